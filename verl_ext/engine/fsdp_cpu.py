@@ -7,6 +7,7 @@ is looked up before verl reads any `external_lib`.
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,7 +16,7 @@ import torch
 from verl.workers.engine.base import EngineRegistry
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead, FSDPEngineWithValueHead
 
-from verl_ext.engine.length_groups import GroupedByLength
+from verl_ext.engine.shared_prompts import SharedPromptsLM, SharedPromptsValue
 
 
 @contextmanager
@@ -31,12 +32,23 @@ def _replaced(owner: Any, **values: Any) -> Iterator[None]:
             setattr(owner, name, value)
 
 
-class _WithoutOffload:
-    """FSDP2 without CPUOffloadPolicy.
+# More threads per rank than this only wait for each other in models that one trains on a CPU.
+MOST_THREADS = 8
+
+
+class _OnCPU:
+    """FSDP2 without CPUOffloadPolicy, on all cores.
 
     verl gives a forward-only engine (the reference model) CPUOffloadPolicy(pin_memory=True), which needs an
     accelerator (transformer_impl.py, _build_fsdp_module). On the CPU there is nowhere to offload to.
     """
+
+    def initialize(self) -> None:
+        """Ranks of one machine share its cores: while they compute, the other processes have little to do."""
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        torch.set_num_threads(max(1, min(cores // ranks, MOST_THREADS)))
+        super().initialize()
 
     def _build_fsdp_module(self, module: torch.nn.Module) -> torch.nn.Module:
         if self.engine_config.strategy != "fsdp2":
@@ -50,12 +62,12 @@ class _WithoutOffload:
 
 
 @EngineRegistry.register(model_type="language_model", backend="fsdp2", device="cpu")
-class CPUEngineWithLMHead(GroupedByLength, _WithoutOffload, FSDPEngineWithLMHead):
+class CPUEngineWithLMHead(SharedPromptsLM, _OnCPU, FSDPEngineWithLMHead):
     """Actor and reference model."""
 
 
 @EngineRegistry.register(model_type="value_model", backend="fsdp2", device="cpu")
-class CPUEngineWithValueHead(GroupedByLength, _WithoutOffload, FSDPEngineWithValueHead):
+class CPUEngineWithValueHead(SharedPromptsValue, _OnCPU, FSDPEngineWithValueHead):
     """Critic: a token classifier with one label, under the attention of the model config.
 
     verl's load_valuehead_model asks for flash_attention_2 whatever is configured (utils/model.py). The branch for

@@ -1,0 +1,177 @@
+"""Run by test_fsdp_cpu.py in a process of its own, which verl's process group wants. Prints `RESULT <kind> ok`.
+
+Per kind of engine: it is ours, it is sharded on the CPU, its forward passes over shared prompts give what verl's own
+padded pass gives (outputs and gradients), and an optimiser step changes it.
+"""
+
+# ruff: noqa: E402, I001  the environment and our platform come before verl's imports
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from typing import Any
+
+os.environ.update(
+    RANK="0",
+    WORLD_SIZE="1",
+    LOCAL_RANK="0",
+    MASTER_ADDR="127.0.0.1",
+    MASTER_PORT="0",
+    WG_BACKEND="ray",
+    VERL_PLATFORM="cpu",
+)
+import torch
+import verl  # noqa: F401
+
+from verl_ext.engine.platform_cpu import register_platform
+
+register_platform()
+from verl.utils.distributed import initialize_global_process_group_ray
+
+initialize_global_process_group_ray()
+import verl.workers.engine.fsdp.transformer_impl  # noqa: F401
+from tensordict import TensorDict
+from torch.distributed.tensor import DTensor
+from verl.trainer.config import CheckpointConfig
+from verl.utils import tensordict_utils as tu
+from verl.utils.dataset.dataset_utils import DatasetPadMode
+from verl.workers.config import FSDPEngineConfig, FSDPOptimizerConfig, HFModelConfig
+from verl.workers.engine.base import EngineRegistry
+
+from verl_ext.engine import fsdp_cpu
+from verl_ext.engine.shared_prompts import SharedPrompts
+
+PROMPTS = [[2, 3, 4], [5, 6, 7, 8, 9, 10, 11], [2, 3, 4], [2, 3, 4], [5, 6, 7, 8, 9, 10, 11]]
+RESPONSES = [[5, 6, 7, 8], [12, 13], [9], [5, 6, 1], [12, 20, 1, 9]]
+ROWS = [prompt + response for prompt, response in zip(PROMPTS, RESPONSES, strict=True)]
+
+
+def build(kind: str, folder: str) -> Any:
+    """verl's engine of a kind: actor, reference, value, or fsdp1 (refused)."""
+    model_type = "value_model" if kind == "value" else "language_model"
+    model = HFModelConfig(
+        path=folder,
+        model_type=model_type,
+        use_remove_padding=False,
+        enable_gradient_checkpointing=False,
+        override_config={"attn_implementation": "sdpa"},
+    )
+    config = FSDPEngineConfig(
+        strategy="fsdp" if kind == "fsdp1" else "fsdp2",
+        forward_only=kind == "reference",
+        model_dtype="fp32",
+        dtype="float32",
+        mixed_precision={"param_dtype": "fp32", "reduce_dtype": "fp32", "buffer_dtype": "fp32"},
+        use_torch_compile=False,
+        use_dynamic_bsz=True,
+        max_token_len_per_gpu=4096,
+        infer_max_token_len_per_gpu=4096,
+    )
+    engine = EngineRegistry.new(
+        model_type,
+        "fsdp2",
+        model_config=model,
+        engine_config=config,
+        optimizer_config=FSDPOptimizerConfig(lr=1e-3, total_training_steps=10),
+        checkpoint_config=CheckpointConfig(),
+    )
+    expected = fsdp_cpu.CPUEngineWithValueHead if kind == "value" else fsdp_cpu.CPUEngineWithLMHead
+    assert type(engine) is expected
+    engine.initialize()
+    assert all(isinstance(p, DTensor) and p.device.type == "cpu" for p in engine.module.parameters())
+    assert engine.module.config._attn_implementation == "sdpa", engine.module.config._attn_implementation
+    assert engine.engine_config.forward_only == (kind == "reference") and engine.model_config.model_type == model_type
+    return engine
+
+
+def micro_batch(kind: str) -> TensorDict:
+    """The rows as verl's workers get them; every row has a temperature of its own."""
+    data = TensorDict(
+        {
+            "input_ids": jagged(ROWS),
+            "position_ids": jagged([list(range(len(row))) for row in ROWS]),
+            "prompts": jagged(PROMPTS),
+            "responses": jagged(RESPONSES),
+            "loss_mask": jagged([[1] * len(response) for response in RESPONSES]),
+            "temperature": torch.tensor([1.0, 1.0, 0.7, 1.3, 1.0]),
+        },
+        batch_size=len(ROWS),
+    )
+    tu.assign_non_tensor(
+        data,
+        use_remove_padding=False,
+        pad_mode=DatasetPadMode.NO_PADDING,
+        use_dynamic_bsz=True,
+        max_token_len_per_gpu=4096,
+        use_fused_kernels=False,
+        calculate_entropy=kind != "value",
+        sp_size=1,
+    )
+    return data
+
+
+def jagged(rows: list[list[int]]) -> torch.Tensor:
+    """verl's layout of unpadded rows."""
+    return torch.nested.as_nested_tensor([torch.tensor(row) for row in rows], layout=torch.jagged)
+
+
+def scored(output: torch.Tensor) -> torch.Tensor:
+    """What belongs to response tokens, of all rows: verl's losses read nothing else."""
+    parts = zip(output.unbind(), PROMPTS, RESPONSES, strict=True)
+    return torch.cat([row[len(p) - 1 : len(p) + len(r) - 1] for row, p, r in parts])
+
+
+def check(kind: str, folder: str) -> None:
+    """All assertions about one kind of engine."""
+    engine, data = build(kind, folder), micro_batch(kind)
+    names = ["values"] if kind == "value" else ["log_probs", "entropy"]
+
+    def loss(model_output: dict, data: TensorDict, dp_group: Any = None) -> tuple[torch.Tensor, dict]:
+        return sum(scored(model_output[name]).pow(2).sum() for name in names), {}
+
+    def run(step: Any) -> tuple[dict, list[torch.Tensor]]:
+        if kind == "reference":
+            with engine.eval_mode(), torch.no_grad():
+                return step(data, None, True)[1]["model_output"], []
+        with engine.train_mode():
+            total, output = step(data, loss, False)
+            total.backward()
+            gradients = [p.grad.to_local().clone() for p in engine.module.parameters() if p.grad is not None]
+            engine.optimizer_zero_grad()
+        return output["model_output"], gradients
+
+    assert engine._can_share(data)
+    ours, our_gradients = run(engine.forward_step)
+    verls, verl_gradients = run(super(SharedPrompts, engine).forward_step)
+    for name in names:
+        assert torch.allclose(scored(ours[name]), scored(verls[name]), atol=1e-5), name
+        assert scored(ours[name]).unique().numel() > 6  # not a constant
+    assert len(our_gradients) == len(verl_gradients) and (our_gradients or kind == "reference")
+    for one, other in zip(our_gradients, verl_gradients, strict=True):
+        assert torch.allclose(one, other, atol=1e-4, rtol=1e-4), (one - other).abs().max()
+
+    with engine.eval_mode():
+        output = engine.infer_batch(data)["model_output"]
+    assert [len(row) for row in output[names[0]].unbind()] == [len(row) for row in ROWS]
+    if kind == "value":
+        assert output["values"].values().abs().max() < 100
+        assert engine.module.config.architectures == ["Qwen2ForTokenClassification"]
+    if kind != "reference":
+        before = [p.to_local().clone() for p in engine.module.parameters()]
+        with engine.train_mode():
+            engine.train_batch(data, loss)
+        after = [p.to_local() for p in engine.module.parameters()]
+        assert any(not torch.equal(a, b) for a, b in zip(before, after, strict=True))
+        assert all(torch.isfinite(p).all() for p in after)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    for kind in ("actor", "reference", "value", "fsdp1"):
+        try:
+            check(kind, sys.argv[1])
+            print("RESULT", kind, "ok")
+        except Exception as error:
+            traceback.print_exc()
+            print("RESULT", kind, type(error).__name__, error)

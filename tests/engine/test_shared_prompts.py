@@ -1,0 +1,120 @@
+"""Rows, shared prompts and back: against one plain forward pass per row."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import AutoModelForCausalLM
+
+from verl_ext.engine import shared_prompts
+from verl_ext.engine.shared_prompts import SPREAD, batches, lay_out, share, tree_mask
+
+TOKENS = st.integers(1, 30)
+# Few distinct prompts, so that they repeat.
+ROWS = st.lists(
+    st.tuples(
+        st.sampled_from([[2], [3, 4, 5], [3, 4, 6], list(range(1, 26))]),
+        st.lists(TOKENS, min_size=1, max_size=9),
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+@pytest.fixture(scope="module")
+def model(model_dir):
+    """A tiny Qwen2 under sdpa attention, as in the trainer."""
+    return AutoModelForCausalLM.from_pretrained(model_dir, attn_implementation="sdpa").eval()
+
+
+def log_probs(model, prompts: list, responses: list) -> list[list[float]]:
+    """Of every response token, through shared prompts."""
+    result = [[None] * len(response) for response in responses]
+    for batch in batches(share(prompts, responses)):
+        layout = lay_out(batch, pad=0)
+        logits = model(
+            input_ids=layout.input_ids,
+            attention_mask=layout.attention_mask,
+            position_ids=layout.position_ids,
+            logits_to_keep=layout.tail,
+            use_cache=False,
+        ).logits
+        chosen = logits.flatten(0, 1)[layout.scored].log_softmax(-1).gather(1, layout.labels[:, None])[:, 0]
+        for row, place, value in zip(layout.rows.tolist(), layout.offsets.tolist(), chosen.tolist(), strict=True):
+            assert result[row][place] is None  # once
+            result[row][place] = value
+    return result
+
+
+@torch.no_grad()
+def plain(model, prompt: list[int], response: list[int]) -> list[float]:
+    logits = model(input_ids=torch.tensor([prompt + response]), use_cache=False).logits[0, len(prompt) - 1 : -1]
+    return logits.log_softmax(-1).gather(1, torch.tensor(response)[:, None])[:, 0].tolist()
+
+
+@given(rows=ROWS)
+@settings(max_examples=25, deadline=None)
+def test_every_row_gets_the_log_probs_of_a_pass_of_its_own(model, rows):
+    prompts, responses = [list(part) for part in zip(*rows, strict=True)]
+    with torch.no_grad():
+        shared = log_probs(model, prompts, responses)
+    for row, (prompt, response) in enumerate(rows):
+        assert shared[row] == pytest.approx(plain(model, prompt, response), abs=1e-5)
+
+
+@given(rows=ROWS)
+def test_rows_are_dealt_out_once_and_lengths_stay_close(rows):
+    prompts, responses = zip(*rows, strict=True)
+    sequences = share(prompts, responses)
+    assert sorted(row for sequence in sequences for row, _ in sequence.responses) == list(range(len(rows)))
+    for sequence in sequences:
+        assert all(prompts[row] == sequence.prompt and responses[row] == tokens for row, tokens in sequence.responses)
+    for batch in batches(sequences):
+        lengths = [len(sequence) for sequence in batch]
+        assert lengths == sorted(lengths) and lengths[-1] <= SPREAD * lengths[0]
+
+
+def test_a_layout_by_hand():
+    (one,) = share([[7, 8], [7, 8]], [[1, 2, 3], [4]])
+    (other,) = share([[5]], [[6, 9]])
+    layout = lay_out([other, one], pad=0)
+    assert layout.input_ids.tolist() == [[0, 0, 5, 6], [7, 8, 1, 2]]
+    assert layout.position_ids.tolist() == [[0, 0, 0, 1], [0, 1, 2, 3]]
+    assert layout.tail == 3
+    # Columns of the tail are 1, 2, 3. Token 6 is scored at "5" (column 2), 9 at "6"; 1 and 4 both at "8" (column 1).
+    assert layout.scored.tolist() == [1, 2, 3, 4, 5, 3]
+    assert layout.labels.tolist() == [6, 9, 1, 2, 3, 4]
+    assert layout.rows.tolist() == [0, 0, 0, 0, 0, 1]
+    assert layout.offsets.tolist() == [0, 1, 0, 1, 2, 0]
+
+
+def test_a_mask_by_hand():
+    mask = tree_mask(torch.tensor([[-1, 0, 1, 2, 2]]))[0, 0].int().tolist()
+    assert mask == [
+        [1, 0, 0, 0, 0],  # padding: itself only
+        [0, 1, 0, 0, 0],
+        [0, 1, 1, 0, 0],
+        [0, 1, 0, 1, 0],  # the second response does not see the first
+        [0, 1, 0, 1, 1],
+    ]
+
+
+def test_a_batch_without_padding_or_sharing_needs_no_mask():
+    assert lay_out(share([[1, 2], [2, 1]], [[3], [4]]), pad=0).attention_mask is None
+    assert lay_out(share([[1, 2], [1, 2]], [[3, 3], [4, 4]]), pad=0).attention_mask is not None
+    assert lay_out(share([[1, 2], [1]], [[3], [4]]), pad=0).attention_mask is not None
+
+
+def test_long_responses_are_not_chained(monkeypatch):
+    """Attention is quadratic in a sequence's length, so one prompt does not carry any number of responses."""
+    monkeypatch.setattr(shared_prompts, "SHARED_TOKENS", 10)
+    assert [len(s.responses) for s in share([[1]] * 5, [[2] * 6] * 5)] == [2, 2, 1]
+    assert [len(s.responses) for s in share([[1] * 15] * 5, [[2] * 6] * 5)] == [3, 2]
+
+
+def test_batches_are_bounded(monkeypatch):
+    monkeypatch.setattr(shared_prompts, "BATCH_TOKENS", 12)
+    sizes = [len(batch) for batch in batches(share([[i, 1, 1, 1] for i in range(7)], [[2]] * 7))]
+    assert sizes == [3, 3, 1]

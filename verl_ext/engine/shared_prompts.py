@@ -1,0 +1,244 @@
+"""Forward passes in which rows with the same prompt share it, and only response tokens are scored.
+
+verl pads every row of a micro-batch to its longest and computes logits for prompts, too. In group-relative training
+most tokens are prompts, and the same ones many times: G outputs are sampled from one prompt, and similar outputs of one
+agent give the next agent the same prompt again. Here rows with equal prompts become one sequence under a tree mask:
+
+    tokens      p0 p1 p2 | a0 a1 | b0 b1 b2         prompt, then each response but for its last token
+    positions    0  1  2 |  3  4 |  3  4  5         a response sees the prompt and itself, at its own positions
+    scored            p2 | a0 a1 | b0 b1 b2         p2 twice: it predicts the first token of each response
+
+Sequences go through the model in batches of similar length, padded on the left so that what is scored lies at the end.
+Log-probs, entropies, values and gradients are those of verl's padded pass up to rounding.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from tensordict import TensorDict
+from verl.utils import tensordict_utils as tu
+from verl.utils.torch_functional import entropy_from_logits
+
+# A batch's longest sequence is at most this many times its shortest: little padding, few batches.
+SPREAD = 1.4
+# Padded tokens of a batch: its tensors stay in the processor's cache (of 1,024 … 20,000 the fastest).
+BATCH_TOKENS = 2048
+# Responses of one sequence together are at most as long as its prompt, or this: what the tree mask hides is computed.
+SHARED_TOKENS = 256
+
+
+@dataclass
+class Shared:
+    """One sequence: a prompt and the responses to it, as (row of the micro-batch, tokens)."""
+
+    prompt: list[int]
+    responses: list[tuple[int, list[int]]]
+
+    def __len__(self) -> int:
+        return len(self.prompt) + sum(len(tokens) - 1 for _, tokens in self.responses)
+
+
+@dataclass
+class Layout:
+    """A batch of B sequences as the model's inputs, padded on the left to the longest, L.
+
+    input_ids, position_ids: (B, L). attention_mask: (B, 1, L, L) bool, True = attends; None = plainly causal.
+    tail: the last `tail` columns hold all that is scored.
+    scored: (T,) indices into the flattened tail (B * tail), one per response token.
+    labels: (T,) the response tokens. rows, offsets: (T,) whose row they are, and their place in its response.
+    """
+
+    input_ids: torch.Tensor
+    position_ids: torch.Tensor
+    attention_mask: torch.Tensor | None
+    tail: int
+    scored: torch.Tensor
+    labels: torch.Tensor
+    rows: torch.Tensor
+    offsets: torch.Tensor
+
+
+def share(prompts: Sequence[list[int]], responses: Sequence[list[int]]) -> list[Shared]:
+    """Rows with equal prompts in one sequence, as far as `SHARED_TOKENS` allows. Prompts and responses: not empty."""
+    assert all(prompts) and all(responses), "a row has no prompt or no response"
+    found: list[Shared] = []
+    latest: dict[tuple[int, ...], Shared] = {}
+    for row, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
+        key = tuple(prompt)
+        sequence = latest.get(key)
+        room = max(len(prompt), SHARED_TOKENS) + len(prompt)
+        if sequence is None or len(sequence) + len(response) - 1 > room:
+            sequence = latest[key] = Shared(prompt, [])
+            found.append(sequence)
+        sequence.responses.append((row, response))
+    return found
+
+
+def batches(sequences: Sequence[Shared]) -> list[list[Shared]]:
+    """Sequences of similar length together, shortest first."""
+    result: list[list[Shared]] = []
+    for sequence in sorted(sequences, key=len):
+        length = len(sequence)
+        full = not result or (len(result[-1]) + 1) * length > BATCH_TOKENS
+        if full or length > SPREAD * len(result[-1][0]):
+            result.append([])
+        result[-1].append(sequence)
+    return result
+
+
+def lay_out(sequences: Sequence[Shared], pad: int) -> Layout:
+    """The model's inputs for one batch; `pad` is any token id."""
+    lengths = [len(sequence) for sequence in sequences]
+    width = max(lengths)
+    tail = 1 + max(length - len(sequence.prompt) for length, sequence in zip(lengths, sequences, strict=True))
+    ids, positions, parts, scored, labels, rows, offsets = ([] for _ in range(7))
+    for number, (length, sequence) in enumerate(zip(lengths, sequences, strict=True)):
+        margin, before = width - length, len(sequence.prompt)
+        line, place, part = [pad] * margin + sequence.prompt, [0] * margin + list(range(before)), [-1] * margin
+        part += [0] * before
+        base = number * tail + tail - width  # column c of this sequence is base + c in the flattened tail
+        for branch, (row, tokens) in enumerate(sequence.responses, start=1):
+            new = len(tokens) - 1
+            scored += [base + margin + before - 1, *range(base + len(line), base + len(line) + new)]
+            line, place = line + tokens[:-1], place + list(range(before, before + new))
+            part += [branch] * new
+            labels += tokens
+            rows += [row] * len(tokens)
+            offsets += range(len(tokens))
+        ids.append(line)
+        positions.append(place)
+        parts.append(part)
+    plain = min(lengths) == width and all(len(sequence.responses) == 1 for sequence in sequences)
+    mask = None if plain else tree_mask(torch.tensor(parts))
+    flat = [torch.tensor(values) for values in (scored, labels, rows, offsets)]
+    return Layout(torch.tensor(ids), torch.tensor(positions), mask, tail, *flat)
+
+
+def tree_mask(parts: torch.Tensor) -> torch.Tensor:
+    """(B, 1, L, L) bool from (B, L) part numbers: -1 padding, 0 prompt, 1, 2, … responses.
+
+    A token sees what precedes it in the prompt and in its own part, and itself: no row is empty, which would be nan.
+    """
+    query, key = parts[:, :, None], parts[:, None, :]
+    length = parts.shape[1]
+    past = torch.ones(length, length, dtype=torch.bool).tril()
+    itself = torch.eye(length, dtype=torch.bool)
+    return ((((key == 0) | (key == query)) & (key >= 0) & past) | itself)[:, None]
+
+
+class SharedPrompts:
+    """Mixin of a verl FSDP engine: `forward_step` as described above wherever that is possible, else verl's own.
+
+    Possible: text, sdpa attention over the whole context, fp32, rows with prompts and responses (RL, not SFT).
+    """
+
+    def forward_step(
+        self, micro_batch: TensorDict, loss_function: Callable[..., Any] | None, forward_only: bool
+    ) -> tuple[torch.Tensor, dict[str, Any]]:
+        """verl's contract: the loss (with its graph) and {"model_output", "loss", "metrics"}.
+
+        Model outputs are jagged like `input_ids`, 0 where nothing is scored: entry t belongs to token t + 1.
+        """
+        if not self._can_share(micro_batch):
+            return super().forward_step(micro_batch, loss_function, forward_only)
+        model_output = self._score(micro_batch)
+        loss, metrics = torch.tensor(1.0), {}
+        if loss_function is not None:
+            loss, metrics = loss_function(
+                model_output=model_output, data=micro_batch, dp_group=self.get_data_parallel_group()
+            )
+        shown = {name: value.detach() for name, value in model_output.items()}
+        return loss, {"model_output": shown, "loss": loss.detach().item(), "metrics": metrics}
+
+    def _can_share(self, micro_batch: TensorDict) -> bool:
+        """The same answer on every rank: it depends on configuration and columns only."""
+        config = self.module.config.get_text_config(decoder=True)
+        kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+        asked = ("use_fused_kernels", "distillation_use_topk", "distillation_only", "calculate_sum_pi_squared")
+        return (
+            {"prompts", "responses"} <= set(micro_batch.keys())
+            and micro_batch["position_ids"].dim() == 2
+            and not any(tu.get_non_tensor_data(data=micro_batch, key=key, default=False) for key in asked)
+            and kinds == {"full_attention"}
+            and getattr(config, "_attn_implementation", None) == "sdpa"
+            and self._autocast_dtype == torch.float32
+        )
+
+    def _score(self, micro_batch: TensorDict) -> dict[str, torch.Tensor]:
+        """Model outputs of all rows, each (total tokens,) jagged."""
+        ids = micro_batch["input_ids"]
+        starts, prompt_lengths = ids.offsets()[:-1], micro_batch["prompts"].offsets().diff()
+        sequences = share(*(_lists(micro_batch[name]) for name in ("prompts", "responses")))
+        temperature = torch.as_tensor(micro_batch["temperature"], dtype=torch.float32).expand(len(prompt_lengths))
+        entropy = tu.get_non_tensor_data(data=micro_batch, key="calculate_entropy", default=False)
+        pad = tu.get_non_tensor_data(data=micro_batch, key="pad_token_id", default=0)
+        places, parts = [], []
+        for batch in self._in_step(batches(sequences)):
+            layout = lay_out(batch, pad)
+            output = self.module(
+                input_ids=layout.input_ids,
+                attention_mask=layout.attention_mask,
+                position_ids=layout.position_ids,
+                use_cache=False,
+                **self._only_tail(layout.tail),
+            )
+            logits = output.logits[:, -layout.tail :].flatten(0, 1)[layout.scored]  # (T, vocabulary), critic (T, 1)
+            parts.append(self.response_outputs(logits, layout.labels, temperature[layout.rows], entropy))
+            places.append((starts + prompt_lengths - 1)[layout.rows] + layout.offsets)
+        place, empty = torch.cat(places), torch.zeros(ids.values().shape[0])
+        return {
+            name: torch.nested.nested_tensor_from_jagged(
+                empty.index_copy(0, place, torch.cat([part[name] for part in parts])), ids.offsets()
+            )
+            for name in parts[0]
+        }
+
+    def _in_step(self, own: list[list[Shared]]) -> list[list[Shared]]:
+        """The same number of batches on every rank: FSDP gathers parameters in each forward pass."""
+        if self.get_data_parallel_size() == 1:
+            return own
+        number = torch.tensor(len(own))
+        torch.distributed.all_reduce(number, torch.distributed.ReduceOp.MIN, group=self.get_data_parallel_group())
+        while len(own) > int(number):
+            own[-2:] = [own[-2] + own[-1]]
+        return own
+
+
+class SharedPromptsLM(SharedPrompts):
+    """Actor and reference model: log-probs and entropies."""
+
+    def _only_tail(self, tail: int) -> dict[str, Any]:
+        known = "logits_to_keep" in inspect.signature(self.module.forward).parameters
+        return {"logits_to_keep": tail} if known else {}
+
+    def response_outputs(
+        self, logits: torch.Tensor, labels: torch.Tensor, temperature: torch.Tensor, entropy: bool
+    ) -> dict[str, torch.Tensor]:
+        """`log_probs`, and `entropy` if asked for, (T,), of logits (T, V) at temperatures (T,)."""
+        logits = logits.float() / temperature[:, None]
+        outputs = {"log_probs": -F.cross_entropy(logits, labels, reduction="none")}
+        return outputs | ({"entropy": entropy_from_logits(logits)} if entropy else {})
+
+
+class SharedPromptsValue(SharedPrompts):
+    """Critic: values."""
+
+    def _only_tail(self, tail: int) -> dict[str, Any]:
+        return {}
+
+    def response_outputs(
+        self, logits: torch.Tensor, labels: torch.Tensor, temperature: torch.Tensor, entropy: bool
+    ) -> dict[str, torch.Tensor]:
+        """`values` (T,) of the head's output (T, 1)."""
+        return {"values": logits.float()[:, 0]}
+
+
+def _lists(jagged: torch.Tensor) -> list[list[int]]:
+    """The rows of a jagged tensor of token ids."""
+    return [part.tolist() for part in jagged.values().split(jagged.offsets().diff().tolist())]
