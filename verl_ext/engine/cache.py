@@ -100,23 +100,32 @@ class SlotCache(Cache):
     def __init__(self, layers: int, max_slots: int, max_length: int) -> None:
         self.max_slots, self.max_length = max_slots, round_up(max_length)
         self.slots = self.capacity = 0
+        self._usual = 0, 0  # slots and capacity before the last `free`
         self.prefill_slot: int | None = None
         self.length = 0
         super().__init__(layers=[SlotLayer(self) for _ in range(layers)])
 
     def drop(self) -> None:
-        """Forget everything and free the memory."""
+        """Forget everything, sizes included, and free the memory."""
+        self._usual = 0, 0
         self.slots = self.capacity = 0
         self.layers = [SlotLayer(self) for _ in self.layers]
+
+    def free(self) -> None:
+        """As `drop`, but the next `reserve` makes room at once for as much as there was: the next batch is like it."""
+        usual = (self.slots, self.capacity) if self.slots else self._usual
+        self.drop()
+        self._usual = usual
 
     def reserve(self, slots: int, length: int) -> None:
         """Make room for `slots` rows of `length` tokens; doubling keeps the number of copies logarithmic."""
         if slots <= self.slots and length <= self.capacity:
             return
         if slots > self.slots:
-            self.slots = min(self.max_slots, max(slots, 2 * self.slots, 8))
+            self.slots = min(self.max_slots, max(slots, 2 * self.slots, 8, self._usual[0]))
         if length > self.capacity:
-            self.capacity = min(self.max_length, max(round_up(length), round_up(3 * self.capacity // 2), 64))
+            usual = max(round_up(length), round_up(3 * self.capacity // 2), 64, self._usual[1])
+            self.capacity = min(self.max_length, usual)
         assert slots <= self.slots and length <= self.capacity, (slots, length, self.max_slots, self.max_length)
         for layer in self.layers:
             if layer.is_initialized:

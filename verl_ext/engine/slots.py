@@ -175,7 +175,7 @@ class SlotEngine:
     def drop_kv(self) -> list[Finished]:
         """Free the keys and values. Running requests need them: they are aborted and returned, partial."""
         ended = self.abort(waiting=False)
-        self.reset()
+        self.cache.free()
         return ended
 
     def load_weights(self, state: Mapping[str, torch.Tensor], version: int | None = None) -> list[Finished]:

@@ -49,6 +49,35 @@ class ServedLLM:
         return to_generation(output)
 
 
+def direct_client(client: Any, servers: list[Any]) -> Any:
+    """A client like verl's `client` that chooses among `servers` itself: one remote call per generation, not three.
+
+    verl asks a load balancer, a process of its own, before and after each call: right for many clients of a large
+    model, slower than the tiny model's own work. Same policy: requests of one id stick together while one of them runs;
+    a new id goes to the server with the fewest calls in flight.
+    """
+
+    class DirectClient(type(client)):
+        def __init__(self) -> None:
+            super().__init__(config=client.config)
+            self._home: dict[str, list[int]] = {}  # request id -> [server, calls in flight]
+            self._load = [0] * len(servers)
+
+        async def _acquire_server(self, request_id: str, **_: Any) -> tuple[str, Any]:
+            home = self._home.setdefault(request_id, [self._load.index(min(self._load)), 0])
+            home[1] += 1
+            self._load[home[0]] += 1
+            return str(home[0]), servers[home[0]]
+
+        def _release_server(self, server_id: str, request_id: str | None = None) -> None:
+            self._load[int(server_id)] -= 1
+            self._home[request_id][1] -= 1
+            if not self._home[request_id][1]:
+                del self._home[request_id]
+
+    return DirectClient()
+
+
 def to_generation(output: Any) -> Generation:
     """verl's `TokenOutput` as the core's record."""
     extra = output.extra_fields

@@ -22,7 +22,7 @@ from verl_ext.observe.question import QuestionStats, question_stats
 from verl_ext.sampling import Sample, run_once
 from verl_ext.sampling.base import Formula
 from verl_ext.trainer.config import read_mas_config, strategy_from
-from verl_ext.trainer.llm import ServedLLM
+from verl_ext.trainer.llm import ServedLLM, direct_client
 from verl_ext.trainer.rows import training_rows, validation_rows
 from verl_ext.trainer.waves import WaveLLM
 from verl_ext.trainer.workflow import build, build_workflow
@@ -64,16 +64,19 @@ class RolloutWorker:
         tokenizer = omega_conf_to_dataclass(self.config.actor_rollout_ref.model).tokenizer
         template = self.config.data.get("apply_chat_template_kwargs") or {}
         template = OmegaConf.to_container(template) if OmegaConf.is_config(template) else dict(template)
-        if not self.mas.deterministic:
-            return ServedLLM(tokenizer, client, template, seeded=self.mas.sampling.seeded)
         if self.rollout.name != "hf":
-            raise ValueError(
-                f"mas.deterministic=true needs actor_rollout_ref.rollout.name=hf (given: {self.rollout.name}); "
-                "other engines schedule by arrival"
-            )
+            if self.mas.deterministic:
+                raise ValueError(
+                    f"mas.deterministic=true needs actor_rollout_ref.rollout.name=hf (given: {self.rollout.name}); "
+                    "other engines schedule by arrival"
+                )
+            return ServedLLM(tokenizer, client, template, seeded=self.mas.sampling.seeded)
         from verl_ext.engine.replica import server_handles
 
-        return WaveLLM(tokenizer, client, template, servers=server_handles(), busy=self._tools_running)
+        servers = server_handles()
+        if self.mas.deterministic:
+            return WaveLLM(tokenizer, client, template, servers=servers, busy=self._tools_running)
+        return ServedLLM(tokenizer, direct_client(client, servers), template, seeded=self.mas.sampling.seeded)
 
     def _tools_running(self) -> int:
         return sum(forest.tools_running for forest in self._forests.values())
