@@ -34,10 +34,13 @@ def weighted_ppo_loss(
         The loss (a sum over the micro-batch, normalised by the whole mini-batch) and verl's metrics.
     """
     weight = data[WEIGHT].reshape(-1)
-    weighted = data.copy()
-    weighted["advantages"] = data["advantages"] * weight[:, None]
     plain = dataclasses.replace(config, use_kl_loss=False, entropy_coeff=0.0)
-    loss, metrics = ppo_loss(plain, model_output, weighted, dp_group=dp_group)
+    advantages = data["advantages"]
+    data["advantages"] = advantages * weight[:, None]  # in place of a copy, which costs more than this loss
+    try:
+        loss, metrics = ppo_loss(plain, model_output, data, dp_group=dp_group)
+    finally:
+        data["advantages"] = advantages
 
     def aggregate(matrix: torch.Tensor) -> torch.Tensor:
         rows = weight.to(matrix.dtype)[:, None] * matrix
