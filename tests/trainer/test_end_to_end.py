@@ -16,6 +16,7 @@ pytestmark = pytest.mark.end_to_end
 
 # Fixed scheduling: everything that is not a duration must come out the same.
 DETERMINISTIC = ["mas.deterministic=true", "trainer.total_training_steps=4"]
+SPANS = "training/off_policy/trajectory_spans/max"
 OLDEST = "training/off_policy/trajectory_staleness_worst/max"
 
 
@@ -105,20 +106,22 @@ def test_two_ranks_two_mini_batches_round_robin(tmp_path):
         assert metrics["actor/grad_norm"] > 0
 
 
-def test_colocated_asynchronous_training_uses_older_rollouts(tmp_path):
+def test_colocated_asynchronous_training_goes_on_with_partial_rollouts(tmp_path):
     run(
         tmp_path,
         "trainer.v1.trainer_mode=mas_colocate_async",
         "trainer.v1.colocate_async.num_warmup_batches=3",
-        "trainer.total_training_steps=4",
+        # The head start is used up after three steps; from then on weights change under unfinished trajectories.
+        "trainer.total_training_steps=7",
     )
-    log = entries(tmp_path)
-    assert [entry["step"] for entry in log] == [0, 1, 2, 3, 4]
-    for entry in log[1:]:
+    log = entries(tmp_path)[1:]
+    assert [entry["step"] for entry in log] == [1, 2, 3, 4, 5, 6, 7]
+    for entry in log:
         assert entry["metrics"]["mhgpo/rows"] == 96
         assert entry["metrics"]["sampling/failed_trajectories"] == 0
-    # Three batches of head start: what trains later was sampled under older weights, and its rows say so.
-    assert max(entry["metrics"][OLDEST] for entry in log[1:]) >= 1
+    # Rows whose one output was begun under one version of the weights and finished under another, and say so.
+    assert max(entry["metrics"][SPANS] for entry in log) >= 2
+    assert max(entry["metrics"][OLDEST] for entry in log) >= 1
 
 
 def test_an_unreachable_retrieval_server_ends_the_run_with_the_reason(tmp_path):
