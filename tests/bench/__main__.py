@@ -7,7 +7,7 @@ import platform
 
 import torch
 
-from tests.bench import advantage, engine_vs_generate, sampling, training
+from tests.bench import advantage, engine_vs_generate, sampling, shared_prompts, training
 
 
 def main() -> None:
@@ -25,6 +25,8 @@ def main() -> None:
     print("\n(e) the tiny training run:", flush=True)
     lines, per_step = training.run()
     print("\n".join(lines), flush=True)
+    print("\n(f) forward and backward pass of a step, verl's padded rows over shared prompts, one thread:")
+    print("\n".join(shared_prompts.run()), flush=True)
     print("\n(d) advantages, Python loop over vectorised (target >= 20 x):")
     print("\n".join(advantage.run(per_step)), flush=True)
 

@@ -64,7 +64,7 @@ class Progress:
             parts.append(f"{metrics['sampling/tokens_per_second']:,.0f} tok/s")
         if metrics.get("timing_s/step") is not None:
             parts.append(f"{metrics['timing_s/step']:.1f} s")
-        if len(self._times) > 2:
+        if len(self._times) > 2 and step < total:
             per_step = (self._times[-1] - self._times[1]) / (len(self._times) - 2)
             parts.append(f"{_duration(per_step * (total - step))} left")
         if metrics.get("sampling/failed_trajectories"):

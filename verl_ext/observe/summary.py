@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,8 +23,8 @@ def finished_already(folder: Path, config: Any) -> bool:
     return step.isdigit() and int(step) >= total
 
 
-def print_summary(folder: Path, headline: str, overrides: Sequence[str], again: bool = False) -> None:
-    """Print the summary of the run in `folder` and write its learning curve."""
+def print_summary(folder: Path, headline: str, arguments: Sequence[str], again: bool = False) -> None:
+    """Print the summary of the run in `folder`, started with these arguments, and write its learning curve."""
     entries = read_log(folder / NAME)
     if not entries:
         print(f"\nThe run left no metrics in {folder / NAME}.", flush=True)
@@ -38,17 +40,36 @@ def print_summary(folder: Path, headline: str, overrides: Sequence[str], again: 
     ]
     if checkpoint.is_dir():
         lines.append(f"  checkpoint       {checkpoint}")
-    recipe = next((o for o in overrides if o.lstrip("+").startswith("recipe=")), "+recipe=…")
-    name = f"trainer.default_local_dir=runs/{folder.name}"
-    lines += [
-        "",
-        "Next:",
-        f"  another strategy   python -m verl.trainer.main_ppo {recipe} mas.sampling.strategy=rr {name}_rr",
-        f"  a critic (MAPPO)   python -m verl.trainer.main_ppo +recipe=mappo_tiny {name}_mappo",
-        f"  from scratch       rm -r {folder}, then the same command",
+    print("\n".join([*lines, "", "Next:", *next_steps(arguments, folder)]), flush=True)
+
+
+def next_steps(arguments: Sequence[str], folder: Path) -> list[str]:
+    """What to try next: the same command (its arguments, of which overrides are kept) with one thing changed."""
+    replaced = ("trainer.default_local_dir=", "mas.sampling.strategy=")
+    kept = [argument for argument in arguments if not argument.startswith(replaced)]
+    strategy = "fof" if "mas.sampling.strategy=rr" in arguments else "rr"
+    names = [argument.partition("=")[2] for argument in arguments if argument.lstrip("+").startswith("recipe=")]
+
+    def command(changed: Sequence[str], suffix: str) -> str:
+        program = [_interpreter(), "-m", "verl.trainer.main_ppo"]
+        return shlex.join([*program, *changed, f"trainer.default_local_dir={folder}_{suffix}"])
+
+    lines = [f"  another strategy   {command([*kept, f'mas.sampling.strategy={strategy}'], strategy)}"]
+    if names and names[0].startswith("mhgpo"):
+        critic = names[0].replace("mhgpo", "mappo")
+        changed = [argument.replace(f"recipe={names[0]}", f"recipe={critic}") for argument in kept]
+        lines.append(f"  a critic (MAPPO)   {command(changed, 'mappo')}")
+    return [
+        *lines,
+        f"  from scratch       rm -r {shlex.quote(str(folder))}, then the same command",
         "  your own system    README.md, “Write your own multi-agent system”",
     ]
-    print("\n".join(lines), flush=True)
+
+
+def _interpreter() -> str:
+    """The running Python as one would type it here: `.venv/bin/python` when that is in this folder."""
+    running = Path(sys.executable)
+    return str(running.relative_to(Path.cwd())) if running.is_relative_to(Path.cwd()) else "python"
 
 
 def what_was_learned(entries: list[dict[str, Any]], headline: str) -> list[str]:

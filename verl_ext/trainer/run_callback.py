@@ -37,7 +37,7 @@ class RunCallback(Callback):
             raise SystemExit(2) from None
         folder = Path(config.trainer.default_local_dir)
         if finished_already(folder, config):
-            print_summary(folder, self.headline, HydraConfig.get().overrides.task, again=True)
+            print_summary(folder, self.headline, sys.argv[1:], again=True)
             raise SystemExit(0)
         self.progress = Progress(folder, self.headline)
         self.progress.start()
@@ -50,7 +50,7 @@ class RunCallback(Callback):
         if isinstance(job_return._return_value, BaseException):
             _explain(job_return._return_value, Path(config.trainer.default_local_dir))
             return
-        print_summary(Path(config.trainer.default_local_dir), self.headline, HydraConfig.get().overrides.task)
+        print_summary(Path(config.trainer.default_local_dir), self.headline, sys.argv[1:])
 
     def _prepare(self, config: DictConfig) -> str:
         from verl_ext.trainer import checks

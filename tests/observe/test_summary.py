@@ -1,0 +1,50 @@
+"""What a finished run says."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+
+from verl_ext.observe.summary import next_steps, print_summary, what_was_learned
+
+
+def entry(step: int, f1: float | None, penalty: float) -> dict:
+    metrics = {"system/reward": f1 or 0.0, "agents/judge/penalty": penalty, "agents/judge/unparsable": 0.25}
+    return {"step": step, "metrics": metrics | ({"val/system/f1": f1} if f1 is not None else {})}
+
+
+def test_first_and_last_validation_and_the_best():
+    lines = what_was_learned(
+        [entry(0, 0.25, -0.5), entry(1, 0.75, 0.0), entry(2, None, 0.0), entry(3, 0.5, -0.1)], "f1"
+    )
+    assert "validation F1   0.250 → 0.500 (+0.250) in 3 steps; best 0.750" in lines[0]
+    assert "judge           penalty -0.500 → -0.100, unparsable 25.0% → 25.0%" in lines[-1]
+
+
+def test_next_steps_keep_what_was_overridden(monkeypatch):
+    monkeypatch.setattr(sys, "executable", "/elsewhere/bin/python")
+    given = ["--config-dir", "my dir", "+recipe=mhgpo_tiny", "mas.agents={a: {top_p: 0.9}}", "mas.sampling.strategy=is"]
+    lines = next_steps([*given, "trainer.default_local_dir=runs/x"], Path("runs/x"))
+    strategy, critic = (shlex.split(line.split("   ", 1)[1]) for line in lines[:2])
+    assert strategy == [
+        *"python -m verl.trainer.main_ppo --config-dir".split(),
+        *["my dir", "+recipe=mhgpo_tiny", "mas.agents={a: {top_p: 0.9}}"],
+        *["mas.sampling.strategy=rr", "trainer.default_local_dir=runs/x_rr"],
+    ]
+    assert "+recipe=mappo_tiny" in critic and "+recipe=mhgpo_tiny" not in critic and "my dir" in critic
+    assert "mas.sampling.strategy=rr" not in " ".join(critic)
+
+
+def test_next_steps_of_another_system_and_of_round_robin(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / ".venv" / "bin" / "python"))
+    lines = next_steps(["+recipe=own_system", "mas.sampling.strategy=rr"], Path("runs/own"))
+    assert lines[0].split("   ", 1)[1].startswith(".venv/bin/python -m verl.trainer.main_ppo +recipe=own_system")
+    assert "mas.sampling.strategy=fof" in lines[0]
+    assert not [line for line in lines if "MAPPO" in line]
+
+
+def test_a_run_without_metrics_says_so(tmp_path, capsys):
+    print_summary(tmp_path, "f1", [])
+    assert "left no metrics" in capsys.readouterr().out
