@@ -14,6 +14,7 @@ from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.trainer.ppo.v1.trainer_colocate_async import PPOTrainerColocateAsync
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
+from verl.workers.rollout.llm_server import LLMServerClient
 from verl.workers.utils.losses import ppo_loss
 
 from verl_ext.trainer.trainer import MultiAgentTrainer
@@ -34,6 +35,10 @@ HASHES = {
     PPOTrainerColocateAsync.on_init_end: "0cc759a56864dec8",
     ReplayBuffer.__init__: "0c37a48629991988",
     FSDPEngineWithLMHead.forward_step: "ec2681395b00c654",
+    LLMServerClient.__init__: "48b527309739adf0",
+    LLMServerClient._acquire_server: "4afa9eaba4c5c436",
+    LLMServerClient._release_server: "a06a7f1ee3567499",
+    LLMServerClient.generate: "45f4cf4029f0be37",
     ppo_loss: "d7c0f8772b444f55",
 }
 
