@@ -40,9 +40,10 @@ from verl.workers.config import FSDPEngineConfig, FSDPOptimizerConfig, HFModelCo
 from verl.workers.engine.base import EngineRegistry
 
 from verl_ext.engine import fsdp_cpu
-from verl_ext.engine.shared_prompts import SharedPrompts
+from verl_ext.engine.shared_prompts import SharedPrompts, batches, share
 
-PROMPTS = [[2, 3, 4], [5, 6, 7, 8, 9, 10, 11], [2, 3, 4], [2, 3, 4], [5, 6, 7, 8, 9, 10, 11]]
+LONG = list(range(5, 25))
+PROMPTS = [[2, 3, 4], LONG, [2, 3, 4], [2, 3, 4], LONG]
 RESPONSES = [[5, 6, 7, 8], [12, 13], [9], [5, 6, 1], [12, 20, 1, 9]]
 ROWS = [prompt + response for prompt, response in zip(PROMPTS, RESPONSES, strict=True)]
 
@@ -142,6 +143,7 @@ def check(kind: str, folder: str) -> None:
         return output["model_output"], gradients
 
     assert engine._can_share(data)
+    assert len(batches(share(PROMPTS, RESPONSES))) > 1  # several forward passes for one backward pass
     ours, our_gradients = run(engine.forward_step)
     verls, verl_gradients = run(super(SharedPrompts, engine).forward_step)
     for name in names:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM
 
 from verl_ext.engine import shared_prompts
-from verl_ext.engine.shared_prompts import SPREAD, batches, lay_out, share, tree_mask
+from verl_ext.engine.shared_prompts import SPREAD, batches, lay_out, merged, share, tree_mask
 
 TOKENS = st.integers(1, 30)
 # Few distinct prompts, so that they repeat.
@@ -118,3 +118,9 @@ def test_batches_are_bounded(monkeypatch):
     monkeypatch.setattr(shared_prompts, "BATCH_TOKENS", 12)
     sizes = [len(batch) for batch in batches(share([[i, 1, 1, 1] for i in range(7)], [[2]] * 7))]
     assert sizes == [3, 3, 1]
+
+
+def test_ranks_with_more_batches_put_their_shortest_together():
+    four = batches(share([[1] * n for n in (2, 10, 50, 200)], [[2]] * 4))
+    assert [[len(s) for s in batch] for batch in merged(four, 2)] == [[2, 10, 50], [200]]
+    assert merged(four, 4) == four

@@ -250,3 +250,9 @@ def test_abort_returns_partial_answers_and_resuming_continues_the_noise():
     (rest,) = engine.generate([again])
     assert partial.token_ids + rest.token_ids == whole.token_ids
     assert partial.log_probs + rest.log_probs == pytest.approx(whole.log_probs, abs=1e-5)
+
+
+def test_more_requests_than_positions():
+    engine = engine_of(slots=40, max_model_len=16)
+    done = engine.generate(request(5, i, max_tokens=6) for i in range(40))
+    assert engine.stats.peak_slots == 40 and all(finished.token_ids for finished in done)

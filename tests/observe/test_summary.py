@@ -25,7 +25,7 @@ def test_first_and_last_validation_and_the_best():
 def test_next_steps_keep_what_was_overridden(monkeypatch):
     monkeypatch.setattr(sys, "executable", "/elsewhere/bin/python")
     given = ["--config-dir", "my dir", "+recipe=mhgpo_tiny", "mas.agents={a: {top_p: 0.9}}", "mas.sampling.strategy=is"]
-    lines = next_steps([*given, "trainer.default_local_dir=runs/x"], Path("runs/x"))
+    lines = next_steps([*given, "trainer.default_local_dir=runs/x"], "is", Path("runs/x"))
     strategy, critic = (shlex.split(line.split("   ", 1)[1]) for line in lines[:2])
     assert strategy == [
         *"python -m verl.trainer.main_ppo --config-dir".split(),
@@ -39,12 +39,12 @@ def test_next_steps_keep_what_was_overridden(monkeypatch):
 def test_next_steps_of_another_system_and_of_round_robin(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "executable", str(tmp_path / ".venv" / "bin" / "python"))
-    lines = next_steps(["+recipe=own_system", "mas.sampling.strategy=rr"], Path("runs/own"))
+    lines = next_steps(["+recipe=own_system"], "rr", Path("runs/own"))
     assert lines[0].split("   ", 1)[1].startswith(".venv/bin/python -m verl.trainer.main_ppo +recipe=own_system")
     assert "mas.sampling.strategy=fof" in lines[0]
     assert not [line for line in lines if "MAPPO" in line]
 
 
 def test_a_run_without_metrics_says_so(tmp_path, capsys):
-    print_summary(tmp_path, "f1", [])
+    print_summary(tmp_path, "f1", "fof", [])
     assert "left no metrics" in capsys.readouterr().out

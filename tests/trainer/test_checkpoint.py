@@ -3,9 +3,10 @@ from __future__ import annotations
 import json
 
 import pytest
+from omegaconf import OmegaConf
 
 from verl_ext.observe.runlog import NAME, RunLog, read_log, series
-from verl_ext.trainer.checkpoint import TRACKER, complete_steps, mark_complete, repair_tracker
+from verl_ext.trainer.checkpoint import TRACKER, check_same_run, complete_steps, mark_complete, repair_tracker
 
 
 def checkpoints(folder, complete, partial=()):
@@ -63,3 +64,20 @@ def test_a_fresh_start_empties_the_log(tmp_path):
     log.write(1, {"a": 1})
     RunLog(tmp_path).start(0, 3)
     assert read_log(tmp_path / NAME) == []
+
+
+def settings(folder, strategy="fof", resume="auto", steps=3):
+    trainer = {"default_local_dir": str(folder), "resume_mode": resume, "total_training_steps": steps}
+    data = {"train_files": ["a"], "train_batch_size": 4}
+    return OmegaConf.create({"trainer": trainer, "mas": {"sampling": {"strategy": strategy}}, "data": data})
+
+
+def test_a_run_of_other_settings_is_not_continued(tmp_path):
+    check_same_run(settings(tmp_path))
+    check_same_run(settings(tmp_path, "rr"))  # nothing trained yet
+    checkpoints(tmp_path, [2])
+    check_same_run(settings(tmp_path, "rr", steps=9))
+    with pytest.raises(ValueError, match="mas.sampling: {'strategy': 'rr'} there, {'strategy': 'is'} here"):
+        check_same_run(settings(tmp_path, "is"))
+    check_same_run(settings(tmp_path, "rr"))  # the refusal changed nothing
+    check_same_run(settings(tmp_path, "is", resume="disable"))

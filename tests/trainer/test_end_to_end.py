@@ -134,6 +134,20 @@ def test_an_unreachable_retrieval_server_ends_the_run_with_the_reason(tmp_path):
     assert "validation at step 0 stopped; trajectories that could not finish: 16 x tool_error" in str(later.value)
 
 
+def test_an_asynchronous_run_without_any_fruit_ends_with_the_reason(tmp_path):
+    """verl replaces failed questions by fresh ones, which would go on for ever."""
+    dead = ["mas.tools.search.corpus=null", "mas.tools.search.url=http://127.0.0.1:9", "mas.limits.tool_retries=0"]
+    with pytest.raises(AssertionError, match="questions gave nothing to train on.* x tool_error"):
+        run(
+            tmp_path,
+            *dead,
+            "+mas.tools.search.check=false",
+            "+mas.tools.search.attempts=1",
+            "trainer.val_before_train=false",
+            "trainer.v1.trainer_mode=mas_colocate_async",
+        )
+
+
 def test_mappo_trains_a_shared_critic(tmp_path):
     run(tmp_path, "trainer.total_training_steps=2", recipe="mappo_tiny")
     for entry in entries(tmp_path, "mappo_tiny")[1:]:

@@ -1,9 +1,11 @@
 """The actor's loss against a direct evaluation of Eq. 6, through verl's own `ppo_loss`."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 from tensordict import TensorDict
 from verl.utils import tensordict_utils as tu
 from verl.workers.config import ActorConfig
@@ -11,6 +13,7 @@ from verl.workers.utils.losses import ppo_loss
 
 from verl_ext.algorithms.mhgpo import agent_weights
 from verl_ext.trainer.loss import WEIGHT, weighted_ppo_loss
+from verl_ext.trainer.trainer import MultiAgentTrainer
 
 CLIP, BETA = 0.2, 0.37
 
@@ -192,3 +195,12 @@ def test_entropy_is_weighted_like_the_rest():
     plain = batch.loss(actor())[0]
     # Agents weigh the same: mean entropy (0 + 1) / 2, though three of four rows have 0.
     assert plain - batch.loss(actor(entropy_coeff=0.1), function=with_entropy)[0] == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize(("mode", "weight"), [("seq-mean-token-mean", 4 / 3), ("token-mean", 1.0)])
+def test_padding_is_compensated_only_where_verl_counts_it(mode, weight):
+    """verl's seq-mean modes divide by all rows, padding included; token-mean divides by live tokens."""
+    config = OmegaConf.create({"actor_rollout_ref": {"actor": {"loss_agg_mode": mode}}})
+    trainer = SimpleNamespace(config=config, mas=SimpleNamespace(loss=SimpleNamespace(agent_weights="none")))
+    tags = [{"agent": "a"}, {"agent": "a"}, {"agent": "b"}, {"agent": "b", "is_padding": True}]
+    assert MultiAgentTrainer._row_weights(trainer, tags).tolist() == pytest.approx([weight] * 3 + [0])

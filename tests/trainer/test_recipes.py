@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hydra import compose, initialize_config_module
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
 import verl_ext.plugin  # noqa: F401  (search path and resolvers, as `import verl` does it)
-from verl_ext.trainer.checks import check_keys_known, check_multi_agent
+from verl_ext.trainer.checks import check_data, check_keys_known, check_multi_agent
 
 ROOT = Path(__file__).parents[2]
 RECIPES = sorted(path.stem for path in (ROOT / "configs" / "recipe").glob("*.yaml"))
@@ -70,6 +73,7 @@ def test_misspelt_key_in_a_recipe_file_is_named(tmp_path):
 
 def test_key_added_on_purpose_passes():
     assert composed("+recipe=mhgpo_tiny", "+actor_rollout_ref.actor.note=mine").actor_rollout_ref.actor.note == "mine"
+    assert composed("+recipe=mhgpo_tiny", "+trainer.notes.mine=1").trainer.notes.mine == 1
 
 
 @pytest.mark.parametrize(
@@ -93,6 +97,53 @@ def test_bad_values_say_what_is_wrong(override, message):
     with pytest.raises(ValueError) as error:
         check_multi_agent(config)
     assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["algorithm.adv_estimator=grpo", "mas.sampling.strategy=rr"], "Remedy: mas.sampling.strategy=fof"),
+        (["mas.deterministic=true", "trainer.v1.trainer_mode=mas_colocate_async"], "mas.deterministic=true needs"),
+        (["actor_rollout_ref.rollout.full_determinism=true", "mas.sampling.seeded=false"], "the same noise"),
+    ],
+)
+def test_combinations_that_would_train_something_else_are_refused(overrides, message):
+    config = composed("+recipe=mhgpo_tiny", *overrides)
+    with pytest.raises(ValueError, match=message):
+        check_multi_agent(config)
+    assert check_multi_agent(composed("+recipe=mhgpo_tiny", overrides[0])) == "f1"
+
+
+def questions(path: Path, info: list) -> Path:
+    """A parquet file in verl's schema with these extra_info values."""
+    columns = {
+        "prompt": [[{"role": "user", "content": "q"}]] * len(info),
+        "reward_model": [{"style": "rule"}] * len(info),
+    }
+    pq.write_table(pa.table({**columns, "extra_info": info}), path)
+    return path
+
+
+def test_questions_need_numbers_of_their_own(tmp_path):
+    one = questions(tmp_path / "one.parquet", [{"index": 0}, {"index": 1}])
+    two = questions(tmp_path / "two.parquet", [{"index": 2}, {"index": 1}])
+    none = questions(tmp_path / "none.parquet", [{"number": 0}])
+    small = "data.train_batch_size=2"
+    check_data(composed("+recipe=mhgpo_tiny", small, f"data.train_files={one}", f"data.val_files={two}"))
+    for files, message in (
+        (f"[{one},{two}]", "two.parquet: extra_info.index 1 is also in .*one.parquet"),
+        (str(none), "none.parquet: extra_info has no field index"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            check_data(composed("+recipe=mhgpo_tiny", small, f"data.train_files={files}", f"data.val_files={one}"))
+
+
+def test_a_failing_preparation_stops_the_run(tmp_path):
+    (tmp_path / "prep.py").write_text("def fail(**_):\n    raise KeyError('mine')\n")
+    command = [sys.executable, "-m", "verl.trainer.main_ppo", "+recipe=mhgpo_tiny", "mas.prepare={_target_: prep.fail}"]
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2 and "KeyError" in done.stderr and "This run cannot start" in done.stderr
 
 
 def test_probabilities_that_do_not_sum_to_one():

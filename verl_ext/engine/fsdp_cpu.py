@@ -46,7 +46,8 @@ class _OnCPU:
     def initialize(self) -> None:
         """Ranks of one machine share its cores: while they compute, the other processes have little to do."""
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        # verl's Ray workers overwrite LOCAL_WORLD_SIZE with 1; torchrun sets only that one.
+        ranks = int(os.environ.get("RAY_LOCAL_WORLD_SIZE") or os.environ.get("LOCAL_WORLD_SIZE") or 1)
         torch.set_num_threads(max(1, min(cores // ranks, MOST_THREADS)))
         super().initialize()
 

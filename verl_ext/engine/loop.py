@@ -69,6 +69,21 @@ class EngineLoop:
 
         return self._post(run)
 
+    def abort(self, which: Callable[[Request], bool]) -> Future[list[Finished]]:
+        """End the chosen requests now, running, queued, or held back by a wave; they are returned as "aborted"."""
+
+        def run(_: Future) -> list[Finished]:
+            ended = self._engine.abort(which)
+            self._deliver(ended)
+            chosen = [pair for pair in self._held if which(pair[0])]
+            self._held = deque(pair for pair in self._held if not which(pair[0]))
+            for request, future in chosen:
+                ended.append(Finished(request, [], [], "aborted"))
+                future.set_result(ended[-1])
+            return ended
+
+        return self._post(run)
+
     def pause(self, reject: bool = False) -> Future[list[Finished]]:
         """Abort what runs (partial results) and stop: later and queued requests wait for `resume`.
 

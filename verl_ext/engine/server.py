@@ -71,7 +71,7 @@ class HFServer:
         try:
             return self._output(await future)
         except asyncio.CancelledError:
-            self._loop.call(lambda engine: engine.abort(lambda other: other is request))
+            self._loop.abort(lambda other: other is request)
             raise
 
     async def generate_wave(self, requests: Sequence[Mapping[str, Any]]) -> list[TokenOutput | ValueError]:
@@ -147,7 +147,7 @@ class HFServer:
     @_control
     async def abort_request(self, request_id: str) -> dict[str, Any]:
         """Abort the requests of this id, running or queued."""
-        ended = await self._call(lambda engine: engine.abort(lambda request: request.request_id == request_id))
+        ended = await asyncio.wrap_future(self._loop.abort(lambda request: request.request_id == request_id))
         return {"aborted": bool(ended), "request_id": request_id}
 
     @_control

@@ -92,6 +92,12 @@ def batches(sequences: Sequence[Shared]) -> list[list[Shared]]:
     return result
 
 
+def merged(own: list[list[Shared]], number: int) -> list[list[Shared]]:
+    """The batches as `number` of them, at most what there are: the shortest are put together, which pads least."""
+    surplus = len(own) - number
+    return [sum(own[: surplus + 1], []), *own[surplus + 1 :]]
+
+
 def lay_out(sequences: Sequence[Shared], pad: int) -> Layout:
     """The model's inputs for one batch; `pad` is any token id."""
     lengths = [len(sequence) for sequence in sequences]
@@ -205,9 +211,7 @@ class SharedPrompts:
             return own
         number = torch.tensor(len(own))
         torch.distributed.all_reduce(number, torch.distributed.ReduceOp.MIN, group=self.get_data_parallel_group())
-        while len(own) > int(number):
-            own[-2:] = [own[-2] + own[-1]]
-        return own
+        return merged(own, int(number))
 
 
 class SharedPromptsLM(SharedPrompts):

@@ -82,7 +82,8 @@ class SlotEngine:
         self.version: int | None = None  # of the weights; stamped on every result
         self._view: View | None = None
         self._steps = self._last_admission = 0
-        self._positions = torch.arange(round_up(max_model_len), device=self.device)
+        # Token positions, and row numbers: there may be more slots than positions.
+        self._positions = torch.arange(max(round_up(max_model_len), slots), device=self.device)
         self._visible = torch.zeros((), dtype=model.dtype, device=self.device)
         self._hidden = torch.full((), -math.inf, dtype=model.dtype, device=self.device)
         self.stats = Stats()

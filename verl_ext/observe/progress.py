@@ -71,7 +71,9 @@ class Progress:
             parts.append(f"{metrics['sampling/failed_trajectories']:.0f} trajectories failed")
         validation = metrics.get(f"val/system/{self.headline}")
         if validation is not None:
-            parts.append(f"validation {self.headline.upper()} {validation:.3f}")
+            failed = metrics.get("val/sampling/failed_trajectories")
+            lost = f" ({failed:.0f} trajectories failed and are not in it)" if failed else ""
+            parts.append(f"validation {self.headline.upper()} {validation:.3f}{lost}")
         return "  ".join(parts)
 
 

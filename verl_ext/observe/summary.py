@@ -23,7 +23,7 @@ def finished_already(folder: Path, config: Any) -> bool:
     return step.isdigit() and int(step) >= total
 
 
-def print_summary(folder: Path, headline: str, arguments: Sequence[str], again: bool = False) -> None:
+def print_summary(folder: Path, headline: str, strategy: str, arguments: Sequence[str], again: bool = False) -> None:
     """Print the summary of the run in `folder`, started with these arguments, and write its learning curve."""
     entries = read_log(folder / NAME)
     if not entries:
@@ -40,21 +40,21 @@ def print_summary(folder: Path, headline: str, arguments: Sequence[str], again: 
     ]
     if checkpoint.is_dir():
         lines.append(f"  checkpoint       {checkpoint}")
-    print("\n".join([*lines, "", "Next:", *next_steps(arguments, folder)]), flush=True)
+    print("\n".join([*lines, "", "Next:", *next_steps(arguments, strategy, folder)]), flush=True)
 
 
-def next_steps(arguments: Sequence[str], folder: Path) -> list[str]:
+def next_steps(arguments: Sequence[str], strategy: str, folder: Path) -> list[str]:
     """What to try next: the same command (its arguments, of which overrides are kept) with one thing changed."""
     replaced = ("trainer.default_local_dir=", "mas.sampling.strategy=")
     kept = [argument for argument in arguments if not argument.startswith(replaced)]
-    strategy = "fof" if "mas.sampling.strategy=rr" in arguments else "rr"
+    other = "fof" if strategy == "rr" else "rr"
     names = [argument.partition("=")[2] for argument in arguments if argument.lstrip("+").startswith("recipe=")]
 
     def command(changed: Sequence[str], suffix: str) -> str:
         program = [_interpreter(), "-m", "verl.trainer.main_ppo"]
         return shlex.join([*program, *changed, f"trainer.default_local_dir={folder}_{suffix}"])
 
-    lines = [f"  another strategy   {command([*kept, f'mas.sampling.strategy={strategy}'], strategy)}"]
+    lines = [f"  another strategy   {command([*kept, f'mas.sampling.strategy={other}'], other)}"]
     if names and names[0].startswith("mhgpo"):
         critic = names[0].replace("mhgpo", "mappo")
         changed = [argument.replace(f"recipe={names[0]}", f"recipe={critic}") for argument in kept]

@@ -55,7 +55,12 @@ class MultiAgentLoopManager:
         return cls(config, llm_client)
 
     def generate_sequences(self, prompts: TensorDict) -> None:
-        """Start sampling a batch of data-set rows; returns at once, rows appear in TransferQueue."""
+        """Start sampling a batch of data-set rows; returns at once, rows appear in TransferQueue.
+
+        Raises:
+            RuntimeError: see `raise_if_broken`. An asynchronous trainer comes by here only while it waits for rows.
+        """
+        self.raise_if_broken()
         validate = bool(_row(prompts, 0).get("validate", False))
         questions = [_row(prompts, i) for i in range(len(prompts))]
         if self._local is not None:

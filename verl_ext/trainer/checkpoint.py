@@ -6,9 +6,13 @@ next start fails to read it. A marker in each finished checkpoint lets the track
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +49,48 @@ def complete_steps(folder: str | Path) -> list[int]:
     """Steps of the complete checkpoints in `folder`, ascending."""
     found = (path.parent.name.removeprefix("global_step_") for path in Path(folder).glob(f"global_step_*/{MARKER}"))
     return sorted(int(step) for step in found if step.isdigit())
+
+
+# What a checkpoint is a checkpoint of: continuing under other values would mix two runs without a word.
+SETTINGS = (
+    "mas.workflow",
+    "mas.sampling",
+    "mas.credit",
+    "mas.loss",
+    "mas.agents",
+    "algorithm",
+    "actor_rollout_ref.model.path",
+    "data.train_files",
+    "data.train_batch_size",
+)
+
+
+def check_same_run(config: DictConfig) -> None:
+    """Remember the settings of a new run; refuse to resume one of other settings from the same folder.
+
+    Raises:
+        ValueError: the folder holds checkpoints of a run with other settings; names the first that differ.
+    """
+    folder = Path(config.trainer.default_local_dir)
+    record = folder / "settings.json"
+    now = {name: _plain(OmegaConf.select(config, name)) for name in SETTINGS}
+    begun = config.trainer.resume_mode == "auto" and (folder / TRACKER).exists() and record.exists()
+    before = json.loads(record.read_text()) if begun else now
+    changed = [name for name in SETTINGS if name in before and before[name] != now[name]]
+    if changed:
+        pairs = "\n".join(f"  {name}: {before[name]} there, {now[name]} here" for name in changed)
+        raise ValueError(
+            f"{folder} holds a run with other settings, which would be continued:\n{pairs}\n"
+            "Remedy: another folder (trainer.default_local_dir=…), remove this one, or trainer.resume_mode=disable"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    _write_atomically(record, json.dumps(now, indent=1))
+
+
+def _plain(value: Any) -> Any:
+    """As JSON reads it back."""
+    value = OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
+    return json.loads(json.dumps(value, default=str))
 
 
 def _write_atomically(path: Path, text: str) -> None:

@@ -20,6 +20,8 @@ from verl_ext.trainer.workflow import build_workflow
 
 # Sections where any key is legal: they are handed to somebody else as they are.
 OPEN = ("hydra", "mas", "ray_kwargs.ray_init", "reward.custom_reward_function.reward_kwargs")
+# verl's estimators that form one group per question, from the last row of each trajectory.
+BY_QUESTION = ("grpo", "rloo", "opo", "gpg")
 TINY = "+recipe=mhgpo_tiny runs on any machine, without GPU and without downloads"
 
 
@@ -45,7 +47,7 @@ def _unknown(given: dict[str, Any], stock: dict[str, Any], path: str, allowed: t
     problems = []
     for key, value in given.items():
         place = f"{path}{key}"
-        if place in allowed:
+        if place in allowed or any(wish.startswith(f"{place}.") and key not in known for wish in allowed):
             continue
         if key not in known:
             close = difflib.get_close_matches(str(key), known, n=1)
@@ -74,19 +76,24 @@ def check_multi_agent(config: DictConfig) -> str:
     aggregate(mas.credit.aggregate)
     workflow = build_workflow(mas)
     strategy_from(mas.sampling, list(workflow.agents))
-    _check_estimator(config.algorithm.adv_estimator)
+    _check_estimator(config.algorithm.adv_estimator, mas.sampling.strategy)
     optimiser_steps(config, config.actor_rollout_ref.actor)
     if config.algorithm.adv_estimator == "gae":
         optimiser_steps(config, config.critic)
     return workflow.headline
 
 
-def _check_estimator(name: str) -> None:
+def _check_estimator(name: str, strategy: str) -> None:
     from verl.trainer.ppo.core_algos import AdvantageEstimator
 
     known = [*ALGORITHMS, *(estimator.value for estimator in AdvantageEstimator)]
     if name not in known:
         raise ValueError(f"algorithm.adv_estimator={name!r} is unknown; allowed: {', '.join(known)}")
+    if name.startswith(BY_QUESTION) and strategy != "fof":
+        raise ValueError(
+            f"algorithm.adv_estimator={name} compares all trajectories of a question, which mas.sampling.strategy="
+            f"{strategy} forks at different agents. Remedy: mas.sampling.strategy=fof, or adv_estimator=mhgpo"
+        )
 
 
 def check_resources(config: DictConfig) -> None:
@@ -139,9 +146,8 @@ def check_data(config: DictConfig) -> None:
     Raises:
         ValueError: names the file, what is wrong with it, and the script that writes it.
     """
-    train = sum(_check_file(path) for path in _files(config.data.train_files, "data.train_files"))
-    for path in _files(config.data.val_files, "data.val_files"):
-        _check_file(path)
+    train = _check_files(_files(config.data.train_files, "data.train_files"))
+    _check_files(_files(config.data.val_files, "data.val_files"))
     limit = config.data.get("train_max_samples", -1)
     train = min(train, limit) if limit > 0 else train
     if train < config.data.train_batch_size:
@@ -158,12 +164,31 @@ def _files(value: Any, name: str) -> list[str]:
     return [value] if isinstance(value, str) else list(value)
 
 
-def _check_file(path: str) -> int:
-    """Number of rows of a local parquet file (remote and json files are left to verl: 1)."""
+def _check_files(paths: list[str]) -> int:
+    """Number of rows of local parquet files; remote and json files are left to verl and count as endless.
+
+    `extra_info.index` must differ from row to row: sampling noise and the order of rows are derived from it.
+    """
+    local = [path for path in paths if "://" not in path and not path.endswith((".json", ".jsonl"))]
+    owners: dict[Any, str] = {}
+    rows = 0
+    for path in local:
+        info = _check_file(path)
+        rows += len(info)
+        for index in info:
+            if index in owners:
+                raise ValueError(
+                    f"{path}: extra_info.index {index} is also in {owners[index]}; sampling noise depends on it. "
+                    "Remedy: number the rows of all files differently"
+                )
+            owners[index] = path
+    return rows if len(local) == len(paths) else 1 << 62
+
+
+def _check_file(path: str) -> list[Any]:
+    """The rows' extra_info.index."""
     import pyarrow.parquet as pq
 
-    if "://" in path or path.endswith((".json", ".jsonl")):
-        return 1 << 62
     if not Path(path).expanduser().is_file():
         raise ValueError(
             f"the data file {path} does not exist.\nRemedy: write it, e.g. python data_prep/hotpotqa.py --output_dir "
@@ -179,4 +204,10 @@ def _check_file(path: str) -> int:
             f"{path} lacks the column(s) {', '.join(missing)} of verl's schema; it has "
             f"{', '.join(table.schema_arrow.names)}. Remedy: see data_prep/ for scripts that write it"
         )
-    return table.metadata.num_rows
+    info = table.schema_arrow.field("extra_info").type
+    if not hasattr(info, "get_field_index") or info.get_field_index("index") < 0:
+        raise ValueError(
+            f"{path}: extra_info has no field index (its type is {info}). Remedy: write the row's number there, "
+            "see data_prep/ for scripts that do"
+        )
+    return table.read(columns=["extra_info.index"]).column(0).combine_chunks().field("index").to_pylist()

@@ -135,6 +135,16 @@ def read_mas_config(config: DictConfig) -> MasConfig:
             f"actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean, but that is {mode!r}: "
             "change it, or set mas.loss.agent_weights=none"
         )
+    if mas.deterministic and OmegaConf.select(config, "trainer.v1.trainer_mode") == "mas_colocate_async":
+        raise ValueError(
+            "mas.deterministic=true needs trainer.v1.trainer_mode=mas_sync: under mas_colocate_async it depends on "
+            "timing which trajectories are unfinished when the weights change"
+        )
+    if OmegaConf.select(config, "actor_rollout_ref.rollout.full_determinism") and not mas.sampling.seeded:
+        raise ValueError(
+            "actor_rollout_ref.rollout.full_determinism=true with mas.sampling.seeded=false would give all samples of "
+            "a question the same noise. Remedy: mas.sampling.seeded=true"
+        )
     return mas
 
 

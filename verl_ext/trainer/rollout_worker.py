@@ -18,6 +18,7 @@ from verl_ext.mas.credit import aggregate, assign_credit
 from verl_ext.mas.forest import BrokenReward, Forest, Limits
 from verl_ext.mas.noise import derive_seed
 from verl_ext.mas.types import Status, Task
+from verl_ext.observe.metrics import failure_report
 from verl_ext.observe.question import QuestionStats, question_stats
 from verl_ext.sampling import Sample, run_once
 from verl_ext.sampling.base import Formula
@@ -53,6 +54,8 @@ class RolloutWorker:
         self.limits = Limits(max_prompt_tokens=config.data.max_prompt_length, **vars(self.mas.limits))
         self._stats: dict[str, QuestionStats] = {}
         self._fruitless: list[str] = []
+        # Training questions since the last one that gave rows.
+        self._streak = 0
         self._validation_stats: list[QuestionStats] = []
         self._broken: str | None = None
         self._counter = itertools.count()
@@ -133,8 +136,8 @@ class RolloutWorker:
                     partition_id=partition,
                 )
                 status = "finished"
-            elif not validate:
-                self._fruitless.append(uid)
+            if not validate:
+                self._note_fruits(uid, bool(rows))
         except BrokenReward as error:
             self._broken = str(error)
         except Exception:  # ours: never a silent loss
@@ -143,6 +146,20 @@ class RolloutWorker:
             if name in self._forests:
                 await self._forests.pop(name).close()
             await tq.async_kv_put(key=uid, partition_id=partition, tag={"status": status})
+
+    def _note_fruits(self, uid: str, any_rows: bool) -> None:
+        """An asynchronous trainer replaces failed questions for ever; after two batches without any row, stop."""
+        if any_rows:
+            self._streak = 0
+            return
+        self._streak += 1
+        self._fruitless.append(uid)
+        if self._streak >= 2 * self.config.data.train_batch_size:
+            reasons = failure_report([self._stats[uid] for uid in self._fruitless if uid in self._stats])
+            self._broken = (
+                f"the last {self._streak} questions gave nothing to train on; trajectories that could not finish: "
+                f"{reasons}"
+            )
 
     async def _sample(self, forest: Forest, validate: bool) -> tuple[list[Sample], Formula]:
         if not validate:

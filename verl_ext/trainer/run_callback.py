@@ -32,12 +32,14 @@ class RunCallback(Callback):
         """Check everything that can be checked without starting Ray; prepare data; start the progress display."""
         try:
             self.headline = self._prepare(config)
-        except (ValueError, FileNotFoundError, ModuleNotFoundError) as error:
+        except Exception as error:  # Hydra would turn it into a warning and go on
+            if not isinstance(root(error), ValueError | FileNotFoundError | ModuleNotFoundError):
+                traceback.print_exc()
             print(f"\nThis run cannot start.\n{error}\n", file=sys.stderr, flush=True)
             raise SystemExit(2) from None
-        folder = Path(config.trainer.default_local_dir)
+        folder, strategy = Path(config.trainer.default_local_dir), config.mas.sampling.strategy
         if finished_already(folder, config):
-            print_summary(folder, self.headline, sys.argv[1:], again=True)
+            print_summary(folder, self.headline, strategy, sys.argv[1:], again=True)
             raise SystemExit(0)
         self.progress = Progress(folder, self.headline)
         self.progress.start()
@@ -50,10 +52,10 @@ class RunCallback(Callback):
         if isinstance(job_return._return_value, BaseException):
             _explain(job_return._return_value, Path(config.trainer.default_local_dir))
             return
-        print_summary(Path(config.trainer.default_local_dir), self.headline, sys.argv[1:])
+        print_summary(Path(config.trainer.default_local_dir), self.headline, config.mas.sampling.strategy, sys.argv[1:])
 
     def _prepare(self, config: DictConfig) -> str:
-        from verl_ext.trainer import checks
+        from verl_ext.trainer import checkpoint, checks
 
         if config.trainer.device == "cpu":
             _choose_cpu_platform()
@@ -63,6 +65,7 @@ class RunCallback(Callback):
             call(OmegaConf.to_container(config.mas.prepare, resolve=True))
         checks.check_resources(config)
         checks.check_data(config)
+        checkpoint.check_same_run(config)
         return headline
 
 
@@ -85,10 +88,10 @@ def _choose_cpu_platform() -> None:
 def _explain(error: BaseException, folder: Path) -> None:
     """Say why the run failed, in a line; the traceback goes to a file (and to the terminal under HYDRA_FULL_ERROR)."""
     folder.mkdir(parents=True, exist_ok=True)
-    trace = folder / "error.log"
+    trace, cause = folder / "error.log", root(error)
     trace.write_text("".join(traceback.format_exception(type(error), error, error.__traceback__)))
     print(
-        f"\nThe run failed.\n{root_cause(error)}\n\n  traceback        {trace}\n"
+        f"\nThe run failed.\n{type(cause).__name__}: {cause}\n\n  traceback        {trace}\n"
         "  workers' logs    session_latest/logs in Ray's temporary folder\n"
         "The same command again goes on from the last checkpoint.\n",
         file=sys.stderr,
@@ -98,9 +101,9 @@ def _explain(error: BaseException, folder: Path) -> None:
         raise SystemExit(1)
 
 
-def root_cause(error: BaseException) -> str:
-    """The first error of a chain, without Ray's wrapping."""
+def root(error: BaseException) -> BaseException:
+    """The first error of a chain, without Ray's or Hydra's wrapping."""
     cause = getattr(error, "cause", None) or error.__cause__
     while cause is not None and cause is not error:
         error, cause = cause, getattr(cause, "cause", None) or cause.__cause__
-    return f"{type(error).__name__}: {error}"
+    return error

@@ -60,6 +60,8 @@ class MultiAgentTrainer:
 
     def _save_checkpoint(self) -> None:
         super()._save_checkpoint()
+        if self.config.actor_rollout_ref.actor.checkpoint.get("async_save", False):
+            return  # still being written: verl keeps its own account
         checkpoint.mark_complete(self.config.trainer.default_local_dir, self.global_steps)
 
     def _step_once(self, metrics: dict, timing_raw: dict, sample_batch_size: int) -> KVBatchMeta:
@@ -173,7 +175,9 @@ class MultiAgentTrainer:
         live, kind = live_rows(tags), self.mas.loss.agent_weights
         weights = torch.zeros(len(tags), dtype=torch.float64)
         kept = [tag for tag, alive in zip(tags, live.tolist(), strict=True) if alive]
-        scale = len(tags) / len(kept)
+        # verl's seq-mean modes count padding rows; token-mean counts their tokens, of which there are none.
+        padded = self.config.actor_rollout_ref.actor.loss_agg_mode.startswith("seq-mean")
+        scale = len(tags) / len(kept) if padded else 1.0
         if kind == "none":
             weights[live] = scale
         else:
