@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from pathlib import Path
 
+import psutil
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -146,6 +148,26 @@ def test_an_asynchronous_run_without_any_fruit_ends_with_the_reason(tmp_path):
             "trainer.val_before_train=false",
             "trainer.v1.trainer_mode=mas_colocate_async",
         )
+
+
+def test_a_killed_rollout_worker_ends_the_run_with_the_reason(tmp_path):
+    killed = threading.Event()
+
+    def kill() -> None:
+        while not killed.wait(0.2):
+            if [entry for entry in entries(tmp_path) if entry["step"] == 1]:
+                for process in psutil.process_iter(["cmdline"]):
+                    if "ray::RemoteRolloutWorker" in " ".join(process.info["cmdline"] or []):
+                        process.kill()
+                        killed.set()
+
+    watcher = threading.Thread(target=kill, daemon=True)
+    watcher.start()
+    with pytest.raises(AssertionError) as error:
+        run(tmp_path, "actor_rollout_ref.rollout.agent.num_workers=1", "trainer.total_training_steps=1000")
+    assert killed.is_set()
+    watcher.join()
+    assert "The run failed" in str(error.value) and "died" in str(error.value)
 
 
 def test_mappo_trains_a_shared_critic(tmp_path):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from typing import Any
 
 import ray
@@ -12,6 +14,9 @@ from tensordict import NonTensorData, NonTensorStack, TensorDict
 
 from verl_ext.observe.question import QuestionStats
 from verl_ext.trainer.rollout_worker import RolloutWorker
+
+# Seconds between two looks at whether the remote workers live.
+WATCH = 5.0
 
 
 @ray.remote
@@ -44,6 +49,10 @@ class MultiAgentLoopManager:
             )
             for rank in range(n)
         ]
+        self._given: list[set[str]] = [set() for _ in self._remote]
+        self._dead: str | None = None
+        if self._remote:
+            threading.Thread(target=self._watch, daemon=True, name="watch").start()
 
     @classmethod
     def create(
@@ -66,6 +75,8 @@ class MultiAgentLoopManager:
         if self._local is not None:
             self._local.submit(questions, validate)
             return
+        for rank, given in enumerate(self._given):
+            given |= {str(question["uid"]) for question in questions[rank :: len(self._remote)]}
         shares = [questions[rank :: len(self._remote)] for rank in range(len(self._remote))]
         ray.get([w.submit.remote(s, validate) for w, s in zip(self._remote, shares, strict=True) if s])
 
@@ -89,12 +100,31 @@ class MultiAgentLoopManager:
         """Raise what a worker could not go on with.
 
         Raises:
-            RuntimeError: a reward or penalty function raised, or an internal error occurred.
+            RuntimeError: a reward or penalty function raised, an internal error occurred, or a worker died.
         """
+        if self._dead:
+            raise RuntimeError(self._dead)
         local = [self._local.broken()] if self._local is not None else []
         for reason in local + ray.get([worker.broken.remote() for worker in self._remote]):
             if reason:
                 raise RuntimeError(reason)
+
+    def _watch(self) -> None:
+        """A worker that dies leaves its questions "running", and verl would wait for them for ever: fail them."""
+        while self._dead is None:
+            time.sleep(WATCH)
+            for rank, worker in enumerate(self._remote):
+                try:
+                    ray.get(worker.broken.remote())
+                except ray.exceptions.RayActorError as error:
+                    self._dead = f"rollout worker {rank} died: {str(error).strip().splitlines()[0]}"
+                    self._fail(self._given[rank])
+
+    def _fail(self, uids: set[str]) -> None:
+        for partition, tags in tq.kv_list().items():
+            for uid, tag in tags.items():
+                if uid in uids and tag.get("status") == "running":
+                    tq.kv_put(key=uid, partition_id=partition, tag={"status": "failure"})
 
 
 def _row(batch: TensorDict, i: int) -> dict[str, Any]:
