@@ -91,6 +91,24 @@ def test_without_propagation_only_the_ends_are_rewarded():
     assert (a.reward_shared, a.reward, b.reward) == (0.0, -0.25, 1.0)
 
 
+@pytest.mark.parametrize("name,expected", [("mean", 0.7), ("max", 0.8), ("min", 0.6)])
+def test_calls_that_lead_to_no_end_get_no_reward_and_give_none(name, expected):
+    a = call("a", penalty=-0.5)
+    joined = [call("b", a, stream=f"{i}") for i in range(2)]
+    lost = call("c", a)
+    later = call("d", lost)
+    made = [trajectory(r, a, b, lost, later, sinks=(b,)) for r, b in zip((0.6, 0.8), joined, strict=True)]
+    assign_credit(made, name)
+    assert a.reward_shared == pytest.approx(expected)
+    assert all(math.isnan(x.reward_shared) and math.isnan(x.reward) and not x.credited for x in (lost, later))
+    assert a.credited and joined[0].credited
+    assign_credit(made, name, propagate=False)
+    assert [x.reward for x in (a, lost, later)] == [-0.5, 0.0, 0.0], "the ablation rewards the ends alone"
+    # Another trajectory that goes on from such a call makes it count.
+    assign_credit([*made, trajectory(0.2, a, lost, sinks=(lost,))], name)
+    assert lost.reward == 0.2 and not later.credited
+
+
 def test_unknown_aggregate_and_nothing_to_credit():
     with pytest.raises(ValueError, match="'median' is unknown; allowed: mean, max, min"):
         aggregate("median")
@@ -105,7 +123,9 @@ def naive(trajectories, operator, propagate):
     def shared(c):
         received = [t.reward for t in finished if c in t.sinks]
         if propagate:
-            received += [shared(s) for s in calls if c in s.parents]
+            below = [shared(s) for s in calls if c in s.parents]
+            received += [reward for reward in below if not math.isnan(reward)]
+            return operator(received) if received else math.nan
         return operator(received) if received else 0.0
 
     return {c: shared(c) for c in calls}
@@ -142,8 +162,8 @@ def test_random_forests_against_the_recursion(program, seed, name, propagate):
     assign_credit(trajectories, name, propagate)
     operator = {"mean": fmean, "max": max, "min": min}[name]
     for made, expected in naive(trajectories, operator, propagate).items():
-        assert made.reward_shared == pytest.approx(expected, abs=1e-12)
-        assert made.reward == made.reward_shared + made.reward_specific
+        assert made.reward_shared == pytest.approx(expected, abs=1e-12, nan_ok=True)
+        assert made.reward == pytest.approx(made.reward_shared + made.reward_specific, nan_ok=True)
 
 
 @pytest.mark.parametrize("strategy", ["fof", "is", "nmc", "rr"])

@@ -73,6 +73,14 @@ def test_an_engine_error_costs_its_trajectory_only():
     assert bad.reward != bad.reward, "no reward, not 0"
 
 
+@pytest.mark.parametrize("reason", ["aborted", "abort"])
+def test_an_output_that_the_engine_broke_off_is_an_engine_error(reason):
+    forest, (good, bad) = failing(Generation(list(b"half"), [0.0] * 4, reason))
+    assert good.ok and bad.status is Status.ENGINE_ERROR and "aborted the output after 4 tokens" in bad.error
+    assert not bad.calls[1].status.trainable and bad.calls[1].text == ""
+    assert forest.cost.generated_tokens == 4 + 4 * len("fine")
+
+
 def test_an_answer_without_tokens_is_an_engine_error():
     _, (_, bad) = failing(Generation([], [], "aborted"))
     assert bad.status is Status.ENGINE_ERROR and "aborted" in bad.error
@@ -204,6 +212,57 @@ def test_failures_keep_their_status_inside_task_groups():
     assert run(walk(forest_of(system, FakeLLM(say)))).status is Status.ENGINE_ERROR
     with pytest.raises(BrokenReward):
         run(walk(forest_of(Script(system, {name: speaker(name, penalty=broken) for name in "abc"}))))
+
+
+# --- cancellation ---------------------------------------------------------------------------------------------------
+
+
+async def awaits_what_it_cancelled(task, ctx):
+    said = await ctx.call("a")
+    if said == "1":
+        loser = asyncio.ensure_future(ctx.branch("x", lambda child: child.call("b")))
+        await asyncio.sleep(0)
+        loser.cancel()
+        await loser
+    return said
+
+
+def test_a_cancellation_that_the_workflow_lets_escape_costs_its_trajectory_only():
+    async def scenario():
+        forest = forest_of(awaits_what_it_cancelled, FakeLLM(lambda request: request.key[1], lambda request: 1.0))
+        good, bad = await roots(forest, 2)
+        assert good.ok and bad.status is Status.WORKFLOW_ERROR and "CancelledError" in bad.error
+        assert [call.agent for call in bad.calls] == ["a"] and bad.sinks == ()
+        await forest.close()
+
+    run(scenario())
+
+
+def test_a_session_that_is_cancelled_from_outside_ends_so_with_its_workflow():
+    cleaned = []
+
+    async def system(task, ctx):
+        try:
+            await ctx.call("a")
+        finally:
+            await asyncio.sleep(1)
+            cleaned.append(now())
+            await ctx.call("b")
+
+    async def scenario():
+        forest = forest_of(system, FakeLLM(delay=lambda request: 10.0))
+        session = asyncio.ensure_future(walk(forest))
+        await asyncio.sleep(2)
+        session.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await session
+        assert cleaned == [3.0] and forest.llm.count("b") == 0
+        await forest.close()
+        with pytest.raises(asyncio.CancelledError):
+            await walk(forest, Stream("late"))
+        assert len(forest.llm.log) == 1
+
+    run(scenario())
 
 
 def test_siblings_of_a_failed_branch_are_cut_off_at_their_next_call():

@@ -10,13 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.helpers import FakeLLM, Script, chain, forest_of, run, speaker
-from verl_ext.mas import Unparsable
+from verl_ext.mas import CallFailed, Unparsable
 from verl_ext.mas.credit import assign_credit
 from verl_ext.mas.types import Generation
 from verl_ext.observe.metrics import METRICS, reduce_stats
 from verl_ext.observe.question import mean_pairwise_f1, question_stats
 from verl_ext.sampling import make_strategy, run_once
 from verl_ext.sampling.base import Formula
+from verl_ext.trainer.rows import training_rows, validation_rows
 
 
 @pytest.mark.parametrize(
@@ -108,6 +109,74 @@ def test_failures_are_counted_by_name_and_give_no_reward():
     assert len(failed) == 1 and math.isnan(failed[0].reward) and math.isnan(failed[0].penalty)
     # a: all pairs share one of two words; only three of its four calls are in a group.
     assert stats.similarity["a"] == [pytest.approx(0.5)]
+
+
+def test_max_tokens_count_whatever_the_parser_says_and_aborted_outputs_are_failures():
+    said = []
+
+    def say(request):
+        said.append(request)
+        kinds = ("odd", "length"), ("fine", "length"), ("fine", "completed"), ("fine", "aborted")
+        text, reason = kinds[len(said) - 1]
+        return Generation(list(text.encode()), [0.0] * len(text), reason)
+
+    async def one(task, ctx):
+        return await ctx.call("a")
+
+    metrics = reduce_stats([sampled(say=say, system=one)[1]])
+    assert metrics["agents/a/truncated"] == 0.5 and metrics["agents/a/unparsable"] == 0.25
+    assert metrics["agents/a/failed"] == metrics["sampling/failed/engine_error"] / 4 == 0.25
+    assert metrics["agents/a/penalty"] == pytest.approx(-0.5 / 3)
+    assert metrics["agents/a/output_tokens"] == pytest.approx((3 + 4 + 4) / 3)
+
+
+async def twice(child, agent):
+    await child.call(agent)
+    return await child.call(agent)
+
+
+async def race(task, ctx):
+    """The faster branch decides; the other one is cancelled in its second call."""
+    branches = [asyncio.ensure_future(ctx.branch(agent, twice, agent)) for agent in "bc"]
+    done, others = await asyncio.wait(branches, return_when=asyncio.FIRST_COMPLETED)
+    for other in others:
+        other.cancel()
+    return done.pop().result()
+
+
+async def survivor(task, ctx):
+    """One branch fails, the workflow goes on while the other branch still runs."""
+    try:
+        await asyncio.gather(ctx.branch("b", lambda child: child.call("b")), ctx.branch("c", twice, "c"))
+    except CallFailed:
+        return await ctx.call("a")
+
+
+@pytest.mark.parametrize("system,trained", [(race, {"b"}), (survivor, {"a"})])
+def test_calls_of_branches_that_never_joined_do_not_train(system, trained):
+    def say(request):
+        return RuntimeError("gone") if system is survivor and request.agent == "b" else "two words"
+
+    async def scenario():
+        agents = {name: speaker(name, penalty=penalty) for name in "abc"}
+        llm = FakeLLM(say, lambda request: {"a": 1.0, "b": 4.0, "c": 5.0 if system is race else 3.0}[request.agent])
+        forest = forest_of(Script(system, agents, lambda result: 0.5), llm)
+        samples, formula = await make_strategy("fof", 3, list("abc")).sample(forest)
+        assign_credit(forest.trajectories)
+        await forest.close()
+        await asyncio.sleep(0)
+        question = {"uid": "u", "index": 0, "global_steps": 1}
+        rows = training_rows(forest, samples, question), validation_rows(forest, question)
+        return forest, question_stats(forest, samples, formula), rows
+
+    forest, stats, (train, validate) = run(scenario())
+    assert all(t.ok and any(call.agent == "c" for call in t.calls) for t in forest.trajectories)
+    for rows in (train, validate):
+        assert {tag["agent"] for _, _, tag in rows} == trained and {tag["reward"] for _, _, tag in rows} == {0.5}
+    metrics = reduce_stats([stats])
+    assert not any(math.isnan(value) for value in metrics.values())
+    assert metrics["agents/c/calls"] == 3 and "agents/c/reward" not in metrics
+    assert "agents/c/similarity" not in metrics
 
 
 @pytest.mark.parametrize("regroup", ["by_agent", "shuffle"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from statistics import fmean
@@ -30,10 +31,13 @@ def assign_credit(trajectories: Iterable[Trajectory], aggregate_name: str = "mea
     trajectories share is one call, its successor set is the union over them; failed trajectories contribute nothing.
     Then R = R_shared + R_spe (the text after Eq. 4).
 
+    A call from which nothing leads to an end (its branch failed or was cancelled, and the workflow went on without it)
+    receives nothing: both rewards stay NaN and it does not train (`Call.credited`). 0 would be a reward nobody gave.
+
     Args:
         trajectories: of one question.
         aggregate_name: mean (the paper's), max or min.
-        propagate: False rewards only the calls at a trajectory's end (the ablation); others get R_shared = 0.
+        propagate: False rewards only the calls at a trajectory's end (the ablation); all others get R_shared = 0.
     """
     operator = aggregate(aggregate_name)
     finished = [trajectory for trajectory in trajectories if trajectory.ok]
@@ -49,6 +53,7 @@ def assign_credit(trajectories: Iterable[Trajectory], aggregate_name: str = "mea
                 successors[parent].add(call)
     for call in sorted(calls, key=lambda c: (-c.depth, c.id, c.stream.path)):
         below = [c.reward_shared for c in sorted(successors[call], key=lambda c: (c.id, c.stream.path))]
-        received = ends[call] + (below if propagate else [])
-        call.reward_shared = operator(received) if received else 0.0
+        received = ends[call] + ([reward for reward in below if not math.isnan(reward)] if propagate else [])
+        nothing = math.nan if propagate else 0.0
+        call.reward_shared = operator(received) if received else nothing
         call.reward = call.reward_shared + call.reward_specific

@@ -18,6 +18,8 @@ Tools = dict[str, Callable[..., Any]]
 
 # Sampling parameters that validation sets for every agent, whatever the agent's own training values are.
 TRUNCATION = ("temperature", "top_p", "top_k")
+# Stop reasons of an output that the engine broke off and nobody resumed.
+ABORTED = ("aborted", "abort")
 # Seconds that cancelled calls and tools have to clean up.
 CLOSE_TIMEOUT = 5.0
 
@@ -97,6 +99,7 @@ class Forest:
         self._messages: dict[tuple[CallId, Stream], list[dict[str, str]]] = {}
         self._tools: dict[tuple[CallId, Stream], asyncio.Task[ToolRecord]] = {}
         self._tool_arguments: dict[tuple[CallId, Stream], dict[str, Any]] = {}
+        self.closed = False
 
     def recorded(self, call: CallId, stream: Stream) -> list[dict[str, str]] | None:
         """Messages with which this call was made before, or None if it was not."""
@@ -116,6 +119,7 @@ class Forest:
         parents: tuple[Call, ...],
     ) -> Call:
         """The recorded call, or a new one. Failures are recorded too: a replay meets the same failed call."""
+        self._admit()
         key = (call_id, stream)
         if key in self._calls:
             self.cost.replayed_calls += 1
@@ -160,6 +164,10 @@ class Forest:
         if not call.generation.token_ids:
             call.status, call.error = Status.ENGINE_ERROR, f"no token generated ({call.generation.stop_reason})"
             return call
+        if call.generation.stop_reason in ABORTED:
+            call.status = Status.ENGINE_ERROR
+            call.error = f"the engine aborted the output after {len(call.generation.token_ids)} tokens"
+            return call
         call.text = self.llm.decode(call.generation.token_ids)
         value, parsable = None, True
         try:
@@ -181,6 +189,7 @@ class Forest:
 
     async def tool(self, call_id: CallId, stream: Stream, name: str, arguments: dict[str, Any]) -> ToolRecord:
         """The recorded tool call, or a new one with a timeout per attempt and bounded retries."""
+        self._admit()
         key = (call_id, stream)
         if key not in self._tools:
             self._tool_arguments[key] = copy.deepcopy(arguments)
@@ -213,8 +222,16 @@ class Forest:
         """Tool calls under way, the waits between their attempts included."""
         return sum(not task.done() for task in self._tools.values())
 
+    def _admit(self) -> None:
+        if self.closed:
+            raise asyncio.CancelledError
+
     async def close(self) -> None:
-        """Cancel whatever still runs: after an abort, or for branches that a failed sibling left behind."""
+        """Cancel whatever still runs: after an abort, or for branches that a failed sibling left behind.
+
+        Sessions that still run, or start after this, end with `CancelledError`.
+        """
+        self.closed = True
         running = [task for task in (*self._calls.values(), *self._tools.values()) if not task.done()]
         for task in running:
             task.cancel()

@@ -22,7 +22,9 @@ class Session:
         self.trajectory = Trajectory(stream)
         self._lineage = stream.lineage()
         self._forks = {s.fork: s for s in self._lineage if s.fork is not None}
-        self._fork_reached = stream.fork is None
+        # Agent calls belong to this stream or a deeper one: the root, or the last twin.
+        self._floor = [s for s in self._lineage if s.fork is None][-1]
+        self._fork_reached = stream.parent is None
         self._calls: list[Call] = []
         self._issued = 0
         self._refused = 0
@@ -38,22 +40,18 @@ class Session:
         Branches that the workflow left running (a sibling under `asyncio.gather` failed) are cut off at their next
         call.
         """
-        trajectory, task = self.trajectory, self.forest.task
-        context = Context(self, self.forest.workflow)
+        work = asyncio.ensure_future(self._work())
         try:
-            trajectory.result = await self.forest.workflow.run(task, context)
-            trajectory.sinks = tuple(context.frontier)
-            if not self._fork_reached and self._fatal is None:
-                self._fatal = Diverged(f"the fork point {trajectory.stream.fork} was not reached again on replay")
+            await asyncio.wait([work])  # of its own task: what is cancelled here was cancelled from outside
         except asyncio.CancelledError:
-            if self._fatal is None:
-                raise
-        except Exception as error:
-            self._fatal = self._fatal or _root_cause(error)
-        finally:
             self._over = True
-            self._announce(None)
-        trajectory.calls = sorted(self._calls, key=lambda call: (call.depth, call.id))
+            work.cancel()
+            await asyncio.wait([work])
+            raise
+        work.result()
+        if self.forest.closed:
+            raise asyncio.CancelledError
+        trajectory = self.trajectory
         if isinstance(self._fatal, BrokenReward):
             raise self._fatal
         if isinstance(self._fatal, CallFailed):
@@ -62,8 +60,27 @@ class Session:
             error = self._fatal
             trajectory.status, trajectory.error = Status.WORKFLOW_ERROR, f"{type(error).__name__}: {error}"
         else:
-            self._score(trajectory, task)
+            self._score(trajectory, self.forest.task)
         return trajectory
+
+    async def _work(self) -> None:
+        trajectory, context = self.trajectory, Context(self, self.forest.workflow)
+        try:
+            trajectory.result = await self.forest.workflow.run(self.forest.task, context)
+            trajectory.sinks = tuple(context.frontier)
+            if not self._fork_reached and self._fatal is None:
+                point = trajectory.stream.fork or "(the first call)"
+                self._fatal = Diverged(f"the fork point {point} was not reached again on replay")
+        except asyncio.CancelledError:
+            self._fatal = self._fatal or RuntimeError(
+                "the workflow let a CancelledError escape, of a task it cancelled"
+            )
+        except Exception as error:
+            self._fatal = self._fatal or _root_cause(error)
+        finally:
+            self._over = True
+            trajectory.calls = sorted(self._calls, key=lambda call: (call.depth, call.id))
+            self._announce(None)
 
     def _admit(self) -> None:
         """Unwind a workflow whose trajectory is decided, also one that catches every `Exception` and goes on."""
@@ -95,9 +112,9 @@ class Session:
         for listener in self.listeners:
             listener(call_id)
 
-    def _stream_of(self, call_id: CallId, depends_on: list[Stream]) -> Stream:
-        """The deepest stream of the lineage that this call depends on."""
-        candidates = [self._lineage[0], *depends_on]
+    def _stream_of(self, call_id: CallId, floor: Stream, depends_on: list[Stream]) -> Stream:
+        """The deepest stream of the lineage that this call depends on, at least `floor`."""
+        candidates = [floor, *depends_on]
         if call_id in self._forks:
             candidates.append(self._forks[call_id])
         return max(candidates, key=lambda stream: stream.depth)
@@ -138,7 +155,9 @@ class Session:
         after = [call.stream for call in (*parents, *before)]
         if call_id == self.trajectory.stream.fork:
             self._reach_fork(call_id, after, messages)
-        stream = self._settle(call_id, self._stream_of(call_id, after), self.forest.recorded, messages)
+        elif not self._fork_reached and self.trajectory.stream.fork is None:
+            self._enter_twin(call_id, messages)
+        stream = self._settle(call_id, self._stream_of(call_id, self._floor, after), self.forest.recorded, messages)
         self._issued += 1
         self._announce(call_id)
         try:
@@ -153,7 +172,7 @@ class Session:
         """Check the prompt of the call to be forked against the trajectory that it is forked from."""
         self._fork_reached = True
         forked_here = [stream for stream in self._lineage[:-1] if stream.fork == call_id]
-        before = max([self._lineage[0], *forked_here, *after], key=lambda stream: stream.depth)
+        before = max([self._floor, *forked_here, *after], key=lambda stream: stream.depth)
         records = [self.forest.recorded(call_id, stream) for stream in self._lineage[before.depth - 1 : -1]]
         made = [record for record in records if record is not None]
         if not made:
@@ -162,10 +181,17 @@ class Session:
         if messages not in made:
             raise self._diverged(call_id, made[0], messages)
 
+    def _enter_twin(self, call_id: CallId, messages: Any) -> None:
+        """Check the prompt of a twin's first call, before which nothing was sampled, against its parent's."""
+        self._fork_reached = True
+        record = self.forest.recorded(call_id, self._lineage[-2])
+        if record is not None and record != messages:
+            raise self._diverged(call_id, record, messages)
+
     async def tool(self, call_id: CallId, name: str, arguments: dict[str, Any], depends_on: list[Call]) -> Any:
         """Make or replay one tool call; called by `Context.tool`."""
         self._admit()
-        stream = self._stream_of(call_id, [call.stream for call in depends_on])
+        stream = self._stream_of(call_id, self._lineage[0], [call.stream for call in depends_on])
         stream = self._settle(call_id, stream, self.forest.recorded_arguments, arguments)
         record = await self.forest.tool(call_id, stream, name, arguments)
         if record.failure is not None:

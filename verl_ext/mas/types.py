@@ -7,6 +7,7 @@ result. Trajectories of one question share the calls before their fork: the call
 from __future__ import annotations
 
 import enum
+import math
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -56,6 +57,9 @@ class Stream:
 
     A call belongs to the deepest stream of its trajectory's lineage that it depends on, so calls before a fork belong
     to the parent's stream and are shared, and calls from the fork on are new.
+
+    A stream with a parent and no fork is a twin of its parent: all its calls are new. It shares what comes before any
+    call, the tools' results, and the randomness of the workflow.
     """
 
     name: str
@@ -98,7 +102,8 @@ class Generation:
 class Call:
     """One generation of one agent, with everything needed to train on it and to look at it.
 
-    `reward_shared` (Eq. 4) and `reward` (R = R_shared + R_spe) are NaN until credit has been assigned.
+    `reward_shared` (Eq. 4) and `reward` (R = R_shared + R_spe) are NaN until credit has been assigned, and stay NaN for
+    calls that led to no trajectory's end.
     """
 
     id: CallId
@@ -124,6 +129,11 @@ class Call:
     @property
     def turn(self) -> int:
         return self.id.turn
+
+    @property
+    def credited(self) -> bool:
+        """True if credit reached this call; others do not train."""
+        return not math.isnan(self.reward)
 
     def __hash__(self) -> int:
         return id(self)

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from statistics import fmean
 
+from verl_ext.mas.types import Status
 from verl_ext.observe.question import CallStats, QuestionStats
 
 # Placeholders: <agent> a role's name, <quantity> what an agent's penalty or the workflow's reward reports,
@@ -90,11 +91,11 @@ def failure_report(stats: Iterable[QuestionStats]) -> str:
 
 def _agent_metrics(agent: str, calls: list[CallStats]) -> dict[str, float]:
     prefix, n = f"agents/{agent}", len(calls)
-    answered = [call for call in calls if call.tokens]
+    answered = [call for call in calls if Status(call.status).trainable]
     metrics: dict[str, float] = {
         f"{prefix}/calls": n,
         f"{prefix}/unparsable": sum(call.status == "unparsable" for call in calls) / n,
-        f"{prefix}/truncated": sum(call.status == "truncated" for call in calls) / n,
+        f"{prefix}/truncated": sum(call.truncated for call in calls) / n,
         f"{prefix}/failed": (n - len(answered)) / n,
     }
     for name, value in (("output_tokens", "tokens"), ("seconds", "seconds"), ("penalty", "penalty")):

@@ -13,11 +13,12 @@ from verl_ext.sampling.base import BATCH, Formula, Sample
 
 @dataclass
 class CallStats:
-    """One call: what its agent's metrics are made of."""
+    """One call: what its agent's metrics are made of. Rewards are NaN if credit did not reach it."""
 
     agent: str
     status: str
     tokens: int
+    truncated: bool
     reward: float
     reward_shared: float
     penalty: float
@@ -45,10 +46,9 @@ def question_stats(forest: Forest, samples: list[Sample], formula: Formula) -> Q
     """Summarise a sampled forest (credit assigned)."""
     finished = [trajectory for trajectory in forest.trajectories if trajectory.ok]
     calls = dict.fromkeys(call for trajectory in forest.trajectories for call in trajectory.calls)
-    credited = {call for trajectory in finished for call in trajectory.calls}
     return QuestionStats(
         index=forest.task.index,
-        calls=[_call_stats(call, call in credited) for call in calls],
+        calls=[_call_stats(call) for call in calls],
         rewards=[trajectory.reward for trajectory in finished],
         quantities=[trajectory.metrics for trajectory in finished],
         failures=dict(Counter(t.status.value for t in forest.trajectories if not t.ok)),
@@ -60,15 +60,15 @@ def question_stats(forest: Forest, samples: list[Sample], formula: Formula) -> Q
     )
 
 
-def _call_stats(call: Call, credited: bool) -> CallStats:
-    nan = float("nan")
+def _call_stats(call: Call) -> CallStats:
     return CallStats(
         agent=call.agent,
         status=call.status.value,
         tokens=len(call.generation.token_ids),
-        reward=call.reward if credited else nan,
-        reward_shared=call.reward_shared if credited else nan,
-        penalty=call.reward_specific if call.status.trainable else nan,
+        truncated=call.generation.stop_reason == "length",
+        reward=call.reward,
+        reward_shared=call.reward_shared,
+        penalty=call.reward_specific if call.status.trainable else float("nan"),
         seconds=call.seconds,
         quantities=dict(call.metrics),
     )
@@ -77,7 +77,7 @@ def _call_stats(call: Call, credited: bool) -> CallStats:
 def _similarities(samples: list[Sample]) -> dict[str, list[float]]:
     groups: dict[tuple[str, ...], list[Call]] = defaultdict(list)
     for sample in samples:
-        if sample.group[0] != BATCH:
+        if sample.group[0] != BATCH and sample.call.credited:
             groups[sample.group].append(sample.call)
     found: dict[str, list[float]] = defaultdict(list)
     for calls in groups.values():

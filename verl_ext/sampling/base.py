@@ -79,32 +79,62 @@ async def fork_at(forest: Forest, base: Stream, call_id: CallId, group_size: int
 
 
 async def fork_on(
-    forest: Forest, agent: str | None, group_size: int, name: str = "0"
+    forest: Forest, agent: str, group_size: int, name: str = "0"
 ) -> tuple[list[Trajectory], CallId | None]:
-    """Algorithm 2: one-to-one up to the first turn of `agent` (None: whichever is first), then G samples of it.
+    """Algorithm 2: one-to-one up to the first turn of `agent`, then G samples of it.
 
-    The base trajectory's own output counts among the G. The forks start as soon as the base has issued that call, not
-    when it has finished. If the base never reaches the agent there is no fork.
+    The base trajectory's own output counts among the G. If the base never reaches the agent there is no fork.
+
+    Concurrent branches may each have a first turn of the agent. The fork is then at the smallest identity (scope,
+    agent, turn) of them, whichever comes first in time. Nothing is smaller than a call outside all branches and
+    sub-workflows, so there the forks start as soon as the base has issued it; otherwise when the base has ended.
 
     Returns:
         The trajectories (base first) and the forked call's identity, or None.
     """
     base = Session(forest, Stream(name))
-    issued: asyncio.Future[CallId | None] = asyncio.get_running_loop().create_future()
+    point: asyncio.Future[CallId | None] = asyncio.get_running_loop().create_future()
+    candidates: list[CallId] = []
 
     def watch(call_id: CallId | None) -> None:
-        matches = call_id is None or agent is None or (call_id.agent == agent and call_id.turn == 0)
-        if matches and not issued.done():
-            issued.set_result(call_id)
-
-    base.listeners.append(watch)
+        if point.done():
+            return
+        if call_id is None:
+            point.set_result(min(candidates, default=None))
+        elif call_id.agent == agent and call_id.turn == 0:
+            candidates.append(call_id)
+            if not call_id.scope:
+                point.set_result(call_id)
 
     async def fork() -> list[Trajectory]:
-        point = await issued
-        return [] if point is None else await fork_at(forest, base.trajectory.stream, point, group_size)
+        found = await point
+        return [] if found is None else await fork_at(forest, base.trajectory.stream, found, group_size)
 
+    base.listeners.append(watch)
     trajectory, forks = await asyncio.gather(run_session(forest, base), fork())
-    return [trajectory, *forks], issued.result()
+    return [trajectory, *forks], point.result()
+
+
+async def fork_all(forest: Forest, group_size: int, name: str = "0") -> list[Trajectory]:
+    """G trajectories (base first) that share nothing but the tools before any call, and the workflow's randomness.
+
+    Every entry call thus has G samples of one prompt, also where several start at once. The others start as soon as
+    the base has issued its first call; if it makes none there is one trajectory.
+    """
+    base = Session(forest, Stream(name))
+    begun: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+    def watch(call_id: CallId | None) -> None:
+        if not begun.done():
+            begun.set_result(call_id is not None)
+
+    async def twins() -> list[Trajectory]:
+        streams = [Stream(f"*{g}", base.trajectory.stream) for g in range(1, group_size if await begun else 1)]
+        return list(await asyncio.gather(*[run_session(forest, Session(forest, stream)) for stream in streams]))
+
+    base.listeners.append(watch)
+    trajectory, others = await asyncio.gather(run_session(forest, base), twins())
+    return [trajectory, *others]
 
 
 def unique_calls(trajectories: list[Trajectory]) -> list[Call]:

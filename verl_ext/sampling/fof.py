@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from verl_ext.mas.forest import Forest
-from verl_ext.sampling.base import Formula, Sample, Strategy, by_position, fork_on, position_of, unique_calls
+from verl_ext.sampling.base import Formula, Sample, Strategy, by_position, fork_all, unique_calls
 
 
 class ForkOnFirst(Strategy):
     """G samples at the entry agent, each continued one-to-one.
 
     n·G calls, all kept. The group of agent k is its G outputs for the question: homogeneous (same prompt) at the entry,
-    heterogeneous downstream.
+    heterogeneous downstream. A system that starts with concurrent branches has an entry in each.
     """
 
     async def sample(self, forest: Forest) -> tuple[list[Sample], Formula]:
-        trajectories, point = await fork_on(forest, None, self.group_size)
-        formula = Formula()
-        formula.add_fork(position_of(trajectories[0], point), len(trajectories[0].calls), self.group_size)
+        trajectories = await fork_all(forest, self.group_size)
+        formula = Formula(self.group_size * len(trajectories[0].calls))
         return [Sample(call, by_position(call)) for call in unique_calls(trajectories)], formula

@@ -16,7 +16,7 @@ CARRIED = ("uid", "raw_prompt", "data_source", "reward_model", "index")
 
 
 def training_rows(forest: Forest, samples: list[Sample], question: dict[str, Any]) -> list[Row]:
-    """Rows of the kept calls. A call that trajectories share is one row, in the first of them.
+    """Rows of the kept calls that credit reached. A call that trajectories share is one row, in the first of them.
 
     Row = (key, fields, tag), as verl's V1 trainer wants them: key `{uid}_{trajectory}_{position}`.
     """
@@ -26,7 +26,7 @@ def training_rows(forest: Forest, samples: list[Sample], question: dict[str, Any
             if trajectory.ok:
                 place.setdefault(call, (number, position, trajectory))
     rows = []
-    for sample in samples:
+    for sample in (sample for sample in samples if sample.call.credited):
         number, position, trajectory = place[sample.call]
         key, fields, tag = call_row(sample.call, number, position, trajectory, question)
         shared = sample.group[0] == BATCH
@@ -36,12 +36,12 @@ def training_rows(forest: Forest, samples: list[Sample], question: dict[str, Any
 
 
 def validation_rows(forest: Forest, question: dict[str, Any]) -> list[Row]:
-    """Rows of all calls of the successful trajectories; verl scores each trajectory by its last one."""
+    """Rows of all calls of the successful trajectories that credit reached; verl scores each trajectory by its last."""
     return [
         call_row(call, number, position, trajectory, question)
         for number, trajectory in enumerate(forest.trajectories)
         for position, call in enumerate(trajectory.calls)
-        if trajectory.ok and call.status.trainable
+        if trajectory.ok and call.status.trainable and call.credited
     ]
 
 

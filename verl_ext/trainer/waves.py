@@ -59,22 +59,25 @@ class WaveLLM(ServedLLM):
             turns, seen = (0 if changed else turns + 1), len(self._waiting)
 
     async def _send(self, wave: dict[tuple[str, ...], tuple[dict[str, Any], asyncio.Future[Generation]]]) -> None:
-        ordered = [wave[key] for key in sorted(wave)]
-        shares = [ordered[rank :: len(self.servers)] for rank in range(len(self.servers))]
-        await asyncio.gather(*[self._serve(s, share) for s, share in zip(self.servers, shares, strict=True) if share])
-
-    async def _serve(self, server: Any, share: list[tuple[dict[str, Any], asyncio.Future[Generation]]]) -> None:
-        try:
-            outputs = await server.generate_wave.remote([request for request, _ in share])
-            if len(outputs) != len(share):
-                raise RuntimeError(f"the server answered {len(outputs)} of {len(share)} requests")
-            results = [output if isinstance(output, Exception) else to_generation(output) for output in outputs]
-        except Exception as error:  # every call of the share learns why; none hangs
-            results = [error] * len(share)
-        for (_, future), result in zip(share, results, strict=True):
+        """Deal the wave out. Nobody goes on before all servers have answered, and then in key order."""
+        ordered, n = [wave[key] for key in sorted(wave)], len(self.servers)
+        shares = [[request for request, _ in ordered[rank::n]] for rank in range(min(n, len(ordered)))]
+        answers = await asyncio.gather(*[_serve(s, share) for s, share in zip(self.servers, shares, strict=False)])
+        for position, (_, future) in enumerate(ordered):
+            result = answers[position % n][position // n]
             if future.done():
                 continue
             if isinstance(result, Exception):
                 future.set_exception(result)
             else:
                 future.set_result(result)
+
+
+async def _serve(server: Any, share: list[dict[str, Any]]) -> list[Generation | Exception]:
+    try:
+        outputs = await server.generate_wave.remote(share)
+        if len(outputs) != len(share):
+            raise RuntimeError(f"the server answered {len(outputs)} of {len(share)} requests")
+        return [output if isinstance(output, Exception) else to_generation(output) for output in outputs]
+    except Exception as error:  # every call of the share learns why; none hangs
+        return [error] * len(share)
