@@ -29,8 +29,9 @@ lint: $(VENV)/.dev
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 
+# What is quick to make again. Prepared data, indexes (data) and checkpoints (runs) stay: remove those yourself.
 clean:
-	rm -rf $(VENV) runs data outputs tensorboard_log
+	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis outputs
 
 $(VENV)/bin/python:
 	@test -n "$(PYTHON)" || { echo "verl_ext needs Python 3.10, 3.11 or 3.12; none was found. Install one, or: make PYTHON=/path/to/python3.12"; exit 1; }

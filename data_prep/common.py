@@ -56,6 +56,7 @@ def checked_row(where: str, row: Any) -> Row:
 def find_files(path: Path, exclude: str = r"(?!)") -> list[tuple[Path, str | None]]:
     """Data files with their split: `path` itself, or those of a folder (recursive) whose names tell a split.
 
+    A file's own name counts first, then that of the folder it lies in (the hub's default/train/0000.parquet).
     exclude: regular expression; files of a folder whose relative path matches are left out, as are test files (their
     answers are not public). Raises ValueError when there is nothing to read.
     """
@@ -65,11 +66,13 @@ def find_files(path: Path, exclude: str = r"(?!)") -> list[tuple[Path, str | Non
         raise ValueError(f"--local_dataset_path {path} does not exist; give a file or folder, or leave it out (hub).")
     files = sorted(file for file in path.rglob("*") if file.suffix in SUFFIXES)
     kept = [file for file in files if not re.search(exclude, file.relative_to(path).as_posix())]
-    found = [(file, split_of(file.stem)) for file in kept if split_of(file.stem) in ("train", "validation")]
+    splits = [(file, split_of(file.stem) or split_of(file.parent.name)) for file in kept]
+    found = [(file, split) for file, split in splits if split in ("train", "validation")]
     if not found:
+        names = [file.relative_to(path).as_posix() for file in files[:10]]
         raise ValueError(
-            f"{path} holds no data file whose name contains train, dev or validation ({[f.name for f in files[:10]]}); "
-            "rename the files or give one file."
+            f"{path} holds no data file whose name, or whose folder's name, contains train, dev or validation "
+            f"({names}); rename the files or give one file."
         )
     return found
 

@@ -16,36 +16,14 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from verl_ext.tools.retrieval.corpus import load_corpus
+from verl_ext.tools.retrieval.corpus import read_corpus
 from verl_ext.tools.retrieval.index import BACKENDS, build_index
-from verl_ext.tools.retrieval.types import Passage
-
-
-def merge(paths: Sequence[Path]) -> tuple[list[Passage], int]:
-    """(passages of all files with each (title, text) once, number of repeated ones). Raises ValueError, also for a pid
-    that two files use for different passages."""
-    kept: dict[tuple[str, str], Passage] = {}
-    owners: dict[str, Path] = {}
-    repeated = 0
-    for path in paths:
-        for passage in load_corpus(path):
-            if (passage.title, passage.text) in kept:
-                repeated += 1
-                continue
-            if passage.pid in owners:
-                raise ValueError(
-                    f"{path}: pid {passage.pid!r} is also used in {owners[passage.pid]} for another passage; "
-                    "give the passages of the files different pids."
-                )
-            owners[passage.pid] = path
-            kept[passage.title, passage.text] = passage
-    return list(kept.values()), repeated
 
 
 def build(arguments: argparse.Namespace) -> None:
     """Read, index, save, and say what to do next."""
     start = time.monotonic()
-    passages, repeated = merge(arguments.input)
+    passages, repeated = read_corpus(arguments.input)
     print(f"read {len(passages)} passages ({repeated} repeated ones left out); indexing with {arguments.backend}")
     if arguments.backend == "dense":
         options = {"model": arguments.model, "index": arguments.dense_index}
@@ -64,7 +42,8 @@ def build(arguments: argparse.Namespace) -> None:
     )
     size = sum(file.stat().st_size for file in arguments.output_dir.rglob("*") if file.is_file()) / 2**20
     print(f"wrote {arguments.output_dir}: {size:.0f} MiB in {time.monotonic() - start:.0f} s")
-    print(f"next, in a recipe: mas.tools.search.index={arguments.output_dir}")
+    others = "mas.tools.search.url=null mas.tools.search.corpus=null"
+    print(f"next, in a recipe: mas.tools.search.index={arguments.output_dir} {others}")
     print(f"or one server: python -m verl_ext.tools.retrieval_server --index {arguments.output_dir} --port 8000")
 
 

@@ -9,11 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from verl_ext.data_prep import corpus as corpus_script
 from verl_ext.data_prep import hotpotqa, musique, qa_common, wiki2multihopqa
 from verl_ext.data_prep.common import find_files, split_of
 from verl_ext.data_prep.qa_layouts import join_sentences
-from verl_ext.tools.retrieval import load_corpus, load_index
+from verl_ext.tools.retrieval import load_corpus
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SHARED = REPOSITORY.parent / "shared" / "data" / "qa"
@@ -157,6 +156,16 @@ def test_folder_uses_the_sources_own_splits_and_skips_what_does_not_belong(tmp_p
     assert (len(train), len(test)) == (15, 10)
 
 
+def test_the_hubs_converted_parquet_tells_the_split_by_its_folder(tmp_path):
+    for folder in ("default/train", "default/validation", "default/test", "default/other"):
+        (tmp_path / folder).mkdir(parents=True)
+        pq.write_table(pa.Table.from_pylist(variants(HUB, 2, "id")), tmp_path / folder / "0000.parquet")
+    found = [(file.relative_to(tmp_path).as_posix(), split) for file, split in find_files(tmp_path)]
+    assert found == [("default/train/0000.parquet", "train"), ("default/validation/0000.parquet", "validation")]
+    (tmp_path / "default" / "train" / "dev.jsonl").touch()
+    assert find_files(tmp_path)[1] == (tmp_path / "default" / "train" / "dev.jsonl", "validation")
+
+
 def arguments(path):
     return type("Arguments", (), {"local_dataset_path": path, "split": "auto"})()
 
@@ -248,24 +257,6 @@ def test_parquet_loads_in_verls_dataset(tmp_path):
     assert row["extra_info"]["gold_titles"] == ["Żuławski", "Possession"] and row["index"] == 0
     assert list(row["raw_prompt"]) == [{"role": "user", "content": row["extra_info"]["question"]}]
     assert batch["reward_model"][1]["ground_truth"]["target"] == ["Lwów"]
-
-
-def test_corpus_script_merges_builds_and_says_what_next(tmp_path, capsys):
-    for name in "ab":
-        lines = [{"pid": f"{name}{i}", "title": f"T{i}", "text": f"{name if i else 'both'} word{i}"} for i in range(3)]
-        write_jsonl(tmp_path / f"{name}.jsonl", lines)
-    inputs = [str(tmp_path / "a.jsonl"), str(tmp_path / "b.jsonl")]
-    assert (
-        corpus_script.main(["--input", *inputs, "--output_dir", str(tmp_path / "index"), "--k1", "0.9", "--quiet"]) == 0
-    )
-    printed = capsys.readouterr().out
-    assert "read 5 passages (1 repeated" in printed and "mas.tools.search.index=" in printed
-    index = load_index(tmp_path / "index")
-    assert len(index) == 5 and index.options.k1 == 0.9
-    assert [hit.passage.pid for hit in index.search(["word1"], 5)[0]] == ["a1", "b1"]
-    write_jsonl(tmp_path / "b.jsonl", [{"pid": "a1", "title": "other", "text": "passage"}])
-    assert corpus_script.main(["--input", *inputs, "--output_dir", str(tmp_path / "other")]) == 2
-    assert "pid 'a1' is also used in" in capsys.readouterr().err
 
 
 @needs_shared

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from verl_ext.tools.retrieval import Passage, load_corpus
-from verl_ext.tools.retrieval.corpus import PASSAGES, PassageStore, corpus_sha256, write_store
+from verl_ext.tools.retrieval.corpus import PASSAGES, PassageStore, corpus_sha256, read_corpus, write_store
 
 
 def write(path, *lines):
@@ -53,12 +53,22 @@ GOOD = '{"pid": 1, "title": "A", "text": "a"}'
         ('{"pid": 2, "title": 3, "text": "a"}', "field 'title'"),
         ('{"pid": 2, "title": "A"}', "field 'text'"),
         ('{"pid": 2, "title": " ", "text": ""}', "both empty"),
-        (GOOD, "is taken by .*c.jsonl:1"),
+        ('{"pid": 1, "title": "A", "text": "b"}', "pid '1' is taken by .*c.jsonl:1 for another passage"),
     ],
 )
 def test_a_bad_line_is_named_with_file_and_line(tmp_path, bad, message):
     with pytest.raises(ValueError, match=rf"c\.jsonl:3: .*{message}"):
         load_corpus(write(tmp_path / "c.jsonl", GOOD, "", bad))
+
+
+def test_repeated_passages_are_kept_once_and_their_pids_stay_taken(tmp_path):
+    again = '{"pid": 2, "title": "A", "text": "a"}'
+    first, second = write(tmp_path / "a.jsonl", GOOD, again, GOOD), write(tmp_path / "b.jsonl", again)
+    assert read_corpus([first, second]) == ([Passage("1", "A", "a")], 3)
+    assert load_corpus(first) == [Passage("1", "A", "a")]
+    write(second, '{"pid": 2, "title": "B", "text": "b"}')
+    with pytest.raises(ValueError, match=r"b\.jsonl:1: pid '2' is taken by .*a\.jsonl:2 for another passage"):
+        load_corpus([first, second])
 
 
 def test_broken_utf8_empty_and_missing_files(tmp_path):

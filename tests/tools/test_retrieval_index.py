@@ -90,6 +90,42 @@ def test_stale_index_is_noticed_when_its_corpus_is_given(index, tmp_path):
         open_retriever({"index": str(index), "corpus": str(corpus)})
 
 
+@pytest.mark.parametrize(
+    "backend, options, command",
+    [
+        ("bm25", {"k1": 0.9, "b": 0.4, "stopwords": []}, "--backend bm25 --k1 0.9 --b 0.4 --overwrite`."),
+        (
+            "dense",
+            {
+                "model": "my models/e5",
+                "index": "ivf",
+                "query_prefix": "query: ",
+                "passage_prefix": "",
+                "ivf_probes": 32,
+            },
+            "--backend dense --model 'my models/e5' --query_prefix 'query: ' --dense_index ivf --overwrite`.",
+        ),
+        ("bm25", {"stopwords": ["text"]}, "--overwrite`, but with build_index for {{'stopwords': ['text']}}, which"),
+        ("other", {"k1": 0.9}, "--output_dir {} --overwrite`."),
+        ("bm25", 3, "--output_dir {} --overwrite`."),
+    ],
+)
+def test_the_suggested_rebuild_keeps_backend_and_options(index, tmp_path, backend, options, command):
+    meta = json.loads((index / "meta.json").read_text())
+    (index / "meta.json").write_text(json.dumps({**meta, "backend": backend, "options": options}))
+    (tmp_path / "corpus.jsonl").write_text('{"pid": 1, "title": "A", "text": "amber harbour"}\n')
+    with pytest.raises(ValueError, match="stale") as error:
+        check_fresh(index, tmp_path / "corpus.jsonl")
+    assert command.format(index) in str(error.value)
+
+
+def test_a_meta_file_of_another_shape_is_a_clear_error(index):
+    for text in ("[]", "3", "null", '"text"'):
+        (index / "meta.json").write_text(text)
+        with pytest.raises(ValueError, match="Rebuild it with"):
+            load_index(index)
+
+
 def test_existing_folders_are_only_replaced_on_request(index, tmp_path):
     with pytest.raises(ValueError, match="--overwrite"):
         build_index(PASSAGES[:5], index)

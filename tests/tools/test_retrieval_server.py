@@ -32,7 +32,7 @@ def start(*arguments):
         text=True,
     )
     lines = [process.stdout.readline(), process.stdout.readline()]
-    match = re.search(r"mas\.tools\.search\.url=(http://\S+)", lines[1])
+    match = re.search(r"mas\.tools\.search\.url=(http://\S+) \S+index=null \S+corpus=null$", lines[1])
     assert match, lines
     return process, match.group(1)
 

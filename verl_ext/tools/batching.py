@@ -23,7 +23,8 @@ class AsyncBatcher(Generic[Item, Result]):
     max_batch: items after which a batch starts without waiting. One submission is never split: a larger one runs whole.
     max_delay_s: seconds the first caller of a batch waits for company.
 
-    An exception of `run` reaches every caller of that batch. One event loop at a time; a closed loop may be followed by
+    A caller that is cancelled before its batch starts is left out of it. An exception of `run` reaches every caller of
+    that batch. One event loop at a time; a closed loop may be followed by
     a new one (successive `asyncio.run`).
     """
 
@@ -42,6 +43,11 @@ class AsyncBatcher(Generic[Item, Result]):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pending: list[_Submission] = []
         self._worker: asyncio.Task[None] | None = None
+
+    @property
+    def waiting(self) -> int:
+        """Items of live callers that no batch has taken yet."""
+        return sum(len(submission.items) for submission in self._pending if not submission.done.done())
 
     async def submit(self, items: Sequence[Item]) -> list[Result]:
         """Results of `items`, in order. No items: an empty list at once."""
@@ -69,9 +75,6 @@ class AsyncBatcher(Generic[Item, Result]):
             self._loop, self._pending, self._worker = loop, [], None
         return loop
 
-    def _waiting(self) -> int:
-        return sum(len(submission.items) for submission in self._pending)
-
     def _take(self) -> list[_Submission]:
         """The oldest submissions up to `max_batch` items (at least one submission); cancelled callers are left out."""
         live = [submission for submission in self._pending if not submission.done.done()]
@@ -87,7 +90,7 @@ class AsyncBatcher(Generic[Item, Result]):
         batch: list[_Submission] = []
         try:
             while self._pending:
-                if self._waiting() < self._max_batch:
+                if self.waiting < self._max_batch:
                     await asyncio.sleep(self._max_delay_s)
                 batch = self._take()
                 if batch:

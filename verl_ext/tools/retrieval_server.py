@@ -5,14 +5,16 @@
     POST /search {"queries": ["who ...", ...], "k": 5} -> {"hits": [[{"pid", "title", "text", "score"}, ...], ...]}
     GET  /health -> {"ready": true, "backend": "bm25", "passages": 22389}
 
-Searches of concurrent clients are batched. Malformed requests get 422 with {"error": ...}, too large ones 413.
+Searches of concurrent clients are batched. Malformed requests get 422 with {"error": ...}, too large ones 413, and 503
+comes back while too many queries wait. A search whose client has gone is dropped unless it is already under way.
 """
 
 import argparse
+import asyncio
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from typing import Annotated, Any
 
@@ -27,6 +29,10 @@ from verl_ext.tools.retrieval.search import BatchedRetriever
 from verl_ext.tools.retrieval.types import MAX_K, MAX_QUERIES_PER_REQUEST, Hit, Retriever
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
+# Queries that may wait for the retriever; more would only be answered after their clients' time limits.
+MAX_WAITING = 4096
+# Seconds between looks whether the client of a search is still there.
+POLL_S = 0.1
 
 
 class SearchRequest(BaseModel):
@@ -66,8 +72,10 @@ class BodyLimit:
         await self._app(scope, replay, send)
 
 
-def create_app(retriever: Retriever, *, max_batch: int = 64, max_delay_s: float = 0.005) -> FastAPI:
-    """The server's application around any retriever."""
+def create_app(
+    retriever: Retriever, *, max_batch: int = 64, max_delay_s: float = 0.005, max_waiting: int = MAX_WAITING
+) -> FastAPI:
+    """The server's application around any retriever. max_waiting: queries that may wait before 503 is answered."""
     batched = BatchedRetriever(retriever, max_batch=max_batch, max_delay_s=max_delay_s)
 
     @asynccontextmanager
@@ -79,24 +87,42 @@ def create_app(retriever: Retriever, *, max_batch: int = 64, max_delay_s: float 
     app.add_middleware(BodyLimit)
 
     @app.post("/search")
-    async def search(request: SearchRequest) -> JSONResponse:
-        lists = await batched.search(request.queries, request.k)
+    async def search(request: SearchRequest, connection: Request) -> JSONResponse:
+        if batched.waiting + len(request.queries) > max_waiting:
+            error = f"{batched.waiting} queries wait already, at most {max_waiting} may; try again later."
+            return JSONResponse({"error": error}, 503)
+        lists = await _while_connected(batched.search(request.queries, request.k), connection)
+        if lists is None:
+            return JSONResponse({"error": "the client has gone."}, 499)
         return JSONResponse({"hits": [[_as_json(hit) for hit in hits] for hits in lists]})
 
     @app.get("/health")
     async def health() -> dict[str, Any]:
         return {"ready": True, "backend": retriever.backend, "passages": len(retriever)}
 
-    @app.exception_handler(RequestValidationError)
-    async def malformed(_: Request, error: RequestValidationError) -> JSONResponse:
-        found = [f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()[:5]]
-        expected = (
-            f'expected {{"queries": at most {MAX_QUERIES_PER_REQUEST} strings, "k": integer from 1 to {MAX_K}}}, '
-            "as application/json"
-        )
-        return JSONResponse({"error": f"{'; '.join(found)}; {expected}."}, 422)
-
+    app.add_exception_handler(RequestValidationError, _malformed)
     return app
+
+
+async def _malformed(_: Request, error: Any) -> JSONResponse:
+    found = [f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()[:5]]
+    expected = (
+        f'expected {{"queries": at most {MAX_QUERIES_PER_REQUEST} strings, "k": integer from 1 to {MAX_K}}}, '
+        "as application/json"
+    )
+    return JSONResponse({"error": f"{'; '.join(found)}; {expected}."}, 422)
+
+
+async def _while_connected(work: Coroutine[Any, Any, Any], connection: Request) -> Any:
+    """The result of `work`, or None when the client disconnects first: then `work` is cancelled."""
+    task = asyncio.ensure_future(work)
+    try:
+        while not (await asyncio.wait([task], timeout=POLL_S))[0]:
+            if await connection.is_disconnected():
+                return None
+        return task.result()
+    finally:
+        task.cancel()
 
 
 def _as_json(hit: Hit) -> dict[str, Any]:
@@ -132,7 +158,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     port = listener.getsockname()[1]
     host = socket.gethostname() if arguments.host in ("0.0.0.0", "::") else arguments.host
     print(f"{retriever.backend} index with {len(retriever)} passages at http://{host}:{port}")
-    print(f"use it in a recipe: mas.tools.search.url=http://{host}:{port} mas.tools.search.index=null", flush=True)
+    others = "mas.tools.search.index=null mas.tools.search.corpus=null"
+    print(f"use it in a recipe: mas.tools.search.url=http://{host}:{port} {others}", flush=True)
     config = uvicorn.Config(create_app(retriever), log_level="warning", timeout_graceful_shutdown=10)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _exit)  # uvicorn finishes the running requests, then raises the signal again

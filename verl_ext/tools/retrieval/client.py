@@ -8,6 +8,9 @@ from urllib.parse import urlsplit
 from verl_ext.tools.base import ToolError
 from verl_ext.tools.retrieval.types import MAX_QUERIES_PER_REQUEST, Hit, Passage, check_search
 
+# attempts x timeout, with the waits between, must stay below the time limit of a tool call (mas.limits.tool_timeout,
+# 60 s): otherwise the call ends first, and its error hides that the server does not answer.
+TIMEOUT_S, ATTEMPTS = 15.0, 3
 RETRY_STATUS = frozenset({429, 500, 502, 503, 504})
 START = "Start it with `python -m verl_ext.tools.retrieval_server --index INDEX --host {host} --port {port}`"
 
@@ -26,7 +29,9 @@ class HttpRetriever:
 
     backend = "http"
 
-    def __init__(self, url: str, *, timeout_s: float = 30.0, attempts: int = 4, max_wait_s: float = 5.0) -> None:
+    def __init__(
+        self, url: str, *, timeout_s: float = TIMEOUT_S, attempts: int = ATTEMPTS, max_wait_s: float = 5.0
+    ) -> None:
         try:
             parts = urlsplit(url)
             valid = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0

@@ -20,21 +20,31 @@ EXPECTED = '{"pid" or "id": string or integer, "title": string, "text": string} 
 
 
 def load_corpus(paths: str | Path | Sequence[str | Path]) -> list[Passage]:
-    """All passages of one or several files, in order; blank lines are skipped. All are held in memory.
+    """The passages of one or several files, as `read_corpus` gives them."""
+    return read_corpus(paths)[0]
 
-    Raises ValueError with file and line for anything malformed or a pid that occurs twice, and for an empty corpus.
+
+def read_corpus(paths: str | Path | Sequence[str | Path]) -> tuple[list[Passage], int]:
+    """(passages of one or several files, number of repeats left out). All are held in memory.
+
+    Files and lines in order, blank lines skipped; a (title, text) that occurs again is kept once, under its first pid.
+    Raises ValueError with file and line for anything malformed or a pid of two passages, and for an empty corpus.
     """
     files = [Path(paths)] if isinstance(paths, str | Path) else [Path(path) for path in paths]
-    passages: list[Passage] = []
-    seen: dict[str, str] = {}
+    kept: dict[tuple[str, str], Passage] = {}
+    owners: dict[str, tuple[str, Passage]] = {}  # pid -> where it was first seen, and for which passage
+    repeated = 0
     for file in files:
         for where, row in _rows(file):
             passage = parse_passage(row, where)
-            if passage.pid in seen:
-                raise ValueError(f"{where}: pid {passage.pid!r} is taken by {seen[passage.pid]}; make it unique.")
-            seen[passage.pid] = where
-            passages.append(passage)
-    return check_not_empty(passages, ", ".join(map(str, files)) or "the list of files")
+            first = kept.setdefault((passage.title, passage.text), passage)
+            place, owner = owners.setdefault(passage.pid, (where, first))
+            if owner is not first:
+                raise ValueError(
+                    f"{where}: pid {passage.pid!r} is taken by {place} for another passage; make it unique."
+                )
+            repeated += first is not passage
+    return check_not_empty(list(kept.values()), ", ".join(map(str, files)) or "the list of files"), repeated
 
 
 def check_not_empty(passages: list[Passage], source: str) -> list[Passage]:

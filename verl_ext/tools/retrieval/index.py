@@ -12,9 +12,11 @@ as in bm25.py, and a line in `backend_class`.
 import hashlib
 import json
 import os
+import shlex
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -33,7 +35,11 @@ META = "meta.json"
 FORMAT = 1
 BACKENDS = ("bm25", "dense")
 LIBRARIES = {"bm25": "bm25s", "dense": "faiss-cpu"}
-REBUILD = "Rebuild it with `python -m verl_ext.data_prep.corpus --input CORPUS.jsonl --output_dir {} --overwrite`."
+# Options of each backend that data_prep/corpus.py has a flag for.
+FLAGS = {
+    "bm25": {"k1": "k1", "b": "b"},
+    "dense": {name: name for name in ("model", "query_prefix", "passage_prefix")} | {"index": "dense_index"},
+}
 
 
 def backend_class(backend: str) -> Any:
@@ -124,7 +130,7 @@ def load_index(folder: str | Path, *, verify: bool = True, **runtime: Any) -> Re
         return kind.load(folder, passages, options, **runtime)
     except (ValueError, TypeError, OSError, KeyError, EOFError, RuntimeError) as error:  # what the libraries raise
         written = f"written by {meta.get('library')}, here is {_library(meta['backend'])}"
-        raise ValueError(f"the index {folder} cannot be used: {error} ({written}). {REBUILD.format(folder)}") from error
+        raise ValueError(f"the index {folder} cannot be used: {error} ({written}). {rebuild(folder, meta)}") from error
 
 
 def read_meta(folder: Path) -> dict[str, Any]:
@@ -135,14 +141,14 @@ def read_meta(folder: Path) -> dict[str, Any]:
             f"`python -m verl_ext.data_prep.corpus --input CORPUS.jsonl --output_dir {folder}`, or correct the path."
         )
     try:
-        meta = json.loads((folder / META).read_text(encoding="utf-8"))
+        meta = dict(json.loads((folder / META).read_text(encoding="utf-8")))
         missing = {"format", "backend", "options", "passages", "corpus_sha256", "files"} - set(meta)
     except (ValueError, TypeError) as error:
-        raise ValueError(f"{folder / META} is corrupted ({error}). {REBUILD.format(folder)}") from error
+        raise ValueError(f"{folder / META} is corrupted ({error}). {rebuild(folder)}") from error
     if missing or meta["format"] != FORMAT:
         raise ValueError(
             f"{folder / META} is of format {meta.get('format')!r} (missing fields: {sorted(missing)}), "
-            f"this version reads format {FORMAT}. {REBUILD.format(folder)}"
+            f"this version reads format {FORMAT}. {rebuild(folder, meta)}"
         )
     return meta
 
@@ -150,8 +156,24 @@ def read_meta(folder: Path) -> dict[str, Any]:
 def check_fresh(folder: str | Path, corpus: str | Path | Sequence[str | Path]) -> None:
     """Raises ValueError when the index was built from other passages than `corpus` holds now."""
     folder = Path(folder)
-    if read_meta(folder)["corpus_sha256"] != corpus_sha256(load_corpus(corpus)):
-        raise ValueError(f"the index {folder} is stale: {corpus} has changed since. {REBUILD.format(folder)}")
+    meta = read_meta(folder)
+    if meta["corpus_sha256"] != corpus_sha256(load_corpus(corpus)):
+        raise ValueError(f"the index {folder} is stale: {corpus} has changed since. {rebuild(folder, meta)}")
+
+
+def rebuild(folder: Path, meta: Mapping[str, Any] | None = None) -> str:
+    """The remedy for an index that cannot be used: how to build it again, as its meta says it was built."""
+    backend, options = (meta or {}).get("backend"), (meta or {}).get("options")
+    command = f"python -m verl_ext.data_prep.corpus --input CORPUS.jsonl --output_dir {shlex.quote(str(folder))}"
+    flags, lost = FLAGS.get(str(backend)), {}
+    if flags is not None and isinstance(options, dict):
+        command += f" --backend {backend}"
+        given = {flag: options[name] for name, flag in flags.items() if options.get(name, "") != ""}
+        command += "".join(f" --{flag} {shlex.quote(str(value))}" for flag, value in given.items())
+        defaults = json.loads(json.dumps(asdict(backend_class(str(backend)).options_type())))
+        lost = {name: value for name, value in options.items() if name not in flags and value != defaults.get(name)}
+    advice = f", but with build_index for {lost}, which have no flag" if lost else ""
+    return f"Rebuild it with `{command} --overwrite`{advice}."
 
 
 def _check_target(folder: Path, overwrite: bool) -> None:
@@ -178,12 +200,12 @@ def _check_files(folder: Path, meta: dict[str, Any], verify: bool) -> None:
             found = "is missing" if size is None else f"has {size} bytes"
             raise ValueError(
                 f"the index {folder} is corrupted: {name} {found}, expected {expected['bytes']} bytes. "
-                f"{REBUILD.format(folder)}"
+                f"{rebuild(folder, meta)}"
             )
         if verify and _sha256(path) != expected["sha256"]:
             raise ValueError(
                 f"the index {folder} is corrupted or stale: {name} changed after the index was built. "
-                f"{REBUILD.format(folder)}"
+                f"{rebuild(folder, meta)}"
             )
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from verl_ext.tools.retrieval.client import HttpRetriever
+from verl_ext.tools.retrieval.client import ATTEMPTS, TIMEOUT_S, HttpRetriever
 from verl_ext.tools.retrieval.corpus import load_corpus
 from verl_ext.tools.retrieval.index import build_retriever, check_fresh, load_index
 from verl_ext.tools.retrieval.types import Retriever, options_from
@@ -30,8 +30,8 @@ class RetrieverConfig:
     options: Mapping[str, Any] | None = None
     device: str | None = None
     verify: bool = True
-    timeout_s: float = 30.0
-    attempts: int = 4
+    timeout_s: float = TIMEOUT_S  # why so short: see client.py
+    attempts: int = ATTEMPTS
     check: bool = True
 
     def __post_init__(self) -> None:

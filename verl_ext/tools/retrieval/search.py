@@ -28,6 +28,11 @@ class BatchedRetriever:
             self._run, max_batch=max_batch, max_delay_s=max_delay_s
         )
 
+    @property
+    def waiting(self) -> int:
+        """Queries not yet handed to the retriever."""
+        return self._batcher.waiting
+
     async def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         """As `Retriever.search`, without blocking the event loop."""
         return await self._batcher.submit([(query, k) for query in check_search(queries, k)])
