@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from types import SimpleNamespace
 
+import pytest
 from verl.workers.rollout.llm_server import FullyAsyncLLMServerClient, LLMServerClient
 from verl.workers.rollout.replica import TokenOutput
 
-from verl_ext.trainer.llm import direct_client
+from verl_ext.trainer.llm import ServedLLM, direct_client
 
 CONFIG = SimpleNamespace(actor_rollout_ref=SimpleNamespace(rollout=SimpleNamespace(name="hf", response_length=9)))
 
@@ -79,3 +80,16 @@ def test_an_aborted_generation_is_resumed_by_the_asynchronous_client():
         assert (output.extra_fields["min_global_steps"], output.extra_fields["max_global_steps"]) == (1, 2)
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("token_ids", "reason", "told"),
+    [([5, 6, 7], "completed", "length"), ([5, 6, 1], "completed", "completed"), ([5], "completed", "completed")],
+)
+def test_an_output_cut_off_is_told_from_one_that_ended(token_ids, reason, told):
+    class Client:
+        async def generate(self, **_):
+            return TokenOutput(token_ids=token_ids, log_probs=[0.0] * len(token_ids), stop_reason=reason)
+
+    llm = ServedLLM(SimpleNamespace(eos_token_id=1), Client())
+    assert asyncio.run(llm.generate([2], {"max_tokens": 3}, ("q",))).stop_reason == told

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from verl_ext.mas.types import Generation
@@ -46,7 +47,14 @@ class ServedLLM:
         output = await self.client.generate(
             request_id=key[0], prompt_ids=prompt_ids, sampling_params=self.request(sampling)
         )
-        return to_generation(output)
+        return self._truncation_told(to_generation(output), sampling)
+
+    def _truncation_told(self, generation: Generation, sampling: dict[str, Any]) -> Generation:
+        """verl's vLLM server reports an output that was cut off as completed; here the stop reason is then "length"."""
+        full = len(generation.token_ids) >= sampling.get("max_tokens", math.inf)
+        if full and generation.stop_reason == "completed" and generation.token_ids[-1] != self.tokenizer.eos_token_id:
+            generation.stop_reason = "length"
+        return generation
 
 
 def direct_client(client: Any, servers: list[Any]) -> Any:
