@@ -21,7 +21,8 @@ def main() -> None:
         cells = [f"{name} {cell:,.1f}" if isinstance(cell, float) else f"{name} {cell}" for name, cell in row.items()]
         print("  " + "  ".join(cells), flush=True)
     print("\n(c) lock-step turns over barrier-free rollouts, long-tailed latencies (target >= 2 x):")
-    print("\n".join(sampling.barriers()), flush=True)
+    for turns in (3, 6):
+        print(sampling.barriers(turns), flush=True)
     print("\n(e) the tiny training run:", flush=True)
     lines, per_step = training.run()
     print("\n".join(lines), flush=True)

@@ -19,14 +19,17 @@ TOKENS = 8
 
 
 class Chain(Workflow):
-    """Three agents in a row, each reading the one before."""
+    """Three agents in a row, each reading the one before; more turns go round again."""
 
     agents = {name: Agent(name, lambda text: [{"role": "user", "content": text}]) for name in AGENTS}
 
+    def __init__(self, turns: int = 3):
+        self.turns = turns
+
     async def run(self, task: Task, ctx: Any) -> str:
         text = task.question
-        for name in AGENTS:
-            text = await ctx.call(name, text=text)
+        for turn in range(self.turns):
+            text = await ctx.call(AGENTS[turn % 3], text=text)
         return text
 
     def reward(self, task: Task, result: str) -> tuple[float, dict[str, float]]:
@@ -74,8 +77,11 @@ class LockStep(Simulated, WaveLLM):
         return await asyncio.gather(*[one(request) for request in requests])
 
 
-async def _sample(strategy: str, llm: Any, questions: int, group_size: int = 4) -> tuple[list[Forest], int, float]:
-    forests = [Forest(Task("q", index=i), Chain(), llm, seed=i, name=f"{i:06d}") for i in range(questions)]
+async def _sample(
+    strategy: str, llm: Any, questions: int, group_size: int = 4, draw: int = 0, turns: int = 3
+) -> tuple[list[Forest], int, float]:
+    seeds = range(draw * questions, (draw + 1) * questions)
+    forests = [Forest(Task("q", index=seed), Chain(turns), llm, seed=seed, name=f"{seed:06d}") for seed in seeds]
     sampler = make_strategy(strategy, group_size, AGENTS)
     start = time.perf_counter()
     results = await asyncio.gather(*[sampler.sample(forest) for forest in forests])
@@ -96,16 +102,23 @@ def cost() -> list[str]:
     return lines
 
 
-def barriers(questions: int = 128) -> list[str]:
-    """Lines: wall time of lock-step turns over barrier-free rollouts: same calls, same latencies, fork on first.
+def barriers(turns: int, questions: int = 128, draws: int = 8) -> str:
+    """A line: wall time of lock-step turns over barrier-free rollouts: same calls, same latencies, fork on first.
 
     Lock-step takes the sum over turns of the slowest call; barrier-free the slowest trajectory, which is its floor.
+    Both hang on a few extreme latencies, hence several draws: of three turns, one draw's ratio spreads by 0.3 around an
+    expectation of 2.1.
     """
-    free, _, free_seconds = asyncio.run(_sample("fof", Simulated(), questions))
-    step, _, step_seconds = asyncio.run(_sample("fof", LockStep(), questions))
-    calls = [sum(forest.cost.agent_calls for forest in forests) for forests in (free, step)]
-    floor = max(sum(call.seconds for call in t.calls) for forest in free for t in forest.trajectories)
-    return [
-        f"  {calls[0]} and {calls[1]} calls: {step_seconds / free_seconds:.2f} x "
-        f"({step_seconds:.2f} s lock-step, {free_seconds:.2f} s barrier-free, floor {floor:.2f} s)"
-    ]
+    totals, ratios, calls = [0.0, 0.0, 0.0], [], [0, 0]
+    for draw in range(draws):
+        free, _, free_seconds = asyncio.run(_sample("fof", Simulated(), questions, draw=draw, turns=turns))
+        step, _, step_seconds = asyncio.run(_sample("fof", LockStep(), questions, draw=draw, turns=turns))
+        floor = max(sum(call.seconds for call in t.calls) for forest in free for t in forest.trajectories)
+        totals = [total + new for total, new in zip(totals, (step_seconds, free_seconds, floor), strict=True)]
+        ratios.append(step_seconds / free_seconds)
+        calls = [n + sum(f.cost.agent_calls for f in forests) for n, forests in zip(calls, (free, step), strict=True)]
+    return (
+        f"  {turns} turns, {calls[0]} and {calls[1]} calls in {draws} draws: {totals[0] / totals[1]:.2f} x, "
+        f"{min(ratios):.2f} to {max(ratios):.2f} "
+        f"(in all {totals[0]:.1f} s lock-step, {totals[1]:.1f} s barrier-free, floor {totals[2]:.1f} s)"
+    )
