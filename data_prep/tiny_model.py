@@ -167,6 +167,7 @@ def save(model: Any, tokenizer: Any, output_dir: str | Path) -> Path:
 
 
 def main() -> None:
+    """Command line: build, train in two stages, report after each, save."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output_dir", required=True, help="Hugging Face folder to write")
     parser.add_argument("--steps", type=int, default=450, help="optimiser steps on right demonstrations")
@@ -189,6 +190,7 @@ def main() -> None:
 
 
 def report(stage: str, model: Any, tokenizer: Any) -> None:
+    """Print how the system does on the validation world, greedy and sampled."""
     for name, scores in evaluate(model, tokenizer).items():
         print(stage, name, "  ".join(f"{key} {value:.3f}" for key, value in scores.items()), flush=True)
 

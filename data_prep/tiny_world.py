@@ -99,10 +99,12 @@ class Question:
 
     @property
     def person(self) -> Person:
+        """Whom the question is about."""
         return self.work.people[self.role]
 
     @property
     def gold_pid(self) -> str:
+        """Passage that holds the answer."""
         return f"{self.work.pid}-{self.role}"
 
 
@@ -260,6 +262,7 @@ def _write_parquet(rows: list[dict], path: Path) -> None:
 
 
 def main() -> None:
+    """Command line: write the three files."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output_dir", default="data/tiny_world", help="where the three files go")
     parser.add_argument("--train_size", type=int, default=2048, help="training questions")
