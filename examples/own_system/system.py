@@ -4,13 +4,13 @@ from verl_ext.mas import Agent, Task, Workflow
 from verl_ext.rewards.qa import qa_scores
 
 
-def draft(question: str, docs: list[dict]) -> list[dict]:
+def draft(question: str, docs: list[dict], before: str = "") -> list[dict]:
     passages = " ".join(f"{i} {doc['title']}: {doc['text']}" for i, doc in enumerate(docs))
-    return [{"role": "user", "content": f"answer: {question} {passages}"}]
+    return [{"role": "user", "content": f"{passages} {before} answer: {question}"}]
 
 
 def check(question: str, docs: list[dict], answer: str) -> list[dict]:
-    return [{"role": "user", "content": draft(question, docs)[0]["content"] + f" draft: {answer}"}]
+    return draft(question, docs, before=answer)
 
 
 class DraftAndCheck(Workflow):

@@ -6,7 +6,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from verl_ext.observe.summary import next_steps, print_summary, what_was_learned
+from verl_ext.observe.summary import next_steps, nothing_learned, print_summary, what_was_learned
 
 
 def entry(step: int, f1: float | None, penalty: float) -> dict:
@@ -48,3 +48,14 @@ def test_next_steps_of_another_system_and_of_round_robin(monkeypatch, tmp_path):
 def test_a_run_without_metrics_says_so(tmp_path, capsys):
     print_summary(tmp_path, "f1", "fof", [])
     assert "left no metrics" in capsys.readouterr().out
+
+
+def flat(share: float, reward: float) -> dict:
+    return {"step": 1, "metrics": {"groups/zero_variance": share, "system/reward": reward}}
+
+
+def test_a_run_that_could_not_learn_says_so():
+    assert "Nothing was learned: in 97%" in "\n".join(nothing_learned([flat(0.97, 0.0), flat(1.0, 0.01)]))
+    assert not nothing_learned([flat(0.97, 0.0), flat(0.5, 0.01)])
+    assert not nothing_learned([flat(1.0, 1.0)])  # solved
+    assert not nothing_learned([{"step": 0, "metrics": {}}])

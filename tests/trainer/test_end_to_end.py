@@ -188,4 +188,6 @@ def test_the_examples_own_system_trains_with_verls_grpo(tmp_path):
         "trainer.total_training_steps=1",
         recipe="own_system",
     )
-    assert entries(tmp_path, "own_system")[-1]["metrics"]["agents/checker/calls"] >= 32
+    metrics = entries(tmp_path, "own_system")[-1]["metrics"]
+    assert metrics["agents/checker/calls"] >= 32
+    assert metrics["system/reward"] > 0 and metrics["groups/zero_variance"] < 0.95  # there is something to learn from

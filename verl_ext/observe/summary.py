@@ -30,7 +30,7 @@ def print_summary(folder: Path, headline: str, strategy: str, arguments: Sequenc
         print(f"\nThe run left no metrics in {folder / NAME}.", flush=True)
         return
     lines = ["", "This run is complete already." if again else "Done."]
-    lines += what_was_learned(entries, headline)
+    lines += what_was_learned(entries, headline) + nothing_learned(entries)
     picture = learning_curve(entries, headline, folder / "learning_curve.png")
     checkpoint = folder / f"global_step_{entries[-1]['step']}"
     lines += [
@@ -61,6 +61,7 @@ def next_steps(arguments: Sequence[str], strategy: str, folder: Path) -> list[st
         lines.append(f"  a critic (MAPPO)   {command(changed, 'mappo')}")
     return [
         *lines,
+        "  longer             the same command with a larger trainer.total_training_steps goes on from here",
         f"  from scratch       rm -r {shlex.quote(str(folder))}, then the same command",
         "  your own system    README.md, “Write your own multi-agent system”",
     ]
@@ -70,6 +71,20 @@ def _interpreter() -> str:
     """The running Python as one would type it here: `.venv/bin/python` when that is in this folder."""
     running = Path(sys.executable)
     return str(running.relative_to(Path.cwd())) if running.is_relative_to(Path.cwd()) else "python"
+
+
+def nothing_learned(entries: list[dict[str, Any]]) -> list[str]:
+    """A warning if almost no group of the run had rewards to compare, and no reward was earned either."""
+    flat = [e["metrics"]["groups/zero_variance"] for e in entries if "groups/zero_variance" in e["metrics"]]
+    rewards = [e["metrics"]["system/reward"] for e in entries if "system/reward" in e["metrics"]]
+    if not flat or min(flat) < 0.95 or max(rewards) > 0.05:
+        return []
+    return [
+        "",
+        f"  Nothing was learned: in {min(flat):.0%} or more of the groups all samples got the same reward,",
+        f"  and rewards are at most {max(rewards):.3f}. Groups learn from differences: make the task easier, the prompts",
+        "  closer to what the model was trained on, or the reward finer.",
+    ]
 
 
 def what_was_learned(entries: list[dict[str, Any]], headline: str) -> list[str]:

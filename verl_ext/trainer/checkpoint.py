@@ -78,13 +78,21 @@ def check_same_run(config: DictConfig) -> None:
     before = json.loads(record.read_text()) if begun else now
     changed = [name for name in SETTINGS if name in before and before[name] != now[name]]
     if changed:
-        pairs = "\n".join(f"  {name}: {before[name]} there, {now[name]} here" for name in changed)
+        pairs = "\n".join(line for name in changed for line in _differences(name, before[name], now[name]))
         raise ValueError(
             f"{folder} holds a run with other settings, which would be continued:\n{pairs}\n"
-            "Remedy: another folder (trainer.default_local_dir=…), remove this one, or trainer.resume_mode=disable"
+            "Remedy: another folder (trainer.default_local_dir=…), or remove this one"
         )
     folder.mkdir(parents=True, exist_ok=True)
     _write_atomically(record, json.dumps(now, indent=1))
+
+
+def _differences(name: str, before: Any, now: Any) -> list[str]:
+    """A line per leaf that differs."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        keys = dict.fromkeys([*before, *now])
+        return [line for key in keys for line in _differences(f"{name}.{key}", before.get(key), now.get(key))]
+    return [] if before == now else [f"  {name}: {before} there, {now} here"]
 
 
 def _plain(value: Any) -> Any:

@@ -105,8 +105,9 @@ def check_resources(config: DictConfig) -> None:
     engine = config.actor_rollout_ref.rollout.name
     if engine in ("vllm", "sglang") and importlib.util.find_spec(engine) is None:
         raise ValueError(
-            f"actor_rollout_ref.rollout.name={engine}, but the package {engine} is not installed.\n"
-            f"Remedy: pip install 'verl_ext[gpu]' on a machine with GPUs; {TINY}."
+            f"actor_rollout_ref.rollout.name={engine}, but the package {engine} is not installed; the recipe is for "
+            f"{config.trainer.nnodes} machine(s) with {config.trainer.n_gpus_per_node} GPU(s).\n"
+            f"Remedy: pip install -e '.[gpu]' on such a machine; {TINY}."
         )
     elsewhere = OmegaConf.select(config, "ray_kwargs.ray_init.address") or os.environ.get("RAY_ADDRESS")
     if config.trainer.device == "cpu":
@@ -191,8 +192,8 @@ def _check_file(path: str) -> list[Any]:
 
     if not Path(path).expanduser().is_file():
         raise ValueError(
-            f"the data file {path} does not exist.\nRemedy: write it, e.g. python data_prep/hotpotqa.py --output_dir "
-            f"{Path(path).parent}, or point data.train_files / data.val_files to your own"
+            f"the data file {path} does not exist.\nRemedy: point data.train_files / data.val_files to files that do, "
+            "write them (data_prep/ has a script per data set), or leave both out if the recipe brings its own"
         )
     try:
         table = pq.ParquetFile(Path(path).expanduser())

@@ -139,9 +139,9 @@ class RolloutWorker:
             if not validate:
                 self._note_fruits(uid, bool(rows))
         except BrokenReward as error:
-            self._broken = str(error)
-        except Exception:  # ours: never a silent loss
-            self._broken = f"internal error while sampling a question:\n{traceback.format_exc()}"
+            self._broken = f"{error}\n\n{''.join(traceback.format_exception(error))}"
+        except Exception as error:  # ours: never a silent loss
+            self._broken = f"internal error while sampling a question: {error!r}\n\n{traceback.format_exc()}"
         finally:
             if name in self._forests:
                 await self._forests.pop(name).close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 import traceback
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from verl_ext.observe.progress import Progress
 from verl_ext.observe.summary import finished_already, print_summary
+from verl_ext.trainer import checkpoint
 
 
 class RunCallback(Callback):
@@ -55,7 +57,7 @@ class RunCallback(Callback):
         print_summary(Path(config.trainer.default_local_dir), self.headline, config.mas.sampling.strategy, sys.argv[1:])
 
     def _prepare(self, config: DictConfig) -> str:
-        from verl_ext.trainer import checkpoint, checks
+        from verl_ext.trainer import checks
 
         if config.trainer.device == "cpu":
             _choose_cpu_platform()
@@ -90,10 +92,14 @@ def _explain(error: BaseException, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     trace, cause = folder / "error.log", root(error)
     trace.write_text("".join(traceback.format_exception(type(error), error, error.__traceback__)))
+    # Our own errors carry a traceback of the user's code after their first paragraph; that is for the file.
+    reason = str(cause).split("\n\n")[0]
+    again = "goes on from the last checkpoint" if (folder / checkpoint.TRACKER).exists() else "starts afresh"
+    logs = Path(tempfile.gettempdir()) / "ray" / "session_latest" / "logs"
     print(
-        f"\nThe run failed.\n{type(cause).__name__}: {cause}\n\n  traceback        {trace}\n"
-        "  workers' logs    session_latest/logs in Ray's temporary folder\n"
-        "The same command again goes on from the last checkpoint.\n",
+        f"\nThe run failed.\n{type(cause).__name__}: {reason}\n\n  traceback        {trace}\n"
+        f"  workers' logs    {logs} (Ray's usual place)\n"
+        f"Once that is mended, the same command {again}.\n",
         file=sys.stderr,
         flush=True,
     )
