@@ -82,8 +82,8 @@ def nothing_learned(entries: list[dict[str, Any]]) -> list[str]:
     return [
         "",
         f"  Nothing was learned: in {min(flat):.0%} or more of the groups all samples got the same reward,",
-        f"  and rewards are at most {max(rewards):.3f}. Groups learn from differences: make the task easier, the prompts",
-        "  closer to what the model was trained on, or the reward finer.",
+        f"  and rewards are at most {max(rewards):.3f}. Groups learn from differences: make the task easier, the",
+        "  prompts closer to what the model was trained on, or the reward finer.",
     ]
 
 
