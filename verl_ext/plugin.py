@@ -79,6 +79,7 @@ class _AfterImport(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
+        """The module's ordinary spec, whose execution is followed by ours; None for every other module."""
         if fullname != self.name:
             return None
         sys.meta_path.remove(self)

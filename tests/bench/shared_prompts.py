@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from verl_ext.data_prep import tiny_world
 from verl_ext.data_prep.tiny_demos import Passage, build_retriever
 from verl_ext.data_prep.tiny_eval import run_system
-from verl_ext.engine.shared_prompts import batches, lay_out, share
+from verl_ext.engine.shared_prompts import batches, lay_out, scored_logits, share
 from verl_ext.plugin import package_path
 
 MODEL = package_path("recipe/mhgpo/assets/tiny_model")
@@ -49,18 +49,8 @@ def shared(model: torch.nn.Module, prompts: list[list[int]], responses: list[lis
     total, tokens = torch.zeros(()), 0
     for batch in batches(share(prompts, responses)):
         layout = lay_out(batch, pad=0)
-        output = model(
-            input_ids=layout.input_ids,
-            attention_mask=layout.attention_mask,
-            position_ids=layout.position_ids,
-            use_cache=False,
-            logits_to_keep=layout.tail,
-        )
-        logits = output.logits.flatten(0, 1)[layout.scored]
-        total, tokens = (
-            total - F.cross_entropy(logits, layout.labels, reduction="sum"),
-            tokens + layout.input_ids.numel(),
-        )
+        total = total - F.cross_entropy(scored_logits(model, layout), layout.labels, reduction="sum")
+        tokens += layout.input_ids.numel()
     return total, tokens
 
 

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tensordict import TensorDict
 from transformers import AutoModelForCausalLM
 
 from verl_ext.engine import shared_prompts
-from verl_ext.engine.shared_prompts import SPREAD, batches, lay_out, merged, share, tree_mask
+from verl_ext.engine.shared_prompts import (
+    SPREAD,
+    SharedPrompts,
+    batches,
+    lay_out,
+    merged,
+    scored_logits,
+    share,
+    tree_mask,
+)
 
 TOKENS = st.integers(1, 30)
 # Few distinct prompts, so that they repeat.
@@ -34,14 +46,8 @@ def log_probs(model, prompts: list, responses: list) -> list[list[float]]:
     result = [[None] * len(response) for response in responses]
     for batch in batches(share(prompts, responses)):
         layout = lay_out(batch, pad=0)
-        logits = model(
-            input_ids=layout.input_ids,
-            attention_mask=layout.attention_mask,
-            position_ids=layout.position_ids,
-            logits_to_keep=layout.tail,
-            use_cache=False,
-        ).logits
-        chosen = logits.flatten(0, 1)[layout.scored].log_softmax(-1).gather(1, layout.labels[:, None])[:, 0]
+        logits = scored_logits(model, layout)
+        chosen = logits.log_softmax(-1).gather(1, layout.labels[:, None])[:, 0]
         for row, place, value in zip(layout.rows.tolist(), layout.offsets.tolist(), chosen.tolist(), strict=True):
             assert result[row][place] is None  # once
             result[row][place] = value
@@ -124,3 +130,24 @@ def test_ranks_with_more_batches_put_their_shortest_together():
     four = batches(share([[1] * n for n in (2, 10, 50, 200)], [[2]] * 4))
     assert [[len(s) for s in batch] for batch in merged(four, 2)] == [[2, 10, 50], [200]]
     assert merged(four, 4) == four
+
+
+@pytest.mark.parametrize(
+    ("change", "shared"),
+    [
+        ({}, True),
+        ({"sliding_window": 64}, False),
+        ({"sliding_window": 64, "layer_types": ["full_attention"]}, True),
+        ({"layer_types": ["full_attention", "sliding_attention"]}, False),
+        ({"vision_config": {}}, False),
+        ({"_attn_implementation": "eager"}, False),
+    ],
+)
+def test_only_text_models_with_full_attention_share(change, shared):
+    """Others go through verl's own pass: the tree mask would be wrong for them, or images would be lost."""
+    config = SimpleNamespace(**{"_attn_implementation": "sdpa"} | change)
+    config.get_text_config = lambda decoder: config
+    engine = SimpleNamespace(module=SimpleNamespace(config=config), _autocast_dtype=torch.float32)
+    row = torch.nested.as_nested_tensor([torch.tensor([1, 2])], layout=torch.jagged)
+    batch = TensorDict({"prompts": row, "responses": row, "position_ids": row}, batch_size=1)
+    assert SharedPrompts._can_share(engine, batch) is shared

@@ -104,6 +104,7 @@ def test_bad_values_say_what_is_wrong(override, message):
     [
         (["algorithm.adv_estimator=grpo", "mas.sampling.strategy=rr"], "Remedy: mas.sampling.strategy=fof"),
         (["mas.deterministic=true", "trainer.v1.trainer_mode=mas_colocate_async"], "mas.deterministic=true needs"),
+        (["mas.deterministic=true", "actor_rollout_ref.rollout.name=vllm"], "needs actor_rollout_ref.rollout.name=hf"),
         (["actor_rollout_ref.rollout.full_determinism=true", "mas.sampling.seeded=false"], "the same noise"),
     ],
 )

@@ -138,6 +138,19 @@ def tree_mask(parts: torch.Tensor) -> torch.Tensor:
     return ((((key == 0) | (key == query)) & (key >= 0) & past) | itself)[:, None]
 
 
+def scored_logits(model: torch.nn.Module, layout: Layout) -> torch.Tensor:
+    """(T, vocabulary), or (T, 1) of a critic: the model's output where it predicts the layout's response tokens."""
+    tail = {"logits_to_keep": layout.tail} if "logits_to_keep" in inspect.signature(model.forward).parameters else {}
+    output = model(
+        input_ids=layout.input_ids,
+        attention_mask=layout.attention_mask,
+        position_ids=layout.position_ids,
+        use_cache=False,
+        **tail,
+    )
+    return output.logits[:, -layout.tail :].flatten(0, 1)[layout.scored]
+
+
 class SharedPrompts:
     """Mixin of a verl FSDP engine: `forward_step` as described above wherever that is possible, else verl's own.
 
@@ -165,13 +178,16 @@ class SharedPrompts:
     def _can_share(self, micro_batch: TensorDict) -> bool:
         """The same answer on every rank: it depends on configuration and columns only."""
         config = self.module.config.get_text_config(decoder=True)
-        kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+        # A model without layer types has one kind of layer, which a window makes local.
+        window = getattr(config, "sliding_window", None)
+        kinds = set(getattr(config, "layer_types", None) or ["sliding_attention" if window else "full_attention"])
         asked = ("use_fused_kernels", "distillation_use_topk", "distillation_only", "calculate_sum_pi_squared")
         return (
             {"prompts", "responses"} <= set(micro_batch.keys())
             and micro_batch["position_ids"].dim() == 2
             and not any(tu.get_non_tensor_data(data=micro_batch, key=key, default=False) for key in asked)
             and kinds == {"full_attention"}
+            and not hasattr(self.module.config, "vision_config")
             and getattr(config, "_attn_implementation", None) == "sdpa"
             and self._autocast_dtype == torch.float32
         )
@@ -187,14 +203,7 @@ class SharedPrompts:
         places, parts = [], []
         for batch in self._in_step(batches(sequences)):
             layout = lay_out(batch, pad)
-            output = self.module(
-                input_ids=layout.input_ids,
-                attention_mask=layout.attention_mask,
-                position_ids=layout.position_ids,
-                use_cache=False,
-                **self._only_tail(layout.tail),
-            )
-            logits = output.logits[:, -layout.tail :].flatten(0, 1)[layout.scored]  # (T, vocabulary), critic (T, 1)
+            logits = scored_logits(self.module, layout)
             parts.append(self.response_outputs(logits, layout.labels, temperature[layout.rows], entropy))
             places.append((starts + prompt_lengths - 1)[layout.rows] + layout.offsets)
         place, empty = torch.cat(places), torch.zeros(ids.values().shape[0])
@@ -217,10 +226,6 @@ class SharedPrompts:
 class SharedPromptsLM(SharedPrompts):
     """Actor and reference model: log-probs and entropies."""
 
-    def _only_tail(self, tail: int) -> dict[str, Any]:
-        known = "logits_to_keep" in inspect.signature(self.module.forward).parameters
-        return {"logits_to_keep": tail} if known else {}
-
     def response_outputs(
         self, logits: torch.Tensor, labels: torch.Tensor, temperature: torch.Tensor, entropy: bool
     ) -> dict[str, torch.Tensor]:
@@ -232,9 +237,6 @@ class SharedPromptsLM(SharedPrompts):
 
 class SharedPromptsValue(SharedPrompts):
     """Critic: values."""
-
-    def _only_tail(self, tail: int) -> dict[str, Any]:
-        return {}
 
     def response_outputs(
         self, logits: torch.Tensor, labels: torch.Tensor, temperature: torch.Tensor, entropy: bool

@@ -18,6 +18,7 @@ class NodeWiseMonteCarlo(Strategy):
     """
 
     async def sample(self, forest: Forest) -> tuple[list[Sample], Formula]:
+        """Grow the base; a fork starts as soon as the base has issued its call."""
         base = Session(forest, Stream("0"))
         forks: list[asyncio.Task] = []
         nodes: list[CallId] = []

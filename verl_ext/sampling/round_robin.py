@@ -51,6 +51,7 @@ class RoundRobin(Strategy):
         self.regroup = regroup
 
     async def sample(self, forest: Forest) -> tuple[list[Sample], Formula]:
+        """Draw the fork agent, a function of the forest's seed, and fork there."""
         draw = random.Random(derive_seed(forest.seed, "round-robin"))
         fork_agent = draw.choices(self.agents, self.probabilities)[0]
         trajectories, point = await fork_on(forest, fork_agent, self.group_size)

@@ -135,6 +135,12 @@ def read_mas_config(config: DictConfig) -> MasConfig:
             f"actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean, but that is {mode!r}: "
             "change it, or set mas.loss.agent_weights=none"
         )
+    engine = OmegaConf.select(config, "actor_rollout_ref.rollout.name")
+    if mas.deterministic and engine != "hf":
+        raise ValueError(
+            f"mas.deterministic=true needs actor_rollout_ref.rollout.name=hf (given: {engine}); other engines schedule "
+            "by arrival"
+        )
     if mas.deterministic and OmegaConf.select(config, "trainer.v1.trainer_mode") == "mas_colocate_async":
         raise ValueError(
             "mas.deterministic=true needs trainer.v1.trainer_mode=mas_sync: under mas_colocate_async it depends on "

@@ -68,11 +68,6 @@ class RolloutWorker:
         template = self.config.data.get("apply_chat_template_kwargs") or {}
         template = OmegaConf.to_container(template) if OmegaConf.is_config(template) else dict(template)
         if self.rollout.name != "hf":
-            if self.mas.deterministic:
-                raise ValueError(
-                    f"mas.deterministic=true needs actor_rollout_ref.rollout.name=hf (given: {self.rollout.name}); "
-                    "other engines schedule by arrival"
-                )
             return ServedLLM(tokenizer, client, template, seeded=self.mas.sampling.seeded)
         from verl_ext.engine.replica import server_handles
 
