@@ -24,6 +24,10 @@ ANSWERER = (
     "You answer a question from the documents given. Answer with the shortest phrase that is complete: a name, a date, "
     "a number, or yes or no. No sentence, no explanation. If the documents do not tell, answer: unknown"
 )
+CLOSED_BOOK = (
+    "You answer a question from what you know. Answer with the shortest phrase that is complete: a name, a date, a "
+    "number, or yes or no. No sentence, no explanation."
+)
 
 
 def rewriter(question: str) -> Messages:
@@ -39,6 +43,13 @@ def reranker(question: str, docs: Sequence[Mapping[str, str]]) -> Messages:
 def answerer(question: str, docs: Sequence[Mapping[str, str]]) -> Messages:
     """Ask for the answer to `question`, read from `docs` (the chosen ones, best first)."""
     return _chat(ANSWERER, f"{_numbered(docs)}\n\nQuestion: {question}\nAnswer:")
+
+
+def single(question: str, docs: Sequence[Mapping[str, str]]) -> Messages:
+    """Ask one agent alone, with the passages that were found for `question`, or with none (closed book)."""
+    if not docs:
+        return _chat(CLOSED_BOOK, f"Question: {question}\nAnswer:")
+    return answerer(question, docs)
 
 
 def _numbered(docs: Sequence[Mapping[str, str]]) -> str:

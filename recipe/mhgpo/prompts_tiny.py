@@ -5,6 +5,7 @@ Same roles and same output contract as the natural-language prompts, so that the
     rewriter   question                      -> `### director Amber Harbor ; film Amber Harbor ###`
     reranker   candidates + question         -> ids, best first: `2 , 0`
     answerer   chosen documents + question   -> `Old Karsa`
+    single     candidates + question         -> `Old Karsa` (the single-agent baseline)
 
 Each function returns the chat messages of one call. Documents are mappings with "title" and "text", numbered from 0.
 The question stands last, next to where the output begins: a model of four layers learns to read sooner that way.
@@ -29,6 +30,11 @@ def reranker(question: str, docs: Sequence[Mapping[str, str]]) -> Messages:
 def answerer(question: str, docs: Sequence[Mapping[str, str]]) -> Messages:
     """Ask for the answer to `question`, read from `docs` (the chosen ones, best first)."""
     return _user(" ".join([*_numbered(docs), f"answer: {question}"]))
+
+
+def single(question: str, docs: Sequence[Mapping[str, str]]) -> Messages:
+    """Ask one agent alone, with the passages that were found for `question`."""
+    return _user(" ".join([*_numbered(docs), f"single: {question}"]))
 
 
 def numbered(number: int, doc: Mapping[str, str]) -> str:

@@ -13,6 +13,17 @@ from verl_ext.rewards.qa import qa_scores
 PROMPTS: dict[str, ModuleType] = {"full": prompts, "tiny": prompts_tiny}
 
 
+def choose_prompts(name: str) -> ModuleType:
+    """The prompts of that name.
+
+    Raises:
+        ValueError: there are none.
+    """
+    if name not in PROMPTS:
+        raise ValueError(f"mas.workflow.prompts={name!r} is unknown; allowed: {', '.join(PROMPTS)}")
+    return PROMPTS[name]
+
+
 class SearchQA(Workflow):
     """One question: queries, retrieval, choice of documents, answer. Shared reward: F1 against the gold answers.
 
@@ -24,9 +35,7 @@ class SearchQA(Workflow):
     headline = "f1"
 
     def __init__(self, prompts: str = "full", penalties: dict[str, Any] | None = None):
-        if prompts not in PROMPTS:
-            raise ValueError(f"mas.workflow.prompts={prompts!r} is unknown; allowed: {', '.join(PROMPTS)}")
-        ask, fine = PROMPTS[prompts], Penalties(**(penalties or {}))
+        ask, fine = choose_prompts(prompts), Penalties(**(penalties or {}))
         self.agents = {
             "rewriter": Agent(ask.rewriter, parsers.queries, fine.rewriter),
             "reranker": Agent(ask.reranker, parsers.chosen_documents, fine.reranker),

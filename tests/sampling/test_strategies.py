@@ -12,7 +12,7 @@ from tests.helpers import FakeLLM, Script, chain, forest_of, now, run, speaker
 from tests.mas.programs import number, programs, workflow_of
 from verl_ext.mas import CallFailed
 from verl_ext.sampling import STRATEGIES, make_strategy
-from verl_ext.sampling.base import BATCH
+from verl_ext.sampling.base import BATCH, one_group
 from verl_ext.sampling.round_robin import SHUFFLED
 
 NAMES = list("abc")
@@ -246,3 +246,9 @@ def test_wrong_options_say_what_is_allowed(name, options, message):
 def test_an_empty_group_is_refused():
     with pytest.raises(ValueError, match="group_size=0 must be at least 1"):
         make_strategy("fof", 0, NAMES)
+
+
+def test_the_ablation_puts_all_agents_of_a_question_in_one_group():
+    _, samples, *_ = sample("fof")
+    assert len(groups(samples)) == 3
+    assert list(groups(one_group(samples)).values()) == [len(samples)]

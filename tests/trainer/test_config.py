@@ -47,7 +47,7 @@ def test_the_shipped_defaults_are_read_and_are_those_of_the_record():
     "message,options",
     [
         ("unknown key mas.sampling.stategy; did you mean 'strategy'?", {"sampling": {"stategy": "fof"}}),
-        ("(allowed: group_size, rr, seeded, strategy)", {"sampling": {"stategy": "fof"}}),
+        ("(allowed: group_by, group_size, rr, seeded, strategy)", {"sampling": {"stategy": "fof"}}),
         ("unknown key mas.sampeling; did you mean 'sampling'?", {"sampeling": {}}),
         ("unknown key mas.sampling.rr.regoup; did you mean 'regroup'?", {"sampling": {"rr": {"regoup": "shuffle"}}}),
         ("unknown key mas.limits.max_call; did you mean 'max_calls'?", {"limits": {"max_call": 3}}),
@@ -141,3 +141,14 @@ def test_mini_batches_must_divide_the_batch(mini):
     config = OmegaConf.create({"data": {"train_batch_size": 32}, "actor": {"ppo_mini_batch_size": mini}})
     with pytest.raises(ValueError, match=f"train_batch_size=32 must be a multiple of ppo_mini_batch_size={mini}"):
         optimiser_steps(config, config.actor)
+
+
+def test_null_takes_away_an_agent_or_tool_of_the_recipe():
+    mas = read_mas_config(configured(agents={"a": {"top_k": 5}, "b": None}, tools={"search": None}))
+    assert list(mas.agents) == ["a"] and mas.tools == {}
+
+
+def test_groups_and_budgets_are_checked():
+    check_refused("mas.sampling.group_by='agent' is unknown", sampling={"group_by": "agent"})
+    check_refused("mas.budget.questions=0 must be at least 1", budget={"questions": 0})
+    assert read_mas_config(configured(budget={"questions": 5})).budget.generated_tokens is None

@@ -41,7 +41,8 @@ def test_recipe_composes_and_is_valid(recipe):
     config = composed(f"+recipe={recipe}")
     assert check_multi_agent(config) == "f1"
     assert config.trainer.v1.trainer_mode == "mas_sync"
-    assert config.algorithm.adv_estimator == ("gae" if recipe.startswith("mappo") else "mhgpo")
+    estimators = {"mappo": "gae", "single": "grpo"}
+    assert config.algorithm.adv_estimator == estimators.get(recipe.removesuffix("_tiny"), "mhgpo")
     assert "RunCallback" in config.hydra.callbacks.verl_ext._target_
     assert Path(str(config.actor_rollout_ref.model.path)).is_dir() == recipe.endswith("_tiny")
 

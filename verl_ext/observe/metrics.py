@@ -31,6 +31,7 @@ METRICS: dict[str, str] = {
     "groups/zero_variance": "share of the groups whose members all have the same reward (no gradient)",
     "groups/single": "share of the groups with one member (no gradient)",
     "groups/dropped_rows": "rows dropped before the update (remainder of the shuffled regrouping)",
+    "sampling/questions": "questions sampled",
     "sampling/agent_calls": "generations made; replayed calls are not among them",
     "sampling/agent_calls_formula": "what the strategy's formula gives for the lengths of the base trajectories",
     "sampling/generated_tokens": "tokens generated",
@@ -43,6 +44,8 @@ METRICS: dict[str, str] = {
     "sampling/failed_trajectories": "trajectories that could not finish; they train nothing",
     "sampling/failed/<status>": "of those, by reason",
     "sampling/tokens_per_second": "generated tokens / seconds of the rollout phase (timing_s/gen)",
+    "budget/generated_tokens": "tokens generated for training since the run began (`mas.budget`)",
+    "budget/questions": "questions sampled for training since the run began (`mas.budget`)",
     "mhgpo/rows": "rows that trained in the step",
     "mhgpo/padding_rows": "masked rows added so that ranks and mini-batches come out even",
     "mhgpo/optimiser_steps": "optimiser steps of the step",
@@ -52,7 +55,7 @@ METRICS: dict[str, str] = {
 
 
 def reduce_stats(stats: Iterable[QuestionStats]) -> dict[str, float]:
-    """Metrics of a batch of questions (all but groups/* and mhgpo/*, which the trainer adds)."""
+    """Metrics of a batch of questions (all but budget/*, groups/* and mhgpo/*, which the trainer adds)."""
     stats = list(stats)
     metrics: dict[str, float] = {}
     _means(metrics, "system", [{"reward": r, **q} for s in stats for r, q in zip(s.rewards, s.quantities, strict=True)])
@@ -67,6 +70,7 @@ def reduce_stats(stats: Iterable[QuestionStats]) -> dict[str, float]:
             metrics[f"agents/{agent}/similarity"] = fmean(similar)
     for name in ("agent_calls", "generated_tokens", "prompt_tokens", "replayed_calls", "tool_calls", "tool_retries"):
         metrics[f"sampling/{name}"] = sum(question.cost[name] for question in stats)
+    metrics["sampling/questions"] = len(stats)
     metrics["sampling/agent_calls_formula"] = sum(question.formula_calls for question in stats)
     metrics["sampling/tool_failures"] = sum(question.tool_failures for question in stats)
     failures: dict[str, int] = defaultdict(int)

@@ -143,6 +143,11 @@ def unique_calls(trajectories: list[Trajectory]) -> list[Call]:
     return [call for call in calls if call.status.trainable]
 
 
+def one_group(samples: list[Sample]) -> list[Sample]:
+    """All samples of a question in one group, whatever their agents (ablation of Eq. 5's groups)."""
+    return [Sample(sample.call, ("all",)) for sample in samples]
+
+
 def by_position(call: Call) -> tuple[str, ...]:
     """The default group: same question, same place in the workflow (scope, agent, turn)."""
     return (*call.id.scope, call.agent, str(call.turn))

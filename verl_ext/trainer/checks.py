@@ -115,7 +115,7 @@ def check_tools(config: DictConfig) -> None:
     Raises:
         ValueError: names the section and what is wrong with it.
     """
-    for name, section in OmegaConf.to_container(config.mas.tools, resolve=True).items():
+    for name, section in read_mas_config(config).tools.items():
         settings = {key: value for key, value in section.items() if not key.startswith("_")}
         try:
             target = get_object(section["_target_"])

@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from verl_ext.sampling import Strategy, make_strategy
 
 AGENT_WEIGHTS = ("batch", "question", "none")
+GROUP_BY = ("position", "question")
 # Ranges of numbers by field name, and in words. Options of a sampling strategy are checked by the strategy.
 RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
     "max_calls": (lambda value: value >= 1, "at least 1"),
@@ -24,6 +25,8 @@ RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
     "top_p": (lambda value: 0 < value <= 1, "above 0 and at most 1"),
     "top_k": (lambda value: value == -1 or value >= 1, "at least 1, or -1 for all"),
     "max_tokens": (lambda value: value >= 1, "at least 1"),
+    "generated_tokens": (lambda value: value >= 1, "at least 1, or null for no budget"),
+    "questions": (lambda value: value >= 1, "at least 1, or null for no budget"),
 }
 
 
@@ -42,6 +45,7 @@ class SamplingSection:
     strategy: str = "fof"
     group_size: int = 4
     rr: RoundRobinSection = field(default_factory=RoundRobinSection)
+    group_by: str = "position"
     seeded: bool = True
 
 
@@ -61,6 +65,14 @@ class LimitsSection:
     call_timeout: float | None = 600.0
     tool_timeout: float | None = 60.0
     tool_retries: int = 2
+
+
+@dataclass
+class BudgetSection:
+    """`mas.budget`: when a run ends before `total_training_steps`."""
+
+    generated_tokens: int | None = None
+    questions: int | None = None
 
 
 @dataclass
@@ -91,6 +103,7 @@ class MasConfig:
     sampling: SamplingSection = field(default_factory=SamplingSection)
     credit: CreditSection = field(default_factory=CreditSection)
     limits: LimitsSection = field(default_factory=LimitsSection)
+    budget: BudgetSection = field(default_factory=BudgetSection)
     loss: LossSection = field(default_factory=LossSection)
     agents: dict[str, AgentSection] = field(default_factory=dict)
     tools: dict[str, Any] = field(default_factory=dict)
@@ -128,6 +141,8 @@ def read_mas_config(config: DictConfig) -> MasConfig:
         raise ValueError(
             f"mas.loss.agent_weights={mas.loss.agent_weights!r} is unknown; allowed: {', '.join(AGENT_WEIGHTS)}"
         )
+    if mas.sampling.group_by not in GROUP_BY:
+        raise ValueError(f"mas.sampling.group_by={mas.sampling.group_by!r} is unknown; allowed: {', '.join(GROUP_BY)}")
     mode = config.actor_rollout_ref.actor.loss_agg_mode
     if mas.loss.agent_weights != "none" and mode != "seq-mean-token-mean":
         raise ValueError(
@@ -197,7 +212,9 @@ def _convert(hint: Any, value: Any, path: str) -> Any:
     if origin is dict:
         if not isinstance(value, dict):
             raise ValueError(f"{path} must be a section with keys, but is {value!r}")
-        return {name: _convert(args[1], item, f"{path}.{name}") for name, item in value.items()}
+        # null takes away what the recipe that this one is made of has set.
+        kept = {name: item for name, item in value.items() if item is not None}
+        return {name: _convert(args[1], item, f"{path}.{name}") for name, item in kept.items()}
     if origin is list:
         if not isinstance(value, list):
             raise ValueError(f"{path} must be a list, but is {value!r}")

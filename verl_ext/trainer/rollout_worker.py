@@ -22,7 +22,7 @@ from verl_ext.mas.types import Status, Task
 from verl_ext.observe.metrics import failure_report
 from verl_ext.observe.question import QuestionStats, question_stats
 from verl_ext.sampling import Sample, run_once
-from verl_ext.sampling.base import Formula
+from verl_ext.sampling.base import Formula, one_group
 from verl_ext.trainer.config import read_mas_config, strategy_from
 from verl_ext.trainer.llm import ServedLLM, direct_client
 from verl_ext.trainer.rows import training_rows, validation_rows
@@ -131,6 +131,8 @@ class RolloutWorker:
             assign_credit(forest.trajectories, self.mas.credit.aggregate, self.mas.credit.propagate)
             self._record(uid, question_stats(forest, samples, formula), validate)
             self._log_failures(forest)
+            if self.mas.sampling.group_by == "question":
+                samples = one_group(samples)
             rows = validation_rows(forest, question) if validate else training_rows(forest, samples, question)
             if rows:
                 keys, fields, tags = zip(*rows, strict=True)

@@ -27,10 +27,11 @@ from verl.utils.config import omega_conf_to_dataclass
 from verl_ext.algorithms.mhgpo import agent_weights
 from verl_ext.mas.noise import derive_seed
 from verl_ext.observe.metrics import failure_report, reduce_stats
-from verl_ext.observe.runlog import RunLog, log_name
+from verl_ext.observe.runlog import RunLog, log_name, read_log
 from verl_ext.sampling.round_robin import SHUFFLED
 from verl_ext.trainer import checkpoint
 from verl_ext.trainer.advantage import column, live_rows, live_tags, tags_of_batch
+from verl_ext.trainer.budget import Budget
 from verl_ext.trainer.config import optimiser_steps, read_mas_config
 from verl_ext.trainer.loss import WEIGHT, weighted_ppo_loss
 
@@ -43,6 +44,7 @@ class MultiAgentTrainer:
         super().__init__(config)
         self.replay_buffer.poll_interval = self.mas.poll_interval
         self.run_log = RunLog(config.trainer.default_local_dir, log_name(config))
+        self.budget = Budget(self.mas.budget)
         self._step_metrics: dict[str, float] = {}
 
     # --- life cycle -------------------------------------------------------------------------------------------------
@@ -58,6 +60,9 @@ class MultiAgentTrainer:
         super()._load_checkpoint()
         restored = 0 if self.config.trainer.get("val_only", False) else self.global_steps
         self.run_log.start(restored, self.total_training_steps)
+        self.budget.resume(read_log(self.run_log.path))
+        if self.budget.exhausted:
+            self.total_training_steps = restored  # complete already: verl's loop ends before its first step
 
     def _save_checkpoint(self) -> None:
         super()._save_checkpoint()
@@ -210,7 +215,27 @@ class MultiAgentTrainer:
         metrics.update(self._step_metrics)
         if timing_raw.get("gen") and "sampling/generated_tokens" in metrics:
             metrics["sampling/tokens_per_second"] = metrics["sampling/generated_tokens"] / timing_raw["gen"]
+        if self.budget.spend(metrics):
+            self._reach_budget(metrics)
         self.run_log.write(self.global_steps, metrics)
+
+    def _reach_budget(self, metrics: dict) -> None:
+        """Validate where a limit of `mas.budget` is reached; end the run where all are.
+
+        verl has validated and saved this step already if its frequencies said so, and compares `total_training_steps`
+        before each step.
+        """
+        test_freq, save_freq = self.config.trainer.test_freq, self.config.trainer.save_freq
+        last = self.global_steps >= self.total_training_steps
+        if test_freq > 0 and not last and self.global_steps % test_freq:
+            self.on_validate_begin()
+            metrics.update(self._validate())
+            self.on_validate_end()
+        if self.budget.exhausted and not last:
+            self.total_training_steps = self.global_steps
+            self.run_log.total_steps = self.global_steps
+            if save_freq > 0 and self.global_steps % save_freq:
+                self._save_checkpoint()
 
 
 def group_metrics(tags: list[dict[str, Any]]) -> dict[str, float]:
