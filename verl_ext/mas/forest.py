@@ -12,7 +12,7 @@ from typing import Any
 from verl_ext.mas.agent import Agent, Unparsable
 from verl_ext.mas.noise import call_seed
 from verl_ext.mas.stopwatch import Stopwatch
-from verl_ext.mas.types import LLM, Call, CallId, Status, Stream, Task, Trajectory
+from verl_ext.mas.types import LLM, Call, CallId, Status, Stream, Task, ToolRecord, Trajectory
 from verl_ext.mas.workflow import Workflow
 
 Tools = dict[str, Callable[..., Any]]
@@ -46,15 +46,6 @@ class Limits:
     tool_timeout: float | None = 60.0
     tool_retries: int = 2
     retry_wait: float = 0.5
-
-
-@dataclass
-class ToolRecord:
-    """A tool's arguments and what it gave, or how its last attempt failed."""
-
-    arguments: dict[str, Any]
-    result: Any = None
-    failure: str | None = None
 
 
 @dataclass
@@ -193,19 +184,22 @@ class Forest:
                 ) from error
         return call
 
-    async def tool(self, call_id: CallId, stream: Stream, name: str, arguments: dict[str, Any]) -> ToolRecord:
+    async def tool(
+        self, call_id: CallId, stream: Stream, name: str, arguments: dict[str, Any], after: tuple[Call, ...] = ()
+    ) -> ToolRecord:
         """The recorded tool call, or a new one with a timeout per attempt and bounded retries."""
         self._admit()
         key = (call_id, stream)
         if key not in self._tools:
             self._tool_arguments[key] = copy.deepcopy(arguments)
-            self._tools[key] = asyncio.ensure_future(self._run_tool(name, arguments))
+            record = ToolRecord(call_id, stream, name, self._tool_arguments[key], after)
+            self._tools[key] = asyncio.ensure_future(self._run_tool(record))
         else:
             await asyncio.sleep(0)
         return await asyncio.shield(self._tools[key])
 
-    async def _run_tool(self, name: str, arguments: dict[str, Any]) -> ToolRecord:
-        record = ToolRecord(arguments)
+    async def _run_tool(self, record: ToolRecord) -> ToolRecord:
+        name, arguments = record.name, record.arguments
         attempts = self.limits.tool_retries + 1
         for attempt in range(attempts):
             self.cost.tool_calls += 1

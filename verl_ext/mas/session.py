@@ -193,7 +193,8 @@ class Session:
         self._admit()
         stream = self._stream_of(call_id, self._lineage[0], [call.stream for call in depends_on])
         stream = self._settle(call_id, stream, self.forest.recorded_arguments, arguments)
-        record = await self.forest.tool(call_id, stream, name, arguments)
+        record = await self.forest.tool(call_id, stream, name, arguments, tuple(depends_on))
+        self.trajectory.tools.append(record)
         if record.failure is not None:
             self.trajectory.tool_failures += 1
             raise ToolFailed(record.failure)

@@ -142,6 +142,22 @@ class Call:
         return self is other
 
 
+@dataclass(eq=False)
+class ToolRecord:
+    """A tool call: its arguments and what it gave, or how its last attempt failed.
+
+    `after` are the calls that came before it in its scope; several trajectories share a tool call as they share calls.
+    """
+
+    id: CallId
+    stream: Stream
+    name: str
+    arguments: dict[str, Any]
+    after: tuple[Call, ...] = ()
+    result: Any = None
+    failure: str | None = None
+
+
 @dataclass
 class Trajectory:
     """One run of a workflow.
@@ -158,6 +174,7 @@ class Trajectory:
     error: str = ""
     reward: float = float("nan")
     metrics: dict[str, float] = field(default_factory=dict)
+    tools: list[ToolRecord] = field(default_factory=list)
     tool_failures: int = 0
 
     @property
