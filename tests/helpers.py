@@ -1,4 +1,4 @@
-"""Fakes at named seams: an engine behind the protocol `verl_ext.mas.types.LLM`, and an event loop with a clock that
+"""Fakes at named seams: an engine behind `verl_ext.mas.types.TokenLLM`, and an event loop with a clock that
 jumps, so that delays cost no time and waiting for ever is an error instead of a hanging test."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 from verl_ext.mas import Agent, Task, Trajectory, Workflow
 from verl_ext.mas.forest import Forest, Limits
 from verl_ext.mas.session import Session
-from verl_ext.mas.types import CallId, Generation, Stream
+from verl_ext.mas.types import CallId, Generation, Stream, TokenLLM
 
 
 class _JumpingSelector(selectors.DefaultSelector):
@@ -73,7 +73,7 @@ def now() -> float:
     return asyncio.get_running_loop().time()
 
 
-class FakeLLM:
+class FakeLLM(TokenLLM):
     """Texts are their UTF-8 bytes as tokens. Keeps a log of what was generated.
 
     Args:

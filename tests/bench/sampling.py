@@ -10,7 +10,7 @@ from typing import Any
 
 from verl_ext.mas import Agent, Task, Workflow
 from verl_ext.mas.forest import Forest
-from verl_ext.mas.types import Generation
+from verl_ext.mas.types import Generation, TokenLLM
 from verl_ext.sampling import make_strategy
 from verl_ext.trainer.waves import WaveLLM
 
@@ -41,7 +41,7 @@ def latency(seed: int) -> float:
     return min(2.0, random.Random(seed).lognormvariate(-3.9, 1.2))
 
 
-class Simulated:
+class Simulated(TokenLLM):
     """An engine whose calls take `latency`; the seam of these two measurements: they are about scheduling alone."""
 
     tokenizer = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
@@ -19,11 +20,11 @@ T = TypeVar("T")
 
 
 class Context:
-    """What a workflow holds: `call`, `tool`, `branch`, `run` and `rng`.
+    """What a workflow holds: `call`, `tool`, `branch`, `run`, `note` and `rng`.
 
-    These four are ordinary functions that return coroutines: a call's identity and what it depends on are fixed when
-    the workflow makes it, not when the event loop comes to start it. Under `asyncio.gather` an answer from the record
-    may otherwise arrive before the next sibling starts, which would then seem to depend on it.
+    The first four are ordinary functions that return coroutines: a call's identity and what it depends on are fixed
+    when the workflow makes it, not when the event loop comes to start it. Under `asyncio.gather` an answer from the
+    record may otherwise arrive before the next sibling starts, which would then seem to depend on it.
     """
 
     def __init__(self, session: Session, workflow: Workflow, scope: tuple[str, ...] = (), frontier: Any = ()):
@@ -108,6 +109,15 @@ class Context:
             allowed = ", ".join(sorted(self._session.forest.tools)) or "none"
             raise ValueError(f"unknown tool {tool!r}; tools configured under mas.tools: {allowed}")
         return self._session.tool(self._next_id(f"tool:{tool}"), tool, arguments, list(self.frontier))
+
+    def note(self, name: str, value: Any) -> None:
+        """Write something down about this trajectory (`Trajectory.notes`), for logs and evaluation; a second note of a
+        name replaces the first. What is noted changes nothing of the run.
+
+        A list of documents (mappings with a "title") is scored by `python -m verl_ext.evaluate` against the question's
+        gold titles, e.g. `ctx.note("chosen", chosen)`.
+        """
+        self._session.trajectory.notes["/".join((*self._scope, name))] = copy.deepcopy(value)
 
     def branch(self, name: str, run: Callable[..., Awaitable[T]], /, *args: Any) -> Coroutine[Any, Any, T]:
         """Run `run(context, *args)` as a named branch, e.g. several under `asyncio.gather`.

@@ -12,7 +12,18 @@ from typing import Any
 from verl_ext.mas.agent import Agent, Unparsable
 from verl_ext.mas.noise import call_seed
 from verl_ext.mas.stopwatch import Stopwatch
-from verl_ext.mas.types import LLM, Call, CallId, Status, Stream, Task, ToolRecord, Trajectory
+from verl_ext.mas.types import (
+    LLM,
+    Call,
+    CallId,
+    Completion,
+    PromptTooLong,
+    Status,
+    Stream,
+    Task,
+    ToolRecord,
+    Trajectory,
+)
 from verl_ext.mas.workflow import Workflow
 
 Tools = dict[str, Callable[..., Any]]
@@ -34,7 +45,8 @@ class Limits:
     """Bounds that keep every trajectory finite.
 
     Attributes:
-        max_prompt_tokens: longer prompts fail as `prompt_too_long` instead of being cut silently.
+        max_prompt_tokens: longer prompts fail as `prompt_too_long` instead of being cut silently; an endpoint, which
+            keeps the token ids to itself, has its own limit.
         max_calls: agent calls of one trajectory, for systems with loops.
         call_timeout, tool_timeout: seconds; None waits for ever. Pauses for a weight update do not count as a call's.
         tool_retries: further attempts after a tool's first failure.
@@ -140,29 +152,38 @@ class Forest:
         start = self.clock.now()
         key = (self.name, *call.stream.path, str(call.id))
         try:
-            call.generation = await self.clock.wait_for(
-                self.llm.generate(call.prompt_ids, sampling, key), self.limits.call_timeout
+            completion = await self.clock.wait_for(
+                self.llm.complete(call.messages, call.prompt_ids, sampling, key), self.limits.call_timeout
             )
         except asyncio.TimeoutError:
             call.status, call.error = Status.TIMEOUT, f"no answer within {self.limits.call_timeout} s"
+            return call
+        except PromptTooLong as error:
+            call.status, call.error = Status.PROMPT_TOO_LONG, str(error)
             return call
         except Exception as error:  # the engine's failure is this call's status, not the batch's end
             call.status, call.error = Status.ENGINE_ERROR, f"{type(error).__name__}: {error}"
             return call
         finally:
             call.seconds = self.clock.now() - start
-        return self._finish(call, agent, inputs)
+        self._take(call, completion)
+        return call if call.status is Status.ENGINE_ERROR else self._finish(call, agent, inputs)
+
+    def _take(self, call: Call, completion: Completion) -> None:
+        """Enter what the engine answered into the call's record, and its cost into the question's."""
+        self.cost.prompt_tokens += completion.prompt_tokens - len(call.prompt_ids)
+        self.cost.generated_tokens += completion.generated_tokens
+        call.generation = completion.generation
+        call.prompt_tokens, call.generated_tokens = completion.prompt_tokens, completion.generated_tokens
+        if not completion.generated_tokens and not completion.text:
+            call.status, call.error = Status.ENGINE_ERROR, f"no token generated ({call.generation.stop_reason})"
+        elif call.generation.stop_reason in ABORTED:
+            call.status = Status.ENGINE_ERROR
+            call.error = f"the engine aborted the output after {call.generated_tokens} tokens"
+        else:
+            call.text, call.reasoning = completion.text, completion.reasoning
 
     def _finish(self, call: Call, agent: Agent, inputs: dict[str, Any]) -> Call:
-        self.cost.generated_tokens += len(call.generation.token_ids)
-        if not call.generation.token_ids:
-            call.status, call.error = Status.ENGINE_ERROR, f"no token generated ({call.generation.stop_reason})"
-            return call
-        if call.generation.stop_reason in ABORTED:
-            call.status = Status.ENGINE_ERROR
-            call.error = f"the engine aborted the output after {len(call.generation.token_ids)} tokens"
-            return call
-        call.text = self.llm.decode(call.generation.token_ids)
         value, parsable = None, True
         try:
             value = agent.parse(call.text, **inputs)

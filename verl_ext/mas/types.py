@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -85,7 +86,7 @@ class Generation:
     """What an engine returned for one prompt (token-in, token-out).
 
     Attributes:
-        token_ids: generated tokens, the stop token included.
+        token_ids: generated tokens, the stop token included; empty if the engine keeps them to itself (an endpoint).
         log_probs: temperature-scaled log-probability of each of them under the policy that sampled it.
         stop_reason: "completed", "length" or "aborted".
         min_version, max_version: policy versions (training steps) at the first and last token; -1 if unknown.
@@ -96,6 +97,24 @@ class Generation:
     stop_reason: str = "completed"
     min_version: int = -1
     max_version: int = -1
+
+
+@dataclass
+class Completion:
+    """One answer of an engine to a chat.
+
+    Attributes:
+        text: without special tokens.
+        generation: its tokens and log-probabilities as far as they are known, and why it stopped.
+        prompt_tokens, generated_tokens: how many; 0 if the engine does not tell.
+        reasoning: text that the model thought before it answered, where the engine keeps the two apart.
+    """
+
+    text: str
+    generation: Generation
+    prompt_tokens: int = 0
+    generated_tokens: int = 0
+    reasoning: str = ""
 
 
 @dataclass
@@ -112,6 +131,9 @@ class Call:
     prompt_ids: list[int] = field(default_factory=list)
     generation: Generation = field(default_factory=lambda: Generation([], []))
     text: str = ""
+    reasoning: str = ""
+    prompt_tokens: int = 0
+    generated_tokens: int = 0
     status: Status = Status.OK
     error: str = ""
     parents: tuple[Call, ...] = ()
@@ -164,6 +186,7 @@ class Trajectory:
 
     `calls` are in topological order (by depth in the call graph, then identity), so the order does not depend on
     timing; calls shared with other trajectories are the same objects. `sinks` are the calls its result came from.
+    `tools` are its tool calls in the order in which they were answered, `notes` what `ctx.note` wrote down.
     """
 
     stream: Stream
@@ -175,6 +198,7 @@ class Trajectory:
     reward: float = float("nan")
     metrics: dict[str, float] = field(default_factory=dict)
     tools: list[ToolRecord] = field(default_factory=list)
+    notes: dict[str, Any] = field(default_factory=dict)
     tool_failures: int = 0
 
     @property
@@ -201,19 +225,50 @@ class Task:
 
 
 class LLM(Protocol):
-    """What a session needs of an inference engine."""
+    """What a session needs of an inference engine: `TokenLLM` over token ids, or an endpoint that takes chats."""
 
+    def encode(self, messages: list[dict[str, str]]) -> list[int]:
+        """Chat messages to prompt token ids, generation prompt included; empty if only the engine knows them."""
+
+    async def complete(
+        self, messages: list[dict[str, str]], prompt_ids: list[int], sampling: dict[str, Any], key: tuple[str, ...]
+    ) -> Completion:
+        """Answer a chat, of which `prompt_ids` is what `encode` made.
+
+        `sampling` holds temperature, top_p, top_k, max_tokens, seed. `key` names the call within the batch (question,
+        stream, call) for ordered scheduling and sticky routing.
+
+        Raises:
+            PromptTooLong: the engine refuses the prompt for its length. Any other exception counts as its failure.
+        """
+
+
+class TokenLLM(ABC):
+    """An `LLM` over token ids: what is generated is what is trained, no text is ever encoded again."""
+
+    @abstractmethod
     def encode(self, messages: list[dict[str, str]]) -> list[int]:
         """Chat messages to prompt token ids, generation prompt included."""
 
+    @abstractmethod
     def decode(self, token_ids: list[int]) -> str:
         """Generated token ids to text without special tokens."""
 
+    @abstractmethod
     async def generate(self, prompt_ids: list[int], sampling: dict[str, Any], key: tuple[str, ...]) -> Generation:
-        """Generate from `prompt_ids`. `sampling` holds temperature, top_p, top_k, max_tokens, seed.
+        """Generate from `prompt_ids`; `sampling` and `key` as in `LLM.complete`."""
 
-        `key` names the call within the batch (question, stream, call) for ordered scheduling and sticky routing.
-        """
+    async def complete(
+        self, messages: list[dict[str, str]], prompt_ids: list[int], sampling: dict[str, Any], key: tuple[str, ...]
+    ) -> Completion:
+        """See `LLM.complete`."""
+        generation = await self.generate(prompt_ids, sampling, key)
+        text = self.decode(generation.token_ids)
+        return Completion(text, generation, len(prompt_ids), len(generation.token_ids))
+
+
+class PromptTooLong(Exception):
+    """The engine refused a prompt for its length."""
 
 
 class CallFailed(Exception):

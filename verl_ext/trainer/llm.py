@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from verl_ext.mas.types import Generation
+from verl_ext.mas.types import Generation, TokenLLM
 
 
-class ServedLLM:
+class ServedLLM(TokenLLM):
     """Encodes chats, decodes tokens, and generates through verl's client (vLLM, SGLang, or our `hf`).
 
     Args:
