@@ -46,6 +46,7 @@ class SearchQA(Workflow):
         queries = await ctx.call("rewriter", question=task.question)
         docs = await ctx.tool("search", queries=queries)
         chosen = await ctx.call("reranker", question=task.question, docs=docs) if docs else []
+        ctx.note("chosen", chosen)
         return await ctx.call("answerer", question=task.question, docs=chosen)
 
     def reward(self, task: Task, result: str) -> tuple[float, dict[str, float]]:

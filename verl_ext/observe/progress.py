@@ -67,7 +67,7 @@ class Progress:
             parts.append(f"{metrics['timing_s/step']:.1f} s")
         if len(self._times) > 2 and step < total:
             per_step = (self._times[-1] - self._times[1]) / (len(self._times) - 2)
-            parts.append(f"{_duration(per_step * (total - step))} left")
+            parts.append(f"{duration(per_step * (total - step))} left")
         if metrics.get("sampling/failed_trajectories"):
             parts.append(f"{metrics['sampling/failed_trajectories']:.0f} trajectories failed")
         validation = metrics.get(f"val/system/{self.headline}")
@@ -78,7 +78,8 @@ class Progress:
         return "  ".join(parts)
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """Seconds in words: `2 min 05 s`, `3 h 10 min`."""
     minutes, seconds = divmod(int(max(seconds, 0)), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {seconds:02d} s"

@@ -184,8 +184,8 @@ def check_data(config: DictConfig) -> None:
     Raises:
         ValueError: names the file, what is wrong with it, and the script that writes it.
     """
-    train = _check_files(_files(config.data.train_files, "data.train_files"))
-    _check_files(_files(config.data.val_files, "data.val_files"))
+    train = check_files(files_of(config.data.train_files, "data.train_files"))
+    check_files(files_of(config.data.val_files, "data.val_files"))
     limit = config.data.get("train_max_samples", -1)
     train = min(train, limit) if limit > 0 else train
     if train < config.data.train_batch_size:
@@ -196,17 +196,23 @@ def check_data(config: DictConfig) -> None:
         )
 
 
-def _files(value: Any, name: str) -> list[str]:
+def files_of(value: Any, name: str) -> list[str]:
+    """The files of `data.train_files` or `data.val_files`.
+
+    Raises:
+        ValueError: there are none.
+    """
     if not value:
         raise ValueError(f"{name} is not set: give one parquet file or a list of them")
     return [value] if isinstance(value, str) else list(value)
 
 
-def _check_files(paths: list[str]) -> int:
+def check_files(paths: list[str]) -> int:
     """Number of rows of local parquet files; remote and json files are left to verl and count as endless.
 
-    `data_source` and `extra_info.index` together must differ from row to row: sampling noise and the order of rows are
-    derived from them.
+    Raises:
+        ValueError: a file is missing, unreadable, or not in verl's schema; or two rows have the same `data_source` and
+            `extra_info.index`, from which sampling noise and the order of rows are derived.
     """
     local = [path for path in paths if "://" not in path and not path.endswith((".json", ".jsonl"))]
     owners: dict[tuple[Any, Any], str] = {}

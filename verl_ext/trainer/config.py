@@ -27,6 +27,11 @@ RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
     "max_tokens": (lambda value: value >= 1, "at least 1"),
     "generated_tokens": (lambda value: value >= 1, "at least 1, or null for no budget"),
     "questions": (lambda value: value >= 1, "at least 1, or null for no budget"),
+    "train_questions": (lambda value: value >= 0, "at least 0 (none)"),
+    "val_questions": (lambda value: value >= 0, "at least 0 (none)"),
+    "every": (lambda value: value >= 1, "at least 1"),
+    "file_mb": (lambda value: value > 0, "above 0"),
+    "files": (lambda value: value >= 1, "at least 1"),
 }
 
 
@@ -96,6 +101,17 @@ class AgentSection:
 
 
 @dataclass
+class TrajectoryLogSection:
+    """`mas.trajectory_log`: how much of what the agents say is kept, for `python -m verl_ext.observe.viewer`."""
+
+    train_questions: int = 8
+    val_questions: int = 16
+    every: int = 10
+    file_mb: float = 16.0
+    files: int = 8
+
+
+@dataclass
 class MasConfig:
     """The whole section; `configs/base/multi_agent.yaml` documents each field where it is set."""
 
@@ -111,6 +127,7 @@ class MasConfig:
     seed: int = 1
     poll_interval: float = 0.05
     prepare: dict[str, Any] | None = None
+    trajectory_log: TrajectoryLogSection = field(default_factory=TrajectoryLogSection)
 
 
 def strategy_from(sampling: SamplingSection, agents: list[str]) -> Strategy:
@@ -132,7 +149,7 @@ def read_mas_config(config: DictConfig) -> MasConfig:
     if OmegaConf.select(config, "mas") is None:
         raise ValueError("this trainer mode needs the section `mas`: start from one of our recipes, e.g. +recipe=mhgpo")
     section = OmegaConf.to_container(config.mas, resolve=True)
-    mas = _build(MasConfig, section, "mas")
+    mas = typed_section(MasConfig, section, "mas")
     if "_target_" not in mas.workflow:
         raise ValueError(
             "mas.workflow._target_ is missing: name the workflow class, e.g. verl_ext.recipe.mhgpo.SearchQA"
@@ -171,8 +188,12 @@ def read_mas_config(config: DictConfig) -> MasConfig:
     return mas
 
 
-def _build(cls: type, section: Any, path: str) -> Any:
-    """An instance of the dataclass `cls` from a plain dictionary, strictly."""
+def typed_section(cls: type, section: Any, path: str) -> Any:
+    """An instance of the dataclass `cls` from a plain dictionary, strictly.
+
+    Raises:
+        ValueError: unknown or missing key, value of the wrong type or range; `path` names the section in messages.
+    """
     if not isinstance(section, dict):
         raise ValueError(f"{path} must be a section with keys, but is {section!r}")
     hints = typing.get_type_hints(cls)
@@ -207,7 +228,7 @@ def check_keys(given: typing.Iterable[str], allowed: list[str], path: str) -> No
 
 def _convert(hint: Any, value: Any, path: str) -> Any:
     if dataclasses.is_dataclass(hint):
-        return _build(hint, value, path)
+        return typed_section(hint, value, path)
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin is dict:
         if not isinstance(value, dict):

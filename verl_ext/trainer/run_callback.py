@@ -62,7 +62,7 @@ class RunCallback(Callback):
         from verl_ext.trainer import checks
 
         if config.trainer.device == "cpu":
-            _choose_cpu_platform()
+            choose_cpu_platform()
         checks.check_keys_known(config, list(HydraConfig.get().overrides.task))
         headline = checks.check_multi_agent(config)
         if config.mas.prepare:
@@ -74,7 +74,7 @@ class RunCallback(Callback):
         return headline
 
 
-def _choose_cpu_platform() -> None:
+def choose_cpu_platform() -> None:
     """Driver and local Ray workers run on our CPU platform (remote ones get the variable by Ray's runtime_env).
 
     One thread per process unless OMP_NUM_THREADS says otherwise: at the tiny model's size a second one made a step
