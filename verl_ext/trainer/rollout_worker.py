@@ -21,6 +21,7 @@ from verl_ext.mas.stopwatch import Stopwatch
 from verl_ext.mas.types import Status, Task
 from verl_ext.observe.metrics import failure_report
 from verl_ext.observe.question import QuestionStats, question_stats
+from verl_ext.observe.trajectories import QuestionTrace, TraceStore, resolve, trace_question
 from verl_ext.sampling import Sample, run_once
 from verl_ext.sampling.base import Formula, one_group
 from verl_ext.trainer.config import read_mas_config, strategy_from
@@ -59,6 +60,7 @@ class RolloutWorker:
         # Training questions since the last one that gave rows.
         self._streak = 0
         self._validation_stats: list[QuestionStats] = []
+        self._traces, self._validation_traces = TraceStore(), TraceStore()
         self._broken: str | None = None
         self._counter = itertools.count()
         self._tasks: set[asyncio.Task] = set()
@@ -106,6 +108,20 @@ class RolloutWorker:
         taken, self._validation_stats = self._validation_stats, []
         return taken
 
+    def take_traces(self, uids: list[str], count: int) -> list[QuestionTrace]:
+        """Traces for the log: the first `count` of these questions and of those without rows; all of them go."""
+        return self._taken(self._traces, uids, count)
+
+    def take_validation_traces(self, count: int) -> list[QuestionTrace]:
+        """Traces for the log: the first `count` of the validation since the last call; all of them go."""
+        return self._taken(self._validation_traces, None, count)
+
+    def _taken(self, store: TraceStore, uids: list[str] | None, count: int) -> list[QuestionTrace]:
+        async def take() -> list[QuestionTrace]:  # on the loop, which has the tokenizer
+            return [resolve(trace, self.llm.decode) for trace in store.take(uids, count)]
+
+        return asyncio.run_coroutine_threadsafe(take(), self._loop).result()
+
     def broken(self) -> str | None:
         """Why training must stop (a reward raised, an internal error), or None."""
         return self._broken
@@ -134,6 +150,7 @@ class RolloutWorker:
             if self.mas.sampling.group_by == "question":
                 samples = one_group(samples)
             rows = validation_rows(forest, question) if validate else training_rows(forest, samples, question)
+            self._trace(forest, uid, validate, fruitless=not rows)
             if rows:
                 keys, fields, tags = zip(*rows, strict=True)
                 await tq.async_kv_batch_put(
@@ -209,6 +226,14 @@ class RolloutWorker:
             self._validation_stats.append(stats)
         else:
             self._stats[uid] = stats
+
+    def _trace(self, forest: Forest, uid: str, validate: bool, fruitless: bool) -> None:
+        options = self.mas.trajectory_log
+        if options.val_questions if validate else options.train_questions:
+            # The same order in every step: a question that comes again is logged again.
+            rank = derive_seed(self.mas.seed, "trajectory_log", forest.task.data_source, forest.task.index)
+            store = self._validation_traces if validate else self._traces
+            store.add(trace_question(forest, uid, rank), fruitless and not validate)
 
     def _log_failures(self, forest: Forest) -> None:
         for trajectory in forest.trajectories:

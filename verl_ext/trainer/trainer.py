@@ -34,6 +34,7 @@ from verl_ext.trainer.advantage import column, live_rows, live_tags, tags_of_bat
 from verl_ext.trainer.budget import Budget
 from verl_ext.trainer.config import optimiser_steps, read_mas_config
 from verl_ext.trainer.loss import WEIGHT, weighted_ppo_loss
+from verl_ext.trainer.trajectories import TrajectoryRecorder
 
 
 class MultiAgentTrainer:
@@ -45,6 +46,7 @@ class MultiAgentTrainer:
         self.replay_buffer.poll_interval = self.mas.poll_interval
         self.run_log = RunLog(config.trainer.default_local_dir, log_name(config))
         self.budget = Budget(self.mas.budget)
+        self.trajectories = TrajectoryRecorder(config, self.mas.trajectory_log)
         self._step_metrics: dict[str, float] = {}
 
     # --- life cycle -------------------------------------------------------------------------------------------------
@@ -60,6 +62,7 @@ class MultiAgentTrainer:
         super()._load_checkpoint()
         restored = 0 if self.config.trainer.get("val_only", False) else self.global_steps
         self.run_log.start(restored, self.total_training_steps)
+        self.trajectories.start(restored, self.total_training_steps)
         self.budget.resume(read_log(self.run_log.path))
         if self.budget.exhausted:
             self.total_training_steps = restored  # complete already: verl's loop ends before its first step
@@ -98,7 +101,9 @@ class MultiAgentTrainer:
     def _balance_batch(self, batch: KVBatchMeta, metrics: dict, **kwargs: Any) -> KVBatchMeta:
         """Fix the row order, regroup, drop, then let verl pad and balance."""
         self.agent_loop_manager.raise_if_broken()
-        stats = self.agent_loop_manager.take_stats(sorted({tag["question"] for tag in batch.tags}))
+        uids = sorted({tag["question"] for tag in batch.tags})
+        stats = self.agent_loop_manager.take_stats(uids)
+        self.trajectories.collect(self.global_steps, uids, self.agent_loop_manager)
         # Rows that a resumed asynchronous run finds in the queue have no statistics in this process.
         self._step_metrics = reduce_stats(stats) if stats else {}
         order = sorted(range(len(batch)), key=lambda i: batch.tags[i]["order"])
@@ -176,6 +181,7 @@ class MultiAgentTrainer:
         self._step_metrics |= group_metrics(live_tags(batch.tags))
         with tags_of_batch(batch.tags):
             batch = super()._compute_advantage(batch, metrics)
+        self.trajectories.write_training(self.global_steps, batch)
         weights = self._row_weights(batch.tags)
         used = weights[live_rows(batch.tags)]
         self._step_metrics |= {"mhgpo/weight_max": used.max().item(), "mhgpo/weight_min": used.min().item()}
@@ -201,9 +207,11 @@ class MultiAgentTrainer:
 
     def _validate(self) -> dict[str, float]:
         self.agent_loop_manager.take_validation_stats()
+        self.trajectories.discard_validation(self.agent_loop_manager)
         with self._reasons_first("validation"):
             metrics = super()._validate()
         self.agent_loop_manager.raise_if_broken()
+        self.trajectories.write_validation(self.global_steps, self.agent_loop_manager)
         ours = reduce_stats(self.agent_loop_manager.take_validation_stats())
         metrics |= {f"val/{name}": value for name, value in ours.items()}
         if self.global_steps == 0 or self.config.trainer.get("val_only", False):

@@ -1,0 +1,81 @@
+"""The trainer's side of the trajectory log: which questions of a step are logged, and what training made of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import transfer_queue as tq
+from omegaconf import DictConfig
+from transfer_queue import KVBatchMeta
+
+from verl_ext.observe.trajectories import Place, QuestionTrace, Trained, records
+from verl_ext.observe.trajectory_files import TrajectoryLog, folder_name
+from verl_ext.trainer.config import TrajectoryLogSection
+
+
+class TrajectoryRecorder:
+    """Writes the trajectory log of a run (`mas.trajectory_log`).
+
+    `collect` and `write_training` belong to one training step, in this order; `write_validation` to one validation.
+
+    Args:
+        config: verl's whole configuration.
+        options: the section.
+    """
+
+    def __init__(self, config: DictConfig, options: TrajectoryLogSection):
+        self.options = options
+        folder = f"{config.trainer.default_local_dir}/{folder_name(config)}"
+        self.log = TrajectoryLog(folder, int(options.file_mb * 1e6), options.files)
+        self._validates_first = bool(config.trainer.get("val_before_train", True))
+        self._last_step = 0
+        self._traces: list[QuestionTrace] = []
+
+    def start(self, restored_step: int, last_step: int) -> None:
+        """Prepare the log for a run that goes on after `restored_step` (0: from scratch)."""
+        self._last_step = last_step
+        self.log.start(restored_step, self._validates_first)
+
+    def collect(self, step: int, uids: list[str], manager: Any) -> None:
+        """Fetch the traces of this step's logged questions; those of its other questions are dropped."""
+        wanted = step % self.options.every == 0 or step in (1, self._last_step)
+        questions = self.options.train_questions
+        self._traces = manager.take_traces(uids, questions if wanted else 0) if questions else []
+
+    def write_training(self, step: int, batch: KVBatchMeta) -> None:
+        """Write the collected questions with the groups and advantages that TransferQueue now holds for `batch`."""
+        rows: dict[str, dict[Place, int]] = {trace.uid: {} for trace in self._traces}
+        for row, tag in enumerate(batch.tags):
+            if not tag.get("is_padding", False) and tag["question"] in rows:
+                rows[tag["question"]][tuple(tag["order"][2:])] = row
+        advantages = _advantages(batch, [row for places in rows.values() for row in places.values()])
+        lines = []
+        for number, trace in enumerate(self._traces):
+            trained = {
+                place: Trained(batch.tags[row]["group"].removeprefix(f"{trace.uid}/"), advantages[row])
+                for place, row in rows[trace.uid].items()
+            }
+            lines += records(trace, "train", step, number, trained)
+        self.log.write(lines)
+        self._traces = []
+
+    def discard_validation(self, manager: Any) -> None:
+        """Drop what a validation that did not end has left."""
+        if self.options.val_questions:
+            manager.take_validation_traces(0)
+
+    def write_validation(self, step: int, manager: Any) -> None:
+        """Write the logged questions of the validation that has just ended."""
+        count = self.options.val_questions
+        traces = manager.take_validation_traces(count) if count else []
+        self.log.write([line for n, trace in enumerate(traces) for line in records(trace, "val", step, n)])
+
+
+def _advantages(batch: KVBatchMeta, rows: list[int]) -> dict[int, list[float]]:
+    """Row of the batch -> advantage of each of its tokens: float32 values, written with as many digits as they have."""
+    if not rows:
+        return {}
+    keys = [batch.keys[row] for row in rows]
+    data = tq.kv_batch_get(keys=keys, partition_id=batch.partition_id, select_fields=["advantages"])
+    values = [column.float().numpy() for column in data["advantages"].unbind()]
+    return {row: [float(str(value)) for value in column] for row, column in zip(rows, values, strict=True)}
