@@ -17,7 +17,7 @@ from typing import Any
 from verl_ext.mas.forest import Forest
 from verl_ext.mas.types import Call, CallId, Stream, ToolRecord, Trajectory
 
-# Deeper nesting in a tool's arguments or result, or in a gold answer, is logged as text.
+# Deeper nesting in a tool's arguments or result, or in a gold answer, is left out.
 DEEPEST = 16
 # Tokens after which `token_pieces` gives up following a text step by step, and looks at the whole of it again.
 PATIENCE = 16
@@ -83,6 +83,7 @@ def _trajectory(trajectory: Trajectory) -> dict[str, Any]:
         "error": trajectory.error,
         "reward": trajectory.reward,
         "metrics": dict(trajectory.metrics),
+        "notes": dict(trajectory.notes),
         "sinks": sorted(identity(call.id, call.stream) for call in trajectory.sinks),
     }
 
@@ -115,6 +116,7 @@ def _call(call: Call, among: list[int], trajectories: list[Trajectory]) -> dict[
         "parents": sorted(identity(parent.id, parent.stream) for parent in call.parents),
         "prompt": call.messages,
         "output": call.text,
+        "reasoning": call.reasoning,
         "token_ids": call.generation.token_ids,
         "status": call.status.value,
         "error": call.error,
@@ -199,14 +201,18 @@ def _plain(value: Any, depth: int = 0) -> Any:
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else None if math.isnan(value) else str(value)
-    if depth < DEEPEST:
+    if hasattr(value, "tolist"):  # numpy
+        return _plain(value.tolist(), depth)
+    if isinstance(value, Mapping | list | tuple | set | frozenset):
+        if depth == DEEPEST:
+            return "…"
         if isinstance(value, Mapping):
             return {str(name): _plain(item, depth + 1) for name, item in value.items()}
-        if isinstance(value, list | tuple | set | frozenset):
-            return [_plain(item, depth + 1) for item in value]
-        if hasattr(value, "tolist"):  # numpy
-            return _plain(value.tolist(), depth + 1)
-    return str(value)
+        return [_plain(item, depth + 1) for item in value]
+    try:
+        return str(value)
+    except Exception:  # a tool's own class
+        return f"<{type(value).__name__}>"
 
 
 @dataclass

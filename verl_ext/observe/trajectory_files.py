@@ -118,7 +118,7 @@ def _stays(line: bytes, restored_step: int, validates_again: bool) -> bool:
 def _parsed(line: bytes) -> dict[str, Any] | None:
     """The record of a line; None if it is none, or cut short by a kill."""
     try:
-        record = json.loads(line) if line.endswith(b"\n") else None
+        record = json.loads(line, parse_constant=lambda _: None) if line.endswith(b"\n") else None
     except ValueError:
         return None
     ours = isinstance(record, dict) and record.get("kind") in ("question", "call") and "step" in record

@@ -1,0 +1,285 @@
+"""Records of the trajectory log: what becomes of a forest, tokens as exact pieces of text, the choice of questions."""
+
+from __future__ import annotations
+
+import json
+import math
+import pickle
+from functools import cache
+
+import numpy
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.helpers import FakeLLM, Script, forest_of, run, speaker
+from verl_ext.mas import Unparsable
+from verl_ext.mas.credit import assign_credit
+from verl_ext.mas.types import Task
+from verl_ext.observe.trajectories import (
+    QuestionTrace,
+    TraceStore,
+    Trained,
+    first,
+    records,
+    resolve,
+    token_pieces,
+    trace_question,
+)
+from verl_ext.plugin import package_path
+from verl_ext.sampling import make_strategy
+
+
+def parse(text, **_):
+    if "odd" in text:
+        raise Unparsable("odd text", fallback="?")
+    return text
+
+
+async def searcher(task, ctx):
+    """a -> search -> b -> c; a tool called "gone" fails before c, and b's word decides the reward."""
+    said = await ctx.call("a", said=task.question)
+    await ctx.tool("search", queries=[said])
+    said = await ctx.call("b", said=said)
+    try:
+        await ctx.tool("gone")
+    except Exception as error:
+        assert "is gone" in str(error)
+    await ctx.call("c", said=said)
+    return said
+
+
+async def search(queries):
+    return [{"title": query, "score": numpy.float32(0.5)} for query in queries]
+
+
+async def gone():
+    raise RuntimeError("it is gone")
+
+
+def sampled(strategy, say, system=searcher):
+    async def scenario():
+        agents = {name: speaker(name, parse=parse) for name in "abc"}
+        agents["b"] = speaker(
+            "b", parse=parse, penalty=lambda text, *_, **__: (-0.25 if text == "b0" else 0.0, {"n": 1})
+        )
+        script = Script(system, agents, reward=lambda result: {"b0": 1.0}.get(result, 0.0))
+        forest = forest_of(script, FakeLLM(say), tools={"search": search, "gone": gone}, limits={"tool_retries": 0})
+        forest.task = Task("q?", {"target": numpy.array(["gold"])}, "set", 7)
+        await make_strategy(strategy, 3, list("abc")).sample(forest)
+        forest.trajectories.sort(key=lambda trajectory: trajectory.stream.path)
+        assign_credit(forest.trajectories)
+        return forest
+
+    return run(scenario())
+
+
+def counting(request):
+    counting.seen = {} if len(request.key) == 3 and request.agent == "a" else counting.seen
+    number = counting.seen[request.agent] = counting.seen.get(request.agent, -1) + 1
+    return f"{request.agent}{number}"
+
+
+def traced(strategy="nmc", say=counting, **options):
+    forest = sampled(strategy, say, **options)
+    return forest, resolve(pickle.loads(pickle.dumps(trace_question(forest, "uid", 3))), forest.llm.decode)
+
+
+def by_text(lines):
+    return {line["output"]: line for line in lines if line["kind"] == "call"}
+
+
+def test_a_shared_call_is_one_record_and_lists_its_trajectories():
+    forest, trace = traced()
+    lines = records(trace, "train", 5, 0)
+    question, calls = lines[0], by_text(lines)
+    assert len(forest.trajectories) == 7 and len(lines) == 1 + 15  # 3 + 2·(3 + 2 + 1) calls
+    assert question["question"] == {
+        "number": 0,
+        "index": 7,
+        "source": "set",
+        "text": "q?",
+        "gold": {"target": ["gold"]},
+    }
+    base = [n for n, trajectory in enumerate(question["trajectories"]) if trajectory["stream"] == ["0"]]
+    a0, b0, c0 = calls["a0"], calls["b0"], calls["c0"]
+    assert a0["id"] == "0 | a.0" and a0["agent"] == "a" and a0["turn"] == 0 and a0["scope"] == []
+    assert len(a0["trajectories"]) == 5 and len(b0["trajectories"]) == 3 and c0["trajectories"] == base
+    assert b0["parents"] == ["0 | a.0"] and c0["parents"] == ["0 | b.0"] and a0["parents"] == []
+    assert (a0["depth"], b0["depth"], c0["depth"]) == (0, 1, 2)
+    forked = [line for line in lines[1:] if line["stream"] == ["0", "c.0*1"]]
+    assert [line["agent"] for line in forked] == ["c"] and forked[0]["parents"] == ["0 | b.0"]
+    for line in lines[1:]:
+        assert "".join(line["tokens"]) == line["output"] and line["prompt"][0]["content"].startswith(line["agent"])
+        assert line["question"] == question["question"] and (line["phase"], line["step"]) == ("train", 5)
+
+
+def test_rewards_and_ends_by_hand():
+    """Base a0 b0 c0 with reward 1, forks of b and of a with reward 0: Eq. 4 gives b0 1, a0 (1 + 0 + 0) / 3."""
+    _, trace = traced()
+    calls = by_text(records(trace, "train", 1, 0))
+    assert calls["b0"]["rewards"] == {"shared": 1.0, "specific": -0.25, "total": 0.75}
+    assert calls["a0"]["rewards"]["shared"] == pytest.approx(1 / 3)
+    assert calls["b0"]["ends"] == [] and calls["b0"]["metrics"] == {"n": 1.0}
+    assert [end["reward"] for end in calls["c0"]["ends"]] == [1.0]
+
+
+def test_tools_say_where_they_happened_and_how_they_failed():
+    _, trace = traced()
+    tools = {(tool["name"], tuple(tool["after"])): tool for tool in trace.tools}
+    searched = tools["search", ("0 | a.0",)]
+    assert searched["arguments"] == {"queries": ["a0"]} and searched["result"] == [{"title": "a0", "score": 0.5}]
+    assert len(searched["trajectories"]) == 5 and searched["failure"] is None
+    assert (
+        "it is gone" in tools["gone", ("0 | b.0",)]["failure"] and len(tools["gone", ("0 | b.0",)]["trajectories"]) == 3
+    )
+
+
+def test_failures_are_there_by_name():
+    def say(request):
+        if request.agent == "b":
+            return [RuntimeError("no engine"), "odd", "fine"][sum(r.agent == "b" for r in request_log) - 1]
+        return "word"
+
+    request_log = []
+
+    def logged(request):
+        request_log.append(request)
+        return say(request)
+
+    _, trace = traced("fof", logged)
+    lines = records(trace, "train", 1, 0)
+    assert sorted(t["status"] for t in lines[0]["trajectories"]) == ["engine_error", "ok", "ok"]
+    failed = next(line for line in lines[1:] if line["status"] == "engine_error")
+    assert "no engine" in failed["error"] and failed["output"] == "" and failed["tokens"] == []
+    assert failed["rewards"]["total"] is None and failed["ends"] == []
+    odd = next(line for line in lines[1:] if line["status"] == "unparsable")
+    assert odd["error"] == "odd text" and odd["output"] == "odd"
+
+
+def test_what_training_made_of_a_call_comes_to_the_right_call():
+    forest, trace = traced()
+    places = {call["output"]: tuple(call["place"]) for call in trace.calls}
+    for text, (number, position) in places.items():
+        assert forest.trajectories[number].calls[position].text == text
+    trained = {places["a0"]: Trained("a/0", [0.5, 0.5]), places["b0"]: Trained("b/0", [0.5, -0.25])}
+    calls = by_text(records(trace, "train", 1, 0, trained))
+    assert (calls["a0"]["trained"], calls["a0"]["group"], calls["a0"]["advantage"]) == (True, "a/0", 0.5)
+    assert calls["b0"]["advantage"] == [0.5, -0.25]
+    assert (calls["c0"]["trained"], calls["c0"]["group"], calls["c0"]["advantage"]) == (False, None, None)
+    assert not any(line["trained"] for line in records(trace, "val", 1, 0)[1:])
+
+
+class Silent:
+    """An object that cannot be put into words."""
+
+    def __str__(self):
+        raise RuntimeError("no words")
+
+
+def test_whatever_tools_and_data_hold_becomes_json():
+    deep = [[]]
+    for _ in range(2000):
+        deep = [deep]
+    trace = QuestionTrace(
+        "u",
+        0,
+        {"gold": {1: numpy.arange(2), "x": (math.nan, math.inf, -math.inf)}},
+        [],
+        [{"result": {"deep": deep, "object": Silent(), "bytes": b"\xff", "alone": "\ud800"}}],
+        [],
+    )
+    resolve(trace, str)
+    assert trace.question["gold"] == {"1": [0, 1], "x": [None, "inf", "-inf"]}
+    text = json.dumps([trace.question, trace.tools], allow_nan=False)
+    assert json.loads(text)[1][0]["result"]["alone"] == "\ud800" and text.isascii()
+    assert '"object": "<Silent>"' in text and text.count("[") == 1 + 2 + 1 + 13, "deeper than 16 is left out"
+
+
+# --- tokens -----------------------------------------------------------------------------------------------------------
+
+
+@cache
+def tokenizer():
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(package_path("recipe/mhgpo/assets/tiny_model"))
+
+
+def decode(ids):
+    return tokenizer().decode(ids, skip_special_tokens=True)
+
+
+def test_a_character_of_several_tokens_belongs_to_the_last_of_them():
+    ids = tokenizer().encode("é🙂")
+    assert len(ids) == 6, "bytes: this vocabulary has neither character"
+    assert token_pieces(ids, decode(ids), decode) == ["", "é", "", "", "", "🙂"]
+    whole = [*tokenizer().encode("naïve"), tokenizer().eos_token_id]
+    pieces = token_pieces(whole, decode(whole), decode)
+    assert "".join(pieces) == "naïve" and pieces[-1] == "" and "\ufffd" not in "".join(pieces)
+
+
+def test_broken_bytes_are_kept_as_the_text_shows_them():
+    """Half of a character at the end, and in the middle: the text has replacement characters there."""
+    ids = tokenizer().encode("a🙂b")[:-2]
+    assert decode(ids) == "a\ufffd" and "".join(token_pieces(ids, decode(ids), decode)) == "a\ufffd"
+    cut = [*tokenizer().encode("🙂")[:2], *tokenizer().encode("日本")]
+    assert "".join(token_pieces(cut, decode(cut), decode)) == decode(cut)
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.lists(st.integers(0, 845), max_size=60))
+def test_pieces_joined_are_the_output_whatever_the_tokens(ids):
+    pieces = token_pieces(ids, decode(ids), decode)
+    assert len(pieces) == len(ids) and "".join(pieces) == decode(ids)
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.text(st.characters(codec="utf-8"), max_size=40))
+def test_pieces_of_real_text_stay_near_their_tokens(text):
+    """No token's piece runs ahead: after k tokens, what is given away is what those tokens spell in full."""
+    ids = tokenizer().encode(text)
+    pieces = token_pieces(ids, decode(ids), decode)
+    for k in range(len(ids)):
+        assert decode(ids[:k]).startswith("".join(pieces[:k]))
+
+
+def test_a_decoder_that_strips_the_first_blank_still_gives_exact_pieces():
+    """SentencePiece decoders drop a leading blank: a token alone reads otherwise than in its place."""
+    words = ["▁the", "▁cat", "s", "▁sat"]
+
+    def strip(ids):
+        return "".join(words[i] for i in ids).replace("▁", " ").removeprefix(" ")
+
+    assert token_pieces([0, 1, 2, 3], strip([0, 1, 2, 3]), strip) == ["the", " cat", "s", " sat"]
+    assert token_pieces([], "", strip) == []
+
+
+def test_a_decoder_that_rewrites_its_past_costs_places_not_text():
+    def shouting(ids):  # from 40 tokens on, everything is in capitals
+        text = "".join("ab"[i] for i in ids)
+        return text.upper() if len(ids) >= 40 else text
+
+    ids = [0, 1] * 40
+    pieces = token_pieces(ids, shouting(ids), shouting)
+    assert len(pieces) == 80 and "".join(pieces) == "AB" * 40
+
+
+# --- the choice -------------------------------------------------------------------------------------------------------
+
+
+def trace(uid, rank):
+    return QuestionTrace(uid, rank, {}, [], [], [])
+
+
+def test_the_first_by_rank_are_taken_and_the_others_are_dropped():
+    store = TraceStore()
+    for uid, rank in (("a", 5), ("b", 1), ("c", 3), ("later", 0)):
+        store.add(trace(uid, rank))
+    store.add(trace("without rows", 2), fruitless=True)
+    assert [one.uid for one in store.take(["a", "b", "c", "never seen"], 2)] == ["b", "without rows"]
+    assert store.take(["a", "c", "without rows"], 9) == []
+    assert [one.uid for one in store.take(None, 9)] == ["later"]
+    assert [one.uid for one in first([trace("x", 2), trace("y", 1)], 1)] == ["y"]
+    store.add(trace("d", 1))
+    assert store.take(["d"], 0) == [] and store.take(None, 1) == []

@@ -1,0 +1,124 @@
+"""The viewer's page as text: what is in it, that nothing of it can break out, and the command."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import html.parser
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.observe.viewing import HOSTILE, call, forked, question, trajectory
+from verl_ext.observe import viewer
+from verl_ext.observe.trajectory_files import FOLDER, TrajectoryLog
+from verl_ext.observe.viewer import build_page, index_entry, main, moments
+
+
+class Elements(html.parser.HTMLParser):
+    """Tags and attributes of a page, and the text of its scripts by id."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.tags, self.scripts, self._open = [], {}, None
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        self._open = (tag, dict(attrs).get("id", "code")) if tag in ("script", "style") else None
+
+    def handle_data(self, data):
+        if self._open:
+            self.scripts[self._open] = self.scripts.get(self._open, "") + data
+
+    def handle_endtag(self, tag):
+        self._open = None
+
+
+def unpacked(elements, i):
+    return json.loads(gzip.decompress(base64.b64decode(elements.scripts["script", f"chunk-{i}"])))
+
+
+def test_steps_are_in_order_and_questions_hold_their_calls():
+    lines = [*forked(2), *forked(1, number=0), *forked(1, number=1), *question(0, [], [trajectory(0.25)], phase="val")]
+    steps = moments(lines)
+    assert list(steps) == [("train", 1), ("train", 2), ("val", 0)]
+    assert [len(one["calls"]) for one in steps["train", 1]] == [4, 4]
+    assert "phase" not in steps["train", 1][0]["calls"][0] and steps["train", 1][1]["text"] == "Question 1?"
+
+
+def test_the_index_by_hand():
+    lines = question(3, [call("a")], [trajectory(1.0), trajectory(0.5), trajectory(None, "timeout"), trajectory(None)])
+    entry = index_entry(("train", 3), moments(lines)["train", 3])
+    assert entry == {"phase": "train", "step": 3, "reward": 0.75, "failed": 1}
+    assert index_entry(("val", 0), [])["reward"] is None
+
+
+def test_a_question_whose_own_line_is_gone_is_made_up_from_its_calls():
+    lines = forked(1)[1:]
+    (made,) = moments(lines)["train", 1]
+    assert made["text"] == "Question 0?" and made["tools"] == [] and len(made["calls"]) == 4
+    assert [one["status"] for one in made["trajectories"]] == ["unknown"] * 3
+
+
+def test_data_cannot_leave_its_element():
+    said = call("a", output=HOSTILE, tokens=[HOSTILE], prompt=[{"role": HOSTILE, "content": HOSTILE}], agent=HOSTILE)
+    lines = question(1, [said], [trajectory(None, HOSTILE, error=HOSTILE)], text=HOSTILE, source=HOSTILE, gold=HOSTILE)
+    page = build_page(lines, HOSTILE)
+    plain = Elements(build_page(forked(1), "run"))
+    hostile = Elements(page)
+    assert [tag for tag, _ in hostile.tags] == [tag for tag, _ in plain.tags], "not one element more"
+    assert unpacked(hostile, 0)[0]["calls"][0]["output"] == HOSTILE
+    assert "window.broken" not in re.sub(r"<title>.*?</title>|<b>.*?</b>", "", page, flags=re.DOTALL)
+    assert json.loads(hostile.scripts["script", "index"])["moments"][0]["phase"] == "train"
+
+
+def test_a_hostile_phase_stays_data():
+    lines = question(1, [call("a")], [trajectory()], phase="</script><script>alert(1)</script>")
+    assert [tag for tag, _ in Elements(build_page(lines, "run")).tags].count("script") == 3
+
+
+def test_the_page_asks_nobody_for_anything():
+    elements = Elements(build_page(forked(1), "run"))
+    for _, attributes in elements.tags:
+        assert not {"src", "srcset", "action"} & set(attributes)
+        assert attributes.get("href", "data:,") == "data:,"
+    policy = next(a["content"] for tag, a in elements.tags if a.get("http-equiv") == "Content-Security-Policy")
+    allowed = dict(part.strip().split(" ", 1) for part in policy.split(";"))
+    assert allowed["default-src"] == "'none'" and allowed["img-src"] == "data:"
+    for name, tag in (("script-src", "script"), ("style-src", "style")):
+        digest = base64.b64encode(hashlib.sha256(elements.scripts[tag, "code"].encode()).digest()).decode()
+        assert allowed[name] == f"'sha256-{digest}'", "only the page's own code runs"
+
+
+def test_an_empty_log_and_lone_surrogates_make_a_page():
+    build_page([], "run").encode()
+    build_page(question(1, [call("a", output="\ud800")], [trajectory()], text="\udfff"), "run").encode()
+
+
+def test_the_command_writes_the_page_and_says_where(tmp_path):
+    TrajectoryLog(tmp_path / "runs" / "tiny" / FOLDER, 10**6, 2).write(forked(1))
+    command = [sys.executable, "-m", "verl_ext.observe.viewer", "runs/tiny"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60)
+    page = tmp_path / "runs" / "tiny" / "trajectories.html"
+    assert "runs/tiny/trajectories.html" in done.stdout and "<b>tiny</b>" in page.read_text()
+    one, elsewhere = tmp_path / "runs" / "tiny" / FOLDER / "000001.jsonl", tmp_path / "new" / "p.html"
+    assert main([str(one), "--output", str(elsewhere)]) == 0
+    assert "<title>tiny – trajectories</title>" in elsewhere.read_text()
+
+
+def test_the_command_without_a_log_says_what_is_missing(tmp_path, capsys):
+    assert main([str(tmp_path)]) == 2
+    assert "holds no trajectory log" in capsys.readouterr().err and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["style.css", *viewer.SCRIPTS])
+def test_the_pages_own_parts_cannot_end_their_element(name):
+    text = (Path(viewer.__file__).parent / "page" / name).read_text()
+    assert "</s" not in text and "innerHTML" not in text
+    assert "http" not in text.replace("http://www.w3.org/2000/svg", "")

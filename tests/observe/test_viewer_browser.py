@@ -1,0 +1,317 @@
+"""The viewer's page in a real browser: it opens, shows, compares, searches, and executes nothing that a model says.
+
+Debian: apt-get install chromium chromium-driver. Without it these are skipped, unless VERL_EXT_NEED_BROWSER=1.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+
+import pytest
+
+from tests.observe.viewing import HOSTILE, call, forked, question, trajectory
+from verl_ext.observe.viewer import build_page
+
+FLAGS = (
+    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync --disable-dev-shm-usage --window-size=1440,900"
+)
+SHOWN = "return document.body.dataset.ready"
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory):
+    program = shutil.which("chromium") or shutil.which("google-chrome")
+    driver = shutil.which("chromedriver")
+    if not program or not driver:
+        reason = "needs a browser: apt-get install chromium chromium-driver"
+        pytest.fail(reason) if os.environ.get("VERL_EXT_NEED_BROWSER") == "1" else pytest.skip(reason)
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = program
+    for flag in [*FLAGS.split(), f"--user-data-dir={tmp_path_factory.mktemp('browser')}"]:
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    browser = webdriver.Chrome(options=options, service=Service(driver))
+    yield browser
+    browser.quit()
+
+
+class Page:
+    """A page made of these records, open in the browser."""
+
+    def __init__(self, browser, path, lines):
+        self.browser, self.path = browser, path
+        path.write_text(build_page(lines, "run"), encoding="utf-8")
+        for log in ("browser", "performance"):
+            browser.get_log(log)
+        self.go("")
+
+    def go(self, address):
+        """Open the page afresh at `#address`."""
+        self.browser.get("about:blank")
+        self.browser.get(f"{self.path.as_uri()}#{address}")
+        self.wait("1")
+
+    def wait(self, turn):
+        """Until the page has been drawn `turn` times."""
+        from selenium.webdriver.support.wait import WebDriverWait
+
+        WebDriverWait(self.browser, 30, 0.05).until(lambda b: int(b.execute_script(SHOWN) or 0) >= int(turn))
+
+    def all(self, selector):
+        """Texts of the elements."""
+        script = "return [...document.querySelectorAll(arguments[0])].map((e) => e.textContent)"
+        return self.browser.execute_script(script, selector)
+
+    def text(self, selector):
+        """Text of the first of them; fails if there is none."""
+        return self.all(selector)[0]
+
+    def act(self, script, *arguments):
+        """Run a script that makes the page draw anew, and wait for it."""
+        turn = int(self.browser.execute_script(SHOWN))
+        self.browser.execute_script(script, *arguments)
+        self.wait(turn + 1)
+
+    def click(self, selector, nth=0):
+        self.act("document.querySelectorAll(arguments[0])[arguments[1]].click()", selector, nth)
+
+    def press(self, key):
+        from selenium.webdriver.common.action_chains import ActionChains
+
+        turn = int(self.browser.execute_script(SHOWN))
+        ActionChains(self.browser).send_keys(key).perform()
+        self.wait(turn + 1)
+
+    def address(self):
+        return self.browser.execute_script("return location.hash")
+
+    def check_quiet(self):
+        """No error in the console, nothing executed, and no request but for the page itself."""
+        assert self.browser.get_log("browser") == []
+        assert self.browser.execute_script("return window.broken ?? null") is None
+        sent = [json.loads(entry["message"])["message"] for entry in self.browser.get_log("performance")]
+        urls = {m["params"]["request"]["url"].split("#")[0] for m in sent if m["method"] == "Network.requestWillBeSent"}
+        # The browser's own first tab may still be loading its parts.
+        assert {url for url in urls if not url.startswith(("data:", "about:", "chrome"))} == {self.path.as_uri()}
+
+
+@pytest.fixture
+def opened(chromium, tmp_path):
+    return lambda lines: Page(chromium, tmp_path / "page.html", list(lines))
+
+
+def test_it_opens_with_the_overview_of_the_last_training_step(opened):
+    page = opened([*forked(1), *forked(2), *forked(2, number=1)])
+    assert page.browser.title == "run – trajectories"
+    assert page.text(".tile b") == "0.333" and page.all(".tile b")[1:] == ["2", "6", "8", "0"]
+    # Two shared queries at 0.5; six answers at 0, 1, 0.
+    cells = [page.all(f"tr[data-agent={agent}] td.number") for agent in "ab"]
+    assert cells[0][:5] == ["2", "0.500", "0.500", "0.000", "0 %"] and cells[1][:3] == ["6", "0.333", "0.333"]
+    assert len(page.all("#timeline [data-moment]")) == 2
+    page.check_quiet()
+
+
+def test_a_question_is_picked_and_its_forest_forks(opened):
+    page = opened([*forked(1), *forked(1, number=1, size=4)])
+    page.click(".questions .row", 1)
+    assert "view=question" in page.address()
+    assert sorted(page.all(".card .top b")) == ["a"] + ["b"] * (3 if "q=0" in page.address() else 4)
+    page.go("at=train.1&view=question&q=1")
+    assert page.text("h1") == "Question 1?" and "answer: gold" in page.text(".gold")
+    assert page.all(".pill") == ["search"], "the shared tool call is drawn once"
+    # a – search, search – b four times, and four ends.
+    assert len(page.all("path.edge")) == 1 + 4 + 4 and page.all(".end") == ["0", "1", "0", "1"]
+    assert sorted(page.all("text.flow")) == sorted(
+        f"{value}shared reward that flows back from this call" for value in "0101"
+    )
+    tops = page.browser.execute_script("return [...document.querySelectorAll('.card')].map((e) => e.offsetTop)")
+    assert len(set(tops)) == 4 and sorted(tops)[0] == sorted(tops)[1], "a lane each; the shared call is in the first"
+    page.check_quiet()
+
+
+def test_a_call_shows_tokens_by_advantage_its_prompt_on_demand_and_its_group(opened):
+    page = opened(forked(1))
+    page.go("at=train.1&view=question&q=0&node=c2")
+    assert page.text(".detail h2") == "b" and page.all(".sum dd") == ["1", "0", "1", "0"]
+    assert page.all(".tokens .token") == ["ans", "wer 1"]
+    colours = page.browser.execute_script(
+        "return [...document.querySelectorAll('.tokens .token')].map((e) => getComputedStyle(e).backgroundColor)"
+    )
+    assert len(set(colours)) == 2 and not any("rgba(0, 0, 0, 0)" == colour for colour in colours)
+    assert page.all(".detail .legend .number") == ["−1", "+1"]
+    assert page.all(".member .said") == ["answer 1", "answer 0", "answer 2"], "the best first"
+    assert page.all(".message .text") == []
+    page.browser.execute_script("document.querySelector('.message summary').click()")
+    assert page.all(".message .text") == ["prompt of b"]
+    page.click(".pill")
+    assert page.text(".detail h2") == "search" and "found it" in page.all(".detail .text")[1]
+    assert "node=t0" in page.address()
+    page.check_quiet()
+
+
+def test_keys_walk_and_the_address_brings_one_back(opened):
+    page = opened([*forked(1), *forked(2), *forked(2, number=1), *forked(3, number=1)])
+    page.go("at=train.2&view=question&q=0&node=c0")
+    page.press("\ue014")  # right: to the tool, then to an answer
+    assert "node=t0" in page.address()
+    page.press("\ue014")
+    page.press("\ue015")  # down
+    assert "node=c2" in page.address()
+    page.press("j")
+    assert page.text("h1") == "Question 1?" and "q=1" in page.address()
+    page.press("]")
+    assert "at=train.3" in page.address() and page.text("h1") == "Question 1?", "the same question where it is logged"
+    page.press("o")
+    assert "view=overview" in page.address()
+    page.act("history.back()")
+    assert page.text("h1") == "Question 1?"
+    before = page.browser.execute_script("return document.documentElement.dataset.theme")
+    page.browser.execute_script("document.getElementById('theme').click()")
+    assert page.browser.execute_script("return document.documentElement.dataset.theme") != before
+    page.check_quiet()
+
+
+def test_two_steps_are_compared_by_question(opened):
+    lines = [*forked(1), *forked(1, number=1), *forked(4, size=2), *forked(4, number=5)]
+    page = opened(lines)
+    page.go("at=train.4&b=train.1&view=compare")
+    assert page.all(".pairs .row .said") == ["Question 0?"], "the one question in both"
+    # Mean reward 1/3 at step 1, of three answers; 1/2 at step 4, of two.
+    assert page.all(".pairs .row .number") == ["0.33 → 0.50", "+0.17"]
+    rewards = page.all("tr[data-agent=b] td.number")
+    assert rewards[0] == "0.333 → 0.400+0.07"
+    page.click(".pairs .row")
+    said = page.all(".pair .said-often .text")
+    assert "query of step 1" in said and "query of step 4" in said and "pair=0" in page.address()
+    page.check_quiet()
+
+
+def test_two_steps_without_a_common_question_show_examples(opened):
+    page = opened([*forked(1), *forked(4, number=5)])
+    page.go("at=train.4&b=train.1&view=compare")
+    assert page.all(".pairs") == [] and "share no logged question" in " ".join(page.all("h2"))
+    assert "query of step 1" in page.all(".examples .text") and "query of step 4" in page.all(".examples .text")
+    page.check_quiet()
+
+
+def test_failures_are_named_counted_and_filtered(opened):
+    odd = call("a", status="unparsable", error="no ids", rewards={"shared": None, "specific": 0, "total": None})
+    tool = {"id": "0 | tool:search.0", "name": "search", "trajectories": [0], "after": [], "arguments": {}}
+    lost = trajectory(None, "tool_error", error="server gone")
+    broken = question(
+        1, [odd], [lost], tools=[tool | {"result": None, "failure": "gone"}], number=1, index=1, text="Bad?"
+    )
+    page = opened([*forked(1), *broken])
+    assert page.text(".tile:last-child b") == "1"
+    kinds = page.browser.execute_script(
+        "return [...document.querySelectorAll('[data-failure]')].map((e) => e.dataset.failure)"
+    )
+    assert sorted(kinds) == ["a: unparsable", "search: tool failed", "trajectory: tool_error"]
+    page.click("[data-failure='a: unparsable']")
+    assert page.text(".detail .error") == "no ids" and "server gone" in page.text("header.question .error")
+    assert len(page.all(".card.bad")) == len(page.all(".pill.bad")) == 1 and page.all(".end.bad") == ["▲ tool error"]
+    assert len(page.all("#questions .row")) == 2
+    page.press("f")
+    assert page.all("#questions .row .said") == ["Bad?"] and "bad=1" in page.address()
+    page.check_quiet()
+
+
+def test_hostile_text_is_shown_and_does_nothing(opened):
+    harm = {
+        "agent": HOSTILE,
+        "output": HOSTILE,
+        "tokens": [HOSTILE],
+        "group": HOSTILE,
+        "error": HOSTILE,
+        "status": HOSTILE,
+    }
+    harm |= {
+        "prompt": [{"role": HOSTILE, "content": HOSTILE}],
+        "metrics": {HOSTILE: 1.0},
+        "scope": [HOSTILE],
+        "id": HOSTILE,
+    }
+    tool = {"id": HOSTILE, "name": HOSTILE, "trajectories": [0], "after": [HOSTILE], "arguments": HOSTILE}
+    ended = trajectory(None, HOSTILE, error=HOSTILE, notes={HOSTILE: HOSTILE}, stream=[HOSTILE])
+    lines = question(1, [call("a", **harm)], [ended], tools=[tool | {"result": HOSTILE, "failure": None}], text=HOSTILE,
+                     source=HOSTILE, gold={"target": [HOSTILE]})  # fmt: skip
+    page = opened([*lines, *(line | {"step": 2} for line in lines)])
+    kept = HOSTILE.replace("\x00", "")
+    for address in (
+        "view=overview",
+        "view=question&q=0&node=c0",
+        "view=question&q=0&node=t0",
+        "view=compare&b=train.1&pair=0",
+        "view=search&find=window.broken",
+        "view=<script>window.broken=5</script>&at=%3Cimg src=x onerror=window.broken=6%3E&node=<b>&q=<i>&filter=<b>",
+    ):
+        page.go(address)
+        page.browser.execute_script("document.querySelectorAll('details').forEach((e) => { e.open = true; })")
+        assert page.all("main script, main img, main svg[onload]") == [], address
+        assert any("window.broken = 1" in text for text in page.all("main")) or "view=<" in address
+    page.go("view=question&q=0&node=c0")
+    assert page.text("h1").replace("\x00", "") == kept and page.text(".tokens .token").replace("\x00", "") == kept
+    page.check_quiet()
+
+
+def test_odd_numbers_and_very_long_texts(opened):
+    none = {"shared": None, "specific": "NaN", "total": 1e308}
+    long = call("a", rewards=none, output="x" * 60_000, tokens=["x" * 10] * 6000, advantage=[0.5] * 5999 + [None])
+    page = opened(question(1, [long], [trajectory(None)], text="w" * 5000))
+    page.go("view=question&q=0&node=c0")
+    assert page.all(".sum dd")[:2] == ["–", "–"] and len(page.all(".token")) == 3000
+    page.browser.execute_script("document.querySelector('.tokens .more').click()")
+    assert len(page.all(".token")) == 6000
+    width = "return document.documentElement.scrollWidth <= innerWidth"
+    assert page.browser.execute_script(width), "long words do not push the page out of the window"
+    page.check_quiet()
+
+
+def test_search_finds_everywhere_and_leads_there(opened):
+    page = opened([*forked(1), *forked(2), *forked(7, number=3)])
+    page.go("at=train.1")
+    page.act("const e = document.getElementById('find'); e.value = 'QUERY of step 7';"
+             "e.dispatchEvent(new KeyboardEvent('keydown', {key: 'Enter'}))")  # fmt: skip
+    assert page.all(".hit mark") == ["query of step 7"] and "find=QUERY" in page.address()
+    page.click(".hit")
+    assert "at=train.7" in page.address() and "node=c0" in page.address() and page.text("h1") == "Question 3?"
+    page.check_quiet()
+
+
+def test_five_thousand_calls_are_usable(opened):
+    """One question of 3,000 calls and 500 of four: what is not in view is not there."""
+    page = opened([*forked(1, size=2999), *(line for n in range(1, 501) for line in forked(1, number=n))])
+    assert page.all(".tile b")[1:4] == ["501", "4,499", "5,000"]
+    assert 0 < len(page.all(".questions .row")) < 60
+    page.go("view=question&q=0")
+    assert 0 < len(page.all(".card")) < 60 and len(page.all("path.edge")) < 120
+    page.browser.execute_script("document.querySelector('.forest').scrollTop = 1e9")
+    page.wait("1")
+    from selenium.webdriver.support.wait import WebDriverWait
+
+    WebDriverWait(page.browser, 10, 0.05).until(lambda _: "answer 2998" in page.all(".card .said"))
+    assert len(page.all(".card")) < 60 and page.all(".end")[-1] == "0"
+    page.browser.execute_script("document.querySelector('#questions .lazy').scrollTop = 1e9")
+    WebDriverWait(page.browser, 10, 0.05).until(lambda _: "Question 500?" in page.all("#questions .said"))
+    assert len(page.all("#questions .row")) < 60
+    page.check_quiet()
+
+
+def test_a_narrow_window_has_everything_in_reach(opened):
+    page = opened(forked(1))
+    metrics = {"width": 420, "height": 860, "deviceScaleFactor": 1, "mobile": False}
+    page.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    try:
+        for address in ("view=overview", "view=question&q=0&node=c1", "view=compare"):
+            page.go(address)
+            assert page.browser.execute_script("return document.documentElement.scrollWidth <= innerWidth"), address
+            assert page.browser.execute_script("return document.querySelector('main').clientHeight > 300"), address
+    finally:
+        page.browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    page.check_quiet()
