@@ -10,6 +10,7 @@ from typing import Any
 
 from verl_ext.observe.plots import learning_curve
 from verl_ext.observe.runlog import NAME, read_log, series
+from verl_ext.observe.trajectory_files import FOLDER
 
 
 def finished_already(folder: Path, config: Any) -> bool:
@@ -58,6 +59,9 @@ def next_steps(arguments: Sequence[str], strategy: str, folder: Path) -> list[st
         critic = names[0].replace("mhgpo", "mappo")
         changed = [argument.replace(f"recipe={names[0]}", f"recipe={critic}") for argument in kept]
         lines.append(f"  a critic (MAPPO)   {command(changed, 'mappo')}")
+    if (folder / FOLDER).is_dir():
+        look = shlex.join([_interpreter(), "-m", "verl_ext.observe.viewer", str(folder)])
+        lines.append(f"  what agents said   {look}   (writes one page for your browser)")
     return [
         *lines,
         "  longer             the same command with a larger trainer.total_training_steps goes on from here",

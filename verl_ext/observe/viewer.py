@@ -26,7 +26,7 @@ from markupsafe import Markup
 from verl_ext.observe.trajectory_files import FOLDER, VALIDATION_FOLDER, log_files, read_records
 
 # In the order in which they build on each other; `page/` has one file per concern.
-SCRIPTS = ("model.js", "dom.js", "forest.js", "views.js", "compare.js", "app.js")
+SCRIPTS = ("model.js", "dom.js", "forest.js", "call.js", "overview.js", "search.js", "compare.js", "app.js")
 # A page larger than this opens slowly; said, not refused.
 LARGE = 100e6
 

@@ -3,9 +3,12 @@
 const at = (selector) => document.querySelector(selector);
 const root = document.documentElement;
 const nameOf = (i) => `${INDEX.moments[i].phase} ${INDEX.moments[i].step}`;
-let state = {}, shownList = "", forest = null, turn = 0;
+let state = {},
+  shownList = "",
+  forest = null,
+  turn = 0;
 
-// --- the address -------------------------------------------------------------------------------------------------------
+// --- the address ---------------------------------------------------------------------------------------------------
 
 /** #at=train.12&view=question&q=3&node=c4: `at` and `b` name logged steps, the rest is as it says. */
 function read() {
@@ -14,19 +17,31 @@ function read() {
     const i = INDEX.moments.findIndex(({ phase, step }) => `${phase}.${step}` === given.get(name));
     return i < 0 ? otherwise : i;
   };
-  const here = moment("at", INDEX.moments.findLastIndex(({ phase }) => phase === "train"));
+  const here = moment(
+    "at",
+    INDEX.moments.findLastIndex(({ phase }) => phase === "train"),
+  );
   const now = here < 0 ? INDEX.moments.length - 1 : here;
   const views = ["overview", "question", "compare", "search"];
   return {
-    at: now, view: views.includes(given.get("view")) ? given.get("view") : "overview",
-    q: Number(given.get("q")) || 0, node: given.get("node"), pair: given.get("pair"),
-    b: moment("b", INDEX.moments.findIndex(({ phase }) => phase === INDEX.moments[now].phase)),
-    find: given.get("find") || "", bad: given.get("bad") === "1", filter: given.get("filter") || "",
+    at: now,
+    view: views.includes(given.get("view")) ? given.get("view") : "overview",
+    q: Number(given.get("q")) || 0,
+    node: given.get("node"),
+    pair: given.get("pair"),
+    b: moment(
+      "b",
+      INDEX.moments.findIndex(({ phase }) => phase === INDEX.moments[now].phase),
+    ),
+    find: given.get("find") || "",
+    bad: given.get("bad") === "1",
+    filter: given.get("filter") || "",
   };
 }
 
 function go(changes, replace = false) {
-  const next = { ...state, ...changes }, words = new URLSearchParams();
+  const next = { ...state, ...changes },
+    words = new URLSearchParams();
   const moment = (i) => `${INDEX.moments[i].phase}.${INDEX.moments[i].step}`;
   words.set("at", moment(next.at));
   words.set("view", next.view);
@@ -41,7 +56,7 @@ function go(changes, replace = false) {
   return render();
 }
 
-// --- what is shown -----------------------------------------------------------------------------------------------------
+// --- what is shown -------------------------------------------------------------------------------------------------
 
 async function render() {
   const mine = ++turn;
@@ -54,7 +69,8 @@ async function render() {
   sidebar(questions);
   if (state.view === "question") showQuestion(questions);
   else if (state.view === "overview") show(overview(questions, go));
-  else if (state.view === "compare") show(compareView(second, questions, [nameOf(state.b), nameOf(state.at)], state, go));
+  else if (state.view === "compare")
+    show(compareView(second, questions, [nameOf(state.b), nameOf(state.at)], state, go));
   else await searchView(state, state.at, go, at("#main"));
   document.body.dataset.ready = `${turn}`;
 }
@@ -80,17 +96,27 @@ function navigation() {
 }
 
 /** Questions of the step that pass the filters, by their number. */
-const listed = (questions) => questions.map((_, q) => q).filter((q) =>
-  (!state.bad || questions[q].bad) && questions[q].text.toLowerCase().includes(state.filter.toLowerCase()));
+const listed = (questions) =>
+  questions
+    .map((_, q) => q)
+    .filter(
+      (q) => (!state.bad || questions[q].bad) && questions[q].text.toLowerCase().includes(state.filter.toLowerCase()),
+    );
 
 function sidebar(questions) {
-  const key = `${state.at} ${state.bad} ${state.filter}`, numbers = listed(questions);
+  const key = `${state.at} ${state.bad} ${state.filter}`,
+    numbers = listed(questions);
   const holder = at("#questions");
   if (key !== shownList) {
     shownList = key;
     at("#how-many").textContent = count(numbers.length, "question");
-    holder.replaceChildren(lazyList(numbers.length, 52, (i) => questionRow(questions[numbers[i]], state.view === "question" && numbers[i] === state.q,
-      () => go({ view: "question", q: numbers[i], node: null }))));
+    holder.replaceChildren(
+      lazyList(numbers.length, 52, (i) =>
+        questionRow(questions[numbers[i]], state.view === "question" && numbers[i] === state.q, () =>
+          go({ view: "question", q: numbers[i], node: null }),
+        ),
+      ),
+    );
   }
   holder.firstChild.reveal(Math.max(0, numbers.indexOf(state.q)));
 }
@@ -105,7 +131,14 @@ function showQuestion(questions) {
   const view = forestView(question, chosen, choose);
   const item = chosen ?? question.calls[0];
   const detail = item ? (item.nodes || "agent" in item ? callDetail(item, question, choose) : toolDetail(item)) : null;
-  at("#main").replaceChildren(make("div.reading", {}, make("div.picture", {}, questionHead(question), view, footnote(question)), make("aside.side", {}, detail)));
+  at("#main").replaceChildren(
+    make(
+      "div.reading",
+      {},
+      make("div.picture", {}, questionHead(question), view, footnote(question)),
+      make("aside.side", {}, detail),
+    ),
+  );
   forest = { question, view };
   view.refresh();
   if (kept) [view.scrollTop, view.scrollLeft] = kept;
@@ -114,48 +147,65 @@ function showQuestion(questions) {
   if (focused) view.focus({ preventScroll: true });
 }
 
-const footnote = (question) => make("footer.foot", {}, legend(question.strongest, "advantage (left edge)"),
-  make("span.aside", {}, "figures on the lines: shared reward flowing back"));
+const footnote = (question) =>
+  make(
+    "footer.foot",
+    {},
+    legend(question.strongest, "advantage (left edge)"),
+    make("span.aside", {}, "figures on the lines: shared reward flowing back"),
+  );
 
 function bring(view, item) {
   const place = view.layout.items.find((one) => one.item === item);
   if (!place) return;
-  if (place.y + place.height > view.scrollTop + view.clientHeight || place.y < view.scrollTop) view.scrollTop = place.y - 120;
-  if (place.x + place.width > view.scrollLeft + view.clientWidth || place.x < view.scrollLeft) view.scrollLeft = place.x - 120;
+  if (place.y + place.height > view.scrollTop + view.clientHeight || place.y < view.scrollTop)
+    view.scrollTop = place.y - 120;
+  if (place.x + place.width > view.scrollLeft + view.clientWidth || place.x < view.scrollLeft)
+    view.scrollLeft = place.x - 120;
 }
 
-// --- the frame ---------------------------------------------------------------------------------------------------------
+// --- the frame -----------------------------------------------------------------------------------------------------
 
 function timeline() {
   const known = INDEX.moments.map((moment) => moment.reward).filter(isNumber);
-  const low = Math.min(0, ...known), high = Math.max(1e-9, ...known);
-  at("#timeline").replaceChildren(...["train", "val"].map((phase) => {
-    const moments = [...INDEX.moments.keys()].filter((i) => INDEX.moments[i].phase === phase);
-    return moments.length > 0 && make("div.strip", {}, make("span.aside", {}, phase), ...moments.map((i) => {
-      const { step, reward, failed } = INDEX.moments[i];
-      const height = isNumber(reward) ? 15 + 85 * (reward - low) / (high - low || 1) : 15;
-      const words = `${phase} step ${step}: mean reward ${figure(reward)}${failed ? `, ${failed} could not finish` : ""}`;
-      return make("button.bar", { title: words, "aria-label": words, "data-moment": i, tabindex: "-1",
-        onclick: () => go({ at: i, node: null, pair: null }) }, make("i", { style: { height: `${height}%` } }));
-    }));
-  }).filter(Boolean));
+  const low = Math.min(0, ...known);
+  const span = Math.max(1e-9, ...known) - low;
+  for (const phase of ["train", "val"]) {
+    const numbers = [...INDEX.moments.keys()].filter((i) => INDEX.moments[i].phase === phase);
+    const bars = numbers.map((i) => momentBar(i, low, span));
+    if (bars.length) at("#timeline").append(make("div.strip", {}, make("span.aside", {}, phase), bars));
+  }
   for (const select of [at("#moment"), at("#second")]) {
     select.replaceChildren(...INDEX.moments.map((_, i) => make("option", { value: i }, nameOf(i))));
   }
+}
+
+function momentBar(i, low, span) {
+  const { phase, step, reward, failed } = INDEX.moments[i];
+  const height = isNumber(reward) ? 15 + (85 * (reward - low)) / span : 15;
+  const lost = failed ? `, ${failed} could not finish` : "";
+  const words = `${phase} step ${step}: mean reward ${figure(reward)}${lost}`;
+  const open = () => go({ at: i, node: null, pair: null });
+  const looks = { title: words, "aria-label": words, "data-moment": i, tabindex: "-1", onclick: open };
+  return make("button.bar", looks, make("i", { style: { height: `${height}%` } }));
 }
 
 function theme(name) {
   root.dataset.theme = name;
   try {
     localStorage.setItem("verl_ext.viewer.theme", name);
-  } catch { /* a page opened from a file may have no storage */ }
+  } catch {
+    /* a page opened from a file may have no storage */
+  }
 }
 
 function startTheme() {
   let stored = null;
   try {
     stored = localStorage.getItem("verl_ext.viewer.theme");
-  } catch { /* as above */ }
+  } catch {
+    /* as above */
+  }
   root.dataset.theme = stored ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
 }
 
@@ -178,9 +228,17 @@ async function question(by) {
 }
 
 const KEYS = {
-  j: () => question(1), k: () => question(-1), "]": () => step(1), "[": () => step(-1),
-  o: () => go({ view: "overview" }), c: () => go({ view: "compare" }), q: () => go({ view: "question" }),
-  f: () => go({ bad: !state.bad }), t: otherTheme, "/": () => at("#find").focus(), "?": () => at("#help").showModal(),
+  j: () => question(1),
+  k: () => question(-1),
+  "]": () => step(1),
+  "[": () => step(-1),
+  o: () => go({ view: "overview" }),
+  c: () => go({ view: "compare" }),
+  q: () => go({ view: "question" }),
+  f: () => go({ bad: !state.bad }),
+  t: otherTheme,
+  "/": () => at("#find").focus(),
+  "?": () => at("#help").showModal(),
 };
 
 function keys(event) {
@@ -201,10 +259,15 @@ function start() {
   startTheme();
   if (!INDEX.moments.length) return show(make("p.note", {}, "The log holds no records."));
   timeline();
-  for (const tab of document.querySelectorAll("[data-tab]")) tab.addEventListener("click", () => go({ view: tab.dataset.tab }));
+  for (const tab of document.querySelectorAll("[data-tab]"))
+    tab.addEventListener("click", () => go({ view: tab.dataset.tab }));
   at("#moment").addEventListener("change", (event) => go({ at: Number(event.target.value), node: null, pair: null }));
   at("#second").addEventListener("change", (event) => go({ b: Number(event.target.value), pair: null }));
-  at("#find").addEventListener("keydown", (event) => event.key === "Enter" && go({ find: event.target.value, view: event.target.value ? "search" : "overview" }));
+  at("#find").addEventListener(
+    "keydown",
+    (event) =>
+      event.key === "Enter" && go({ find: event.target.value, view: event.target.value ? "search" : "overview" }),
+  );
   at("#filter").addEventListener("input", (event) => go({ filter: event.target.value }, true));
   at("#only-bad").addEventListener("change", (event) => go({ bad: event.target.checked }));
   at("#theme").addEventListener("click", otherTheme);

@@ -2,7 +2,7 @@
 
 const SVG = "http://www.w3.org/2000/svg";
 
-/** An element: `make("p.note", {title: …, onclick: …}, "text", child, …)`; null and false children are left out. */
+/** An element: `make("p.note", {title: …, onclick: …}, "text", child)`; null and false children are left out. */
 function make(selector, properties = {}, ...children) {
   const [tag, ...classes] = selector.split(".");
   const element = document.createElement(tag || "div");
@@ -71,16 +71,30 @@ function tint(value, most, strongest = 0.62) {
 
 /** The scale itself, with its ends in figures. */
 function legend(most, what) {
-  return make("div.legend", { title: "orange: less likely from now on; blue: more likely" },
-    make("span", {}, what), make("span.number", {}, figure(-most)), make("span.scale"),
-    make("span.number", {}, figure(most, true)));
+  return make(
+    "div.legend",
+    { title: "orange: less likely from now on; blue: more likely" },
+    make("span", {}, what),
+    make("span.number", {}, figure(-most)),
+    make("span.scale"),
+    make("span.number", {}, figure(most, true)),
+  );
 }
 
-const badge = (status) => make("span.badge", { title: `status: ${status}` }, "▲ ", String(status).replaceAll("_", " "));
+/** A status in words, e.g. "tool error". */
+const inWords = (status) => String(status).replaceAll("_", " ");
+
+const badge = (status) => make("span.badge", { title: `status: ${status}` }, "▲ ", inWords(status));
 
 /** The part of `text` around its first match, the match marked. */
 function excerpt(text, wanted, around = 70) {
   const at = text.toLowerCase().indexOf(wanted.toLowerCase());
-  const from = Math.max(0, at - around), end = at + wanted.length;
-  return [from > 0 ? "…" : "", text.slice(from, at), make("mark", {}, text.slice(at, end)), text.slice(end, end + 2 * around)];
+  const from = Math.max(0, at - around),
+    end = at + wanted.length;
+  return [
+    from > 0 ? "…" : "",
+    text.slice(from, at),
+    make("mark", {}, text.slice(at, end)),
+    text.slice(end, end + 2 * around),
+  ];
 }

@@ -1,7 +1,11 @@
 // The forest of a question's calls: a lane per trajectory, time from left to right, what trajectories share drawn once.
 
-const CARD = { narrow: 150, wide: 250, height: 52 }, PILL = { width: 78, height: 28 }, GAP = { x: 38, y: 10 };
-const LEFT = 34, RIGHT = 66, TOP = 16; // LEFT holds the lanes' numbers, RIGHT the ends of trajectories
+const CARD = { narrow: 150, wide: 250, height: 52 },
+  PILL = { width: 78, height: 28 },
+  GAP = { x: 38, y: 10 };
+const LEFT = 34,
+  RIGHT = 66,
+  TOP = 16; // LEFT holds the lanes' numbers, RIGHT the ends of trajectories
 
 /** Trajectories in an order in which those with the longest common beginning are neighbours. */
 function laneOrder(question) {
@@ -19,25 +23,34 @@ function laneOrder(question) {
     }
     for (const group of groups.values()) group.length === 1 ? order.push(group[0]) : walk(group, at + 1);
   };
-  walk(question.trajectories.map((_, number) => number), 0);
+  walk(
+    question.trajectories.map((_, number) => number),
+    0,
+  );
   return order;
 }
 
 /** Column of a tool call: half a step after the last call before it. */
 function toolDepth(question, tool) {
-  const before = listOf(tool.after).map((id) => question.byId.get(id)).filter(Boolean);
+  const before = listOf(tool.after)
+    .map((id) => question.byId.get(id))
+    .filter(Boolean);
   return Math.max(-1, ...before.map((call) => call.depth)) + 0.5;
 }
 
-/** Where everything stands: [{item, x, y, width, height}], links, lanes, and the size of it all, in `room` pixels if it fits. */
+/** Where everything stands: [{item, x, y, width, height}], links, lanes, and the size of it all.
+ *  Cards are as wide as `room` pixels allow, within bounds. */
 function layOut(question, room) {
-  const lanes = laneOrder(question), laneOf = new Map(lanes.map((number, lane) => [number, lane]));
+  const lanes = laneOrder(question),
+    laneOf = new Map(lanes.map((number, lane) => [number, lane]));
   const columns = new Set(question.calls.map((call) => call.depth)).size || 1;
   const gaps = new Set(question.tools.map((tool) => toolDepth(question, tool))).size;
   const free = (room - LEFT - RIGHT + GAP.x - gaps * (PILL.width + GAP.x)) / columns - GAP.x;
   const width = Math.floor(Math.max(CARD.narrow, Math.min(CARD.wide, free)));
-  const items = [...question.calls.map((item) => ({ item, depth: item.depth, width, height: CARD.height })),
-    ...question.tools.map((item) => ({ item, depth: toolDepth(question, item), ...PILL, tool: true }))];
+  const items = [
+    ...question.calls.map((item) => ({ item, depth: item.depth, width, height: CARD.height })),
+    ...question.tools.map((item) => ({ item, depth: toolDepth(question, item), ...PILL, tool: true })),
+  ];
   const cells = new Map();
   for (const place of items) {
     place.lane = Math.min(...listOf(place.item.trajectories).map((number) => laneOf.get(number) ?? 0), lanes.length);
@@ -74,12 +87,20 @@ function links(question, items) {
   const tools = items.filter((place) => place.tool);
   const found = [];
   for (const place of items) {
-    const sources = place.tool ? listOf(place.item.after).map((id) => question.byId.get(id)).filter(Boolean)
+    const sources = place.tool
+      ? listOf(place.item.after)
+          .map((id) => question.byId.get(id))
+          .filter(Boolean)
       : place.item.parentCalls;
     const mine = new Set(place.item.trajectories);
-    const between = place.tool ? [] : tools.filter((tool) =>
-      tool.depth < place.depth && listOf(tool.item.trajectories).some((number) => mine.has(number)) &&
-      (tool.item.after.length ? tool.item.after.some((id) => place.item.parents.includes(id)) : !sources.length));
+    const between = place.tool
+      ? []
+      : tools.filter(
+          (tool) =>
+            tool.depth < place.depth &&
+            listOf(tool.item.trajectories).some((number) => mine.has(number)) &&
+            (tool.item.after.length ? tool.item.after.some((id) => place.item.parents.includes(id)) : !sources.length),
+        );
     const covered = new Set(between.flatMap((tool) => tool.item.after));
     const direct = sources.filter((call) => !covered.has(call.id)).map((call) => placed.get(call.node));
     const back = place.tool ? null : place.item.rewards.shared;
@@ -90,16 +111,20 @@ function links(question, items) {
 
 function curve(x1, y1, x2, y2) {
   const bend = Math.min(40, Math.max(16, (x2 - x1) / 2));
-  return Math.abs(y1 - y2) < 1 ? `M${x1} ${y1}H${x2}`
+  return Math.abs(y1 - y2) < 1
+    ? `M${x1} ${y1}H${x2}`
     : `M${x1} ${y1}C${x1 + bend} ${y1} ${x2 - bend} ${y2} ${x2} ${y2}`;
 }
 
 /** The scrolling picture. `chosen` is the selected node, `choose(node)` selects one. */
 function forestView(question, chosen, choose) {
-  const lines = draw("svg", { class: "lines", "aria-hidden": "true" }), cards = make("div.cards");
+  const lines = draw("svg", { class: "lines", "aria-hidden": "true" }),
+    cards = make("div.cards");
   const sheet = make("div.sheet", {}, lines, cards);
   const outer = make("div.forest", { tabindex: "0", role: "group", "aria-label": "calls of this question" }, sheet);
-  let shown = "", room = 0, layout = null;
+  let shown = "",
+    room = 0,
+    layout = null;
   outer.refresh = () => {
     if (!layout || room !== outer.clientWidth) {
       room = outer.clientWidth;
@@ -108,7 +133,8 @@ function forestView(question, chosen, choose) {
       for (const side of ["width", "height"]) lines.setAttribute(side, layout[side]);
       shown = "";
     }
-    const low = Math.floor((outer.scrollTop - 400) / 200) * 200, high = low + (outer.clientHeight || 900) + 1000;
+    const low = Math.floor((outer.scrollTop - 400) / 200) * 200,
+      high = low + (outer.clientHeight || 900) + 1000;
     if (shown === `${low} ${high}`) return;
     shown = `${low} ${high}`;
     const seen = (place) => place.y < high && place.y + place.height > low;
@@ -126,7 +152,12 @@ function forestView(question, chosen, choose) {
 function card(place, question, chosen, choose) {
   const { item } = place;
   const style = { left: `${place.x}px`, top: `${place.y}px`, width: `${place.width}px`, height: `${place.height}px` };
-  const on = { onclick: () => choose(item.node), "data-node": item.node, style, "aria-pressed": String(item === chosen) };
+  const on = {
+    onclick: () => choose(item.node),
+    "data-node": item.node,
+    style,
+    "aria-pressed": String(item === chosen),
+  };
   const bad = item.bad ? ".bad" : "";
   if (place.tool) {
     return make(`button.pill${bad}`, { ...on, title: item.failure }, item.bad ? "▲ " : "", item.name);
@@ -134,29 +165,46 @@ function card(place, question, chosen, choose) {
   const { total, shared, specific } = item.rewards;
   style["border-left-color"] = item.level ? tint(item.level, question.strongest, 1) : "var(--line)";
   const sum = `reward ${figure(total)} = shared ${figure(shared)}, own ${figure(specific, true)}`;
-  return make(`button.card${bad}`, { ...on, title: item.bad ? `${item.status}: ${item.error}` : sum },
-    make("span.top", {}, make("b", {}, placeOf(item)), item.bad && make("span.flag", {}, "▲"),
-      make("span.number", {}, figure(total))),
-    make("span.low", {}, make("span.said", {}, item.output.slice(0, 160) || (item.error || "no text").slice(0, 160)),
+  return make(
+    `button.card${bad}`,
+    { ...on, title: item.bad ? `${item.status}: ${item.error}` : sum },
+    make(
+      "span.top",
+      {},
+      make("b", {}, placeOf(item)),
+      item.bad && make("span.flag", {}, "▲"),
+      make("span.number", {}, figure(total)),
+    ),
+    make(
+      "span.low",
+      {},
+      make("span.said", {}, item.output.slice(0, 160) || (item.error || "no text").slice(0, 160)),
       specific ? make("small.number", { title: "agent-specific reward" }, `own ${figure(specific, true)}`) : "",
-      isNumber(item.level) && make("small.number", { title: "advantage" }, `A ${figure(item.level, true)}`)));
+      isNumber(item.level) && make("small.number", { title: "advantage" }, `A ${figure(item.level, true)}`),
+    ),
+  );
 }
 
 function line({ from, to, back, calls }, chosen) {
-  const y1 = from.y + from.height / 2, y2 = to.y + to.height / 2;
+  const y1 = from.y + from.height / 2,
+    y2 = to.y + to.height / 2;
   const strong = chosen && (to.item === chosen || from.item === chosen || calls.includes(chosen)) ? " strong" : "";
   const parts = [draw("path", { class: `edge${strong}`, d: curve(from.x + from.width, y1, to.x, y2) })];
   if (isNumber(back)) {
     const title = draw("title", {}, "shared reward that flows back from this call");
-    parts.push(draw("text", { class: `flow${strong}`, x: to.x - 5, y: y2 - 5, "text-anchor": "end" }, figure(back), title));
+    parts.push(
+      draw("text", { class: `flow${strong}`, x: to.x - 5, y: y2 - 5, "text-anchor": "end" }, figure(back), title),
+    );
   }
   return parts;
 }
 
 /** The number of a lane, and how its trajectory ended. */
 function ending(question, layout, number, lane, cards, lines) {
-  const trajectory = question.trajectories[number], y = layout.tops[lane] + CARD.height / 2;
-  const ok = trajectory.status === "ok", sinks = new Set(trajectory.sinks);
+  const trajectory = question.trajectories[number],
+    y = layout.tops[lane] + CARD.height / 2;
+  const ok = trajectory.status === "ok",
+    sinks = new Set(trajectory.sinks);
   const fork = listOf(trajectory.stream).join(" > ");
   cards.append(make("span.lane", { style: { top: `${y}px` }, title: `trajectory ${number}: ${fork}` }, number));
   const last = layout.items.filter((place) => !place.tool && place.item.trajectories.includes(number));
@@ -164,7 +212,7 @@ function ending(question, layout, number, lane, cards, lines) {
     const path = curve(place.x + place.width, place.y + place.height / 2, layout.right - GAP.x + 16, y);
     lines.append(draw("path", { class: ok ? "edge" : "edge lost", d: path }));
   }
-  const words = ok ? figure(trajectory.reward) : `▲ ${trajectory.status.replaceAll("_", " ")}`;
+  const words = ok ? figure(trajectory.reward) : `▲ ${inWords(trajectory.status)}`;
   const title = ok ? `reward of trajectory ${number}` : `trajectory ${number} could not finish: ${trajectory.error}`;
   const left = `${layout.right - GAP.x + 16}px`;
   cards.append(make(ok ? "span.end" : "span.end.bad", { style: { left, top: `${y}px` }, title }, words));
@@ -174,10 +222,13 @@ function ending(question, layout, number, lane, cards, lines) {
 function neighbour(layout, item, key) {
   const here = layout.items.find((place) => place.item === item);
   if (!here) return layout.items[0]?.item ?? null;
-  const sideways = key === "ArrowLeft" || key === "ArrowRight", sign = key === "ArrowLeft" || key === "ArrowUp" ? -1 : 1;
-  let best = null, least = Infinity;
+  const sideways = key === "ArrowLeft" || key === "ArrowRight",
+    sign = key === "ArrowLeft" || key === "ArrowUp" ? -1 : 1;
+  let best = null,
+    least = Infinity;
   for (const place of layout.items) {
-    const dx = place.x - here.x, dy = place.y + place.height / 2 - here.y - here.height / 2;
+    const dx = place.x - here.x,
+      dy = place.y + place.height / 2 - here.y - here.height / 2;
     if ((sideways ? dx : dy) * sign <= 1) continue;
     const distance = sideways ? Math.abs(dx) + 3 * Math.abs(dy) : Math.abs(dy) + 8 * Math.abs(dx);
     if (distance < least) [best, least] = [place.item, distance];

@@ -10,7 +10,8 @@ const listOf = (value) => (Array.isArray(value) ? value : []);
 /** A number for reading: two decimals or none, a real minus sign, an en dash for what is not there. */
 function figure(value, signed = false, digits = 2) {
   if (!isNumber(value)) return "–";
-  const text = Number.isInteger(value) || Math.abs(value) >= 1000 ? Math.round(value).toLocaleString("en") : value.toFixed(digits);
+  const text =
+    Number.isInteger(value) || Math.abs(value) >= 1000 ? Math.round(value).toLocaleString("en") : value.toFixed(digits);
   return (signed && value > 0 ? "+" : "") + text.replace("-", "−");
 }
 
@@ -46,7 +47,9 @@ function prepare(question) {
   question.tools.forEach((tool, number) => Object.assign(tool, { node: `t${number}`, bad: tool.failure != null }));
   question.byId = new Map(question.calls.map((call) => [call.id, call]));
   for (const call of question.calls) {
-    call.parentCalls = listOf(call.parents).map((id) => question.byId.get(id)).filter(Boolean);
+    call.parentCalls = listOf(call.parents)
+      .map((id) => question.byId.get(id))
+      .filter(Boolean);
     for (const parent of call.parentCalls) parent.children.push(call);
   }
   question.nodes = new Map([...question.calls, ...question.tools].map((item) => [item.node, item]));
@@ -69,7 +72,8 @@ function strongestAdvantage(call) {
 }
 
 /** What a call is called within its question: scope, agent, turn. */
-const placeOf = (call) => [...listOf(call.scope), call.turn ? `${call.agent} ${call.turn + 1}` : call.agent].join(" / ");
+const placeOf = (call) =>
+  [...listOf(call.scope), call.turn ? `${call.agent} ${call.turn + 1}` : call.agent].join(" / ");
 
 /** Per agent, in order of first appearance: its calls and what the tables show of them. */
 function byAgent(questions) {
@@ -86,7 +90,9 @@ function byAgent(questions) {
     const statuses = new Map();
     for (const call of calls) statuses.set(call.status, (statuses.get(call.status) || 0) + 1);
     return {
-      name, pairs, statuses,
+      name,
+      pairs,
+      statuses,
       calls: calls.length,
       rewards: term("total"),
       reward: mean(term("total")),
@@ -111,7 +117,9 @@ function distinct(calls) {
   const found = new Map();
   for (const call of calls) found.set(call.output, [...(found.get(call.output) || []), call]);
   const rows = [...found].map(([text, same]) => ({
-    text, calls: same, reward: mean(same.map((call) => call.rewards.total).filter(isNumber)),
+    text,
+    calls: same,
+    reward: mean(same.map((call) => call.rewards.total).filter(isNumber)),
   }));
   return rows.sort((a, b) => b.calls.length - a.calls.length);
 }
