@@ -21,6 +21,7 @@ MAY_IMPORT = {
     "observe": {"mas", "sampling"},
     "engine": set(),
     "trainer": {"mas", "sampling", "algorithms", "observe", "engine", "tools", "rewards"},
+    "evaluate": {"mas", "sampling", "observe", "engine", "tools", "trainer"},
 }
 WITHOUT_TORCH_AND_VERL = ("mas", "sampling", "tools", "rewards", "observe")
 

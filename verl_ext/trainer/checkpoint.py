@@ -27,8 +27,8 @@ def mark_complete(folder: str | Path, step: int) -> None:
     if not place.is_dir():  # stored elsewhere (asynchronous or remote saving): verl's business
         return
     record = Path(folder) / SETTINGS_FILE
-    _write_atomically(place / MARKER, record.read_text() if record.exists() else "{}")
-    _write_atomically(Path(folder) / TRACKER, str(step))
+    write_atomically(place / MARKER, record.read_text() if record.exists() else "{}")
+    write_atomically(Path(folder) / TRACKER, str(step))
 
 
 def repair_tracker(folder: str | Path) -> None:
@@ -42,7 +42,7 @@ def repair_tracker(folder: str | Path) -> None:
     steps = complete_steps(folder)
     logger.warning("%s holds %r; complete checkpoints: %s", tracker, text, steps or "none")
     if steps:
-        _write_atomically(tracker, str(steps[-1]))
+        write_atomically(tracker, str(steps[-1]))
     else:
         tracker.unlink()
 
@@ -94,18 +94,18 @@ def check_same_run(config: DictConfig) -> None:
     if config.trainer.get("val_only", False):
         return
     folder = Path(config.trainer.default_local_dir)
-    now = {name: _plain(OmegaConf.select(config, name)) for name in SETTINGS}
+    now = {name: plain(OmegaConf.select(config, name)) for name in SETTINGS}
     before = _settings_of_last(folder) if config.trainer.resume_mode == "auto" else {}
     changed = [name for name in SETTINGS if name in before and before[name] != now[name]]
     if changed:
-        pairs = "\n".join(line for name in changed for line in _differences(name, before[name], now[name]))
+        pairs = "\n".join(line for name in changed for line in differences(name, before[name], now[name]))
         raise ValueError(
             f"{folder} holds a run with other settings, which would be continued:\n{pairs}\n"
             "Remedy: another folder (trainer.default_local_dir=…), or remove this one; to go on with other settings on "
             "purpose: trainer.resume_mode=resume_path and trainer.resume_from_path=…/global_step_…"
         )
     folder.mkdir(parents=True, exist_ok=True)
-    _write_atomically(folder / SETTINGS_FILE, json.dumps(now, indent=1))
+    write_atomically(folder / SETTINGS_FILE, json.dumps(now, indent=1))
 
 
 def _settings_of_last(folder: Path) -> dict[str, Any]:
@@ -119,21 +119,22 @@ def _settings_of_last(folder: Path) -> dict[str, Any]:
     return settings if isinstance(settings, dict) else {}
 
 
-def _differences(name: str, before: Any, now: Any) -> list[str]:
+def differences(name: str, before: Any, now: Any) -> list[str]:
     """A line per leaf that differs."""
     if isinstance(before, dict) and isinstance(now, dict):
         keys = dict.fromkeys([*before, *now])
-        return [line for key in keys for line in _differences(f"{name}.{key}", before.get(key), now.get(key))]
+        return [line for key in keys for line in differences(f"{name}.{key}", before.get(key), now.get(key))]
     return [] if before == now else [f"  {name}: {before} there, {now} here"]
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """As JSON reads it back."""
     value = OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
     return json.loads(json.dumps(value, default=str))
 
 
-def _write_atomically(path: Path, text: str) -> None:
+def write_atomically(path: Path, text: str) -> None:
+    """Write a file so that a kill leaves the old one or the new one."""
     temporary = path.with_suffix(".tmp")
     with open(temporary, "w") as file:
         file.write(text)

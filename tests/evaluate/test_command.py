@@ -1,0 +1,305 @@
+"""The command against a real server: results, failures, resuming, a kill, bounds."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.evaluate.conftest import HERE, write_questions
+from tests.evaluate.serving import ChatServer, answer, question_of
+
+ROOT = Path(__file__).parents[2]
+
+
+def parrot(body, number):
+    """Answers with the last word of the question, which is the gold answer."""
+    return answer(question_of(body).split()[-1])
+
+
+def questions(folder, n=6, **options):
+    return write_questions(folder / "questions.parquet", [f"word{i}" for i in range(n)], **options)
+
+
+def lasting(results):
+    """Results without what depends on the clock or the command."""
+    for source in results["data"].values():
+        source["per_trajectory"].pop("seconds")
+        for agent in source["agents"].values():
+            agent.pop("seconds")
+    return {name: results[name] for name in ("data", "average", "samples")}
+
+
+def test_right_and_wrong_answers_per_data_set(command, tmp_path, capsys):
+    other = write_questions(tmp_path / "other.parquet", ["x", "y"], source="other|set")
+
+    def half(body, number):
+        right = question_of(body).split()[-1]
+        return answer("no idea" if right in ("word0", "x") else right)
+
+    with ChatServer(half) as server:
+        assert command(server=server, files=[questions(tmp_path, 4), other]) == 0
+    made, second = command.results["data"].values()
+    # 3 of 4 right: standard deviation 0.5, over √4.
+    assert made["metrics"]["em"] == {"mean": 0.75, "standard_error": 0.25, "questions": 4}
+    assert second["metrics"]["f1"] == {"mean": 0.5, "standard_error": 0.5, "questions": 2}
+    # √(0.25² + 0.5²) / 2
+    assert command.results["average"]["f1"] == {"mean": 0.625, "standard_error": pytest.approx(0.2795085)}
+    assert made["per_trajectory"] | {"seconds": 0} == {
+        "calls": 1,
+        "prompt_tokens": 7,
+        "generated_tokens": 2,
+        "tool_calls": 0,
+        "seconds": 0,
+    }
+    said = capsys.readouterr().out
+    assert "| made       | 4/4      | 0.750 ± 0.250 |" in said and "other\\|set" in said
+    assert (command.output / "report.md").read_text().strip() in said
+
+
+def test_failures_are_counted_and_are_no_wrong_answers(command, tmp_path, capsys):
+    def some(body, number):
+        word = question_of(body).split()[-1]
+        return {"word0": (400, {"error": "bad"}), "word1": {"choices": []}}.get(word) or parrot(body, number)
+
+    with ChatServer(some) as server:
+        assert command("evaluate.retries=0", server=server, files=[questions(tmp_path, 4)]) == 0
+    made = command.results["data"]["made"]
+    assert (made["answered"], made["questions"], made["failed"]) == (2, 4, {"engine_error": 2})
+    assert made["metrics"]["em"]["mean"] == 1.0 and made["agents"]["solver"]["statuses"] == {"engine_error": 2, "ok": 2}
+    said = capsys.readouterr().out
+    assert "| made | 2/4 " in said and "if they counted as 0: EM 0.500, F1 0.500, Acc 0.500" in said
+
+    # The same command asks those that failed again, and only those.
+    with ChatServer(parrot) as server:
+        assert command("evaluate.retries=0", server=server, files=[questions(tmp_path, 4)]) == 0
+        assert sorted(question_of(body) for body in server.requests) == ["question 0 word0", "question 1 word1"]
+    assert command.results["data"]["made"]["answered"] == 4 and len(command.records) == 6
+
+
+def test_a_server_that_is_gone_ends_the_evaluation_soon(command, tmp_path, capsys):
+    with ChatServer(lambda body, number: (400, {"error": "gone"})) as server:
+        assert command("evaluate.concurrency=4", server=server, files=[questions(tmp_path, 100)]) == 1
+        assert 32 <= len(server.requests) <= 40
+    assert "the last 32 trajectories all failed, the last by: engine_error: agent 'solver'" in capsys.readouterr().err
+    made = command.results["data"]["made"]
+    assert made["answered"] == 0 and made["metrics"] == {} and made["missing"] >= 60
+
+
+def test_nothing_is_asked_twice_and_more_may_be_asked(command, tmp_path):
+    with ChatServer(parrot) as server:
+        command("evaluate.max_questions=2", server=server, files=[questions(tmp_path)])
+        before = lasting(command.results)
+        command("evaluate.max_questions=2", server=server)
+        assert lasting(command.results) == before and len(server.requests) == 2
+        command("evaluate.max_questions=4", server=server)
+        assert len(server.requests) == 4 and command.results["data"]["made"]["questions"] == 4
+    with ChatServer(parrot) as elsewhere:  # where the endpoint is does not matter, what it serves does
+        command("evaluate.max_questions=5", server=elsewhere)
+        assert len(elsewhere.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("evaluate.temperature=0.5", "temperature: 0.0 there, 0.5 here"),
+        ("data.max_response_length=77", "max_response_length: 512 there, 77 here"),
+        ("mas.seed=8", "seed: 1 there, 8 here"),
+        ("evaluate.model=other", "model: None there, other here"),
+        (
+            "mas.workflow._target_=tests.evaluate.systems.Broken",
+            "workflow._target_: tests.evaluate.systems.Solver there",
+        ),
+    ],
+)
+def test_other_settings_are_refused(command, tmp_path, capsys, override, words):
+    with ChatServer(parrot) as server:
+        command(server=server, files=[questions(tmp_path)])
+        assert command(override, server=server) == 2
+        assert len(server.requests) == 6
+    said = capsys.readouterr().err
+    assert words in said and "Remedy: another folder (evaluate.output=" in said
+
+
+def test_another_question_of_the_same_number_is_refused(command, tmp_path, capsys):
+    with ChatServer(parrot) as server:
+        command(server=server, files=[questions(tmp_path)])
+        write_questions(tmp_path / "questions.parquet", ["else"])
+        assert command(server=server) == 2
+    assert "an answer to another question with index 0 of data source 'made'" in capsys.readouterr().err
+
+
+def test_samples_give_means_over_them_and_the_best_of_k(command, tmp_path):
+    seen = set()
+
+    def sometimes(body, number):
+        """Right once per question, whichever sample comes first."""
+        first = question_of(body) not in seen
+        seen.add(question_of(body))
+        return parrot(body, number) if first else answer("wrong")
+
+    more = ["evaluate.samples=4", "evaluate.temperature=1.0"]
+    with ChatServer(sometimes) as server:
+        assert command(*more, server=server, files=[questions(tmp_path, 3)]) == 0
+        assert len({body["seed"] for body in server.requests}) == 12
+        seeds = {(question_of(body), body["seed"]) for body in server.requests}
+    em = command.results["data"]["made"]["metrics"]["em"]
+    assert em["mean"] == 0.25 and em["standard_error"] == 0.0
+    assert em["best"] == {"1": 0.25, "2": 0.5, "4": 1.0}  # C(3,1)/C(4,2) = 1/2
+    with ChatServer(sometimes) as server:  # the same noise elsewhere
+        assert command(*more, f"evaluate.output={tmp_path}/again", server=server) == 0
+        assert {(question_of(body), body["seed"]) for body in server.requests} == seeds
+
+
+def test_a_system_of_agents_its_documents_and_its_bounds(command, tmp_path):
+    def reply(body, number):
+        time_and_words = {"left": answer("x", "length"), "right": answer("two words")}
+        return time_and_words.get(question_of(body).split()[0]) or parrot(body, number)
+
+    with ChatServer(reply) as server:
+        assert command("evaluate.concurrency=3", recipe="team", server=server, files=[questions(tmp_path, 9)]) == 0
+        assert len(server.requests) == 27 and server.peak <= 3
+    made = command.results["data"]["made"]
+    statuses = {name: agent["statuses"] for name, agent in made["agents"].items()}
+    assert statuses == {"judge": {"ok": 9}, "left": {"truncated": 9}, "right": {"unparsable": 9}}
+    # Gold titles are Alpha and Gamma; Alpha was found, and chosen.
+    assert {name: value["mean"] for name, value in made["recall"].items()} == {
+        "recall@5": 0.5,
+        "recall@10": 0.5,
+        "recall_chosen": 0.5,
+    }
+    record = command.records[0]
+    assert record["tools"][0]["result"][1]["title"] == "Béta" and record["notes"]["chosen"][0]["pid"] == "1"
+    assert [call["id"] for call in record["calls"]] == ["l/left.0", "r/right.0", "judge.0"]
+    assert record["calls"][2]["parents"] == ["l/left.0", "r/right.0"]
+
+
+def test_trajectories_at_a_time(command, tmp_path):
+    with ChatServer(lambda body, number: 0.05) as server:
+        command("evaluate.concurrency=5", server=server, files=[questions(tmp_path, 20)])
+    assert server.peak == 5
+
+
+def test_hostile_outputs_stay_data(command, tmp_path):
+    texts = [
+        "</script><script>alert(1)</script>",
+        "\ud800 lone",
+        "a\u2028b\nc\r\x00",
+        "x" * 200_000,
+        "{'a': 1}",
+        "| --- |",
+    ]
+
+    def hostile(body, number):
+        return answer(texts[int(question_of(body).split()[1])])
+
+    with ChatServer(hostile) as server:
+        assert command(server=server, files=[questions(tmp_path)]) == 0
+        assert command(server=server) == 0 and len(server.requests) == 6
+    assert {record["result"] for record in command.records} == {text.strip() for text in texts}
+    assert command.results["data"]["made"]["answered"] == 6
+
+
+def test_a_broken_reward_stops_the_evaluation(command, tmp_path, capsys):
+    with ChatServer(parrot) as server:
+        broken = "mas.workflow._target_=tests.evaluate.systems.Broken"
+        assert command(broken, server=server, files=[questions(tmp_path)]) == 1
+    assert "Broken.reward raised KeyError('no such field')" in capsys.readouterr().err
+
+
+def test_a_line_cut_short_or_damaged_is_asked_again(command, tmp_path):
+    with ChatServer(parrot) as server:
+        command(server=server, files=[questions(tmp_path)])
+        path = command.output / "trajectories.jsonl"
+        lines = path.read_bytes().splitlines(keepends=True)
+        path.write_bytes(b"".join([lines[0], b"{garbage}\n", *lines[2:5], lines[5][:40]]))
+        assert command(server=server) == 0
+        assert len(server.requests) == 8
+    assert command.results["data"]["made"]["answered"] == 6
+
+
+def start(folder, url, *overrides):
+    """The command as a process of its own."""
+    program = [sys.executable, "-m", "verl_ext.evaluate", "--config-dir", str(HERE), "+recipe=closed"]
+    program += ["data.val_files=questions.parquet", "evaluate.output=out", f"evaluate.endpoint={url}"]
+    settings = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen([*program, *overrides], cwd=folder, env=settings, stderr=subprocess.PIPE, text=True)
+
+
+def test_killed_in_the_middle_and_gone_on_with(command, tmp_path):
+    def slow(body, number):
+        time.sleep(0.02)
+        return parrot(body, number)
+
+    questions(tmp_path, 60)
+    file = tmp_path / "out" / "trajectories.jsonl"
+    with ChatServer(slow) as server:
+        process = start(tmp_path, server.url, "evaluate.concurrency=4")
+        deadline = time.monotonic() + 120
+        while not file.exists() or file.read_bytes().count(b"\n") < 20:
+            assert process.poll() is None and time.monotonic() < deadline, process.stderr.read()
+            time.sleep(0.01)
+        locked = start(tmp_path, server.url)  # nobody else may write there meanwhile
+        os.kill(process.pid, signal.SIGSTOP)
+        _, said = locked.communicate(timeout=120)
+        assert locked.returncode == 2 and "another process evaluates into" in said
+        os.kill(process.pid, signal.SIGKILL)
+        process.communicate()
+        done = file.read_bytes().count(b"\n")
+        asked = len(server.requests)
+        assert 20 <= done < 60
+        assert command("evaluate.concurrency=4", server=server) == 0
+        # Only what had no answer on the disk: nothing else of those that were under way.
+        assert len(server.requests) - asked == 60 - done
+        resumed = lasting(command.results)
+        command.output = tmp_path / "uninterrupted"
+        assert command("evaluate.concurrency=4", server=server) == 0
+    assert lasting(command.results) == resumed and resumed["data"]["made"]["answered"] == 60
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("+evaluate.cuncurrency=3", "unknown key evaluate.cuncurrency; did you mean 'concurrency'"),
+        ("evaluate.cuncurrency=3", "Could not override 'evaluate.cuncurrency'"),
+        ("evaluate.concurrency=0", "evaluate.concurrency=0 must be at least 1"),
+        ("evaluate.concurrency=many", "evaluate.concurrency must be of type int, but is 'many'"),
+        ("evaluate.samples=4", "would be 4 times the same answer. Remedy: evaluate.temperature=1.0"),
+        ("evaluate.top_p=1.5", "evaluate.top_p=1.5 must be above 0 and at most 1"),
+        ("evaluate.endpoint=localhost:8000", "must be a base URL, e.g. http://127.0.0.1:8100/v1"),
+        ("evaluate.max_questions=0", "must be at least 1, or null for all"),
+        ("data.val_files=nothing.parquet", "the data file nothing.parquet does not exist"),
+        ("data.val_files=data.jsonl", "an evaluation reads local .parquet files"),
+        ("data.val_max_samples=5", "Remedy: evaluate.max_questions"),
+        ("mas.deterministic=true", "mas.deterministic=true needs evaluate.concurrency=1"),
+        ("evaluate.model=./nowhere", "evaluate.model=./nowhere does not exist"),
+        ("evaluate.device=cuda", "no GPU that torch can use"),
+        ("mas.workflow._target_=tests.evaluate.systems.Library", "is not a verl_ext.mas.Workflow"),
+        ("+mas.agents.solvr.max_tokens=3", "unknown agent; this workflow has solver"),
+    ],
+)
+def test_bad_values_are_refused_before_anything_is_loaded(command, tmp_path, capsys, override, words):
+    questions(tmp_path)
+    if override.startswith("evaluate.device"):
+        import torch
+
+        if torch.cuda.is_available():
+            pytest.skip("this machine has a GPU")
+    assert command(override) == 2
+    assert words in capsys.readouterr().err and not command.output.exists()
+
+
+def test_a_misspelt_section_in_a_recipe_is_named(command, tmp_path, capsys):
+    (tmp_path / "recipe").mkdir()
+    (tmp_path / "recipe" / "typo.yaml").write_text(
+        "# @package _global_\ndefaults: [/base/multi_agent@_global_, _self_]\ndata: {val_fils: x}\n"
+    )
+    from verl_ext.evaluate.__main__ import main
+
+    assert main(["--config-dir", str(tmp_path), "+recipe=typo"]) == 2
+    assert "unknown key data.val_fils: did you mean data.val_files" in capsys.readouterr().err

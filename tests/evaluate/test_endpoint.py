@@ -1,0 +1,223 @@
+"""The endpoint against a real server that misbehaves."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from tests.evaluate.serving import ChatServer, answer
+from verl_ext.evaluate.endpoint import EndpointFailed, EndpointLLM
+from verl_ext.mas.types import PromptTooLong
+
+GREEDY = {"temperature": 0.0, "top_p": 1.0, "top_k": -1, "max_tokens": 9, "seed": 2**62 + 5}
+SAMPLED = {**GREEDY, "temperature": 0.7, "top_p": 0.9, "top_k": 20}
+CHAT = [{"role": "user", "content": "Where is the Louvre?"}]
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    """Waits between attempts are real, but short."""
+    monkeypatch.setattr("verl_ext.evaluate.endpoint.MAX_WAIT", 0.3)
+
+
+def ask(server, sampling=GREEDY, times=1, **options):
+    """Completions of `times` calls at once; exceptions in their places."""
+
+    async def scenario():
+        llm = EndpointLLM(server.url, **{"retries": 3, "timeout": 5.0, **options})
+        try:
+            await llm.connect()
+            return llm, await asyncio.gather(
+                *[llm.complete(CHAT, [], sampling, ("q",)) for _ in range(times)], return_exceptions=True
+            )
+        finally:
+            await llm.close()
+
+    return asyncio.run(scenario())
+
+
+def test_a_greedy_request_and_its_answer():
+    with ChatServer() as server:
+        llm, (done,) = ask(server)
+    assert server.requests == [{"model": "tiny", "messages": CHAT, "temperature": 0.0, "max_tokens": 9}]
+    assert (done.text, done.prompt_tokens, done.generated_tokens) == ("Paris", 7, 2)
+    assert done.generation.token_ids == [] and done.generation.stop_reason == "completed"
+    assert llm.model == "tiny" and "Authorization" not in server.headers[0]
+
+
+def test_a_sampled_request_carries_its_seed_in_31_bits_and_the_template(monkeypatch):
+    monkeypatch.setenv("MY_KEY", "secret")
+    with ChatServer() as server:
+        ask(server, SAMPLED, api_key_env="MY_KEY", template={"enable_thinking": False})
+        ask(server, SAMPLED, seeded=False)
+    first, second = server.requests
+    assert (first["top_p"], first["top_k"], first["seed"]) == (0.9, 20, 5)
+    assert first["chat_template_kwargs"] == {"enable_thinking": False}
+    assert "seed" not in second and "chat_template_kwargs" not in second
+    assert server.headers[0]["Authorization"] == "Bearer secret" and "Authorization" not in server.headers[1]
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        (429, {"error": "slow down"}),
+        (500, b"oops"),
+        (503, b""),
+        (200, b"<html>gateway</html>"),
+        (200, b'{"choices": [{"mess'),
+        (200, b"[" * 100_000),
+        (200, b"null"),
+        {"choices": []},
+        {"choices": None},
+        {"choices": [{"message": None}]},
+        {"choices": [{"message": {"content": 7}}]},
+        {"choices": [{"message": {"content": ["x"]}}]},
+        {"choices": [{"message": {"content": "x"}}], "usage": {"prompt_tokens": "many"}},
+    ],
+)
+def test_what_may_pass_is_tried_again_and_a_bounded_number_of_times(bad):
+    with ChatServer(lambda body, number: bad if number < 2 else answer()) as server:
+        _, (done,) = ask(server)
+        assert done.text == "Paris" and len(server.requests) == 3
+    with ChatServer(lambda body, number: bad) as server:
+        _, (done,) = ask(server, retries=1)
+        assert isinstance(done, EndpointFailed) and "2 attempts" in str(done) and len(server.requests) == 2
+
+
+def test_a_server_that_hangs_is_given_up_in_time():
+    with ChatServer(lambda body, number: 30.0) as server:
+        start = time.monotonic()
+        _, (done,) = ask(server, timeout=0.3, retries=1)
+    assert isinstance(done, EndpointFailed) and "no answer within 0.3 s" in str(done)
+    assert time.monotonic() - start < 5
+
+
+def test_the_servers_wish_to_wait_is_respected(monkeypatch):
+    monkeypatch.setattr("verl_ext.evaluate.endpoint.MAX_WAIT", 30.0)
+    monkeypatch.setattr("verl_ext.evaluate.endpoint.wait_random_exponential", lambda **_: lambda state: 0.0)
+    busy = (429, {"error": "busy"}, {"Retry-After": "1"})
+    with ChatServer(lambda body, number: answer() if number else busy) as server:
+        start = time.monotonic()
+        _, (done,) = ask(server)
+    assert done.text == "Paris" and time.monotonic() - start >= 1.0
+
+
+def test_a_connection_that_breaks_is_tried_again_and_then_told():
+    with ChatServer() as server:
+        url = server.url
+
+        async def scenario():
+            llm = EndpointLLM(url, retries=1)
+            await llm.connect()
+            return llm
+
+        async def after():
+            llm = await scenario()
+            server.__exit__()
+            try:
+                with pytest.raises(EndpointFailed, match="2 attempts"):
+                    await llm.complete(CHAT, [], GREEDY, ("q",))
+            finally:
+                await llm.close()
+
+        asyncio.run(after())
+        server.__enter__()  # for the block's own end
+
+
+@pytest.mark.parametrize("status", [400, 401, 404, 422])
+def test_a_refused_request_is_not_tried_again(status):
+    with ChatServer(lambda body, number: (status, {"error": {"message": "no \x1b[31m such thing"}})) as server:
+        _, (done,) = ask(server, SAMPLED)
+    assert isinstance(done, EndpointFailed) and len(server.requests) == 1
+    assert f"status {status}" in str(done) and "such thing" in str(done) and "\x1b" not in str(done)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "This model's maximum context length is 4096 tokens. However, you requested 5000 tokens",
+        "context_length_exceeded",
+        "the request exceeds the available context size",
+    ],
+)
+def test_a_prompt_too_long_for_the_server_has_a_name_of_its_own(message):
+    with ChatServer(lambda body, number: (400, {"error": {"message": message}})) as server:
+        _, (done,) = ask(server)
+    assert isinstance(done, PromptTooLong) and len(server.requests) == 1
+
+
+def test_parameters_that_the_server_does_not_know_are_left_out_and_told(capsys):
+    def picky(body, number):
+        for name in ("seed", "top_k"):
+            if name in body:
+                return 400, {"error": {"message": f"Unrecognized request argument supplied: {name}"}}
+        if "max_tokens" in body:
+            return 400, {"error": {"message": "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens'."}}
+        return answer()
+
+    with ChatServer(picky) as server:
+        llm, done = ask(server, SAMPLED, times=4)
+        assert [one.text for one in done] == ["Paris"] * 4
+        assert llm.ignored == ["seed", "top_k"]
+        assert server.requests[-1]["max_completion_tokens"] == 9
+    said = capsys.readouterr().out
+    assert said.count("does not take seed") == 1 and said.count("does not take top_k") == 1
+
+
+@pytest.mark.parametrize(
+    ("message", "text", "reasoning"),
+    [
+        ({"content": "Paris", "reasoning_content": "The Louvre is"}, "Paris", "The Louvre is"),
+        ({"content": None, "reasoning": "Hm"}, "", "Hm"),
+        (
+            {"content": [{"type": "text", "text": "Pa"}, {"type": "image"}, {"type": "text", "text": "ris"}]},
+            "Paris",
+            "",
+        ),
+        ({"content": "\ud800\u2028\x00 </script>"}, "\ud800\u2028\x00 </script>", ""),
+    ],
+)
+def test_texts_and_reasoning(message, text, reasoning):
+    body = {"choices": [{"message": message, "finish_reason": "length"}]}
+    with ChatServer(lambda _, number: body) as server:
+        _, (done,) = ask(server)
+    assert (done.text, done.reasoning, done.generation.stop_reason) == (text, reasoning, "length")
+    assert (done.prompt_tokens, done.generated_tokens) == (0, 0)  # a server without usage
+
+
+def test_no_more_requests_at_a_time_than_allowed():
+    with ChatServer(lambda body, number: 0.1) as server:
+        ask(server, times=12, concurrency=3)
+    assert server.peak == 3 and len(server.requests) == 12
+
+
+@pytest.mark.parametrize(
+    ("models", "model", "words"),
+    [
+        (("a", "b"), None, "are a, b. Remedy: name one"),
+        (None, None, "gave status 404; does the URL end in /v1?"),
+        (401, "a", "an API key is needed .status 401.. Remedy: set OPENAI_API_KEY"),
+    ],
+)
+def test_which_model_must_be_clear_before_the_start(models, model, words, monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with ChatServer(models=models) as server, pytest.raises(ValueError, match=words):
+        ask(server, model=model)
+
+
+def test_a_server_that_lists_other_models_may_still_have_this_one(capsys):
+    with ChatServer(models=("a",)) as server:
+        _, (done,) = ask(server, model="b")
+        assert done.text == "Paris" and server.requests[0]["model"] == "b"
+    assert "does not list the model b (it lists a)" in capsys.readouterr().out
+    with ChatServer(models=None) as server:
+        assert ask(server, model="b")[1][0].text == "Paris"
+
+
+def test_nobody_there():
+    with ChatServer() as server:
+        pass
+    with pytest.raises(ValueError, match="(?s)no server answers at evaluate.endpoint=.*vllm serve"):
+        ask(server)

@@ -1,0 +1,134 @@
+"""Evaluates a checkpoint or an endpoint, as a multi-agent system or a single LLM, on question files.
+
+    python -m verl_ext.evaluate +recipe=mhgpo_tiny
+    python -m verl_ext.evaluate +recipe=mhgpo_tiny evaluate.model=runs/mhgpo_tiny/global_step_40
+    python -m verl_ext.evaluate +recipe=mhgpo evaluate.endpoint=http://127.0.0.1:8100/v1 \\
+        data.val_files=[data/hotpotqa/test.parquet,data/musique/test.parquet] evaluate.concurrency=64
+
+Arguments are Hydra overrides, as in training; the section `evaluate` is documented in docs/evaluate.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import logging
+import os
+import shlex
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line. Returns the exit status: 0 done, 1 stopped on the way, 2 cannot start, 130 interrupted."""
+    parser = argparse.ArgumentParser(
+        "python -m verl_ext.evaluate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("overrides", nargs="*", help="Hydra overrides: +recipe=NAME key=value …")
+    parser.add_argument("--config-dir", help="folder with recipes of your own")
+    parser.add_argument("--cfg", choices=["job"], help="print the composed configuration and stop")
+    arguments = parser.parse_args(argv)
+    from verl_ext.evaluate.config import compose
+
+    try:
+        config = compose(arguments.overrides, arguments.config_dir)
+        if arguments.cfg:
+            print(OmegaConf.to_yaml(config))
+            return 0
+        return evaluate(config, list(sys.argv[1:] if argv is None else argv))
+    except (ValueError, FileNotFoundError, ModuleNotFoundError, HydraException, OmegaConfBaseException) as error:
+        print(f"\nThis evaluation cannot start.\n{error}\n", file=sys.stderr, flush=True)
+        return 2
+    except RuntimeError as error:
+        print(f"\nThe evaluation stopped.\n{error}\n", file=sys.stderr, flush=True)
+        return 1
+    except KeyboardInterrupt:
+        print("\nInterrupted. The same command goes on from here.\n", file=sys.stderr, flush=True)
+        return 130
+
+
+def evaluate(config: DictConfig, command: list[str]) -> int:
+    """Ask what has not been asked yet, report, print.
+
+    Raises:
+        ValueError: the configuration, data, model, endpoint or output folder is not as it must be.
+        RuntimeError: nothing was answered any more, or a reward raised.
+    """
+    from hydra.utils import call
+
+    from verl_ext.evaluate.config import read_config
+    from verl_ext.evaluate.llms import model_of
+    from verl_ext.evaluate.questions import read_tasks
+    from verl_ext.evaluate.records import Records
+    from verl_ext.evaluate.runner import Runner, output_folder, settings_of
+    from verl_ext.trainer.checks import check_tools
+    from verl_ext.trainer.run_callback import choose_cpu_platform
+    from verl_ext.trainer.workflow import build_workflow
+
+    if config.trainer.device == "cpu":
+        choose_cpu_platform()
+    section, mas = read_config(config)
+    workflow = build_workflow(mas)
+    if mas.prepare:
+        call(OmegaConf.to_container(config.mas.prepare, resolve=True))
+    tasks = read_tasks(config.data.val_files, section.max_questions)
+    model = model_of(config, section)
+    check_tools(config)
+    settings = settings_of(config, section, mas, model)
+    records = Records(output_folder(section), settings)
+    start = time.monotonic()
+    try:
+        wanted = records.missing(tasks, section.samples)
+        say_what_runs(len(tasks), section.samples, len(wanted), records.path)
+        if wanted:
+            asyncio.run(Runner(config, section, mas, model, workflow, records).run(wanted))
+    finally:
+        outcomes = records.outcomes
+        records.close()
+        if outcomes:
+            about = {"command": command, "settings": settings, "seconds_of_this_command": time.monotonic() - start}
+            text = finish(output_folder(section), tasks, section.samples, outcomes, about)
+    print(f"\n{text}\n\n{next_steps(output_folder(section))}", flush=True)
+    return 0
+
+
+def say_what_runs(questions: int, samples: int, wanted: int, path: Path) -> None:
+    """Print how much there is to do, and how much of it is done."""
+    total = questions * samples
+    each = f" x {samples} samples" if samples > 1 else ""
+    done = f"; {total - wanted} of {total} are answered in {path}" if wanted < total else ""
+    print(f"{questions} questions{each}{done}.", flush=True)
+
+
+def finish(folder: Path, tasks: list, samples: int, outcomes: dict, about: dict) -> str:
+    """Write the results of what has been answered; return the tables."""
+    import verl_ext
+    from verl_ext.evaluate.report import summarise, write_report
+
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+    about = {"verl_ext": verl_ext.__version__, "date": stamp, **about, "samples": samples}
+    return write_report(folder, json.loads(json.dumps(about, default=str)) | summarise(tasks, samples, outcomes))
+
+
+def next_steps(folder: Path) -> str:
+    """Where everything is."""
+    return "\n".join(
+        [
+            f"  results         {folder / 'results.json'}, {folder / 'report.md'}",
+            f"  trajectories    {folder / 'trajectories.jsonl'}   (one JSON line each; docs/evaluate.md)",
+            f"  again           rm -r {shlex.quote(str(folder))}, then the same command",
+        ]
+    )
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    logging.getLogger("bm25s").setLevel(logging.WARNING)
+    sys.exit(main())

@@ -1,0 +1,116 @@
+"""What answers: the model in this process under our engine, or an endpoint."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from verl_ext.evaluate.checkpoint import Model, find_model, full_weights
+from verl_ext.evaluate.config import EvaluateConfig
+from verl_ext.evaluate.endpoint import EndpointLLM
+from verl_ext.trainer.llm import ServedLLM
+
+
+class LocalLLM(ServedLLM):
+    """The model in this process: our engine in the place of verl's client.
+
+    Args:
+        config: the whole configuration.
+        model: what to load.
+        device: cpu, cuda, cuda:1, …
+        seeded: as in `ServedLLM`.
+
+    Raises:
+        ValueError: no such device, an architecture that the engine cannot run, or weights that do not fit.
+    """
+
+    def __init__(self, config: DictConfig, model: Model, device: str, seeded: bool = True):
+        from transformers.utils.logging import disable_progress_bar
+        from verl.utils.config import omega_conf_to_dataclass
+
+        from verl_ext.engine.server import HFServer
+
+        disable_progress_bar()
+        section = config.copy().actor_rollout_ref  # a copy of the whole: the section refers to others
+        with open_dict(section):
+            section.model.update(path=model.path, hf_config_path=None, tokenizer_path=None)
+            section.rollout.load_format = "dummy" if model.shards else "auto"
+        rollout, itself = omega_conf_to_dataclass(section.rollout), omega_conf_to_dataclass(section.model)
+        server = HFServer(rollout, itself, device=device)
+        super().__init__(server.model_config.tokenizer, server, template_of(config), seeded)
+        self.model = model
+
+    async def connect(self) -> None:
+        """Load the weights of a checkpoint of a run (those of a Hugging Face folder are there already)."""
+        if self.model.shards:
+            await self.client.update_weights(full_weights(self.model))
+
+    async def close(self) -> None:
+        """Nothing to release before the process ends."""
+
+
+def open_llm(config: DictConfig, section: EvaluateConfig, model: Model | None, seeded: bool) -> LocalLLM | EndpointLLM:
+    """What the configuration names; `connect` it before its first call.
+
+    Args:
+        model: for this process (`model_of`); None: the endpoint.
+        seeded: send each call's own seed.
+
+    Raises:
+        ValueError: see `LocalLLM`, `device_of`.
+    """
+    if model is None:
+        return EndpointLLM(
+            section.endpoint,
+            section.model,
+            api_key_env=section.api_key_env,
+            concurrency=section.concurrency,
+            timeout=section.request_timeout,
+            retries=section.retries,
+            template=template_of(config),
+            seeded=seeded,
+        )
+    device = device_of(config, section)
+    print(f"Loading {model.shards or model.path} on {device} …", flush=True)
+    start = time.time()
+    llm = LocalLLM(config, model, device, seeded)
+    print(f"… loaded in {time.time() - start:.0f} s", flush=True)
+    return llm
+
+
+def model_of(config: DictConfig, section: EvaluateConfig) -> Model | None:
+    """The model to be run in this process, or None if an endpoint answers.
+
+    Raises:
+        ValueError: see `find_model`, `device_of`.
+    """
+    if section.endpoint is not None:
+        return None
+    device_of(config, section)
+    return find_model(section.model or config.actor_rollout_ref.model.path)
+
+
+def device_of(config: DictConfig, section: EvaluateConfig) -> str:
+    """Where a model in this process runs.
+
+    Raises:
+        ValueError: the recipe is for GPUs (or evaluate.device names one) and there is none.
+    """
+    import torch
+
+    device = section.device or ("cuda" if config.trainer.device == "cuda" else "cpu")
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise ValueError(
+            f"the model was to run on {device}, but this machine has no GPU that torch can use.\nRemedy: serve it "
+            "elsewhere (vllm serve MODEL --port 8100) and give evaluate.endpoint=http://HOST:8100/v1, or run it here, "
+            "slowly, with evaluate.device=cpu; +recipe=mhgpo_tiny runs on any machine"
+        )
+    return device
+
+
+def template_of(config: DictConfig) -> dict[str, Any]:
+    """`data.apply_chat_template_kwargs` as a plain dictionary."""
+    given = config.data.get("apply_chat_template_kwargs") or {}
+    return OmegaConf.to_container(given, resolve=True) if OmegaConf.is_config(given) else dict(given)

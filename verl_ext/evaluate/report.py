@@ -1,0 +1,210 @@
+"""From outcomes to results.json, report.md and the closing table."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from math import comb
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from verl_ext.evaluate.records import Outcome
+from verl_ext.mas.types import Task
+from verl_ext.trainer.checkpoint import write_atomically
+
+RESULTS, REPORT = "results.json", "report.md"
+
+
+def best_of(values: Sequence[float], k: int) -> float:
+    """Expected best of k of these values, drawn without repetition; for values 0 and 1 the unbiased pass@k.
+
+    E[max] = Σ_i v_(i) · C(i − 1, k − 1) / C(n, k) over the values in ascending order, i from 1 (Chen et al. 2021,
+    arXiv:2107.03374, Eq. 1, for any values).
+    """
+    ordered = sorted(values)
+    return sum(value * comb(i, k - 1) for i, value in enumerate(ordered)) / comb(len(ordered), k)
+
+
+def summarise(tasks: Sequence[Task], samples: int, outcomes: dict[Any, Outcome]) -> dict[str, Any]:
+    """Results per data source, and their mean over the data sources.
+
+    Args:
+        tasks: the questions of this evaluation; outcomes of others are left out.
+        samples: trajectories per question.
+        outcomes: by (data source, index, sample).
+    """
+    by_source: dict[str, list[list[Outcome]]] = defaultdict(list)
+    for task in tasks:
+        keys = [(task.data_source, task.index, sample) for sample in range(samples)]
+        by_source[task.data_source].append([outcomes[key] for key in keys if key in outcomes])
+    sources = {source: _source(questions, samples) for source, questions in by_source.items()}
+    return {"data": sources, "average": _average(list(sources.values()))}
+
+
+def _source(questions: list[list[Outcome]], samples: int) -> dict[str, Any]:
+    every = [outcome for question in questions for outcome in question]
+    failed = [outcome for outcome in every if not outcome.ok]
+    calls = [call for outcome in every for call in outcome.calls]
+    answered = [[outcome for outcome in question if outcome.ok] for question in questions]
+    per = max(len(every), 1)
+    return {
+        "questions": len(questions),
+        "answered": sum(bool(question) for question in answered),
+        "trajectories": len(every),
+        "missing": len(questions) * samples - len(every),
+        "failed": dict(Counter(outcome.status for outcome in failed)),
+        "first_error": failed[0].error if failed else "",
+        "metrics": _quantities([[outcome.metrics for outcome in question] for question in answered]),
+        "recall": _quantities([[outcome.recall for outcome in question] for question in questions]),
+        "per_trajectory": {
+            "calls": len(calls) / per,
+            "prompt_tokens": sum(call["prompt_tokens"] for call in calls) / per,
+            "generated_tokens": sum(call["generated_tokens"] for call in calls) / per,
+            "tool_calls": sum(outcome.tool_calls for outcome in every) / per,
+            "seconds": sum(outcome.seconds for outcome in every) / per,
+        },
+        "tool_failures": sum(outcome.tool_failures for outcome in every),
+        "agents": _agents(calls),
+    }
+
+
+def _quantities(questions: list[list[dict[str, float]]]) -> dict[str, dict[str, Any]]:
+    """Of each quantity: the mean over questions of their means over samples, its standard error, and best@k."""
+    values: dict[str, list[list[float]]] = defaultdict(list)
+    for question in questions:
+        for name in dict.fromkeys(name for sample in question for name in sample):
+            values[name].append([sample[name] for sample in question if name in sample])
+    results = {}
+    for name, per_question in values.items():
+        means = [fmean(samples) for samples in per_question]
+        results[name] = {
+            "mean": fmean(means),
+            "standard_error": stdev(means) / math.sqrt(len(means)) if len(means) > 1 else None,
+            "questions": len(means),
+        }
+        least = min(len(samples) for samples in per_question)
+        if max(len(samples) for samples in per_question) > 1:
+            depths = [k for k in (1, 2, 4, 8, 16, 32, 64) if k < least] + [least]
+            results[name]["best"] = {k: fmean(best_of(samples, k) for samples in per_question) for k in depths}
+    return results
+
+
+def _agents(calls: Iterable[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    by_agent: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for call in calls:
+        by_agent[call["agent"]].append(call)
+    return {
+        agent: {
+            "calls": len(made),
+            "statuses": dict(Counter(call["status"] for call in made)),
+            "prompt_tokens": sum(call["prompt_tokens"] for call in made),
+            "generated_tokens": sum(call["generated_tokens"] for call in made),
+            "seconds": fmean(call["seconds"] for call in made),
+        }
+        for agent, made in sorted(by_agent.items())
+    }
+
+
+def _average(sources: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Mean over the data sources, of those quantities that all of them have; each counts the same."""
+    results = {}
+    for kind in ("metrics", "recall"):
+        for name in sources[0][kind]:
+            if not all(name in source[kind] for source in sources):
+                continue
+            errors = [source[kind][name]["standard_error"] for source in sources]
+            spread = None if None in errors else math.sqrt(sum(error**2 for error in errors)) / len(sources)
+            mean = fmean(source[kind][name]["mean"] for source in sources)
+            results[name] = {"mean": mean, "standard_error": spread}
+    return results
+
+
+def write_report(folder: Path, results: dict[str, Any]) -> str:
+    """Write results.json and report.md; return the text of the latter, which is also for the terminal."""
+    text = markdown(results)
+    write_atomically(folder / RESULTS, json.dumps(results, indent=1, default=str))
+    write_atomically(folder / REPORT, text + "\n")
+    return text
+
+
+def markdown(results: dict[str, Any]) -> str:
+    """The tables: data sources, agents; then what failed and why."""
+    sources = results["data"]
+    names = list(dict.fromkeys(name for s in sources.values() for kind in ("metrics", "recall") for name in s[kind]))
+    head = ["data", "answered", *map(_title, names), "calls", "prompt tok", "gen tok", "seconds", "failed"]
+    rows = [[source, *_cells(result, names)] for source, result in sources.items()]
+    if len(sources) > 1:
+        average = [_value(results["average"].get(name)) for name in names]
+        rows.append(["average", "", *average, *[""] * 5])
+    lines = [*table(head, rows), "", "Means ± standard error over questions; calls, tokens and seconds per trajectory."]
+    agents = [
+        [source, agent, str(a["calls"]), *_statuses(a), f"{a['prompt_tokens'] / a['calls']:.0f}"]
+        + [f"{a['generated_tokens'] / a['calls']:.1f}", f"{a['seconds']:.2f}"]
+        for source, result in sources.items()
+        for agent, a in result["agents"].items()
+    ]
+    head = ["data", "agent", "calls", "ok", "not ok", "prompt tok", "gen tok", "seconds"]
+    lines += ["", *table(head, agents), ""] if agents else [""]
+    return "\n".join([*lines, *best_lines(sources), *failure_lines(sources)]).rstrip()
+
+
+def _cells(result: dict[str, Any], names: list[str]) -> list[str]:
+    per = result["per_trajectory"]
+    values = {**result["metrics"], **result["recall"]}
+    answered = f"{result['answered']}/{result['questions']}"
+    costs = [f"{per['calls']:.2f}", f"{per['prompt_tokens']:.0f}", f"{per['generated_tokens']:.1f}"]
+    failed = str(sum(result["failed"].values()))
+    return [answered, *[_value(values.get(name)) for name in names], *costs, f"{per['seconds']:.2f}", failed]
+
+
+def _statuses(agent: dict[str, Any]) -> list[str]:
+    bad = [f"{count} {status}" for status, count in sorted(agent["statuses"].items()) if status != "ok"]
+    return [str(agent["statuses"].get("ok", 0)), ", ".join(bad)]
+
+
+def best_lines(sources: dict[str, dict[str, Any]]) -> list[str]:
+    """Expected best of k samples, where there are several."""
+    lines = []
+    for source, result in sources.items():
+        for name, value in result["metrics"].items():
+            if "best" in value:
+                depths = ", ".join(f"best@{k} {best:.3f}" for k, best in value["best"].items())
+                lines.append(f"{source} {_title(name)}: {depths}")
+    return lines
+
+
+def failure_lines(sources: dict[str, dict[str, Any]]) -> list[str]:
+    """What is not in the means, and what they would be if it counted as 0."""
+    lines = []
+    for source, result in sources.items():
+        if result["failed"]:
+            n = result["trajectories"] - sum(result["failed"].values())
+            reasons = ", ".join(f"{count} x {status}" for status, count in sorted(result["failed"].items()))
+            zero = [f"{_title(q)} {v['mean'] * n / result['trajectories']:.3f}" for q, v in result["metrics"].items()]
+            lines.append(f"{source}: failed and not in the means: {reasons}; the first: {result['first_error']!r:.300}")
+            lines += [f"{source}: if they counted as 0: {', '.join(zero)}"] if zero else []
+        if result["missing"]:
+            lines.append(f"{source}: {result['missing']} trajectories have not been asked for yet")
+    return lines
+
+
+def _title(name: str) -> str:
+    return name.upper() if len(name) <= 2 else (name[0].upper() + name[1:]).replace("_", " ")
+
+
+def _value(value: dict[str, Any] | None) -> str:
+    if value is None:
+        return "–"
+    error = value["standard_error"]
+    return f"{value['mean']:.3f}" if error is None else f"{value['mean']:.3f} ± {error:.3f}"
+
+
+def table(head: list[str], rows: list[list[str]]) -> list[str]:
+    """Lines of a Markdown table whose columns also stand in line as plain text."""
+    cells = [[" ".join(cell.split()).replace("|", "\\|") for cell in row] for row in (head, *rows)]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
+    lines = ["| " + " | ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)) + " |" for row in cells]
+    return [lines[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *lines[1:]]

@@ -1,0 +1,204 @@
+"""Asks all questions, a bounded number of trajectories at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from verl_ext.evaluate.checkpoint import Model
+from verl_ext.evaluate.config import EvaluateConfig
+from verl_ext.evaluate.llms import open_llm, template_of
+from verl_ext.evaluate.recall import recall_scores
+from verl_ext.evaluate.records import Outcome, Records, record_of
+from verl_ext.mas.forest import Forest, Limits
+from verl_ext.mas.noise import derive_seed
+from verl_ext.mas.types import Status, Task
+from verl_ext.mas.workflow import Workflow
+from verl_ext.observe.progress import duration
+from verl_ext.sampling import run_once
+from verl_ext.trainer.config import MasConfig
+from verl_ext.trainer.workflow import build
+
+# Trajectories in a row that failed for want of an answer, after which there is no use in asking on.
+STREAK = 32
+HOPELESS = (Status.ENGINE_ERROR.value, Status.TIMEOUT.value, Status.TOOL_ERROR.value)
+# Seconds between two lines of progress.
+INTERVAL = 5.0
+
+
+def settings_of(config: DictConfig, section: EvaluateConfig, mas: MasConfig, model: Model | None) -> dict[str, Any]:
+    """What an answer depends on. Answers under other settings are not mixed with these.
+
+    Not among them: which questions, how many samples, how many at a time, time limits, and where an endpoint is.
+    """
+    local = model is not None
+    return {
+        "model": str(model.shards or model.path) if local else section.model,
+        "engine": "verl_ext" if local else "endpoint",
+        "weights": model.fingerprint if local else None,
+        "dtype": config.actor_rollout_ref.rollout.dtype if local else None,
+        "temperature": section.temperature,
+        "top_p": section.top_p,
+        "top_k": section.top_k,
+        "max_response_length": config.data.max_response_length,
+        "max_prompt_length": config.data.max_prompt_length if local else None,
+        "chat_template": template_of(config),
+        "max_calls": mas.limits.max_calls,
+        "seed": mas.seed,
+        "workflow": mas.workflow,
+        "agents": OmegaConf.to_container(config.mas.agents, resolve=True),
+        "tools": mas.tools,
+    }
+
+
+class Runner:
+    """Runs the workflow on questions and keeps what happened.
+
+    Args:
+        config: the whole configuration.
+        section, mas: its typed parts.
+        model: for this process, or None for the endpoint.
+        workflow: built from `mas`.
+        records: of the output folder.
+    """
+
+    def __init__(
+        self,
+        config: DictConfig,
+        section: EvaluateConfig,
+        mas: MasConfig,
+        model: Model | None,
+        workflow: Workflow,
+        records: Records,
+    ):
+        self.config, self.section, self.mas, self.model = config, section, mas, model
+        self.workflow, self.records = workflow, records
+        self.limits = Limits(max_prompt_tokens=config.data.max_prompt_length, **vars(mas.limits))
+        self.sampling = {**section.sampling, "max_tokens": int(config.actor_rollout_ref.rollout.response_length)}
+        self.progress = Progress(workflow.headline)
+        self._hopeless = 0
+
+    async def run(self, wanted: list[tuple[Task, int]]) -> None:
+        """Answer these (question, sample) pairs.
+
+        Raises:
+            ValueError: no engine, model or tool as configured.
+            RuntimeError: `STREAK` trajectories in a row failed for want of answers (or as many as run at a time, if
+                that is more).
+            BrokenReward: the workflow's reward or a penalty raised.
+        """
+        llm = open_llm(self.config, self.section, self.model, self.mas.sampling.seeded)
+        tools = {name: build(section, f"mas.tools.{name}") for name, section in self.mas.tools.items()}
+        ticker = None
+        try:
+            await llm.connect()
+            self.progress.start(len(wanted))
+            ticker = asyncio.ensure_future(self.progress.tick())
+            rest = iter(wanted)
+            await _all(self._work(rest, llm, tools) for _ in range(min(self.section.concurrency, len(wanted))))
+        finally:
+            if ticker is not None:
+                ticker.cancel()
+            for owner in (llm, *tools.values()):
+                with suppress(AttributeError):  # a tool need not have anything to close
+                    await owner.close()
+
+    async def _work(self, rest: Iterator[tuple[Task, int]], llm: Any, tools: dict[str, Any]) -> None:
+        """One of the trajectories that run at a time: takes the next pair until there is none."""
+        for task, sample in rest:
+            outcome = await self._answer(task, sample, llm, tools)
+            self.progress.add(outcome)
+            self._hopeless = self._hopeless + 1 if outcome.status in HOPELESS else 0
+            if self._hopeless >= max(STREAK, self.section.concurrency):
+                raise RuntimeError(
+                    f"the last {self._hopeless} trajectories all failed, the last by: {outcome.error}\n"
+                    "Once that is mended, the same command asks these questions again and goes on"
+                )
+
+    async def _answer(self, task: Task, sample: int, llm: Any, tools: dict[str, Any]) -> Outcome:
+        forest = Forest(
+            task,
+            self.workflow,
+            llm,
+            tools,
+            seed=derive_seed(self.mas.seed, "validate", task.data_source, task.index),
+            sampling=self.sampling,
+            greedy=True,
+            limits=self.limits,
+            name=f"{task.data_source}-{task.index}-{sample}",
+        )
+        start = time.monotonic()
+        try:
+            trajectory = await run_once(forest, str(sample))
+        finally:
+            await forest.close()
+        seconds = time.monotonic() - start
+        return self.records.add(record_of(task, sample, trajectory, recall_scores(task, trajectory), seconds))
+
+
+async def _all(work: Iterator[Any]) -> None:
+    """All of `work`, or the first error of it; the others are then cancelled."""
+    running = [asyncio.ensure_future(part) for part in work]
+    try:
+        await asyncio.gather(*running)
+    finally:
+        for part in running:
+            part.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+
+class Progress:
+    """A line every few seconds: how far, how good, how fast, how long still.
+
+    Args:
+        headline: quantity of the workflow's reward to show.
+    """
+
+    def __init__(self, headline: str):
+        self.headline = headline
+        self.done = self.failed = 0
+        self._sum = 0.0
+        self._said = 0
+
+    def start(self, total: int) -> None:
+        """Now the first of `total` trajectories begins."""
+        self.total, self._start = total, time.monotonic()
+
+    def add(self, outcome: Outcome) -> None:
+        """One more has ended."""
+        self.done += 1
+        self.failed += not outcome.ok
+        self._sum += outcome.metrics.get(self.headline, 0.0)
+        if self.done == self.total:
+            self.say()
+
+    async def tick(self) -> None:
+        """Say something every `INTERVAL` seconds until cancelled."""
+        while True:
+            await asyncio.sleep(INTERVAL)
+            if self.done < self.total:
+                self.say()
+
+    def say(self) -> None:
+        """Print where the evaluation is."""
+        seconds = time.monotonic() - self._start
+        parts = [f"{self.done:>{len(str(self.total))}}/{self.total}"]
+        if self.done > self.failed:
+            parts.append(f"{self.headline.upper()} {self._sum / (self.done - self.failed):.3f}")
+        if self.done:
+            parts.append(f"{self.done / seconds:.1f}/s")
+            parts.append(f"{duration(seconds / self.done * (self.total - self.done))} left")
+        if self.failed:
+            parts.append(f"{self.failed} failed")
+        print("  ".join(parts), flush=True)
+
+
+def output_folder(section: EvaluateConfig) -> Path:
+    """The folder of this evaluation."""
+    return Path(section.output).expanduser()
