@@ -11,61 +11,86 @@ Search-R1 (wiki-18.jsonl). The quirk: data sets share paragraphs, so a passage t
 """
 
 import argparse
+import shutil
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from verl_ext.tools.retrieval.corpus import read_corpus
-from verl_ext.tools.retrieval.index import BACKENDS, build_index
+from verl_ext.tools.retrieval.dense import INDEX_KINDS
+from verl_ext.tools.retrieval.index import BACKENDS, FLAGS, backend_class, build_index, check_target
+from verl_ext.tools.retrieval.types import options_from
+
+RUNTIME = ("device", "batch_size", "vectors")  # dense: flags that are no options of the index
 
 
 def build(arguments: argparse.Namespace) -> None:
     """Read, index, save, and say what to do next."""
-    start = time.monotonic()
+    start, output = time.monotonic(), arguments.output_dir
+    options, runtime = chosen(arguments)
+    options_from(backend_class(arguments.backend).options_type, options, "options")  # refused before hours of reading
+    check_target(output, arguments.overwrite)
     passages, repeated = read_corpus(arguments.input)
     print(f"read {len(passages)} passages ({repeated} repeated ones left out); indexing with {arguments.backend}")
+    unfinished = output.with_name(f"{output.name}.vectors")
     if arguments.backend == "dense":
-        options = {"model": arguments.model, "index": arguments.dense_index}
-        options |= {name: getattr(arguments, name) for name in ("ivf_probes", "query_prefix", "passage_prefix")}
-        runtime = {"device": arguments.device, "batch_size": arguments.batch_size}
-    else:
-        options, runtime = {"k1": arguments.k1, "b": arguments.b}, {}
+        runtime.setdefault("vectors", unfinished)
+        print(f"embeddings are saved in {runtime['vectors']}: the same command goes on after an interruption")
     build_index(
         passages,
-        arguments.output_dir,
+        output,
         arguments.backend,
         options,
         overwrite=arguments.overwrite,
         progress=not arguments.quiet,
         **runtime,
     )
-    size = sum(file.stat().st_size for file in arguments.output_dir.rglob("*") if file.is_file()) / 2**20
-    print(f"wrote {arguments.output_dir}: {size:.0f} MiB in {time.monotonic() - start:.0f} s")
+    if runtime.get("vectors") == unfinished:
+        shutil.rmtree(unfinished)
+    size = sum(file.stat().st_size for file in output.rglob("*") if file.is_file()) / 2**20
+    print(f"wrote {output}: {size:.0f} MiB in {time.monotonic() - start:.0f} s")
     others = "mas.tools.search.url=null mas.tools.search.corpus=null"
-    print(f"next, in a recipe: mas.tools.search.index={arguments.output_dir} {others}")
-    print(f"or one server: python -m verl_ext.tools.retrieval_server --index {arguments.output_dir} --port 8000")
+    print(f"next, in a recipe: mas.tools.search.index={output} {others}")
+    print(f"or one server: python -m verl_ext.tools.retrieval_server --index {output} --port 8000")
+    print(f"what it finds: python -m verl_ext.tools.retrieval.measure --index {output} --questions QUESTIONS.parquet")
+
+
+def chosen(arguments: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(options, runtime) of the backend that were given. Raises ValueError for a flag of the other backend."""
+    given = {name: value for name, value in vars(arguments).items() if value is not None}
+    for other in set(BACKENDS) - {arguments.backend}:
+        foreign = [*FLAGS[other].values(), *(RUNTIME if other == "dense" else ())]
+        unused = [f"--{flag}" for flag in foreign if flag in given]
+        if unused:
+            remedy = f"add --backend {other} or leave {'it' if len(unused) == 1 else 'them'} out"
+            raise ValueError(f"{', '.join(unused)} would do nothing with --backend {arguments.backend}; {remedy}.")
+    options = {name: given[flag] for name, flag in FLAGS[arguments.backend].items() if flag in given}
+    return options, {name: given[name] for name in RUNTIME if name in given}
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """Command line."""
+    """Command line. Flags of one backend are None unless given; defaults: BM25Options, DenseOptions."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--input", nargs="+", type=Path, required=True, help="corpus files (.jsonl, .jsonl.gz)")
     parser.add_argument("--output_dir", type=Path, required=True, help="folder of the index")
     parser.add_argument("--backend", choices=BACKENDS, default="bm25")
     parser.add_argument("--overwrite", action="store_true", help="replace an index that is already there")
     parser.add_argument("--quiet", action="store_true", help="no progress bars")
-    parser.add_argument("--k1", type=float, default=1.5, help="bm25: saturation of repeated words")
-    parser.add_argument("--b", type=float, default=0.75, help="bm25: weight of the passage's length")
-    parser.add_argument(
-        "--model", default="minilm", help="dense: minilm, a folder, or a hub name (facebook/contriever)"
-    )
-    parser.add_argument("--dense_index", choices=("exact", "hnsw", "ivf"), default="exact")
-    parser.add_argument("--ivf_probes", type=int, default=128, help="dense ivf: cells searched; more: better, slower")
-    parser.add_argument("--query_prefix", default="", help="dense: text the model wants before a query")
-    parser.add_argument("--passage_prefix", default="", help="dense: text the model wants before a passage")
-    parser.add_argument("--device", default=None, help="dense: cpu, cuda, ...; by default the encoder's choice")
-    parser.add_argument("--batch_size", type=int, default=64, help="dense: passages per forward")
+    bm25 = parser.add_argument_group("bm25")
+    bm25.add_argument("--k1", type=float, help="saturation of repeated words (1.5)")
+    bm25.add_argument("--b", type=float, help="weight of the passage's length (0.75)")
+    bm25.add_argument("--title_weight", type=int, help="how often a word of the title counts (2)")
+    dense = parser.add_argument_group("dense")
+    dense.add_argument("--model", help="minilm (the default), a folder, or a hub name (facebook/contriever)")
+    dense.add_argument("--dense_index", choices=INDEX_KINDS, help="exact (the default), or approximate")
+    dense.add_argument("--ivf_probes", type=int, help="ivf: cells searched (128); more: better, slower")
+    dense.add_argument("--query_prefix", help="text the model wants before a query")
+    dense.add_argument("--passage_prefix", help="text the model wants before a passage")
+    dense.add_argument("--device", help="cpu, cuda, ...; by default the encoder's choice")
+    dense.add_argument("--batch_size", type=int, help="passages per forward (64)")
+    dense.add_argument("--vectors", type=Path, help="keep the embeddings in this folder, for other indexes of them")
     return parser.parse_args(argv)
 
 
@@ -73,7 +98,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit status; user errors are printed without a traceback."""
     try:
         build(parse_arguments(argv))
-    except (ValueError, ImportError) as error:
+    except (ValueError, ImportError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     return 0

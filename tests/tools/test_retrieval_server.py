@@ -157,6 +157,11 @@ def test_a_refused_request_is_not_tried_again(url):
     assert time.monotonic() - start_time < 1.0
 
 
+def test_more_documents_than_a_server_gives_are_refused_before_anything_is_sent():
+    with pytest.raises(ValueError, match="k=1001: a retrieval server answers at most 1000"):
+        HttpRetriever("http://127.0.0.1:1", attempts=1).search(["a"], 1001)
+
+
 def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -261,7 +266,8 @@ def test_sigterm_ends_the_server_gracefully_and_its_port_is_free_again(index):
 
 def test_a_running_request_is_answered_before_the_server_stops(index):
     process, address = start("--index", str(index), "--port", "0")
-    slow = {"queries": [f"{i} {'common group1 ' * 580}" for i in range(256)], "k": 5}
+    words = " ".join(f"word{i} group{i % 4}" for i in range(60))
+    slow = {"queries": [f"{i} {f'{words} ' * 10}" for i in range(256)], "k": 5}
     began = time.monotonic()
     assert post(address, slow)[0] == 200
     seconds = time.monotonic() - began

@@ -221,11 +221,14 @@ def test_batcher_refuses_results_that_do_not_fit_and_bad_settings():
     [
         ({"top_k": 0}, "top_k must be an integer >= 1"),
         ({"max_documents": "10"}, "max_documents must be an integer"),
+        ({"top_k": 1001}, "top_k must be at most 1000"),
         ({"topk": 3}, r"unknown settings of the search tool: \['topk'\]; allowed: .*top_k"),
     ],
 )
 def test_from_config_validates(tmp_path, config, message):
     (tmp_path / "c.jsonl").write_text('{"pid": 1, "title": "A", "text": "amber"}\n')
+    with pytest.raises(ValueError, match=message):
+        SearchTool.check_config({"corpus": str(tmp_path / "c.jsonl"), **config})
     with pytest.raises(ValueError, match=message):
         SearchTool.from_config({"corpus": str(tmp_path / "c.jsonl"), **config})
     tool = SearchTool.from_config({"corpus": str(tmp_path / "c.jsonl"), "top_k": 2, "url": None})

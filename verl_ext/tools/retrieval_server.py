@@ -26,7 +26,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr
 from verl_ext.tools.base import ToolError
 from verl_ext.tools.retrieval.open import open_retriever
 from verl_ext.tools.retrieval.search import BatchedRetriever
-from verl_ext.tools.retrieval.types import MAX_K, MAX_QUERIES_PER_REQUEST, Hit, Retriever
+from verl_ext.tools.retrieval.types import MAX_K, MAX_QUERIES_PER_REQUEST, Hit, Retriever, encodable
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
 # Queries that may wait for the retriever; more would only be answered after their clients' time limits.
@@ -128,8 +128,7 @@ async def _while_connected(work: Coroutine[Any, Any, Any], connection: Request) 
 def _as_json(hit: Hit) -> dict[str, Any]:
     passage = hit.passage
     text = {"pid": passage.pid, "title": passage.title, "text": passage.text}
-    # a lone surrogate of the corpus is legal in JSON but cannot be sent as UTF-8
-    return {**{key: value.encode("utf-8", "replace").decode() for key, value in text.items()}, "score": hit.score}
+    return {**{key: encodable(value) for key, value in text.items()}, "score": hit.score}
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -143,6 +142,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--batched_encoding", action="store_true", help="dense indexes: encode queries together; near ties may swap"
     )
+    parser.add_argument("--ivf_probes", type=int, default=None, help="ivf indexes: cells searched; null: as built")
     parser.add_argument("--no_verify", action="store_true", help="do not compare the hashes of a large index")
     return parser.parse_args(argv)
 
@@ -156,6 +156,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         settings = {"device": arguments.device, "index_device": arguments.index_device}
         settings |= {"batch_invariant": not arguments.batched_encoding, "verify": not arguments.no_verify}
+        settings["ivf_probes"] = arguments.ivf_probes
         retriever = open_retriever({**source, **settings})
         listener = _listen(arguments.host, arguments.port)
     except (ValueError, ImportError, ToolError) as error:
@@ -163,6 +164,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     port = listener.getsockname()[1]
     host = socket.gethostname() if arguments.host in ("0.0.0.0", "::") else arguments.host
+    host = f"[{host}]" if ":" in host else host
     print(f"{retriever.backend} index with {len(retriever)} passages at http://{host}:{port}")
     others = "mas.tools.search.index=null mas.tools.search.corpus=null"
     print(f"use it in a recipe: mas.tools.search.url=http://{host}:{port} {others}", flush=True)

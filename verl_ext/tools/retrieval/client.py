@@ -6,7 +6,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from verl_ext.tools.base import ToolError
-from verl_ext.tools.retrieval.types import MAX_QUERIES_PER_REQUEST, Hit, Passage, check_search
+from verl_ext.tools.retrieval.types import MAX_K, MAX_QUERIES_PER_REQUEST, Hit, Passage, check_search
 
 # attempts x timeout, with the waits between, must stay below the time limit of a tool call (mas.limits.tool_timeout,
 # 60 s): otherwise the call ends first, and its error hides that the server does not answer.
@@ -77,6 +77,8 @@ class HttpRetriever:
 
     async def _search(self, queries: list[str], k: int, session: Any = None) -> list[list[Hit]]:
         queries = check_search(queries, k)
+        if k > MAX_K:
+            raise ValueError(f"k={k}: a retrieval server answers at most {MAX_K} documents per query; ask for fewer.")
         found: list[list[Hit]] = []
         for start in range(0, len(queries), MAX_QUERIES_PER_REQUEST):
             part = queries[start : start + MAX_QUERIES_PER_REQUEST]

@@ -9,9 +9,10 @@ import gzip
 import hashlib
 import json
 import mmap
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from verl_ext.tools.retrieval.types import Passage
 
@@ -75,7 +76,7 @@ def parse_passage(row: Any, where: str) -> Passage:
 
 
 def passage_text(passage: Passage) -> str:
-    """What is indexed of a passage: title, line break, text. (The title is worth 0.08 recall@5 on HotpotQA.)"""
+    """What is embedded of a passage: title, line break, text."""
     return f"{passage.title}\n{passage.text}"
 
 
@@ -133,11 +134,18 @@ def _rows(file: Path) -> Iterator[tuple[str, Any]]:
             f"corpus file {file} does not exist; make one with a script of data_prep/ or correct the path."
         )
     with gzip.open(file, "rb") if file.suffix == ".gz" else open(file, "rb") as source:
-        for number, line in enumerate(source, 1):
+        for number, line in enumerate(_lines(source, file), 1):
             if not line.strip():
                 continue
             try:
                 row = json.loads(line)
-            except ValueError as error:  # both a broken object and broken UTF-8
+            except (ValueError, RecursionError) as error:  # a broken object, broken UTF-8, a thousand brackets
                 raise ValueError(f"{file}:{number}: not valid JSON ({error}); expected {EXPECTED}.") from error
             yield f"{file}:{number}", row
+
+
+def _lines(source: IO[bytes], file: Path) -> Iterator[bytes]:
+    try:
+        yield from source
+    except (OSError, EOFError, zlib.error) as error:
+        raise ValueError(f"{file} cannot be read to its end ({error}); fetch or write it again.") from error

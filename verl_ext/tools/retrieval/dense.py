@@ -3,16 +3,17 @@
 Which answers a query gets must not depend on the queries that happened to share its batch, or a trajectory could not be
 replayed. Padding and the shape of a matrix product move a score by about 1e-7, enough to swap near ties, so queries are
 encoded one at a time (unless `batch_invariant=False`), and faiss is given fewer than 20 at once: from 20 on it goes
-through BLAS.
+through BLAS. (Of passages whose cosines are equal to the last bit, faiss chooses which are among the k.)
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from verl_ext.tools.retrieval.corpus import passage_text
-from verl_ext.tools.retrieval.types import Hit, Passage, check_search, missing_extra
+from verl_ext.tools.retrieval.corpus import corpus_sha256, passage_text
+from verl_ext.tools.retrieval.types import Hit, Passage, check_search, encodable, missing_extra
+from verl_ext.tools.retrieval.vectors import stored_vectors
 
 FAISS_FILE = "dense.faiss"
 SEARCH_CHUNK = 16  # below faiss' distance_compute_blas_threshold (20)
@@ -44,8 +45,7 @@ class DenseOptions:
         if self.index not in INDEX_KINDS:
             raise ValueError(f"dense index kind: given {self.index!r}, allowed {list(INDEX_KINDS)}.")
         for name in ("hnsw_links", "hnsw_depth", "ivf_probes"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"dense option {name} must be >= 1, given {getattr(self, name)}.")
+            check_positive(name, getattr(self, name))
 
 
 class DenseRetriever:
@@ -68,13 +68,27 @@ class DenseRetriever:
         progress: bool = False,
         device: str | None = None,
         batch_size: int = 64,
+        vectors: str | Path | None = None,
     ) -> "DenseRetriever":
-        """Embed and index `passages`. device: as torch names it, null chooses; batch_size: passages per forward."""
+        """Embed and index `passages`.
+
+        device: as torch names it, null chooses; batch_size: passages per forward. vectors: folder that keeps the
+        embeddings (vectors.py): a killed build goes on, other indexes of the same passages and model take them.
+        """
         options = options or DenseOptions()
         faiss, encoder = _faiss(), load_encoder(options.model, device)
-        texts = [options.passage_prefix + passage_text(passage) for passage in passages]
-        vectors = _encode(encoder, texts, batch_size, progress)  # (passages, dim) float32, unit length
-        return cls(encoder, _new_index(faiss, vectors, options), passages, options)
+
+        def embed(part: Sequence[Passage], bar: bool = False) -> Any:
+            texts = [encodable(options.passage_prefix + passage_text(passage)) for passage in part]
+            return _encode(encoder, texts, batch_size, bar)
+
+        if vectors is None:
+            embedded = embed(passages, progress)  # (passages, dim) float32, unit length
+        else:
+            key = {"corpus_sha256": corpus_sha256(passages), "model": options.model}
+            key["passage_prefix"] = options.passage_prefix
+            embedded = stored_vectors(Path(vectors), key, passages, embed, progress)
+        return cls(encoder, _new_index(faiss, embedded, options), passages, options)
 
     def save(self, folder: Path) -> None:
         """Write the faiss index (not the passages) into `folder`."""
@@ -89,13 +103,18 @@ class DenseRetriever:
         device: str | None = None,
         batch_invariant: bool = True,
         index_device: str = "cpu",
+        ivf_probes: int | None = None,
     ) -> "DenseRetriever":
         """Open what `save` wrote. device: of the encoder. index_device: "cpu", or "cuda:0", … with faiss-gpu.
 
         batch_invariant=False encodes queries together: several times faster, near ties may swap.
+        ivf_probes: another number of cells to search than the index was built with; only of an ivf index.
         Raises ValueError when the index does not fit `passages` or the model, or faiss sees no GPU.
         """
-        index = _on_device(_faiss().read_index(str(folder / FAISS_FILE)), index_device)
+        index = _faiss().read_index(str(folder / FAISS_FILE))
+        if ivf_probes is not None:
+            options = _probe(index, ivf_probes, options)
+        index = _on_device(index, index_device)
         if index.ntotal != len(passages):
             raise ValueError(f"it indexes {index.ntotal} passages, the store holds {len(passages)}")
         encoder = load_encoder(options.model, device)
@@ -188,6 +207,20 @@ def _new_index(faiss: Any, vectors: Any, options: DenseOptions) -> Any:
         index.train(vectors)
     index.add(vectors)
     return index
+
+
+def check_positive(name: str, value: Any) -> None:
+    """Raises ValueError unless `value` is an integer >= 1."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"dense option {name} must be an integer >= 1, given {value!r}.")
+
+
+def _probe(index: Any, ivf_probes: int, options: DenseOptions) -> DenseOptions:
+    if options.index != "ivf":
+        raise ValueError(f"ivf_probes={ivf_probes} is for an ivf index, this one is {options.index}; leave it out.")
+    options = replace(options, ivf_probes=ivf_probes)
+    index.nprobe = min(ivf_probes, index.nlist)
+    return options
 
 
 def _on_device(index: Any, device: str) -> Any:

@@ -32,12 +32,13 @@ from verl_ext.tools.retrieval.corpus import (
 from verl_ext.tools.retrieval.types import Passage, Retriever, options_from
 
 META = "meta.json"
-FORMAT = 1
-BACKENDS = ("bm25", "dense")
+# What an index of each backend holds. 2 of bm25: tokens in NFKC, titles weighted; older ones would miss such words.
+FORMATS = {"bm25": 2, "dense": 1}
+BACKENDS = tuple(FORMATS)
 LIBRARIES = {"bm25": "bm25s", "dense": "faiss-cpu"}
 # Options of each backend that data_prep/corpus.py has a flag for.
 FLAGS = {
-    "bm25": {"k1": "k1", "b": "b"},
+    "bm25": {name: name for name in ("k1", "b", "title_weight")},
     "dense": {name: name for name in ("model", "query_prefix", "passage_prefix", "ivf_probes")}
     | {"index": "dense_index"},
 }
@@ -86,7 +87,7 @@ def build_index(
     Raises ValueError when `folder` exists and is not an index to overwrite, or the corpus is malformed or empty.
     """
     folder = Path(folder).absolute()
-    _check_target(folder, overwrite)
+    check_target(folder, overwrite)
     in_memory = not isinstance(corpus, str | Path) and all(isinstance(passage, Passage) for passage in corpus)
     passages: list[Passage] = list(corpus) if in_memory else load_corpus(corpus)  # type: ignore[arg-type]
     retriever = build_retriever(passages, backend, options, progress, **runtime)
@@ -96,7 +97,7 @@ def build_index(
         write_store(passages, temporary)
         retriever.save(temporary)
         meta = {
-            "format": FORMAT,
+            "format": FORMATS[backend],
             "backend": backend,
             "library": _library(backend),
             "options": retriever.describe(),
@@ -146,10 +147,11 @@ def read_meta(folder: Path) -> dict[str, Any]:
         missing = {"format", "backend", "options", "passages", "corpus_sha256", "files"} - set(meta)
     except (ValueError, TypeError) as error:
         raise ValueError(f"{folder / META} is corrupted ({error}). {rebuild(folder)}") from error
-    if missing or meta["format"] != FORMAT:
+    readable = FORMATS.get(str(meta.get("backend")), 1)
+    if missing or meta["format"] != readable:
         raise ValueError(
             f"{folder / META} is of format {meta.get('format')!r} (missing fields: {sorted(missing)}), "
-            f"this version reads format {FORMAT}. {rebuild(folder, meta)}"
+            f"this version reads format {readable}. {rebuild(folder, meta)}"
         )
     return meta
 
@@ -177,7 +179,8 @@ def rebuild(folder: Path, meta: Mapping[str, Any] | None = None) -> str:
     return f"Rebuild it with `{command} --overwrite`{advice}."
 
 
-def _check_target(folder: Path, overwrite: bool) -> None:
+def check_target(folder: Path, overwrite: bool) -> None:
+    """Raises ValueError when an index may not be written to `folder`: it holds one, or something else."""
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return
     if not (folder / META).is_file():
@@ -189,7 +192,8 @@ def _check_target(folder: Path, overwrite: bool) -> None:
 def _fingerprints(folder: Path) -> dict[str, dict[str, Any]]:
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     return {
-        path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": _sha256(path)} for path in files
+        path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": file_sha256(path)}
+        for path in files
     }
 
 
@@ -203,14 +207,15 @@ def _check_files(folder: Path, meta: dict[str, Any], verify: bool) -> None:
                 f"the index {folder} is corrupted: {name} {found}, expected {expected['bytes']} bytes. "
                 f"{rebuild(folder, meta)}"
             )
-        if verify and _sha256(path) != expected["sha256"]:
+        if verify and file_sha256(path) != expected["sha256"]:
             raise ValueError(
                 f"the index {folder} is corrupted or stale: {name} changed after the index was built. "
                 f"{rebuild(folder, meta)}"
             )
 
 
-def _sha256(path: Path) -> str:
+def file_sha256(path: Path) -> str:
+    """Hash of a file's content, hexadecimal."""
     digest = hashlib.sha256()
     with open(path, "rb") as source:
         while block := source.read(1 << 20):

@@ -19,7 +19,8 @@ class RetrieverConfig:
     corpus: jsonl file(s). Alone: indexed in memory at start-up (`backend`, `options`); with `index`: the index must
         have been built from it, otherwise it is stale.
     verify: with `index`, compare the hashes of its files. With a dense index: device of its encoder and index_device of
-        its vectors, as torch names them; batch_invariant=False encodes queries together, see dense.py.
+        its vectors, as torch names them; batch_invariant=False encodes queries together, see dense.py; ivf_probes cells
+        searched of an ivf index, null as many as it was built with.
     timeout_s, attempts: with `url`, seconds per attempt and tries per request.
     check: with `url`, ask the server's /health at once, so that a wrong address stops the run at start-up.
     """
@@ -32,6 +33,7 @@ class RetrieverConfig:
     device: str | None = None
     index_device: str = "cpu"
     batch_invariant: bool = True
+    ivf_probes: int | None = None
     verify: bool = True
     timeout_s: float = TIMEOUT_S  # why so short: see client.py
     attempts: int = ATTEMPTS
@@ -95,6 +97,7 @@ def open_retriever(config: str | Path | Mapping[str, Any] | RetrieverConfig) -> 
             check_fresh(config.index, corpus)
         if read_meta(Path(config.index))["backend"] == "dense":
             runtime |= {"batch_invariant": config.batch_invariant, "index_device": config.index_device}
+            runtime["ivf_probes"] = config.ivf_probes
         return load_index(config.index, verify=config.verify, **runtime)
     if config.backend == "bm25":
         runtime = {}  # runs on the CPU

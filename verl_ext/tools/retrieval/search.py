@@ -9,7 +9,7 @@ from typing import Any
 from verl_ext.tools.base import Tool
 from verl_ext.tools.batching import AsyncBatcher
 from verl_ext.tools.retrieval.open import RetrieverConfig, check_source, open_retriever, read_config
-from verl_ext.tools.retrieval.types import Hit, Retriever, check_search
+from verl_ext.tools.retrieval.types import MAX_K, Hit, Retriever, check_search
 
 TOOL_SETTINGS = ("top_k", "max_documents", "max_batch", "max_delay_s")
 
@@ -75,9 +75,7 @@ class SearchTool(Tool):
         max_batch: int = 64,
         max_delay_s: float = 0.005,
     ) -> None:
-        for setting, value in (("top_k", top_k), ("max_documents", max_documents)):
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ValueError(f"search tool: {setting} must be an integer >= 1, given {value!r}.")
+        _check_sizes(top_k, max_documents)
         self.top_k, self.max_documents = top_k, max_documents
         self._batched = BatchedRetriever(retriever, max_batch=max_batch, max_delay_s=max_delay_s)
 
@@ -93,7 +91,8 @@ class SearchTool(Tool):
 
         Raises ValueError, or ToolError when a retrieval server does not answer.
         """
-        _, source = _split(config)
+        settings, source = _split(config)
+        _check_sizes(**{key: settings[key] for key in ("top_k", "max_documents") if key in settings})
         check_source(read_config(source))
 
     async def __call__(self, queries: Sequence[str]) -> list[dict[str, str]]:  # type: ignore[override]
@@ -107,6 +106,14 @@ class SearchTool(Tool):
     async def close(self) -> None:
         """Stop the tool's thread and close its connections."""
         await self._batched.close()
+
+
+def _check_sizes(top_k: Any = 1, max_documents: Any = 1) -> None:
+    for setting, value in (("top_k", top_k), ("max_documents", max_documents)):
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise ValueError(f"search tool: {setting} must be an integer >= 1, given {value!r}.")
+    if top_k > MAX_K:
+        raise ValueError(f"search tool: top_k must be at most {MAX_K} passages per query, given {top_k}.")
 
 
 def _split(config: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -61,7 +61,12 @@ def check_search(queries: Sequence[str], k: int) -> list[str]:
 
 def clean_query(query: str) -> str:
     """The part of a query that is searched: stripped, at most MAX_QUERY_CHARS, no lone surrogates (not encodable)."""
-    return query.strip()[:MAX_QUERY_CHARS].encode("utf-8", "replace").decode("utf-8")
+    return encodable(query.strip()[:MAX_QUERY_CHARS])
+
+
+def encodable(text: str) -> str:
+    """`text` with "?" for lone surrogates, which JSON may hold but neither UTF-8 nor a tokeniser takes."""
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def options_from(kind: type[Options], given: Mapping[str, Any], what: str) -> Options:
