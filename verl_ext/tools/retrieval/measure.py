@@ -1,0 +1,225 @@
+"""Measure retrieval by itself: how many gold titles it finds, how fast, and what its index costs.
+
+    python -m verl_ext.tools.retrieval.measure --corpus corpus.jsonl --questions test.parquet
+    python -m verl_ext.tools.retrieval.measure --index data/hotpotqa/index --questions test.parquet
+
+With --corpus, the indexes are built once and kept under --output_dir (bm25, and for each --model the kinds of
+--dense_index, ivf searched with each number of --ivf_probes). Each row of the table is saved when it is measured: the
+same command goes on after an interruption, and a second call only prints. docs/retrieval.md defines the columns.
+"""
+
+import argparse
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from verl_ext.tools.retrieval.corpus import OFFSETS, PASSAGES, PassageStore
+from verl_ext.tools.retrieval.dense import INDEX_KINDS
+from verl_ext.tools.retrieval.index import BACKENDS, file_sha256, load_index
+from verl_ext.tools.retrieval.recall import Question, read_questions, recall, same_title
+from verl_ext.tools.retrieval.targets import Target, digest, prepare, write_json
+from verl_ext.tools.retrieval.types import Retriever
+
+KS = (5, 10)
+BATCH = 64  # queries per call, as the server and the search tool make them
+SECONDS = 1.0  # a speed is measured for at least so long
+RECORD = 1  # format of a saved row
+COLUMNS = ("questions", "backend", "index", *(f"{name}@{k}" for name in ("recall", "all") for k in KS), "same@10")
+COLUMNS += ("queries/s", "build s", "index MiB")
+WORDS = 3  # the first columns are text
+
+
+def search_all(retriever: Retriever, questions: Sequence[Question], name: str) -> tuple[list[list[Any]], float]:
+    """(hits of each question, queries per second). Passes over the questions until SECONDS are over."""
+    from tqdm import tqdm
+
+    texts = [question.text for question in questions]
+    retriever.search(texts[:1], max(KS))  # the first search loads and allocates
+    hits: list[list[Any]] = []
+    searched, start = 0, time.perf_counter()
+    with tqdm(total=len(texts), desc=name, unit="query", delay=2) as bar:
+        while searched < len(texts) or time.perf_counter() - start < SECONDS:
+            first = searched % len(texts)
+            part = texts[first : first + BATCH]
+            found = retriever.search(part, max(KS))
+            hits += found if searched < len(texts) else []
+            searched += len(part)
+            bar.update(min(len(part), len(texts) - bar.n))
+    return hits, searched / (time.perf_counter() - start)
+
+
+def measure(target: Target, path: Path, arguments: argparse.Namespace) -> dict[str, Any]:
+    """One row: `target` on the questions of `path`, as it was saved or measured now."""
+    questions_sha256 = file_sha256(path)
+    asked = (questions_sha256, arguments.max_questions)
+    content = [target.meta["files"], target.meta["options"], target.meta["corpus_sha256"]]
+    name = f"{path.stem}-{target.meta['backend']}-{digest(RECORD, asked, content, target.probes)}"
+    saved = arguments.output_dir / "rows" / f"{name}.json"
+    if saved.is_file():
+        return json.loads(saved.read_text(encoding="utf-8"))
+    questions, without = read_questions(path, arguments.max_questions)
+    runtime: dict[str, Any] = {}
+    if target.meta["backend"] == "dense":
+        runtime = {"device": arguments.device, "ivf_probes": target.probes}
+    hits, speed = search_all(load_index(target.folder, **runtime), questions, path.stem)
+    titles = [[hit.passage.title for hit in found] for found in hits]
+    row: dict[str, Any] = {"questions": path.stem, "backend": target.backend, "index": target.kind}
+    for k in KS:
+        row[f"recall@{k}"], row[f"all@{k}"] = recall(questions, titles, k)
+    size = sum(file["bytes"] for name, file in target.meta["files"].items() if name not in (PASSAGES, OFFSETS))
+    row |= {"queries/s": speed, "build s": target.build_s, "index MiB": size / 2**20}
+    row |= {"asked": len(questions), "without_gold_titles": without, "passages": target.meta["passages"]}
+    row |= {"gold_titles_in_corpus": in_corpus(target.folder, questions), "options": target.meta["options"]}
+    row |= {"probes": target.probes, "corpus_sha256": target.meta["corpus_sha256"], "asked_of": digest(asked)}
+    row |= {"time": time.strftime("%Y-%m-%d %H:%M:%S"), "machine": machine()}
+    row["found"] = [[hit.passage.pid for hit in found] for found in hits]
+    write_json(saved, row)
+    return row
+
+
+def in_corpus(folder: Path, questions: Sequence[Question]) -> float:
+    """The best recall there can be: the mean share of a question's gold titles that some passage has."""
+    titles = {same_title(passage.title) for passage in PassageStore(folder)}
+    return sum(len(question.gold & titles) / len(question.gold) for question in questions) / len(questions)
+
+
+def machine() -> dict[str, Any]:
+    """What a speed depends on."""
+    processor = next((line for line in _cpuinfo() if line.startswith("model name")), platform.machine())
+    threads = os.environ.get("OMP_NUM_THREADS", "not set")
+    return {"processor": processor.split(":")[-1].strip(), "cores": os.cpu_count(), "OMP_NUM_THREADS": threads}
+
+
+def compare(rows: list[dict[str, Any]]) -> None:
+    """Add same@10 to the rows of approximate indexes: the share of the exact index's ten passages that they found."""
+    exact = {_origin(row): row["found"] for row in rows if row["options"].get("index") == "exact"}
+    for row in rows:
+        reference = exact.get(_origin(row), [])
+        if row["options"].get("index") in ("ivf", "hnsw") and any(reference):
+            pairs = [(set(a), set(b)) for a, b in zip(row["found"], reference, strict=True) if b]
+            row["same@10"] = sum(len(a & b) / len(b) for a, b in pairs) / len(pairs)
+
+
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """The rows as a Markdown table, questions together."""
+    digits = {"queries/s": ",.0f", "build s": ",.0f", "index MiB": ",.1f"}
+
+    def cell(value: Any, column: str) -> str:
+        if value is None:
+            return "–"
+        return value if isinstance(value, str) else format(value, digits.get(column, ".3f"))
+
+    rows = sorted(rows, key=lambda row: row["questions"])
+    cells = [list(COLUMNS), *([cell(row.get(column), column) for column in COLUMNS] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = ["| " + " | ".join(_justified(row, widths)) + " |" for row in cells]
+    rule = "|" + "|".join("-" * (w + 2) if n < WORDS else "-" * (w + 1) + ":" for n, w in enumerate(widths)) + "|"
+    return "\n".join([lines[0], rule, *lines[1:]])
+
+
+def _justified(row: Sequence[str], widths: Sequence[int]) -> list[str]:
+    """Words to the left, numbers to the right."""
+    cells = enumerate(zip(row, widths, strict=True))
+    return [text.ljust(width) if number < WORDS else text.rjust(width) for number, (text, width) in cells]
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Measure what is missing, print the table, write OUTPUT/measure.json."""
+    for path in arguments.questions:
+        questions, without = read_questions(path, arguments.max_questions)  # malformed files stop before hours of work
+        left_out = f", {without} without gold titles left out" if without else ""
+        print(f"{path}: {len(questions)} questions{left_out}")
+    targets = prepare(arguments)
+    rows, total = [], len(targets) * len(arguments.questions)
+    for target in targets:
+        for path in arguments.questions:
+            rows.append(measure(target, path, arguments))
+            row, count = rows[-1], f"{len(rows):>{len(str(total))}}/{total}"
+            found = f"recall@5 {row['recall@5']:.3f}  @10 {row['recall@10']:.3f}  {row['queries/s']:,.0f} queries/s"
+            print(f"{count}  {path.stem}  {row['backend']}, {row['index']}:  {found}", flush=True)
+    compare(rows)
+    print(f"\n{table(rows)}\n")
+    for name, share in {row["questions"]: row["gold_titles_in_corpus"] for row in rows}.items():
+        if share < 1:
+            print(f"{name}: some gold titles are not in the corpus; no recall can be above {share:.3f}")
+    output = arguments.output_dir / "measure.json"
+    write_json(output, [{key: value for key, value in row.items() if key != "found"} for row in rows])
+    print(f"written to {output}; what each question found is in {arguments.output_dir / 'rows'}")
+
+
+def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """Command line; ends with a message for flags that would do nothing."""
+    parser = argparse.ArgumentParser(
+        prog="python -m verl_ext.tools.retrieval.measure",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--questions", nargs="+", type=Path, required=True, help=".parquet of data_prep, or .jsonl")
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--corpus", nargs="+", type=Path, help="corpus files, read as one corpus (.jsonl, .jsonl.gz)")
+    source.add_argument("--index", nargs="+", type=Path, help="index folders of data_prep/corpus.py, as they are")
+    parser.add_argument("--output_dir", type=Path, default=Path("data/retrieval"), help="indexes, rows, measure.json")
+    parser.add_argument("--max_questions", type=positive, help="only the first ones of each file")
+    parser.add_argument("--ivf_probes", nargs="+", type=positive, help="of ivf indexes (8 32 128; --index: as built)")
+    parser.add_argument("--device", help="of the encoder: cpu, cuda, ...; by default its own choice")
+    corpus = parser.add_argument_group("with --corpus")
+    defaults = {"backend": list(BACKENDS), "model": ["minilm"], "dense_index": ["exact", "ivf"]}
+    defaults |= {"query_prefix": "", "passage_prefix": ""}
+    corpus.add_argument("--backend", nargs="+", choices=BACKENDS, help="bm25 dense")
+    corpus.add_argument("--model", nargs="+", help="minilm (the default), folders, hub names")
+    corpus.add_argument("--dense_index", nargs="+", choices=INDEX_KINDS, help="exact ivf")
+    corpus.add_argument("--query_prefix", help="text that the models want before a query")
+    corpus.add_argument("--passage_prefix", help="text that the models want before a passage")
+    arguments = parser.parse_args(argv)
+    for name, default in defaults.items():
+        if arguments.index and getattr(arguments, name) is not None:
+            parser.error(f"--{name} would do nothing: an index of --index is what it was built as")
+        setattr(arguments, name, default if getattr(arguments, name) is None else getattr(arguments, name))
+    if arguments.corpus and arguments.ivf_probes is None:
+        arguments.ivf_probes = [8, 32, 128]
+    stems = [path.stem for path in arguments.questions]
+    if len(set(stems)) < len(stems):
+        parser.error(f"--questions: the files need different names, they name the rows; given {stems}")
+    return arguments
+
+
+def positive(text: str) -> int:
+    """An integer >= 1 of the command line."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be >= 1, given {text}")
+    return value
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns the exit status; user errors are printed without a traceback."""
+    arguments = parse_arguments(argv)
+    try:
+        run(arguments)
+    except (ValueError, ImportError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("\nstopped; what was measured is saved, the same command goes on", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _origin(row: dict[str, Any]) -> str:
+    """Rows of equal origin ask the same questions of the same embeddings."""
+    model = [row["options"].get(name) for name in ("model", "query_prefix", "passage_prefix")]
+    return digest(row["asked_of"], row["corpus_sha256"], model)
+
+
+def _cpuinfo() -> list[str]:
+    path = Path("/proc/cpuinfo")
+    return path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+
+
+if __name__ == "__main__":
+    sys.exit(main())

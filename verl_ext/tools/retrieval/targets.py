@@ -1,0 +1,91 @@
+"""The indexes that a measurement compares, built and kept under its output folder."""
+
+import argparse
+import hashlib
+import json
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from verl_ext.tools.retrieval.corpus import read_corpus
+from verl_ext.tools.retrieval.index import FORMATS, build_index, file_sha256, read_meta
+from verl_ext.tools.retrieval.vectors import embedding_seconds
+
+
+@dataclass(frozen=True)
+class Target:
+    """An index to measure. probes: cells searched of an ivf index, None as built. build_s: seconds, None not known."""
+
+    folder: Path
+    meta: dict[str, Any]
+    probes: int | None = None
+    build_s: float | None = None
+
+    @property
+    def kind(self) -> str:
+        """As the table names it: "inverted", "exact", "ivf, 32 probes", ..."""
+        options = self.meta["options"]
+        if self.meta["backend"] == "bm25":
+            return "inverted"
+        probes = self.probes or options["ivf_probes"]
+        return f"ivf, {probes} probes" if options["index"] == "ivf" else options["index"]
+
+    @property
+    def backend(self) -> str:
+        """As the table names it: "bm25", or "dense" with its model."""
+        return "bm25" if self.meta["backend"] == "bm25" else f"dense {self.meta['options']['model']}"
+
+
+def digest(*parts: Any) -> str:
+    """Twelve hexadecimal digits that tell `parts` (JSON values) from others."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def prepare(arguments: argparse.Namespace) -> list[Target]:
+    """The indexes to measure, those of --corpus built where they are missing."""
+    if arguments.index:
+        targets = [Target(folder, read_meta(folder)) for folder in arguments.index]
+    else:
+        files = [file_sha256(path) for path in arguments.corpus if path.is_file()]
+        plans = [("bm25", {})] if "bm25" in arguments.backend else []
+        prefixes = {"query_prefix": arguments.query_prefix, "passage_prefix": arguments.passage_prefix}
+        kinds = arguments.dense_index if "dense" in arguments.backend else []
+        plans += [("dense", {"model": model, "index": kind, **prefixes}) for model in arguments.model for kind in kinds]
+        targets = [built(arguments, backend, options, files) for backend, options in plans]
+    return [
+        Target(target.folder, target.meta, probes, target.build_s)
+        for target in targets
+        for probes in (arguments.ivf_probes if target.meta["options"].get("index") == "ivf" else None) or [None]
+    ]
+
+
+def built(arguments: argparse.Namespace, backend: str, options: dict[str, Any], files: list[str]) -> Target:
+    """The index of `files` (hashes of the corpus) with `options`, built unless it is there."""
+    indexes = arguments.output_dir / "indexes"
+    name = "-".join([backend, *(str(options[key]).replace("/", "_") for key in ("index", "model") if key in options)])
+    folder = indexes / f"{name}-{digest(backend, FORMATS[backend], options, files)}"
+    log = folder.with_suffix(".build.json")
+    if not folder.exists():
+        passages, _ = read_corpus(arguments.corpus)
+        print(f"building {folder}: {len(passages):,} passages", flush=True)
+        runtime: dict[str, Any] = {}
+        before, start = 0.0, time.monotonic()
+        if backend == "dense":
+            key = digest(options["model"], options["passage_prefix"], files)
+            vectors = arguments.output_dir / "vectors" / f"{options['model'].replace('/', '_')}-{key}"
+            runtime = {"vectors": vectors, "device": arguments.device}
+            before = embedding_seconds(vectors)
+        build_index(passages, folder, backend, options, progress=True, **runtime)
+        write_json(log, {"seconds": time.monotonic() - start + before})  # embedding done by earlier calls counts, too
+    seconds = json.loads(log.read_text())["seconds"] if log.is_file() else None
+    return Target(folder, read_meta(folder), build_s=seconds)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write `value`; the file appears complete or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(json.dumps(value, indent=None if isinstance(value, dict) else 1) + "\n", encoding="utf-8")
+    os.replace(temporary, path)
