@@ -7,7 +7,7 @@ import platform
 
 import torch
 
-from tests.bench import advantage, engine_vs_generate, sampling, shared_prompts, training
+from tests.bench import advantage, engine_vs_generate, sampling, shared_prompts, training, trajectory_log
 
 
 def main() -> None:
@@ -30,6 +30,8 @@ def main() -> None:
     print("\n".join(shared_prompts.run()), flush=True)
     print("\n(d) advantages, Python loop over vectorised (target >= 20 x):")
     print("\n".join(advantage.run(per_step)), flush=True)
+    print("\n(g) the trajectory log of the tiny run (limit 3 % of a step):")
+    print("\n".join(trajectory_log.run(per_step)), flush=True)
 
 
 if __name__ == "__main__":

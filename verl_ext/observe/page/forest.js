@@ -1,11 +1,12 @@
 // The forest of a question's calls: a lane per trajectory, time from left to right, what trajectories share drawn once.
 
-const CARD = { narrow: 150, wide: 250, height: 52 },
-  PILL = { width: 78, height: 28 },
-  GAP = { x: 38, y: 10 };
-const LEFT = 34,
-  RIGHT = 66,
-  TOP = 16; // LEFT holds the lanes' numbers, RIGHT the ends of trajectories
+const CARD = { narrow: 140, wide: 250, height: 52 };
+const PILL = { width: 78, height: 28 };
+const GAP = { x: 38, y: 10 };
+// Margins: the left one holds the lanes' numbers, the right one the ends of trajectories, in words where one failed.
+const LEFT = 34;
+const TOP = 16;
+const rightMargin = (question) => (question.failed ? 140 : 74);
 
 /** Trajectories in an order in which those with the longest common beginning are neighbours. */
 function laneOrder(question) {
@@ -41,44 +42,63 @@ function toolDepth(question, tool) {
 /** Where everything stands: [{item, x, y, width, height}], links, lanes, and the size of it all.
  *  Cards are as wide as `room` pixels allow, within bounds. */
 function layOut(question, room) {
-  const lanes = laneOrder(question),
-    laneOf = new Map(lanes.map((number, lane) => [number, lane]));
+  const lanes = laneOrder(question);
   const columns = new Set(question.calls.map((call) => call.depth)).size || 1;
   const gaps = new Set(question.tools.map((tool) => toolDepth(question, tool))).size;
-  const free = (room - LEFT - RIGHT + GAP.x - gaps * (PILL.width + GAP.x)) / columns - GAP.x;
+  const taken = LEFT + rightMargin(question) - GAP.x + gaps * (PILL.width + GAP.x);
+  const free = (room - taken) / columns - GAP.x;
   const width = Math.floor(Math.max(CARD.narrow, Math.min(CARD.wide, free)));
   const items = [
     ...question.calls.map((item) => ({ item, depth: item.depth, width, height: CARD.height })),
     ...question.tools.map((item) => ({ item, depth: toolDepth(question, item), ...PILL, tool: true })),
   ];
-  const cells = new Map();
-  for (const place of items) {
-    place.lane = Math.min(...listOf(place.item.trajectories).map((number) => laneOf.get(number) ?? 0), lanes.length);
-    const cell = `${place.lane} ${place.depth}`;
-    cells.set(cell, [...(cells.get(cell) || []), place]);
-  }
+  const right = setColumns(items, width);
+  const { tops, bottom } = setLanes(items, lanes);
+  const whole = { width: right + rightMargin(question) - GAP.x, height: bottom + TOP };
+  return { items, links: links(question, items), lanes, tops, right, ...whole };
+}
+
+/** Gives every place its `x` by depth; returns where the next column would begin. */
+function setColumns(items, width) {
   const x = new Map();
   let right = LEFT;
   for (const depth of [...new Set(items.map((place) => place.depth))].sort((a, b) => a - b)) {
     x.set(depth, right);
     right += (Number.isInteger(depth) ? width : PILL.width) + GAP.x;
   }
+  for (const place of items) place.x = x.get(place.depth);
+  return right;
+}
+
+/** Gives every place its `y`: in the lane of the first trajectory that has it, below others of its lane and depth. */
+function setLanes(items, lanes) {
+  const laneOf = new Map(lanes.map((number, lane) => [number, lane]));
+  const cells = new Map();
+  for (const place of items) {
+    const lane = Math.min(lanes.length, ...listOf(place.item.trajectories).map((number) => laneOf.get(number) ?? 0));
+    const key = `${lane} ${place.depth}`;
+    if (!cells.has(key)) cells.set(key, { lane, stack: [] });
+    cells.get(key).stack.push(place);
+  }
   const heights = new Array(Math.max(1, lanes.length)).fill(CARD.height);
-  for (const stack of cells.values()) {
+  for (const { lane, stack } of cells.values()) {
     const tall = stack.reduce((sum, place) => sum + place.height + GAP.y, -GAP.y);
-    heights[stack[0].lane] = Math.max(heights[stack[0].lane] || 0, tall);
+    heights[lane] = Math.max(heights[lane] || 0, tall);
   }
   const tops = [];
-  heights.reduce((top, height, lane) => ((tops[lane] = top), top + height + GAP.y), TOP);
-  for (const stack of cells.values()) {
-    let y = tops[stack[0].lane] + (stack.length === 1 ? (CARD.height - stack[0].height) / 2 : 0);
+  let bottom = TOP;
+  for (const height of heights) {
+    tops.push(bottom);
+    bottom += height + GAP.y;
+  }
+  for (const { lane, stack } of cells.values()) {
+    let y = tops[lane] + (stack.length === 1 ? (CARD.height - stack[0].height) / 2 : 0);
     for (const place of stack) {
-      Object.assign(place, { x: x.get(place.depth), y });
+      place.y = y;
       y += place.height + GAP.y;
     }
   }
-  const bottom = tops.at(-1) + heights.at(-1) + TOP;
-  return { items, links: links(question, items), lanes, tops, right, width: right + RIGHT - GAP.x, height: bottom };
+  return { tops, bottom: bottom - GAP.y };
 }
 
 /** Edges as drawn: parent to child, by way of the tool calls between the two. `back` is the reward that flows back. */

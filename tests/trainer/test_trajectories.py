@@ -1,0 +1,112 @@
+"""The trainer's side of the trajectory log: options, which steps are logged, and whose advantage is whose."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+
+from tests.trainer.test_config import check_refused, configured
+from verl_ext.observe.trajectories import QuestionTrace
+from verl_ext.observe.trajectory_files import read_records
+from verl_ext.trainer import trajectories
+from verl_ext.trainer.config import TrajectoryLogSection, read_mas_config
+from verl_ext.trainer.trajectories import TrajectoryRecorder
+
+
+@pytest.mark.parametrize(
+    "message,options",
+    [
+        ("unknown key mas.trajectory_log.evry; did you mean 'every'?", {"evry": 1}),
+        ("mas.trajectory_log.every=0 must be at least 1", {"every": 0}),
+        ("mas.trajectory_log.train_questions=-1 must be at least 0 (none)", {"train_questions": -1}),
+        ("mas.trajectory_log.val_questions must be of type int, but is 2.5", {"val_questions": 2.5}),
+        ("mas.trajectory_log.file_mb=0.0 must be above 0", {"file_mb": 0}),
+        ("mas.trajectory_log.files=0 must be at least 1", {"files": 0}),
+    ],
+)
+def test_wrong_options_are_refused(message, options):
+    check_refused(message, trajectory_log=options)
+
+
+def test_options_reach_the_record():
+    assert read_mas_config(configured(trajectory_log={"every": 3, "file_mb": 1})).trajectory_log.file_mb == 1.0
+
+
+class Manager:
+    """Hands out one trace per uid, and remembers what it was asked."""
+
+    def __init__(self):
+        self.asked = []
+
+    def take_traces(self, uids, count):
+        self.asked.append((tuple(uids), count))
+        return [traced(uid) for uid in uids[:count]]
+
+    def take_validation_traces(self, count):
+        self.asked.append(("val", count))
+        return [traced("v")] * min(count, 1)
+
+
+def traced(uid):
+    calls = [{"output": f"{uid}{n}", "place": place} for n, place in enumerate([(0, 0), (0, 1), (1, 1), None])]
+    return QuestionTrace(uid, 0, {"index": 1, "source": "s", "text": "t", "gold": None}, [], [], calls)
+
+
+def recorder(tmp_path, **options):
+    trainer = {"default_local_dir": str(tmp_path), "val_before_train": True}
+    made = TrajectoryRecorder(OmegaConf.create({"trainer": trainer}), TrajectoryLogSection(**options))
+    made.start(0, 7)
+    return made
+
+
+def test_the_first_the_last_and_every_nth_step_are_logged(tmp_path):
+    log, manager = recorder(tmp_path, every=3, train_questions=2), Manager()
+    for step in range(1, 8):
+        log.collect(step, ["a", "b", "c"], manager)
+    assert [count for _, count in manager.asked] == [2, 0, 2, 0, 0, 2, 2], "the others are told to drop what they hold"
+
+
+def test_switched_off_it_asks_for_nothing_and_writes_nothing(tmp_path):
+    log, manager = recorder(tmp_path, train_questions=0, val_questions=0), Manager()
+    log.collect(1, ["a"], manager)
+    log.write_training(1, SimpleNamespace(tags=[], keys=[], partition_id="train"))
+    log.discard_validation(manager)
+    log.write_validation(1, manager)
+    assert manager.asked == [] and not list(tmp_path.rglob("*.jsonl"))
+
+
+def test_every_call_gets_the_advantages_of_its_own_row(tmp_path, monkeypatch):
+    """Rows in any order, one of another question, one of padding, a call without a row, one of no trajectory's end."""
+
+    def tag(uid, number, position, group, **given):
+        return {"question": uid, "order": ["s", 1, number, position], "group": group, **given}
+
+    batch = SimpleNamespace(
+        keys=["k0", "k1", "k2", "k3"],
+        tags=[
+            tag("b", 0, 0, "b/x/0"),
+            tag("a", 0, 1, "a/y/0"),
+            tag("a", 0, 0, "*batch/shuffled/3"),
+            tag("a", 1, 1, "a/y/0", is_padding=True),
+        ],
+        partition_id="train",
+    )
+    stored = {"k1": torch.tensor([0.1, -0.2]), "k2": torch.tensor([0.1, 0.1, 0.1])}
+
+    def get(keys, partition_id, select_fields):
+        assert (sorted(keys), partition_id, select_fields) == (["k1", "k2"], "train", ["advantages"])
+        return {"advantages": torch.nested.nested_tensor([stored[key] for key in keys], layout=torch.jagged)}
+
+    monkeypatch.setattr(trajectories.tq, "kv_batch_get", get)
+    log = recorder(tmp_path, train_questions=1)
+    log.collect(1, ["a"], Manager())
+    log.write_training(1, batch)
+    log.write_validation(1, Manager())
+    lines = {(line["phase"], line["output"]): line for line in read_records(tmp_path) if line["kind"] == "call"}
+    assert lines["train", "a0"]["advantage"] == 0.1 and lines["train", "a0"]["group"] == "*batch/shuffled/3"
+    assert lines["train", "a1"]["advantage"] == [0.1, -0.2] and lines["train", "a1"]["group"] == "y/0"
+    assert [lines["train", f"a{n}"]["trained"] for n in range(4)] == [True, True, False, False]
+    assert lines["val", "v0"]["trained"] is False and lines["val", "v0"]["advantage"] is None
