@@ -166,7 +166,7 @@ class Records:
         for task in tasks:
             for sample in range(samples):
                 key = (task.data_source, task.index, sample)
-                if key in self._asked and self._asked[key] != (task.question, plain(task.ground_truth)):
+                if key in self._asked and self._asked[key] != (task.question, plain(_finite(task.ground_truth))):
                     raise ValueError(
                         f"{self.path} holds an answer to another question with index {task.index} of data source "
                         f"{task.data_source!r}: {self._asked[key][0]!r:.200}, now it is {task.question!r:.200}.\n"

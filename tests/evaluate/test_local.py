@@ -1,0 +1,204 @@
+"""Models in this process: the embedded one, checkpoints of a real run, real questions."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from tests.trainer.running import entries, run
+from verl_ext.evaluate.__main__ import main
+from verl_ext.evaluate.checkpoint import find_model, full_weights
+from verl_ext.plugin import package_path
+
+TINY = Path(package_path("recipe/mhgpo/assets/tiny_model"))
+REAL = Path(__file__).parents[2].parent / "shared" / "data" / "qa"
+METRICS = ("em", "f1", "acc")
+
+
+def evaluate(output, *overrides, recipe="mhgpo_tiny"):
+    """Run the command in this process; return its results."""
+    assert main([f"+recipe={recipe}", f"evaluate.output={output}", *overrides]) == 0
+    return json.loads((Path(output) / "results.json").read_text())
+
+
+def scores(results):
+    (source,) = results["data"].values()
+    assert source["answered"] == source["questions"]
+    return {name: source["metrics"][name]["mean"] for name in METRICS}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    """A folder with the tiny world and the results of the embedded model on it."""
+    folder = tmp_path_factory.mktemp("world")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        return folder, evaluate("runs/greedy")
+
+
+def test_the_embedded_model_answers_its_world(world):
+    folder, results = world
+    (source,) = results["data"].values()
+    assert source["questions"] == 128 and list(source["metrics"]) == list(METRICS)
+    assert 0 < source["metrics"]["f1"]["mean"] < 1 and source["metrics"]["f1"]["standard_error"] > 0.01
+    assert source["recall"]["recall@5"]["mean"] > 0.5 and "recall_chosen" in source["recall"]
+    assert source["per_trajectory"]["calls"] == 3 and set(source["agents"]) == {"rewriter", "reranker", "answerer"}
+
+
+def test_neither_concurrency_nor_a_copy_elsewhere_changes_an_answer(world, monkeypatch):
+    folder, results = world
+    monkeypatch.chdir(folder)
+    shutil.copytree(TINY, folder / "copy")
+    more = ["evaluate.max_questions=24", "evaluate.model=copy", "evaluate.concurrency=1"]
+    evaluate("runs/alone", *more)
+    texts = [
+        {
+            (record["index"], call["id"]): call["text"]
+            for record in map(json.loads, (folder / name / "trajectories.jsonl").read_text().splitlines())
+            for call in record["calls"]
+            if record["index"] < 24
+        }
+        for name in ("runs/greedy", "runs/alone")
+    ]
+    assert texts[0] == texts[1] and len(texts[1]) == 72
+
+
+def test_samples_are_reproducible_and_differ(world, monkeypatch):
+    folder, _ = world
+    monkeypatch.chdir(folder)
+    more = ["evaluate.max_questions=8", "evaluate.samples=4", "evaluate.temperature=1.0"]
+    first, second = evaluate("runs/a", *more), evaluate("runs/b", *more, "evaluate.concurrency=2")
+    assert first["data"]["tiny_world"]["metrics"] == second["data"]["tiny_world"]["metrics"]
+    records = [json.loads(line) for line in (folder / "runs/a/trajectories.jsonl").read_text().splitlines()]
+    assert (
+        len({call["text"] for r in records if r["index"] == 0 for call in r["calls"] if call["agent"] == "rewriter"})
+        > 1
+    )
+
+
+def test_a_single_agent_with_and_without_passages(world, monkeypatch):
+    folder, _ = world
+    monkeypatch.chdir(folder)
+    few = "evaluate.max_questions=16"
+    (found,) = evaluate("runs/single", few, recipe="single_tiny")["data"].values()
+    (closed,) = evaluate("runs/closed", few, "mas.workflow.retrieve=false", recipe="single_tiny")["data"].values()
+    assert found["per_trajectory"]["calls"] == closed["per_trajectory"]["calls"] == 1
+    assert found["recall"]["recall@5"]["mean"] > 0.5 and closed["recall"] == {}
+    assert closed["per_trajectory"]["prompt_tokens"] < found["per_trajectory"]["prompt_tokens"] / 2
+
+
+def test_a_prompt_too_long_is_a_failure_with_a_name(world, monkeypatch):
+    folder, _ = world
+    monkeypatch.chdir(folder)
+    short = ["data.max_prompt_length=40", "evaluate.max_questions=8"]
+    (source,) = evaluate("runs/short", *short)["data"].values()
+    assert source["answered"] == 0 and source["failed"] == {"prompt_too_long": 8}
+    assert source["agents"]["rewriter"]["statuses"] == {"ok": 8}
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda folder: None, "holds neither a Hugging Face model"),
+        (lambda folder: (folder / "global_step_3").mkdir(), "holds neither"),
+        (lambda folder: (folder / "config.json").write_text("{}"), "holds neither"),
+        (lambda folder: (folder / "actor" / "model").mkdir(parents=True), "model_merger merge --backend megatron"),
+    ],
+)
+def test_folders_that_are_no_models(tmp_path, make, words):
+    make(tmp_path)
+    with pytest.raises(ValueError, match=words):
+        find_model(str(tmp_path))
+
+
+def test_a_runs_folder_suggests_its_checkpoints(tmp_path):
+    for step in (2, 10):
+        (tmp_path / f"global_step_{step}").mkdir()
+        (tmp_path / f"global_step_{step}" / "complete").touch()
+    with pytest.raises(ValueError, match="Complete checkpoints there: .*global_step_2, .*global_step_10"):
+        find_model(str(tmp_path))
+    with pytest.raises(ValueError, match="does not exist. Complete checkpoints there: .*global_step_2"):
+        find_model(str(tmp_path / "global_step_5"))
+
+
+def test_names_of_the_hub_pass():
+    assert find_model("Qwen/Qwen2.5-7B-Instruct").path == "Qwen/Qwen2.5-7B-Instruct"
+
+
+def test_weights_that_change_are_other_weights(tmp_path):
+    shutil.copytree(TINY, tmp_path / "m")
+    before = find_model(str(tmp_path / "m"))
+    weights = tmp_path / "m" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes())
+    assert find_model(str(tmp_path / "m")).fingerprint != before.fingerprint
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A real run of two steps on two ranks, whose shards make up the checkpoint."""
+    folder = tmp_path_factory.mktemp("trained")
+    run(folder, "trainer.total_training_steps=2", "data.val_max_samples=-1", "trainer.n_gpus_per_node=2")
+    return folder
+
+
+@pytest.mark.end_to_end
+@pytest.mark.parametrize("step", [0, 2])
+def test_an_evaluation_gives_what_training_validates(trained, monkeypatch, step):
+    monkeypatch.chdir(trained)
+    model = [f"evaluate.model=runs/mhgpo_tiny/global_step_{step}"] if step else []
+    validated = next(entry["metrics"] for entry in entries(trained) if entry["step"] == step)
+    expected = {name: validated[f"val/system/{name}"] for name in METRICS}
+    assert scores(evaluate(f"runs/evaluated_{step}", *model)) == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.end_to_end
+def test_shards_are_put_together_without_rounding(trained):
+    found = find_model(str(trained / "runs" / "mhgpo_tiny" / "global_step_2"))
+    assert found.shards and len(list(found.shards.glob("model_world_size_2_rank_*.pt"))) == 2
+    whole, start = full_weights(found), AutoModelForCausalLM.from_pretrained(TINY).state_dict()
+    assert {name: tuple(tensor.shape) for name, tensor in whole.items() if name in start} == {
+        name: tuple(start[name].shape) for name in whole
+    }
+    moved = torch.cat([(whole[name] - start[name]).flatten() for name in whole])
+    assert whole["lm_head.weight" if "lm_head.weight" in whole else next(iter(whole))].dtype == torch.float32
+    assert 0 < moved.abs().max() < 0.01  # two steps of lr 2e-4 away, and nearer than bfloat16 could tell
+
+
+@pytest.mark.end_to_end
+def test_a_checkpoint_that_lacks_a_shard_is_refused(trained, tmp_path, monkeypatch, capsys):
+    shutil.copytree(trained / "runs" / "mhgpo_tiny" / "global_step_2", tmp_path / "global_step_2")
+    (tmp_path / "global_step_2" / "actor" / "model_world_size_2_rank_1.pt").unlink()
+    monkeypatch.chdir(trained)
+    broken = ["+recipe=mhgpo_tiny", f"evaluate.model={tmp_path}/global_step_2", "evaluate.output=runs/broken"]
+    assert main(broken) == 2
+    assert "cannot be read: FileNotFoundError" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason="real questions (../shared/data/qa) are not on this machine")
+def test_real_questions(tmp_path, monkeypatch):
+    from verl_ext.data_prep.hotpotqa import HOTPOTQA
+    from verl_ext.data_prep.musique import MUSIQUE
+    from verl_ext.data_prep.qa_common import main as prepare
+
+    monkeypatch.chdir(tmp_path)
+    for spec in (HOTPOTQA, MUSIQUE):
+        arguments = ["--output_dir", f"data/{spec.name}", "--local_dataset_path", str(REAL / f"{spec.name}.jsonl")]
+        assert prepare(spec, "", [*arguments, "--val_size", "20"]) == 0
+    results = evaluate(
+        "runs/real",
+        "data.val_files=[data/hotpotqa/test.parquet,data/musique/test.parquet]",
+        "mas.prepare=null",
+        "mas.tools.search.corpus=data/hotpotqa/corpus.jsonl",
+        "data.max_prompt_length=3000",
+        "evaluate.max_questions=8",
+    )
+    hotpot, musique = results["data"]["hotpotqa"], results["data"]["musique"]
+    assert hotpot["answered"] == musique["answered"] == 8
+    # The corpus is HotpotQA's: its own gold passages are in it, MuSiQue's hardly.
+    assert hotpot["recall"]["recall@5"]["mean"] > musique["recall"]["recall@5"]["mean"]
+    assert set(results["average"]) >= {"em", "f1", "acc", "recall@5", "recall@10"}
