@@ -273,8 +273,7 @@ function start() {
   at("#theme").addEventListener("click", otherTheme);
   at("#help-button").addEventListener("click", () => at("#help").showModal());
   addEventListener("keydown", keys);
-  addEventListener("popstate", render);
-  addEventListener("hashchange", render);
+  addEventListener("hashchange", render); // by hand, or back and forth
   render();
 }
 

@@ -75,7 +75,7 @@ function setLanes(items, lanes) {
   const laneOf = new Map(lanes.map((number, lane) => [number, lane]));
   const cells = new Map();
   for (const place of items) {
-    const lane = Math.min(lanes.length, ...listOf(place.item.trajectories).map((number) => laneOf.get(number) ?? 0));
+    const lane = smallest(listOf(place.item.trajectories).map((number) => laneOf.get(number) ?? 0), lanes.length);
     const key = `${lane} ${place.depth}`;
     if (!cells.has(key)) cells.set(key, { lane, stack: [] });
     cells.get(key).stack.push(place);

@@ -5,6 +5,9 @@ const unpacked = new Map();
 
 const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
 const mean = (values) => (values.length ? values.reduce((sum, value) => sum + value, 0) / values.length : null);
+// Of any number of values: spreading very many into Math.max overflows the stack.
+const greatest = (values, least) => values.reduce((most, value) => Math.max(most, value), least);
+const smallest = (values, most) => values.reduce((least, value) => Math.min(least, value), most);
 const listOf = (value) => (Array.isArray(value) ? value : []);
 
 /** A number for reading: two decimals or none, a real minus sign, an en dash for what is not there. */
@@ -58,7 +61,7 @@ function prepare(question) {
   question.failed = question.trajectories.length - finished.length;
   question.bad = question.failed > 0 || question.calls.some((call) => call.bad) || question.tools.some((t) => t.bad);
   question.identity = JSON.stringify([question.source, question.index]);
-  question.strongest = Math.max(1e-9, ...question.calls.map(strongestAdvantage));
+  question.strongest = greatest(question.calls.map(strongestAdvantage), 1e-9);
   return question;
 }
 

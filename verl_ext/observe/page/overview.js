@@ -9,8 +9,8 @@ function overview(questions, go) {
     .map((one) => one.reward)
     .filter(isNumber);
   const all = [...agents.flatMap((agent) => agent.rewards), ...rewards];
-  const low = Math.min(0, ...all.map((x) => x)),
-    high = Math.max(1e-9, ...all);
+  const low = smallest(all, 0);
+  const high = greatest(all, 1e-9);
   const tile = (value, label) => make("div.tile", {}, make("b", {}, value), make("span", {}, label));
   return make(
     "div.overview",
