@@ -70,6 +70,38 @@ def test_closed_answers(prediction, gold, f1, acc):
     assert (f1_score(prediction, gold), accuracy(prediction, gold)) == (f1, acc)
 
 
+# What hotpot_evaluate_v1.py (https://github.com/hotpotqa/hotpot) prints for these pairs, worked out by hand from its
+# rules: lower case, no punctuation, no articles, blanks squeezed; em: equal; f1: 0 if one side is yes, no or noanswer
+# and they differ, 0 without a shared token, else 2PR/(P + R) with P = shared/prediction, R = shared/gold.
+OFFICIAL = [
+    ("Yes", "yes", 1, 1),
+    ("yes.", "yes", 1, 1),
+    ("yes, they are", "yes", 0, 0),  # F1 of plain SQuAD: 2 · 1/3 / (4/3) = 0.5
+    ("yes", "yes they are", 0, 0),
+    ("no", "yes", 0, 0),
+    ("No no", "no", 0, 0),
+    ("noanswer", "noanswer", 1, 1),
+    ("noanswer", "Kyoto", 0, 0),
+    ("no answer", "noanswer", 0, 0),
+    ("not yes", "yes no", 0, 2 * (1 / 2) * (1 / 2)),  # neither side is just yes or no
+    ("the Chief of Protocol", "Chief of Protocol", 1, 1),
+    ("Chief of Protocol of the United States", "Chief of Protocol", 0, 2 * (3 / 6) / (3 / 6 + 1)),
+    ("Greenwich Village, New York", "Greenwich Village, New York City", 0, 2 * (4 / 5) / (1 + 4 / 5)),
+    ("3,677 seated", "3677 seated", 1, 1),
+    ("from 1986 to 2013", "1986 2013", 0, 2 * (2 / 4) / (2 / 4 + 1)),
+    ("Vonnegut's", "Vonnegut", 0, 0),  # "vonneguts" is another token
+    ("New York New York", "New York", 0, 2 * (2 / 4) / (2 / 4 + 1)),  # tokens count as often as in both
+    ("", "Kyoto", 0, 0),
+    ("The", "Kyoto", 0, 0),
+]
+
+
+@pytest.mark.parametrize("prediction, gold, em, f1", OFFICIAL)
+def test_em_and_f1_are_those_of_the_official_evaluation(prediction, gold, em, f1):
+    scores = qa_scores(prediction, gold)
+    assert (scores["em"], scores["f1"]) == pytest.approx((em, f1))
+
+
 def test_texts_without_tokens_match_only_each_other():
     assert qa_scores("A", ["the"]) == {"em": 1, "f1": 1, "acc": 1}  # both normalise to ""
     assert qa_scores("Paris", ["The"]) == {"em": 0, "f1": 0, "acc": 0}  # "" is not "contained" in everything
