@@ -8,6 +8,7 @@ import hashlib
 import html.parser
 import json
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 
 from tests.observe.viewing import HOSTILE, call, forked, question, trajectory
 from verl_ext.observe import viewer
+from verl_ext.observe.summary import next_steps
 from verl_ext.observe.trajectory_files import FOLDER, TrajectoryLog
 from verl_ext.observe.viewer import build_page, index_entry, main, moments
 
@@ -110,6 +112,14 @@ def test_the_command_writes_the_page_and_says_where(tmp_path):
     one, elsewhere = tmp_path / "runs" / "tiny" / FOLDER / "000001.jsonl", tmp_path / "new" / "p.html"
     assert main([str(one), "--output", str(elsewhere)]) == 0
     assert "<title>tiny – trajectories</title>" in elsewhere.read_text()
+
+
+def test_the_end_of_a_run_names_the_command_if_there_is_a_log(tmp_path):
+    run = tmp_path / "my run"
+    assert not [line for line in next_steps(["+recipe=x"], "rr", run) if "viewer" in line]
+    (run / FOLDER).mkdir(parents=True)
+    (line,) = [line for line in next_steps(["+recipe=x"], "rr", run) if "viewer" in line]
+    assert shlex.split(line.split("   ")[1])[1:] == ["-m", "verl_ext.observe.viewer", str(run)]
 
 
 def test_the_command_without_a_log_says_what_is_missing(tmp_path, capsys):

@@ -38,7 +38,7 @@ function fill(element, children) {
 /** A list of rows of one height, of which only those in view exist. `row(i)` makes the i-th. */
 function lazyList(total, height, row, selector = "div") {
   const inner = make("div.rows", { style: { height: `${total * height}px` } });
-  const outer = make(`${selector}.lazy`, { tabindex: "-1" }, inner);
+  const outer = make(`${selector}.lazy`, { tabindex: "-1", style: { "max-height": `${total * height + 2}px` } }, inner);
   let shown = "";
   outer.refresh = () => {
     const from = Math.max(0, Math.floor(outer.scrollTop / height) - 10);
