@@ -1,0 +1,186 @@
+"""`python -m verl_ext.check`: what it computes, by hand; what it refuses; its exit status as a process."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from verl_ext.check import examine
+from verl_ext.sampling import make_strategy
+from verl_ext.trainer.memory import GIB, KNOWN, Memory, estimate, read_model
+from verl_ext.trainer.plan import calls_per_question
+
+TINY = Path(__file__).parents[2] / "recipe" / "mhgpo" / "assets" / "tiny_model"
+TENSOR = "actor_rollout_ref.rollout.tensor_model_parallel_size"
+AGENTS = ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "options", "calls"),
+    [  # docs/mhgpo.md, n = 3 and G = 4: forks at 1, 2, 3 cost 12, 9, 6
+        ("fof", {}, 12),
+        ("is", {}, 27),
+        ("nmc", {}, 21),
+        ("rr", {"probabilities": [0.7, 0.1, 0.2]}, 10.5),
+        ("rr", {"probabilities": [0, 0, 1]}, 6),
+    ],
+)
+def test_calls_per_question(strategy, options, calls):
+    assert calls_per_question(make_strategy(strategy, 4, AGENTS, **options), 3) == pytest.approx(calls)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [  # the totals of the published checkpoints (model.safetensors.index.json / their model cards)
+        ("meta-llama/Llama-3.1-8B-Instruct", 8_030_261_248),
+        ("Qwen/Qwen2.5-1.5B-Instruct", 1_543_714_304),
+        ("Qwen/Qwen2.5-3B-Instruct", 3_085_938_688),
+        ("Qwen/Qwen2.5-7B-Instruct", 7_615_616_512),
+        ("Qwen/Qwen2.5-72B-Instruct", 72_706_203_648),
+    ],
+)
+def test_known_models_have_the_published_sizes(name, parameters):
+    assert read_model(name).parameters == parameters and name in KNOWN
+
+
+def test_a_model_on_disk_is_measured_without_its_weights():
+    loaded = AutoModelForCausalLM.from_pretrained(TINY)
+    model = read_model(str(TINY))
+    assert model.parameters == sum(p.numel() for p in loaded.parameters())
+    text = AutoConfig.from_pretrained(TINY)
+    cache = loaded(torch.tensor([[1]]), use_cache=True).past_key_values
+    numbers = sum(layer.keys.numel() + layer.values.numel() for layer in cache.layers)
+    assert model.kv_bytes == 2 * numbers and model.positions == text.max_position_embeddings
+
+
+def test_the_adapter_has_peft_s_size():
+    from peft import LoraConfig, get_peft_model
+
+    wrapped = get_peft_model(AutoModelForCausalLM.from_pretrained(TINY), LoraConfig(r=8, target_modules="all-linear"))
+    trained = sum(p.numel() for p in wrapped.parameters() if p.requires_grad)
+    assert read_model(str(TINY)).adapter(8) == trained
+
+
+def test_a_model_that_is_nowhere_is_named():
+    with pytest.raises(LookupError, match="nobody/nothing is neither here nor in the hub's cache"):
+        read_model("nobody/nothing")
+
+
+def test_memory_of_the_papers_run_by_hand():
+    config = examine(["+recipe=mhgpo"]).config
+    model = read_model("meta-llama/Llama-3.1-8B-Instruct")
+    found = estimate(config, model, reference=True, critic=False)
+    share = 8_030_261_248 * 4 / 8  # fp32, sharded over 8 GPUs
+    assert found.parts["parameters"] == found.parts["gradients"] == share
+    assert found.parts["optimiser"] == 2 * share
+    assert found.parts["logits"] == 2 * 2 * 16384 * 128256  # bf16, and their gradients
+    assert found.parts["activations"] == (32 * 4096 + 8 * 4096 + 3 * 14336) * 16384 * 2
+    assert "reference, critic" not in found.parts, "the recipe offloads the reference model"
+    assert found.resident == 3 * share and found.engine == 8_030_261_248 * 2
+    assert found.kv_bytes == 2 * 32 * 8 * 128 * 2
+    assert found.kv_tokens(80 * GIB) == int((0.6 * 80 * GIB - found.engine - 2 * GIB) / found.kv_bytes)
+    critic = estimate(examine(["+recipe=mappo"]).config, model, reference=True, critic=True)
+    assert critic.parts["reference, critic"] == 3 * share and critic.resident == 6 * share
+
+
+def test_memory_with_lora_trains_the_adapter_only():
+    model = read_model("Qwen/Qwen2.5-1.5B-Instruct")
+    config = examine(["+recipe=mhgpo_24gb"]).config
+    found = estimate(config, model, reference=True, critic=False)
+    # q, k, v, o, gate, up, down of 28 layers: rank × (in + out)
+    shapes = [(1536, 1536), (1536, 256), (1536, 256), (1536, 1536), (1536, 8960), (1536, 8960), (8960, 1536)]
+    adapter = 28 * 32 * sum(inner + outer for inner, outer in shapes)
+    assert found.parts["gradients"] == 4 * adapter
+    assert found.parts["parameters"] == 4 * (1_543_714_304 + adapter)
+    assert found.needed() < 24 * GIB < estimate(examine(["+recipe=mhgpo"]).config, model, True, False).needed() * 24
+
+
+def test_the_smallest_card():
+    memory = Memory({"all": 10.0}, resident=6.0, engine=0.0, kv_bytes=1.0, share=0.6)
+    assert memory.needed() == max(10.0, 6.0 / 0.4, 2 * GIB / 0.6)
+    assert Memory({"all": 9 * GIB}, 6.0 * GIB, 0.0, 1.0, 0.5).needed() == 12 * GIB
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ([f"{TENSOR}=3"], "8 ranks .* engines of 3"),
+        (
+            ["actor_rollout_ref.rollout.tensor_model_parallel_size=64", "trainer.nnodes=8"],
+            "does not divide .* 32 heads",
+        ),
+        (["actor_rollout_ref.actor.ppo_max_token_len_per_gpu=4351"], "ppo_max_token_len_per_gpu=4351.* have, 4352"),
+        (["actor_rollout_ref.rollout.max_model_len=4000"], "max_model_len=4000: less than a row may have, 4352"),
+        (["mas.agents.answerer.max_tokens=300", "actor_rollout_ref.rollout.max_model_len=4352"], "have, 4396"),
+        (["data.max_prompt_length=131072"], "max_position_embeddings=131072"),
+        (["ray_kwargs.ray_init.num_cpus=41"], "num_cpus=41 is too small: 42"),
+        (["+mas.workflow.penalties.long_answer=1"], "penalties.long_answer=1 must be <= 0"),
+        (["+mas.sampling.stategy=fof"], "did you mean 'strategy'"),
+        (["+mas.tools.search.topp=3"], "unknown settings of the search tool"),
+        (["actor_rollout_ref.rollout.mode=sync"], "Rollout mode 'sync' has been removed"),
+        (["actor_rollout_ref.actor.use_dynamic_bsz=false"], "ppo_micro_batch_size"),
+    ],
+)
+def test_what_is_wrong(overrides, message):
+    report = examine(["+recipe=mhgpo", *overrides])
+    assert re.search(message, " ".join(report.problems)), report
+
+
+def test_a_critic_needs_no_hub_and_its_limits_count():
+    assert examine(["+recipe=mappo"]).problems == []
+    (problem,) = examine(["+recipe=mappo", "critic.ppo_max_token_len_per_gpu=4000"]).problems
+    assert "critic.ppo_max_token_len_per_gpu=4000" in problem
+
+
+def test_a_recipe_that_makes_its_own_data_lacks_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    report = examine(["+recipe=mhgpo_tiny"])
+    assert report.problems == report.missing == []
+    assert dict(report.facts)["tools.search"].endswith("made at the start by mas.prepare")
+    assert list(tmp_path.iterdir()) == [], "nothing is written"
+
+
+def test_steps_are_counted_once_the_data_are_there(tmp_path):
+    rows = [{"index": i} for i in range(1030)]
+    columns = {"prompt": [[{"role": "user", "content": "q"}]] * 1030, "reward_model": [{"style": "rule"}] * 1030}
+    path = tmp_path / "q.parquet"
+    pq.write_table(pa.table({**columns, "extra_info": rows}), path)
+    files = [f"data.train_files={path}", f"data.val_files={path}"]
+    report = examine(["+recipe=mhgpo", *files, "trainer.total_epochs=3"])
+    assert "512 questions and 1 optimiser step(s) each; 2 an epoch; 6 in all" in dict(report.facts)["steps"]
+    assert report.missing == [] and "1030 rows" in dict(report.facts)["data.train_files"]
+    (problem,) = examine(["+recipe=mhgpo", *files, "data.train_batch_size=2048"]).problems
+    assert "hold 1030 questions, fewer than" in problem
+
+
+def test_strict_asks_the_server():
+    url = ["mas.tools.search.url=http://127.0.0.1:9", "+mas.tools.search.attempts=1"]
+    assert not [item for item in examine(["+recipe=mhgpo", *url]).missing if "127.0.0.1:9" in item]
+    (asked,) = [item for item in examine(["+recipe=mhgpo", *url], strict=True).missing if "127.0.0.1:9" in item]
+    assert "no answer from the retrieval server" in asked
+
+
+def test_a_small_card_lacks_memory():
+    missing = " ".join(examine(["+recipe=mhgpo"], gpu_memory=40).missing)
+    assert "vLLM would not start for sequences of 131,072" in missing and "max_model_len=4352" in missing
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "output"),
+    [
+        (["--strict", "+recipe=mhgpo"], 1, "Once nothing is missing: python -m verl.trainer.main_ppo +recipe=mhgpo"),
+        (["+recipe=mgpo"], 2, "Could not find 'recipe/mgpo'"),
+    ],
+)
+def test_as_a_process(arguments, status, output, tmp_path):
+    command = [sys.executable, "-m", "verl_ext.check", *arguments]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == status and output in done.stdout + done.stderr, done.stdout + done.stderr

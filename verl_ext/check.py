@@ -1,0 +1,165 @@
+"""Check a run's configuration on any machine, without accelerators and without starting anything.
+
+    python -m verl_ext.check +recipe=mhgpo mas.sampling.strategy=fof
+    python -m verl_ext.check --strict --gpu_memory 24 +recipe=mhgpo_24gb
+
+The configuration is composed as `python -m verl.trainer.main_ppo` composes it. Exit status: 0, it is right; 2, it is
+wrong; 1, under --strict only: something is missing on this machine, or by the estimate does not fit into the GPUs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import shlex
+import sys
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+import hydra
+from hydra.errors import HydraException
+from omegaconf.errors import OmegaConfBaseException
+
+import verl_ext.plugin  # noqa: F401  (recipes on Hydra's search path, as `import verl` does it)
+from verl_ext.tools.base import ToolError
+from verl_ext.trainer import checks
+from verl_ext.trainer.config import read_mas_config
+from verl_ext.trainer.plan import Report, add_model, add_plan, listed, parquet_rows
+
+SEARCH = "verl_ext.tools.retrieval.search_tool"
+
+
+def examine(
+    overrides: Sequence[str], config_dir: str | None = None, gpu_memory: float = 80.0, strict: bool = False
+) -> Report:
+    """Compose a training configuration and check it.
+
+    Args:
+        overrides: as on the command line of `verl.trainer.main_ppo`.
+        config_dir: its `--config-dir`.
+        gpu_memory: GiB of one GPU.
+        strict: ask retrieval servers whether they answer.
+
+    Raises:
+        hydra.errors.HydraException: it cannot be composed (unknown recipe, an override of a key that is not there).
+    """
+    extra = [f"hydra.searchpath=[file://{Path(config_dir).absolute()}]"] if config_dir else []
+    with hydra.initialize_config_module("verl.trainer.config", version_base=None):
+        config = hydra.compose("ppo_trainer", overrides=[*extra, *overrides], return_hydra_config=True)
+        report = Report(config)
+        report.attempt(checks.check_keys_known, config, list(overrides))
+    before = len(report.problems)
+    report.attempt(checks.check_multi_agent, config)
+    report.attempt(_check_with_verl, report)
+    if len(report.problems) == before:
+        add_plan(report)
+        add_model(report, gpu_memory)
+        _add_paths(report)
+        _add_tools(report, strict)
+    return report
+
+
+def _check_with_verl(report: Report) -> None:
+    """verl's own checks, quietly; without the critic's model section, for which verl would load a tokenizer.
+
+    LoRA adapters under vLLM need vLLM for them.
+    """
+    from verl.trainer.ppo.utils import need_critic, need_reference_policy
+    from verl.utils.config import omega_conf_to_dataclass, validate_config
+
+    config = report.config.copy()
+    config.critic.model = None
+    with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        omega_conf_to_dataclass(config.actor_rollout_ref.rollout)
+        try:
+            validate_config(config, need_reference_policy(config), need_critic(config))
+        except ImportError as error:
+            report.facts.append(("not checked", f"verl's validate_config, which needs a missing package: {error}"))
+
+
+def _add_paths(report: Report) -> None:
+    config, made = report.config, report.config.mas.prepare is not None
+    absent = []
+    for name in ("train_files", "val_files"):
+        for path in listed(config.data[name]):
+            if "://" in path:
+                state = "remote"
+            elif Path(path).expanduser().is_file():
+                state = f"{parquet_rows(path)} rows" if path.endswith(".parquet") else "present"
+            else:
+                state = "made at the start by mas.prepare" if made else "missing"
+                absent.append(path)
+            report.facts.append((f"data.{name}", f"{path}: {state}"))
+    if not made:
+        report.missing += [f"the data file {path} (data_prep/ has a script per data set)" for path in absent]
+    if not absent:
+        report.attempt(checks.check_data, config)
+    path = str(config.actor_rollout_ref.model.path)
+    if not Path(path).expanduser().is_dir():
+        looks_local = path.startswith((".", "/", "~")) or path.count("/") != 1
+        state = (
+            "missing" if looks_local else "a hub name; the machine that trains must reach the hub, or have it cached"
+        )
+        report.facts.append(("model.path", f"{path}: {state}"))
+        report.missing += [f"the model {path}"] if looks_local else []
+
+
+def _add_tools(report: Report, strict: bool) -> None:
+    """Tools one by one; what only is not there yet is missing, anything else that is refused is wrong."""
+    for name, section in read_mas_config(report.config).tools.items():
+        sources = {key: section[key] for key in ("url", "index", "corpus") if section.get(key)}
+        absent = [p for key in ("index", "corpus") for p in listed(sources.get(key)) if not Path(p).exists()]
+        asked = report.config.copy()
+        with_url = section.get("_target_") == SEARCH and "url" in sources
+        asked.mas.tools = {name: section | ({"check": False} if with_url and not strict else {})}
+        state = "missing" if absent else "remote, not asked" if with_url and not strict else "present"
+        try:
+            checks.check_tools(asked)
+        except ValueError as error:
+            if not isinstance(error.__cause__, ToolError) and not any(path in str(error) for path in absent):
+                report.problems.append(str(error))
+                continue
+            state = "missing"
+            if report.config.mas.prepare is not None and absent:
+                state = "made at the start by mas.prepare"
+            else:
+                report.missing.append(str(error))
+        shown = ", ".join(f"{key} {value}" for key, value in sources.items())
+        report.facts.append((f"tools.{name}", f"{shown}: {state}" if shown else "no source"))
+
+
+def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """Command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m verl_ext.check", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("overrides", nargs="+", help="as for python -m verl.trainer.main_ppo")
+    parser.add_argument("--config-dir", help="a folder with recipes of one's own, as for main_ppo")
+    parser.add_argument("--gpu_memory", type=float, default=80.0, help="GiB of one GPU (default 80)")
+    parser.add_argument("--strict", action="store_true", help="missing data, model, servers or memory is an error, too")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Check, print the report, and return the exit status."""
+    arguments = parse_arguments(argv)
+    try:
+        report = examine(arguments.overrides, arguments.config_dir, arguments.gpu_memory, arguments.strict)
+    except (HydraException, OmegaConfBaseException) as error:
+        print(f"The configuration cannot be composed.\n{error}", file=sys.stderr)
+        return 2
+    print(report)
+    if report.problems:
+        print("\nThis configuration is wrong.", file=sys.stderr)
+        return 2
+    folder = ["--config-dir", arguments.config_dir] if arguments.config_dir else []
+    command = shlex.join(["python", "-m", "verl.trainer.main_ppo", *folder, *arguments.overrides])
+    print(f"\nThe configuration is right. {'Once nothing is missing: ' if report.missing else ''}{command}")
+    return 1 if report.missing and arguments.strict else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
