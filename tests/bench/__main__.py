@@ -7,7 +7,7 @@ import platform
 
 import torch
 
-from tests.bench import advantage, engine_vs_generate, sampling, shared_prompts, training, trajectory_log
+from tests.bench import advantage, engine_vs_generate, evaluation, sampling, shared_prompts, training, trajectory_log
 
 
 def main() -> None:
@@ -32,6 +32,8 @@ def main() -> None:
     print("\n".join(advantage.run(per_step)), flush=True)
     print("\n(g) the trajectory log of the tiny run (limit 3 % of a step):")
     print("\n".join(trajectory_log.run(per_step)), flush=True)
+    print("\n(h) evaluation, 32 trajectories at a time over one at a time (aim >= 4 x):", flush=True)
+    print("\n".join(evaluation.run()), flush=True)
 
 
 if __name__ == "__main__":

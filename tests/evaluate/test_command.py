@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,9 +12,11 @@ import time
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.evaluate.conftest import HERE, write_questions
 from tests.evaluate.serving import ChatServer, answer, question_of
+from verl_ext.evaluate.config import EvaluateConfig
 
 ROOT = Path(__file__).parents[2]
 
@@ -110,7 +114,7 @@ def test_nothing_is_asked_twice_and_more_may_be_asked(command, tmp_path):
         ("evaluate.temperature=0.5", "temperature: 0.0 there, 0.5 here"),
         ("data.max_response_length=77", "max_response_length: 512 there, 77 here"),
         ("mas.seed=8", "seed: 1 there, 8 here"),
-        ("evaluate.model=other", "model: None there, other here"),
+        ("evaluate.model=other", "model: tiny there, other here"),
         (
             "mas.workflow._target_=tests.evaluate.systems.Broken",
             "workflow._target_: tests.evaluate.systems.Solver there",
@@ -124,6 +128,14 @@ def test_other_settings_are_refused(command, tmp_path, capsys, override, words):
         assert len(server.requests) == 6
     said = capsys.readouterr().err
     assert words in said and "Remedy: another folder (evaluate.output=" in said
+
+
+def test_another_model_at_the_same_place_is_refused(command, tmp_path, capsys):
+    with ChatServer(parrot) as server:
+        command(server=server, files=[questions(tmp_path)])
+    with ChatServer(parrot, models=("larger",)) as server:
+        assert command(server=server) == 2 and not server.requests
+    assert "model: tiny there, larger here" in capsys.readouterr().err
 
 
 def test_another_question_of_the_same_number_is_refused(command, tmp_path, capsys):
@@ -260,6 +272,35 @@ def test_killed_in_the_middle_and_gone_on_with(command, tmp_path):
         command.output = tmp_path / "uninterrupted"
         assert command("evaluate.concurrency=4", server=server) == 0
     assert lasting(command.results) == resumed and resumed["data"]["made"]["answered"] == 60
+
+
+def test_an_interrupt_keeps_what_is_answered(command, tmp_path):
+    questions(tmp_path, 40)
+    file = tmp_path / "out" / "trajectories.jsonl"
+    with ChatServer(lambda body, number: 0.1 if number % 2 else parrot(body, number)) as server:
+        process = start(tmp_path, server.url, "evaluate.concurrency=2")
+        deadline = time.monotonic() + 120
+        while not file.exists() or file.read_bytes().count(b"\n") < 5:
+            assert process.poll() is None and time.monotonic() < deadline, process.stderr.read()
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 130 and "Interrupted. The same command goes on from here." in said
+    made = command.results["data"]["made"]
+    assert 5 <= made["trajectories"] < 40 and made["missing"] == 40 - made["trajectories"]
+
+
+def test_the_section_is_documented_where_it_is_set():
+    fields = {field.name: field.default for field in dataclasses.fields(EvaluateConfig)}
+    section = yaml.safe_load((ROOT / "configs" / "evaluate.yaml").read_text())["evaluate"]
+    assert {name: value for name, value in section.items() if name != "output"} == {
+        name: value for name, value in fields.items() if name != "output"
+    }
+    page = (ROOT / "docs" / "evaluate.md").read_text()
+    table = page[page.index("## The section") : page.index("A misspelt key")]
+    assert set(
+        re.findall(r"`(\w+)`", "".join(row.split("|")[1] for row in table.splitlines() if row[:1] == "|"))
+    ) == set(fields)
 
 
 @pytest.mark.parametrize(

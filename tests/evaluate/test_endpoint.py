@@ -29,6 +29,7 @@ def ask(server, sampling=GREEDY, times=1, **options):
         llm = EndpointLLM(server.url, **{"retries": 3, "timeout": 5.0, **options})
         try:
             await llm.connect()
+            await llm.find_model()
             return llm, await asyncio.gather(
                 *[llm.complete(CHAT, [], sampling, ("q",)) for _ in range(times)], return_exceptions=True
             )

@@ -64,7 +64,7 @@ def evaluate(config: DictConfig, command: list[str]) -> int:
     from hydra.utils import call
 
     from verl_ext.evaluate.config import read_config
-    from verl_ext.evaluate.llms import model_of
+    from verl_ext.evaluate.llms import model_of, served_model
     from verl_ext.evaluate.questions import read_tasks
     from verl_ext.evaluate.records import Records
     from verl_ext.evaluate.runner import Runner, output_folder, settings_of
@@ -80,6 +80,8 @@ def evaluate(config: DictConfig, command: list[str]) -> int:
         call(OmegaConf.to_container(config.mas.prepare, resolve=True))
     tasks = read_tasks(config.data.val_files, section.max_questions)
     model = model_of(config, section)
+    if model is None:
+        section.model = asyncio.run(served_model(config, section))
     check_tools(config)
     settings = settings_of(config, section, mas, model)
     records = Records(output_folder(section), settings)

@@ -39,7 +39,7 @@ class EndpointLLM:
 
     Args:
         url: base URL, e.g. http://127.0.0.1:8100/v1.
-        model: the model's name there; None: the only one it serves (see `connect`).
+        model: the model's name there; None: the only one it serves (see `find_model`).
         api_key_env: environment variable of the API key; without a value no key is sent.
         concurrency: requests at a time.
         timeout: seconds for one request.
@@ -76,11 +76,7 @@ class EndpointLLM:
         return []
 
     async def connect(self) -> None:
-        """Open the connections and ask the server which models it serves.
-
-        Raises:
-            ValueError: no server answers there, it refuses the key, or `model` is None and it does not serve just one.
-        """
+        """Open the connections."""
         import aiohttp
 
         key = os.environ.get(self.api_key_env, "").strip()
@@ -90,6 +86,15 @@ class EndpointLLM:
             connector=aiohttp.TCPConnector(limit=self._concurrency),
             headers={"Authorization": f"Bearer {key}"} if key else {},
         )
+
+    async def find_model(self) -> str:
+        """Ask the server which models it serves; returns the name of the one to ask.
+
+        Raises:
+            ValueError: no server answers there, it refuses the key, or `model` is None and it does not serve just one.
+        """
+        import aiohttp
+
         try:
             async with self._session.get(f"{self.url}/models") as response:
                 status, served = response.status, _model_names(await _json(response))
@@ -99,19 +104,19 @@ class EndpointLLM:
                 "Remedy: start one, e.g. vllm serve MODEL --port 8100, and give http://HOST:8100/v1"
             ) from error
         if status in (401, 403):
-            given = "was refused" if key else "is needed"
+            known = os.environ.get(self.api_key_env)
+            given = "was refused" if known else "is needed"
             raise ValueError(f"{self.url}: an API key {given} (status {status}). Remedy: set {self.api_key_env}")
         if self.model is None:
             if len(served) != 1:
-                names = (
-                    ", ".join(served) or f"unknown: {self.url}/models gave status {status}; does the URL end in /v1?"
-                )
+                names = ", ".join(served) or f"unknown: /models gave status {status}; does the URL end in /v1?"
                 raise ValueError(
                     f"evaluate.model is not set, and the models of {self.url} are {names}. Remedy: name one"
                 )
             self.model = served[0]
         elif served and self.model not in served:
             print(f"Note: {self.url} does not list the model {self.model} (it lists {', '.join(served)}).", flush=True)
+        return self.model
 
     async def close(self) -> None:
         """Close the connections."""

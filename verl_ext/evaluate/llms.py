@@ -62,22 +62,41 @@ def open_llm(config: DictConfig, section: EvaluateConfig, model: Model | None, s
         ValueError: see `LocalLLM`, `device_of`.
     """
     if model is None:
-        return EndpointLLM(
-            section.endpoint,
-            section.model,
-            api_key_env=section.api_key_env,
-            concurrency=section.concurrency,
-            timeout=section.request_timeout,
-            retries=section.retries,
-            template=template_of(config),
-            seeded=seeded,
-        )
+        return endpoint_of(config, section, seeded)
     device = device_of(config, section)
     print(f"Loading {model.shards or model.path} on {device} …", flush=True)
     start = time.time()
     llm = LocalLLM(config, model, device, seeded)
     print(f"… loaded in {time.time() - start:.0f} s", flush=True)
     return llm
+
+
+def endpoint_of(config: DictConfig, section: EvaluateConfig, seeded: bool = True) -> EndpointLLM:
+    """The configured endpoint."""
+    return EndpointLLM(
+        section.endpoint,
+        section.model,
+        api_key_env=section.api_key_env,
+        concurrency=section.concurrency,
+        timeout=section.request_timeout,
+        retries=section.retries,
+        template=template_of(config),
+        seeded=seeded,
+    )
+
+
+async def served_model(config: DictConfig, section: EvaluateConfig) -> str:
+    """The name of the model that the endpoint will be asked for.
+
+    Raises:
+        ValueError: see `EndpointLLM.find_model`.
+    """
+    llm = endpoint_of(config, section)
+    await llm.connect()
+    try:
+        return await llm.find_model()
+    finally:
+        await llm.close()
 
 
 def model_of(config: DictConfig, section: EvaluateConfig) -> Model | None:
