@@ -34,42 +34,42 @@ def check_tokens(calls):
         assert call["tokens"], call["id"]
 
 
-def test_a_run_that_was_killed_and_went_on(tmp_path):
-    """Node-wise Monte Carlo in the trainer's process; killed in step 3 or 4, after the checkpoint of step 2."""
-    options = ["mas.sampling.strategy=nmc", "trainer.total_training_steps=4", "mas.trajectory_log.every=2"]
-    run_and_kill(tmp_path, *options, after_step=3)
-    output = run(tmp_path, *options)
-    assert "verl_ext.observe.viewer runs/mhgpo_tiny" in output
-    questions, calls = log_of(tmp_path)
-    seen = [(line["phase"], line["step"], line["question"]["number"]) for line in questions]
-    # Step 1 is the first, 2 and 4 are every second, the last is 4: step 3 is not logged. No question is there twice.
-    trained = [("train", step, n) for step in (1, 2, 4) for n in range(4)]
-    assert sorted(seen) == sorted(trained + [("val", step, n) for step in (0, 2, 4) for n in range(8)])
-    check_tokens(calls)
-    train = [call for call in calls if call["phase"] == "train"]
-    assert len(train) == 3 * 4 * 21 and len({(c["step"], c["question"]["number"], c["id"]) for c in train}) == len(
-        train
-    )
-    groups = by_group(train)
-    assert len(groups) == 3 * 4 * 3 and {len(members) for members in groups.values()} == {4}
-    for members in groups.values():  # Eq. 5 from the logged rewards gives the logged advantages
+def check_advantages(members_of, groups):
+    """Eq. 5 from the logged rewards gives the logged advantages."""
+    assert len(members_of) == groups
+    for members in members_of.values():
         rewards = [call["rewards"]["total"] for call in members]
         spread = stdev(rewards)
         for call in members:
             expected = (call["rewards"]["total"] - fmean(rewards)) / (spread + 1e-6) if spread else 0.0
-            assert call["advantage"] == pytest.approx(expected, abs=1e-4)
-            assert len(call["parents"]) == call["depth"]
-    assert any(call["advantage"] for call in train) and sum(call["trained"] for call in train) == 3 * 4 * 12
-    assert {call["versions"][1] for call in train if call["step"] == 4} == {3}
-    assert all(
-        tool["after"] == ["0 | rewriter.0"]
-        for line in questions
-        for tool in line["tools"]
-        if len(tool["trajectories"]) > 1
-    )
-    validated = [{line["question"]["index"] for line in questions if line["phase"] == "val" and line["step"] == step}
-                 for step in (0, 2, 4)]  # fmt: skip
-    assert validated[0] == validated[1] == validated[2], "the same questions each time"
+            assert len(members) == 4 and call["advantage"] == pytest.approx(expected, abs=1e-4)
+    assert any(call["advantage"] for members in members_of.values() for call in members)
+
+
+def test_a_run_that_was_killed_and_went_on(tmp_path):
+    """Node-wise Monte Carlo in the trainer's process; killed after step 3, it goes on from the checkpoint of step 2."""
+    options = ["mas.sampling.strategy=nmc", "trainer.total_training_steps=4"]
+    run_and_kill(tmp_path, *options, after_step=3)
+    assert ("train", 3) in {(line["phase"], line["step"]) for line in log_of(tmp_path)[0]}
+    assert "verl_ext.observe.viewer runs/mhgpo_tiny" in run(tmp_path, *options)
+    questions, calls = log_of(tmp_path)
+    seen = [(line["phase"], line["step"], line["question"]["number"]) for line in questions]
+    trained = [("train", step, n) for step in (1, 2, 3, 4) for n in range(4)]
+    assert sorted(seen) == sorted(trained + [("val", step, n) for step in (0, 2, 4) for n in range(8)]), "each once"
+    check_tokens(calls)
+    train = [call for call in calls if call["phase"] == "train"]
+    names = {(call["step"], call["question"]["number"], call["id"]) for call in train}
+    assert len(names) == len(train) == 4 * 4 * 21 and sum(call["trained"] for call in train) == 4 * 4 * 12
+    check_advantages(by_group(train), groups=4 * 4 * 3)
+    for call in train:
+        assert len(call["parents"]) == min(call["depth"], 1) and call["versions"] == [call["step"] - 1] * 2
+    shared = [tool for line in questions for tool in line["tools"] if len(tool["trajectories"]) > 1]
+    assert len(shared) == 16 and all(tool["after"] == ["0 | rewriter.0"] for tool in shared)
+    validated = {step: set() for step in (0, 2, 4)}
+    for line in questions:
+        if line["phase"] == "val":
+            validated[line["step"]].add(line["question"]["index"])
+    assert validated[0] == validated[2] == validated[4], "the same questions each time"
     assert main([str(tmp_path / "runs" / "mhgpo_tiny")]) == 0
 
 
@@ -90,8 +90,7 @@ def test_partial_rollouts_in_a_process_of_their_own(tmp_path):
     check_tokens(calls)
     train = [call for call in calls if call["phase"] == "train"]
     assert len(train) == 3 * 4 * 12 and all(call["trained"] for call in train)
-    for members in by_group(train).values():
-        assert len(members) == 4 and sum(call["advantage"] for call in members) == pytest.approx(0, abs=1e-3)
+    check_advantages(by_group(train), groups=3 * 4 * 3)
     sizes = [path.stat().st_size for path in (tmp_path / "runs" / "mhgpo_tiny" / "trajectories").iterdir()]
     assert len(sizes) > 1 and max(sizes) <= 100_000
     logged = {entry["step"]: entry["metrics"] for entry in entries(tmp_path)}
