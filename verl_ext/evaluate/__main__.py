@@ -20,6 +20,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
@@ -61,13 +62,41 @@ def evaluate(config: DictConfig, command: list[str]) -> int:
         ValueError: the configuration, data, model, endpoint or output folder is not as it must be.
         RuntimeError: nothing was answered any more, or a reward raised.
     """
+    from verl_ext.evaluate.records import Records
+    from verl_ext.evaluate.runner import Runner, output_folder, settings_of
+
+    section, mas, model, workflow, tasks = prepare(config)
+    settings, folder = settings_of(config, section, mas, model), output_folder(section)
+    records = Records(folder, settings)
+    start = time.monotonic()
+    try:
+        wanted = records.missing(tasks, section.samples)
+        say_what_runs(len(tasks), section.samples, len(wanted), records.path)
+        if wanted:
+            asyncio.run(Runner(config, section, mas, model, workflow, records).run(wanted))
+    finally:
+        records.close()
+        if records.outcomes:
+            about = {"command": command, "settings": settings, "seconds_of_this_command": time.monotonic() - start}
+            text = finish(folder, tasks, section.samples, records.outcomes, about)
+    print(f"\n{text}\n\n{next_steps(folder)}", flush=True)
+    return 0
+
+
+def prepare(config: DictConfig) -> tuple[Any, ...]:
+    """Check everything that can be checked without loading a model; make what the recipe generates.
+
+    Returns:
+        The sections `evaluate` and `mas`, the model for this process (None: an endpoint answers), workflow and tasks.
+
+    Raises:
+        ValueError: what is wrong, and the remedy.
+    """
     from hydra.utils import call
 
     from verl_ext.evaluate.config import read_config
     from verl_ext.evaluate.llms import model_of, served_model
     from verl_ext.evaluate.questions import read_tasks
-    from verl_ext.evaluate.records import Records
-    from verl_ext.evaluate.runner import Runner, output_folder, settings_of
     from verl_ext.trainer.checks import check_tools
     from verl_ext.trainer.run_callback import choose_cpu_platform
     from verl_ext.trainer.workflow import build_workflow
@@ -83,22 +112,7 @@ def evaluate(config: DictConfig, command: list[str]) -> int:
     if model is None:
         section.model = asyncio.run(served_model(config, section))
     check_tools(config)
-    settings = settings_of(config, section, mas, model)
-    records = Records(output_folder(section), settings)
-    start = time.monotonic()
-    try:
-        wanted = records.missing(tasks, section.samples)
-        say_what_runs(len(tasks), section.samples, len(wanted), records.path)
-        if wanted:
-            asyncio.run(Runner(config, section, mas, model, workflow, records).run(wanted))
-    finally:
-        outcomes = records.outcomes
-        records.close()
-        if outcomes:
-            about = {"command": command, "settings": settings, "seconds_of_this_command": time.monotonic() - start}
-            text = finish(output_folder(section), tasks, section.samples, outcomes, about)
-    print(f"\n{text}\n\n{next_steps(output_folder(section))}", flush=True)
-    return 0
+    return section, mas, model, workflow, tasks
 
 
 def say_what_runs(questions: int, samples: int, wanted: int, path: Path) -> None:

@@ -12,7 +12,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from verl_ext.evaluate.records import Outcome
-from verl_ext.mas.types import Task
+from verl_ext.mas.types import Status, Task
 from verl_ext.trainer.checkpoint import write_atomically
 
 RESULTS, REPORT = "results.json", "report.md"
@@ -99,6 +99,7 @@ def _agents(calls: Iterable[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return {
         agent: {
             "calls": len(made),
+            "answered": sum(Status(call["status"]).trainable for call in made),
             "statuses": dict(Counter(call["status"] for call in made)),
             "prompt_tokens": sum(call["prompt_tokens"] for call in made),
             "generated_tokens": sum(call["generated_tokens"] for call in made),
@@ -141,8 +142,8 @@ def markdown(results: dict[str, Any]) -> str:
         rows.append(["average", "", *average, *[""] * 5])
     lines = [*table(head, rows), "", "Means ± standard error over questions; calls, tokens and seconds per trajectory."]
     agents = [
-        [source, agent, str(a["calls"]), *_statuses(a), f"{a['prompt_tokens'] / a['calls']:.0f}"]
-        + [f"{a['generated_tokens'] / a['calls']:.1f}", f"{a['seconds']:.2f}"]
+        [source, agent, str(a["calls"]), *_statuses(a), f"{a['prompt_tokens'] / max(a['answered'], 1):.0f}"]
+        + [f"{a['generated_tokens'] / max(a['answered'], 1):.1f}", f"{a['seconds']:.2f}"]
         for source, result in sources.items()
         for agent, a in result["agents"].items()
     ]
