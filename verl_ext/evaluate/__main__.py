@@ -146,5 +146,5 @@ def next_steps(folder: Path) -> str:
 
 if __name__ == "__main__":
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    logging.getLogger("bm25s").setLevel(logging.WARNING)
+    logging.disable(logging.DEBUG)  # some libraries turn their own on
     sys.exit(main())
