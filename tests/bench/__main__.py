@@ -7,7 +7,16 @@ import platform
 
 import torch
 
-from tests.bench import advantage, engine_vs_generate, evaluation, sampling, shared_prompts, training, trajectory_log
+from tests.bench import (
+    advantage,
+    engine_vs_generate,
+    evaluation,
+    retrieval,
+    sampling,
+    shared_prompts,
+    training,
+    trajectory_log,
+)
 
 
 def main() -> None:
@@ -34,6 +43,8 @@ def main() -> None:
     print("\n".join(trajectory_log.run(per_step)), flush=True)
     print("\n(h) evaluation, 32 trajectories at a time over one at a time (aim >= 4 x):", flush=True)
     print("\n".join(evaluation.run()), flush=True)
+    print("\n(i) searches per second over plain numpy scans of everything, one thread:", flush=True)
+    print("\n".join(retrieval.run()), flush=True)
 
 
 if __name__ == "__main__":
