@@ -204,6 +204,11 @@ def test_wrong_settings_are_refused_at_once(config, message):
         open_retriever(config)
 
 
+def test_probes_of_an_index_without_cells_are_refused(index):
+    with pytest.raises(ValueError, match="ivf_probes=8 is for a dense ivf index"):
+        open_retriever({"index": str(index), "ivf_probes": 8})
+
+
 def test_a_corpus_alone_is_indexed_in_memory(tmp_path):
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_text('{"pid": 1, "title": "A", "text": "amber harbour"}\n')

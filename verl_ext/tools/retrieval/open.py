@@ -98,6 +98,8 @@ def open_retriever(config: str | Path | Mapping[str, Any] | RetrieverConfig) -> 
         if read_meta(Path(config.index))["backend"] == "dense":
             runtime |= {"batch_invariant": config.batch_invariant, "index_device": config.index_device}
             runtime["ivf_probes"] = config.ivf_probes
+        elif config.ivf_probes is not None:
+            raise ValueError(f"ivf_probes={config.ivf_probes} is for a dense ivf index, {config.index} is another one.")
         return load_index(config.index, verify=config.verify, **runtime)
     if config.backend == "bm25":
         runtime = {}  # runs on the CPU
