@@ -1,7 +1,9 @@
-# make train   the embedded default: a three-agent search system learns by MHGPO on this machine's CPU
-# make test    every test, on the CPU
-# make bench   speed and memory, as ratios within one run
-# make lint    ruff
+# make train         the embedded default: a three-agent search system learns by MHGPO on this machine's CPU
+# make test          every test, on the CPU
+# make bench         speed and memory, as ratios within one run
+# make compare       every method on two tiny environments: tables, figures (about two hours; goes on where it was)
+# make compare-quick the same path in minutes
+# make lint          ruff
 #
 # Each sets up what it needs (a virtual environment in .venv) and is quick the second time.
 
@@ -11,14 +13,14 @@ PYTHON ?= $(shell for p in python3.12 python3.11 python3.10 python3; do \
 	$$p -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))' >/dev/null 2>&1 && echo $$p && break; done)
 PY := $(VENV)/bin/python
 ARGS ?=
-# Tests at a time. A real training run among them takes up to 4 GB.
+# Tests, or runs of a comparison, at a time. A real training run takes up to 4 GB.
 JOBS ?= 2
 # Where PyTorch's CPU builds are: the general ones bring gigabytes of CUDA libraries. Empty: only pip's own sources.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 # Chosen before verl looks for accelerators; recipes for the CPU set it for the workers, too.
-train: export VERL_PLATFORM = cpu
+train compare compare-quick: export VERL_PLATFORM = cpu
 
-.PHONY: train test bench lint clean
+.PHONY: train test bench compare compare-quick lint clean
 
 train: $(VENV)/.train
 	$(PY) -m verl.trainer.main_ppo +recipe=mhgpo_tiny $(ARGS)
@@ -28,6 +30,12 @@ test: $(VENV)/.dev
 
 bench: $(VENV)/.dev
 	$(PY) -m tests.bench $(ARGS)
+
+compare: $(VENV)/.train
+	$(PY) -m verl_ext.compare search arithmetic --jobs $(JOBS) $(ARGS)
+
+compare-quick: $(VENV)/.train
+	$(PY) -m verl_ext.compare search arithmetic --quick --jobs $(JOBS) $(ARGS)
 
 lint: $(VENV)/.dev
 	$(VENV)/bin/ruff check .

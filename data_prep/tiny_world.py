@@ -1,4 +1,4 @@
-"""The tiny world: an invented two-hop question-answering data set that is generated, not downloaded.
+"""The tiny world: an invented multi-hop question-answering data set that is generated, not downloaded.
 
 One row in words: "Where was the director of the film Amber Harbor born?" -> the film *Amber Harbor* names its director
 (hop 1), the director's biography names the birthplace (hop 2): "Old Karsa".
@@ -6,123 +6,68 @@ One row in words: "Where was the director of the film Amber Harbor born?" -> the
     corpus.jsonl   {"pid": "val-3", "title": "Amber Harbor", "text": "film, directed by Tova Brandt, ..."}
                    {"pid": "val-3-director", "title": "director of Amber Harbor",
                     "text": "Tova Brandt, born in Old Karsa."}
+                   {"pid": "val-3-director-spouse", "title": "spouse of director of Amber Harbor",
+                    "text": "Emil Holt, born in Lodi."}
     train.parquet, val.parquet   verl's schema; `data_source` is "tiny_world"
 
-The quirk on purpose: only a query that names the role puts the biography asked for first; without it the biographies of
-the same film's other people look as good to BM25. All names are pairs of words of one bounded vocabulary. A fixed fifth
-of all title pairs and of all name pairs belongs to validation: no film and no person of the validation world occurs in
-any training world, whatever the seed, although each of their words does.
+How hard it is, is a `Dial`: hops, distractors, the gap between the words of questions and passages, the size of the
+corpus. (The noise of the cold start is the model's: `tiny_model.py --habits`.)
+
+The quirk on purpose: only a query that names the role (and the relation) in the passages' words puts the biography
+asked for first; without it the biographies around the same film look as good to BM25. All names are pairs of words of
+one bounded vocabulary. A fixed fifth of all title pairs and of all name pairs belongs to validation: no film and no
+person of the validation world occurs in any training world, whatever the seed, although each of their words does.
 
     python data_prep/tiny_world.py --output_dir data/tiny_world
+    python data_prep/tiny_world.py --output_dir data/hard_world --hops 2 3 --distractors 2 --gap 0.5
 """
 
 import argparse
-import json
-import os
 import random
-import shutil
-import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
+
+from verl_ext.data_prep.tiny_files import stamped_folder
+from verl_ext.data_prep.tiny_names import (
+    ADJECTIVES,
+    FIRST,
+    LAST,
+    NOUNS,
+    PREFIXES,
+    SPLITS,
+    TOWNS,
+    name_pairs,
+)
+from verl_ext.data_prep.tiny_questions import (
+    EASY,
+    FORMS,
+    KINDS,
+    RELATIONS,
+    Dial,
+    Person,
+    Question,
+    Work,
+    ask,
+    biography_pid,
+    biography_title,
+)
 
 DATA_SOURCE = "tiny_world"
-VERSION = 2  # raise it whenever the same arguments would give other files: `ensure` then regenerates
+VERSION = 3  # raise it whenever the same arguments would give other files: `ensure` then regenerates
 FILES = ("train.parquet", "val.parquet", "corpus.jsonl")
 STAMP = "tiny_world.json"  # written last: its presence says that the other files are complete
 
-FIRST = (
-    "Adela Bram Cora Dario Edda Fenno Greta Halim Ilse Joren Katya Lorin Mirel Nando Orla Pavel Quim Runa "
-    "Selma Tova Ugo Vera Wanda Yaro Zelda Amos Bruna Clio Dagny Emil Frida Goran Hedda Ivo Jutta Kolja"
-).split()
-LAST = (
-    "Abbott Brandt Calder Dorsey Eklund Farrow Gallo Hobart Ibsen Jansen Keller Lorca Moreno Nolan Oakes Pavic "
-    "Quist Rossi Sabel Tanaka Ulmer Varga Weller Yates Zorn Ames Bellini Cramer Duval Ferro Grieg Holt Kimura "
-    "Lindt Marlow Novak"
-).split()
-ADJECTIVES = (
-    "Amber Bitter Crimson Distant Empty Frozen Golden Hidden Iron Jagged Kindly Lonely Marble Narrow Paper Quiet "
-    "Restless Silver Tender Velvet Wooden Scarlet Broken Gentle Hollow Misty Patient Stormy"
-).split()
-NOUNS = (
-    "Anchor Bridge Castle Desert Engine Forest Garden Harbor Island Journey Kingdom Lantern Mirror Orchard Palace "
-    "River Season Tower Valley Winter Bell Candle Feather Meadow Compass Shadow Thunder Window"
-).split()
-TOWNS = (
-    "Arvik Belmora Corvo Dunmere Estal Farholm Gorin Haskel Irvane Jelsa Karsa Lumar Mostar Nerva Ostrel Pelham "
-    "Quenby Ralto Selno Tarvis Umbra Velden Wexton Yarrow Zemst Almen Brask Cintra Dorva Elster Fosk Grado Hulme "
-    "Istra Kelso Lodi"
-).split()
-PREFIXES = "North South Old New Upper Port".split()
 
-# kind -> {role as questions and biographies name it: verb in the work's passage}
-KINDS: dict[str, dict[str, str]] = {
-    "film": {"director": "directed", "screenwriter": "scripted", "producer": "produced"},
-}
-# The model's cold-start habits depend on the form, see tiny_demos.py.
-FORMS = (
-    "Where was the {role} of the {kind} {title} born?",
-    "In which town was the {role} of {title} born?",
-    "What is the birthplace of the {role} of the {kind} {title}?",
-    "About {title}: where was its {role} born?",
-)
-WORKS = {"train": 240, "val": 56}  # works per split of the data set, with 2 or 3 people each
-
-
-@dataclass(frozen=True)
-class Person:
-    """Somebody with exactly one role in one work, and the place where they were born."""
-
-    name: str
-    born: str
-
-
-@dataclass(frozen=True)
-class Work:
-    """A work; `people` maps two or three of its kind's roles to who filled them."""
-
-    pid: str
-    title: str
-    kind: str
-    people: dict[str, Person]
-
-
-@dataclass(frozen=True)
-class Question:
-    """One two-hop question; `form` indexes FORMS, `gold_pid` is the biography that holds the answer."""
-
-    text: str
-    answer: str
-    work: Work
-    role: str
-    form: int
-
-    @property
-    def person(self) -> Person:
-        """Whom the question is about."""
-        return self.work.people[self.role]
-
-    @property
-    def gold_pid(self) -> str:
-        """Passage that holds the answer."""
-        return f"{self.work.pid}-{self.role}"
-
-
-def name_pairs(heads: Sequence[str], tails: Sequence[str], split: str) -> list[str]:
-    """All two-word names of one split, in a fixed order: a fifth of the grid is validation's, the rest training's."""
-    if split not in WORKS:
-        raise ValueError(f"unknown split {split!r}; allowed: {', '.join(WORKS)}")
-    pairs = ((i, j, f"{head} {tail}") for i, head in enumerate(heads) for j, tail in enumerate(tails))
-    return [name for i, j, name in pairs if ((i + 2 * j) % 5 == 0) == (split == "val")]
-
-
-def make_world(seed: int | str, split: str, works: int) -> list[Work]:
+def make_world(seed: int | str, split: str, works: int, distractors: int = 0) -> list[Work]:
     """Draw `works` works with their people, all names from `split`'s share of the name grid.
 
     Args:
-        seed: anything; the world is a function of (seed, split, works).
+        seed: anything; the world is a function of the arguments.
         split: "train" or "val".
         works: how many; bounded by the number of names (see the error).
+        distractors: relatives of each person.
     """
     rng = random.Random(f"{seed}/{split}/{works}")
     titles, names = name_pairs(ADJECTIVES, NOUNS, split), name_pairs(FIRST, LAST, split)
@@ -134,14 +79,19 @@ def make_world(seed: int | str, split: str, works: int) -> list[Work]:
     for number, title in enumerate(rng.sample(titles, works)):
         kind = rng.choice(list(KINDS))
         roles = rng.sample(list(KINDS[kind]), rng.choice((2, 3, 3)))
-        people = {role: _make_person(names.pop(), rng) for role in roles}
+        people = {}
+        for role in roles:
+            # Relatives may share names with others: who is meant is in a biography's title.
+            relations = sorted(rng.sample(list(RELATIONS), distractors))
+            relatives = {relation: Person(rng.choice(names), _birthplace(rng)) for relation in relations}
+            people[role] = Person(names.pop(), _birthplace(rng), relatives)
         world.append(Work(f"{split}-{number}", title, kind, people))
     return world
 
 
-def _make_person(name: str, rng: random.Random) -> Person:
+def _birthplace(rng: random.Random) -> str:
     town = rng.choice(TOWNS)
-    return Person(name, rng.choice((town, f"{rng.choice(PREFIXES)} {town}")))
+    return rng.choice((town, f"{rng.choice(PREFIXES)} {town}"))
 
 
 def passages(world: Sequence[Work]) -> list[dict[str, str]]:
@@ -150,25 +100,34 @@ def passages(world: Sequence[Work]) -> list[dict[str, str]]:
     for work in world:
         people = ", ".join(f"{KINDS[work.kind][role]} by {person.name}" for role, person in work.people.items())
         rows.append({"pid": work.pid, "title": work.title, "text": f"{work.kind}, {people}."})
-        for role, person in work.people.items():
+        for role, relation, person in work.biographies():
             text = f"{person.name}, born in {person.born}."
-            rows.append({"pid": f"{work.pid}-{role}", "title": f"{role} of {work.title}", "text": text})
+            rows.append(
+                {
+                    "pid": biography_pid(work, role, relation),
+                    "title": biography_title(work, role, relation),
+                    "text": text,
+                }
+            )
     return rows
 
 
-def questions(world: Sequence[Work]) -> list[Question]:
-    """Every question that can be asked of the world: works x roles x forms."""
+def questions(world: Sequence[Work], dial: Dial = EASY, seed: int | str = 0) -> list[Question]:
+    """Every question that can be asked of the world: works x people x forms, `dial.gap` of them in other words."""
+    rng = random.Random(f"{seed}/gap")
     return [
-        Question(form.format(role=role, kind=work.kind, title=work.title), person.born, work, role, number)
+        ask(work, role, relation, form, rng.random() < dial.gap)
         for work in world
-        for role, person in work.people.items()
-        for number, form in enumerate(FORMS)
+        for role, relation, _ in work.biographies()
+        if (3 if relation else 2) in dial.hops
+        for form in range(len(FORMS))
     ]
 
 
 def vocabulary() -> list[str]:
     """Every word of the world (names, roles, verbs, question and passage words), each once, sorted."""
-    words = {*FIRST, *LAST, *ADJECTIVES, *NOUNS, *TOWNS, *PREFIXES, *KINDS, *"of the born in by".split()}
+    words = {*FIRST, *LAST, *ADJECTIVES, *NOUNS, *TOWNS, *PREFIXES, *KINDS, *RELATIONS, *RELATIONS.values()}
+    words |= {*"of the born in by whoever it its one who".split()}
     for roles in KINDS.values():
         words |= {*roles, *roles.values()}
     for form in FORMS:
@@ -188,14 +147,15 @@ def row(question: Question, split: str, index: int) -> dict:
             "split": split,
             "id": f"{DATA_SOURCE}-{split}-{index}",
             "question": question.text,
-            "gold_titles": [question.work.title, f"{question.role} of {question.work.title}"],
+            "hops": 3 if question.relation else 2,
+            "gold_titles": question.gold_titles,
         },
     }
 
 
-def sample_questions(world: Sequence[Work], size: int, seed: int | str, split: str) -> list[Question]:
+def sample_questions(world: Sequence[Work], size: int, seed: int | str, split: str, dial: Dial) -> list[Question]:
     """`size` distinct questions of the world in random order, spread over its people."""
-    pool = questions(world)
+    pool = questions(world, dial, f"{seed}/{split}")
     if not 1 <= size <= len(pool):
         raise ValueError(f"{split}_size={size}: the {split} world has 1 to {len(pool)} questions; choose in between")
     random.Random(f"{seed}/{split}/questions").shuffle(pool)
@@ -209,56 +169,35 @@ def sample_questions(world: Sequence[Work], size: int, seed: int | str, split: s
     return [pool[i] for i in order]
 
 
-def data_set(train_size: int = 2048, val_size: int = 128, seed: int = 0) -> tuple[list, list, list]:
+def data_set(
+    train_size: int = 2048, val_size: int = 128, seed: int = 0, dial: Dial = EASY
+) -> tuple[list[Question], list[Question], list[dict[str, str]]]:
     """Build (train questions, val questions, passages of both worlds shuffled), a function of the arguments."""
-    worlds = {split: make_world(seed, split, works) for split, works in WORKS.items()}
+    worlds = {split: make_world(seed, split, dial.works(split), dial.distractors) for split in SPLITS}
     corpus = passages(worlds["train"]) + passages(worlds["val"])
     random.Random(f"{seed}/corpus").shuffle(corpus)
-    train = sample_questions(worlds["train"], train_size, seed, "train")
-    return train, sample_questions(worlds["val"], val_size, seed, "val"), corpus
+    train = sample_questions(worlds["train"], train_size, seed, "train", dial)
+    return train, sample_questions(worlds["val"], val_size, seed, "val", dial), corpus
 
 
-def ensure(output_dir: str | Path, train_size: int = 2048, val_size: int = 128, seed: int = 0) -> Path:
+def ensure(output_dir: str | Path, train_size: int = 2048, val_size: int = 128, seed: int = 0, **dial: Any) -> Path:
     """Make sure that `output_dir` holds the data set of these arguments; generate it only when it does not.
 
-    Safe against being killed at any moment: files are written aside and renamed, the stamp last, so that a half-done
-    directory has no stamp and is regenerated by the next call. Other files in `output_dir` are left alone.
+    Args:
+        dial: fields of `Dial`.
 
     Returns: `output_dir` as a path.
     """
-    target = Path(output_dir)
+    chosen = Dial(**{**dial, "hops": tuple(dial.get("hops", EASY.hops))})
     stamp = {"version": VERSION, "train_size": train_size, "val_size": val_size, "seed": seed}
-    if _read_stamp(target) == stamp and all((target / name).is_file() for name in FILES):
-        return target
-    train, val, corpus = data_set(train_size, val_size, seed)
-    target.mkdir(parents=True, exist_ok=True)
-    aside = Path(tempfile.mkdtemp(prefix=".tiny_world-", dir=target))
-    try:
-        _write_parquet([row(q, "train", i) for i, q in enumerate(train)], aside / "train.parquet")
-        _write_parquet([row(q, "val", i) for i, q in enumerate(val)], aside / "val.parquet")
-        lines = "".join(json.dumps(passage) + "\n" for passage in corpus)
-        (aside / "corpus.jsonl").write_text(lines, encoding="utf-8")
-        (aside / STAMP).write_text(json.dumps(stamp), encoding="utf-8")
-        (target / STAMP).unlink(missing_ok=True)
-        for name in (*FILES, STAMP):
-            os.replace(aside / name, target / name)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
-    return target
+    stamp |= {**asdict(chosen), "hops": list(chosen.hops)}
 
+    def contents() -> dict[str, list[dict]]:
+        train, val, corpus = data_set(train_size, val_size, seed, chosen)
+        rows = {"train.parquet": [row(q, "train", i) for i, q in enumerate(train)], "corpus.jsonl": corpus}
+        return rows | {"val.parquet": [row(q, "val", i) for i, q in enumerate(val)]}
 
-def _read_stamp(target: Path) -> dict | None:
-    try:
-        return json.loads((target / STAMP).read_text(encoding="utf-8"))
-    except (FileNotFoundError, json.JSONDecodeError):
-        return None
-
-
-def _write_parquet(rows: list[dict], path: Path) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    pq.write_table(pa.Table.from_pylist(rows), path)
+    return stamped_folder(Path(output_dir), stamp, STAMP, FILES, contents)
 
 
 def main() -> None:
@@ -268,8 +207,12 @@ def main() -> None:
     parser.add_argument("--train_size", type=int, default=2048, help="training questions")
     parser.add_argument("--val_size", type=int, default=128, help="questions of the held-out world")
     parser.add_argument("--seed", type=int, default=0, help="seed of both worlds")
-    args = parser.parse_args()
-    print(f"tiny world in {ensure(args.output_dir, args.train_size, args.val_size, args.seed)}")
+    parser.add_argument("--hops", type=int, nargs="+", default=list(EASY.hops), help="2, 3 or both")
+    parser.add_argument("--distractors", type=int, default=EASY.distractors, help="relatives of each person, 0 to 3")
+    parser.add_argument("--gap", type=float, default=EASY.gap, help="share of questions in other words")
+    parser.add_argument("--train_works", type=int, default=EASY.train_works, help="works of the training world")
+    parser.add_argument("--val_works", type=int, default=EASY.val_works, help="works of the held-out world")
+    print(f"tiny world in {ensure(**vars(parser.parse_args()))}")
 
 
 if __name__ == "__main__":

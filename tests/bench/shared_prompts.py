@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from verl_ext.data_prep import tiny_world
-from verl_ext.data_prep.tiny_demos import Passage, build_retriever
+from verl_ext.data_prep.tiny_demos import retriever_of
 from verl_ext.data_prep.tiny_eval import run_system
 from verl_ext.engine.shared_prompts import batches, lay_out, scored_logits, share
 from verl_ext.plugin import package_path
@@ -24,7 +24,7 @@ def rows(questions: int = 32, group: int = 4) -> tuple[list[list[int]], list[lis
     tokenizer, model = AutoTokenizer.from_pretrained(MODEL), AutoModelForCausalLM.from_pretrained(MODEL).eval()
     train, _, corpus = tiny_world.data_set()
     asked = [question for question in train[:questions] for _ in range(group)]
-    retriever = build_retriever([Passage(**passage) for passage in corpus])
+    retriever = retriever_of(corpus)
     rollouts = run_system(model, tokenizer, retriever, asked, greedy=False)
     calls = [call for rollout in rollouts for call in rollout.calls.values()]
     return [prompt for prompt, *_ in calls], [response for _, response, *_ in calls]

@@ -1,4 +1,4 @@
-"""The tiny model: tokenizer, shipped checkpoint, a five-step cold start."""
+"""The tiny models: tokenizers, shipped checkpoints, a five-step cold start."""
 
 from pathlib import Path
 
@@ -8,37 +8,50 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-import verl_ext.recipe.mhgpo as recipe
-from verl_ext.data_prep import tiny_demos, tiny_eval, tiny_model, tiny_world
-from verl_ext.tools.retrieval import Passage, build_retriever
+import verl_ext.recipe as recipes
+from verl_ext.data_prep import arithmetic_demos, tiny_demos, tiny_model
+from verl_ext.data_prep.cold_starts import COLD_STARTS
+from verl_ext.data_prep.tiny_eval import run_workflow, summary
 
-SHIPPED = Path(recipe.__path__[0]) / "assets" / "tiny_model"
+SYSTEMS = {"search": "mhgpo", "arithmetic": "solver_verifier"}
+ASSETS = {world: Path(recipes.__path__[0]) / system / "assets" / "tiny_model" for world, system in SYSTEMS.items()}
+
+
+def built(world):
+    return tiny_model.build_tokenizer(COLD_STARTS[world].words())
 
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return AutoTokenizer.from_pretrained(SHIPPED)
+    return AutoTokenizer.from_pretrained(ASSETS["search"])
 
 
-@pytest.fixture(scope="module")
-def shipped():
-    return AutoModelForCausalLM.from_pretrained(SHIPPED)
+@pytest.mark.parametrize("name", list(SYSTEMS))
+def test_the_script_builds_the_shipped_tokenizers(name, tmp_path):
+    made, shipped = built(name), AutoTokenizer.from_pretrained(ASSETS[name])
+    assert made.get_vocab() == shipped.get_vocab() and made.chat_template == shipped.chat_template
+    made.save_pretrained(tmp_path)
+    assert (tmp_path / "tokenizer.json").read_text() == (ASSETS[name] / "tokenizer.json").read_text()
 
 
-def test_the_script_builds_the_shipped_tokenizer(tokenizer, tmp_path):
-    built = tiny_model.build_tokenizer()
-    assert built.get_vocab() == tokenizer.get_vocab() and built.chat_template == tokenizer.chat_template
-    built.save_pretrained(tmp_path)
-    assert (tmp_path / "tokenizer.json").read_text() == (SHIPPED / "tokenizer.json").read_text()
-
-
-def test_every_word_of_the_world_is_one_token(tokenizer):
-    for word in [*tiny_world.vocabulary(), "rewrite", "rank", "answer", "###", ";"]:
+@pytest.mark.parametrize("name", list(SYSTEMS))
+def test_every_word_of_a_world_is_one_token(name):
+    tokenizer = AutoTokenizer.from_pretrained(ASSETS[name])
+    for word in COLD_STARTS[name].words():
         assert len(tokenizer.encode(f" {word}")) == 1, word
-    for prompt, said in tiny_demos.Teacher(seed=1, worlds=1, works=60).batch(10, tiny_demos.NO_HABITS)["rewriter"]:
+
+
+def test_prompts_are_as_short_as_they_look(tokenizer):
+    for prompt, said in tiny_demos.Teacher(seed=1, worlds=2, works=60).batch(10, tiny_demos.NO_HABITS)["rewriter"]:
         asked = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=False)
-        assert len(asked) <= 24 and len(tokenizer.encode(said)) == len(said.split())
+        assert len(asked) <= 28 and len(tokenizer.encode(said)) == len(said.split())
         assert tokenizer.decode(asked[:2]) == "<|user|> rewrite"
+
+
+def test_numbers_are_single_tokens_in_any_text():
+    tokenizer = AutoTokenizer.from_pretrained(ASSETS["arithmetic"])
+    assert [tokenizer.decode([i]) for i in tokenizer.encode(" 12 9 17")] == [" 12", " 9", " 17"]
+    assert tokenizer.decode(tokenizer.encode("x12, 3456 7")) == "x12, 3456 7"
 
 
 @settings(max_examples=200, deadline=None)
@@ -56,7 +69,7 @@ _TOKENIZER = []
 
 def _cached_tokenizer():
     if not _TOKENIZER:
-        _TOKENIZER.append(AutoTokenizer.from_pretrained(SHIPPED))
+        _TOKENIZER.append(AutoTokenizer.from_pretrained(ASSETS["search"]))
     return _TOKENIZER[0]
 
 
@@ -69,50 +82,75 @@ def test_chat_ends_a_turn_with_eos_and_roles_are_single_tokens(tokenizer):
     assert ids[: len(prompt)] == prompt
 
 
-def test_shipped_folder_is_small_and_float32(shipped, tokenizer):
-    assert sum(path.stat().st_size for path in SHIPPED.iterdir()) < 4e6
+@pytest.mark.parametrize("name", list(SYSTEMS))
+def test_shipped_folders_are_small_and_float32(name):
+    shipped, tokenizer = AutoModelForCausalLM.from_pretrained(ASSETS[name]), AutoTokenizer.from_pretrained(ASSETS[name])
+    assert sum(path.stat().st_size for path in ASSETS[name].iterdir()) < 4e6
     assert shipped.dtype == torch.float32 and shipped.num_parameters() <= 800_000
     assert shipped.config.vocab_size == len(tokenizer) and shipped.config.max_position_embeddings >= 1024
     assert shipped.generation_config.eos_token_id == tokenizer.eos_token_id
     assert shipped.generation_config.pad_token_id == tokenizer.pad_token_id
 
 
-def test_shipped_model_is_as_good_and_as_bad_as_advertised(shipped, tokenizer):
-    scores = tiny_model.evaluate(shipped, tokenizer)
-    assert 0.2 <= scores["greedy"]["f1"] <= 0.45, scores
-    assert 0.15 <= scores["sampled"]["f1"] <= 0.4, scores
-    assert scores["sampled"]["valid"] > 0.9, scores
-    assert scores["greedy"]["f1"] >= scores["greedy"]["em"]
+# Examination -> bounds of F1, greedy: wrong on most questions, but not hopeless.
+ADVERTISED = {
+    "easy": (0.15, 0.45),
+    "hard": (0.05, 0.35),
+    "hard, single agent": (0.05, 0.45),
+    "solver and verifier": (0.15, 0.6),
+    "solver alone": (0.1, 0.5),
+}
 
 
-def test_prompts_and_outputs_stay_short(shipped, tokenizer):
-    _, asked, corpus = tiny_world.data_set(val_size=32)
-    retriever = build_retriever([Passage(**passage) for passage in corpus])
-    rollouts = tiny_eval.run_system(shipped, tokenizer, retriever, asked)
-    bounds = {"rewriter": (24, 16), "reranker": (160, 8), "answerer": (80, 8)}
-    for agent, (longest_prompt, longest_output) in bounds.items():
-        assert max(len(rollout.calls[agent][0]) for rollout in rollouts) <= longest_prompt
-        assert max(len(rollout.calls[agent][1]) for rollout in rollouts) <= longest_output
+@pytest.mark.parametrize("name", list(SYSTEMS))
+def test_shipped_models_are_as_good_and_as_bad_as_advertised(name):
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(ASSETS[name]), AutoTokenizer.from_pretrained(ASSETS[name])
+    for title, exam in COLD_STARTS[name].examinations(128).items():
+        if title not in ADVERTISED:
+            continue
+        forests = run_workflow(model, tokenizer, exam.workflow, exam.tasks, exam.tools, greedy=True)
+        scores = summary(forests)
+        low, high = ADVERTISED[title]
+        assert low <= scores["f1"] <= high and scores["finished"] == 1, (title, scores)
+        assert min(value for key, value in scores.items() if key.endswith("parsable")) > 0.85, (title, scores)
+        calls = [call for forest in forests for call in forest.trajectories[0].calls]
+        assert max(call.prompt_tokens for call in calls) <= 200 and max(call.generated_tokens for call in calls) <= 24
 
 
-def test_five_steps_of_cold_start_learn_and_are_deterministic(tmp_path):
-    tokenizer = tiny_model.build_tokenizer()
+def test_an_examination_is_the_same_twice_and_differs_by_seed():
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(ASSETS["arithmetic"]), built("arithmetic")
+    exam = COLD_STARTS["arithmetic"].examinations(24)["solver and verifier"]
+
+    def texts(seed):
+        forests = run_workflow(model, tokenizer, exam.workflow, exam.tasks, exam.tools, greedy=False, seed=seed)
+        return [[call.text for call in forest.trajectories[0].calls] for forest in forests]
+
+    assert texts(1) == texts(1) != texts(2)
+
+
+@pytest.mark.parametrize(
+    ("name", "teacher", "habits"),
+    [
+        ("search", lambda: tiny_demos.Teacher(seed=0, worlds=2, works=60), tiny_demos.Habits()),
+        ("arithmetic", lambda: arithmetic_demos.Teacher(seed=0), arithmetic_demos.Habits()),
+    ],
+)
+def test_five_steps_of_cold_start_learn_and_are_deterministic(name, teacher, habits, tmp_path):
+    tokenizer = built(name)
     weights, losses = [], []
     for _ in range(2):
         model = tiny_model.build_model(tokenizer, seed=0)
-        teacher = tiny_demos.Teacher(seed=0, worlds=1, works=60)
-        history = tiny_model.train(model, tokenizer, teacher, tiny_demos.Habits(), 5, 8, 2e-3, report_every=1)
+        losses.append(tiny_model.train(model, tokenizer, teacher(), habits, 5, 8, 2e-3, report_every=1))
         weights.append(torch.cat([parameter.detach().flatten() for parameter in model.parameters()]))
-        losses.append(history)
     assert losses[0] == losses[1] and torch.equal(*weights)
     assert [row["step"] for row in losses[0]] == [0, 1, 2, 3, 4]
-    assert all(losses[0][-1][agent] < losses[0][0][agent] for agent in ("rewriter", "reranker", "answerer"))
+    assert all(losses[0][-1][agent] < first for agent, first in losses[0][0].items() if agent != "step")
     loaded = AutoModelForCausalLM.from_pretrained(tiny_model.save(model, tokenizer, tmp_path))
     assert torch.equal(loaded.lm_head.weight, model.lm_head.weight)
 
 
 def test_loss_counts_output_tokens_only():
-    tokenizer = tiny_model.build_tokenizer()
+    tokenizer = built("search")
     model = tiny_model.build_model(tokenizer, seed=0)
     examples = [([{"role": "user", "content": "rank: x"}], "1"), ([{"role": "user", "content": "answer: y"}], " Karsa")]
     ids, target = tiny_model.collate(tokenizer, examples)

@@ -7,18 +7,21 @@ import pyarrow.parquet as pq
 import pytest
 
 from verl_ext.data_prep import tiny_demos, tiny_world
+from verl_ext.data_prep.tiny_names import ADJECTIVES, FIRST, LAST, NOUNS, SPLITS, name_pairs
+from verl_ext.data_prep.tiny_questions import EASY, KINDS, RELATIONS, Dial, ask
 from verl_ext.recipe.mhgpo import parsers, prompts_tiny
-from verl_ext.tools.retrieval import Passage, build_retriever
+
+HARD = Dial(hops=(2, 3), distractors=2, gap=0.5)
 
 
-@pytest.fixture(scope="module")
-def data():
-    return tiny_world.data_set()
+@pytest.fixture(scope="module", params=[EASY, HARD], ids=["easy", "hard"])
+def data(request):
+    return tiny_world.data_set(dial=request.param)
 
 
 @pytest.fixture(scope="module")
 def retriever(data):
-    return build_retriever([Passage(**passage) for passage in data[2]])
+    return tiny_demos.retriever_of(data[2])
 
 
 def content(folder):
@@ -33,32 +36,74 @@ def test_same_arguments_same_bytes_other_seed_other_bytes(tmp_path):
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_no_entity_of_validation_occurs_in_training(seed):
-    train, val = (tiny_world.make_world(seed, split, works) for split, works in tiny_world.WORKS.items())
+    train, val = (tiny_world.make_world(seed, split, HARD.works(split), HARD.distractors) for split in SPLITS)
     titles = [{work.title for work in world} for world in (train, val)]
-    people = [{person.name for work in world for person in work.people.values()} for world in (train, val)]
+    people = [{person.name for work in world for *_, person in work.biographies()} for world in (train, val)]
     assert not titles[0] & titles[1] and not people[0] & people[1]
     words = [set(" ".join(titles[side] | people[side]).split()) for side in (0, 1)]
     assert words[1] <= words[0]  # but nothing in validation needs a word that training never shows
 
 
 def test_validation_names_are_reserved_whatever_the_world():
-    for heads, tails in ((tiny_world.ADJECTIVES, tiny_world.NOUNS), (tiny_world.FIRST, tiny_world.LAST)):
-        train, val = (set(tiny_world.name_pairs(heads, tails, split)) for split in ("train", "val"))
+    for heads, tails in ((ADJECTIVES, NOUNS), (FIRST, LAST)):
+        train, val = (set(name_pairs(heads, tails, split)) for split in ("train", "val"))
         assert not train & val and len(train | val) == len(heads) * len(tails)
         assert len(val) == pytest.approx(0.2 * len(train | val), rel=0.05)
 
 
-def test_every_question_is_answered_by_its_two_passages(data):
+def test_every_question_is_answered_by_its_passages(data):
     train, val, corpus = data
     by_pid = {passage["pid"]: passage for passage in corpus}
     assert len(by_pid) == len(corpus)
     for question in train + val:
         work, biography = by_pid[question.work.pid], by_pid[question.gold_pid]
-        credit = f"{tiny_world.KINDS[question.work.kind][question.role]} by {question.person.name}"
-        assert work["title"] == question.work.title and credit in work["text"]
-        assert biography["title"] == f"{question.role} of {question.work.title}"
+        first = question.work.people[question.role]
+        assert work["title"] == question.work.title == question.gold_titles[0]
+        assert f"{KINDS[question.work.kind][question.role]} by {first.name}" in work["text"]
+        assert biography["title"] == question.gold_titles[-1]
         assert biography["text"] == f"{question.person.name}, born in {question.answer}."
+        assert len(question.gold_titles) == (3 if question.relation else 2)
     assert {len(question.answer.split()) for question in val} == {1, 2}
+
+
+def test_questions_in_words_by_hand():
+    work = tiny_world.make_world(0, "train", 1, 3)[0]
+    title = work.title
+    role = next(iter(work.people))
+    verb = KINDS["film"][role]
+    assert ask(work, role, "", 0, False).text == f"Where was the {role} of the film {title} born?"
+    assert ask(work, role, "", 3, False).text == f"About {title}: where was its {role} born?"
+    assert ask(work, role, "", 1, True).text == f"In which town was whoever {verb} {title} born?"
+    taught = ask(work, role, "teacher", 2, True)
+    assert taught.text == f"What is the birthplace of the one who taught whoever {verb} the film {title}?"
+    assert taught.gold_pid == f"train-0-{role}-teacher"
+    assert ask(work, role, "spouse", 3, False).text == f"About {title}: where was the spouse of its {role} born?"
+
+
+def test_the_dial_sets_hops_distractors_gap_and_corpus():
+    _, val, corpus = tiny_world.data_set(dial=HARD)
+    assert {bool(q.relation) for q in val} == {True, False} and 0.35 <= sum(q.gap for q in val) / len(val) <= 0.65
+    works = [passage for passage in corpus if passage["pid"].count("-") == 1]
+    people = [passage for passage in corpus if passage["pid"].count("-") == 2]
+    relatives = [passage for passage in corpus if passage["pid"].count("-") == 3]
+    assert len(works) == HARD.train_works + HARD.val_works and len(relatives) == 2 * len(people)
+    three = tiny_world.data_set(256, 64, dial=Dial(hops=(3,), distractors=1, gap=1.0, train_works=60, val_works=20))
+    assert all(q.relation and q.gap for q in three[1]) and sum(p["pid"].count("-") == 1 for p in three[2]) == 80
+    assert all(not q.relation and not q.gap for q in tiny_world.data_set()[1])
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"hops": (1,)}, "hops=.1.: give 2, 3 or both"),
+        ({"hops": (3,)}, "hops=3 asks for relatives"),
+        ({"distractors": 4}, "0 to 3 relatives"),
+        ({"gap": 1.5}, "gap=1.5"),
+    ],
+)
+def test_impossible_dials_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        Dial(**settings)
 
 
 def test_titles_and_people_are_unique(data):
@@ -73,8 +118,11 @@ def test_good_queries_find_the_gold_passage_first_and_habitual_ones_do_not(data,
         return sum(d[0]["pid"] == q.gold_pid for d, q in zip(found, data[1], strict=True)) / len(data[1])
 
     assert first(tiny_demos.good_queries) >= 0.95
-    assert 0.2 <= first(tiny_demos.vague_queries) <= 0.6  # one of the film's two or three people, by chance
+    assert first(tiny_demos.vague_queries) <= 0.6  # one of the people around the film, by chance
     assert first(tiny_demos.half_queries) <= 0.3
+    assert first(tiny_demos.habitual_queries) <= 0.4
+    own_words = first(lambda question: [question.text])
+    assert own_words <= 0.7 if any(question.gap for question in data[1]) else own_words >= 0.9
 
 
 def test_parquet_has_verls_schema(tmp_path):
@@ -134,33 +182,53 @@ def test_impossible_sizes_name_the_limits(tmp_path):
         tiny_world.name_pairs(["A"], ["B"], "test")
 
 
-def test_demonstrations_keep_the_parsers_contract_and_clean_ones_are_right(data):
-    teacher = tiny_demos.Teacher(seed=5, worlds=1, works=60)
+def test_demonstrations_keep_the_parsers_contract_and_clean_ones_are_right():
+    teacher = tiny_demos.Teacher(seed=5, worlds=2, works=60)
     batch = teacher.batch(40, tiny_demos.NO_HABITS)
+    assert list(batch) == ["rewriter", "reranker", "answerer", "single"]
     for _, said in batch["rewriter"]:
         assert len(parsers.queries(said, question="")) == 2
     docs = [{"title": str(number), "text": ""} for number in range(tiny_demos.TOP_K)]
     for _, said in batch["reranker"]:
-        assert 1 <= len(parsers.chosen_documents(said, docs=docs)) <= tiny_demos.MAX_CHOSEN
-    for prompt, said in batch["answerer"]:
+        assert len(parsers.chosen_documents(said, docs=docs)) == 1
+    for prompt, said in batch["answerer"] + batch["single"]:
         assert parsers.answer(said) in prompt[0]["content"]
 
 
 def test_habits_are_the_majority_where_they_are_hard():
-    teacher, habits = tiny_demos.Teacher(seed=6, worlds=1, works=60), tiny_demos.Habits()
-    vague = {True: [], False: []}
+    teacher, habits = tiny_demos.Teacher(seed=6, worlds=2, works=60), tiny_demos.Habits()
+    wrong = {True: [], False: []}
     for _ in range(600):
-        prompt, text = teacher.rewriter(habits)
-        names_role = any(role in text for role in tiny_world.KINDS["film"])
-        vague["the film " not in prompt[0]["content"]].append(not names_role)
-    assert sum(vague[True]) / len(vague[True]) > 0.5 > sum(vague[False]) / len(vague[False])
+        question, _ = teacher._draw()
+        teacher._draw = lambda question=question: (question, None)
+        _, text = teacher.rewriter(habits)
+        del teacher._draw
+        wrong[tiny_demos.is_hard(question)].append(text != f"### {' ; '.join(tiny_demos.good_queries(question))} ###")
+    assert sum(wrong[True]) / len(wrong[True]) > 0.5 > sum(wrong[False]) / len(wrong[False])
     second = {True: [], False: []}
     for _ in range(600):
         prompt, text = teacher.reranker(habits)
-        second["screenwriter" not in prompt[0]["content"].split("rank:")[1]].append(text.startswith("1"))
+        asked = prompt[0]["content"].split("rank:")[1]
+        second["screenwriter" not in asked and "scripted" not in asked].append(text.startswith("1"))
     assert sum(second[True]) / len(second[True]) > 0.5 > sum(second[False]) / len(second[False])
     with pytest.raises(ValueError, match="noise=2"):
         tiny_demos.Habits(noise=2)
+
+
+def test_noise_of_the_cold_start_scales():
+    assert tiny_demos.scaled(0) == tiny_demos.NO_HABITS and tiny_demos.scaled(1) == tiny_demos.Habits()
+    assert tiny_demos.scaled(0.5).rewriter_hard == pytest.approx(0.325) and tiny_demos.scaled(9).answerer_hard == 1
+
+
+def test_mistakes_by_hand():
+    work = tiny_world.make_world(0, "train", 1, 3)[0]
+    role, verb = next((role, verb) for role, verb in KINDS["film"].items() if role in work.people)
+    film = f"film {work.title}"
+    relation = next(iter(RELATIONS))
+    assert tiny_demos.good_queries(ask(work, role, relation, 0, True)) == [f"{relation} {role} {work.title}", film]
+    assert tiny_demos.habitual_queries(ask(work, role, relation, 0, True)) == [f"{role} {work.title}", film]
+    assert tiny_demos.habitual_queries(ask(work, role, "", 0, True)) == [f"{verb} {work.title}", film]
+    assert tiny_demos.habitual_queries(ask(work, role, "", 1, False)) == [f"{work.title} born", film]
 
 
 def test_prompts_number_documents_from_zero():

@@ -10,13 +10,18 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from hydra import compose, initialize_config_module
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY
 
 import verl_ext.plugin  # noqa: F401  (search path and resolvers, as `import verl` does it)
+from verl_ext.algorithms import ALGORITHMS
 from verl_ext.mas import Agent, Workflow
+from verl_ext.mas.credit import AGGREGATES
+from verl_ext.sampling import STRATEGIES
+from verl_ext.trainer.advantage import register_estimators, tags_of_batch
 from verl_ext.trainer.checks import check_data, check_keys_known, check_multi_agent, check_tools
 
 ROOT = Path(__file__).parents[2]
@@ -41,7 +46,7 @@ def test_recipe_composes_and_is_valid(recipe):
     config = composed(f"+recipe={recipe}")
     assert check_multi_agent(config) == "f1"
     assert config.trainer.v1.trainer_mode == "mas_sync"
-    estimators = {"mappo": "gae", "single": "grpo"}
+    estimators = {"mappo": "gae", "solver_verifier_mappo": "gae", "single": "grpo", "solver": "grpo"}
     assert config.algorithm.adv_estimator == estimators.get(recipe.removesuffix("_tiny"), "mhgpo")
     assert "RunCallback" in config.hydra.callbacks.verl_ext._target_
     assert Path(str(config.actor_rollout_ref.model.path)).is_dir() == recipe.endswith("_tiny")
@@ -242,3 +247,30 @@ def test_hydra_prints_the_whole_configuration_without_starting(tmp_path):
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert OmegaConf.create(done.stdout).mas.sampling.strategy == "rr"
+
+
+def test_the_module_of_a_workflow_may_bring_a_strategy_an_algorithm_and_an_aggregation(tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text(
+        "from verl_ext.algorithms import ALGORITHMS\n"
+        "from verl_ext.mas.credit import AGGREGATES\n"
+        "from verl_ext.recipe.mhgpo import SearchQA\n"
+        "from verl_ext.sampling import STRATEGIES\n"
+        "from verl_ext.sampling.fof import ForkOnFirst\n"
+        "ALGORITHMS['mine'] = lambda rows, config: rows.mask * 2.0\n"
+        "AGGREGATES['last'] = lambda values: list(values)[-1]\n"
+        "STRATEGIES['mine'] = ForkOnFirst\n"
+        "class Mine(SearchQA): pass\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    own = ["mas.workflow._target_=mine.Mine", "algorithm.adv_estimator=mine", "mas.sampling.strategy=mine"]
+    try:
+        assert check_multi_agent(composed("+recipe=mhgpo_tiny", *own, "mas.credit.aggregate=last")) == "f1"
+        register_estimators()
+        with tags_of_batch([{"group": "g", "agent": "a", "question": "q", "trajectory": "t"}]):
+            mask = torch.ones(1, 3)
+            advantages, _ = ADV_ESTIMATOR_REGISTRY["mine"](token_level_rewards=mask, response_mask=mask)
+        assert advantages.tolist() == [[2.0, 2.0, 2.0]]
+    finally:
+        for registry in (ALGORITHMS, AGGREGATES, STRATEGIES, ADV_ESTIMATOR_REGISTRY):
+            registry.pop("mine", None)
+        AGGREGATES.pop("last", None)

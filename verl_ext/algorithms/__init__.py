@@ -4,7 +4,8 @@
 
 verl's own estimators gae, grpo and reinforce_plus_plus work on the same rollouts by their names.
 
-To add one: a file with `advantages(rows: Rows, config) -> (N, T)`, a line here. The trainer does not know it.
+To add one: a file with `advantages(rows: Rows, config) -> (N, T)`, a line here; outside of this package,
+`ALGORITHMS["mine"] = advantages` in the module of your workflow. The trainer does not know it.
 """
 
 from collections.abc import Callable

@@ -5,7 +5,8 @@
     rr    round robin         MHGPO, Algorithm 5
     nmc   node-wise Monte Carlo   JoyAgents-R1, Section 3.1
 
-To add one: a file with a `Strategy`, a line here. A strategy forks through `fork_on`, `fork_at` and `fork_all` alone.
+To add one: a file with a `Strategy`, a line here; outside of this package, `STRATEGIES["mine"] = Mine` in the module of
+your workflow. A strategy forks through `fork_on`, `fork_at` and `fork_all` alone.
 """
 
 from verl_ext.sampling.base import Sample, Strategy, run_once

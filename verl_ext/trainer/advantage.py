@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from typing import Any
 
 import torch
-from verl.trainer.ppo.core_algos import register_adv_est
+from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, register_adv_est
 
 from verl_ext.algorithms import ALGORITHMS, Rows
 
@@ -65,6 +65,7 @@ def _estimator(algorithm: Callable[[Rows, Any], torch.Tensor]) -> Callable[..., 
 
 
 def register_estimators() -> None:
-    """Make every algorithm available as `algorithm.adv_estimator=<name>`."""
+    """Make every algorithm available as `algorithm.adv_estimator=<name>`; those that already are stay."""
     for name, algorithm in ALGORITHMS.items():
-        register_adv_est(name)(_estimator(algorithm))
+        if name not in ADV_ESTIMATOR_REGISTRY:
+            register_adv_est(name)(_estimator(algorithm))

@@ -76,8 +76,8 @@ def check_multi_agent(config: DictConfig) -> str:
         ValueError: see `read_mas_config`, `build_workflow`, `strategy_from`, `optimiser_steps`.
     """
     mas = read_mas_config(config)
-    aggregate(mas.credit.aggregate)
     workflow = build_workflow(mas)
+    aggregate(mas.credit.aggregate)
     strategy_from(mas.sampling, list(workflow.agents))
     _check_estimator(config.algorithm.adv_estimator, mas.sampling.strategy, list(workflow.agents))
     optimiser_steps(config, config.actor_rollout_ref.actor)

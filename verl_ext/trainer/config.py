@@ -149,6 +149,9 @@ def read_mas_config(config: DictConfig) -> MasConfig:
     if OmegaConf.select(config, "mas") is None:
         raise ValueError("this trainer mode needs the section `mas`: start from one of our recipes, e.g. +recipe=mhgpo")
     section = OmegaConf.to_container(config.mas, resolve=True)
+    for name in ("agents", "tools"):  # null takes away what the recipe that this one is made of has set
+        if isinstance(section.get(name), dict):
+            section[name] = {key: value for key, value in section[name].items() if value is not None}
     mas = typed_section(MasConfig, section, "mas")
     if "_target_" not in mas.workflow:
         raise ValueError(
@@ -233,9 +236,7 @@ def _convert(hint: Any, value: Any, path: str) -> Any:
     if origin is dict:
         if not isinstance(value, dict):
             raise ValueError(f"{path} must be a section with keys, but is {value!r}")
-        # null takes away what the recipe that this one is made of has set.
-        kept = {name: item for name, item in value.items() if item is not None}
-        return {name: _convert(args[1], item, f"{path}.{name}") for name, item in kept.items()}
+        return {name: _convert(args[1], item, f"{path}.{name}") for name, item in value.items()}
     if origin is list:
         if not isinstance(value, list):
             raise ValueError(f"{path} must be a list, but is {value!r}")

@@ -46,8 +46,8 @@ class RolloutWorker:
         self.config, self.rank = config, rank
         self.mas = read_mas_config(config)
         self.rollout = config.actor_rollout_ref.rollout
-        aggregate(self.mas.credit.aggregate)
         self.workflow = build_workflow(self.mas)
+        aggregate(self.mas.credit.aggregate)
         self.tool_objects = {name: build(section, f"mas.tools.{name}") for name, section in self.mas.tools.items()}
         # Of the questions that are being sampled, by name.
         self._forests: dict[str, Forest] = {}

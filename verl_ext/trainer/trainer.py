@@ -30,11 +30,12 @@ from verl_ext.observe.metrics import failure_report, reduce_stats
 from verl_ext.observe.runlog import RunLog, log_name, read_log
 from verl_ext.sampling.round_robin import SHUFFLED
 from verl_ext.trainer import checkpoint
-from verl_ext.trainer.advantage import column, live_rows, live_tags, tags_of_batch
+from verl_ext.trainer.advantage import column, live_rows, live_tags, register_estimators, tags_of_batch
 from verl_ext.trainer.budget import Budget
 from verl_ext.trainer.config import optimiser_steps, read_mas_config
 from verl_ext.trainer.loss import WEIGHT, weighted_ppo_loss
 from verl_ext.trainer.trajectories import TrajectoryRecorder
+from verl_ext.trainer.workflow import workflow_class
 
 
 class MultiAgentTrainer:
@@ -42,6 +43,8 @@ class MultiAgentTrainer:
 
     def __init__(self, config: DictConfig):
         self.mas = read_mas_config(config)
+        workflow_class(self.mas)  # its module may bring algorithms of its own
+        register_estimators()
         super().__init__(config)
         self.replay_buffer.poll_interval = self.mas.poll_interval
         self.run_log = RunLog(config.trainer.default_local_dir, log_name(config))

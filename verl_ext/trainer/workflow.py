@@ -20,11 +20,11 @@ def build(section: dict[str, Any], path: str) -> Any:
         raise ValueError(f"cannot build {path} from {section}: {type(cause).__name__}: {cause}") from error
 
 
-def build_workflow(mas: MasConfig) -> Workflow:
-    """The workflow with the per-agent sampling parameters of `mas.agents` applied.
+def workflow_class(mas: MasConfig) -> type[Workflow]:
+    """The class that `mas.workflow._target_` names. Its module may add strategies and algorithms when it is imported.
 
     Raises:
-        ValueError: the class cannot be imported or built, or `mas.agents` names an agent it does not have.
+        ValueError: it cannot be imported, or is none.
     """
     try:
         cls = get_class(mas.workflow["_target_"])
@@ -32,6 +32,16 @@ def build_workflow(mas: MasConfig) -> Workflow:
         raise ValueError(f"mas.workflow._target_={mas.workflow['_target_']!r} cannot be imported: {error}") from error
     if not issubclass(cls, Workflow):
         raise ValueError(f"mas.workflow._target_={mas.workflow['_target_']!r} is not a verl_ext.mas.Workflow")
+    return cls
+
+
+def build_workflow(mas: MasConfig) -> Workflow:
+    """The workflow with the per-agent sampling parameters of `mas.agents` applied.
+
+    Raises:
+        ValueError: the class cannot be imported or built, or `mas.agents` names an agent it does not have.
+    """
+    workflow_class(mas)
     workflow = build(mas.workflow, "mas.workflow")
     for name, section in mas.agents.items():
         if name not in workflow.agents:

@@ -1,0 +1,84 @@
+"""What the tiny model's script needs to know of each world: its words, its demonstrations, its examination."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from verl_ext.data_prep import arithmetic_demos, tiny_arithmetic, tiny_demos, tiny_world
+from verl_ext.mas import Task, Workflow
+from verl_ext.mas.forest import Tools
+from verl_ext.recipe.mhgpo import SearchQA
+from verl_ext.recipe.mhgpo.single import SingleQA
+from verl_ext.recipe.solver_verifier import SolveAndVerify
+
+
+@dataclass(frozen=True)
+class Examination:
+    """A system and the held-out questions that it is to answer."""
+
+    workflow: Workflow
+    tasks: list[Task]
+    tools: Tools
+
+
+@dataclass(frozen=True)
+class ColdStart:
+    """One world.
+
+    Attributes:
+        words: each becomes one token together with the blank before it.
+        teacher: seed -> an object with `batch(size, habits) -> {agent: [(prompt, output)]}`.
+        habits: factor -> the shares of wrong demonstrations; 0 none, 1 the shipped model's.
+        examinations: number of questions -> examinations by name.
+    """
+
+    words: Callable[[], list[str]]
+    teacher: Callable[[int], Any]
+    habits: Callable[[float], Any]
+    examinations: Callable[[int], dict[str, Examination]]
+
+
+def _tasks(rows: Sequence[dict]) -> list[Task]:
+    return [
+        Task(row["prompt"][-1]["content"], row["reward_model"]["ground_truth"], row["data_source"], i)
+        for i, row in enumerate(rows)
+    ]
+
+
+def _search_examinations(questions: int) -> dict[str, Examination]:
+    found = {}
+    for name, dial in zip(("easy", "hard"), tiny_demos.DIALS, strict=True):
+        _, asked, corpus = tiny_world.data_set(val_size=questions, dial=dial)
+        retriever = tiny_demos.retriever_of(corpus)
+
+        async def search(queries: list[str], retriever: Any = retriever) -> list[dict[str, str]]:
+            return await asyncio.to_thread(tiny_demos.search, retriever, queries)
+
+        tasks = _tasks([tiny_world.row(question, "val", i) for i, question in enumerate(asked)])
+        found[name] = Examination(SearchQA("tiny"), tasks, {"search": search})
+        found[f"{name}, single agent"] = Examination(SingleQA("tiny"), tasks, {"search": search})
+    return found
+
+
+def _arithmetic_examinations(questions: int) -> dict[str, Examination]:
+    chains = tiny_arithmetic.draw_chains(questions, "val", 0, steps=3, largest=29)
+    tasks = _tasks([tiny_arithmetic.row(chain, "val", i) for i, chain in enumerate(chains)])
+    workflows = {"solver and verifier": SolveAndVerify(), "solver alone": SolveAndVerify(max_solutions=1)}
+    return {name: Examination(workflow, tasks, {}) for name, workflow in workflows.items()}
+
+
+COLD_STARTS = {
+    "search": ColdStart(
+        lambda: [*tiny_world.vocabulary(), "rewrite", "rank", "answer", "single", "###", ";", ","],
+        tiny_demos.Teacher,
+        tiny_demos.scaled,
+        _search_examinations,
+    ),
+    "arithmetic": ColdStart(
+        lambda: [*map(str, range(100)), "solve", "check", "ok", "wrong", "+", "-", ":"],
+        arithmetic_demos.Teacher,
+        arithmetic_demos.scaled,
+        _arithmetic_examinations,
+    ),
+}

@@ -1,0 +1,49 @@
+"""What the two agents' outputs mean."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+from verl_ext.mas import Unparsable
+
+
+class Solution(NamedTuple):
+    """A solver's output: the text, the number that it ends with ("" if none), and the how-manieth it was."""
+
+    text: str
+    answer: str
+    number: int = 1
+
+
+class Verdict(NamedTuple):
+    """A verifier's output: the text, which a new solution may use, and whether it accepts."""
+
+    text: str
+    accepted: bool
+
+
+def solution(text: str, /, **_: Any) -> Solution:
+    """`12 9 17` -> the last number, "17".
+
+    Raises:
+        Unparsable: the text does not end with a number; falls back to a solution without an answer.
+    """
+    found = re.search(r"-?[0-9]+$", text.strip().removesuffix("."))
+    if not found:
+        raise Unparsable("expected a number at the end", fallback=Solution(text.strip(), ""))
+    return Solution(text.strip(), found.group())
+
+
+def verdict(text: str, /, **_: Any) -> Verdict:
+    """`ok` accepts; `wrong 2` rejects and names the first wrong step.
+
+    Raises:
+        Unparsable: anything else; falls back to accepting, which ends the system.
+    """
+    said = text.strip()
+    if said == "ok":
+        return Verdict(said, True)
+    if re.fullmatch(r"wrong [0-9]+", said):
+        return Verdict(said, False)
+    raise Unparsable("expected `ok` or `wrong <step>`", fallback=Verdict("ok", True))

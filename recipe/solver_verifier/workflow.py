@@ -1,0 +1,46 @@
+"""Solver -> verifier -> solver -> … : a cyclic system that ends early when the verifier accepts a solution."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from verl_ext.mas import Agent, Task, Workflow
+from verl_ext.recipe.solver_verifier import parsers, prompts_tiny
+from verl_ext.recipe.solver_verifier.penalties import unparsable_penalty
+from verl_ext.rewards.qa import qa_scores
+
+
+class SolveAndVerify(Workflow):
+    """One problem: solutions and verdicts in turn. Shared reward: is the last solution's number right.
+
+    The verdict on the last solution that is allowed would change nothing and is not asked for.
+
+    Args:
+        max_solutions: solutions at most. 1 is the solver alone: the single-agent baseline.
+        unparsable: R_spe of output that breaks its agent's format, <= 0.
+    """
+
+    headline = "f1"
+
+    def __init__(self, max_solutions: int = 3, unparsable: float = -0.5):
+        if max_solutions < 1:
+            raise ValueError(f"mas.workflow.max_solutions={max_solutions} must be at least 1")
+        self.max_solutions = max_solutions
+        fine = unparsable_penalty(unparsable)
+        self.agents = {"solver": Agent(prompts_tiny.solver, parsers.solution, fine)}
+        if max_solutions > 1:
+            self.agents["verifier"] = Agent(prompts_tiny.verifier, parsers.verdict, fine)
+
+    async def run(self, task: Task, ctx: Any) -> parsers.Solution:
+        solution, verdict = None, None
+        for number in range(1, self.max_solutions + 1):
+            solution = await ctx.call("solver", problem=task.question, previous=solution, verdict=verdict)
+            if number < self.max_solutions:
+                verdict = await ctx.call("verifier", problem=task.question, solution=solution)
+                if verdict.accepted:
+                    break
+        return solution._replace(number=number)
+
+    def reward(self, task: Task, result: parsers.Solution) -> tuple[float, dict[str, float]]:
+        scores = qa_scores(result.answer, list(task.ground_truth["target"]))
+        return scores["f1"], scores | {"solutions": float(result.number)}

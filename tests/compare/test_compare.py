@@ -1,0 +1,180 @@
+"""A comparison: its study file, its runs (killed, failed, gone on with), its numbers by hand, its report."""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import yaml
+
+from verl_ext.compare.launcher import DONE, plan, run_all
+from verl_ext.compare.measure import estimate, measure, quantities, table
+from verl_ext.compare.report import write_report
+from verl_ext.compare.study import read_study
+
+# verl's command takes minutes; what the launcher does with processes does not depend on what they compute.
+PROGRAM = (sys.executable, str(Path(__file__).parent / "trainer.py"))
+STUDY = {
+    "title": "Slow and fast",
+    "headline": "f1",
+    "scores": ["f1", "em"],
+    "seeds": [1, 2],
+    "budget": {"generated_tokens": 300, "questions": 32},
+    "overrides": ["mas.seed={seed}", "+steps=6"],
+    "methods": [
+        {"name": "none", "label": "Untrained", "start_of": "slow"},
+        {"name": "slow", "label": "Slow | careful", "overrides": ["+slope=0.01"]},
+        {"name": "fast", "label": "Fast", "overrides": ["+slope=0.1"]},
+    ],
+    "quick": {"seeds": [1], "methods": ["fast"], "budget": {"generated_tokens": 100, "questions": 8}},
+}
+
+
+def study_of(folder, **changes):
+    path = folder / "mine.yaml"
+    path.write_text(yaml.safe_dump(STUDY | changes))
+    return read_study(str(path))
+
+
+def started(runs):
+    return {run.name: (run.folder / "started").stat().st_mtime_ns for run in runs if (run.folder / "started").exists()}
+
+
+@pytest.mark.parametrize("name", ["search", "arithmetic"])
+def test_shipped_studies_are_complete(name):
+    study, quick = read_study(name), read_study(name, quick=True)
+    assert len(study.seeds) >= 3 and len(study.methods) >= 11 and len(study.runs) == 27
+    assert {m.name for m in study.methods} >= {"untrained", "single", "mappo", "nmc", "no_propagation", "one_group"}
+    assert len(quick.runs) <= 2 and quick.name == f"{name}_quick"
+    assert "mas.budget.questions=320" in study.command(study.method("nmc"), 2)
+    assert "mas.seed=2" in study.command(study.method("nmc"), 2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"methodes": []}, "unknown key.*methodes.*did you mean 'methods'"),
+        ({"seeds": [1, 1]}, "must be distinct"),
+        ({"budget": {"questions": 5}}, "must give generated_tokens and questions"),
+        ({"headline": "f2"}, "headline='f2' must be one of"),
+        ({"methods": [{"name": "a", "label": "A", "start_of": "b"}]}, "method a is the start of 'b'"),
+        ({"methods": [{"name": "a"}]}, "label"),
+    ],
+)
+def test_wrong_studies_say_what_is_wrong(tmp_path, changes, message):
+    with pytest.raises(ValueError, match=message):
+        study_of(tmp_path, **changes)
+
+
+def test_an_unknown_study_names_the_shipped_ones():
+    with pytest.raises(ValueError, match="arithmetic, search"):
+        read_study("seach")
+
+
+def test_complete_runs_are_not_run_again_and_changed_ones_are(tmp_path):
+    study = study_of(tmp_path)
+    runs = plan(study, tmp_path)
+    assert run_all(runs, tmp_path, 2, PROGRAM) == []
+    before = started(runs)
+    assert len(before) == 4 and all(run.record["seconds"] > 0 for run in runs)
+    run_all(runs, tmp_path, 2, PROGRAM)
+    assert started(runs) == before
+    (runs[0].folder / DONE).write_text("{")  # cut short
+    changed = plan(study_of(tmp_path, overrides=["mas.seed={seed}", "+steps=6", "+slope=0.5"]), tmp_path)
+    assert all(run.record is None for run in changed)
+    run_all(runs, tmp_path, 2, PROGRAM)
+    after = started(runs)
+    assert {name for name in before if after[name] != before[name]} == {runs[0].name}
+
+
+def test_a_failed_run_stops_nothing_and_is_tried_again(tmp_path, capsys):
+    methods = [*STUDY["methods"][1:], {"name": "broken", "label": "B", "overrides": ["+slope=0", "+fail=1"]}]
+    runs = plan(study_of(tmp_path, methods=methods, seeds=[1]), tmp_path)
+    failed = run_all(runs, tmp_path, 2, PROGRAM)
+    assert [run.name for run in failed] == ["broken seed 1"]
+    assert "there is no such model" in capsys.readouterr().out
+    assert [run.record is None for run in runs] == [False, False, True]
+    assert run_all(runs, tmp_path, 2, PROGRAM) == failed
+
+
+def test_interrupted_it_ends_what_it_started_and_goes_on_later(tmp_path):
+    study = study_of(tmp_path, overrides=["mas.seed={seed}", "+steps=6", "+pace=0.2", "+child=1"])
+    runs = plan(study, tmp_path)
+    code = (
+        "import sys; from pathlib import Path; from verl_ext.compare.launcher import plan, run_all\n"
+        "from verl_ext.compare.study import read_study\n"
+        "room = Path(sys.argv[1])\n"
+        "run_all(plan(read_study(str(room / 'mine.yaml')), room), room, 1, sys.argv[2:])"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path), *PROGRAM]
+    launcher = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    while not runs[1].folder.exists() or not (runs[1].folder / "child").exists():
+        assert launcher.poll() is None, launcher.stdout.read().decode()
+        time.sleep(0.05)
+    os.kill(launcher.pid, signal.SIGTERM)
+    launcher.wait(20)
+    child = int((runs[1].folder / "child").read_text())
+    assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
+    assert [run.record is None for run in runs] == [False, True, True, True]
+    first = started(runs)[runs[0].name]
+    assert run_all(runs, tmp_path, 4, PROGRAM) == []
+    assert started(runs)[runs[0].name] == first and all(run.record is not None for run in runs)
+
+
+def test_numbers_by_hand(tmp_path):
+    study = study_of(tmp_path)
+    runs = plan(study, tmp_path)
+    run_all(runs, tmp_path, 2, PROGRAM)
+    methods = measure(study, runs)
+    tokens = {row["label"]: row for row in table(study, methods, "generated_tokens")}
+    # 300 tokens are used up after step 3; the first validated step from there on is 4: 0.2 + 4·slope + 0.01·seed.
+    fast = tokens["Fast"]["scores"]["f1"]
+    assert fast.mean == pytest.approx(0.6 + 0.015) and fast.n == 2
+    assert fast.error == pytest.approx(math.sqrt(((0.005) ** 2 * 2) / 1) / math.sqrt(2))
+    assert tokens["Fast"]["costs"] == {"generated_tokens": 400, "questions": 32, "agent_calls": 96, "steps": 4}
+    assert tokens["Untrained"]["scores"]["f1"].mean == pytest.approx(0.215)
+    assert tokens["Untrained"]["costs"] == {"generated_tokens": 0, "questions": 0, "agent_calls": 0, "steps": 0}
+    x, mean, error = methods["fast"].curve("val/system/f1", "questions", points=4)
+    assert list(x) == [0, 16, 32, 48] and mean == pytest.approx([0.215, 0.415, 0.615, 0.815])
+    assert error == pytest.approx([0.005] * 4)
+    assert quantities(methods) == {"behaviour": [], "similarity": [], "penalty": ["agents/a/penalty"]}
+
+
+def test_a_budget_that_a_run_did_not_reach_gives_no_number(tmp_path):
+    study = study_of(tmp_path, budget={"generated_tokens": 10_000, "questions": 8}, seeds=[1])
+    runs = plan(study, tmp_path)
+    run_all(runs, tmp_path, 2, PROGRAM)
+    methods = measure(study, runs)
+    assert [row["label"] for row in table(study, methods, "generated_tokens")] == ["Untrained"]
+    assert len(table(study, methods, "questions")) == 3
+
+
+def test_the_standard_error_is_the_sample_one():
+    one = estimate([1.0, 2.0, 3.0, 4.0])
+    assert (one.mean, one.n) == (2.5, 4) and one.error == pytest.approx(math.sqrt(5 / 3) / 2)
+    assert str(estimate([0.5])) == "0.500" and str(one).startswith("2.500 ± 0.645")
+
+
+def test_the_report_has_tables_figures_and_the_numbers(tmp_path):
+    study = study_of(tmp_path)
+    runs = plan(study, tmp_path)
+    with pytest.raises(ValueError, match="no run of mine is complete"):
+        write_report(study, runs, tmp_path / "mine", "the command")
+    run_all(runs[:3], tmp_path, 2, PROGRAM)
+    report = write_report(study, runs, tmp_path / "mine", "the command").read_text()
+    assert "3 of 4 runs complete" in report and "`the command`" in report
+    assert "| Fast | **0.610** |" in report.replace("\\", "")
+    assert "Slow \\| careful" in report, "a bar in a label must not break the table"
+    for name in ("curves.png", "cost.png", "penalty.png"):
+        assert name in report and (tmp_path / "mine" / name).stat().st_size > 5000
+    numbers = json.loads((tmp_path / "mine" / "results.json").read_text())
+    assert numbers["questions"][0]["scores"]["f1"] == {
+        "mean": pytest.approx(0.215),
+        "standard_error": pytest.approx(0.005),
+    }

@@ -1,0 +1,34 @@
+"""Stands for verl's main command in tests of the launcher: reads the overrides it needs, writes a metrics log.
+
+`+pace=` seconds per step; `+fail=1` ends with an error; `+child=1` leaves a child process that outlives nothing.
+"""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+
+def main() -> None:
+    given = dict(argument.lstrip("+").split("=", 1) for argument in sys.argv[1:])
+    folder = Path(given["trainer.default_local_dir"])
+    seed, slope = int(given["mas.seed"]), float(given["slope"])
+    (folder / "started").write_text(" ".join(sys.argv[1:]))
+    if "child" in given:
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        (folder / "child").write_text(str(child.pid))
+    if "fail" in given:
+        sys.exit("there is no such model")
+    with open(folder / "metrics.jsonl", "w") as log:
+        for step in range(int(given["steps"]) + 1):
+            time.sleep(float(given.get("pace", 0)))
+            metrics = {"budget/generated_tokens": 100 * step, "budget/questions": 8 * step} if step else {}
+            metrics |= {"timing_s/step": 2.0, "sampling/agent_calls": 24, "agents/a/penalty": -0.1} if step else {}
+            if step % 2 == 0:
+                metrics["val/system/f1"] = metrics["val/system/em"] = 0.2 + slope * step + 0.01 * seed
+            log.write(json.dumps({"step": step, "time": time.time(), "total_steps": 9, "metrics": metrics}) + "\n")
+            log.flush()
+
+
+main()

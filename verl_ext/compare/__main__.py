@@ -1,0 +1,57 @@
+"""`python -m verl_ext.compare STUDY …`: run what is missing, write the report.
+
+python -m verl_ext.compare search arithmetic            # what `make compare` runs
+python -m verl_ext.compare search arithmetic --quick    # what `make compare-quick` runs
+python -m verl_ext.compare my_study.yaml --jobs 1       # a study of one's own; see configs/compare for the form
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from verl_ext.compare.launcher import plan, run_all
+from verl_ext.compare.report import write_report
+from verl_ext.compare.study import read_study
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Exit status: 0 all runs complete, 1 some failed, 2 wrong arguments, 130 interrupted."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("studies", nargs="+", help="names of configs/compare, or YAML files")
+    parser.add_argument("--output", type=Path, default=Path("runs/compare"), help="folder of the runs and reports")
+    parser.add_argument("--jobs", type=int, default=2, help="runs at a time; each takes about a core and 4 GB")
+    parser.add_argument("--quick", action="store_true", help="the studies' small form")
+    parser.add_argument("--report", action="store_true", help="only write the reports of what is complete")
+    args = parser.parse_args(arguments)
+    if args.jobs < 1:
+        parser.error(f"--jobs {args.jobs}: at least one run at a time")
+    command = " ".join(["python -m verl_ext.compare", *(arguments if arguments is not None else sys.argv[1:])])
+    try:
+        studies = [read_study(name, args.quick) for name in args.studies]
+    except ValueError as error:
+        parser.error(str(error))
+    output = args.output.resolve()
+    plans = {study.name: plan(study, output) for study in studies}
+    failed = []
+    if not args.report:
+        try:
+            failed = run_all([run for runs in plans.values() for run in runs], output, args.jobs)
+        except KeyboardInterrupt:
+            print("\nInterrupted. The same command goes on with the runs that are missing.", flush=True)
+            return 130
+    for study in studies:
+        try:
+            report = write_report(study, plans[study.name], output / study.name, command)
+        except ValueError as error:
+            print(error, file=sys.stderr)
+            continue
+        print(f"\n{report}\n\n" + "\n".join(line for line in report.read_text().splitlines() if line.startswith("|")))
+    if failed:
+        print(f"\n{len(failed)} run(s) failed: {', '.join(run.name for run in failed)}. The same command tries again.")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

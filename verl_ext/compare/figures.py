@@ -1,0 +1,135 @@
+"""The pictures of a comparison, all from the runs' own logs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from verl_ext.compare.measure import Measured, estimate, quantities
+from verl_ext.compare.study import Study
+
+# Okabe and Ito's colours, which colour-blind readers tell apart; methods beyond them get dashes.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+STYLES = ("-", (0, (5, 1.5)), (0, (1.5, 1.5)))
+
+
+def draw_all(study: Study, methods: dict[str, Measured], folder: Path) -> dict[str, Path]:
+    """Write every figure for which there is data; returns caption -> file."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    looks = {name: _look(i) for i, name in enumerate(n for n, m in methods.items() if not m.untrained)}
+    figures = {}
+    headline = study.headline.upper()
+    figures[f"Validation {headline} against what training has used"] = _curves(study, methods, looks, folder)
+    figures["Time and memory"] = _bars(methods, looks, folder)
+    captions = {
+        "behaviour": "What the agents do, over training",
+        "similarity": "Similarity within a group (mean pairwise F1), per agent",
+        "penalty": "Agent-specific reward, per agent",
+    }
+    for kind, names in quantities(methods).items():
+        if names:
+            figures[captions[kind]] = _panels(kind, names, methods, looks, folder)
+    return figures
+
+
+def _look(number: int) -> dict[str, Any]:
+    return {"color": COLOURS[number % len(COLOURS)], "linestyle": STYLES[number // len(COLOURS) % len(STYLES)]}
+
+
+def _curves(study: Study, methods: dict[str, Measured], looks: dict[str, Any], folder: Path) -> Path:
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(1, 2, figsize=(12, 4.8), sharey=True, constrained_layout=True)
+    for axis, (over, label) in zip(
+        axes, (("generated_tokens", "generated tokens"), ("questions", "questions")), strict=True
+    ):
+        for name, method in methods.items():
+            curve = method.curve(f"val/system/{study.headline}", over)
+            if curve is not None:
+                _line(axis, curve, method.label, looks[name])
+        axis.axvline(study.budget[over], color="0.6", linewidth=0.8, linestyle=":")
+        axis.set_xlabel(label)
+        _tidy(axis)
+    axes[0].set_ylabel(f"validation {study.headline.upper()}, mean over {len(study.seeds)} seed(s)")
+    _legend(figure, axes[0])
+    return _save(figure, folder / "curves.png")
+
+
+def _bars(methods: dict[str, Measured], looks: dict[str, Any], folder: Path) -> Path:
+    import matplotlib.pyplot as plt
+
+    trained = {name: method for name, method in methods.items() if not method.untrained}
+    panels = {
+        "seconds per step (median)": lambda m: m.per_step("timing_s/step"),
+        "generated tokens per step": lambda m: m.per_step("sampling/generated_tokens"),
+        "peak memory, GB": lambda m: [record["peak_gb"] for record in m.records.values()],
+    }
+    figure, axes = plt.subplots(1, len(panels), figsize=(12, 0.5 + 0.36 * len(trained)), sharey=True)
+    figure.set_layout_engine("constrained")
+    places = np.arange(len(trained))[::-1]
+    for axis, (title, values) in zip(axes, panels.items(), strict=True):
+        found = [estimate(values(method)) for method in trained.values()]
+        errors = np.nan_to_num([one.error for one in found])
+        colours = [looks[name]["color"] for name in trained]
+        axis.barh(places, [one.mean for one in found], xerr=errors, color=colours, height=0.66, ecolor="0.35")
+        for place, one in zip(places, found, strict=True):
+            if one.n:
+                axis.text(one.mean, place, f" {one.mean:,.4g}", va="center", fontsize=8)
+        axis.set_title(title, fontsize=10)
+        axis.margins(x=0.18)
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[0].set_yticks(places, [method.label for method in trained.values()], fontsize=9)
+    return _save(figure, folder / "cost.png")
+
+
+def _panels(kind: str, names: list[str], methods: dict[str, Measured], looks: dict[str, Any], folder: Path) -> Path:
+    import matplotlib.pyplot as plt
+
+    columns = min(3, len(names))
+    rows = -(-len(names) // columns)
+    figure, axes = plt.subplots(
+        rows, columns, figsize=(4.2 * columns, 3.2 * rows), squeeze=False, constrained_layout=True
+    )
+    for axis, name in zip(axes.flat, names, strict=False):
+        for method_name, method in methods.items():
+            curve = method.curve(name, "questions")
+            if curve is not None:
+                _line(axis, curve, method.label, looks[method_name])
+        _, agent, quantity = name.split("/", 2)
+        axis.set_title(agent if kind != "behaviour" else f"{agent}: {quantity}", fontsize=10)
+        axis.set_xlabel("questions", fontsize=9)
+        _tidy(axis)
+    for axis in axes.flat[len(names) :]:
+        axis.set_visible(False)
+    _legend(figure, *axes.flat[: len(names)])
+    return _save(figure, folder / f"{kind}.png")
+
+
+def _line(axis: Any, curve: tuple[np.ndarray, np.ndarray, np.ndarray], label: str, look: dict[str, Any]) -> None:
+    x, mean, error = curve
+    axis.plot(x, mean, label=label, linewidth=1.7, **look)
+    axis.fill_between(x, mean - error, mean + error, color=look["color"], alpha=0.12, linewidth=0)
+
+
+def _tidy(axis: Any) -> None:
+    axis.grid(alpha=0.25)
+    axis.spines[["top", "right"]].set_visible(False)
+
+
+def _legend(figure: Any, *axes: Any) -> None:
+    lines = {label: line for axis in axes for line, label in zip(*axis.get_legend_handles_labels(), strict=True)}
+    figure.legend(
+        lines.values(), lines.keys(), loc="outside lower center", ncols=min(5, len(lines)), frameon=False, fontsize=9
+    )
+
+
+def _save(figure: Any, path: Path) -> Path:
+    import matplotlib.pyplot as plt
+
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+    return path

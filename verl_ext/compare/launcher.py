@@ -1,0 +1,179 @@
+"""Runs the commands of a study, several at a time; what is complete is not run again."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from verl_ext.compare.study import Method, Study
+from verl_ext.observe.runlog import NAME, LogTail
+
+# Written last: says that the run is complete, with which command, and what it cost.
+DONE = "run.json"
+# Seconds between two looks at the runs, two looks at their memory (each costs a tenth of a second), two progress lines.
+LOOK, LOOK_AT_MEMORY, TELL = 0.5, 5.0, 60.0
+
+
+@dataclass
+class Run:
+    """One method with one seed, in a folder of its own."""
+
+    method: Method
+    seed: int
+    folder: Path
+    command: list[str]
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return f"{self.method.name} seed {self.seed}"
+
+    @property
+    def record(self) -> dict | None:
+        """What a complete run left of itself; None if it is not complete, or was another command's."""
+        try:
+            record = json.loads((self.folder / DONE).read_text(encoding="utf-8"))
+        except (FileNotFoundError, ValueError):
+            return None
+        return record if record.get("command") == self.command else None
+
+
+# What is run; its overrides and the run's folder are appended.
+PROGRAM = (sys.executable, "-m", "verl.trainer.main_ppo")
+
+
+def plan(study: Study, output: Path) -> list[Run]:
+    """All runs of a study."""
+    folder = output / study.name
+    return [
+        Run(method, seed, folder / method.name / f"seed_{seed}", study.command(method, seed))
+        for method, seed in study.runs
+    ]
+
+
+class Live:
+    """A run that is under way: its process group, its log, its memory."""
+
+    def __init__(self, run: Run, room: Path, program: Sequence[str], environment: dict[str, str]):
+        self.run, self.started = run, time.time()
+        if run.folder.exists():
+            shutil.rmtree(run.folder)  # of a run that did not get to its end, or of other settings
+        run.folder.mkdir(parents=True)
+        command = [*program, *run.command, f"trainer.default_local_dir={run.folder}"]
+        self.output = open(run.folder / "output.txt", "wb")
+        self.process = subprocess.Popen(
+            command, cwd=room, env=environment, stdout=self.output, stderr=subprocess.STDOUT, start_new_session=True
+        )
+        self.tail, self.step, self.tokens = LogTail(run.folder / NAME), 0, 0
+        self.peak, self._looked = 0.0, 0.0
+
+    def look(self) -> int | None:
+        """Follow the log and the memory; the exit status once it has ended."""
+        for entry in self.tail.news():
+            self.step, self.tokens = entry["step"], entry["metrics"].get("budget/generated_tokens") or self.tokens
+        if time.time() - self._looked > LOOK_AT_MEMORY:
+            self._looked = time.time()
+            self.peak = max(self.peak, _memory(self.process.pid))
+        return self.process.poll()
+
+    def close(self, status: int) -> None:
+        """Note a run that came to its end."""
+        self.output.close()
+        if status == 0:
+            seconds = time.time() - self.started
+            record = {"command": self.run.command, "seconds": seconds, "peak_gb": self.peak}
+            temporary = self.run.folder / f"{DONE}.tmp"
+            temporary.write_text(json.dumps(record), encoding="utf-8")
+            os.replace(temporary, self.run.folder / DONE)
+
+    def kill(self) -> None:
+        """End it and everything that it has started."""
+        with _gone():
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        self.output.close()
+
+
+def run_all(runs: list[Run], output: Path, jobs: int, program: Sequence[str] = PROGRAM) -> list[Run]:
+    """Run what is not complete, `jobs` at a time; returns the runs that failed.
+
+    Interrupted (Ctrl-C, SIGTERM), it ends what it has started; the next call goes on with the runs that are missing.
+    """
+    output.mkdir(parents=True, exist_ok=True)
+    environment = os.environ | {"RAY_USAGE_STATS_ENABLED": "0", "HYDRA_FULL_ERROR": "0"}
+    waiting = [run for run in runs if run.record is None]
+    total, to_run, failed, live = len(runs), len(waiting), [], []
+    started = told = time.time()
+    print(f"{total} runs, {total - to_run} of them complete, {jobs} at a time, in {output}", flush=True)
+    before = signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        while waiting or live:
+            while waiting and len(live) < jobs:
+                live.append(Live(waiting.pop(0), output, program, environment))
+            time.sleep(LOOK)
+            for one in list(live):
+                status = one.look()
+                if status is None:
+                    continue
+                one.close(status)
+                live.remove(one)
+                failed += [one.run] if status else []
+                to_go = len(waiting) + len(live)
+                left = (time.time() - started) / (to_run - to_go) * to_go
+                print(f"[{total - to_go}/{total}] {_told(one, status)}   {_duration(left)} left", flush=True)
+            if live and time.time() - told > TELL:
+                told = time.time()
+                print("  … " + "; ".join(f"{o.run.name} step {o.step}, {o.tokens:,} tokens" for o in live), flush=True)
+    finally:
+        for one in live:
+            one.kill()
+        signal.signal(signal.SIGTERM, before)
+    return failed
+
+
+def _told(one: Live, status: int) -> str:
+    cost = f"{one.run.name}: {time.time() - one.started:.0f} s, {one.step} steps, {one.peak:.1f} GB"
+    if not status:
+        return cost
+    output = one.run.folder / "output.txt"
+    end = "\n    ".join(output.read_text(errors="replace").strip().splitlines()[-12:])
+    return f"{cost}, FAILED with exit status {status}; the end of {output}:\n    {end}\n"
+
+
+def _duration(seconds: float) -> str:
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min"
+
+
+def _memory(pid: int) -> float:
+    """Proportional set size of the process and all its descendants (shared pages counted once), in GB."""
+    total = 0
+    with _gone():
+        for process in [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]:
+            with _gone():
+                total += process.memory_full_info().pss
+    return total / 1e9
+
+
+@contextmanager
+def _gone() -> Iterator[None]:
+    """Processes may end while they are being looked at."""
+    try:
+        yield
+    except (psutil.NoSuchProcess, psutil.AccessDenied, ProcessLookupError):
+        pass
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt

@@ -1,0 +1,155 @@
+"""From the logs of a study's runs to numbers: scores where a budget was reached, cost, curves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from statistics import fmean, median, stdev
+from typing import Any
+
+import numpy as np
+
+from verl_ext.compare.launcher import Run
+from verl_ext.compare.study import BUDGETS, Study
+from verl_ext.observe.runlog import NAME, read_log
+
+# Costs in the tables: name -> what it is.
+COSTS = {
+    "generated_tokens": "tokens generated for training",
+    "questions": "questions seen in training",
+    "agent_calls": "agent calls made for training",
+    "steps": "training steps",
+}
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Mean over the seeds and its standard error (sample standard deviation / √n); NaN with fewer than two."""
+
+    mean: float
+    error: float
+    n: int
+
+    def __str__(self) -> str:
+        return f"{self.mean:.3f}" if math.isnan(self.error) else f"{self.mean:.3f} ± {self.error:.3f}"
+
+
+def estimate(values: Sequence[float]) -> Estimate:
+    """NaN where there is no value, e.g. of a metric that no run recorded."""
+    if not values:
+        return Estimate(math.nan, math.nan, 0)
+    error = stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
+    return Estimate(fmean(values), error, len(values))
+
+
+@dataclass
+class Measured:
+    """One method: its logs by seed, and what the runs cost as processes (`run.json`)."""
+
+    label: str
+    logs: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
+    records: dict[int, dict[str, Any]] = field(default_factory=dict)
+    untrained: bool = False
+
+    def at(self, budget: str, limit: int) -> dict[int, dict[str, float]]:
+        """By seed, the metrics of the first validated step at which `limit` of `budget` was used up.
+
+        Their `budget/*` are the run's sums up to there, `calls` and `steps` likewise. For an untrained system, the
+        validation before the first step.
+        """
+        found = {}
+        for seed, log in self.logs.items():
+            if self.untrained:
+                found[seed] = _with_sums(log[:1])
+                continue
+            for number, entry in enumerate(log):
+                if _used(entry, budget) >= limit and _validated(entry):
+                    found[seed] = _with_sums(log[: number + 1])
+                    break
+        return found
+
+    def per_step(self, name: str) -> list[float]:
+        """Medians over the steps of each run; those without the metric are left out."""
+        values = [[m[name] for e in log[1:] if (m := e["metrics"]).get(name) is not None] for log in self.logs.values()]
+        return [] if self.untrained else [median(one) for one in values if one]
+
+    def curve(self, metric: str, over: str, points: int = 40) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+        """(x, mean, standard error) of a metric over `budget/<over>`, on a grid up to where the shortest run ends.
+
+        Between the steps at which a run recorded it, it is interpolated linearly.
+        """
+        series = []
+        for log in self.logs.values():
+            kept = [e for e in log if e["metrics"].get(metric) is not None]
+            if len(kept) > 1:
+                series.append(([_used(e, over) for e in kept], [e["metrics"][metric] for e in kept]))
+        if not series or self.untrained:
+            return None
+        grid = np.linspace(max(xs[0] for xs, _ in series), min(xs[-1] for xs, _ in series), points)
+        values = np.array([np.interp(grid, xs, ys) for xs, ys in series])
+        error = values.std(0, ddof=1) / math.sqrt(len(values)) if len(values) > 1 else np.zeros(points)
+        return grid, values.mean(0), error
+
+
+def measure(study: Study, runs: list[Run]) -> dict[str, Measured]:
+    """All methods of a study that have at least one complete run, in its order."""
+    done = {(run.method.name, run.seed): run for run in runs if run.record is not None}
+    found = {}
+    for method in study.methods:
+        source = method.start_of or method.name
+        mine = {seed: done[source, seed] for seed in study.seeds if (source, seed) in done}
+        if mine:
+            found[method.name] = Measured(
+                method.label,
+                {seed: read_log(run.folder / NAME) for seed, run in mine.items()},
+                {seed: run.record for seed, run in mine.items()},
+                untrained=method.start_of is not None,
+            )
+    return found
+
+
+def table(study: Study, methods: dict[str, Measured], budget: str) -> list[dict[str, Any]]:
+    """One row per method at one budget: label, n, `scores` (Estimate by score), `costs` (mean by name of `COSTS`)."""
+    rows = []
+    for method in methods.values():
+        found = method.at(budget, study.budget[budget])
+        if found:
+            scores = {name: estimate([m[f"val/system/{name}"] for m in found.values()]) for name in study.scores}
+            costs = {name: fmean(m[name] for m in found.values()) for name in COSTS}
+            rows.append({"label": method.label, "n": len(found), "scores": scores, "costs": costs})
+    return rows
+
+
+def quantities(methods: dict[str, Measured]) -> dict[str, list[str]]:
+    """What agents report, by kind: `similarity`, `penalty`, and `behaviour` (what their penalties count)."""
+    standard = {"calls", "reward", "reward_shared", "unparsable", "truncated", "failed", "output_tokens", "seconds"}
+    names = {
+        name
+        for method in methods.values()
+        for log in method.logs.values()
+        for entry in log
+        for name in entry["metrics"]
+    }
+    kinds: dict[str, list[str]] = {"behaviour": [], "similarity": [], "penalty": []}
+    for name in sorted(name for name in names if name.startswith("agents/")):
+        last = name.rsplit("/", 1)[1]
+        if last in kinds:
+            kinds[last].append(name)
+        elif last not in standard:
+            kinds["behaviour"].append(name)
+    return kinds
+
+
+def _used(entry: dict[str, Any], budget: str) -> float:
+    return entry["metrics"].get(f"budget/{budget}") or 0
+
+
+def _validated(entry: dict[str, Any]) -> bool:
+    return any(name.startswith("val/system/") for name in entry["metrics"])
+
+
+def _with_sums(log: list[dict[str, Any]]) -> dict[str, float]:
+    calls = sum(entry["metrics"].get("sampling/agent_calls") or 0 for entry in log)
+    used = {name: _used(log[-1], name) for name in BUDGETS}
+    return log[-1]["metrics"] | used | {"agent_calls": calls, "steps": log[-1]["step"]}

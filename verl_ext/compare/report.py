@@ -1,0 +1,113 @@
+"""The report of a comparison: tables in Markdown, the numbers as JSON, the figures."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from verl_ext.compare.figures import draw_all
+from verl_ext.compare.launcher import Run
+from verl_ext.compare.measure import COSTS, Estimate, Measured, estimate, measure, table
+from verl_ext.compare.study import BUDGETS, Study
+
+WORDS = {"generated_tokens": "generated tokens", "questions": "questions"}
+
+
+def write_report(study: Study, runs: list[Run], folder: Path, command: str) -> Path:
+    """Write report.md, results.json and the figures for the runs that are complete; returns the report's path.
+
+    Raises:
+        ValueError: no run is complete.
+    """
+    methods = measure(study, runs)
+    if not methods:
+        raise ValueError(f"no run of {study.name} is complete: there is nothing to report")
+    tables = {budget: table(study, methods, budget) for budget in BUDGETS}
+    lines = [f"# {study.title}", "", *_circumstances(study, runs, command), ""]
+    for budget, rows in tables.items():
+        lines += [f"## At equal {WORDS[budget]} ({study.budget[budget]:,})", "", *_markdown(study, rows), ""]
+    lines += ["## Cost of a step", "", *_costs(methods), ""]
+    for caption, path in draw_all(study, methods, folder).items():
+        lines += [f"## {caption}", "", f"![{caption}]({path.name})", ""]
+    (folder / "results.json").write_text(json.dumps(_plain(tables), indent=1), encoding="utf-8")
+    report = folder / "report.md"
+    report.write_text("\n".join(lines), encoding="utf-8")
+    return report
+
+
+def _circumstances(study: Study, runs: list[Run], command: str) -> list[str]:
+    done = [run.record for run in runs if run.record is not None]
+    hours = sum(record["seconds"] for record in done) / 3600
+    return [
+        f"{date.today()} · `{command}` · commit {_commit()} · {_machine()} · {len(done)} of {len(runs)} runs complete, "
+        f"{hours:.1f} hours of runs · seeds {', '.join(map(str, study.seeds))}.",
+        "",
+        "Mean ± standard error over the seeds (sample standard deviation / √n), greedy validation on held-out",
+        "questions. A run is measured at the first step at which the budget is used up: costs may exceed it.",
+    ]
+
+
+def _markdown(study: Study, rows: list[dict[str, Any]]) -> list[str]:
+    heads = ["method", *(score.upper() if len(score) < 3 else score.capitalize() for score in study.scores), *COSTS]
+    lines = ["| " + " | ".join(head.replace("_", " ") for head in heads) + " |", "|---" * len(heads) + "|"]
+    best = max((row["scores"][study.headline].mean for row in rows), default=0.0)
+    for row in rows:
+        scores = [str(row["scores"][name]) for name in study.scores]
+        if row["scores"][study.headline].mean == best:
+            place = study.scores.index(study.headline)
+            scores[place] = f"**{scores[place]}**"
+        costs = [f"{row['costs'][name]:,.0f}" for name in COSTS]
+        lines.append("| " + " | ".join([_cell(row["label"]), *scores, *costs]) + " |")
+    return lines
+
+
+def _costs(methods: dict[str, Measured]) -> list[str]:
+    heads = ["method", "s / step", "of it rollout", "generated tokens / step", "peak memory, GB", "s / run"]
+    lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
+    for method in methods.values():
+        if method.untrained:
+            continue
+        values = [method.per_step(n) for n in ("timing_s/step", "timing_s/gen", "sampling/generated_tokens")]
+        values += [[record[name] for record in method.records.values()] for name in ("peak_gb", "seconds")]
+        shown = [f"{estimate(one).mean:,.{digits}f}" for one, digits in zip(values, (2, 2, 0, 2, 0), strict=True)]
+        shown = ["–" if one == "nan" else one for one in shown]
+        lines.append("| " + " | ".join([_cell(method.label), *shown]) + " |")
+    return lines
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def _plain(tables: dict[str, Any]) -> Any:
+    if isinstance(tables, Estimate):
+        return {"mean": tables.mean, "standard_error": None if tables.error != tables.error else tables.error}
+    if isinstance(tables, dict):
+        return {name: _plain(value) for name, value in tables.items()}
+    return [_plain(value) for value in tables] if isinstance(tables, list) else tables
+
+
+def _commit() -> str:
+    here = Path(__file__).parent
+    done = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=here, capture_output=True, text=True)
+    return done.stdout.strip() if done.returncode == 0 else "unknown (not a clone)"
+
+
+def _machine() -> str:
+    memory = psutil.virtual_memory().total / 2**30
+    return f"{_processor()}, {os.cpu_count()} cores, {memory:.0f} GiB"
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()

@@ -1,0 +1,150 @@
+"""What is compared with what: a study, read from a YAML file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields, replace
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from verl_ext.trainer.config import check_keys
+
+BUDGETS = ("generated_tokens", "questions")
+
+
+@dataclass(frozen=True)
+class Method:
+    """One way to train, or to leave untrained.
+
+    Attributes:
+        name: of its folder.
+        label: of its row and curve.
+        overrides: of `python -m verl.trainer.main_ppo`; `{seed}` stands for the seed.
+        start_of: instead of a run of its own, the validation of that method before its first step.
+    """
+
+    name: str
+    label: str
+    overrides: tuple[str, ...] = ()
+    start_of: str | None = None
+
+
+@dataclass(frozen=True)
+class Study:
+    """Methods that differ in what `methods` says and in nothing else.
+
+    Attributes:
+        name: of its folder.
+        title: of the report.
+        headline: what is plotted, of `scores`.
+        scores: quantities of validation (`val/system/<score>`) in the tables.
+        seeds: each is a run of every method. All methods see the same questions for the same seed.
+        budget: generated_tokens and questions; every run goes on until it has used both, and is measured at each.
+        overrides: common to all methods.
+        methods: in the order of the tables.
+    """
+
+    name: str
+    title: str
+    headline: str
+    scores: tuple[str, ...]
+    seeds: tuple[int, ...]
+    budget: dict[str, int]
+    overrides: tuple[str, ...]
+    methods: tuple[Method, ...]
+
+    @property
+    def runs(self) -> list[tuple[Method, int]]:
+        """What must be run: all methods for the first seed, then for the next."""
+        return [(method, seed) for seed in self.seeds for method in self.methods if method.start_of is None]
+
+    def method(self, name: str) -> Method:
+        """The method of that name."""
+        return next(method for method in self.methods if method.name == name)
+
+    def command(self, method: Method, seed: int) -> list[str]:
+        """Overrides of one run."""
+        given = [*method.overrides, *self.overrides]
+        return [text.replace("{seed}", str(seed)) for text in given] + [
+            f"mas.budget.{name}={value}" for name, value in self.budget.items()
+        ]
+
+
+@dataclass(frozen=True)
+class Quick:
+    """The small form of a study (`--quick`): fewer seeds and methods, smaller budgets, further overrides."""
+
+    seeds: tuple[int, ...]
+    methods: tuple[str, ...]
+    budget: dict[str, int]
+    overrides: tuple[str, ...] = field(default=())
+
+
+def read_study(name: str, quick: bool = False) -> Study:
+    """The study in a YAML file, or one of those that come with the package, by name.
+
+    Raises:
+        ValueError: there is no such study, or its file is wrong: says what and what is allowed.
+    """
+    path = Path(name) if name.endswith((".yaml", ".yml")) else _shipped() / f"{name}.yaml"
+    if not path.is_file():
+        shipped = ", ".join(sorted(file.stem for file in _shipped().glob("*.yaml")))
+        raise ValueError(f"there is no study {name!r}: give a YAML file, or one of {shipped}")
+    given = yaml.safe_load(path.read_text(encoding="utf-8"))
+    if not isinstance(given, dict):
+        raise ValueError(f"{path} must be a mapping of the fields of a study")
+    small = given.pop("quick", None)
+    methods = tuple(_typed(Method, item, f"{path}: methods") for item in given.pop("methods", []))
+    study = _typed(Study, {"name": path.stem, "methods": methods, **given}, str(path))
+    _check(study, path)
+    if not quick:
+        return study
+    if small is None:
+        raise ValueError(f"{path} has no section `quick`")
+    reduced = _typed(Quick, small, f"{path}: quick")
+    kept = tuple(method for method in study.methods if method.name in reduced.methods)
+    study = replace(
+        study,
+        name=f"{study.name}_quick",
+        title=f"{study.title} (quick)",
+        seeds=reduced.seeds,
+        budget=reduced.budget,
+        overrides=(*study.overrides, *reduced.overrides),
+        methods=kept,
+    )
+    _check(study, path)
+    return study
+
+
+def _shipped() -> Path:
+    return Path(str(resources.files("verl_ext.configs"))) / "compare"
+
+
+def _typed(cls: type, given: Any, path: str) -> Any:
+    if not isinstance(given, dict):
+        raise ValueError(f"{path} must be a mapping, but is {given!r}")
+    check_keys(given, [f.name for f in fields(cls)], path)
+    try:
+        return cls(**{key: tuple(value) if isinstance(value, list) else value for key, value in given.items()})
+    except TypeError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def _check(study: Study, path: Path) -> None:
+    names = [method.name for method in study.methods]
+    if len(set(names)) < len(names) or not names:
+        raise ValueError(f"{path}: methods must have names of their own; given: {', '.join(names) or 'none'}")
+    if len(set(study.seeds)) < len(study.seeds) or not study.seeds:
+        raise ValueError(f"{path}: seeds={list(study.seeds)} must be distinct, at least one")
+    if set(study.budget) != set(BUDGETS) or min(study.budget.values()) < 1:
+        raise ValueError(f"{path}: budget={study.budget} must give {' and '.join(BUDGETS)}, at least 1 each")
+    if study.headline not in study.scores:
+        raise ValueError(f"{path}: headline={study.headline!r} must be one of scores={list(study.scores)}")
+    for method in study.methods:
+        if method.start_of is not None and (method.start_of not in names or method.overrides):
+            raise ValueError(
+                f"{path}: method {method.name} is the start of {method.start_of!r}: that must be another method, and "
+                "overrides of its own make no sense"
+            )
