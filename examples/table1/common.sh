@@ -1,0 +1,144 @@
+# Stages shared by the scripts of this folder, which source this file. What exists is not made again: after a kill, the
+# same command goes on. Hydra overrides may follow every script's name.
+#
+#   MODEL      hub name or folder; the paper's is meta-llama/Llama-3.1-8B-Instruct (gated: HF_TOKEN)
+#   GPUS       of this machine; 8
+#   TENSOR     GPUs that share one model in evaluation; 1 (72B: 8)
+#   PASSAGES   jsonl of passages to search (pid, title, text); DPR's Wikipedia dump is downloaded if it is not given
+#   RETRIEVAL  url of a running retrieval server; one is started, and stopped at the end, if it is not given
+#   DRY_RUN=1  prints every command that an empty clone needs, one per line, and runs none of them
+#
+# shellcheck shell=bash
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+: "${MODEL:=meta-llama/Llama-3.1-8B-Instruct}" "${GPUS:=8}" "${TENSOR:=1}"
+runs=runs/table1/$(basename "$MODEL")
+data_sets=(hotpotqa 2wikimultihopqa musique)
+# Servers of this machine are never behind a proxy.
+export NO_PROXY="127.0.0.1,localhost${NO_PROXY:+,$NO_PROXY}" no_proxy="127.0.0.1,localhost${no_proxy:+,$no_proxy}"
+servers=()
+stop_servers() {  # and wait: the next command needs their memory
+  local server
+  for server in "${servers[@]}"; do kill "$server" 2>/dev/null && wait "$server" || true; done
+}
+trap stop_servers EXIT
+
+for tool in python curl; do
+  [ -n "${DRY_RUN:-}" ] || command -v $tool >/dev/null || { echo "error: $tool is not installed, or not on PATH" >&2; exit 1; }
+done
+
+stage() { echo "== $(date +%T), $(df -h . | awk 'NR == 2 {print $4}') of disk free: $*" >&2; }
+
+# Runs a command, or prints it.
+run() { if [ -n "${DRY_RUN:-}" ]; then printf '%q ' "$@" && echo; else "$@"; fi; }
+
+# Is it there already? Nothing is in a dry run.
+have() { [ -z "${DRY_RUN:-}" ] && [ -e "$1" ]; }
+
+# once FILE COMMAND…: runs the command unless FILE, which it makes as its last act, exists.
+once() {
+  if have "$1"; then echo "   there already: $1" >&2; else run "${@:2}"; fi
+}
+
+download() {
+  run mkdir -p "$(dirname "$1")"
+  run curl --fail --location --retry 10 --retry-all-errors --continue-at - --output "$1.part" "$2"
+  run mv "$1.part" "$1"
+}
+
+healthy() { curl --noproxy '*' --max-time 5 -sf "$1" >/dev/null; }
+
+# serve NAME URL COMMAND…: starts a server and waits until URL answers. Its output goes to NAME.log.
+serve() {
+  local name=$1 url=$2 server
+  shift 2
+  if [ -n "${DRY_RUN:-}" ]; then run "$@" && return; fi
+  if healthy "$url"; then
+    echo "error: a server already answers at $url, perhaps an earlier run's with other contents; stop it." >&2
+    exit 1
+  fi
+  "$@" >"$name.log" 2>&1 &
+  server=$!
+  servers+=("$server")
+  until healthy "$url"; do
+    kill -0 "$server" 2>/dev/null || { tail "$name.log" >&2; echo "error: $name has ended, see $name.log" >&2; exit 1; }
+    sleep 5
+  done
+}
+
+# check OVERRIDES…: is the configuration right? Asked before hours are spent on an index.
+check() {
+  stage "configuration"
+  run python -m verl_ext.check "actor_rollout_ref.model.path=$MODEL" "trainer.n_gpus_per_node=$GPUS" "$@"
+}
+
+questions() {
+  stage "questions: minutes, 3 GB with the hub's cache"
+  once data/hotpotqa/test.parquet python data_prep/hotpotqa.py --output_dir data/hotpotqa
+  local name script
+  for name in "${data_sets[@]}"; do  # the whole validation splits, for evaluation
+    script=data_prep/${name/2wiki/wiki2}.py
+    once "data/table1/$name/corpus.jsonl" \
+      python "$script" --output_dir "data/table1/$name" --val_size 1000000 --max_samples 1
+  done
+}
+
+# Sets `retrieval_url`.
+retrieval() {
+  retrieval_url=${RETRIEVAL:-http://127.0.0.1:8000}
+  [ -z "${RETRIEVAL:-}" ] || return 0
+  local dump=data/wikipedia/psgs_w100.tsv.gz passages=${PASSAGES:-data/wikipedia/passages.jsonl}
+  if [ -z "${PASSAGES:-}" ]; then
+    stage "passages: 5 GB to download, 21 million passages, 15 GB unpacked"
+    have "$dump" || download "$dump" https://dl.fbaipublicfiles.com/dpr/wikipedia_split/psgs_w100.tsv.gz
+    once "$passages" python examples/table1/passages.py --input "$dump" --output "$passages"
+  fi
+  stage "index: hours, 80 GB of disk, 200 GB of memory for 21 million passages"
+  once data/wiki_index/meta.json python data_prep/corpus.py --input "$passages" --output_dir data/wiki_index \
+    --backend dense --model facebook/contriever --dense_index ivf --batch_size 512
+  stage "retrieval server: minutes to read the index (log: retrieval.log)"
+  serve retrieval "$retrieval_url/health" \
+    python -m verl_ext.tools.retrieval_server --index data/wiki_index --port 8000 --batched_encoding
+}
+
+# train NAME OVERRIDES…: trains, and leaves the last checkpoint as a Hugging Face folder in $runs/NAME/model.
+train() {
+  local name=$1 folder=$runs/$1 step=LAST
+  shift
+  if have "$folder/model"; then echo "   there already: $folder/model" >&2 && return; fi
+  stage "training $name: 176 steps, goes on from its last checkpoint; 12 bytes a parameter and checkpoint, twice for a while"
+  if ! have "$folder/trained"; then
+    run python -m verl.trainer.main_ppo "$@" "actor_rollout_ref.model.path=$MODEL" "trainer.n_gpus_per_node=$GPUS" \
+      "trainer.experiment_name=$name" "trainer.default_local_dir=$folder" \
+      trainer.max_actor_ckpt_to_keep=1 trainer.max_critic_ckpt_to_keep=1
+    run touch "$folder/trained"
+  fi
+  if [ -z "${DRY_RUN:-}" ]; then step=$(cat "$folder/latest_checkpointed_iteration.txt"); fi
+  run rm -rf "$folder/model.part"
+  run python -m verl.model_merger merge --backend fsdp --local_dir "$folder/global_step_$step/actor" \
+    --target_dir "$folder/model.part"
+  run mv "$folder/model.part" "$folder/model"
+}
+
+# evaluate NAME MODEL OVERRIDES…: serves the model and answers the three validation splits with it.
+evaluate() {
+  local name=$1 model=$2 output=$runs/eval/$1 files
+  shift 2
+  files=$(printf ',data/table1/%s/test.parquet' "${data_sets[@]}")
+  if have "$output/finished"; then echo "   there already: $output" >&2 && return; fi
+  stage "evaluation of $name: 22,398 questions (log of the server: vllm.log)"
+  local names=(--served-model-name "$name")
+  if [ -d "$model/lora_adapter" ]; then  # after +base=lora, verl's merger leaves base and adapter apart
+    names=(--served-model-name base --enable-lora --max-lora-rank 64 --lora-modules "$name=$model/lora_adapter")
+  fi
+  serve vllm http://127.0.0.1:8100/health vllm serve "$model" "${names[@]}" --port 8100 \
+    --tensor-parallel-size "$TENSOR" --data-parallel-size $((GPUS / TENSOR)) --max-model-len 8192
+  run python -m verl_ext.evaluate "$@" evaluate.endpoint=http://127.0.0.1:8100/v1 "evaluate.model=$name" \
+    "data.val_files=[${files:1}]" "evaluate.output=$output" evaluate.concurrency=256
+  run touch "$output/finished"
+}
+
+table() {
+  stage "Table 1"
+  run python examples/table1/table.py "$runs/eval"
+}

@@ -1,0 +1,70 @@
+"""DPR's Wikipedia dump of December 2018, passages of 100 words, as the jsonl that data_prep/corpus.py reads.
+
+https://dl.fbaipublicfiles.com/dpr/wikipedia_split/psgs_w100.tsv.gz: 21,015,324 passages. One row, shortened, with | for
+the tabs:
+    1|"Aaron Aaron ( or ; ""Ahärôn"") is a prophet, high priest, and the brother of Moses in the ..."|Aaron
+Its quirk: text is quoted as in CSV, a quotation mark inside it is doubled.
+
+    python examples/table1/passages.py --input psgs_w100.tsv.gz --output passages.jsonl
+"""
+
+import argparse
+import csv
+import gzip
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from tqdm import tqdm
+
+HEADER = ["id", "text", "title"]
+
+
+def passages(path: Path) -> Iterator[dict[str, str]]:
+    """Rows of the dump. Raises ValueError, with the line, for one that has other columns."""
+    with gzip.open(path, "rt", encoding="utf-8", newline="") as source:
+        rows = csv.reader(source, delimiter="\t")
+        header = next(rows, None)
+        if header != HEADER:
+            raise ValueError(f"{path}: given the columns {header}, expected {HEADER}. Download it again.")
+        for row in rows:
+            if len(row) != len(HEADER):
+                raise ValueError(f"{path}:{rows.line_num}: given {len(row)} columns, expected {HEADER}.")
+            yield {"pid": row[0], "title": row[2], "text": row[1]}
+
+
+def convert(source: Path, target: Path) -> int:
+    """Write `target`, which appears whole or not at all; returns the number of passages."""
+    temporary, count = target.with_name(f"{target.name}.part"), 0
+    with open(temporary, "w", encoding="utf-8") as out:
+        for row in tqdm(passages(source), unit=" passages", unit_scale=True):
+            out.write(json.dumps(row, ensure_ascii=False) + "\n")
+            count += 1
+    os.replace(temporary, target)
+    return count
+
+
+def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--input", type=Path, required=True, help="psgs_w100.tsv.gz")
+    parser.add_argument("--output", type=Path, required=True, help="jsonl to write")
+    return parser.parse_args(argv)
+
+
+def main() -> int:
+    """Returns the exit status; user errors are printed without a traceback."""
+    arguments = parse_arguments()
+    try:
+        count = convert(arguments.input, arguments.output)
+    except (ValueError, OSError, EOFError) as error:  # OSError, EOFError: not gzip, or cut short
+        print(f"error: {arguments.input}: {error}", file=sys.stderr)
+        return 2
+    print(f"wrote {arguments.output}: {count} passages")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

