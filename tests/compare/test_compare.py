@@ -52,7 +52,7 @@ def test_shipped_studies_are_complete(name):
     assert len(study.seeds) >= 3 and len(study.methods) >= 11 and len(study.runs) == 27
     assert {m.name for m in study.methods} >= {"untrained", "single", "mappo", "nmc", "no_propagation", "one_group"}
     assert len(quick.runs) <= 2 and quick.name == f"{name}_quick"
-    assert "mas.budget.questions=320" in study.command(study.method("nmc"), 2)
+    assert f"mas.budget.questions={study.budget['questions']}" in study.command(study.method("nmc"), 2)
     assert "mas.seed=2" in study.command(study.method("nmc"), 2)
 
 

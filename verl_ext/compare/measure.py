@@ -74,7 +74,7 @@ class Measured:
         values = [[m[name] for e in log[1:] if (m := e["metrics"]).get(name) is not None] for log in self.logs.values()]
         return [] if self.untrained else [median(one) for one in values if one]
 
-    def curve(self, metric: str, over: str, points: int = 40) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+    def curve(self, metric: str, over: str, points: int = 200) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
         """(x, mean, standard error) of a metric over `budget/<over>`, on a grid up to where the shortest run ends.
 
         Between the steps at which a run recorded it, it is interpolated linearly.
