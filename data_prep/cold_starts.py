@@ -62,7 +62,7 @@ def _search_examinations(questions: int) -> dict[str, Examination]:
 
 
 def _arithmetic_examinations(questions: int) -> dict[str, Examination]:
-    chains = tiny_arithmetic.draw_chains(questions, "val", 0, steps=3, largest=29)
+    chains = tiny_arithmetic.draw_chains(questions, "val", 0, steps=4, largest=29)
     tasks = _tasks([tiny_arithmetic.row(chain, "val", i) for i, chain in enumerate(chains)])
     workflows = {"solver and verifier": SolveAndVerify(), "solver alone": SolveAndVerify(max_solutions=1)}
     return {name: Examination(workflow, tasks, {}) for name, workflow in workflows.items()}

@@ -7,7 +7,7 @@ One row in words: "7 + 5 - 3 + 8" -> totals 12, 9, 17 -> the answer "17".
 A fixed fifth of all chains belongs to validation (by a checksum of their text): none occurs in training, whatever the
 seed. How hard it is: the number of steps and the largest total.
 
-    python data_prep/tiny_arithmetic.py --output_dir data/tiny_arithmetic --steps 4
+    python data_prep/tiny_arithmetic.py --output_dir data/tiny_arithmetic --steps 3
 """
 
 import argparse
@@ -111,7 +111,7 @@ def ensure(
     train_size: int = 2048,
     val_size: int = 128,
     seed: int = 0,
-    steps: int = 3,
+    steps: int = 4,
     largest: int = 29,
 ) -> Path:
     """Make sure that `output_dir` holds the data set of these arguments; generate it only when it does not."""
@@ -137,7 +137,7 @@ def main() -> None:
     parser.add_argument("--train_size", type=int, default=2048, help="training questions")
     parser.add_argument("--val_size", type=int, default=128, help="held-out questions")
     parser.add_argument("--seed", type=int, default=0, help="of the questions drawn")
-    parser.add_argument("--steps", type=int, default=3, help="additions and subtractions of a chain")
+    parser.add_argument("--steps", type=int, default=4, help="additions and subtractions of a chain")
     parser.add_argument("--largest", type=int, default=29, help="largest total, 18 to 99")
     print(f"tiny arithmetic in {ensure(**vars(parser.parse_args()))}")
 

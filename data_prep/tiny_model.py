@@ -4,8 +4,9 @@ They exist so that a person sees multi-agent RL work on a laptop in minutes: a c
 tiny worlds that it has never seen, but has bad habits (tiny_demos.py, arithmetic_demos.py), so that greedy decoding
 fails on most questions; RL turns the habits round. The committed checkpoints are this script's output:
 
-    python data_prep/tiny_model.py --world search --output_dir recipe/mhgpo/assets/tiny_model
-    python data_prep/tiny_model.py --world arithmetic --output_dir recipe/solver_verifier/assets/tiny_model
+    python data_prep/tiny_model.py --output_dir recipe/mhgpo/assets/tiny_model
+    python data_prep/tiny_model.py --world arithmetic --steps 1200 --habit_steps 500 --habit_lr 1e-3 \\
+        --output_dir recipe/solver_verifier/assets/tiny_model
 
 Stages: tokenizer (seconds), clean demonstrations (the skills), demonstrations with habits (minutes each on one core),
 evaluation on held-out questions after each.
@@ -175,7 +176,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--world", choices=list(COLD_STARTS), default="search", help="which tiny model")
     parser.add_argument("--output_dir", required=True, help="Hugging Face folder to write")
-    parser.add_argument("--steps", type=int, default=450, help="optimiser steps on right demonstrations")
+    parser.add_argument("--steps", type=int, default=700, help="optimiser steps on right demonstrations")
     parser.add_argument("--habit_steps", type=int, default=450, help="optimiser steps on demonstrations with habits")
     parser.add_argument("--batch_size", type=int, default=24, help="demonstrations per agent and step")
     parser.add_argument("--lr", type=float, default=2.5e-3, help="highest learning rate of the first stage")

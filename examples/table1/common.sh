@@ -93,7 +93,7 @@ retrieval() {
     have "$dump" || download "$dump" https://dl.fbaipublicfiles.com/dpr/wikipedia_split/psgs_w100.tsv.gz
     once "$passages" python examples/table1/passages.py --input "$dump" --output "$passages"
   fi
-  stage "index: hours, 80 GB of disk, 200 GB of memory for 21 million passages"
+  stage "index: hours, 150 GB of disk while it is built, 200 GB of memory for 21 million passages"
   once data/wiki_index/meta.json python data_prep/corpus.py --input "$passages" --output_dir data/wiki_index \
     --backend dense --model facebook/contriever --dense_index ivf --batch_size 512
   stage "retrieval server: minutes to read the index (log: retrieval.log)"

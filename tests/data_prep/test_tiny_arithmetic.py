@@ -37,14 +37,14 @@ def test_totals_stay_in_bounds_and_splits_never_meet():
 
 
 def test_data_sets_are_a_function_of_their_arguments(tmp_path):
-    one, again = (tiny_arithmetic.ensure(tmp_path / name, 64, 16, 3, steps=4) for name in "ab")
-    other = tiny_arithmetic.ensure(tmp_path / "c", 64, 16, 4, steps=4)
+    one, again = (tiny_arithmetic.ensure(tmp_path / name, 64, 16, 3, steps=3) for name in "ab")
+    other = tiny_arithmetic.ensure(tmp_path / "c", 64, 16, 4, steps=3)
     rows = pq.read_table(one / "val.parquet").to_pylist()
     assert rows == pq.read_table(again / "val.parquet").to_pylist() != pq.read_table(other / "val.parquet").to_pylist()
     for i, row in enumerate(rows):
         start, *rest = row["prompt"][0]["content"].replace("+ ", "").replace("- ", "-").split()
         assert row["reward_model"]["ground_truth"]["target"] == [str(sum(map(int, [start, *rest])))]
-        assert row["extra_info"]["index"] == i and row["extra_info"]["steps"] == len(rest) == 4
+        assert row["extra_info"]["index"] == i and row["extra_info"]["steps"] == len(rest) == 3
 
 
 @pytest.mark.parametrize(
