@@ -12,7 +12,6 @@ from typing import Any
 import transfer_queue as tq
 from omegaconf import DictConfig, OmegaConf
 from verl.utils.config import omega_conf_to_dataclass
-from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
 from verl_ext.mas.credit import aggregate, assign_credit
 from verl_ext.mas.forest import BrokenReward, Forest, Limits
@@ -26,7 +25,8 @@ from verl_ext.sampling import Sample, run_once
 from verl_ext.sampling.base import Formula, one_group
 from verl_ext.trainer.config import read_mas_config, strategy_from
 from verl_ext.trainer.llm import ServedLLM, direct_client
-from verl_ext.trainer.rows import training_rows, validation_rows
+from verl_ext.trainer.row_writer import RowWriter
+from verl_ext.trainer.rows import Row, training_rows, validation_rows
 from verl_ext.trainer.waves import WaveLLM
 from verl_ext.trainer.workflow import build, build_workflow
 
@@ -55,6 +55,7 @@ class RolloutWorker:
         self.strategy = strategy_from(self.mas.sampling, list(self.workflow.agents))
         self.limits = Limits(max_prompt_tokens=config.data.max_prompt_length, **vars(self.mas.limits))
         self.clock = Stopwatch()
+        self._writer = RowWriter()
         self._stats: dict[str, QuestionStats] = {}
         self._fruitless: list[str] = []
         # Training questions since the last one that gave rows.
@@ -129,39 +130,17 @@ class RolloutWorker:
     # On the event loop.
 
     async def _start(self, questions: list[dict[str, Any]], validate: bool) -> None:
-        partition = "val" if validate else "train"
-        running = {"status": "running"}
-        await asyncio.gather(*[tq.async_kv_put(key=q["uid"], partition_id=partition, tag=running) for q in questions])
+        await self._writer.begin([question["uid"] for question in questions], _partition(validate))
         for question in questions:  # all at once and in this order, which the names of their calls follow
             task = asyncio.ensure_future(self._answer(question, validate))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
     async def _answer(self, question: dict[str, Any], validate: bool) -> None:
-        uid, partition = question["uid"], "val" if validate else "train"
-        status, name = "failure", f"{self.rank}-{next(self._counter):012d}"
+        """Sample a question and store what came of it. Nothing that goes wrong may leave verl waiting."""
+        uid, name, rows = question["uid"], f"{self.rank}-{next(self._counter):012d}", []
         try:
-            forest = self._forests[name] = self._forest(name, question, validate)
-            samples, formula = await self._sample(forest, validate)
-            forest.trajectories.sort(key=lambda trajectory: trajectory.stream.path)
-            assign_credit(forest.trajectories, self.mas.credit.aggregate, self.mas.credit.propagate)
-            self._record(uid, question_stats(forest, samples, formula), validate)
-            self._log_failures(forest)
-            if self.mas.sampling.group_by == "question":
-                samples = one_group(samples)
-            rows = validation_rows(forest, question) if validate else training_rows(forest, samples, question)
-            self._trace(forest, uid, validate, fruitless=not rows)
-            if rows:
-                keys, fields, tags = zip(*rows, strict=True)
-                await tq.async_kv_batch_put(
-                    keys=list(keys),
-                    fields=list_of_dict_to_tensordict(list(fields)),
-                    tags=list(tags),
-                    partition_id=partition,
-                )
-                status = "finished"
-            if not validate:
-                self._note_fruits(uid, bool(rows))
+            rows = await self._rows(name, question, validate)
         except BrokenReward as error:
             self._broken = f"{error}\n\n{''.join(traceback.format_exception(error))}"
         except Exception as error:  # ours: never a silent loss
@@ -169,7 +148,26 @@ class RolloutWorker:
         finally:
             if name in self._forests:
                 await self._forests.pop(name).close()
-            await tq.async_kv_put(key=uid, partition_id=partition, tag={"status": status})
+        try:
+            await self._writer.end(uid, _partition(validate), rows)
+        except Exception as error:
+            self._broken = f"the rows of a question could not be stored: {error!r}\n\n{traceback.format_exc()}"
+            await tq.async_kv_put(key=uid, partition_id=_partition(validate), tag={"status": "failure"})
+
+    async def _rows(self, name: str, question: dict[str, Any], validate: bool) -> list[Row]:
+        forest = self._forests[name] = self._forest(name, question, validate)
+        samples, formula = await self._sample(forest, validate)
+        forest.trajectories.sort(key=lambda trajectory: trajectory.stream.path)
+        assign_credit(forest.trajectories, self.mas.credit.aggregate, self.mas.credit.propagate)
+        self._record(question["uid"], question_stats(forest, samples, formula), validate)
+        self._log_failures(forest)
+        if self.mas.sampling.group_by == "question":
+            samples = one_group(samples)
+        rows = validation_rows(forest, question) if validate else training_rows(forest, samples, question)
+        self._trace(forest, question["uid"], validate, fruitless=not rows)
+        if not validate:
+            self._note_fruits(question["uid"], bool(rows))
+        return rows
 
     def _note_fruits(self, uid: str, any_rows: bool) -> None:
         """An asynchronous trainer replaces failed questions for ever; after two batches without any row, stop."""
@@ -239,3 +237,7 @@ class RolloutWorker:
         for trajectory in forest.trajectories:
             if trajectory.status is Status.WORKFLOW_ERROR or trajectory.status is Status.DIVERGED:
                 logger.error("question %s: trajectory failed: %s", forest.task.index, trajectory.error)
+
+
+def _partition(validate: bool) -> str:
+    return "val" if validate else "train"
