@@ -13,7 +13,7 @@ import psutil
 import pytest
 import yaml
 
-from verl_ext.compare.launcher import DONE, plan, run_all
+from verl_ext.compare.launcher import DONE, plan, run_all, shares
 from verl_ext.compare.measure import estimate, measure, quantities, table
 from verl_ext.compare.report import write_report
 from verl_ext.compare.study import read_study
@@ -178,3 +178,17 @@ def test_the_report_has_tables_figures_and_the_numbers(tmp_path):
         "mean": pytest.approx(0.215),
         "standard_error": pytest.approx(0.005),
     }
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system does not pin processes")
+def test_runs_have_cores_of_their_own(tmp_path):
+    cores = os.sched_getaffinity(0)
+    for jobs in (1, 2, 3, 5):
+        dealt = shares(jobs)
+        assert len(dealt) == jobs and all(dealt) and set().union(*dealt) == cores
+    if len(cores) > 1:
+        assert not shares(2)[0] & shares(2)[1]
+    runs = plan(study_of(tmp_path, seeds=[1]), tmp_path)
+    run_all(runs, tmp_path, 2, PROGRAM)
+    kept = [set(json.loads((run.folder / "cores").read_text())) for run in runs]
+    assert kept == shares(2) and os.sched_getaffinity(0) == cores

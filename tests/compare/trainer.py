@@ -4,6 +4,7 @@
 """
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -15,6 +16,9 @@ def main() -> None:
     folder = Path(given["trainer.default_local_dir"])
     seed, slope = int(given["mas.seed"]), float(given["slope"])
     (folder / "started").write_text(" ".join(sys.argv[1:]))
+    time.sleep(0.05)  # the launcher pins a run once it has started
+    if hasattr(os, "sched_getaffinity"):
+        (folder / "cores").write_text(json.dumps(sorted(os.sched_getaffinity(0))))
     if "child" in given:
         child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
         (folder / "child").write_text(str(child.pid))
