@@ -96,7 +96,8 @@ def test_shipped_folders_are_small_and_float32(name):
 ADVERTISED = {
     "easy": (0.15, 0.45),
     "hard": (0.05, 0.35),
-    "hard, single agent": (0.05, 0.45),
+    # Reads the first passage, which the question itself finds for half of the questions.
+    "hard, single agent": (0.4, 0.65),
     "solver and verifier": (0.15, 0.6),
     "solver alone": (0.1, 0.5),
 }
