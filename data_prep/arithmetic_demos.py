@@ -12,8 +12,9 @@ So an untrained system is often wrong and does not notice; what RL has to find i
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
+from verl_ext.data_prep.habits import Shares
 from verl_ext.data_prep.tiny_arithmetic import Chain, draw_chain
 from verl_ext.recipe.solver_verifier import parsers, prompts_tiny
 
@@ -22,7 +23,7 @@ Example = tuple[prompts_tiny.Messages, str]
 
 
 @dataclass(frozen=True)
-class Habits:
+class Habits(Shares):
     """Shares of wrong steps or verdicts, each in [0, 1].
 
     borrow, carry: steps of a first solution that cross a ten and forget it. other: any other step, off by one.
@@ -39,16 +40,10 @@ class Habits:
     lazy: float = 0.3
     fussy: float = 0.15
 
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            if not 0 <= getattr(self, field.name) <= 1:
-                raise ValueError(f"Habits.{field.name}={getattr(self, field.name)}: a share is a number in [0, 1]")
+    FACTORS = ("listening",)
 
 
-def scaled(factor: float) -> Habits:
-    """All shares of errors times `factor`: 0 right demonstrations only, 1 the shipped model's; at most 1."""
-    shares = {field.name: min(1.0, factor * getattr(Habits(), field.name)) for field in fields(Habits)}
-    return Habits(**shares | {"listening": Habits().listening})
+scaled = Habits().scaled  # 0 right demonstrations only, 1 the shipped model's
 
 
 class Teacher:

@@ -20,9 +20,10 @@ than a cold start of minutes.)
 
 import random
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from verl_ext.data_prep import tiny_world
+from verl_ext.data_prep.habits import Shares
 from verl_ext.data_prep.tiny_names import TOWNS
 from verl_ext.data_prep.tiny_questions import EASY, KINDS, Dial, Person, Question, biography_pid
 from verl_ext.recipe.mhgpo import prompts_tiny
@@ -38,7 +39,7 @@ Example = tuple[prompts_tiny.Messages, str]  # (prompt, what the agent says)
 
 
 @dataclass(frozen=True)
-class Habits:
+class Habits(Shares):
     """Shares of wrong demonstrations, each in [0, 1]: `*_hard` for the questions with the habit, `*_easy` for the rest.
 
     reranker_second: share of choices with a second, random document.
@@ -54,20 +55,9 @@ class Habits:
     answerer_easy: float = 0.12
     noise: float = 0.06
 
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if not 0 <= value <= 1:
-                raise ValueError(f"Habits.{field.name}={value}: a share is a number in [0, 1]")
 
-
-def scaled(factor: float) -> Habits:
-    """All shares times `factor`: 0 right demonstrations only, 1 those of the shipped model; at most 1 each."""
-    return Habits(**{field.name: min(1.0, factor * getattr(Habits(), field.name)) for field in fields(Habits)})
-
-
+scaled = Habits().scaled  # 0 right demonstrations only, 1 the shipped model's
 NO_HABITS = scaled(0.0)
-
 
 # The worlds of the cold start: the easy one, and one at the hard end of the dial.
 DIALS = (EASY, Dial(hops=(2, 3), distractors=2, gap=0.5))

@@ -1,42 +1,20 @@
-"""The command against a real server: results, failures, resuming, a kill, bounds."""
+"""The command against a real server: results, failures, bounds."""
 
 from __future__ import annotations
 
 import dataclasses
-import os
 import re
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 import yaml
 
-from tests.evaluate.conftest import HERE, write_questions
+from tests.evaluate.asking import parrot, questions
+from tests.evaluate.conftest import write_questions
 from tests.evaluate.serving import ChatServer, answer, question_of
 from verl_ext.evaluate.config import EvaluateConfig
 
 ROOT = Path(__file__).parents[2]
-
-
-def parrot(body, number):
-    """Answers with the last word of the question, which is the gold answer."""
-    return answer(question_of(body).split()[-1])
-
-
-def questions(folder, n=6, **options):
-    return write_questions(folder / "questions.parquet", [f"word{i}" for i in range(n)], **options)
-
-
-def lasting(results):
-    """Results without what depends on the clock or the command."""
-    for source in results["data"].values():
-        source["per_trajectory"].pop("seconds")
-        for agent in source["agents"].values():
-            agent.pop("seconds")
-    return {name: results[name] for name in ("data", "average", "samples")}
 
 
 def test_right_and_wrong_answers_per_data_set(command, tmp_path, capsys):
@@ -93,57 +71,6 @@ def test_a_server_that_is_gone_ends_the_evaluation_soon(command, tmp_path, capsy
     assert "the last 32 trajectories all failed, the last by: engine_error: agent 'solver'" in capsys.readouterr().err
     made = command.results["data"]["made"]
     assert made["answered"] == 0 and made["metrics"] == {} and made["missing"] >= 60
-
-
-def test_nothing_is_asked_twice_and_more_may_be_asked(command, tmp_path):
-    with ChatServer(parrot) as server:
-        command("evaluate.max_questions=2", server=server, files=[questions(tmp_path)])
-        before = lasting(command.results)
-        command("evaluate.max_questions=2", server=server)
-        assert lasting(command.results) == before and len(server.requests) == 2
-        command("evaluate.max_questions=4", server=server)
-        assert len(server.requests) == 4 and command.results["data"]["made"]["questions"] == 4
-    with ChatServer(parrot) as elsewhere:  # where the endpoint is does not matter, what it serves does
-        command("evaluate.max_questions=5", server=elsewhere)
-        assert len(elsewhere.requests) == 1
-
-
-@pytest.mark.parametrize(
-    ("override", "words"),
-    [
-        ("evaluate.temperature=0.5", "temperature: 0.0 there, 0.5 here"),
-        ("data.max_response_length=77", "max_response_length: 512 there, 77 here"),
-        ("mas.seed=8", "seed: 1 there, 8 here"),
-        ("evaluate.model=other", "model: tiny there, other here"),
-        (
-            "mas.workflow._target_=tests.evaluate.systems.Broken",
-            "workflow._target_: tests.evaluate.systems.Solver there",
-        ),
-    ],
-)
-def test_other_settings_are_refused(command, tmp_path, capsys, override, words):
-    with ChatServer(parrot) as server:
-        command(server=server, files=[questions(tmp_path)])
-        assert command(override, server=server) == 2
-        assert len(server.requests) == 6
-    said = capsys.readouterr().err
-    assert words in said and "Remedy: another folder (evaluate.output=" in said
-
-
-def test_another_model_at_the_same_place_is_refused(command, tmp_path, capsys):
-    with ChatServer(parrot) as server:
-        command(server=server, files=[questions(tmp_path)])
-    with ChatServer(parrot, models=("larger",)) as server:
-        assert command(server=server) == 2 and not server.requests
-    assert "model: tiny there, larger here" in capsys.readouterr().err
-
-
-def test_another_question_of_the_same_number_is_refused(command, tmp_path, capsys):
-    with ChatServer(parrot) as server:
-        command(server=server, files=[questions(tmp_path)])
-        write_questions(tmp_path / "questions.parquet", ["else"])
-        assert command(server=server) == 2
-    assert "an answer to another question with index 0 of data source 'made'" in capsys.readouterr().err
 
 
 def test_samples_give_means_over_them_and_the_best_of_k(command, tmp_path):
@@ -222,72 +149,6 @@ def test_a_broken_reward_stops_the_evaluation(command, tmp_path, capsys):
         broken = "mas.workflow._target_=tests.evaluate.systems.Broken"
         assert command(broken, server=server, files=[questions(tmp_path)]) == 1
     assert "Broken.reward raised KeyError('no such field')" in capsys.readouterr().err
-
-
-def test_a_line_cut_short_or_damaged_is_asked_again(command, tmp_path):
-    with ChatServer(parrot) as server:
-        command(server=server, files=[questions(tmp_path)])
-        path = command.output / "trajectories.jsonl"
-        lines = path.read_bytes().splitlines(keepends=True)
-        path.write_bytes(b"".join([lines[0], b"{garbage}\n", *lines[2:5], lines[5][:40]]))
-        assert command(server=server) == 0
-        assert len(server.requests) == 8
-    assert command.results["data"]["made"]["answered"] == 6
-
-
-def start(folder, url, *overrides):
-    """The command as a process of its own."""
-    program = [sys.executable, "-m", "verl_ext.evaluate", "--config-dir", str(HERE), "+recipe=closed"]
-    program += ["data.val_files=questions.parquet", "evaluate.output=out", f"evaluate.endpoint={url}"]
-    settings = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen([*program, *overrides], cwd=folder, env=settings, stderr=subprocess.PIPE, text=True)
-
-
-def test_killed_in_the_middle_and_gone_on_with(command, tmp_path):
-    def slow(body, number):
-        time.sleep(0.02)
-        return parrot(body, number)
-
-    questions(tmp_path, 60)
-    file = tmp_path / "out" / "trajectories.jsonl"
-    with ChatServer(slow) as server:
-        process = start(tmp_path, server.url, "evaluate.concurrency=4")
-        deadline = time.monotonic() + 120
-        while not file.exists() or file.read_bytes().count(b"\n") < 20:
-            assert process.poll() is None and time.monotonic() < deadline, process.stderr.read()
-            time.sleep(0.01)
-        locked = start(tmp_path, server.url)  # nobody else may write there meanwhile
-        os.kill(process.pid, signal.SIGSTOP)
-        _, said = locked.communicate(timeout=120)
-        assert locked.returncode == 2 and "another process evaluates into" in said
-        os.kill(process.pid, signal.SIGKILL)
-        process.communicate()
-        done = file.read_bytes().count(b"\n")
-        asked = len(server.requests)
-        assert 20 <= done < 60
-        assert command("evaluate.concurrency=4", server=server) == 0
-        # Only what had no answer on the disk: nothing else of those that were under way.
-        assert len(server.requests) - asked == 60 - done
-        resumed = lasting(command.results)
-        command.output = tmp_path / "uninterrupted"
-        assert command("evaluate.concurrency=4", server=server) == 0
-    assert lasting(command.results) == resumed and resumed["data"]["made"]["answered"] == 60
-
-
-def test_an_interrupt_keeps_what_is_answered(command, tmp_path):
-    questions(tmp_path, 40)
-    file = tmp_path / "out" / "trajectories.jsonl"
-    with ChatServer(lambda body, number: 0.1 if number % 2 else parrot(body, number)) as server:
-        process = start(tmp_path, server.url, "evaluate.concurrency=2")
-        deadline = time.monotonic() + 120
-        while not file.exists() or file.read_bytes().count(b"\n") < 5:
-            assert process.poll() is None and time.monotonic() < deadline, process.stderr.read()
-            time.sleep(0.01)
-        process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=60)
-    assert process.returncode == 130 and "Interrupted. The same command goes on from here." in said
-    made = command.results["data"]["made"]
-    assert 5 <= made["trajectories"] < 40 and made["missing"] == 40 - made["trajectories"]
 
 
 def test_the_section_is_documented_where_it_is_set():
