@@ -9,20 +9,8 @@ import threading
 import time
 from pathlib import Path
 
-import psutil
-
+from verl_ext.compare.launcher import memory
 from verl_ext.observe.runlog import NAME, read_log
-
-
-def _memory(root: psutil.Process) -> float:
-    """Proportional set size of the process and all its descendants (shared pages counted once), in GB."""
-    total = 0
-    for process in [root, *root.children(recursive=True)]:
-        try:
-            total += process.memory_full_info().pss
-        except (psutil.NoSuchProcess, psutil.AccessDenied):
-            continue
-    return total / 1e9
 
 
 def run(steps: int = 12) -> tuple[list[str], float]:
@@ -40,7 +28,7 @@ def run(steps: int = 12) -> tuple[list[str], float]:
         while process.poll() is None:
             looks += 1
             if looks % 20 == 0:  # every four seconds: a look costs a tenth of a second of one core
-                peak = max(peak, _memory(psutil.Process(process.pid)))
+                peak = max(peak, memory(process.pid))
             time.sleep(0.2)
         reader.join()
         entries = read_log(Path(folder) / "runs" / "mhgpo_tiny" / NAME)

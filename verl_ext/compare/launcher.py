@@ -17,7 +17,9 @@ from pathlib import Path
 import psutil
 
 from verl_ext.compare.study import Method, Study
+from verl_ext.observe.progress import duration
 from verl_ext.observe.runlog import NAME, LogTail
+from verl_ext.trainer.checkpoint import write_atomically
 
 # Written last: says that the run is complete, with which command, and what it cost.
 DONE = "run.json"
@@ -96,7 +98,7 @@ class Live:
             self.step, self.tokens = entry["step"], entry["metrics"].get("budget/generated_tokens") or self.tokens
         if time.time() - self._looked > LOOK_AT_MEMORY:
             self._looked = time.time()
-            self.peak = max(self.peak, _memory(self.process.pid))
+            self.peak = max(self.peak, memory(self.process.pid))
         return self.process.poll()
 
     def close(self, status: int) -> None:
@@ -105,9 +107,7 @@ class Live:
         if status == 0:
             seconds = time.time() - self.started
             record = {"command": self.run.command, "seconds": seconds, "peak_gb": self.peak}
-            temporary = self.run.folder / f"{DONE}.tmp"
-            temporary.write_text(json.dumps(record), encoding="utf-8")
-            os.replace(temporary, self.run.folder / DONE)
+            write_atomically(self.run.folder / DONE, json.dumps(record))
 
     def kill(self) -> None:
         """End it and everything that it has started."""
@@ -144,7 +144,7 @@ def run_all(runs: list[Run], output: Path, jobs: int, program: Sequence[str] = P
                 failed += [one.run] if status else []
                 to_go = len(waiting) + len(live)
                 left = (time.time() - started) / (to_run - to_go) * to_go
-                print(f"[{total - to_go}/{total}] {_told(one, status)}   {_duration(left)} left", flush=True)
+                print(f"[{total - to_go}/{total}] {_told(one, status)}   {duration(left)} left", flush=True)
             if live and time.time() - told > TELL:
                 told = time.time()
                 print("  … " + "; ".join(f"{o.run.name} step {o.step}, {o.tokens:,} tokens" for o in live), flush=True)
@@ -164,12 +164,7 @@ def _told(one: Live, status: int) -> str:
     return f"{cost}, FAILED with exit status {status}; the end of {output}:\n    {end}\n"
 
 
-def _duration(seconds: float) -> str:
-    hours, minutes = divmod(round(seconds / 60), 60)
-    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min"
-
-
-def _memory(pid: int) -> float:
+def memory(pid: int) -> float:
     """Proportional set size of the process and all its descendants (shared pages counted once), in GB."""
     total = 0
     with _gone():
