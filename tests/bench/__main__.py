@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import platform
-
 import torch
 
 from tests.bench import (
@@ -17,12 +14,13 @@ from tests.bench import (
     training,
     trajectory_log,
 )
+from verl_ext.reports import machine
 
 
 def main() -> None:
     """Run all measurements and print them."""
     torch.set_num_threads(1)
-    print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}\n")
+    print(f"{machine()}, torch {torch.__version__}\n")
     print("(a) sampling cost over the formulas, 64 questions, G = 4, three agents (target 1.000):")
     print("\n".join(sampling.cost()), flush=True)
     print("\n(b) our engine over transformers.generate(), same mixed-length multi-agent load (target >= 1.5 x):")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.helpers import Script, chain, forest_of, run, walk
 from verl_ext.evaluate.recall import recall_scores
 from verl_ext.evaluate.records import Outcome, Records, record_of
-from verl_ext.evaluate.report import best_of, markdown, summarise, table
+from verl_ext.evaluate.report import as_text, best_of, summarise
 from verl_ext.mas import Task, Trajectory
 from verl_ext.mas.types import CallId, Stream, ToolRecord
 
@@ -58,7 +58,7 @@ def test_failed_trajectories_are_beside_the_means():
     assert source["metrics"]["f1"] == {"mean": 1.0, "standard_error": None, "questions": 1}
     assert (source["answered"], source["missing"], source["failed"]) == (1, 1, {"engine_error": 1})
     assert source["per_trajectory"]["prompt_tokens"] == 15 and source["agents"]["a"]["seconds"] == 2.0
-    said = markdown({"data": {"s": source}, "average": {}})
+    said = as_text({"data": {"s": source}, "average": {}})
     assert "| s    | 1/3 " in said and "s: if they counted as 0: F1 0.500" in said
     assert "1 x engine_error; the first: 'why'" in said and "1 trajectories have not been asked for yet" in said
 
@@ -66,7 +66,7 @@ def test_failed_trajectories_are_beside_the_means():
 def test_nothing_answered_at_all():
     source = results([], 2)
     assert source["metrics"] == {} and source["per_trajectory"]["calls"] == 0
-    assert "| s    | 0/2 " in markdown({"data": {"s": source}, "average": {}})
+    assert "| s    | 0/2 " in as_text({"data": {"s": source}, "average": {}})
 
 
 def test_the_average_leaves_out_what_one_of_them_lacks():
@@ -74,10 +74,6 @@ def test_the_average_leaves_out_what_one_of_them_lacks():
     found = [outcome(0, source="a", f1=1.0, em=1.0), outcome(0, source="b", f1=0.5)]
     average = summarise(tasks, 1, {one.key: one for one in found})["average"]
     assert average == {"f1": {"mean": 0.75, "standard_error": None}}
-
-
-def test_tables_keep_hostile_names_in_their_cells():
-    assert table(["a", "b"], [["x|y\nz", "1"]]) == ["| a      | b |", "|--------|---|", "| x\\|y z | 1 |"]
 
 
 def documents(*titles):

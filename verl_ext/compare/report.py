@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
-import platform
 import subprocess
 from datetime import date
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from verl_ext.compare.figures import draw_all
 from verl_ext.compare.launcher import Run
 from verl_ext.compare.measure import COSTS, Estimate, Measured, estimate, measure, table
 from verl_ext.compare.study import BUDGETS, Study
+from verl_ext.reports import machine, markdown
 
 WORDS = {"generated_tokens": "generated tokens", "questions": "questions"}
 
@@ -32,7 +29,7 @@ def write_report(study: Study, runs: list[Run], folder: Path, command: str) -> P
     tables = {budget: table(study, methods, budget) for budget in BUDGETS}
     lines = [f"# {study.title}", "", *_circumstances(study, runs, command), ""]
     for budget, rows in tables.items():
-        lines += [f"## At equal {WORDS[budget]} ({study.budget[budget]:,})", "", *_markdown(study, rows), ""]
+        lines += [f"## At equal {WORDS[budget]} ({study.budget[budget]:,})", "", *_scores(study, rows), ""]
     lines += ["## Cost of a step", "", *_costs(methods), ""]
     for caption, path in draw_all(study, methods, folder).items():
         lines += [f"## {caption}", "", f"![{caption}]({path.name})", ""]
@@ -46,7 +43,7 @@ def _circumstances(study: Study, runs: list[Run], command: str) -> list[str]:
     done = [run.record for run in runs if run.record is not None]
     hours = sum(record["seconds"] for record in done) / 3600
     return [
-        f"{date.today()} · `{command}` · commit {_commit()} · {_machine()} · {len(done)} of {len(runs)} runs complete, "
+        f"{date.today()} · `{command}` · commit {_commit()} · {machine()} · {len(done)} of {len(runs)} runs complete, "
         f"{hours:.1f} hours of runs · seeds {', '.join(map(str, study.seeds))}.",
         "",
         "Mean ± standard error over the seeds (sample standard deviation / √n), greedy validation on held-out",
@@ -54,36 +51,30 @@ def _circumstances(study: Study, runs: list[Run], command: str) -> list[str]:
     ]
 
 
-def _markdown(study: Study, rows: list[dict[str, Any]]) -> list[str]:
+def _scores(study: Study, rows: list[dict[str, Any]]) -> list[str]:
     heads = ["method", *(score.upper() if len(score) < 3 else score.capitalize() for score in study.scores), *COSTS]
-    lines = ["| " + " | ".join(head.replace("_", " ") for head in heads) + " |", "|---" * len(heads) + "|"]
     best = max((row["scores"][study.headline].mean for row in rows), default=0.0)
+    cells = []
     for row in rows:
         scores = [str(row["scores"][name]) for name in study.scores]
         if row["scores"][study.headline].mean == best:
             place = study.scores.index(study.headline)
             scores[place] = f"**{scores[place]}**"
-        costs = [f"{row['costs'][name]:,.0f}" for name in COSTS]
-        lines.append("| " + " | ".join([_cell(row["label"]), *scores, *costs]) + " |")
-    return lines
+        cells.append([row["label"], *scores, *(f"{row['costs'][name]:,.0f}" for name in COSTS)])
+    return markdown([head.replace("_", " ") for head in heads], cells, words=1)
 
 
 def _costs(methods: dict[str, Measured]) -> list[str]:
     heads = ["method", "s / step", "of it rollout", "generated tokens / step", "peak memory, GB", "s / run"]
-    lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
+    cells = []
     for method in methods.values():
         if method.untrained:
             continue
         values = [method.per_step(n) for n in ("timing_s/step", "timing_s/gen", "sampling/generated_tokens")]
         values += [[record[name] for record in method.records.values()] for name in ("peak_gb", "seconds")]
         shown = [f"{estimate(one).mean:,.{digits}f}" for one, digits in zip(values, (2, 2, 0, 2, 0), strict=True)]
-        shown = ["–" if one == "nan" else one for one in shown]
-        lines.append("| " + " | ".join([_cell(method.label), *shown]) + " |")
-    return lines
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
+        cells.append([method.label, *("–" if one == "nan" else one for one in shown)])
+    return markdown(heads, cells, words=1)
 
 
 def _plain(tables: dict[str, Any]) -> Any:
@@ -98,16 +89,3 @@ def _commit() -> str:
     here = Path(__file__).parent
     done = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=here, capture_output=True, text=True)
     return done.stdout.strip() if done.returncode == 0 else "unknown (not a clone)"
-
-
-def _machine() -> str:
-    memory = psutil.virtual_memory().total / 2**30
-    return f"{_processor()}, {os.cpu_count()} cores, {memory:.0f} GiB"
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()

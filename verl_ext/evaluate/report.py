@@ -13,6 +13,7 @@ from typing import Any
 
 from verl_ext.evaluate.records import Outcome
 from verl_ext.mas.types import Status, Task
+from verl_ext.reports import markdown
 from verl_ext.trainer.checkpoint import write_atomically
 
 RESULTS, REPORT = "results.json", "report.md"
@@ -125,13 +126,13 @@ def _average(sources: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 def write_report(folder: Path, results: dict[str, Any]) -> str:
     """Write results.json and report.md; return the text of the latter, which is also for the terminal."""
-    text = markdown(results)
+    text = as_text(results)
     write_atomically(folder / RESULTS, json.dumps(results, indent=1, default=str))
     write_atomically(folder / REPORT, text + "\n")
     return text
 
 
-def markdown(results: dict[str, Any]) -> str:
+def as_text(results: dict[str, Any]) -> str:
     """The tables: data sources, agents; then what failed and why."""
     sources = results["data"]
     names = list(dict.fromkeys(name for s in sources.values() for kind in ("metrics", "recall") for name in s[kind]))
@@ -140,7 +141,8 @@ def markdown(results: dict[str, Any]) -> str:
     if len(sources) > 1:
         average = [_value(results["average"].get(name)) for name in names]
         rows.append(["average", "", *average, *[""] * 5])
-    lines = [*table(head, rows), "", "Means ± standard error over questions; calls, tokens and seconds per trajectory."]
+    lines = markdown(head, rows)
+    lines += ["", "Means ± standard error over questions; calls, tokens and seconds per trajectory."]
     agents = [
         [source, agent, str(a["calls"]), *_statuses(a), f"{a['prompt_tokens'] / max(a['answered'], 1):.0f}"]
         + [f"{a['generated_tokens'] / max(a['answered'], 1):.1f}", f"{a['seconds']:.2f}"]
@@ -148,7 +150,7 @@ def markdown(results: dict[str, Any]) -> str:
         for agent, a in result["agents"].items()
     ]
     head = ["data", "agent", "calls", "ok", "not ok", "prompt tok", "gen tok", "seconds"]
-    lines += ["", *table(head, agents), ""] if agents else [""]
+    lines += ["", *markdown(head, agents), ""] if agents else [""]
     return "\n".join([*lines, *best_lines(sources), *failure_lines(sources)]).rstrip()
 
 
@@ -201,11 +203,3 @@ def _value(value: dict[str, Any] | None) -> str:
         return "–"
     error = value["standard_error"]
     return f"{value['mean']:.3f}" if error is None else f"{value['mean']:.3f} ± {error:.3f}"
-
-
-def table(head: list[str], rows: list[list[str]]) -> list[str]:
-    """Lines of a Markdown table whose columns also stand in line as plain text."""
-    cells = [[" ".join(cell.split()).replace("|", "\\|") for cell in row] for row in (head, *rows)]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
-    lines = ["| " + " | ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)) + " |" for row in cells]
-    return [lines[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *lines[1:]]

@@ -11,13 +11,13 @@ same command goes on after an interruption, and a second call only prints. docs/
 import argparse
 import json
 import os
-import platform
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from verl_ext.reports import markdown, processor
 from verl_ext.tools.retrieval.corpus import OFFSETS, PASSAGES, PassageStore
 from verl_ext.tools.retrieval.dense import INDEX_KINDS
 from verl_ext.tools.retrieval.index import BACKENDS, file_sha256, load_index
@@ -90,9 +90,8 @@ def in_corpus(folder: Path, questions: Sequence[Question]) -> float:
 
 def machine() -> dict[str, Any]:
     """What a speed depends on."""
-    processor = next((line for line in _cpuinfo() if line.startswith("model name")), platform.machine())
     threads = os.environ.get("OMP_NUM_THREADS", "not set")
-    return {"processor": processor.split(":")[-1].strip(), "cores": os.cpu_count(), "OMP_NUM_THREADS": threads}
+    return {"processor": processor(), "cores": os.cpu_count(), "OMP_NUM_THREADS": threads}
 
 
 def compare(rows: list[dict[str, Any]]) -> None:
@@ -115,17 +114,8 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
         return value if isinstance(value, str) else format(value, digits.get(column, ".3f"))
 
     rows = sorted(rows, key=lambda row: row["questions"])
-    cells = [list(COLUMNS), *([cell(row.get(column), column) for column in COLUMNS] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lines = ["| " + " | ".join(_justified(row, widths)) + " |" for row in cells]
-    rule = "|" + "|".join("-" * (w + 2) if n < WORDS else "-" * (w + 1) + ":" for n, w in enumerate(widths)) + "|"
-    return "\n".join([lines[0], rule, *lines[1:]])
-
-
-def _justified(row: Sequence[str], widths: Sequence[int]) -> list[str]:
-    """Words to the left, numbers to the right."""
-    cells = enumerate(zip(row, widths, strict=True))
-    return [text.ljust(width) if number < WORDS else text.rjust(width) for number, (text, width) in cells]
+    cells = [[cell(row.get(column), column) for column in COLUMNS] for row in rows]
+    return "\n".join(markdown(COLUMNS, cells, words=WORDS))
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -214,11 +204,6 @@ def _origin(row: dict[str, Any]) -> str:
     """Rows of equal origin ask the same questions of the same embeddings."""
     model = [row["options"].get(name) for name in ("model", "query_prefix", "passage_prefix")]
     return digest(row["asked_of"], row["corpus_sha256"], model)
-
-
-def _cpuinfo() -> list[str]:
-    path = Path("/proc/cpuinfo")
-    return path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
 
 
 if __name__ == "__main__":

@@ -1,0 +1,43 @@
+"""What all reports share: Markdown tables, and the machine in words."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Sequence
+from pathlib import Path
+
+import psutil
+
+
+def markdown(head: Sequence[str], rows: Sequence[Sequence[str]], words: int | None = None) -> list[str]:
+    """The lines of a table whose columns also stand in line as plain text.
+
+    The first `words` columns (None: all) are text, to the left; the others numbers, to the right. White space in a cell
+    becomes single spaces, and a pipe cannot end it.
+    """
+    cells = [[" ".join(cell.split()).replace("|", "\\|") for cell in row] for row in (head, *rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    left = [words is None or number < words for number in range(len(widths))]
+    rule = "|".join("-" * (w + 2) if to_left else "-" * (w + 1) + ":" for w, to_left in zip(widths, left, strict=True))
+    lines = ["| " + " | ".join(_justified(row, widths, left)) + " |" for row in cells]
+    return [lines[0], f"|{rule}|", *lines[1:]]
+
+
+def _justified(row: Sequence[str], widths: Sequence[int], left: Sequence[bool]) -> list[str]:
+    columns = zip(row, widths, left, strict=True)
+    return [cell.ljust(width) if to_left else cell.rjust(width) for cell, width, to_left in columns]
+
+
+def processor() -> str:
+    """The processor's name as the system knows it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def machine() -> str:
+    """E.g. `AMD EPYC 7763, 2 cores, 23 GiB`."""
+    return f"{processor()}, {os.cpu_count()} cores, {psutil.virtual_memory().total / 2**30:.0f} GiB"
