@@ -7,7 +7,6 @@ from typing import Any
 from verl_ext.mas import Agent, Task, Workflow
 from verl_ext.recipe.solver_verifier import parsers, prompts_tiny
 from verl_ext.recipe.solver_verifier.penalties import unparsable_penalty
-from verl_ext.rewards.qa import qa_scores
 
 
 class SolveAndVerify(Workflow):
@@ -20,7 +19,7 @@ class SolveAndVerify(Workflow):
         unparsable: R_spe of output that breaks its agent's format, <= 0.
     """
 
-    headline = "f1"
+    headline = "em"
 
     def __init__(self, max_solutions: int = 3, unparsable: float = -0.5):
         if max_solutions < 1:
@@ -42,5 +41,5 @@ class SolveAndVerify(Workflow):
         return solution._replace(number=number)
 
     def reward(self, task: Task, result: parsers.Solution) -> tuple[float, dict[str, float]]:
-        scores = qa_scores(result.answer, list(task.ground_truth["target"]))
-        return scores["f1"], scores | {"solutions": float(result.number)}
+        correct = float(result.answer in list(task.ground_truth["target"]))
+        return correct, {"em": correct, "solutions": float(result.number)}

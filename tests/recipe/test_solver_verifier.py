@@ -63,6 +63,12 @@ def test_alone_there_is_no_verifier():
     assert llm.count("verifier") == 0 and trajectory.reward == 1
 
 
+@pytest.mark.parametrize("wrong", [" -9", " 19", " 99", " 12 9 0"])
+def test_a_number_that_only_looks_like_the_right_one_earns_nothing(wrong):
+    trajectory, _ = solve([wrong], [" ok"])
+    assert trajectory.reward == 0 and trajectory.metrics["em"] == 0
+
+
 def test_output_without_format_is_counted_and_fined():
     trajectory, _ = solve([" twelve"], [" maybe"], unparsable=-0.25)
     solver, verifier = trajectory.calls
@@ -82,7 +88,8 @@ def test_every_turn_is_a_group_of_its_own_under_every_strategy(strategy):
 
 
 @pytest.mark.parametrize(
-    ("text", "answer"), [(" 12 9 17", "17"), ("The sum is -4.", "-4"), ("7", "7"), (" 12 9\n", "9")]
+    ("text", "answer"),
+    [(" 12 9 17", "17"), ("The sum is -4.", "-4"), ("7", "7"), (" 12 9\n", "9")],
 )
 def test_a_solution_ends_with_its_number(text, answer):
     assert parsers.solution(text) == parsers.Solution(text.strip(), answer)
