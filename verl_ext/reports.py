@@ -1,9 +1,10 @@
-"""What all reports share: Markdown tables, and the machine in words."""
+"""What all reports share: Markdown tables, the machine and the code in words."""
 
 from __future__ import annotations
 
 import os
 import platform
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -41,3 +42,12 @@ def processor() -> str:
 def machine() -> str:
     """E.g. `AMD EPYC 7763, 2 cores, 23 GiB`."""
     return f"{processor()}, {os.cpu_count()} cores, {psutil.virtual_memory().total / 2**30:.0f} GiB"
+
+
+def commit() -> str:
+    """What `git describe` says of the clone that this code is in, e.g. `a1b2c3d` or `a1b2c3d-dirty`."""
+    command, here = ["git", "describe", "--always", "--dirty"], Path(__file__).parent
+    try:
+        return subprocess.run(command, cwd=here, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown (not a clone)"

@@ -4,6 +4,7 @@ import json
 import math
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,7 +15,8 @@ import psutil
 import pytest
 import yaml
 
-from verl_ext.compare.launcher import DONE, plan, run_all, shares
+from verl_ext.compare.__main__ import main
+from verl_ext.compare.launcher import DONE, plan, run_all, settings, shares
 from verl_ext.compare.measure import estimate, measure, quantities, table
 from verl_ext.compare.report import write_report
 from verl_ext.compare.study import read_study
@@ -43,6 +45,18 @@ def study_of(folder, **changes):
     return read_study(str(path))
 
 
+def launched(folder):
+    """A process that runs the study `mine.yaml` of the folder, one run at a time."""
+    code = (
+        "import sys; from pathlib import Path; from verl_ext.compare.launcher import plan, run_all\n"
+        "from verl_ext.compare.study import read_study\n"
+        "room = Path(sys.argv[1])\n"
+        "run_all(plan(read_study(str(room / 'mine.yaml')), room), room, 1, sys.argv[2:])"
+    )
+    command = [sys.executable, "-c", code, str(folder), *PROGRAM]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+
 def started(runs):
     return {run.name: (run.folder / "started").stat().st_mtime_ns for run in runs if (run.folder / "started").exists()}
 
@@ -52,7 +66,7 @@ def test_shipped_studies_are_complete(name):
     study, quick = read_study(name), read_study(name, quick=True)
     assert len(study.seeds) >= 3 and len(study.methods) >= 11 and len(study.runs) == 27
     assert {m.name for m in study.methods} >= {"untrained", "single", "mappo", "nmc", "no_propagation", "one_group"}
-    assert len(quick.runs) <= 2 and quick.name == f"{name}_quick"
+    assert len(quick.runs) == {"search": 2, "arithmetic": 1}[name] and quick.name == f"{name}_quick"
     assert f"mas.budget.questions={study.budget['questions']}" in study.command(study.method("nmc"), 2)
     assert "mas.seed=2" in study.command(study.method("nmc"), 2)
 
@@ -66,11 +80,56 @@ def test_shipped_studies_are_complete(name):
         ({"headline": "f2"}, "headline='f2' must be one of"),
         ({"methods": [{"name": "a", "label": "A", "start_of": "b"}]}, "method a is the start of 'b'"),
         ({"methods": [{"name": "a"}]}, "label"),
+        ({"methods": None}, "methods=None must be a list of mappings"),
+        ({"methods": ["a"]}, "methods must be a mapping"),
+        ({"overrides": "mas.seed={seed}"}, "overrides='mas.seed={seed}' must be a list of texts"),
+        ({"scores": "f1"}, "scores='f1' must be a list"),
+        ({"seeds": 3}, "seeds=3 must be a list of whole numbers"),
+        ({"budget": {"generated_tokens": "16k", "questions": 5}}, "must be whole numbers by name"),
+        (
+            {"methods": [*STUDY["methods"], {"name": "again", "label": "A", "start_of": "none"}]},
+            "method again is the start of 'none'",
+        ),
     ],
 )
 def test_wrong_studies_say_what_is_wrong(tmp_path, changes, message):
     with pytest.raises(ValueError, match=message):
         study_of(tmp_path, **changes)
+
+
+def test_the_small_form_names_methods_of_the_study(tmp_path):
+    study_of(tmp_path, quick=STUDY["quick"] | {"methods": ["fast", "faster"]})
+    with pytest.raises(ValueError, match="quick: methods has faster, which the study does not"):
+        read_study(str(tmp_path / "mine.yaml"), quick=True)
+
+
+def test_methods_override_what_is_common_and_the_small_form_both(tmp_path):
+    methods = [{"name": "fast", "label": "Fast", "overrides": ["+steps=8", "+slope=0.1"]}]
+    small = STUDY["quick"] | {"overrides": ["+slope=0.2"]}
+    study = study_of(tmp_path, methods=methods, quick=small)
+    whole = settings(study.command(study.method("fast"), 1))
+    assert (whole["mas.seed"], whole["+steps"], whole["+slope"]) == ("1", "8", "0.1")
+    quick = read_study(str(tmp_path / "mine.yaml"), quick=True)
+    assert settings(quick.command(quick.method("fast"), 1))["+slope"] == "0.2"
+
+
+def test_two_studies_of_one_name_are_refused(tmp_path, capsys):
+    study_of(tmp_path)
+    with pytest.raises(SystemExit):
+        main([str(tmp_path / "mine.yaml")] * 2)
+    assert "two studies of one name" in capsys.readouterr().err
+
+
+def test_a_score_that_no_run_recorded_is_named_and_the_other_study_is_reported(tmp_path, capsys):
+    runs = plan(study_of(tmp_path), tmp_path)
+    run_all(runs, tmp_path, 2, PROGRAM)
+    study_of(tmp_path, scores=["f1", "exact"])
+    (tmp_path / "other.yaml").write_text(yaml.safe_dump(STUDY))
+    shutil.copytree(tmp_path / "mine", tmp_path / "other")
+    status = main([str(tmp_path / "mine.yaml"), str(tmp_path / "other.yaml"), "--report", "--output", str(tmp_path)])
+    said = capsys.readouterr()
+    assert status == 1 and "scores has 'exact', which the runs did not record; recorded: em, f1" in said.err
+    assert "| Fast " in said.out
 
 
 def test_an_unknown_study_names_the_shipped_ones():
@@ -87,7 +146,7 @@ def test_complete_runs_are_not_run_again_and_changed_ones_are(tmp_path):
     run_all(runs, tmp_path, 2, PROGRAM)
     assert started(runs) == before
     (runs[0].folder / DONE).write_text("{")  # cut short
-    changed = plan(study_of(tmp_path, overrides=["mas.seed={seed}", "+steps=6", "+slope=0.5"]), tmp_path)
+    changed = plan(study_of(tmp_path, overrides=["mas.seed={seed}", "+steps=6", "+other=1"]), tmp_path)
     assert all(run.record is None for run in changed)
     run_all(runs, tmp_path, 2, PROGRAM)
     after = started(runs)
@@ -104,21 +163,15 @@ def test_a_failed_run_stops_nothing_and_is_tried_again(tmp_path, capsys):
     assert run_all(runs, tmp_path, 2, PROGRAM) == failed
 
 
-def test_interrupted_it_ends_what_it_started_and_goes_on_later(tmp_path):
+@pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGHUP])
+def test_interrupted_it_ends_what_it_started_and_goes_on_later(tmp_path, signal_number):
     study = study_of(tmp_path, overrides=["mas.seed={seed}", "+steps=6", "+pace=0.2", "+child=1"])
     runs = plan(study, tmp_path)
-    code = (
-        "import sys; from pathlib import Path; from verl_ext.compare.launcher import plan, run_all\n"
-        "from verl_ext.compare.study import read_study\n"
-        "room = Path(sys.argv[1])\n"
-        "run_all(plan(read_study(str(room / 'mine.yaml')), room), room, 1, sys.argv[2:])"
-    )
-    command = [sys.executable, "-c", code, str(tmp_path), *PROGRAM]
-    launcher = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    launcher = launched(tmp_path)
     while not runs[1].folder.exists() or not (runs[1].folder / "child").exists():
         assert launcher.poll() is None, launcher.stdout.read().decode()
         time.sleep(0.05)
-    os.kill(launcher.pid, signal.SIGTERM)
+    os.kill(launcher.pid, signal_number)
     launcher.wait(20)
     child = int((runs[1].folder / "child").read_text())
     assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
@@ -126,6 +179,26 @@ def test_interrupted_it_ends_what_it_started_and_goes_on_later(tmp_path):
     first = started(runs)[runs[0].name]
     assert run_all(runs, tmp_path, 4, PROGRAM) == []
     assert started(runs)[runs[0].name] == first and all(run.record is not None for run in runs)
+
+
+def test_what_a_killed_launcher_left_behind_is_ended_and_two_at_once_are_refused(tmp_path):
+    study = study_of(tmp_path, overrides=["mas.seed={seed}", "+steps=6", "+pace=0.3"], seeds=[1])
+    runs = plan(study, tmp_path)
+    launcher = launched(tmp_path)
+    while not (runs[0].folder / "metrics.jsonl").exists():
+        assert launcher.poll() is None, launcher.stdout.read().decode()
+        time.sleep(0.05)
+    with pytest.raises(BlockingIOError, match="another comparison is running"):
+        run_all(runs, tmp_path, 1, PROGRAM)
+    launcher.kill()
+    launcher.wait(20)
+    place = f"trainer.default_local_dir={runs[0].folder}"
+    left = [process for process in psutil.process_iter(["cmdline"]) if place in (process.info["cmdline"] or ())]
+    assert len(left) == 1, "nobody is left to end it"
+    assert run_all(runs, tmp_path, 2, PROGRAM) == []
+    assert not left[0].is_running() or left[0].status() == psutil.STATUS_ZOMBIE
+    steps = [json.loads(line)["step"] for line in (runs[0].folder / "metrics.jsonl").read_text().splitlines()]
+    assert steps == [0, 1, 2, 3, 4, 5, 6], "only one process wrote"
 
 
 def test_numbers_by_hand(tmp_path):
@@ -136,7 +209,7 @@ def test_numbers_by_hand(tmp_path):
     tokens = {row["label"]: row for row in table(study, methods, "generated_tokens")}
     # 300 tokens are used up after step 3; the first validated step from there on is 4: 0.2 + 4·slope + 0.01·seed.
     fast = tokens["Fast"]["scores"]["f1"]
-    assert fast.mean == pytest.approx(0.6 + 0.015) and fast.n == 2
+    assert fast.mean == pytest.approx(0.6 + 0.015) and fast.n == 2 and tokens["Fast"]["seeds"] == [1, 2]
     assert fast.error == pytest.approx(math.sqrt(((0.005) ** 2 * 2) / 1) / math.sqrt(2))
     assert tokens["Fast"]["costs"] == {"generated_tokens": 400, "questions": 32, "agent_calls": 96, "steps": 4}
     assert tokens["Untrained"]["scores"]["f1"].mean == pytest.approx(0.215)
@@ -167,10 +240,12 @@ def test_the_report_has_tables_figures_and_the_numbers(tmp_path):
     runs = plan(study, tmp_path)
     with pytest.raises(ValueError, match="no run of mine is complete"):
         write_report(study, runs, tmp_path / "mine", "the command")
-    run_all(runs[:3], tmp_path, 2, PROGRAM)
+    run_all(runs[:3], tmp_path, 2, PROGRAM)  # the fast one lacks its second seed
     report = write_report(study, runs, tmp_path / "mine", "the command").read_text()
-    assert "3 of 4 runs complete" in report and "`the command`" in report
-    assert re.search(r"^\| Fast +\| +\*\*0\.610\*\* \|", report, re.MULTILINE)
+    assert "3 of 4 runs complete" in report and "`the command`" in report and ", 2 runs at a time" in report
+    assert re.search(r"^\| Fast +\| +0\.610 \|", report, re.MULTILINE)
+    assert "Seeds not there (yet), so not in the means: Fast: 2." in report
+    assert "**0.610" not in report, "the mean of fewer seeds must not be called the best"
     assert "Slow \\| careful" in report, "a bar in a label must not break the table"
     for name in ("curves.png", "cost.png", "penalty.png"):
         assert name in report and (tmp_path / "mine" / name).stat().st_size > 5000

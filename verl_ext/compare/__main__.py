@@ -17,7 +17,7 @@ from verl_ext.compare.study import read_study
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Exit status: 0 all runs complete, 1 some failed, 2 wrong arguments, 130 interrupted."""
+    """Exit status: 0 all runs complete, 1 some failed or could not be reported, 2 wrong arguments, 130 interrupted."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("studies", nargs="+", help="names of configs/compare, or YAML files")
     parser.add_argument("--output", type=Path, default=Path("runs/compare"), help="folder of the runs and reports")
@@ -32,6 +32,8 @@ def main(arguments: list[str] | None = None) -> int:
         studies = [read_study(name, args.quick) for name in args.studies]
     except ValueError as error:
         parser.error(str(error))
+    if len({study.name for study in studies}) < len(studies):
+        parser.error(f"two studies of one name would share a folder: {' '.join(args.studies)}")
     output = args.output.resolve()
     plans = {study.name: plan(study, output) for study in studies}
     failed = []
@@ -41,16 +43,21 @@ def main(arguments: list[str] | None = None) -> int:
         except KeyboardInterrupt:
             print("\nInterrupted. The same command goes on with the runs that are missing.", flush=True)
             return 130
+        except BlockingIOError as error:
+            print(error, file=sys.stderr)
+            return 1
+    unreported = 0
     for study in studies:
         try:
             report = write_report(study, plans[study.name], output / study.name, command)
         except ValueError as error:
-            print(error, file=sys.stderr)
+            print(f"{study.name}: {error}", file=sys.stderr)
+            unreported += 1
             continue
         print(f"\n{report}\n\n" + "\n".join(line for line in report.read_text().splitlines() if line.startswith("|")))
     if failed:
         print(f"\n{len(failed)} run(s) failed: {', '.join(run.name for run in failed)}. The same command tries again.")
-    return 1 if failed else 0
+    return 1 if failed or unreported else 0
 
 
 if __name__ == "__main__":

@@ -50,11 +50,11 @@ def _curves(study: Study, methods: dict[str, Measured], looks: dict[str, Any], f
         for name, method in methods.items():
             curve = method.curve(f"val/system/{study.headline}", over)
             if curve is not None:
-                _line(axis, curve, method.label, looks[name])
+                _line(axis, curve, method.legend, looks[name])
         axis.axvline(study.budget[over], color="0.6", linewidth=0.8, linestyle=":")
         axis.set_xlabel(label)
         _tidy(axis)
-    axes[0].set_ylabel(f"validation {study.headline.upper()}, mean over {len(study.seeds)} seed(s)")
+    axes[0].set_ylabel(f"validation {study.headline.upper()}, mean over seeds")
     _legend(figure, axes[0])
     return _save(figure, folder / "curves.png")
 
@@ -82,7 +82,7 @@ def _bars(methods: dict[str, Measured], looks: dict[str, Any], folder: Path) -> 
         axis.set_title(title, fontsize=10)
         axis.margins(x=0.18)
         axis.spines[["top", "right"]].set_visible(False)
-    axes[0].set_yticks(places, [method.label for method in trained.values()], fontsize=9)
+    axes[0].set_yticks(places, [method.legend for method in trained.values()], fontsize=9)
     return _save(figure, folder / "cost.png")
 
 
@@ -98,7 +98,7 @@ def _panels(kind: str, names: list[str], methods: dict[str, Measured], looks: di
         for method_name, method in methods.items():
             curve = method.curve(name, "questions")
             if curve is not None:
-                _line(axis, curve, method.label, looks[method_name])
+                _line(axis, curve, method.legend, looks[method_name])
         _, agent, quantity = name.split("/", 2)
         axis.set_title(agent if kind != "behaviour" else f"{agent}: {quantity}", fontsize=10)
         axis.set_xlabel("questions", fontsize=9)

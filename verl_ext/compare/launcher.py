@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -19,6 +20,7 @@ import psutil
 from verl_ext.compare.study import Method, Study
 from verl_ext.observe.progress import duration
 from verl_ext.observe.runlog import NAME, LogTail
+from verl_ext.reports import commit, machine
 from verl_ext.trainer.checkpoint import write_atomically
 
 # Written last: says that the run is complete, with which command, and what it cost.
@@ -48,7 +50,12 @@ class Run:
             record = json.loads((self.folder / DONE).read_text(encoding="utf-8"))
         except (FileNotFoundError, ValueError):
             return None
-        return record if record.get("command") == self.command else None
+        return record if settings(record.get("command", [])) == settings(self.command) else None
+
+
+def settings(overrides: Sequence[str]) -> dict[str, str]:
+    """What overrides come to: of those of the same setting, the last."""
+    return {name: value for name, _, value in (text.partition("=") for text in overrides)}
 
 
 # What is run; its overrides and the run's folder are appended.
@@ -78,11 +85,13 @@ class Live:
     """A run that is under way: its process group, its cores, its log, its memory."""
 
     def __init__(self, run: Run, room: Path, program: Sequence[str], environment: dict[str, str], cores: set[int]):
-        self.run, self.cores, self.started = run, cores, time.time()
+        self.run, self.cores, self.started, self.commit = run, cores, time.time(), commit()
+        place = f"trainer.default_local_dir={run.folder}"
+        end_left_behind(place)
         if run.folder.exists():
             shutil.rmtree(run.folder)  # of a run that did not get to its end, or of other settings
         run.folder.mkdir(parents=True)
-        command = [*program, *run.command, f"trainer.default_local_dir={run.folder}"]
+        command = [*program, *run.command, place]
         self.output = open(run.folder / "output.txt", "wb")
         self.process = subprocess.Popen(
             command, cwd=room, env=environment, stdout=self.output, stderr=subprocess.STDOUT, start_new_session=True
@@ -101,12 +110,18 @@ class Live:
             self.peak = max(self.peak, memory(self.process.pid))
         return self.process.poll()
 
-    def close(self, status: int) -> None:
-        """Note a run that came to its end."""
+    def close(self, status: int, jobs: int) -> None:
+        """Note a run that came to its end; `jobs` is how many shared the machine."""
         self.output.close()
         if status == 0:
-            seconds = time.time() - self.started
-            record = {"command": self.run.command, "seconds": seconds, "peak_gb": self.peak}
+            record = {
+                "command": self.run.command,
+                "seconds": time.time() - self.started,
+                "peak_gb": self.peak,
+                "commit": self.commit,
+                "machine": machine(),
+                "jobs": jobs,
+            }
             write_atomically(self.run.folder / DONE, json.dumps(record))
 
     def kill(self) -> None:
@@ -120,15 +135,23 @@ class Live:
 def run_all(runs: list[Run], output: Path, jobs: int, program: Sequence[str] = PROGRAM) -> list[Run]:
     """Run what is not complete, `jobs` at a time; returns the runs that failed.
 
-    Interrupted (Ctrl-C, SIGTERM), it ends what it has started; the next call goes on with the runs that are missing.
+    Interrupted (Ctrl-C, SIGTERM, a closed terminal), it ends what it has started; the next call goes on with the runs
+    that are missing, and first ends what a killed call left behind.
+
+    Raises:
+        BlockingIOError: another call is using `output`.
     """
     output.mkdir(parents=True, exist_ok=True)
+    with _alone(output), _signals():
+        return _run_all(runs, output, jobs, program)
+
+
+def _run_all(runs: list[Run], output: Path, jobs: int, program: Sequence[str]) -> list[Run]:
     environment = os.environ | {"RAY_USAGE_STATS_ENABLED": "0", "HYDRA_FULL_ERROR": "0"}
     waiting = [run for run in runs if run.record is None]
     total, to_run, failed, live = len(runs), len(waiting), [], []
     started, told, free = time.time(), time.time(), shares(jobs)
     print(f"{total} runs, {total - to_run} of them complete, {jobs} at a time, in {output}", flush=True)
-    before = signal.signal(signal.SIGTERM, _interrupt)
     try:
         while waiting or live:
             while waiting and len(live) < jobs:
@@ -138,7 +161,7 @@ def run_all(runs: list[Run], output: Path, jobs: int, program: Sequence[str] = P
                 status = one.look()
                 if status is None:
                     continue
-                one.close(status)
+                one.close(status, jobs)
                 live.remove(one)
                 free.append(one.cores)
                 failed += [one.run] if status else []
@@ -151,7 +174,6 @@ def run_all(runs: list[Run], output: Path, jobs: int, program: Sequence[str] = P
     finally:
         for one in live:
             one.kill()
-        signal.signal(signal.SIGTERM, before)
     return failed
 
 
@@ -181,6 +203,42 @@ def _gone() -> Iterator[None]:
         yield
     except (psutil.NoSuchProcess, psutil.AccessDenied, ProcessLookupError):
         pass
+
+
+def end_left_behind(argument: str) -> None:
+    """End the processes whose command has this argument, with all that they have started."""
+    for process in psutil.process_iter(["cmdline"]):
+        if argument in (process.info["cmdline"] or ()):
+            with _gone():
+                os.killpg(os.getpgid(process.pid), signal.SIGKILL)
+                process.wait(10)
+
+
+@contextmanager
+def _alone(output: Path) -> Iterator[None]:
+    """Two launchers in one folder would run the same runs into each other."""
+    with open(output / ".lock", "a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise BlockingIOError(
+                f"another comparison is running in {output}: wait for it, end it, or give another --output"
+            ) from error
+        yield
+
+
+@contextmanager
+def _signals() -> Iterator[None]:
+    """SIGTERM and SIGHUP (unless ignored, as under nohup) interrupt like Ctrl-C."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:
+            signal.signal(number, _interrupt)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _interrupt(*_: object) -> None:

@@ -48,6 +48,7 @@ class Measured:
     """One method: its logs by seed, and what the runs cost as processes (`run.json`)."""
 
     label: str
+    legend: str  # the label, and how many seeds there are where some are missing
     logs: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
     records: dict[int, dict[str, Any]] = field(default_factory=dict)
     untrained: bool = False
@@ -100,8 +101,10 @@ def measure(study: Study, runs: list[Run]) -> dict[str, Measured]:
         source = method.start_of or method.name
         mine = {seed: done[source, seed] for seed in study.seeds if (source, seed) in done}
         if mine:
+            few = f" ({len(mine)} of {len(study.seeds)} seeds)" if len(mine) < len(study.seeds) else ""
             found[method.name] = Measured(
                 method.label,
+                method.label + few,
                 {seed: read_log(run.folder / NAME) for seed, run in mine.items()},
                 {seed: run.record for seed, run in mine.items()},
                 untrained=method.start_of is not None,
@@ -110,14 +113,20 @@ def measure(study: Study, runs: list[Run]) -> dict[str, Measured]:
 
 
 def table(study: Study, methods: dict[str, Measured], budget: str) -> list[dict[str, Any]]:
-    """One row per method at one budget: label, n, `scores` (Estimate by score), `costs` (mean by name of `COSTS`)."""
+    """One row per method that reached the budget.
+
+    Each has the method's label, the seeds, `scores` (Estimate by score) and `costs` (mean by name of `COSTS`).
+
+    Raises:
+        ValueError: a run did not record one of the study's scores.
+    """
     rows = []
     for method in methods.values():
         found = method.at(budget, study.budget[budget])
         if found:
-            scores = {name: estimate([m[f"val/system/{name}"] for m in found.values()]) for name in study.scores}
+            scores = {name: estimate([_score(m, name) for m in found.values()]) for name in study.scores}
             costs = {name: fmean(m[name] for m in found.values()) for name in COSTS}
-            rows.append({"label": method.label, "n": len(found), "scores": scores, "costs": costs})
+            rows.append({"label": method.label, "seeds": list(found), "scores": scores, "costs": costs})
     return rows
 
 
@@ -139,6 +148,13 @@ def quantities(methods: dict[str, Measured]) -> dict[str, list[str]]:
         elif last not in standard:
             kinds["behaviour"].append(name)
     return kinds
+
+
+def _score(metrics: dict[str, float], name: str) -> float:
+    if metrics.get(f"val/system/{name}") is None:
+        known = sorted(key.removeprefix("val/system/") for key in metrics if key.startswith("val/system/"))
+        raise ValueError(f"scores has {name!r}, which the runs did not record; recorded: {', '.join(known) or 'none'}")
+    return metrics[f"val/system/{name}"]
 
 
 def _used(entry: dict[str, Any], budget: str) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from verl_ext.compare.figures import draw_all
 from verl_ext.compare.launcher import Run
 from verl_ext.compare.measure import COSTS, Estimate, Measured, estimate, measure, table
 from verl_ext.compare.study import BUDGETS, Study
-from verl_ext.reports import machine, markdown
+from verl_ext.reports import markdown
 
 WORDS = {"generated_tokens": "generated tokens", "questions": "questions"}
 
@@ -42,9 +41,13 @@ def write_report(study: Study, runs: list[Run], folder: Path, command: str) -> P
 def _circumstances(study: Study, runs: list[Run], command: str) -> list[str]:
     done = [run.record for run in runs if run.record is not None]
     hours = sum(record["seconds"] for record in done) / 3600
+    # Of each, one if all is well; times of different machines, or of different numbers of jobs, are not comparable.
+    told = [
+        " and ".join(sorted({str(record.get(name, "?")) for record in done})) for name in ("commit", "machine", "jobs")
+    ]
     return [
-        f"{date.today()} · `{command}` · commit {_commit()} · {machine()} · {len(done)} of {len(runs)} runs complete, "
-        f"{hours:.1f} hours of runs · seeds {', '.join(map(str, study.seeds))}.",
+        f"{date.today()} · `{command}` · commit {told[0]} · {told[1]}, {told[2]} runs at a time · {len(done)} of "
+        f"{len(runs)} runs complete, {hours:.1f} hours of runs · seeds {', '.join(map(str, study.seeds))}.",
         "",
         "Mean ± standard error over the seeds (sample standard deviation / √n), greedy validation on held-out",
         "questions. A run is measured at the first step at which the budget is used up: costs may exceed it.",
@@ -53,15 +56,20 @@ def _circumstances(study: Study, runs: list[Run], command: str) -> list[str]:
 
 def _scores(study: Study, rows: list[dict[str, Any]]) -> list[str]:
     heads = ["method", *(score.upper() if len(score) < 3 else score.capitalize() for score in study.scores), *COSTS]
-    best = max((row["scores"][study.headline].mean for row in rows), default=0.0)
+    whole = [row for row in rows if len(row["seeds"]) == len(study.seeds)]  # others are not of the same worlds
+    best = max((row["scores"][study.headline].mean for row in whole), default=None)
     cells = []
     for row in rows:
         scores = [str(row["scores"][name]) for name in study.scores]
-        if row["scores"][study.headline].mean == best:
+        if row in whole and row["scores"][study.headline].mean == best:
             place = study.scores.index(study.headline)
             scores[place] = f"**{scores[place]}**"
         cells.append([row["label"], *scores, *(f"{row['costs'][name]:,.0f}" for name in COSTS)])
-    return markdown([head.replace("_", " ") for head in heads], cells, words=1)
+    lines = markdown([head.replace("_", " ") for head in heads], cells, words=1)
+    seeds = {row["label"]: row["seeds"] for row in rows}
+    missing = {m.label: [seed for seed in study.seeds if seed not in seeds.get(m.label, ())] for m in study.methods}
+    said = [f"{label}: {', '.join(map(str, lacking))}" for label, lacking in missing.items() if lacking]
+    return [*lines, "", f"Seeds not there (yet), so not in the means: {'; '.join(said)}."] if said else lines
 
 
 def _costs(methods: dict[str, Measured]) -> list[str]:
@@ -83,9 +91,3 @@ def _plain(tables: dict[str, Any]) -> Any:
     if isinstance(tables, dict):
         return {name: _plain(value) for name, value in tables.items()}
     return [_plain(value) for value in tables] if isinstance(tables, list) else tables
-
-
-def _commit() -> str:
-    here = Path(__file__).parent
-    done = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=here, capture_output=True, text=True)
-    return done.stdout.strip() if done.returncode == 0 else "unknown (not a clone)"

@@ -42,7 +42,7 @@ class Study:
         scores: quantities of validation (`val/system/<score>`) in the tables.
         seeds: each is a run of every method. All methods see the same questions for the same seed.
         budget: generated_tokens and questions; every run goes on until it has used both, and is measured at each.
-        overrides: common to all methods.
+        overrides: common to all methods, which may override them.
         methods: in the order of the tables.
     """
 
@@ -65,8 +65,8 @@ class Study:
         return next(method for method in self.methods if method.name == name)
 
     def command(self, method: Method, seed: int) -> list[str]:
-        """Overrides of one run."""
-        given = [*method.overrides, *self.overrides]
+        """Overrides of one run; the last one of a setting counts."""
+        given = [*self.overrides, *method.overrides]
         return [text.replace("{seed}", str(seed)) for text in given] + [
             f"mas.budget.{name}={value}" for name, value in self.budget.items()
         ]
@@ -95,24 +95,26 @@ def read_study(name: str, quick: bool = False) -> Study:
     given = yaml.safe_load(path.read_text(encoding="utf-8"))
     if not isinstance(given, dict):
         raise ValueError(f"{path} must be a mapping of the fields of a study")
-    small = given.pop("quick", None)
-    methods = tuple(_typed(Method, item, f"{path}: methods") for item in given.pop("methods", []))
-    study = _typed(Study, {"name": path.stem, "methods": methods, **given}, str(path))
+    small, methods = given.pop("quick", None), given.pop("methods", None)
+    if not isinstance(methods, list):
+        raise ValueError(f"{path}: methods={methods!r} must be a list of mappings")
+    typed = tuple(_typed(Method, item, f"{path}: methods") for item in methods)
+    study = _typed(Study, {"name": path.stem, **given}, str(path), methods=typed)
     _check(study, path)
     if not quick:
         return study
     if small is None:
         raise ValueError(f"{path} has no section `quick`")
     reduced = _typed(Quick, small, f"{path}: quick")
-    kept = tuple(method for method in study.methods if method.name in reduced.methods)
+    if unknown := set(reduced.methods) - {method.name for method in study.methods}:
+        raise ValueError(f"{path}: quick: methods has {', '.join(sorted(unknown))}, which the study does not")
     study = replace(
         study,
         name=f"{study.name}_quick",
         title=f"{study.title} (quick)",
         seeds=reduced.seeds,
         budget=reduced.budget,
-        overrides=(*study.overrides, *reduced.overrides),
-        methods=kept,
+        methods=tuple(_smaller(method, reduced) for method in study.methods if method.name in reduced.methods),
     )
     _check(study, path)
     return study
@@ -122,12 +124,38 @@ def _shipped() -> Path:
     return Path(str(resources.files("verl_ext.configs"))) / "compare"
 
 
-def _typed(cls: type, given: Any, path: str) -> Any:
+def _smaller(method: Method, quick: Quick) -> Method:
+    return method if method.start_of else replace(method, overrides=(*method.overrides, *quick.overrides))
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+# What YAML must have given for a field: the words for it, and the test.
+KINDS = {
+    **dict.fromkeys(("name", "label", "title", "headline", "start_of"), ("a text", lambda v: isinstance(v, str))),
+    **dict.fromkeys(("overrides", "scores", "methods"), ("a list of texts", _is_texts)),
+    "seeds": ("a list of whole numbers", lambda v: isinstance(v, list) and all(map(_is_number, v))),
+    "budget": ("whole numbers by name", lambda v: isinstance(v, dict) and all(map(_is_number, v.values()))),
+}
+
+
+def _typed(cls: type, given: Any, path: str, **ready: Any) -> Any:
+    """`cls` of the fields in YAML and of those that are `ready`."""
     if not isinstance(given, dict):
         raise ValueError(f"{path} must be a mapping, but is {given!r}")
     check_keys(given, [f.name for f in fields(cls)], path)
+    for key, value in given.items():
+        words, fits = KINDS[key]
+        if not fits(value):
+            raise ValueError(f"{path}: {key}={value!r} must be {words}")
     try:
-        return cls(**{key: tuple(value) if isinstance(value, list) else value for key, value in given.items()})
+        return cls(**{key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}, **ready)
     except TypeError as error:
         raise ValueError(f"{path}: {error}") from error
 
@@ -142,9 +170,10 @@ def _check(study: Study, path: Path) -> None:
         raise ValueError(f"{path}: budget={study.budget} must give {' and '.join(BUDGETS)}, at least 1 each")
     if study.headline not in study.scores:
         raise ValueError(f"{path}: headline={study.headline!r} must be one of scores={list(study.scores)}")
+    trained = [method.name for method in study.methods if method.start_of is None]
     for method in study.methods:
-        if method.start_of is not None and (method.start_of not in names or method.overrides):
+        if method.start_of is not None and (method.start_of not in trained or method.overrides):
             raise ValueError(
-                f"{path}: method {method.name} is the start of {method.start_of!r}: that must be another method, and "
-                "overrides of its own make no sense"
+                f"{path}: method {method.name} is the start of {method.start_of!r}: that must be a method that is "
+                "trained, and overrides of its own make no sense"
             )
