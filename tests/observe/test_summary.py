@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from verl_ext.observe.runlog import NAME, VALIDATION, RunLog
-from verl_ext.observe.summary import next_steps, nothing_learned, print_summary, what_was_learned
+from verl_ext.observe.summary import CRITICS, next_steps, nothing_learned, print_summary, what_was_learned
 
 
 def entry(step: int, f1: float | None, penalty: float) -> dict:
@@ -35,6 +35,12 @@ def test_next_steps_keep_what_was_overridden(monkeypatch):
     ]
     assert "+recipe=mappo_tiny" in critic and "+recipe=mhgpo_tiny" not in critic and "my dir" in critic
     assert "mas.sampling.strategy=rr" not in " ".join(critic)
+
+
+def test_only_recipes_that_exist_are_recommended():
+    configs = Path(__file__).parents[2] / "configs" / "recipe"
+    assert all((configs / f"{name}.yaml").is_file() for pair in CRITICS.items() for name in pair)
+    assert not [line for line in next_steps(["+recipe=mhgpo_24gb"], "fof", Path("runs/x")) if "MAPPO" in line]
 
 
 def test_next_steps_of_another_system_and_of_round_robin(monkeypatch, tmp_path):

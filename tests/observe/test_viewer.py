@@ -118,7 +118,9 @@ def test_the_command_writes_the_page_and_says_where(tmp_path):
 def test_the_end_of_a_run_names_the_command_if_there_is_a_log(tmp_path):
     run = tmp_path / "my run"
     assert not [line for line in next_steps(["+recipe=x"], "rr", run) if "viewer" in line]
-    (run / FOLDER).mkdir(parents=True)
+    TrajectoryLog(run / FOLDER, 1000, 2).write([])
+    assert not [line for line in next_steps(["+recipe=x"], "rr", run) if "viewer" in line], "there is nothing to view"
+    TrajectoryLog(run / FOLDER, 1000, 2).write([{"kind": "question"}])
     (line,) = [line for line in next_steps(["+recipe=x"], "rr", run) if "viewer" in line]
     assert shlex.split(line.split("   ")[1])[1:] == ["-m", "verl_ext.observe.viewer", str(run)]
 

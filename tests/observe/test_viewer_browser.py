@@ -5,6 +5,8 @@ Debian: apt-get install chromium chromium-driver. Without it these are skipped, 
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tests.observe.browsing import Page, start_browser
@@ -21,6 +23,13 @@ def chromium(tmp_path_factory):
 @pytest.fixture
 def opened(chromium, tmp_path):
     return lambda lines: Page(chromium, tmp_path / "page.html", list(lines))
+
+
+def search(page, text):
+    page.act(
+        f"const e = document.getElementById('find'); e.value = {json.dumps(text)};"
+        "e.dispatchEvent(new KeyboardEvent('keydown', {key: 'Enter'})); e.blur()"
+    )
 
 
 def test_it_opens_with_the_overview_of_the_last_training_step(opened):
@@ -193,12 +202,32 @@ def test_odd_numbers_and_very_long_texts(opened):
 def test_search_finds_everywhere_and_leads_there(opened):
     page = opened([*forked(1), *forked(2), *forked(7, number=3)])
     page.go("at=train.1")
-    page.act("const e = document.getElementById('find'); e.value = 'QUERY of step 7';"
-             "e.dispatchEvent(new KeyboardEvent('keydown', {key: 'Enter'}))")  # fmt: skip
+    search(page, "QUERY of step 7")
     assert page.all(".hit mark") == ["query of step 7"] and "find=QUERY" in page.address()
     page.click(".hit")
     assert "at=train.7" in page.address() and "node=c0" in page.address() and page.text("h1") == "Question 3?"
     page.check_quiet()
+
+
+@pytest.mark.parametrize("wanted", ["golden gate", "a silent thought", 'say "hi"', "too long"])
+def test_search_looks_into_every_text(opened, wanted):
+    lines = forked(1, gold={"target": ["Golden Gate"]})
+    lines[0]["tools"][0]["result"] = [{"title": 'He said: say "hi"'}]
+    lines[0]["trajectories"][0]["error"] = "the prompt is too long"
+    next(line for line in lines if line["kind"] == "call")["reasoning"] = "a silent thought"
+    page = opened(lines)
+    search(page, wanted)
+    assert [text.lower() for text in page.all(".hit mark")] == [wanted.lower()]
+
+
+def test_arrows_leave_the_results_of_a_search_alone(opened):
+    page = opened(forked(1))
+    page.go("at=train.1&view=question&q=0")
+    search(page, "answer")
+    before = page.browser.execute_script("return document.body.dataset.ready")
+    key = "new KeyboardEvent('keydown', {key: 'ArrowDown', bubbles: true, cancelable: true})"
+    assert page.browser.execute_script(f"return document.body.dispatchEvent({key})"), "the browser may scroll"
+    assert page.browser.execute_script("return document.body.dataset.ready") == before
 
 
 def test_five_thousand_calls_are_usable(opened):

@@ -67,6 +67,8 @@ def test_the_first_the_last_and_every_nth_step_are_logged(tmp_path):
     for step in range(1, 8):
         log.collect(step, ["a", "b", "c"], manager)
     assert [count for _, count in manager.asked] == [2, 0, 2, 0, 0, 2, 2], "the others are told to drop what they hold"
+    log.collect(8, ["a"], manager, last=True)
+    assert manager.asked[-1][1] == 2, "the budget ends the run before its time"
 
 
 def test_switched_off_it_asks_for_nothing_and_writes_nothing(tmp_path):

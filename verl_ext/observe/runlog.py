@@ -23,7 +23,8 @@ class RunLog:
     """Appends `{"step", "time", "total_steps", "metrics"}` lines to `<folder>/<name>`.
 
     On a resume, lines of steps after the restored checkpoint are dropped, so that the log reads like that of an
-    uninterrupted run.
+    uninterrupted run. A line with `"partial": true` is what was known of a step when its checkpoint was written; the
+    whole line that follows takes its place, unless the run is killed in between.
     """
 
     def __init__(self, folder: str | Path, name: str = NAME):
@@ -39,10 +40,11 @@ class RunLog:
         temporary.write_text("".join(json.dumps(entry) + "\n" for entry in kept))
         os.replace(temporary, self.path)
 
-    def write(self, step: int, metrics: dict[str, Any]) -> None:
+    def write(self, step: int, metrics: dict[str, Any], partial: bool = False) -> None:
         """Append one step; values that are no numbers are left out, NaN becomes null."""
         numbers = {name: _number(value) for name, value in sorted(metrics.items()) if _is_number(value)}
         entry = {"step": step, "time": time.time(), "total_steps": self.total_steps, "metrics": numbers}
+        entry |= {"partial": True} if partial else {}
         with open(self.path, "a") as file:
             file.write(json.dumps(entry) + "\n")
 
@@ -65,7 +67,7 @@ class LogTail:
         self._place = (0, 0)  # inode and offset
 
     def news(self) -> list[dict[str, Any]]:
-        """Entries since the last call; all of them if the log was written anew in between."""
+        """Whole entries since the last call; all of them if the log was written anew in between."""
         try:
             with open(self.path, "rb") as file:
                 inode = os.fstat(file.fileno()).st_ino
@@ -75,7 +77,8 @@ class LogTail:
         except FileNotFoundError:
             return []
         self._place = (inode, start + len(whole) + 1 if whole else start)
-        return [entry for line in whole.splitlines() if (entry := _parsed(line)) is not None]
+        entries = [entry for line in whole.splitlines() if (entry := _parsed(line)) is not None]
+        return [entry for entry in entries if not entry.get("partial")]
 
 
 def series(entries: list[dict[str, Any]], name: str) -> tuple[list[int], list[float]]:

@@ -12,16 +12,22 @@ from verl_ext.observe.plots import learning_curve
 from verl_ext.observe.runlog import NAME, read_log, series
 from verl_ext.observe.trajectory_files import FOLDER
 
+# Recipe -> the same system with a critic.
+CRITICS = {"mhgpo": "mappo", "mhgpo_tiny": "mappo_tiny", "solver_verifier_tiny": "solver_verifier_mappo_tiny"}
+
 
 def finished_already(folder: Path, config: Any) -> bool:
-    """True if the run in `folder` has a checkpoint of its last step and would be resumed only to stop."""
+    """True if the run in `folder` has a checkpoint of its last step, whole in the log: it would be resumed to stop."""
     if config.trainer.resume_mode != "auto" or config.trainer.get("val_only", False):
         return False
     tracker, total = folder / "latest_checkpointed_iteration.txt", config.trainer.total_training_steps
     if total is None or not tracker.exists():
         return False
     step = tracker.read_text().strip()
-    return step.isdigit() and int(step) >= total
+    if not step.isdigit() or int(step) < total:
+        return False
+    entries = read_log(folder / NAME)
+    return not (entries and entries[-1].get("partial"))
 
 
 def print_summary(log: Path, headline: str, strategy: str, arguments: Sequence[str], again: bool = False) -> None:
@@ -55,11 +61,11 @@ def next_steps(arguments: Sequence[str], strategy: str, folder: Path) -> list[st
         return shlex.join([*program, *changed, f"trainer.default_local_dir={folder}_{suffix}"])
 
     lines = [f"  another strategy   {command([*kept, f'mas.sampling.strategy={other}'], other)}"]
-    if names and names[0].startswith("mhgpo"):
-        critic = names[0].replace("mhgpo", "mappo")
+    critic = CRITICS.get(names[0]) if names else None
+    if critic:
         changed = [argument.replace(f"recipe={names[0]}", f"recipe={critic}") for argument in kept]
         lines.append(f"  a critic (MAPPO)   {command(changed, 'mappo')}")
-    if (folder / FOLDER).is_dir():
+    if any((folder / FOLDER).glob("*.jsonl")):
         look = shlex.join([_interpreter(), "-m", "verl_ext.observe.viewer", str(folder)])
         lines.append(f"  what agents said   {look}   (writes one page for your browser)")
     return [

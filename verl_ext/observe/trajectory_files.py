@@ -53,7 +53,8 @@ class TrajectoryLog:
             size = f"{self.file_bytes / 1e6:g} MB"
             left_out = len(encoded) - len(fitting)
             logger.warning("%d records are longer than mas.trajectory_log.file_mb (%s): left out", left_out, size)
-        self.folder.mkdir(parents=True, exist_ok=True)
+        if fitting:
+            self.folder.mkdir(parents=True, exist_ok=True)
         total = sum(map(len, fitting))
         blocks = [b"".join(fitting)] if 0 < total <= self.file_bytes else fitting
         for block in blocks:

@@ -51,6 +51,8 @@ class MultiAgentTrainer:
         self.budget = Budget(self.mas.budget)
         self.trajectories = TrajectoryRecorder(config, self.mas.trajectory_log)
         self._step_metrics: dict[str, float] = {}
+        self._limit_reached = False  # of mas.budget, by the step under way
+        self._cut_short: dict[str, Any] | None = None  # the last step in the log, if it was killed before its end
 
     # --- life cycle -------------------------------------------------------------------------------------------------
 
@@ -66,11 +68,15 @@ class MultiAgentTrainer:
         restored = 0 if self.config.trainer.get("val_only", False) else self.global_steps
         self.run_log.start(restored, self.total_training_steps)
         self.trajectories.start(restored, self.total_training_steps)
-        self.budget.resume(read_log(self.run_log.path))
+        entries = read_log(self.run_log.path)
+        self._cut_short = next((entry for entry in entries[-1:] if entry.get("partial")), None)
+        self.budget.resume(entries)
         if self.budget.exhausted:
             self.total_training_steps = restored  # complete already: verl's loop ends before its first step
 
     def _save_checkpoint(self) -> None:
+        # verl validates and measures a step after it has saved it: a kill in between must not lose what the step used.
+        self.run_log.write(self.global_steps, self._step_metrics, partial=True)
         super()._save_checkpoint()
         if self.config.actor_rollout_ref.actor.checkpoint.get("async_save", False):
             return  # still being written: verl keeps its own account
@@ -106,9 +112,10 @@ class MultiAgentTrainer:
         self.agent_loop_manager.raise_if_broken()
         uids = sorted({tag["question"] for tag in batch.tags})
         stats = self.agent_loop_manager.take_stats(uids)
-        self.trajectories.collect(self.global_steps, uids, self.agent_loop_manager)
         # Rows that a resumed asynchronous run finds in the queue have no statistics in this process.
         self._step_metrics = reduce_stats(stats) if stats else {}
+        self._limit_reached = self.budget.spend(self._step_metrics)
+        self.trajectories.collect(self.global_steps, uids, self.agent_loop_manager, last=self.budget.exhausted)
         order = sorted(range(len(batch)), key=lambda i: batch.tags[i]["order"])
         batch.reorder(order)
         batch = self._regroup(batch)
@@ -219,6 +226,8 @@ class MultiAgentTrainer:
         metrics |= {f"val/{name}": value for name, value in ours.items()}
         if self.global_steps == 0 or self.config.trainer.get("val_only", False):
             self.run_log.write(self.global_steps, metrics)
+        elif self._cut_short and self._cut_short["step"] == self.global_steps:
+            self.run_log.write(self.global_steps, self._cut_short["metrics"] | metrics)
         return metrics
 
     def _compute_metrics(self, batch: KVBatchMeta, metrics: dict, timing_raw: dict, **kwargs: Any) -> None:
@@ -226,7 +235,7 @@ class MultiAgentTrainer:
         metrics.update(self._step_metrics)
         if timing_raw.get("gen") and "sampling/generated_tokens" in metrics:
             metrics["sampling/tokens_per_second"] = metrics["sampling/generated_tokens"] / timing_raw["gen"]
-        if self.budget.spend(metrics):
+        if self._limit_reached:
             self._reach_budget(metrics)
         self.run_log.write(self.global_steps, metrics)
 

@@ -36,9 +36,12 @@ class TrajectoryRecorder:
         self._last_step = last_step
         self.log.start(restored_step, self._validates_first)
 
-    def collect(self, step: int, uids: list[str], manager: Any) -> None:
-        """Fetch the traces of this step's logged questions; those of its other questions are dropped."""
-        wanted = step % self.options.every == 0 or step in (1, self._last_step)
+    def collect(self, step: int, uids: list[str], manager: Any, last: bool = False) -> None:
+        """Fetch the traces of this step's logged questions; those of its other questions are dropped.
+
+        `last`: the run ends with this step before its time.
+        """
+        wanted = last or step % self.options.every == 0 or step in (1, self._last_step)
         questions = self.options.train_questions
         self._traces = manager.take_traces(uids, questions if wanted else 0) if questions else []
 

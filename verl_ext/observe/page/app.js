@@ -71,7 +71,10 @@ async function render() {
   else if (state.view === "overview") show(overview(questions, go));
   else if (state.view === "compare")
     show(compareView(second, questions, [nameOf(state.b), nameOf(state.at)], state, go));
-  else await searchView(state, state.at, go, at("#main"));
+  else {
+    forest = null;
+    await searchView(state, state.at, go, at("#main"));
+  }
   document.body.dataset.ready = `${turn}`;
 }
 
@@ -130,7 +133,7 @@ function showQuestion(questions) {
   const focused = forest && forest.view.contains(document.activeElement);
   const view = forestView(question, chosen, choose);
   const item = chosen ?? question.calls[0];
-  const detail = item ? (item.nodes || "agent" in item ? callDetail(item, question, choose) : toolDetail(item)) : null;
+  const detail = item ? ("agent" in item ? callDetail(item, question, choose) : toolDetail(item)) : null;
   at("#main").replaceChildren(
     make(
       "div.reading",

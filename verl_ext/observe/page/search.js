@@ -2,22 +2,34 @@
 
 const MOST_HITS = 2000;
 
+/** Every text inside a value: itself, or those of its parts. */
+const textsIn = (value) =>
+  typeof value === "string" ? [value] : value && typeof value === "object" ? Object.values(value).flatMap(textsIn) : [];
+
 /** Calls and tools of one question in which the text occurs: [{item, where, text}]. */
 function hitsIn(question, wanted) {
   const low = wanted.toLowerCase();
-  const has = (text) => typeof text === "string" && text.toLowerCase().includes(low);
+  const first = (value) => textsIn(value).find((text) => text.toLowerCase().includes(low));
   const hits = [];
-  if (has(question.text)) hits.push({ item: null, where: "question", text: question.text });
+  const look = (item, parts) => {
+    for (const [where, value] of Object.entries(parts)) {
+      const text = first(value);
+      if (text !== undefined) return hits.push({ item, where, text });
+    }
+  };
+  look(null, { question: question.text });
+  look(null, { "gold answer": question.gold });
+  question.trajectories.forEach((one, n) => look(null, { [`trajectory ${n}`]: [one.error, one.notes] }));
   for (const call of question.calls) {
-    const message = listOf(call.prompt).find((one) => has(one.content));
-    if (has(call.output)) hits.push({ item: call, where: `${placeOf(call)}, output`, text: call.output });
-    else if (has(call.error)) hits.push({ item: call, where: `${placeOf(call)}, error`, text: call.error });
-    else if (message) hits.push({ item: call, where: `${placeOf(call)}, prompt`, text: message.content });
+    const place = placeOf(call);
+    look(call, {
+      [`${place}, output`]: call.output,
+      [`${place}, error`]: call.error,
+      [`${place}, reasoning`]: call.reasoning,
+      [`${place}, prompt`]: listOf(call.prompt).map((message) => message.content),
+    });
   }
-  for (const tool of question.tools) {
-    const text = [tool.failure, JSON.stringify(tool.arguments), JSON.stringify(tool.result)].find(has);
-    if (text) hits.push({ item: tool, where: `tool ${tool.name}`, text });
-  }
+  for (const tool of question.tools) look(tool, { [`tool ${tool.name}`]: [tool.failure, tool.arguments, tool.result] });
   return hits;
 }
 

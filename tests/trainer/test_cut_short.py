@@ -1,0 +1,106 @@
+"""A run killed between the checkpoint of a step and the end of that step, which is where verl validates."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import Mock
+
+import pytest
+from omegaconf import OmegaConf
+
+from verl_ext.observe.runlog import NAME, LogTail, RunLog, read_log
+from verl_ext.observe.summary import finished_already
+from verl_ext.trainer.budget import Budget
+from verl_ext.trainer.config import BudgetSection
+from verl_ext.trainer.trainer import MultiAgentTrainer
+
+
+class Upstream:
+    """Stands for verl's trainer, whose workers take a minute to start: what it does at these places."""
+
+    def _load_checkpoint(self):
+        tracker = Path(self.config.trainer.default_local_dir) / "latest_checkpointed_iteration.txt"
+        self.global_steps = int(tracker.read_text()) if tracker.exists() else 0
+
+    def _save_checkpoint(self):
+        folder = Path(self.config.trainer.default_local_dir)
+        (folder / f"global_step_{self.global_steps}" / "actor").mkdir(parents=True)
+        (folder / "latest_checkpointed_iteration.txt").write_text(str(self.global_steps))
+
+    def _validate(self):
+        return {"val/system/f1": 0.1 * self.global_steps}
+
+    def _compute_metrics(self, batch, metrics, timing_raw):
+        metrics["timing_s/step"] = 1.0
+
+
+class Trainer(MultiAgentTrainer, Upstream):
+    def __init__(self, folder, total=4, **limits):
+        trainer = {"default_local_dir": str(folder), "resume_mode": "auto", "total_training_steps": total}
+        actor = {"checkpoint": {}}
+        self.config = OmegaConf.create(
+            {"trainer": trainer | {"test_freq": 1, "save_freq": 1}, "actor_rollout_ref": {"actor": actor}}
+        )
+        self.total_training_steps = total
+        self.run_log, self.budget = RunLog(folder), Budget(BudgetSection(**limits))
+        self.trajectories, self.agent_loop_manager = Mock(), Mock(take_validation_stats=list)
+        self.on_validate_begin = self.on_validate_end = lambda: None
+        self._load_checkpoint()
+        self._validate()
+
+    def step(self, killed=False):
+        """verl's order: rows, checkpoint, validation, metrics."""
+        self.global_steps += 1
+        metrics = {}
+        self._step_metrics = {"sampling/generated_tokens": 100, "sampling/questions": 8}
+        self._limit_reached = self.budget.spend(self._step_metrics)
+        self._save_checkpoint()
+        if killed:
+            return
+        metrics |= self._validate()
+        self._compute_metrics(SimpleNamespace(), metrics, {})
+
+
+@pytest.fixture
+def killed(tmp_path):
+    trainer = Trainer(tmp_path)
+    for _ in range(3):
+        trainer.step()
+    trainer.step(killed=True)
+    return tmp_path
+
+
+def test_the_step_is_counted_and_its_validation_made_up_for(killed):
+    assert [bool(entry.get("partial")) for entry in read_log(killed / NAME)] == [False] * 4 + [True]
+    trainer = Trainer(killed, total=5)
+    assert trainer.budget.used == {"generated_tokens": 400, "questions": 32}
+    trainer.step()
+    log = read_log(killed / NAME)
+    assert [entry["step"] for entry in log] == [0, 1, 2, 3, 4, 5] and not any(entry.get("partial") for entry in log)
+    assert [entry["metrics"]["val/system/f1"] for entry in log] == pytest.approx([0, 0.1, 0.2, 0.3, 0.4, 0.5])
+    assert [entry["metrics"].get("budget/generated_tokens") for entry in log] == [None, 100, 200, 300, 400, 500]
+
+
+def test_a_last_step_that_was_cut_short_is_not_a_finished_run(killed):
+    config = OmegaConf.create({"trainer": {"resume_mode": "auto", "total_training_steps": 4}})
+    assert not finished_already(killed, config)
+    Trainer(killed)  # makes up for the validation
+    assert finished_already(killed, config)
+
+
+def test_progress_sees_a_step_once(tmp_path):
+    tail, trainer = LogTail(tmp_path / NAME), Trainer(tmp_path)
+    trainer.step(killed=True)
+    assert [entry["step"] for entry in tail.news()] == [0]
+    Trainer(tmp_path).step()
+    assert [entry["step"] for entry in tail.news()] == [0, 1, 2]
+
+
+def test_a_limit_that_the_step_reached_ends_the_resumed_run(tmp_path):
+    trainer = Trainer(tmp_path, total=9, generated_tokens=150)
+    trainer.step()
+    trainer.step(killed=True)
+    resumed = Trainer(tmp_path, total=9, generated_tokens=150)
+    assert resumed.total_training_steps == 2 and resumed.budget.exhausted
+    assert read_log(tmp_path / NAME)[-1]["metrics"]["val/system/f1"] == pytest.approx(0.2)
