@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import numpy as np
 from verl_ext.compare.measure import Measured, estimate, quantities
 from verl_ext.compare.study import Study
 
+# x, mean, standard error (`Measured.curve`)
+Curve = tuple[np.ndarray, np.ndarray, np.ndarray]
 # Okabe and Ito's colours, which colour-blind readers tell apart; methods beyond them get dashes.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 STYLES = ("-", (0, (5, 1.5)), (0, (1.5, 1.5)))
@@ -31,8 +34,10 @@ def draw_all(study: Study, methods: dict[str, Measured], folder: Path) -> dict[s
         "penalty": "Agent-specific reward, per agent",
     }
     for kind, names in quantities(methods).items():
-        if names:
-            figures[captions[kind]] = _panels(kind, names, methods, looks, folder)
+        curves = {name: {m: method.curve(name, "generated_tokens") for m, method in methods.items()} for name in names}
+        telling = {name: found for name, found in curves.items() if _varies(found.values())}
+        if telling:
+            figures[captions[kind]] = _panels(kind, telling, methods, looks, folder)
     return figures
 
 
@@ -52,6 +57,7 @@ def _curves(study: Study, methods: dict[str, Measured], looks: dict[str, Any], f
             if curve is not None:
                 _line(axis, curve, method.legend, looks[name])
         axis.axvline(study.budget[over], color="0.6", linewidth=0.8, linestyle=":")
+        axis.set_xlim(0, min(axis.get_xlim()[1], 2 * study.budget[over]))  # a run may go far beyond one of its budgets
         axis.set_xlabel(label)
         _tidy(axis)
     axes[0].set_ylabel(f"validation {study.headline.upper()}, mean over seeds")
@@ -76,9 +82,9 @@ def _bars(methods: dict[str, Measured], looks: dict[str, Any], folder: Path) -> 
         errors = np.nan_to_num([one.error for one in found])
         colours = [looks[name]["color"] for name in trained]
         axis.barh(places, [one.mean for one in found], xerr=errors, color=colours, height=0.66, ecolor="0.35")
-        for place, one in zip(places, found, strict=True):
+        for place, one, error in zip(places, found, errors, strict=True):
             if one.n:
-                axis.text(one.mean, place, f" {one.mean:,.4g}", va="center", fontsize=8)
+                axis.text(one.mean + error, place, f" {one.mean:,.4g}", va="center", fontsize=8)
         axis.set_title(title, fontsize=10)
         axis.margins(x=0.18)
         axis.spines[["top", "right"]].set_visible(False)
@@ -86,30 +92,40 @@ def _bars(methods: dict[str, Measured], looks: dict[str, Any], folder: Path) -> 
     return _save(figure, folder / "cost.png")
 
 
-def _panels(kind: str, names: list[str], methods: dict[str, Measured], looks: dict[str, Any], folder: Path) -> Path:
+def _varies(curves: Iterable[Curve | None]) -> bool:
+    return any(np.ptp(curve[1]) > 0 for curve in curves if curve is not None)
+
+
+def _panels(
+    kind: str,
+    curves: dict[str, dict[str, Curve | None]],
+    methods: dict[str, Measured],
+    looks: dict[str, Any],
+    folder: Path,
+) -> Path:
+    """One panel per metric of `agents/<agent>/…`, one line per method."""
     import matplotlib.pyplot as plt
 
-    columns = min(3, len(names))
-    rows = -(-len(names) // columns)
+    columns = min(3, len(curves))
+    rows = -(-len(curves) // columns)
     figure, axes = plt.subplots(
-        rows, columns, figsize=(4.2 * columns, 3.2 * rows), squeeze=False, constrained_layout=True
+        rows, columns, figsize=(max(8.4, 4.2 * columns), 0.8 + 3.2 * rows), squeeze=False, constrained_layout=True
     )
-    for axis, name in zip(axes.flat, names, strict=False):
-        for method_name, method in methods.items():
-            curve = method.curve(name, "questions")
+    for axis, (name, found) in zip(axes.flat, curves.items(), strict=False):
+        for method_name, curve in found.items():
             if curve is not None:
-                _line(axis, curve, method.legend, looks[method_name])
+                _line(axis, curve, methods[method_name].legend, looks[method_name])
         _, agent, quantity = name.split("/", 2)
         axis.set_title(agent if kind != "behaviour" else f"{agent}: {quantity}", fontsize=10)
-        axis.set_xlabel("questions", fontsize=9)
+        axis.set_xlabel("generated tokens", fontsize=9)
         _tidy(axis)
-    for axis in axes.flat[len(names) :]:
+    for axis in axes.flat[len(curves) :]:
         axis.set_visible(False)
-    _legend(figure, *axes.flat[: len(names)])
+    _legend(figure, *axes.flat[: len(curves)])
     return _save(figure, folder / f"{kind}.png")
 
 
-def _line(axis: Any, curve: tuple[np.ndarray, np.ndarray, np.ndarray], label: str, look: dict[str, Any]) -> None:
+def _line(axis: Any, curve: Curve, label: str, look: dict[str, Any]) -> None:
     x, mean, error = curve
     axis.plot(x, mean, label=label, linewidth=1.7, **look)
     axis.fill_between(x, mean - error, mean + error, color=look["color"], alpha=0.12, linewidth=0)
@@ -122,9 +138,8 @@ def _tidy(axis: Any) -> None:
 
 def _legend(figure: Any, *axes: Any) -> None:
     lines = {label: line for axis in axes for line, label in zip(*axis.get_legend_handles_labels(), strict=True)}
-    figure.legend(
-        lines.values(), lines.keys(), loc="outside lower center", ncols=min(5, len(lines)), frameon=False, fontsize=9
-    )
+    columns = min(len(lines), int(figure.get_figwidth() / 2.4))
+    figure.legend(lines.values(), lines.keys(), loc="outside lower center", ncols=columns, frameon=False, fontsize=9)
 
 
 def _save(figure: Any, path: Path) -> Path:
