@@ -22,7 +22,7 @@ MAY_IMPORT = {
     "engine": set(),
     "trainer": {"mas", "sampling", "algorithms", "observe", "engine", "tools", "rewards"},
     "evaluate": {"mas", "sampling", "observe", "engine", "tools", "trainer"},
-    "compare": {"observe", "trainer"},
+    "compare": {"observe", "tools", "trainer"},
 }
 WITHOUT_TORCH_AND_VERL = ("mas", "sampling", "tools", "rewards", "observe")
 

@@ -28,7 +28,8 @@ def main() -> None:
         for step in range(int(given["steps"]) + 1):
             time.sleep(float(given.get("pace", 0)))
             metrics = {"budget/generated_tokens": 100 * step, "budget/questions": 8 * step} if step else {}
-            metrics |= {"timing_s/step": 2.0, "sampling/agent_calls": 24, "agents/a/penalty": -0.1 / step} if step else {}
+            if step:
+                metrics |= {"timing_s/step": 2.0, "sampling/agent_calls": 24, "agents/a/penalty": -0.1 / step}
             if step % 2 == 0:
                 metrics["val/system/f1"] = metrics["val/system/em"] = 0.2 + slope * step + 0.01 * seed
             log.write(json.dumps({"step": step, "time": time.time(), "total_steps": 9, "metrics": metrics}) + "\n")

@@ -39,6 +39,20 @@ class Broken(Solver):
         raise KeyError("no such field")
 
 
+class Plain(Solver):
+    """Its reward reports nothing beside itself, and its run fails where it is asked to."""
+
+    headline = "reward"
+
+    async def run(self, task, ctx):
+        if "fail" in task.question:
+            raise KeyError("no such field")
+        return await super().run(task, ctx)
+
+    def reward(self, task, result):
+        return super().reward(task, result)[0], {}
+
+
 class Team(Solver):
     """Two branches, of which one may fail, then a judge; documents from a tool, the first of which is chosen."""
 

@@ -6,13 +6,16 @@ import dataclasses
 import re
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 
 from tests.evaluate.asking import parrot, questions
-from tests.evaluate.conftest import write_questions
+from tests.evaluate.conftest import HERE, write_questions
 from tests.evaluate.serving import ChatServer, answer, question_of
 from verl_ext.evaluate.config import EvaluateConfig
+from verl_ext.evaluate.questions import read_tasks
 
 ROOT = Path(__file__).parents[2]
 
@@ -89,7 +92,8 @@ def test_samples_give_means_over_them_and_the_best_of_k(command, tmp_path):
         seeds = {(question_of(body), body["seed"]) for body in server.requests}
     em = command.results["data"]["made"]["metrics"]["em"]
     assert em["mean"] == 0.25 and em["standard_error"] == 0.0
-    assert em["best"] == {"1": 0.25, "2": 0.5, "4": 1.0}  # C(3,1)/C(4,2) = 1/2
+    best = {k: value["mean"] for k, value in em["best"].items()}
+    assert best == {"1": 0.25, "2": 0.5, "4": 1.0}  # C(3,1)/C(4,2) = 1/2
     with ChatServer(sometimes) as server:  # the same noise elsewhere
         assert command(*more, f"evaluate.output={tmp_path}/again", server=server) == 0
         assert {(question_of(body), body["seed"]) for body in server.requests} == seeds
@@ -144,6 +148,44 @@ def test_hostile_outputs_stay_data(command, tmp_path):
     assert command.results["data"]["made"]["answered"] == 6
 
 
+PLAIN = "mas.workflow._target_=tests.evaluate.systems.Plain"
+
+
+def test_a_reward_without_further_quantities_is_reported(command, tmp_path, capsys):
+    with ChatServer(lambda body, number: answer("word0")) as server:
+        assert command(PLAIN, server=server, files=[questions(tmp_path, 4)]) == 0
+    reward = command.results["data"]["made"]["metrics"]["reward"]
+    assert reward == {"mean": 0.25, "standard_error": 0.25, "questions": 4}
+    said = capsys.readouterr().out
+    assert "4/4  REWARD 0.250" in said and "| answered | Reward        |" in said
+
+
+def test_a_workflow_that_always_fails_ends_the_evaluation_soon(command, tmp_path, capsys):
+    file = write_questions(tmp_path / "questions.parquet", ["fail"] * 100)
+    with ChatServer(parrot) as server:
+        assert command(PLAIN, "evaluate.concurrency=4", server=server, files=[file]) == 1
+    assert "the last 32 trajectories all failed, the last by: KeyError" in capsys.readouterr().err
+    assert len(command.records) <= 36
+
+
+def test_nothing_answered_is_no_success(command, tmp_path, capsys):
+    with ChatServer(lambda body, number: (400, {"error": "gone"})) as server:
+        assert command(server=server, files=[questions(tmp_path)]) == 1
+    assert "Nothing was answered; the same command asks again." in capsys.readouterr().err
+    assert command.results["data"]["made"]["failed"] == {"engine_error": 6}
+
+
+def test_overrides_may_stand_after_the_flags(command, tmp_path, capsys):
+    from verl_ext.evaluate.__main__ import main
+
+    assert (
+        main(["+recipe=closed", "--config-dir", str(HERE), "mas.seed=77", "--cfg", "job", "mas.limits.max_calls=5"])
+        == 0
+    )
+    said = yaml.safe_load(capsys.readouterr().out)
+    assert said["mas"]["seed"] == 77 and said["mas"]["limits"]["max_calls"] == 5
+
+
 def test_a_broken_reward_stops_the_evaluation(command, tmp_path, capsys):
     with ChatServer(parrot) as server:
         broken = "mas.workflow._target_=tests.evaluate.systems.Broken"
@@ -194,6 +236,15 @@ def test_bad_values_are_refused_before_anything_is_loaded(command, tmp_path, cap
             pytest.skip("this machine has a GPU")
     assert command(override) == 2
     assert words in capsys.readouterr().err and not command.output.exists()
+
+
+@pytest.mark.parametrize("extra", [None, {"index": None}, {"index": "a"}, {"other": 1}])
+def test_a_row_without_a_number_is_named(tmp_path, extra):
+    (row,) = pq.read_table(questions(tmp_path, 1)).to_pylist()
+    rows = [{**row, "extra_info": {"index": "0"}}, {**row, "extra_info": extra}]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "bad.parquet")
+    with pytest.raises(ValueError, match="bad.parquet, row 1: extra_info must have an index, a whole number, but is"):
+        read_tasks(str(tmp_path / "bad.parquet"))
 
 
 def test_a_misspelt_section_in_a_recipe_is_named(command, tmp_path, capsys):

@@ -66,6 +66,10 @@ def test_a_sampled_request_carries_its_seed_in_31_bits_and_the_template(monkeypa
         (429, {"error": "slow down"}),
         (500, b"oops"),
         (503, b""),
+        (409, {"error": "locked"}),
+        (520, b"unknown error"),
+        (524, b"<html>the origin took too long to answer the prompt, context length</html>"),
+        (529, {"error": "overloaded"}),
         (200, b"<html>gateway</html>"),
         (200, b'{"choices": [{"mess'),
         (200, b"[" * 100_000),
@@ -141,6 +145,8 @@ def test_a_refused_request_is_not_tried_again(status):
         "This model's maximum context length is 4096 tokens. However, you requested 5000 tokens",
         "context_length_exceeded",
         "the request exceeds the available context size",
+        "prompt is too long: 210000 tokens > 200000 maximum",
+        "Too long input",
     ],
 )
 def test_a_prompt_too_long_for_the_server_has_a_name_of_its_own(message):
@@ -165,6 +171,71 @@ def test_parameters_that_the_server_does_not_know_are_left_out_and_told(capsys):
         assert server.requests[-1]["max_completion_tokens"] == 9
     said = capsys.readouterr().out
     assert said.count("does not take seed") == 1 and said.count("does not take top_k") == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (403, {"error": {"message": "the prompt is too long"}}),  # a policy, not the model's limit
+        (400, {"error": {"message": "the name of the user is too long"}}),
+        (422, {"detail": [{"loc": ["body", "messages"], "msg": "bad role", "input": "a context window"}]}),
+    ],
+)
+def test_other_refusals_are_not_taken_for_a_prompt_too_long(status, body):
+    with ChatServer(lambda *_: (status, body)) as server:
+        _, (done,) = ask(server)
+    assert isinstance(done, EndpointFailed) and len(server.requests) == 1
+
+
+def echo(body):
+    return [{"type": "enum", "loc": ["body", "messages"], "msg": "bad role", "input": body}]
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        lambda body: {"detail": echo(body)},
+        lambda body: {"error": {"message": f"1 validation error: {echo(body)}"}},
+        lambda body: {"message": f"messages\n  bad role [type=enum, input_value={body}, input_type=dict]"},
+        lambda body: {"detail": echo({**body, "padding": "x" * 5000})},
+        lambda body: {"error": {"message": "seed must go with top_k"}},  # also without them
+    ],
+)
+def test_a_bad_request_costs_the_others_no_parameter(refusal, capsys):
+    """A refusal that repeats the request names every parameter; one that stays without them was not about them."""
+
+    def behave(body, number):
+        return (422, refusal(body)) if body["messages"][0]["content"] == "bad" else answer()
+
+    async def scenario():
+        llm = EndpointLLM(server.url, "tiny", retries=0)
+        await llm.connect()
+        for text in ("bad", "good"):
+            await asyncio.gather(
+                llm.complete([{"role": "user", "content": text}], [], SAMPLED, ("q",)), return_exceptions=True
+            )
+        await llm.close()
+        return llm
+
+    with ChatServer(behave) as server:
+        llm = asyncio.run(scenario())
+    assert llm.ignored == [] and not capsys.readouterr().out
+    assert {"seed", "top_k"} <= set(server.requests[-1])
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"detail": [{"loc": ["body", "top_k"], "msg": "Extra inputs are not permitted", "input": 20}]},
+        {"error": "unknown field top_k"},
+        {"detail": "top_k is not supported"},
+        b"unknown argument: top_k",
+    ],
+)
+def test_refusals_of_a_parameter_in_their_forms(body):
+    with ChatServer(lambda asked, _: (422, body) if "top_k" in asked else answer()) as server:
+        llm, (done,) = ask(server, SAMPLED)
+    assert done.text == "Paris" and llm.ignored == ["top_k"]
 
 
 @pytest.mark.parametrize(

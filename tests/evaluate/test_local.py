@@ -8,11 +8,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from hydra.errors import InstantiationException
+from omegaconf import OmegaConf
 from transformers import AutoModelForCausalLM
 
 from tests.trainer.running import entries, run
+from verl_ext.evaluate import llms
 from verl_ext.evaluate.__main__ import main
-from verl_ext.evaluate.checkpoint import find_model, full_weights
+from verl_ext.evaluate.checkpoint import Model, find_model, full_weights
+from verl_ext.evaluate.config import EvaluateConfig
 from verl_ext.plugin import package_path
 
 TINY = Path(package_path("recipe/mhgpo/assets/tiny_model"))
@@ -20,9 +24,9 @@ REAL = Path(__file__).parents[2].parent / "shared" / "data" / "qa"
 METRICS = ("em", "f1", "acc")
 
 
-def evaluate(output, *overrides, recipe="mhgpo_tiny"):
+def evaluate(output, *overrides, recipe="mhgpo_tiny", status=0):
     """Run the command in this process; return its results."""
-    assert main([f"+recipe={recipe}", f"evaluate.output={output}", *overrides]) == 0
+    assert main([f"+recipe={recipe}", f"evaluate.output={output}", *overrides]) == status
     return json.loads((Path(output) / "results.json").read_text())
 
 
@@ -44,7 +48,7 @@ def world(tmp_path_factory):
 def test_the_embedded_model_answers_its_world(world):
     folder, results = world
     (source,) = results["data"].values()
-    assert source["questions"] == 128 and list(source["metrics"]) == list(METRICS)
+    assert source["questions"] == 128 and list(source["metrics"]) == ["reward", *METRICS]
     assert 0 < source["metrics"]["f1"]["mean"] < 1 and source["metrics"]["f1"]["standard_error"] > 0.01
     assert source["recall"]["recall@5"]["mean"] > 0.5 and "recall_chosen" in source["recall"]
     assert source["per_trajectory"]["calls"] == 3 and set(source["agents"]) == {"rewriter", "reranker", "answerer"}
@@ -96,7 +100,7 @@ def test_a_prompt_too_long_is_a_failure_with_a_name(world, monkeypatch):
     folder, _ = world
     monkeypatch.chdir(folder)
     short = ["data.max_prompt_length=40", "evaluate.max_questions=8"]
-    (source,) = evaluate("runs/short", *short)["data"].values()
+    (source,) = evaluate("runs/short", *short, status=1)["data"].values()
     assert source["answered"] == 0 and source["failed"] == {"prompt_too_long": 8}
     assert source["agents"]["rewriter"]["statuses"] == {"ok": 8}
 
@@ -124,6 +128,28 @@ def test_a_runs_folder_suggests_its_checkpoints(tmp_path):
         find_model(str(tmp_path))
     with pytest.raises(ValueError, match="does not exist. Complete checkpoints there: .*global_step_2"):
         find_model(str(tmp_path / "global_step_5"))
+
+
+def test_a_path_below_a_folder_is_no_name_of_the_hub(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").mkdir()
+    with pytest.raises(ValueError, match="evaluate.model=runs/typo does not exist"):
+        find_model("runs/typo")
+
+
+@pytest.mark.parametrize("through_hydra", [False, True])
+def test_a_model_that_cannot_be_loaded_is_named(monkeypatch, through_hydra):
+    def absent(*_):
+        error = OSError("nobody/nothing is not a valid model identifier")
+        if through_hydra:
+            raise InstantiationException("Error in call to target") from error
+        raise error
+
+    monkeypatch.setattr(llms, "LocalLLM", absent)
+    for given, named in (("nobody/nothing", "evaluate.model"), (None, "actor_rollout_ref.model.path")):
+        section = EvaluateConfig("out", model=given, device="cpu")
+        with pytest.raises(ValueError, match=f"{named}=nobody/nothing cannot be loaded: .* is not a valid .*\nRemedy"):
+            llms.open_llm(OmegaConf.create(), section, Model("nobody/nothing"), True)
 
 
 def test_names_of_the_hub_pass():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from statistics import fmean
 
 import pytest
@@ -12,7 +13,8 @@ from hypothesis import strategies as st
 from tests.helpers import Script, chain, forest_of, run, walk
 from verl_ext.evaluate.recall import recall_scores
 from verl_ext.evaluate.records import Outcome, Records, record_of
-from verl_ext.evaluate.report import as_text, best_of, summarise
+from verl_ext.evaluate.report import as_text, best_of, summarise, write_report
+from verl_ext.evaluate.runner import Progress
 from verl_ext.mas import Task, Trajectory
 from verl_ext.mas.types import CallId, Stream, ToolRecord
 
@@ -46,7 +48,56 @@ def test_errors_are_over_questions_not_over_their_samples():
     found = [outcome(q, s, f1=v) for q, values in enumerate([(1, 1), (1, 0), (0, 0)]) for s, v in enumerate(values)]
     f1 = results(found, 3, samples=2)["metrics"]["f1"]
     assert f1["mean"] == 0.5 and f1["standard_error"] == pytest.approx(0.5 / 3**0.5)
-    assert f1["best"] == {1: 0.5, 2: pytest.approx(2 / 3)}
+    assert f1["best"] == {1: {"mean": 0.5, "questions": 3}, 2: {"mean": pytest.approx(2 / 3), "questions": 3}}
+
+
+def test_failures_count_as_0_by_question_and_the_best_of_k_is_over_questions_with_k_answers():
+    """One answer of four is right and three time out; four of four are wrong: the mean of 1/4 and 0/4."""
+    found = [outcome(0, f1=1.0), *[outcome(0, s, status="timeout") for s in (1, 2, 3)]]
+    source = results([*found, *[outcome(1, s, f1=s / 4) for s in range(4)]], 2, samples=4)
+    f1 = source["metrics"]["f1"]
+    assert f1["mean"] == (1 + 0.375) / 2 and f1["failed_as_0"] == (0.25 + 0.375) / 2
+    one, two, four = (f1["best"][k] for k in (1, 2, 4))
+    assert one == {"mean": (1 + 0.375) / 2, "questions": 2} and four == {"mean": 0.75, "questions": 1}
+    assert two == {"mean": pytest.approx((1 * 0.25 + 2 * 0.5 + 3 * 0.75) / 6), "questions": 1}
+    said = as_text({"data": {"s": source}, "average": {}})
+    assert "s: if they counted as 0: F1 0.312" in said
+    assert "s F1: best@1 0.688, best@2 0.583 (1 of 2 questions), best@4 0.750 (1 of 2 questions)" in said
+
+
+def test_numbers_that_are_none_are_left_out_and_told(tmp_path):
+    found = [outcome(0, f1=1.0, steps=math.nan), outcome(1, f1=0.0, steps=2.0), outcome(2, f1=0.5, odd=math.inf)]
+    summary = summarise([Task("q", data_source="s", index=i) for i in range(3)], 1, {one.key: one for one in found})
+    source = summary["data"]["s"]
+    assert source["metrics"]["steps"] == {"mean": 2.0, "standard_error": None, "questions": 1}
+    assert "odd" not in source["metrics"] and source["not_finite"] == {"steps": 1, "odd": 1}
+    said = write_report(tmp_path, summary)
+    assert "s: 1 x Steps was no finite number and is not in the means" in said and "1 x Odd was no" in said
+    with pytest.raises(ValueError, match="JSON"):
+        write_report(tmp_path, {**summary, "settings": {"a": math.nan}})
+
+
+def test_the_reward_has_a_column_where_no_other_has_its_numbers():
+    def said(**metrics):
+        found = [outcome(0, reward=1.0, **metrics), outcome(0, source="t", reward=0.0, **metrics)]
+        tasks = [Task("q", data_source=source) for source in ("s", "t")]
+        return as_text(summarise(tasks, 1, {one.key: one for one in found}))
+
+    assert "| answered | Reward | calls |" in said()
+    assert "| answered | Reward | EM    | calls |" in said(em=1.0)  # the same in one of the two data sets only
+    source = results([outcome(0, reward=0.5, em=0.0, f1=0.5), outcome(1, status="timeout")], 2)
+    text = as_text({"data": {"s": source, "empty": results([], 1)}, "average": {}})
+    assert "Reward " not in text and "The reward has the numbers of F1." in text
+    assert source["metrics"]["reward"]["mean"] == 0.5
+
+
+def test_progress_shows_the_mean_of_those_that_have_the_headline(capsys):
+    progress = Progress("f1")
+    progress.start(5)
+    for one in (outcome(0, f1=1.0), outcome(1, em=1.0), outcome(2, f1=math.nan), outcome(3, status="timeout")):
+        progress.add(one)
+    progress.say()
+    assert "4/5  F1 1.000  " in capsys.readouterr().out
 
 
 def test_failed_trajectories_are_beside_the_means():
@@ -55,7 +106,7 @@ def test_failed_trajectories_are_beside_the_means():
         outcome(1, status="engine_error", calls=[("a", "engine_error", 20, 0, 3.0)]),
     ]
     source = results(found, 3)
-    assert source["metrics"]["f1"] == {"mean": 1.0, "standard_error": None, "questions": 1}
+    assert source["metrics"]["f1"] == {"mean": 1.0, "standard_error": None, "questions": 1, "failed_as_0": 0.5}
     assert (source["answered"], source["missing"], source["failed"]) == (1, 1, {"engine_error": 1})
     assert source["per_trajectory"]["prompt_tokens"] == 15 and source["agents"]["a"]["seconds"] == 2.0
     said = as_text({"data": {"s": source}, "average": {}})
@@ -92,6 +143,7 @@ def searched(*lists, gold=("Alpha", "Béta"), **notes):
     [
         ([documents("Alpha", "x", "y", "z", "w", "Béta")], ("Alpha", "Béta"), 0.5, 1.0),
         ([documents("  ALPHA ", "Be\u0301ta")], ("Alpha", "Béta"), 1.0, 1.0),  # case, blanks, Unicode form
+        ([documents("R&amp;D", "Béta")], ("R&D", "B&eacute;ta"), 1.0, 1.0),  # HTML escapes
         ([documents("Alpha", "Alpha"), documents("Béta")], ("Alpha", "Béta", "Alpha"), 1.0, 1.0),  # two searches
         ([documents("v"), documents("v", "w", "x", "y", "Alpha")], ("Alpha",), 1.0, 1.0),  # v came twice, counts once
         ([[]], ("Alpha",), 0.0, 0.0),

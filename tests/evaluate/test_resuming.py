@@ -14,6 +14,9 @@ import pytest
 from tests.evaluate.asking import lasting, parrot, questions
 from tests.evaluate.conftest import HERE, write_questions
 from tests.evaluate.serving import ChatServer
+from verl_ext.evaluate.config import compose, read_config
+from verl_ext.evaluate.runner import settings_of
+from verl_ext.tools.retrieval import Passage, build_index
 
 ROOT = Path(__file__).parents[2]
 
@@ -35,7 +38,8 @@ def test_nothing_is_asked_twice_and_more_may_be_asked(command, tmp_path):
     ("override", "words"),
     [
         ("evaluate.temperature=0.5", "temperature: 0.0 there, 0.5 here"),
-        ("data.max_response_length=77", "max_response_length: 512 there, 77 here"),
+        ("data.max_response_length=77", "response_length: 512 there, 77 here"),
+        ("actor_rollout_ref.rollout.response_length=77", "response_length: 512 there, 77 here"),
         ("mas.seed=8", "seed: 1 there, 8 here"),
         ("evaluate.model=other", "model: tiny there, other here"),
         (
@@ -61,12 +65,52 @@ def test_another_model_at_the_same_place_is_refused(command, tmp_path, capsys):
     assert "model: tiny there, larger here" in capsys.readouterr().err
 
 
+SEARCH = "+mas.tools.search._target_=verl_ext.tools.retrieval.search_tool"
+
+
+def test_where_passages_come_from_may_change_but_not_which(command, tmp_path, capsys):
+    """Settings of the search tool, by what they change; the questions are not asked again."""
+    build_index([Passage("1", "A", "amber")], "index")
+    build_index([Passage("1", "A", "amber")], "copy")
+    with ChatServer(parrot) as server:
+        command(SEARCH, "+mas.tools.search.index=index", server=server, files=[questions(tmp_path)])
+        assert command(SEARCH, "+mas.tools.search.index=copy", "+mas.tools.search.max_batch=2", server=server) == 0
+        assert command(SEARCH, "+mas.tools.search.index=index", "+mas.tools.search.top_k=2", server=server) == 2
+        assert "tools.search.top_k: None there, 2 here" in capsys.readouterr().err
+        build_index([Passage("9", "Z", "zinc")], "index", overwrite=True)
+        assert command(SEARCH, "+mas.tools.search.index=index", server=server) == 2
+        assert "tools.search.index.corpus_sha256: " in capsys.readouterr().err
+        assert len(server.requests) == 6
+
+
+@pytest.mark.parametrize(
+    ("override", "allowed"),
+    [
+        ("mas.sampling.seeded=false", False),
+        ("mas.tools.search.top_k=2", False),
+        ("mas.tools.search.url=http://127.0.0.1:8001", True),
+        ("mas.tools.search.timeout_s=5", True),
+        ("mas.tools.search.attempts=1", True),
+    ],
+)
+def test_what_changes_an_answer_and_what_does_not(override, allowed):
+    search = ["url=http://127.0.0.1:8000", "check=false", "top_k=5", "timeout_s=9", "attempts=2"]
+    fixed = ["+recipe=closed", SEARCH, *[f"+mas.tools.search.{setting}" for setting in search]]
+    fixed += ["evaluate.temperature=1.0", "evaluate.endpoint=http://127.0.0.1:8100/v1"]
+    configs = [compose(overrides, str(HERE)) for overrides in (fixed, [*fixed, override])]
+    first, second = (settings_of(config, *read_config(config), None) for config in configs)
+    assert (first == second) is allowed
+
+
 def test_another_question_of_the_same_number_is_refused(command, tmp_path, capsys):
     with ChatServer(parrot) as server:
         command(server=server, files=[questions(tmp_path)])
+        report = {name: (command.output / name).read_bytes() for name in ("report.md", "results.json")}
         write_questions(tmp_path / "questions.parquet", ["else"])
         assert command(server=server) == 2
-    assert "an answer to another question with index 0 of data source 'made'" in capsys.readouterr().err
+        assert "an answer to another question with index 0 of data source 'made'" in capsys.readouterr().err
+        assert {name: (command.output / name).read_bytes() for name in report} == report  # not of the new questions
+        assert command(server=server, files=[questions(tmp_path)]) == 0  # the folder is free again
 
 
 def test_a_line_cut_short_or_damaged_is_asked_again(command, tmp_path):

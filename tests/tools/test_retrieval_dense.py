@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytest.importorskip("sentence_transformers", reason="dense retrieval needs `pip install verl_ext[retrieval]`")
@@ -112,6 +113,8 @@ def test_more_probes_need_no_new_index(tmp_path, exact):
     few, all_cells = load_index(folder, device="cpu"), load_index(folder, device="cpu", ivf_probes=1000)
     pids = [[[hit.passage.pid for hit in hits] for hits in r.search(QUERIES, 50)] for r in (few, all_cells, exact)]
     assert pids[0] != pids[1] == pids[2]
+    few.probe(1000)
+    assert few.search(QUERIES, 50) == all_cells.search(QUERIES, 50)
     served = open_retriever({"index": str(folder), "device": "cpu", "ivf_probes": 1000})
     assert served.search(QUERIES, 5) == all_cells.search(QUERIES, 5)
     with pytest.raises(ValueError, match="ivf_probes must be an integer >= 1, given 0"):
@@ -129,6 +132,26 @@ def test_stored_embeddings_serve_several_indexes(tmp_path, exact, monkeypatch):
     build_index(PASSAGES, tmp_path / "second", "dense", {"index": "ivf"}, vectors=vectors)
     with pytest.raises(ValueError, match="holds embeddings for"):
         build_index(PASSAGES[1:], tmp_path / "third", "dense", vectors=vectors)
+
+
+def test_another_model_in_the_same_folder_is_noticed(tmp_path, monkeypatch):
+    class Encoder:
+        def encode(self, texts, **_):
+            return np.ones((len(texts), 4))
+
+    monkeypatch.setattr("verl_ext.tools.retrieval.dense.load_encoder", lambda *_: Encoder())
+    weights = tmp_path / "model" / "1_Dense" / "model.safetensors"
+    weights.parent.mkdir(parents=True)
+    weights.write_bytes(b"one")
+    options, vectors = {"model": str(tmp_path / "model")}, tmp_path / "vectors"
+    meta = build_index(PASSAGES[:3], tmp_path / "index", "dense", options, vectors=vectors)
+    assert len(meta["options"]["model_sha256"]) == 64 and len(load_index(tmp_path / "index")) == 3
+    weights.write_bytes(b"two")
+    with pytest.raises(ValueError, match="has changed since its passages were embedded .*Rebuild it") as error:
+        load_index(tmp_path / "index")
+    assert "model_sha256" not in str(error.value)  # it is no option that a rebuild needs
+    with pytest.raises(ValueError, match="holds embeddings for"):
+        build_index(PASSAGES[:3], tmp_path / "other", "dense", options, vectors=vectors)
 
 
 @pytest.mark.parametrize("kind", ["hnsw", "ivf"])

@@ -9,8 +9,9 @@ import time
 
 import pytest
 
-from verl_ext.tools.retrieval import Passage, build_index
+from verl_ext.tools.retrieval import Passage, build_index, measure
 from verl_ext.tools.retrieval.measure import compare, table
+from verl_ext.tools.retrieval.targets import plans
 
 TOWNS = ["Istra", "Grado", "Estal", "Haskel", "Karsa"]
 PASSAGES = [{"pid": i, "title": f"Person {i}", "text": f"person{i} was born in {TOWNS[i % 5]}."} for i in range(60)]
@@ -99,6 +100,87 @@ def test_an_index_as_it_is_and_another_corpus_is_measured_anew(tmp_path, files):
         found.append(rows_of(tmp_path)["full", "bm25", "inverted"])
     assert [row["recall@10"] for row in found] == [1.0, 0.5] and found[0]["build s"] is None
     assert "| full      | bm25    | inverted |" in done.stdout and "–" in done.stdout
+
+
+@pytest.fixture
+def quick(tmp_path, monkeypatch):
+    """The command in this process, in a folder of its own; a speed is measured for an instant."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(measure, "SECONDS", 0.0)
+    return measure.main
+
+
+def test_each_index_is_opened_once_and_each_corpus_read_once(tmp_path, files, quick, monkeypatch):
+    _, questions = files
+    passages = [Passage(str(row["pid"]), row["title"], row["text"]) for row in PASSAGES]
+    for name, options in (("a", {}), ("b", {"k1": 0.9})):
+        build_index(passages, tmp_path / name, options=options)
+    opened, read = [], []
+    for name, calls in (("load_index", opened), ("PassageStore", read)):
+        original = getattr(measure, name)
+        monkeypatch.setattr(measure, name, lambda folder, calls=calls, do=original: calls.append(folder) or do(folder))
+    assert quick(["--index", "a", "b", "--questions", *questions]) == 0
+    assert [path.name for path in opened] == ["a", "b"] and [path.name for path in read] == ["a"]
+    assert quick(["--index", "a", "b", "--questions", *questions]) == 0
+    assert len(opened) == 2  # all rows are saved
+
+
+def test_several_indexes_are_told_apart(tmp_path, files, quick, capsys):
+    _, (half, full) = files
+    passages = [Passage(str(row["pid"]), row["title"], row["text"]) for row in PASSAGES]
+    build_index(passages, tmp_path / "a" / "index")
+    build_index(passages[10:], tmp_path / "b" / "index")
+    assert quick(["--index", "b/index", "a/index", "--questions", half, full]) == 0
+    rows = rows_of(tmp_path)
+    shares = {key[0] + key[2]: row["gold_titles_in_corpus"] for key, row in rows.items()}
+    assert shares == {
+        "halfinverted, a/index": 0.5,
+        "fullinverted, a/index": 1.0,
+        "halfinverted, b/index": 0.25,
+        "fullinverted, b/index": 0.5,
+    }
+    said = capsys.readouterr().out
+    assert "half, b/index: some gold titles are not in the corpus; no recall can be above 0.250" in said
+    assert "full, b/index: some" in said and "half, a/index: some" in said and "full, a/index: some" not in said
+    assert quick(["--index", "a/index", "--questions", half]) == 0  # alone it needs no label, saved or not
+    assert list(rows_of(tmp_path)) == [("half", "bm25", "inverted")]
+
+
+def test_another_model_in_the_same_folder_is_another_index(tmp_path):
+    (tmp_path / "weights.safetensors").write_bytes(b"one")
+    arguments = measure.parse_arguments(
+        ["--corpus", "c.jsonl", "--questions", "q.jsonl", "--backend", "dense", "--model", str(tmp_path), "minilm"]
+    )
+    before = plans(arguments)
+    (tmp_path / "README.md").write_text("text")
+    assert plans(arguments) == before
+    (tmp_path / "weights.safetensors").write_bytes(b"two")
+    assert [one == other for one, other in zip(before, plans(arguments), strict=True)] == [False, False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["--corpus", "c", "--backend", "bm25", "--model", "m"], "--model would do nothing; add --backend dense"),
+        (["--corpus", "c", "--backend", "bm25", "--device", "cpu"], "--device would do nothing"),
+        (["--corpus", "c", "--dense_index", "exact", "--ivf_probes", "8"], "--ivf_probes would do nothing; add"),
+        (["--index", "i", "--ivf_probes", "8"], "--ivf_probes would do nothing: none of the indexes is an ivf index"),
+        (["--index", "i", "--device", "cpu"], "--device would do nothing: none of the indexes is dense"),
+        (["--index", "i", "i"], "--index: the same folder is given twice"),
+        (["--corpus", "folder", "--backend", "bm25"], "corpus file folder does not exist, or is no file"),
+        (["--corpus", "c.jsonl", "absent.jsonl", "--backend", "bm25"], "corpus file absent.jsonl does not exist"),
+    ],
+)
+def test_what_would_do_nothing_is_refused(tmp_path, quick, capsys, given, message):
+    build_index([Passage("1", "A", "amber")], tmp_path / "i")
+    (tmp_path / "folder").mkdir()
+    write(tmp_path / "c.jsonl", PASSAGES)
+    questions = write(tmp_path / "q.jsonl", [{"question": "who?", "gold_titles": ["A"]}])
+    try:
+        status = quick([*given, "--questions", questions])
+    except SystemExit as error:
+        status = error.code
+    assert status == 2 and message in capsys.readouterr().err and not (tmp_path / "data").exists()
 
 
 def test_dense_exact_and_ivf_at_several_probes(tmp_path, files):

@@ -92,6 +92,34 @@ def test_rows_written_after_the_last_state_are_cut_off(tmp_path):
     assert np.array_equal(stored_vectors(tmp_path / "v", KEY, PASSAGES, encode), encode(PASSAGES))
 
 
+def test_two_at_a_time_are_refused_and_the_first_is_not_harmed(tmp_path):
+    refused = []
+
+    def meanwhile(part):
+        with pytest.raises(ValueError, match="another process computes the embeddings in .*wait for it") as error:
+            stored_vectors(tmp_path / "v", KEY, PASSAGES, encode)
+        refused.append(error)
+        return encode(part)
+
+    assert np.array_equal(stored_vectors(tmp_path / "v", KEY, PASSAGES, meanwhile), encode(PASSAGES))
+    assert len(refused) == 4
+    assert np.array_equal(stored_vectors(tmp_path / "v", KEY, PASSAGES, None), encode(PASSAGES))  # free again
+
+
+def test_rows_that_vanish_meanwhile_do_not_become_zeros(tmp_path):
+    file = tmp_path / "v" / "vectors.f32"
+
+    def cut(part):
+        if part[0].pid == "6":
+            with open(file, "r+b") as out:
+                out.truncate(12)
+        return encode(part)
+
+    with pytest.raises(ValueError, match="vectors.f32 has lost rows"):
+        stored_vectors(tmp_path / "v", KEY, PASSAGES, cut)
+    assert np.array_equal(stored_vectors(tmp_path / "v", KEY, PASSAGES, encode), encode(PASSAGES))
+
+
 @pytest.mark.parametrize("change", [{"corpus_sha256": "d"}, {"model": "n"}, {"passage_prefix": "passage: "}])
 def test_embeddings_of_something_else_are_refused(tmp_path, change):
     stored_vectors(tmp_path / "v", KEY, PASSAGES, encode)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
@@ -21,12 +20,13 @@ from verl_ext.compare.study import Method, Study
 from verl_ext.observe.progress import duration
 from verl_ext.observe.runlog import NAME, LogTail
 from verl_ext.reports import commit, machine
+from verl_ext.tools.lock import hold
 from verl_ext.trainer.checkpoint import write_atomically
 
 # Written last: says that the run is complete, with which command, and what it cost.
 DONE = "run.json"
 # Seconds between two looks at the runs, two looks at their memory (each costs a tenth of a second), two progress lines.
-LOOK, LOOK_AT_MEMORY, TELL = 0.5, 5.0, 60.0
+LOOK, LOOK_AT_MEMORY, TELL = 0.5, 15.0, 60.0
 
 
 @dataclass
@@ -142,7 +142,10 @@ def run_all(runs: list[Run], output: Path, jobs: int, program: Sequence[str] = P
         BlockingIOError: another call is using `output`.
     """
     output.mkdir(parents=True, exist_ok=True)
-    with _alone(output), _signals():
+    lock = hold(output)  # two launchers in one folder would run the same runs into each other
+    if lock is None:
+        raise BlockingIOError(f"another comparison is running in {output}: wait for it, or give another --output")
+    with lock, _signals():
         return _run_all(runs, output, jobs, program)
 
 
@@ -212,19 +215,6 @@ def end_left_behind(argument: str) -> None:
             with _gone():
                 os.killpg(os.getpgid(process.pid), signal.SIGKILL)
                 process.wait(10)
-
-
-@contextmanager
-def _alone(output: Path) -> Iterator[None]:
-    """Two launchers in one folder would run the same runs into each other."""
-    with open(output / ".lock", "a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise BlockingIOError(
-                f"another comparison is running in {output}: wait for it, end it, or give another --output"
-            ) from error
-        yield
 
 
 @contextmanager

@@ -19,6 +19,7 @@ import shlex
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +29,17 @@ from omegaconf.errors import OmegaConfBaseException
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line. Returns the exit status: 0 done, 1 stopped on the way, 2 cannot start, 130 interrupted."""
+    """Run the command line.
+
+    Returns the exit status: 0 done, 1 stopped on the way or nothing answered, 2 cannot start, 130 interrupted.
+    """
     parser = argparse.ArgumentParser(
         "python -m verl_ext.evaluate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("overrides", nargs="*", help="Hydra overrides: +recipe=NAME key=value …")
     parser.add_argument("--config-dir", help="folder with recipes of your own")
     parser.add_argument("--cfg", choices=["job"], help="print the composed configuration and stop")
-    arguments = parser.parse_args(argv)
+    arguments = parser.parse_intermixed_args(argv)
     from verl_ext.evaluate.config import compose
 
     try:
@@ -67,20 +71,22 @@ def evaluate(config: DictConfig, command: list[str]) -> int:
 
     section, mas, model, workflow, tasks = prepare(config)
     settings, folder = settings_of(config, section, mas, model), output_folder(section)
-    records = Records(folder, settings)
     start = time.monotonic()
-    try:
-        wanted = records.missing(tasks, section.samples)
+    with closing(Records(folder, settings)) as records:
+        wanted = records.missing(tasks, section.samples)  # a refusal here leaves the report that is there as it is
         say_what_runs(len(tasks), section.samples, len(wanted), records.path)
-        if wanted:
-            asyncio.run(Runner(config, section, mas, model, workflow, records).run(wanted))
-    finally:
-        records.close()
-        if records.outcomes:
-            about = {"command": command, "settings": settings, "seconds_of_this_command": time.monotonic() - start}
-            text = finish(folder, tasks, section.samples, records.outcomes, about)
+        try:
+            if wanted:
+                asyncio.run(Runner(config, section, mas, model, workflow, records).run(wanted))
+        finally:
+            if records.outcomes:
+                about = {"command": command, "settings": settings, "seconds_of_this_command": time.monotonic() - start}
+                text = finish(folder, tasks, section.samples, records.outcomes, about)
+        answered = len(records.missing(tasks, section.samples)) < len(tasks) * section.samples
     print(f"\n{text}\n\n{next_steps(folder)}", flush=True)
-    return 0
+    if not answered:
+        print("\nNothing was answered; the same command asks again.\n", file=sys.stderr, flush=True)
+    return 0 if answered else 1
 
 
 def prepare(config: DictConfig) -> tuple[Any, ...]:
@@ -126,11 +132,13 @@ def say_what_runs(questions: int, samples: int, wanted: int, path: Path) -> None
 def finish(folder: Path, tasks: list, samples: int, outcomes: dict, about: dict) -> str:
     """Write the results of what has been answered; return the tables."""
     import verl_ext
+    from verl_ext.evaluate.records import finite
     from verl_ext.evaluate.report import summarise, write_report
 
     stamp = time.strftime("%Y-%m-%dT%H:%M:%S%z")
     about = {"verl_ext": verl_ext.__version__, "date": stamp, **about, "samples": samples}
-    return write_report(folder, json.loads(json.dumps(about, default=str)) | summarise(tasks, samples, outcomes))
+    about = json.loads(json.dumps(finite(about), default=str))  # settings may hold what JSON does not know
+    return write_report(folder, about | summarise(tasks, samples, outcomes))
 
 
 def next_steps(folder: Path) -> str:

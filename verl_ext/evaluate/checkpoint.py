@@ -35,7 +35,8 @@ def find_model(name: str) -> Model:
     """
     folder = Path(name).expanduser()
     if not folder.exists():
-        if folder.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
+        of_a_folder = "/" in name and folder.parent.is_dir()  # runs/typo, which the hub would take for a name, too
+        if of_a_folder or folder.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
             raise ValueError(f"evaluate.model={name} does not exist{_suggestion(folder.parent)}")
         return Model(name)
     actor = folder / "actor" if (folder / "actor").is_dir() else folder

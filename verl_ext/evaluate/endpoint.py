@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 from typing import Any
@@ -11,13 +12,21 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, sto
 
 from verl_ext.mas.types import Completion, Generation, PromptTooLong
 
-RETRY_STATUS = frozenset({408, 409, 429, 500, 502, 503, 504, 529})
+# Worth another attempt, as is every 5xx (also those of proxies: 520, 524, 529).
+RETRY_STATUS = frozenset({408, 409, 429})
 # Most seconds between two attempts, also where the server asks for more (Retry-After).
 MAX_WAIT = 30.0
 # Many servers hold seeds in 32 bits.
 SEED_BITS = (1 << 31) - 1
-# How servers say that a prompt is too long for the model: OpenAI's code, vLLM, SGLang, TGI, llama.cpp.
-TOO_LONG = re.compile(r"context[_ ]length|context[_ ]size|context window|maximum context|too long|tokens? exceed", re.I)
+# How servers say that a prompt is too long for the model: OpenAI's code, vLLM, SGLang, TGI, llama.cpp. By which status.
+TOO_LONG = re.compile(
+    r"context[_ ]length|context[_ ]size|context window|maximum context|tokens? exceed"
+    r"|(prompt|input|context)\b.{0,80}\btoo long|too long\b.{0,20}\b(prompt|input|context)",
+    re.I | re.S,
+)
+TOO_LONG_STATUS = (400, 413, 422)
+# Where an error's text begins to repeat what was sent: pydantic's errors, in JSON or as Python writes them.
+ECHO = re.compile(r"""['"]input['"]\s*:|\binput_value=""")
 # Parameters that a server may not know. Without them a call is still answered, but not as was asked: that is told.
 OPTIONAL = ("seed", "top_k")
 
@@ -148,27 +157,37 @@ class EndpointLLM:
         raise AssertionError("tenacity ended without an attempt")
 
     async def _ask(self, messages: list[dict[str, str]], sampling: dict[str, Any]) -> Completion:
-        """One attempt; a parameter that the server does not know is left out and the attempt made again."""
+        """One attempt; a parameter that the server does not know is left out and the attempt made again.
+
+        Only what helps is remembered: another complaint may name a parameter, too.
+        """
         import aiohttp
 
+        changed: dict[str, str | None] = {}  # a parameter -> its other name, None: left out
         while True:
-            body = self._body(messages, sampling)
+            body = _renamed(self._body(messages, sampling), changed)
             try:
                 async with self._session.post(f"{self.url}/chat/completions", json=body) as response:
                     if response.status == 200:
-                        return _completion(await _json(response))
-                    status, text = response.status, (await response.text(errors="replace"))[:2000]
+                        completion = _completion(await _json(response))
+                        self._remember(changed)
+                        return completion
+                    status, text = response.status, await response.text(errors="replace")
                     after = response.headers.get("Retry-After", "")
             except asyncio.TimeoutError as error:
                 raise _Transient(f"no answer within {self.timeout:g} s") from error
             except (aiohttp.ClientError, OSError) as error:
                 raise _Transient(f"{type(error).__name__}: {error}") from error
-            if status in RETRY_STATUS:
-                raise _Transient(f"status {status}: {text!r:.300}", float(after) if after.isdigit() else 0.0)
-            if TOO_LONG.search(text):
-                raise PromptTooLong(f"status {status}: {text!r:.300}")
-            if status not in (400, 422) or not self._do_without(body, text):
-                raise EndpointFailed(f"status {status}: {text!r:.300}")
+            said = f"status {status}: {text!r:.300}"
+            if status >= 500 or status in RETRY_STATUS:
+                raise _Transient(said, float(after) if after.isdigit() else 0.0)
+            complaint = _complaint(text)
+            if status in TOO_LONG_STATUS and TOO_LONG.search(complaint):
+                raise PromptTooLong(said)
+            refused = _refused(body, complaint) if status in (400, 422) else {}
+            if not refused:
+                raise EndpointFailed(said)
+            changed |= refused
 
     def _body(self, messages: list[dict[str, str]], sampling: dict[str, Any]) -> dict[str, Any]:
         body = {
@@ -187,17 +206,42 @@ class EndpointLLM:
             body["chat_template_kwargs"] = self.template
         return {name: value for name, value in body.items() if name not in self.ignored}
 
-    def _do_without(self, body: dict[str, Any], text: str) -> bool:
-        """True if the server complained of a parameter that `body` has and that can be left out or renamed."""
-        if "max_tokens" in body and "max_completion_tokens" in text:
-            self._limit_name = "max_completion_tokens"
-            return True
-        named = [name for name in OPTIONAL if name in body and re.search(rf"\b{name}\b", text)]
-        for name in named:
-            if name not in self.ignored:
+    def _remember(self, changed: dict[str, str | None]) -> None:
+        """Send no later request with what this one was refused for."""
+        self._limit_name = changed.get("max_tokens") or self._limit_name
+        for name, other in changed.items():
+            if other is None and name not in self.ignored:
                 self.ignored.append(name)
                 print(f"Note: {self.url} does not take {name}; it is left out from here on.", flush=True)
-        return bool(named)
+
+
+def _refused(body: dict[str, Any], complaint: str) -> dict[str, str | None]:
+    """Parameters of `body` that the server complains of, with their other names; None: to be left out."""
+    if "max_tokens" in body and "max_completion_tokens" in complaint:
+        return {"max_tokens": "max_completion_tokens"}
+    return {name: None for name in OPTIONAL if name in body and re.search(rf"\b{name}\b", complaint)}
+
+
+def _renamed(body: dict[str, Any], changed: dict[str, str | None]) -> dict[str, Any]:
+    return {name: value for old, value in body.items() if (name := changed.get(old, old)) is not None}
+
+
+def _complaint(text: str) -> str:
+    """What a refusal says, without what it repeats of the request (which names all parameters, and holds the prompt).
+
+    OpenAI, vLLM: {"error": {"message"}} or {"message"}; FastAPI: {"detail": [{"loc", "msg", "input"}]}; or just text.
+    """
+    try:
+        said = json.loads(text)
+    except (ValueError, RecursionError):
+        said = text
+    if isinstance(said, dict):
+        said = next((said[name] for name in ("error", "detail", "message") if said.get(name)), "")
+    if isinstance(said, dict):
+        said = said.get("message", "")
+    if isinstance(said, list):
+        said = "; ".join(f"{one.get('loc')}: {one.get('msg')}" for one in said if isinstance(one, dict))
+    return ECHO.split(said, maxsplit=1)[0] if isinstance(said, str) else ""
 
 
 def _wait(state: RetryCallState) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from hydra.errors import InstantiationException
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from verl_ext.evaluate.checkpoint import Model, find_model, full_weights
@@ -59,14 +60,24 @@ def open_llm(config: DictConfig, section: EvaluateConfig, model: Model | None, s
         seeded: send each call's own seed.
 
     Raises:
-        ValueError: see `LocalLLM`, `device_of`.
+        ValueError: see `LocalLLM`, `device_of`; or there is no such model.
     """
     if model is None:
         return endpoint_of(config, section, seeded)
     device = device_of(config, section)
     print(f"Loading {model.shards or model.path} on {device} …", flush=True)
     start = time.time()
-    llm = LocalLLM(config, model, device, seeded)
+    try:
+        llm = LocalLLM(config, model, device, seeded)
+    except (OSError, InstantiationException) as error:
+        cause = error.__cause__ if isinstance(error, InstantiationException) else error  # Hydra builds verl's sections
+        if not isinstance(cause, OSError):  # what transformers and the hub raise for a model that is not there
+            raise
+        named = "evaluate.model" if section.model else "actor_rollout_ref.model.path"
+        raise ValueError(
+            f"{named}={section.model or model.path} cannot be loaded: {cause}\n"
+            "Remedy: a Hugging Face folder, a hub name that is reachable, or a checkpoint of a run (…/global_step_N)"
+        ) from error
     print(f"… loaded in {time.time() - start:.0f} s", flush=True)
     return llm
 

@@ -18,7 +18,7 @@ def read_tasks(val_files: Any, max_questions: int | None = None) -> list[Task]:
         max_questions: at most so many of each data source, the first ones; None: all.
 
     Raises:
-        ValueError: no file, one that is missing or not in verl's schema, or a row without a prompt.
+        ValueError: no file, one that is missing or not in verl's schema, or a row without a prompt or index.
     """
     paths = files_of(val_files, "data.val_files")
     strange = [path for path in paths if "://" in path or not path.endswith(".parquet")]
@@ -56,10 +56,15 @@ def _task(row: dict[str, Any], where: str) -> Task:
     except (TypeError, IndexError, KeyError) as error:
         given = f"{row['prompt']!r:.200}"
         raise ValueError(f"{where}: prompt must be a list of messages with a content, but is {given}") from error
+    try:
+        index = int(row["extra_info"]["index"])
+    except (TypeError, KeyError, ValueError) as error:
+        given = f"{row['extra_info']!r:.200}"
+        raise ValueError(f"{where}: extra_info must have an index, a whole number, but is {given}") from error
     return Task(
         question=question,
         ground_truth=(row["reward_model"] or {}).get("ground_truth"),
         data_source=str(row.get("data_source", "unknown")),
-        index=int(row["extra_info"]["index"]),
+        index=index,
         extra=row["extra_info"],
     )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from verl_ext.mas.types import Task, Trajectory
+from verl_ext.tools.retrieval.recall import same_title
 
 DEPTHS = (5, 10)
 
@@ -18,7 +18,7 @@ def recall_scores(task: Task, trajectory: Trajectory) -> dict[str, float]:
     Documents are mappings with a "title". Empty for questions without `extra_info.gold_titles`, and where no tool
     returned a list of documents (an empty list counts: nothing was found).
     """
-    gold = {_same(title) for title in task.extra.get("gold_titles") or [] if isinstance(title, str)}
+    gold = {same_title(title) for title in task.extra.get("gold_titles") or [] if isinstance(title, str)}
     if not gold:
         return {}
     lists = [titles for record in trajectory.tools if (titles := _titles(record.result)) is not None]
@@ -38,13 +38,8 @@ def _titles(value: Any) -> list[tuple[str, str]] | None:
         isinstance(v, Mapping) and isinstance(v.get("title"), str) for v in value
     ):
         return None
-    return [(_same(document["title"]), str(document.get("pid", document.get("text")))) for document in value]
+    return [(same_title(document["title"]), str(document.get("pid", document.get("text")))) for document in value]
 
 
 def _share(gold: set[str], documents: Iterable[tuple[str, str]]) -> float:
     return len(gold & {title for title, _ in documents}) / len(gold)
-
-
-def _same(title: str) -> str:
-    """Titles that differ only in Unicode form, case or blanks are the same."""
-    return " ".join(unicodedata.normalize("NFKC", title).casefold().split())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import math
 import os
@@ -13,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from verl_ext.mas.types import Task, Trajectory
+from verl_ext.tools.lock import hold
 from verl_ext.trainer.checkpoint import differences, plain, write_atomically
 
-TRAJECTORIES, SETTINGS, LOCK = "trajectories.jsonl", "settings.json", ".lock"
+TRAJECTORIES, SETTINGS = "trajectories.jsonl", "settings.json"
 
 # (data source, index, sample)
 Key = tuple[str, int, int]
@@ -23,7 +23,10 @@ Key = tuple[str, int, int]
 
 @dataclass
 class Outcome:
-    """What the report needs of a trajectory."""
+    """What the report needs of a trajectory.
+
+    metrics: of one that is ok, its reward and what the workflow reports beside it; NaN where that was no finite number.
+    """
 
     key: Key
     status: str
@@ -100,13 +103,9 @@ class Records:
         self.outcomes: dict[Key, Outcome] = {}
         self._asked: dict[Key, tuple[Any, Any]] = {}
         folder.mkdir(parents=True, exist_ok=True)
-        self._lock = open(folder / LOCK, "w")  # released by the system when the process ends, however it ends
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise ValueError(
-                f"another process evaluates into {folder}. Remedy: wait for it, or evaluate.output=…"
-            ) from (error)
+        self._lock = hold(folder)
+        if self._lock is None:
+            raise ValueError(f"another process evaluates into {folder}. Remedy: wait for it, or evaluate.output=…")
         self._check_settings(folder / SETTINGS, plain(settings))
         self._read()
         self._file = open(self.path, "a", encoding="ascii")
@@ -143,12 +142,13 @@ class Records:
             {name: call[name] for name in ("agent", "status", "prompt_tokens", "generated_tokens", "seconds")}
             for call in record["calls"]
         ]
+        reported = {"reward": record["reward"], **record["metrics"]} if record["status"] == "ok" else {}
         self._asked[key] = (record["question"], record["ground_truth"])
         self.outcomes[key] = Outcome(
             key,
             str(record["status"]),
             str(record["error"]),
-            {name: math.nan if value is None else float(value) for name, value in record["metrics"].items()},
+            {name: math.nan if value is None else float(value) for name, value in reported.items()},
             dict(record["recall"]),
             float(record["seconds"]),
             numbers,
@@ -166,7 +166,7 @@ class Records:
         for task in tasks:
             for sample in range(samples):
                 key = (task.data_source, task.index, sample)
-                if key in self._asked and self._asked[key] != (task.question, plain(_finite(task.ground_truth))):
+                if key in self._asked and self._asked[key] != (task.question, plain(finite(task.ground_truth))):
                     raise ValueError(
                         f"{self.path} holds an answer to another question with index {task.index} of data source "
                         f"{task.data_source!r}: {self._asked[key][0]!r:.200}, now it is {task.question!r:.200}.\n"
@@ -178,7 +178,7 @@ class Records:
 
     def add(self, record: dict[str, Any]) -> Outcome:
         """Append a record of `record_of`; it is with the operating system when this returns."""
-        line = json.dumps(_finite(record), default=str, allow_nan=False)  # ASCII: hostile text cannot break a line
+        line = json.dumps(finite(record), default=str, allow_nan=False)  # ASCII: hostile text cannot break a line
         self._file.write(line + "\n")
         self._file.flush()
         self._remember(json.loads(line))
@@ -190,10 +190,10 @@ class Records:
         self._lock.close()
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
     """Numbers that JSON does not know (NaN, infinity) become null."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, dict):
-        return {str(name): _finite(item) for name, item in value.items()}
-    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
+        return {str(name): finite(item) for name, item in value.items()}
+    return [finite(item) for item in value] if isinstance(value, list | tuple) else value

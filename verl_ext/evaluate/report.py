@@ -51,6 +51,9 @@ def _source(questions: list[list[Outcome]], samples: int) -> dict[str, Any]:
     calls = [call for outcome in every for call in outcome.calls]
     answered = [[outcome for outcome in question if outcome.ok] for question in questions]
     per = max(len(every), 1)
+    metrics = _quantities([[outcome.metrics for outcome in question] for question in answered])
+    for name in metrics if failed else ():
+        metrics[name]["failed_as_0"] = _failed_as_0(questions, name)
     return {
         "questions": len(questions),
         "answered": sum(bool(question) for question in answered),
@@ -58,8 +61,9 @@ def _source(questions: list[list[Outcome]], samples: int) -> dict[str, Any]:
         "missing": len(questions) * samples - len(every),
         "failed": dict(Counter(outcome.status for outcome in failed)),
         "first_error": failed[0].error if failed else "",
-        "metrics": _quantities([[outcome.metrics for outcome in question] for question in answered]),
+        "metrics": metrics,
         "recall": _quantities([[outcome.recall for outcome in question] for question in questions]),
+        "not_finite": dict(Counter(q for o in every for q, value in o.metrics.items() if not math.isfinite(value))),
         "per_trajectory": {
             "calls": len(calls) / per,
             "prompt_tokens": sum(call["prompt_tokens"] for call in calls) / per,
@@ -73,11 +77,14 @@ def _source(questions: list[list[Outcome]], samples: int) -> dict[str, Any]:
 
 
 def _quantities(questions: list[list[dict[str, float]]]) -> dict[str, dict[str, Any]]:
-    """Of each quantity: the mean over questions of their means over samples, its standard error, and best@k."""
+    """Of each quantity: the mean over questions of their means over samples, its standard error, and best@k, each over
+    the questions with at least k samples. Values that are not finite are left out.
+    """
     values: dict[str, list[list[float]]] = defaultdict(list)
     for question in questions:
-        for name in dict.fromkeys(name for sample in question for name in sample):
-            values[name].append([sample[name] for sample in question if name in sample])
+        samples = [{name: value for name, value in sample.items() if math.isfinite(value)} for sample in question]
+        for name in dict.fromkeys(name for sample in samples for name in sample):
+            values[name].append([sample[name] for sample in samples if name in sample])
     results = {}
     for name, per_question in values.items():
         means = [fmean(samples) for samples in per_question]
@@ -86,11 +93,22 @@ def _quantities(questions: list[list[dict[str, float]]]) -> dict[str, dict[str, 
             "standard_error": stdev(means) / math.sqrt(len(means)) if len(means) > 1 else None,
             "questions": len(means),
         }
-        least = min(len(samples) for samples in per_question)
-        if max(len(samples) for samples in per_question) > 1:
-            depths = [k for k in (1, 2, 4, 8, 16, 32, 64) if k < least] + [least]
-            results[name]["best"] = {k: fmean(best_of(samples, k) for samples in per_question) for k in depths}
+        most = max(len(samples) for samples in per_question)
+        depths = [k for k in (1, 2, 4, 8, 16, 32, 64) if k < most] + [most] if most > 1 else []
+        for k in depths:
+            best = [best_of(samples, k) for samples in per_question if len(samples) >= k]
+            results[name].setdefault("best", {})[k] = {"mean": fmean(best), "questions": len(best)}
     return results
+
+
+def _failed_as_0(questions: list[list[Outcome]], name: str) -> float:
+    """The mean over questions of a quantity's mean over samples, where a trajectory that failed has 0 of it."""
+    means = []
+    for question in questions:
+        values = [outcome.metrics.get(name, math.nan) if outcome.ok else 0.0 for outcome in question]
+        values = [value for value in values if math.isfinite(value)]
+        means += [fmean(values)] if values else []
+    return fmean(means)
 
 
 def _agents(calls: Iterable[dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -127,14 +145,14 @@ def _average(sources: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 def write_report(folder: Path, results: dict[str, Any]) -> str:
     """Write results.json and report.md; return the text of the latter, which is also for the terminal."""
     text = as_text(results)
-    write_atomically(folder / RESULTS, json.dumps(results, indent=1, default=str))
+    write_atomically(folder / RESULTS, json.dumps(results, indent=1, default=str, allow_nan=False))
     write_atomically(folder / REPORT, text + "\n")
     return text
 
 
 def as_text(results: dict[str, Any]) -> str:
     """The tables: data sources, agents; then what failed and why."""
-    sources = results["data"]
+    sources, double = without_double(results["data"])
     names = list(dict.fromkeys(name for s in sources.values() for kind in ("metrics", "recall") for name in s[kind]))
     head = ["data", "answered", *map(_title, names), "calls", "prompt tok", "gen tok", "seconds", "failed"]
     rows = [[source, *_cells(result, names)] for source, result in sources.items()]
@@ -143,6 +161,7 @@ def as_text(results: dict[str, Any]) -> str:
         rows.append(["average", "", *average, *[""] * 5])
     lines = markdown(head, rows)
     lines += ["", "Means ± standard error over questions; calls, tokens and seconds per trajectory."]
+    lines += [f"The reward has the numbers of {_title(double)}."] if double else []
     agents = [
         [source, agent, str(a["calls"]), *_statuses(a), f"{a['prompt_tokens'] / max(a['answered'], 1):.0f}"]
         + [f"{a['generated_tokens'] / max(a['answered'], 1):.1f}", f"{a['seconds']:.2f}"]
@@ -152,6 +171,23 @@ def as_text(results: dict[str, Any]) -> str:
     head = ["data", "agent", "calls", "ok", "not ok", "prompt tok", "gen tok", "seconds"]
     lines += ["", *markdown(head, agents), ""] if agents else [""]
     return "\n".join([*lines, *best_lines(sources), *failure_lines(sources)]).rstrip()
+
+
+def without_double(sources: dict[str, dict[str, Any]]) -> tuple[dict[str, dict[str, Any]], str]:
+    """(what the tables show, the quantity that stands for the reward there, or "").
+
+    A reward is often one of the quantities, e.g. F1: it has no column of its own where its numbers are the same.
+    """
+    reported = [result["metrics"] for result in sources.values() if result["metrics"]]
+    others = [name for name in reported[0] if name != "reward"] if reported else []
+    same = [name for name in others if all(metrics.get(name) == metrics.get("reward") for metrics in reported)]
+    if not same:
+        return sources, ""
+    shown = {
+        source: {**result, "metrics": {name: v for name, v in result["metrics"].items() if name != "reward"}}
+        for source, result in sources.items()
+    }
+    return shown, same[0]
 
 
 def _cells(result: dict[str, Any], names: list[str]) -> list[str]:
@@ -174,21 +210,27 @@ def best_lines(sources: dict[str, dict[str, Any]]) -> list[str]:
     for source, result in sources.items():
         for name, value in result["metrics"].items():
             if "best" in value:
-                depths = ", ".join(f"best@{k} {best:.3f}" for k, best in value["best"].items())
-                lines.append(f"{source} {_title(name)}: {depths}")
+                depths = []
+                for k, best in value["best"].items():
+                    some = f" ({best['questions']} of {value['questions']} questions)"
+                    depths.append(
+                        f"best@{k} {best['mean']:.3f}{some if best['questions'] < value['questions'] else ''}"
+                    )
+                lines.append(f"{source} {_title(name)}: {', '.join(depths)}")
     return lines
 
 
 def failure_lines(sources: dict[str, dict[str, Any]]) -> list[str]:
-    """What is not in the means, and what they would be if it counted as 0."""
+    """What is not in the means, and what they would be if failures counted as 0."""
     lines = []
     for source, result in sources.items():
         if result["failed"]:
-            n = result["trajectories"] - sum(result["failed"].values())
             reasons = ", ".join(f"{count} x {status}" for status, count in sorted(result["failed"].items()))
-            zero = [f"{_title(q)} {v['mean'] * n / result['trajectories']:.3f}" for q, v in result["metrics"].items()]
+            zero = [f"{_title(name)} {value['failed_as_0']:.3f}" for name, value in result["metrics"].items()]
             lines.append(f"{source}: failed and not in the means: {reasons}; the first: {result['first_error']!r:.300}")
             lines += [f"{source}: if they counted as 0: {', '.join(zero)}"] if zero else []
+        for name, count in result["not_finite"].items():
+            lines.append(f"{source}: {count} x {_title(name)} was no finite number and is not in the means")
         if result["missing"]:
             lines.append(f"{source}: {result['missing']} trajectories have not been asked for yet")
     return lines

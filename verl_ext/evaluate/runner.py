@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
+from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
 
 from verl_ext.evaluate.checkpoint import Model
@@ -27,7 +30,12 @@ from verl_ext.trainer.workflow import build
 
 # Trajectories in a row that failed for want of an answer, after which there is no use in asking on.
 STREAK = 32
-HOPELESS = (Status.ENGINE_ERROR.value, Status.TIMEOUT.value, Status.TOOL_ERROR.value)
+HOPELESS = (
+    Status.ENGINE_ERROR.value,
+    Status.TIMEOUT.value,
+    Status.TOOL_ERROR.value,
+    Status.WORKFLOW_ERROR.value,
+)
 # Seconds between two lines of progress.
 INTERVAL = 5.0
 
@@ -35,7 +43,8 @@ INTERVAL = 5.0
 def settings_of(config: DictConfig, section: EvaluateConfig, mas: MasConfig, model: Model | None) -> dict[str, Any]:
     """What an answer depends on. Answers under other settings are not mixed with these.
 
-    Not among them: which questions, how many samples, how many at a time, time limits, and where an endpoint is.
+    Not among them: which questions, how many samples, how many at a time, time limits, and where an endpoint or a
+    retrieval server is; what an endpoint serves under a name, and what a retrieval server finds, they do not tell.
     """
     local = model is not None
     return {
@@ -46,15 +55,28 @@ def settings_of(config: DictConfig, section: EvaluateConfig, mas: MasConfig, mod
         "temperature": section.temperature,
         "top_p": section.top_p,
         "top_k": section.top_k,
-        "max_response_length": config.data.max_response_length,
+        "response_length": response_length(config),
         "max_prompt_length": config.data.max_prompt_length if local else None,
         "chat_template": template_of(config),
         "max_calls": mas.limits.max_calls,
         "seed": mas.seed,
+        "seeded": mas.sampling.seeded if section.temperature > 0 else None,
         "workflow": mas.workflow,
         "agents": OmegaConf.to_container(config.mas.agents, resolve=True),
-        "tools": mas.tools,
+        "tools": {name: identity_of(section) for name, section in mas.tools.items()},
     }
+
+
+def response_length(config: DictConfig) -> int:
+    """Most tokens of a call of an agent that has no limit of its own."""
+    return int(config.actor_rollout_ref.rollout.response_length)
+
+
+def identity_of(tool: dict[str, Any]) -> dict[str, Any]:
+    """What a tool's answers depend on: its settings, unless its `_target_` says (`identity`, like `preflight`)."""
+    settings = {key: value for key, value in tool.items() if not key.startswith("_")}
+    identity = getattr(get_object(tool["_target_"]), "identity", dict)
+    return {"_target_": tool["_target_"], **identity(**settings)}
 
 
 class Runner:
@@ -80,7 +102,7 @@ class Runner:
         self.config, self.section, self.mas, self.model = config, section, mas, model
         self.workflow, self.records = workflow, records
         self.limits = Limits(max_prompt_tokens=config.data.max_prompt_length, **vars(mas.limits))
-        self.sampling = {**section.sampling, "max_tokens": int(config.actor_rollout_ref.rollout.response_length)}
+        self.sampling = {**section.sampling, "max_tokens": response_length(config)}
         self.progress = Progress(workflow.headline)
         self._hopeless = 0
 
@@ -157,13 +179,13 @@ class Progress:
     """A line every few seconds: how far, how good, how fast, how long still.
 
     Args:
-        headline: quantity of the workflow's reward to show.
+        headline: quantity of the workflow's reward to show, as the mean of those trajectories that have it.
     """
 
     def __init__(self, headline: str):
         self.headline = headline
         self.done = self.failed = 0
-        self._sum = 0.0
+        self._values: list[float] = []
         self._said = 0
 
     def start(self, total: int) -> None:
@@ -174,7 +196,8 @@ class Progress:
         """One more has ended."""
         self.done += 1
         self.failed += not outcome.ok
-        self._sum += outcome.metrics.get(self.headline, 0.0)
+        value = outcome.metrics.get(self.headline, math.nan)
+        self._values += [value] if math.isfinite(value) else []
         if self.done == self.total:
             self.say()
 
@@ -189,8 +212,8 @@ class Progress:
         """Print where the evaluation is."""
         seconds = time.monotonic() - self._start
         parts = [f"{self.done:>{len(str(self.total))}}/{self.total}"]
-        if self.done > self.failed:
-            parts.append(f"{self.headline.upper()} {self._sum / (self.done - self.failed):.3f}")
+        if self._values:
+            parts.append(f"{self.headline.upper()} {fmean(self._values):.3f}")
         if self.done:
             parts.append(f"{self.done / seconds:.1f}/s")
             parts.append(f"{duration(seconds / self.done * (self.total - self.done))} left")

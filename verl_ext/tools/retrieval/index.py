@@ -42,6 +42,7 @@ FLAGS = {
     "dense": {name: name for name in ("model", "query_prefix", "passage_prefix", "ivf_probes")}
     | {"index": "dense_index"},
 }
+RECORDED = ("model_sha256",)  # options that a build fills in
 
 
 def backend_class(backend: str) -> Any:
@@ -174,7 +175,8 @@ def rebuild(folder: Path, meta: Mapping[str, Any] | None = None) -> str:
         given = {flag: options[name] for name, flag in flags.items() if options.get(name, "") != ""}
         command += "".join(f" --{flag} {shlex.quote(str(value))}" for flag, value in given.items())
         defaults = json.loads(json.dumps(asdict(backend_class(str(backend)).options_type())))
-        lost = {name: value for name, value in options.items() if name not in flags and value != defaults.get(name)}
+        own = {name: value for name, value in options.items() if name not in (*flags, *RECORDED)}
+        lost = {name: value for name, value in own.items() if value != defaults.get(name)}
     advice = f", but with build_index for {lost}, which have no flag" if lost else ""
     return f"Rebuild it with `{command} --overwrite`{advice}."
 

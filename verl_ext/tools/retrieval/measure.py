@@ -14,6 +14,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -53,39 +54,68 @@ def search_all(retriever: Retriever, questions: Sequence[Question], name: str) -
     return hits, searched / (time.perf_counter() - start)
 
 
-def measure(target: Target, path: Path, arguments: argparse.Namespace) -> dict[str, Any]:
-    """One row: `target` on the questions of `path`, as it was saved or measured now."""
-    questions_sha256 = file_sha256(path)
-    asked = (questions_sha256, arguments.max_questions)
+@dataclass(frozen=True)
+class Asked:
+    """A questions file. without: how many of its questions have no gold titles. content: tells it from others."""
+
+    name: str
+    questions: list[Question]
+    without: int
+    content: tuple[str, int | None]
+
+
+class Indexes:
+    """What is open of the indexes: one at a time, its files verified when it is opened, not for every row.
+
+    device: of the encoders. gold: all titles that are asked for.
+    """
+
+    def __init__(self, device: str | None, gold: frozenset[str]) -> None:
+        self._device, self._gold = device, gold
+        self._open: tuple[Path, Any] | None = None
+        self._titles: dict[str, set[str]] = {}  # corpus hash -> those of `gold` that it has
+
+    def retriever(self, target: Target) -> Retriever:
+        """The index of `target`, searching as many cells as it says."""
+        if self._open is None or self._open[0] != target.folder:
+            self._open = None  # its memory is free before the next one is read
+            runtime = {"device": self._device} if target.meta["backend"] == "dense" else {}
+            self._open = target.folder, load_index(target.folder, **runtime)
+        if target.probes is not None:
+            self._open[1].probe(target.probes)
+        return self._open[1]
+
+    def in_corpus(self, target: Target, questions: Sequence[Question]) -> float:
+        """The best recall there can be: the mean share of a question's gold titles that some passage has."""
+        corpus = target.meta["corpus_sha256"]
+        if corpus not in self._titles:
+            titles = (same_title(passage.title) for passage in PassageStore(target.folder))
+            self._titles[corpus] = {title for title in titles if title in self._gold}
+        found = self._titles[corpus]
+        return sum(len(question.gold & found) / len(question.gold) for question in questions) / len(questions)
+
+
+def measure(target: Target, asked: Asked, indexes: Indexes, output_dir: Path) -> dict[str, Any]:
+    """One row: `target` on the questions `asked`, as it was saved or measured now."""
     content = [target.meta["files"], target.meta["options"], target.meta["corpus_sha256"]]
-    name = f"{path.stem}-{target.meta['backend']}-{digest(RECORD, asked, content, target.probes)}"
-    saved = arguments.output_dir / "rows" / f"{name}.json"
+    name = f"{asked.name}-{target.meta['backend']}-{digest(RECORD, asked.content, content, target.probes)}"
+    saved = output_dir / "rows" / f"{name}.json"
+    row: dict[str, Any] = {"questions": asked.name, "backend": target.backend, "index": target.kind}
     if saved.is_file():
-        return json.loads(saved.read_text(encoding="utf-8"))
-    questions, without = read_questions(path, arguments.max_questions)
-    runtime: dict[str, Any] = {}
-    if target.meta["backend"] == "dense":
-        runtime = {"device": arguments.device, "ivf_probes": target.probes}
-    hits, speed = search_all(load_index(target.folder, **runtime), questions, path.stem)
+        return json.loads(saved.read_text(encoding="utf-8")) | row  # perhaps saved under another folder's name
+    hits, speed = search_all(indexes.retriever(target), asked.questions, asked.name)
     titles = [[hit.passage.title for hit in found] for found in hits]
-    row: dict[str, Any] = {"questions": path.stem, "backend": target.backend, "index": target.kind}
     for k in KS:
-        row[f"recall@{k}"], row[f"all@{k}"] = recall(questions, titles, k)
+        row[f"recall@{k}"], row[f"all@{k}"] = recall(asked.questions, titles, k)
     size = sum(file["bytes"] for name, file in target.meta["files"].items() if name not in (PASSAGES, OFFSETS))
     row |= {"queries/s": speed, "build s": target.build_s, "index MiB": size / 2**20}
-    row |= {"asked": len(questions), "without_gold_titles": without, "passages": target.meta["passages"]}
-    row |= {"gold_titles_in_corpus": in_corpus(target.folder, questions), "options": target.meta["options"]}
-    row |= {"probes": target.probes, "corpus_sha256": target.meta["corpus_sha256"], "asked_of": digest(asked)}
+    row |= {"asked": len(asked.questions), "without_gold_titles": asked.without, "passages": target.meta["passages"]}
+    row |= {"gold_titles_in_corpus": indexes.in_corpus(target, asked.questions), "options": target.meta["options"]}
+    row |= {"probes": target.probes, "corpus_sha256": target.meta["corpus_sha256"], "asked_of": digest(asked.content)}
     row |= {"time": time.strftime("%Y-%m-%d %H:%M:%S"), "machine": machine()}
     row["found"] = [[hit.passage.pid for hit in found] for found in hits]
     write_json(saved, row)
     return row
-
-
-def in_corpus(folder: Path, questions: Sequence[Question]) -> float:
-    """The best recall there can be: the mean share of a question's gold titles that some passage has."""
-    titles = {same_title(passage.title) for passage in PassageStore(folder)}
-    return sum(len(question.gold & titles) / len(question.gold) for question in questions) / len(questions)
 
 
 def machine() -> dict[str, Any]:
@@ -118,23 +148,31 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     return "\n".join(markdown(COLUMNS, cells, words=WORDS))
 
 
+def read(path: Path, limit: int | None) -> Asked:
+    """A questions file, of whose rows the first `limit` or all are asked. Raises ValueError, see `read_questions`."""
+    questions, without = read_questions(path, limit)
+    left_out = f", {without} without gold titles left out" if without else ""
+    print(f"{path}: {len(questions)} questions{left_out}")
+    return Asked(path.stem, questions, without, (file_sha256(path), limit))
+
+
 def run(arguments: argparse.Namespace) -> None:
     """Measure what is missing, print the table, write OUTPUT/measure.json."""
-    for path in arguments.questions:
-        questions, without = read_questions(path, arguments.max_questions)  # malformed files stop before hours of work
-        left_out = f", {without} without gold titles left out" if without else ""
-        print(f"{path}: {len(questions)} questions{left_out}")
+    asked = [read(path, arguments.max_questions) for path in arguments.questions]  # malformed ones stop before the work
     targets = prepare(arguments)
-    rows, total = [], len(targets) * len(arguments.questions)
+    indexes = Indexes(arguments.device, frozenset().union(*(question.gold for a in asked for question in a.questions)))
+    rows, total = [], len(targets) * len(asked)
+    shares: dict[str, float] = {}
     for target in targets:
-        for path in arguments.questions:
-            rows.append(measure(target, path, arguments))
+        for one in asked:
+            rows.append(measure(target, one, indexes, arguments.output_dir))
             row, count = rows[-1], f"{len(rows):>{len(str(total))}}/{total}"
             found = f"recall@5 {row['recall@5']:.3f}  @10 {row['recall@10']:.3f}  {row['queries/s']:,.0f} queries/s"
-            print(f"{count}  {path.stem}  {row['backend']}, {row['index']}:  {found}", flush=True)
+            print(f"{count}  {one.name}  {row['backend']}, {row['index']}:  {found}", flush=True)
+            shares[f"{one.name}, {target.label}" if target.label else one.name] = row["gold_titles_in_corpus"]
     compare(rows)
     print(f"\n{table(rows)}\n")
-    for name, share in {row["questions"]: row["gold_titles_in_corpus"] for row in rows}.items():
+    for name, share in shares.items():
         if share < 1:
             print(f"{name}: some gold titles are not in the corpus; no recall can be above {share:.3f}")
     output = arguments.output_dir / "measure.json"
@@ -166,16 +204,32 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     corpus.add_argument("--query_prefix", help="text that the models want before a query")
     corpus.add_argument("--passage_prefix", help="text that the models want before a passage")
     arguments = parser.parse_args(argv)
-    for name, default in defaults.items():
+    for name in defaults:
         if arguments.index and getattr(arguments, name) is not None:
             parser.error(f"--{name} would do nothing: an index of --index is what it was built as")
+    for name, remedy in unused(arguments):
+        parser.error(f"--{name} would do nothing; {remedy} or leave it out")
+    for name, default in defaults.items():
         setattr(arguments, name, default if getattr(arguments, name) is None else getattr(arguments, name))
     if arguments.corpus and arguments.ivf_probes is None:
         arguments.ivf_probes = [8, 32, 128]
+    if arguments.index and len(set(arguments.index)) < len(arguments.index):
+        parser.error("--index: the same folder is given twice")
     stems = [path.stem for path in arguments.questions]
     if len(set(stems)) < len(stems):
         parser.error(f"--questions: the files need different names, they name the rows; given {stems}")
     return arguments
+
+
+def unused(arguments: argparse.Namespace) -> list[tuple[str, str]]:
+    """(flag, remedy) of those given with --corpus that none of its indexes would heed."""
+    if arguments.index:
+        return []  # what they are is read later
+    if "dense" not in (arguments.backend or BACKENDS):
+        flags = ("model", "dense_index", "query_prefix", "passage_prefix", "device", "ivf_probes")
+        return [(flag, "add --backend dense") for flag in flags if getattr(arguments, flag) is not None]
+    probing = arguments.dense_index is None or "ivf" in arguments.dense_index
+    return [("ivf_probes", "add --dense_index ivf")] if arguments.ivf_probes and not probing else []
 
 
 def positive(text: str) -> int:
@@ -202,7 +256,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _origin(row: dict[str, Any]) -> str:
     """Rows of equal origin ask the same questions of the same embeddings."""
-    model = [row["options"].get(name) for name in ("model", "query_prefix", "passage_prefix")]
+    model = [row["options"].get(name) for name in ("model", "model_sha256", "query_prefix", "passage_prefix")]
     return digest(row["asked_of"], row["corpus_sha256"], model)
 
 

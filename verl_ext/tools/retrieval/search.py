@@ -4,14 +4,18 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 from verl_ext.tools.base import Tool
 from verl_ext.tools.batching import AsyncBatcher
+from verl_ext.tools.retrieval.index import file_sha256, read_meta
 from verl_ext.tools.retrieval.open import RetrieverConfig, check_source, open_retriever, read_config
 from verl_ext.tools.retrieval.types import MAX_K, Hit, Retriever, check_search
 
 TOOL_SETTINGS = ("top_k", "max_documents", "max_batch", "max_delay_s")
+# Where and how fast passages are found; the other settings decide which.
+HOW = ("url", "timeout_s", "attempts", "check", "verify", "device", "index_device", "max_batch", "max_delay_s")
 
 
 class BatchedRetriever:
@@ -95,6 +99,23 @@ class SearchTool(Tool):
         _check_sizes(**{key: settings[key] for key in ("top_k", "max_documents") if key in settings})
         check_source(read_config(source))
 
+    @staticmethod
+    def identity_of(config: Mapping[str, Any]) -> dict[str, Any]:
+        """What the tool's answers depend on: settings, and the content of its index or corpus wherever that lies.
+
+        A retrieval server does not tell its content. Raises ValueError for unknown settings or an unreadable index.
+        """
+        settings, source = _split(config)
+        places, given = read_config(source), {**settings, **source}
+        identity = {key: value for key, value in given.items() if key not in (*HOW, "index", "corpus")}
+        if places.index:
+            meta = read_meta(Path(places.index))
+            identity["index"] = {key: meta[key] for key in ("backend", "format", "options", "corpus_sha256")}
+        elif places.corpus:
+            files = [places.corpus] if isinstance(places.corpus, str) else places.corpus
+            identity["corpus"] = [file_sha256(Path(file)) for file in files]
+        return identity
+
     async def __call__(self, queries: Sequence[str]) -> list[dict[str, str]]:  # type: ignore[override]
         """Documents {"pid", "title", "text"}, the best of every query first, then the second ones, each pid once.
 
@@ -134,6 +155,8 @@ def search_tool(**settings: Any) -> SearchTool:
 
 # A run asks this before it starts anything: a tool that cannot work should not cost the loading of a model.
 search_tool.preflight = lambda **settings: SearchTool.check_config(settings)
+# An evaluation that goes on asks this: are these the passages that its first answers were made of?
+search_tool.identity = lambda **settings: SearchTool.identity_of(settings)
 
 
 def interleave(lists: Sequence[Sequence[Hit]], max_documents: int) -> list[dict[str, str]]:

@@ -5,32 +5,35 @@ import hashlib
 import json
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from verl_ext.tools.retrieval.corpus import read_corpus
+from verl_ext.tools.retrieval.dense import model_sha256
 from verl_ext.tools.retrieval.index import FORMATS, build_index, file_sha256, read_meta
 from verl_ext.tools.retrieval.vectors import embedding_seconds
 
 
 @dataclass(frozen=True)
 class Target:
-    """An index to measure. probes: cells searched of an ivf index, None as built. build_s: seconds, None not known."""
+    """An index to measure. probes: cells searched of an ivf index, None as built. build_s: seconds, None not known.
+
+    label: tells it from others of its kind ("": there are none).
+    """
 
     folder: Path
     meta: dict[str, Any]
     probes: int | None = None
     build_s: float | None = None
+    label: str = ""
 
     @property
     def kind(self) -> str:
-        """As the table names it: "inverted", "exact", "ivf, 32 probes", ..."""
-        options = self.meta["options"]
-        if self.meta["backend"] == "bm25":
-            return "inverted"
-        probes = self.probes or options["ivf_probes"]
-        return f"ivf, {probes} probes" if options["index"] == "ivf" else options["index"]
+        """As the table names it: "inverted", "exact", "ivf, 32 probes", ..., then the label."""
+        name = self.meta["options"].get("index", "inverted")
+        probes = [f"{self.probes or self.meta['options']['ivf_probes']} probes"] if name == "ivf" else []
+        return ", ".join([name, *probes, *([self.label] if self.label else [])])
 
     @property
     def backend(self) -> str:
@@ -44,21 +47,43 @@ def digest(*parts: Any) -> str:
 
 
 def prepare(arguments: argparse.Namespace) -> list[Target]:
-    """The indexes to measure, those of --corpus built where they are missing."""
+    """The indexes to measure, those of --corpus built where they are missing.
+
+    Raises ValueError for an index or corpus file that is not there, and for flags that would do nothing.
+    """
     if arguments.index:
-        targets = [Target(folder, read_meta(folder)) for folder in arguments.index]
+        several = len(arguments.index) > 1
+        targets = [Target(folder, read_meta(folder), label=str(folder) * several) for folder in arguments.index]
+        _check_flags(arguments, targets)
     else:
-        files = [file_sha256(path) for path in arguments.corpus if path.is_file()]
-        plans = [("bm25", {})] if "bm25" in arguments.backend else []
-        prefixes = {"query_prefix": arguments.query_prefix, "passage_prefix": arguments.passage_prefix}
-        kinds = arguments.dense_index if "dense" in arguments.backend else []
-        plans += [("dense", {"model": model, "index": kind, **prefixes}) for model in arguments.model for kind in kinds]
-        targets = [built(arguments, backend, options, files) for backend, options in plans]
+        for path in arguments.corpus:
+            if not path.is_file():
+                raise ValueError(f"corpus file {path} does not exist, or is no file; correct the path.")
+        files = [file_sha256(path) for path in arguments.corpus]
+        targets = [built(arguments, backend, options, files) for backend, options in plans(arguments)]
     return [
-        Target(target.folder, target.meta, probes, target.build_s)
+        replace(target, probes=probes)
         for target in targets
         for probes in (arguments.ivf_probes if target.meta["options"].get("index") == "ivf" else None) or [None]
     ]
+
+
+def _check_flags(arguments: argparse.Namespace, targets: list[Target]) -> None:
+    if arguments.device and all(target.meta["backend"] != "dense" for target in targets):
+        raise ValueError("--device would do nothing: none of the indexes is dense; leave it out.")
+    if arguments.ivf_probes and all(target.meta["options"].get("index") != "ivf" for target in targets):
+        raise ValueError("--ivf_probes would do nothing: none of the indexes is an ivf index; leave it out.")
+
+
+def plans(arguments: argparse.Namespace) -> list[tuple[str, dict[str, Any]]]:
+    """(backend, options) of each index that is to be made of --corpus."""
+    found: list[tuple[str, dict[str, Any]]] = [("bm25", {})] if "bm25" in arguments.backend else []
+    prefixes = {"query_prefix": arguments.query_prefix, "passage_prefix": arguments.passage_prefix}
+    for model in arguments.model if "dense" in arguments.backend else []:
+        content = model_sha256(model)
+        options = {"model": model, **prefixes, **({"model_sha256": content} if content else {})}
+        found += [("dense", {**options, "index": kind}) for kind in arguments.dense_index]
+    return found
 
 
 def built(arguments: argparse.Namespace, backend: str, options: dict[str, Any], files: list[str]) -> Target:
@@ -73,7 +98,8 @@ def built(arguments: argparse.Namespace, backend: str, options: dict[str, Any], 
         runtime: dict[str, Any] = {}
         before, start = 0.0, time.monotonic()
         if backend == "dense":
-            key = digest(options["model"], options["passage_prefix"], files)
+            content = [options["model_sha256"]] if "model_sha256" in options else []
+            key = digest(options["model"], options["passage_prefix"], files, *content)
             vectors = arguments.output_dir / "vectors" / f"{options['model'].replace('/', '_')}-{key}"
             runtime = {"vectors": vectors, "device": arguments.device}
             before = embedding_seconds(vectors)

@@ -1,5 +1,7 @@
 """Embeddings of a corpus on disk: a killed computation goes on where it was, and several indexes share one.
 
+Only one process at a time computes them.
+
 VECTORS/state.json    of which passages and model, how many rows are complete, width, seconds spent
 VECTORS/vectors.f32   (passages, width) float32, row after row
 """
@@ -11,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from verl_ext.tools.lock import LOCK, hold
 from verl_ext.tools.retrieval.types import Passage
 
 STATE, VECTORS = "state.json", "vectors.f32"
@@ -29,12 +32,29 @@ def stored_vectors(
     folder: where they are kept; what is missing there is computed and saved every CHUNK passages.
     key: what the embeddings depend on (corpus, model, prefix), compared with what the folder holds.
     encode: some passages -> (passages, width) float32. progress: a bar on stderr.
-    Raises ValueError when the folder holds embeddings of something else, or anything else.
+    Raises ValueError when the folder holds embeddings of something else, or anything else, or another process is at it.
     """
+    folder.mkdir(parents=True, exist_ok=True)
+    if not (folder / STATE).is_file() and any(path.name != LOCK for path in folder.iterdir()):
+        raise ValueError(f"{folder} holds files that are no embeddings; choose another folder for them.")
+    lock = hold(folder)
+    if lock is None:
+        raise ValueError(f"another process computes the embeddings in {folder}; wait for it, or choose another folder.")
+    with lock:
+        return _stored(folder, key, passages, encode, progress)
+
+
+def _stored(
+    folder: Path,
+    key: Mapping[str, Any],
+    passages: Sequence[Passage],
+    encode: Callable[[Sequence[Passage]], Any],
+    progress: bool,
+) -> Any:
+    """`stored_vectors` of a folder that this process holds."""
     import numpy as np
     from tqdm import tqdm
 
-    folder.mkdir(parents=True, exist_ok=True)
     state = _read_state(folder, key)
     path, row_bytes = folder / VECTORS, 4 * state["width"]
     on_disk = path.stat().st_size // row_bytes if row_bytes and path.is_file() else 0
@@ -62,8 +82,6 @@ def embedding_seconds(folder: Path) -> float:
 def _read_state(folder: Path, key: Mapping[str, Any]) -> dict[str, Any]:
     path = folder / STATE
     if not path.is_file():
-        if any(folder.iterdir()):
-            raise ValueError(f"{folder} holds files that are no embeddings; choose another folder for them.")
         state = {"key": dict(key), "rows": 0, "width": 0, "seconds": 0.0}
         _write_state(folder, state)
         return state
@@ -80,10 +98,16 @@ def _read_state(folder: Path, key: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _write_rows(path: Path, start: int, vectors: Any) -> None:
-    """Rows from `start` on, safely on disk before the state counts them; what stood behind them is cut off."""
+    """Rows from `start` on, safely on disk before the state counts them; what stood behind them is cut off.
+
+    Raises ValueError when rows before them are gone: to truncate would fill the gap with zeros.
+    """
     with open(path, "r+b" if path.exists() else "w+b") as out:
-        out.truncate(start * vectors.shape[1] * 4)
-        out.seek(0, os.SEEK_END)
+        before = start * vectors.shape[1] * 4
+        if out.seek(0, os.SEEK_END) < before:
+            raise ValueError(f"{path} has lost rows since they were written; the same command computes them again.")
+        out.truncate(before)
+        out.seek(before)
         out.write(vectors.tobytes())
         out.flush()
         os.fsync(out.fileno())
