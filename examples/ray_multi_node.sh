@@ -15,7 +15,7 @@ retrieval_url=${2:?url of the retrieval server}
 shift 2
 overrides=(+recipe=mhgpo "trainer.nnodes=$nodes" "mas.tools.search.url=$retrieval_url"
   "actor_rollout_ref.rollout.agent.num_workers=$((8 * nodes))" "$@")
+export RAY_ADDRESS=auto
 check "${overrides[@]}"
 questions
-export RAY_ADDRESS=auto
 train "mhgpo_${nodes}_nodes" "${overrides[@]}"

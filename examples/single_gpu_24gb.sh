@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # MHGPO with LoRA on one GPU of 24 GB: Qwen2.5-1.5B-Instruct on HotpotQA, searching the paragraphs of its own questions
-# (BM25, in process). Not the paper's setting. 8 GB of disk, 32 GB of memory. Other settings: table1/common.sh.
+# (BM25, in process). Not the paper's setting. 25 GB of disk, 32 GB of memory. Other settings: table1/common.sh.
 #
 #   examples/single_gpu_24gb.sh [overrides]
-#   MODEL=Qwen/Qwen2.5-3B-Instruct examples/single_gpu_24gb.sh actor_rollout_ref.actor.fsdp_config.param_offload=true
 : "${MODEL:=Qwen/Qwen2.5-1.5B-Instruct}"
 . "$(dirname "$0")/table1/common.sh"
-overrides=(+recipe=mhgpo_24gb "actor_rollout_ref.model.path=$MODEL" "trainer.default_local_dir=runs/24gb/$(basename "$MODEL")" "$@")
+overrides=(+recipe=mhgpo_24gb "actor_rollout_ref.model.path=$MODEL"
+  "trainer.default_local_dir=runs/24gb/$(basename "$MODEL")" "$@")
 stage "configuration"
-run python -m verl_ext.check --gpu_memory 24 "${overrides[@]}"
+run python -m verl_ext.check --here --gpu_memory 24 "${overrides[@]}"
 stage "questions: minutes, 3 GB with the hub's cache"
 once data/hotpotqa/corpus.jsonl python data_prep/hotpotqa.py --output_dir data/hotpotqa
 stage "index of 500,000 paragraphs: minutes"

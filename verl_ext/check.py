@@ -1,10 +1,12 @@
 """Check a run's configuration on any machine, without accelerators and without starting anything.
 
     python -m verl_ext.check +recipe=mhgpo mas.sampling.strategy=fof
-    python -m verl_ext.check --strict --gpu_memory 24 +recipe=mhgpo_24gb
+    python -m verl_ext.check --here --gpu_memory 24 +recipe=mhgpo_24gb
+    python -m verl_ext.check --strict +recipe=mhgpo
 
 The configuration is composed as `python -m verl.trainer.main_ppo` composes it. Exit status: 0, it is right; 2, it is
-wrong; 1, under --strict only: something is missing on this machine, or by the estimate does not fit into the GPUs.
+wrong; 1, under --here: this machine lacks packages, GPUs or CPUs for it; 1, under --strict: that, or something else is
+missing, or by the estimate does not fit into the GPUs.
 """
 
 from __future__ import annotations
@@ -139,7 +141,8 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("overrides", nargs="+", help="as for python -m verl.trainer.main_ppo")
     parser.add_argument("--config-dir", help="a folder with recipes of one's own, as for main_ppo")
     parser.add_argument("--gpu_memory", type=float, default=80.0, help="GiB of one GPU (default 80)")
-    parser.add_argument("--strict", action="store_true", help="missing data, model, servers or memory is an error, too")
+    parser.add_argument("--here", action="store_true", help="packages, GPUs or CPUs that lack here are an error")
+    parser.add_argument("--strict", action="store_true", help="the same for data, model, servers and memory")
     return parser.parse_args(argv)
 
 
@@ -157,8 +160,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     folder = ["--config-dir", arguments.config_dir] if arguments.config_dir else []
     command = shlex.join(["python", "-m", "verl.trainer.main_ppo", *folder, *arguments.overrides])
-    print(f"\nThe configuration is right. {'Once nothing is missing: ' if report.missing else ''}{command}")
-    return 1 if report.missing and arguments.strict else 0
+    incomplete = report.lacking + report.missing
+    print(f"\nThe configuration is right. {'Once nothing is missing: ' if incomplete else ''}{command}")
+    return 1 if (incomplete if arguments.strict else report.lacking if arguments.here else []) else 0
 
 
 if __name__ == "__main__":

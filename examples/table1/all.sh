@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Every row of Table 1 for one MODEL, one after the other, with one retrieval server. Settings: common.sh.
 . "$(dirname "$0")/common.sh"
+check +recipe=mhgpo "$@"
 questions
 retrieval
 export MODEL GPUS TENSOR RETRIEVAL=$retrieval_url

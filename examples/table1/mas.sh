@@ -3,6 +3,7 @@
 # MODEL=Qwen/Qwen2.5-72B-Instruct TENSOR=8.
 # Settings: common.sh.
 . "$(dirname "$0")/common.sh"
+check_evaluation +recipe=mhgpo "$@"
 questions
 retrieval
 evaluate mas "$MODEL" +recipe=mhgpo "mas.tools.search.url=$retrieval_url" "$@"

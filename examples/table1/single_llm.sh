@@ -4,6 +4,7 @@
 # Settings: common.sh.
 . "$(dirname "$0")/common.sh"
 overrides=(+recipe=single ++mas.workflow.retrieve=false mas.tools.search=null "$@")
+check_evaluation "${overrides[@]}"
 questions
 evaluate single_llm "$MODEL" "${overrides[@]}"
 table

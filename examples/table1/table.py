@@ -1,9 +1,9 @@
 """Table 1 of the paper (MHGPO) beside what the scripts of this folder measured, in percent.
 
-    python examples/table1/table.py runs/table1/Llama-3.1-8B-Instruct/eval
+    python examples/table1/table.py runs/table1/Llama-3.1-8B-Instruct
 
-Reads FOLDER/ROW/results.json, which `python -m verl_ext.evaluate` writes; a row without one has not been run. Prints
-the table and writes it to FOLDER/table1.md.
+Reads FOLDER/ROW/eval/results.json, which `python -m verl_ext.evaluate` writes; a row without one has not been run.
+Prints the table and writes it to FOLDER/table1.md.
 """
 
 import argparse
@@ -69,14 +69,14 @@ def _percent(value: dict[str, float] | None) -> str:
 
 
 def table(folder: Path) -> str:
-    """The table of the evaluations in `folder`, RUNS/MODEL/eval, in Markdown."""
-    model = folder.resolve().parent.name
+    """The table of the evaluations in `folder`, RUNS/MODEL, in Markdown."""
+    model = folder.resolve().name
     paper = PAPER.get(model, {})
     columns = [f"{name} {metric}" for name in SETS.values() for metric in METRICS.values()]
     lines = [f"| {model} | {' | '.join(columns)} |", "|---" * (1 + len(columns)) + "|"]
     remarks = ["Ours (the paper's); –: not run."] if paper else [f"Ours; –: not run. The paper has no {model}."]
     for row, title in ROWS.items():
-        cells, notes = measured(folder / row / "results.json")
+        cells, notes = measured(folder / row / "eval" / "results.json")
         published = [f" ({number:.3f})" for number in paper[row]] if row in paper else [""] * len(cells)
         lines.append(f"| {title} | {' | '.join(map(str.__add__, cells, published))} |")
         remarks += [f"{title}, {note}." for note in notes]
@@ -86,7 +86,7 @@ def table(folder: Path) -> str:
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="where the rows' evaluations are: runs/table1/MODEL/eval")
+    parser.add_argument("folder", type=Path, help="where the rows are: runs/table1/MODEL")
     return parser.parse_args(argv)
 
 

@@ -22,7 +22,7 @@ from verl_ext.trainer.plan import Report, listed
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 # What a dry run must not start; what these leave behind is recorded by `Commands`.
-PROGRAMS = ("python", "curl", "vllm", "ray", "mkdir", "mv", "rm", "touch")
+PROGRAMS = ("python", "curl", "vllm", "ray", "mkdir", "mv", "rm", "touch", "find")
 
 
 def dry_run(script: Path, *arguments: str, folder: Path, **environment: str) -> list[list[str]]:
@@ -57,6 +57,8 @@ class Commands:
         """Raises AssertionError, or what the command's own parser or configuration raises."""
         if command[:2] == ["python", "-m"]:
             self._module(command[2], command[3:])
+        elif command[:2] == ["python", "-c"]:
+            compile(command[2], "-c", "exec")
         elif command[0] == "python":
             assert (ROOT / command[1]).is_file(), f"{command[1]} does not exist"
             self._script(command[1], command[2:])
@@ -70,7 +72,7 @@ class Commands:
             self._need(command[1])
             self.made = {path.replace(command[1], command[2]) for path in self.made}
         else:
-            assert command[0] in ("mkdir", "rm", "touch"), f"{shlex.join(command)} is not verified"
+            assert command[0] in ("mkdir", "rm", "touch", "find"), f"{shlex.join(command)} is not verified"
 
     def _need(self, path: str) -> None:
         assert path in self.made, f"nothing makes {path} before it is needed; made: {sorted(self.made)}"
@@ -107,6 +109,9 @@ class Commands:
             raise AssertionError(f"python -m {module} is not verified")
 
     def _evaluate(self, arguments: list[str]) -> None:
+        if arguments[:2] == ["--cfg", "job"]:
+            composed_evaluation(tuple(arguments[2:]))
+            return
         config = composed_evaluation(tuple(arguments))
         section: EvaluateConfig = read_config(config)[0]
         for path in listed(config.data.val_files):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -82,15 +83,54 @@ def test_untrained_72b_is_served_by_all_gpus(tmp_path):
     assert serve[serve.index("--data-parallel-size") + 1] == "1"
 
 
-def test_overrides_reach_training(tmp_path):
-    (report,) = verified(EXAMPLES / "table1/mhgpo_is.sh", tmp_path, "actor_rollout_ref.actor.optim.lr=5e-7").trainings
-    assert report.config.actor_rollout_ref.actor.optim.lr == 5e-7
+@pytest.mark.parametrize("script", [row for row in SCRIPTS if row != "table1/mas.sh" and "single_llm.sh" not in row])
+def test_overrides_have_the_last_word(script, tmp_path):
+    overrides = ("actor_rollout_ref.actor.optim.lr=5e-7", "trainer.experiment_name=mine")
+    for report in verified(EXAMPLES / script, tmp_path, *overrides).trainings:
+        config = report.config
+        assert (config.actor_rollout_ref.actor.optim.lr, config.trainer.experiment_name) == (5e-7, "mine")
+
+
+def test_overrides_have_the_last_word_in_evaluation(tmp_path):
+    commands = dry_run(EXAMPLES / "table1/mas.sh", "evaluate.concurrency=8", folder=tmp_path)
+    checked, answered = [command for command in commands if "verl_ext.evaluate" in command]
+    assert checked[3:] == ["--cfg", "job", "+recipe=mhgpo", "evaluate.concurrency=8"]
+    assert answered.index("evaluate.concurrency=8") > answered.index("evaluate.concurrency=256")
+
+
+@pytest.mark.parametrize("key", ["actor_rollout_ref.model.path", "++trainer.default_local_dir"])
+def test_what_the_scripts_rely_on_cannot_be_overridden(key, tmp_path):
+    with pytest.raises(AssertionError, match=f"(?s)error: {re.escape(key)}=x: .*MODEL=…"):
+        dry_run(EXAMPLES / "table1/mhgpo_rr.sh", f"{key}=x", folder=tmp_path)
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_the_configuration_is_checked_first(script, tmp_path):
+    first = dry_run(EXAMPLES / script, *ARGUMENTS.get(script, ()), folder=tmp_path)[0]
+    assert first[:4] == ["python", "-m", "verl_ext.check", "--here"] or first[2:5] == [
+        "verl_ext.evaluate", "--cfg", "job"
+    ]  # fmt: skip
+
+
+def test_evaluation_samples_as_validation_does(tmp_path):
+    (serve,) = [line for line in dry_run(EXAMPLES / "table1/mas.sh", folder=tmp_path) if line[0] == "vllm"]
+    assert serve[serve.index("--generation-config") + 1] == "vllm"
+
+
+def test_verl_keeps_a_checkpoint_until_the_next_one_is_whole(tmp_path):
+    """With one checkpoint kept, verl removes the old actor before the new critic and tracker are written."""
+    for report in verified(EXAMPLES / "table1/mappo.sh", tmp_path).trainings:
+        trainer = report.config.trainer
+        assert min(trainer.max_actor_ckpt_to_keep, trainer.max_critic_ckpt_to_keep) >= 2
 
 
 def test_given_passages_and_server_are_used(tmp_path):
     mine = dry_run(EXAMPLES / "table1/mas.sh", folder=tmp_path, PASSAGES="my.jsonl")
     assert not [command for command in mine if command[0] == "curl" or "passages.py" in command[1]]
-    assert [command for command in mine if command[1:4] == ["data_prep/corpus.py", "--input", "my.jsonl"]]
+    (built,) = [command for command in mine if command[1] == "data_prep/corpus.py"]
+    assert built[2:6] == ["--input", "my.jsonl", "--output_dir", "my.jsonl.index"]
+    (server,) = [command for command in mine if "verl_ext.tools.retrieval_server" in command]
+    assert server[3:7] == ["--index", "my.jsonl.index", "--device", "cuda:0"]
     asked = dry_run(EXAMPLES / "table1/mas.sh", folder=tmp_path, RETRIEVAL="http://r:1")
     assert not [command for command in asked if "retrieval_server" in " ".join(command)]
     assert any("mas.tools.search.url=http://r:1" in command for command in asked)

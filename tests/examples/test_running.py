@@ -23,6 +23,8 @@ stay() { touch "serving-$1"; trap 'rm -f "serving-$1"; exit 0' TERM; while true;
 case "$program $*" in
   curl*/health) [ -e "serving-$(sed 's|.*:\\([0-9]*\\)/health|\\1|' <<<"$*")" ];;
   curl*) touch "$(after --output "$@")";;
+  *verl_ext.check*) [ ! -e unfit ];;
+  *import*faiss*) [ ! -e no-faiss ];;
   vllm*) [ -e broken ] && echo "CUDA out of memory" && exit 1; stay 8100;;
   *retrieval_server*) [ "${SERVER:-}" = ends ] && echo "cannot listen" && exit 2; stay 8000;;
   *data_prep/corpus*) mkdir -p "$(after --output_dir "$@")"; touch "$(after --output_dir "$@")/meta.json";;
@@ -31,6 +33,7 @@ case "$program $*" in
   *main_ppo*) folder=$(tr ' ' '\\n' <<<"$*" | sed -n 's/trainer.default_local_dir=//p')
     mkdir -p "$folder"; echo 176 >"$folder/latest_checkpointed_iteration.txt";;
   *model_merger*) mkdir -p "$(after --target_dir "$@")";;
+  *verl_ext.evaluate*--cfg*) ;;
   *verl_ext.evaluate*) mkdir -p "$(tr ' ' '\\n' <<<"$*" | sed -n 's/evaluate.output=//p')";;
 esac
 """
@@ -92,6 +95,36 @@ def test_a_killed_training_is_not_taken_for_a_finished_one(clone):
     assert "main_ppo" in run(clone)[2]
 
 
+def test_a_row_that_was_moved_away_is_trained_and_evaluated_again(clone):
+    run(clone)
+    row = clone / "runs/table1/Llama-3.1-8B-Instruct/mhgpo_rr"
+    assert (row / "eval" / "finished").exists()
+    row.rename(clone / "mine")
+    status, output, calls = run(clone)
+    assert status == 0 and "main_ppo" in calls and "verl_ext.evaluate" in calls, output
+
+
+def test_only_the_last_checkpoint_stays_once_it_is_merged(clone):
+    folder = clone / "runs/table1/Llama-3.1-8B-Instruct/mhgpo_rr"
+    for step in (40, 160, 176):
+        (folder / f"global_step_{step}" / "actor").mkdir(parents=True)
+    status, output, _ = run(clone)
+    assert status == 0 and [path.name for path in folder.glob("global_step_*")] == ["global_step_176"], output
+
+
+@pytest.mark.parametrize("script", ["all", "mhgpo_rr", "single_llm_rl"])
+def test_a_machine_that_cannot_train_is_told_before_anything_is_downloaded(clone, script):
+    (clone / "unfit").touch()
+    status, _, calls = run(clone, f"table1/{script}.sh")
+    assert status == 1 and "verl_ext.check --here" in calls and "data_prep" not in calls
+
+
+def test_without_the_packages_of_dense_retrieval_no_index_is_begun(clone):
+    (clone / "no-faiss").touch()
+    status, output, calls = run(clone, "table1/mas.sh")
+    assert status == 1 and "lacks faiss or sentence_transformers" in output and "psgs_w100" not in calls
+
+
 def test_an_adapter_is_served_with_its_base(clone):
     adapter = clone / "runs/table1/Llama-3.1-8B-Instruct/mhgpo_rr/model/lora_adapter"
     adapter.mkdir(parents=True)
@@ -136,19 +169,19 @@ def test_passages_of_the_dump(tmp_path):
 
 def test_the_table(tmp_path):
     table = loaded(EXAMPLES / "table1" / "table.py")
-    folder = tmp_path / "Llama-3.1-8B-Instruct" / "eval"
-    (folder / "mhgpo_rr").mkdir(parents=True)
+    folder = tmp_path / "Llama-3.1-8B-Instruct"
+    (folder / "mhgpo_rr" / "eval").mkdir(parents=True)
     scores = {"metrics": {name: {"mean": mean} for name, mean in (("em", 0.37043), ("acc", 0.4), ("f1", 0.5))}}
     data = {"hotpotqa": scores | {"questions": 10, "answered": 9}, "musique": scores | {"questions": 3, "answered": 3}}
-    (folder / "mhgpo_rr" / "results.json").write_text(json.dumps({"data": data}))
+    (folder / "mhgpo_rr" / "eval" / "results.json").write_text(json.dumps({"data": data}))
     lines = table.table(folder).splitlines()
     ours, mappo = (next(line for line in lines if line.startswith(f"| {title} |")) for title in ("MHGPO-RR", "MAPPO"))
     assert ours.startswith("| MHGPO-RR | 40.000 (40.864) | 37.043 (37.043) | 50.000 (49.724) | – (36.840) |")
     assert mappo.startswith("| MAPPO | – (38.217) | – (34.450) |")
     assert "MHGPO-RR, hotpotqa: only 9 of 10 answered, means are over those." in lines
     assert {len(line.split("|")) for line in lines if line.startswith("|")} == {12}
-    (folder / "mappo").mkdir()
-    (folder / "mappo" / "results.json").write_text("{}")
-    with pytest.raises(ValueError, match="mappo/results.json is no result of verl_ext.evaluate"):
+    (folder / "mappo" / "eval").mkdir(parents=True)
+    (folder / "mappo" / "eval" / "results.json").write_text("{}")
+    with pytest.raises(ValueError, match="mappo/eval/results.json is no result of verl_ext.evaluate"):
         table.table(folder)
-    assert "The paper has no Qwen2.5-3B-Instruct" in table.table(tmp_path / "Qwen2.5-3B-Instruct" / "eval")
+    assert "The paper has no Qwen2.5-3B-Instruct" in table.table(tmp_path / "Qwen2.5-3B-Instruct")

@@ -11,7 +11,7 @@ from verl_ext.trainer.checkpoint import TRACKER, check_same_run, complete_steps,
 
 def checkpoints(folder, complete, partial=()):
     for step in (*complete, *partial):
-        (folder / f"global_step_{step}").mkdir()
+        (folder / f"global_step_{step}" / "actor").mkdir(parents=True)
     for step in complete:
         mark_complete(folder, step)
 
@@ -28,6 +28,17 @@ def test_a_broken_tracker_names_the_newest_complete_checkpoint(tmp_path, broken)
     (tmp_path / TRACKER).write_text(broken)
     repair_tracker(tmp_path)
     assert (tmp_path / TRACKER).read_text() == "10"
+
+
+def test_a_checkpoint_whose_actor_verl_has_removed_is_not_resumed_from(tmp_path):
+    checkpoints(tmp_path, [2, 4, 6], partial=[7])
+    for step in (2, 6):
+        (tmp_path / f"global_step_{step}" / "actor").rmdir()
+    repair_tracker(tmp_path)
+    assert (tmp_path / TRACKER).read_text() == "4"
+    (tmp_path / "global_step_4" / "actor").rmdir()
+    repair_tracker(tmp_path)
+    assert not (tmp_path / TRACKER).exists()
 
 
 def test_a_good_tracker_stays(tmp_path):

@@ -48,6 +48,8 @@ def test_recipe_composes_and_is_valid(recipe):
     assert config.trainer.v1.trainer_mode == "mas_sync"
     estimators = {"mappo": "gae", "solver_verifier_mappo": "gae", "single": "grpo", "solver": "grpo"}
     assert config.algorithm.adv_estimator == estimators.get(recipe.removesuffix("_tiny"), "mhgpo")
+    ray = config.ray_kwargs.ray_init
+    assert ray.num_cpus is None or ray.address == "local", "Ray refuses num_cpus where it joins a running cluster"
     assert "RunCallback" in config.hydra.callbacks.verl_ext._target_
     assert Path(str(config.actor_rollout_ref.model.path)).is_dir() == recipe.endswith("_tiny")
 

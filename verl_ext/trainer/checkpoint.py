@@ -2,6 +2,9 @@
 
 verl writes `latest_checkpointed_iteration.txt` in place; a kill between truncation and write leaves it empty, and the
 next start fails to read it. A marker in each finished checkpoint lets the tracker be rebuilt.
+
+Of a checkpoint that is too old to be kept verl removes actor and critic, each as soon as the new one is saved, and
+leaves the rest of its folder: after a kill under max_actor_ckpt_to_keep=1 the tracker may name one without weights.
 """
 
 from __future__ import annotations
@@ -32,14 +35,18 @@ def mark_complete(folder: str | Path, step: int) -> None:
 
 
 def repair_tracker(folder: str | Path) -> None:
-    """If the tracker is unreadable or names a missing checkpoint, let it name the newest complete one."""
+    """If the tracker is unreadable or names a checkpoint without an actor, let it name the newest complete one."""
     tracker = Path(folder) / TRACKER
     if not tracker.exists():
         return
+
+    def has_actor(step: int | str) -> bool:
+        return (Path(folder) / f"global_step_{step}" / "actor").is_dir()
+
     text = tracker.read_text(errors="replace").strip()
-    if text.isdigit() and (Path(folder) / f"global_step_{text}").is_dir():
+    if text.isdigit() and has_actor(text):
         return
-    steps = complete_steps(folder)
+    steps = [step for step in complete_steps(folder) if has_actor(step)]
     logger.warning("%s holds %r; complete checkpoints: %s", tracker, text, steps or "none")
     if steps:
         write_atomically(tracker, str(steps[-1]))

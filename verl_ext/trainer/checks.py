@@ -7,6 +7,7 @@ import difflib
 import importlib.util
 import inspect
 import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -131,50 +132,87 @@ def check_resources(config: DictConfig) -> None:
     Raises:
         ValueError: something is missing on this machine; names what, and the recipe to use instead.
     """
-    engine = config.actor_rollout_ref.rollout.name
+    check_logical_cpus(config)
+    found = lacking(config)
+    if found:
+        raise ValueError("\n".join(found if config.trainer.device == "cpu" else [*found, f"Without GPUs: {TINY}."]))
+
+
+def lacking(config: DictConfig) -> list[str]:
+    """What this machine lacks to run the configuration, each with its remedy: packages, GPUs, cores."""
+    trainer, engine = config.trainer, config.actor_rollout_ref.rollout.name
+    found = []
     if engine in ("vllm", "sglang") and importlib.util.find_spec(engine) is None:
-        raise ValueError(
+        found.append(
             f"actor_rollout_ref.rollout.name={engine}, but the package {engine} is not installed; the recipe is for "
-            f"{config.trainer.nnodes} machine(s) with {config.trainer.n_gpus_per_node} GPU(s).\n"
-            f"Remedy: pip install -e '.[gpu]' on such a machine; {TINY}."
+            f"{trainer.nnodes} machine(s) with {trainer.n_gpus_per_node} GPU(s).\n"
+            "Remedy: pip install -e '.[gpu]' on such a machine."
         )
     attention = OmegaConf.select(config, "actor_rollout_ref.model.override_config.attn_implementation")
-    if config.trainer.device == "cuda" and attention in (None, "flash_attention_2"):
+    if trainer.device == "cuda" and attention in (None, "flash_attention_2"):
         if importlib.util.find_spec("flash_attn") is None:
-            raise ValueError(
+            found.append(
                 "the package flash_attn, with which verl trains on GPUs by default, is not installed.\nRemedy: the GPU "
                 "installation of README.md, or +actor_rollout_ref.model.override_config.attn_implementation=sdpa with "
-                f"actor_rollout_ref.model.use_remove_padding=false (slower); {TINY}."
+                "actor_rollout_ref.model.use_remove_padding=false (slower)."
             )
-    elsewhere = OmegaConf.select(config, "ray_kwargs.ray_init.address") or os.environ.get("RAY_ADDRESS")
-    if config.trainer.device == "cpu":
-        _check_logical_cpus(config)
-    elif not elsewhere:
-        _check_gpus(config)
+    return found if _joins_cluster(config) else [*found, *_lacking_devices(config)]
 
 
-def _check_gpus(config: DictConfig) -> None:
+def _joins_cluster(config: DictConfig) -> bool:
+    """Would `ray.init` join a Ray that runs already: a given one, or the one that `ray start` has written down?"""
+    address = OmegaConf.select(config, "ray_kwargs.ray_init.address") or os.environ.get("RAY_ADDRESS")
+    if not address:
+        return (Path(tempfile.gettempdir()) / "ray" / "ray_current_cluster").exists()
+    return address != "local"
+
+
+def _lacking_devices(config: DictConfig) -> list[str]:
     import torch
+    from ray._private.utils import get_num_cpus  # what `ray.init` counts by default, a container's quota included
 
-    needed, found = config.trainer.n_gpus_per_node, torch.cuda.device_count()
-    if found < needed:
-        raise ValueError(
-            f"trainer.n_gpus_per_node={needed}, but this machine has {found} GPU(s).\n"
-            f"Remedy: trainer.n_gpus_per_node={max(found, 1)} with a model that fits; on a Ray cluster start on its "
-            f"head node with RAY_ADDRESS=auto; {TINY}."
+    found, given = [], torch.cuda.device_count()
+    if config.trainer.device != "cpu" and given < config.trainer.n_gpus_per_node:
+        found.append(
+            f"trainer.n_gpus_per_node={config.trainer.n_gpus_per_node}, but this machine has {given} GPU(s).\n"
+            f"Remedy: trainer.n_gpus_per_node={max(given, 1)} with a model that fits; on a Ray cluster start on its "
+            "head node with RAY_ADDRESS=auto."
         )
+    cores, needed = get_num_cpus(override_docker_cpu_warning=True), sum(logical_cpus(config).values())
+    if config.ray_kwargs.ray_init.num_cpus is None and config.trainer.nnodes == 1 and cores < needed:
+        found.append(
+            f"Ray counts this machine's {cores} core(s) as logical CPUs; {_shares(config)}. It would wait for ever.\n"
+            f"Remedy: ray_kwargs.ray_init.num_cpus={needed} (logical: no need for as many cores)."
+        )
+    return found
 
 
-def _check_logical_cpus(config: DictConfig) -> None:
-    ranks = config.trainer.n_gpus_per_node * config.trainer.nnodes
-    workers = config.actor_rollout_ref.rollout.agent.num_workers
-    needed = 3 * ranks + 3 + workers
-    given = config.ray_kwargs.ray_init.num_cpus or os.cpu_count() or 1
-    if given < needed:
+def logical_cpus(config: DictConfig) -> dict[str, int]:
+    """Ray's logical CPUs by what takes them."""
+    return {
+        "ranks (3 each)": 3 * config.trainer.nnodes * config.trainer.n_gpus_per_node,
+        "trainer": 2,
+        "TransferQueue": config.transfer_queue.backend.SimpleStorage.num_data_storage_units,
+        "rollout workers": config.actor_rollout_ref.rollout.agent.num_workers,
+    }
+
+
+def _shares(config: DictConfig) -> str:
+    needed = logical_cpus(config)
+    return f"{sum(needed.values())} are taken: {', '.join(f'{name} {number}' for name, number in needed.items())}"
+
+
+def check_logical_cpus(config: DictConfig) -> None:
+    """Check that Ray is given as many logical CPUs as the run takes.
+
+    Raises:
+        ValueError: `ray_kwargs.ray_init.num_cpus` is set to fewer.
+    """
+    given, needed = config.ray_kwargs.ray_init.num_cpus, sum(logical_cpus(config).values())
+    if given is not None and given < needed:
         raise ValueError(
-            f"ray_kwargs.ray_init.num_cpus={given} logical CPUs are too few: {ranks} rank(s) take 3 each, "
-            f"TransferQueue and the trainer 3, rollout workers {workers}. Ray would wait for ever.\n"
-            f"Remedy: ray_kwargs.ray_init.num_cpus={needed} or more (they are logical: no need for as many cores)."
+            f"ray_kwargs.ray_init.num_cpus={given} is too small; {_shares(config)}. Ray would wait for ever.\n"
+            f"Remedy: ray_kwargs.ray_init.num_cpus={needed} or more (logical: no need for as many cores)."
         )
 
 

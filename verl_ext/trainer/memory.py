@@ -96,12 +96,13 @@ class Memory:
     """Bytes on one GPU.
 
     resident: what training keeps there while the engine samples. training: the peak of an actor update, without the
-    engine, which sleeps. engine: weights of the rollout engine. kv_bytes: of one token in its cache, per GPU.
-    parts: what `training` consists of.
+    engine, which sleeps. sync: the peak while the engine gets the new weights. engine: weights of the rollout engine.
+    kv_bytes: of one token in its cache, per GPU. parts: what `training` consists of.
     """
 
     parts: dict[str, float]
     resident: float
+    sync: float
     engine: float
     kv_bytes: float
     share: float
@@ -116,21 +117,26 @@ class Memory:
         return int((self.share * card - self.engine - ENGINE_OVERHEAD) / self.kv_bytes)
 
     def needed(self) -> float:
-        """Bytes of the smallest card that holds training, and training's rest beside the engine's share."""
-        return max(self.training, self.resident / (1 - self.share), (self.engine + ENGINE_OVERHEAD) / self.share)
+        """Bytes of the smallest card that holds training, the weights' way, and training's rest beside the engine."""
+        sampling = max(self.resident / (1 - self.share), (self.engine + ENGINE_OVERHEAD) / self.share)
+        return max(self.training, self.sync, sampling)
 
 
-def estimate(config: DictConfig, model: Model, reference: bool, critic: bool) -> Memory:
+def estimate(config: DictConfig, model: Model, critic: bool) -> Memory:
     """Estimate one GPU's memory. A lower bound within some GiB: allocator, buffers and CUDA itself come on top.
 
     Parameters, gradients and Adam's two moments are sharded over the FSDP ranks in `model_dtype`; LoRA has gradients
     and moments for the adapter only. Activations: with gradient checkpointing every layer's input and the inside of
-    one layer. Logits: those of one micro-batch and their gradients, in the compute precision.
+    one layer. Logits: those of one micro-batch and their gradients, in the compute precision. The reference model takes
+    none: verl always offloads its parameters, layer by layer (transformer_impl.py, _build_fsdp_module: forward_only).
+
+    When the engine gets new weights, its old ones and the bucket in which the new ones travel are on the GPU, beside
+    what training keeps there. Offloaded parameters come back for it; only whole models under FSDP2 go tensor by tensor
+    (get_per_tensor_param).
 
     Args:
         config: verl's, with `actor_rollout_ref`.
         model: of the policy; the critic is taken to be of the same size.
-        reference: there is a reference model (LoRA: the policy without its adapter, no model of its own).
         critic: there is a critic.
     """
     actor, settings = config.actor_rollout_ref.actor, config.actor_rollout_ref.model
@@ -146,22 +152,19 @@ def estimate(config: DictConfig, model: Model, reference: bool, critic: bool) ->
         "logits": 2 * _compute_bytes(actor.fsdp_config) * _tokens(config) * model.config.vocab_size,
     }
     offload = actor.fsdp_config
-    resident = (0 if offload.param_offload else parts["parameters"]) + (
-        0 if offload.optimizer_offload else parts["optimiser"]
-    )
-    others = 0.0
-    if reference and lora <= 0 and not config.actor_rollout_ref.ref.fsdp_config.param_offload:
-        fsdp = config.actor_rollout_ref.ref.fsdp_config
-        others += model.parameters * _weight_bytes(fsdp) / _shards(config, fsdp)
+    resident = 0 if offload.optimizer_offload else parts["optimiser"]
+    resident += 0 if offload.param_offload else parts["parameters"]
     if critic:
         fsdp = config.critic.fsdp
         kept = (0 if fsdp.param_offload else 1) + (0 if fsdp.optimizer_offload else 2)
-        others += kept * model.parameters * _weight_bytes(fsdp) / _shards(config, fsdp)
-    if others:
-        parts["reference, critic"] = others
+        parts["critic"] = kept * model.parameters * _weight_bytes(fsdp) / _shards(config, fsdp)
+        resident += parts["critic"]
     tensor = rollout.tensor_model_parallel_size
     engine = model.parameters * BYTES.get(str(rollout.dtype), 2) / tensor
-    return Memory(parts, resident + others, engine, model.kv_bytes / tensor, rollout.gpu_memory_utilization)
+    comes_back = offload.param_offload and (lora > 0 or actor.strategy == "fsdp")
+    bucket = rollout.checkpoint_engine.update_weights_bucket_megabytes * 2**20
+    sync = resident + (parts["parameters"] if comes_back else 0) + engine + bucket
+    return Memory(parts, resident, sync, engine, model.kv_bytes / tensor, rollout.gpu_memory_utilization)
 
 
 def _tokens(config: DictConfig) -> int:

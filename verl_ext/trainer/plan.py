@@ -22,11 +22,16 @@ from verl_ext.trainer.workflow import build_workflow
 
 @dataclass
 class Report:
-    """What was found: facts (name, text), why the configuration is wrong, and what a start would still need."""
+    """What was found: facts (name, text), and why it would not run.
+
+    problems: why the configuration is wrong, on any machine. lacking: packages, GPUs and CPUs that this machine lacks.
+    missing: what else a start would need here (data, models, servers), and memory.
+    """
 
     config: DictConfig
     facts: list[tuple[str, str]] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    lacking: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
 
     def attempt(self, check: Callable[..., Any], *arguments: Any) -> Any:
@@ -40,7 +45,8 @@ class Report:
     def __str__(self) -> str:
         width = max((len(name) for name, _ in self.facts), default=0)
         lines = [f"{name:<{width}}  {text}" for name, text in self.facts]
-        for title, items in (("Wrong:", self.problems), ("Missing here:", self.missing)):
+        found = {"Wrong:": self.problems, "This machine lacks:": self.lacking, "Missing here:": self.missing}
+        for title, items in found.items():
             lines += ["", title, *(f"  - {item}".replace("\n", "\n    ") for item in items)] if items else []
         return "\n".join(lines)
 
@@ -102,14 +108,11 @@ def _add_machines(report: Report) -> None:
             "(rollout.tensor_model_parallel_size × data_parallel_size × pipeline_model_parallel_size): it must divide"
         )
         return
-    units = config.transfer_queue.backend.SimpleStorage.num_data_storage_units
-    cpus = 3 * ranks + 2 + units + rollout.agent.num_workers
-    if trainer.device == "cpu":
-        report.attempt(checks.check_resources, config)
-    elif (given := config.ray_kwargs.ray_init.num_cpus) is not None and given < cpus:
-        report.problems.append(f"ray_kwargs.ray_init.num_cpus={given} is too small: {cpus} are needed, or Ray waits")
+    report.attempt(checks.check_logical_cpus, config)
+    report.lacking += checks.lacking(config)
     where = f"{trainer.nnodes} machine(s) of {trainer.n_gpus_per_node} {kind}"
     engines = f"{ranks // engine} {rollout.name} engine(s) of {engine}"
+    cpus = sum(checks.logical_cpus(config).values())
     counted = "" if config.ray_kwargs.ray_init.num_cpus else " (Ray counts the machines' cores)"
     report.facts.append(("runs on", f"{where}; {engines}; Ray needs {cpus} logical CPUs{counted}"))
 
@@ -133,14 +136,15 @@ def add_model(report: Report, gpu_memory: float) -> None:
 
 
 def _add_memory(report: Report, model: Model, gpu_memory: float) -> None:
-    from verl.trainer.ppo.utils import need_critic, need_reference_policy
+    from verl.trainer.ppo.utils import need_critic
 
     config = report.config
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found = estimate(config, model, need_reference_policy(config), need_critic(config))
+        found = estimate(config, model, need_critic(config))
     parts = ", ".join(f"{name} {size / GIB:.1f}" for name, size in found.parts.items())
     report.facts.append(("memory, training", f"about {found.training / GIB:.0f} GiB a GPU: {parts}"))
+    report.facts.append(("memory, new weights", f"about {found.sync / GIB:.0f} GiB while the engine gets them"))
     tokens = found.kv_tokens(gpu_memory * GIB)
     report.facts.append(
         (

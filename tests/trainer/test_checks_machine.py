@@ -1,0 +1,71 @@
+"""What a run needs of the machine that starts it: packages, GPUs, Ray's logical CPUs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from verl_ext.check import examine, main
+from verl_ext.trainer import checks
+
+
+def machine(monkeypatch, gpus: int, cores: int, packages: bool) -> None:
+    """Pretend that this machine has so much, and that no Ray runs on it."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setattr("ray._private.utils.get_num_cpus", lambda **_: cores)
+    monkeypatch.setattr(checks.importlib.util, "find_spec", lambda name: object() if packages else None)
+    monkeypatch.setattr(checks.tempfile, "gettempdir", lambda: "/nowhere")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+
+
+def test_all_that_a_machine_lacks_is_listed(monkeypatch):
+    config = examine(["+recipe=mhgpo"]).config
+    machine(monkeypatch, gpus=8, cores=42, packages=True)
+    assert checks.lacking(config) == [] and checks.check_resources(config) is None
+    machine(monkeypatch, gpus=2, cores=41, packages=False)
+    vllm, attention, gpus, cores = checks.lacking(config)
+    assert "package vllm is not installed" in vllm and "package flash_attn" in attention
+    assert "n_gpus_per_node=8, but this machine has 2 GPU(s)" in gpus
+    assert "41 core(s) as logical CPUs; 42 are taken" in cores and "ray_kwargs.ray_init.num_cpus=42" in cores
+    with pytest.raises(ValueError, match="(?s)vllm.*flash_attn.*2 GPU.*41 core.*mhgpo_tiny"):
+        checks.check_resources(config)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "environment", "lacks"),
+    [
+        ([], {}, ["GPU(s)", "core(s)"]),
+        ([], {"RAY_ADDRESS": "auto"}, []),  # the cluster has them
+        (["+ray_kwargs.ray_init.address=10.0.0.1:6379"], {}, []),
+        (["+ray_kwargs.ray_init.address=local"], {"RAY_ADDRESS": "auto"}, ["GPU(s)", "core(s)"]),
+        (["ray_kwargs.ray_init.num_cpus=42"], {}, ["GPU(s)"]),
+        (["trainer.nnodes=2"], {}, ["GPU(s)"]),
+    ],
+)
+def test_only_the_machine_that_runs_it_is_counted(overrides, environment, lacks, monkeypatch):
+    config = examine(["+recipe=mhgpo", *overrides]).config
+    machine(monkeypatch, gpus=0, cores=1, packages=True)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    found = checks.lacking(config)
+    assert len(found) == len(lacks) and all(part in item for part, item in zip(lacks, found, strict=True)), found
+
+
+def test_a_ray_that_was_started_here_is_joined(monkeypatch, tmp_path):
+    config = examine(["+recipe=mhgpo"]).config
+    machine(monkeypatch, gpus=0, cores=1, packages=True)
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray" / "ray_current_cluster").write_text("127.0.0.1:6379")
+    monkeypatch.setattr(checks.tempfile, "gettempdir", lambda: str(tmp_path))
+    assert checks.lacking(config) == []
+
+
+@pytest.mark.parametrize(
+    ("lacks", "flags", "status"),
+    [(["a GPU"], [], 0), (["a GPU"], ["--here"], 1), ([], ["--here"], 0), ([], ["--strict"], 1)],
+)
+def test_exit_status_for_what_the_machine_lacks(lacks, flags, status, monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)  # without data, which --strict alone minds
+    monkeypatch.setattr(checks, "lacking", lambda config: lacks)
+    assert main([*flags, "+recipe=mhgpo_24gb"]) == status
+    assert ("This machine lacks:\n  - a GPU" in capsys.readouterr().out) == bool(lacks)
