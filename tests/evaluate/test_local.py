@@ -122,7 +122,7 @@ def test_folders_that_are_no_models(tmp_path, make, words):
 
 def test_a_runs_folder_suggests_its_checkpoints(tmp_path):
     for step in (2, 10):
-        (tmp_path / f"global_step_{step}").mkdir()
+        (tmp_path / f"global_step_{step}" / "actor").mkdir(parents=True)
         (tmp_path / f"global_step_{step}" / "complete").touch()
     with pytest.raises(ValueError, match="Complete checkpoints there: .*global_step_2, .*global_step_10"):
         find_model(str(tmp_path))

@@ -110,7 +110,7 @@ class EndpointLLM:
         except (aiohttp.ClientError, OSError, asyncio.TimeoutError) as error:
             raise ValueError(
                 f"no server answers at evaluate.endpoint={self.url} ({type(error).__name__}: {error}).\n"
-                "Remedy: start one, e.g. vllm serve MODEL --port 8100, and give http://HOST:8100/v1"
+                "Remedy: start one, e.g. vllm serve MODEL --port 8100 --generation-config vllm, and give http://HOST:8100/v1"
             ) from error
         if status in (401, 403):
             known = os.environ.get(self.api_key_env)

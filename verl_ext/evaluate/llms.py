@@ -134,8 +134,9 @@ def device_of(config: DictConfig, section: EvaluateConfig) -> str:
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise ValueError(
             f"the model was to run on {device}, but this machine has no GPU that torch can use.\nRemedy: serve it "
-            "elsewhere (vllm serve MODEL --port 8100) and give evaluate.endpoint=http://HOST:8100/v1, or run it here, "
-            "slowly, with evaluate.device=cpu; +recipe=mhgpo_tiny runs on any machine"
+            "elsewhere (vllm serve MODEL --port 8100 --generation-config vllm) and give "
+            "evaluate.endpoint=http://HOST:8100/v1, or run it here, slowly, with evaluate.device=cpu; "
+            "+recipe=mhgpo_tiny runs on any machine"
         )
     return device
 

@@ -39,14 +39,10 @@ def repair_tracker(folder: str | Path) -> None:
     tracker = Path(folder) / TRACKER
     if not tracker.exists():
         return
-
-    def has_actor(step: int | str) -> bool:
-        return (Path(folder) / f"global_step_{step}" / "actor").is_dir()
-
     text = tracker.read_text(errors="replace").strip()
-    if text.isdigit() and has_actor(text):
+    if text.isdigit() and (Path(folder) / f"global_step_{text}" / "actor").is_dir():
         return
-    steps = [step for step in complete_steps(folder) if has_actor(step)]
+    steps = complete_steps(folder)
     logger.warning("%s holds %r; complete checkpoints: %s", tracker, text, steps or "none")
     if steps:
         write_atomically(tracker, str(steps[-1]))
@@ -55,9 +51,10 @@ def repair_tracker(folder: str | Path) -> None:
 
 
 def complete_steps(folder: str | Path) -> list[int]:
-    """Steps of the complete checkpoints in `folder`, ascending."""
-    found = (path.parent.name.removeprefix("global_step_") for path in Path(folder).glob(f"global_step_*/{MARKER}"))
-    return sorted(int(step) for step in found if step.isdigit())
+    """Steps of the complete checkpoints in `folder` that still have their actor, ascending."""
+    found = (path.parent for path in Path(folder).glob(f"global_step_*/{MARKER}") if (path.parent / "actor").is_dir())
+    steps = (path.name.removeprefix("global_step_") for path in found)
+    return sorted(int(step) for step in steps if step.isdigit())
 
 
 # What a checkpoint is a checkpoint of: continuing under other values would mix two runs without a word.
