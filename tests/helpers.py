@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import selectors
+import signal
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -41,6 +42,15 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return self._clock.now
+
+
+def heed_signals() -> None:
+    """`preexec_fn` of a process that a test will interrupt.
+
+    Tests in the background, or under nohup, ignore signals, and what they start inherits that.
+    """
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def run(work: Coroutine[Any, Any, Any], quiet: bool = True) -> Any:

@@ -15,6 +15,7 @@ import psutil
 import pytest
 import yaml
 
+from tests.helpers import heed_signals
 from verl_ext.compare.__main__ import main
 from verl_ext.compare.launcher import DONE, plan, run_all, settings, shares
 from verl_ext.compare.measure import estimate, measure, quantities, table
@@ -54,7 +55,7 @@ def launched(folder):
         "run_all(plan(read_study(str(room / 'mine.yaml')), room), room, 1, sys.argv[2:])"
     )
     command = [sys.executable, "-c", code, str(folder), *PROGRAM]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, preexec_fn=heed_signals)
 
 
 def started(runs):

@@ -14,6 +14,7 @@ import pytest
 from tests.evaluate.asking import lasting, parrot, questions
 from tests.evaluate.conftest import HERE, write_questions
 from tests.evaluate.serving import ChatServer
+from tests.helpers import heed_signals
 from verl_ext.evaluate.config import compose, read_config
 from verl_ext.evaluate.runner import settings_of
 from verl_ext.tools.retrieval import Passage, build_index
@@ -129,7 +130,9 @@ def start(folder, url, *overrides):
     program = [sys.executable, "-m", "verl_ext.evaluate", "--config-dir", str(HERE), "+recipe=closed"]
     program += ["data.val_files=questions.parquet", "evaluate.output=out", f"evaluate.endpoint={url}"]
     settings = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen([*program, *overrides], cwd=folder, env=settings, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        [*program, *overrides], cwd=folder, env=settings, stderr=subprocess.PIPE, text=True, preexec_fn=heed_signals
+    )
 
 
 def test_killed_in_the_middle_and_gone_on_with(command, tmp_path):
