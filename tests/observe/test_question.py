@@ -13,7 +13,7 @@ from tests.helpers import FakeLLM, Script, chain, forest_of, run, speaker
 from verl_ext.mas import CallFailed, Unparsable
 from verl_ext.mas.credit import assign_credit
 from verl_ext.mas.types import Generation
-from verl_ext.observe.metrics import METRICS, reduce_stats
+from verl_ext.observe.metrics import METRICS, group_metrics, reduce_stats
 from verl_ext.observe.question import mean_pairwise_f1, question_stats
 from verl_ext.sampling import make_strategy, run_once
 from verl_ext.sampling.base import Formula
@@ -224,3 +224,16 @@ def test_every_metric_is_in_the_table_and_travels_between_processes():
     patterns = ["".join("[^/]+" if p.startswith("<") else re.escape(p) for p in name) for name in parts]
     unknown = [name for name in metrics if not any(re.fullmatch(pattern, name) for pattern in patterns)]
     assert unknown == []
+
+
+def test_group_metrics_by_hand():
+    tags = [
+        {"group": group, "reward": reward}
+        for group, reward in (("a", 1.0), ("a", 0.0), ("b", 0.5), ("b", 0.5), ("c", 1.0))
+    ]
+    assert group_metrics(tags) == {
+        "groups/count": 3,
+        "groups/size": pytest.approx(5 / 3),
+        "groups/zero_variance": pytest.approx(1 / 3),
+        "groups/single": pytest.approx(1 / 3),
+    }

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from statistics import fmean
+from typing import Any
 
 from verl_ext.mas.types import Status
 from verl_ext.observe.question import CallStats, QuestionStats
@@ -120,3 +121,19 @@ def _means(into: dict[str, float], prefix: str, records: list[dict[str, float]])
         for name, value in record.items():
             found[name].append(value)
     into.update({f"{prefix}/{name}": fmean(values) for name, values in found.items()})
+
+
+def group_metrics(tags: list[dict[str, Any]]) -> dict[str, float]:
+    """groups/*: how many groups, how large, and how many of them carry no gradient."""
+    sizes = Counter(tag["group"] for tag in tags)
+    rewards: dict[str, set[float]] = {}
+    for tag in tags:
+        rewards.setdefault(tag["group"], set()).add(tag["reward"])
+    flat = [group for group, values in rewards.items() if len(values) == 1 and sizes[group] > 1]
+    single = [group for group, size in sizes.items() if size == 1]
+    return {
+        "groups/count": len(sizes),
+        "groups/size": len(tags) / len(sizes),
+        "groups/zero_variance": len(flat) / len(sizes),
+        "groups/single": len(single) / len(sizes),
+    }

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import random
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -26,7 +25,7 @@ from verl.utils.config import omega_conf_to_dataclass
 
 from verl_ext.algorithms.mhgpo import agent_weights
 from verl_ext.mas.noise import derive_seed
-from verl_ext.observe.metrics import failure_report, reduce_stats
+from verl_ext.observe.metrics import failure_report, group_metrics, reduce_stats
 from verl_ext.observe.runlog import RunLog, log_name, read_log
 from verl_ext.sampling.round_robin import SHUFFLED
 from verl_ext.trainer import checkpoint
@@ -256,22 +255,6 @@ class MultiAgentTrainer:
             self.run_log.total_steps = self.global_steps
             if save_freq > 0 and self.global_steps % save_freq:
                 self._save_checkpoint()
-
-
-def group_metrics(tags: list[dict[str, Any]]) -> dict[str, float]:
-    """groups/*: how many groups, how large, and how many of them carry no gradient."""
-    sizes = Counter(tag["group"] for tag in tags)
-    rewards: dict[str, set[float]] = {}
-    for tag in tags:
-        rewards.setdefault(tag["group"], set()).add(tag["reward"])
-    flat = [group for group, values in rewards.items() if len(values) == 1 and sizes[group] > 1]
-    single = [group for group, size in sizes.items() if size == 1]
-    return {
-        "groups/count": len(sizes),
-        "groups/size": len(tags) / len(sizes),
-        "groups/zero_variance": len(flat) / len(sizes),
-        "groups/single": len(single) / len(sizes),
-    }
 
 
 def _reads(mode: str) -> property:
