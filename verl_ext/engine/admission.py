@@ -18,12 +18,14 @@ class Job:
     stop    tokens that end it
     limit   new tokens, at most (max_tokens cut to the context limit)
     start   the engine's step counter when it was admitted
+    completed  its output has reached a stop string
     """
 
     request: Request
     stop: tuple[int, ...]
     limit: int
     start: int = 0
+    completed: bool = False
 
     def __post_init__(self) -> None:
         self.key = array("q", self.request.prompt_ids).tobytes()  # bytes keep their hash, tuples do not

@@ -16,7 +16,6 @@ NEUTRAL = {
     "frequency_penalty": 0.0,
     "min_p": 0.0,
     "n": 1,
-    "stop": None,
 }
 ALLOWED = (
     "temperature",
@@ -25,9 +24,11 @@ ALLOWED = (
     "max_tokens",
     "max_new_tokens",
     "seed",
+    "stop",
     "stop_token_ids",
     "ignore_eos",
     "logprobs",
+    "include_stop_str_in_output",
     *NEUTRAL,
 )
 
@@ -43,6 +44,7 @@ class SamplingParams:
     top_p, top_k    nucleus and top-k filter; 1.0 and -1 switch them off. Log-probs are NOT renormalised over the
                     kept tokens: verl's trainer recomputes them over the full vocabulary
     max_tokens      upper limit on new tokens (the context limit may lower it)
+    stop            texts that end the request as soon as its output contains one; the text is part of the output
     seed            64-bit; with the absolute position it fixes all noise of the request; None = fresh noise
     stop_token_ids  tokens that end the request, besides the model's own end tokens
     ignore_eos      do not stop at the model's own end tokens (`stop_token_ids` still stop)
@@ -55,6 +57,7 @@ class SamplingParams:
     seed: int | None = None
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
+    stop: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.max_tokens < 1:
@@ -65,14 +68,16 @@ class SamplingParams:
             raise ValueError(f"top_p must be in (0, 1] (1 = off), got {self.top_p}")
         if self.top_k < -1:
             raise ValueError(f"top_k must be >= 1, or -1 or 0 for off, got {self.top_k}")
+        if not all(isinstance(string, str) and string for string in self.stop):
+            raise ValueError(f"stop must be a text or a list of texts, none of them empty, got {list(self.stop)}")
 
     @classmethod
     def from_mapping(cls, given: Mapping[str, Any], default_max_tokens: int, ignore_eos: bool = False):
         """Read verl's (vLLM-style) sampling parameters.
 
         Args:
-            given: keys of `ALLOWED`; a value None counts as not given. `logprobs` is accepted and has no effect:
-                log-probs are always returned.
+            given: keys of `ALLOWED`; a value None counts as not given. `logprobs` and `include_stop_str_in_output` are
+                accepted and have no effect: log-probs are always returned, stop strings always part of the output.
             default_max_tokens: used when neither max_tokens nor max_new_tokens is given.
             ignore_eos: default of that key (verl: `rollout.ignore_eos`).
 
@@ -89,6 +94,7 @@ class SamplingParams:
                     "(off). Leave it out, or use rollout.name=vllm on a GPU"
                 )
         known = {key: value for key, value in given.items() if value is not None}
+        stop = known.get("stop", ())
         limit = known.get("max_tokens", known.get("max_new_tokens", default_max_tokens))
         temperature = float(known.get("temperature", 1.0))
         return cls(
@@ -99,6 +105,7 @@ class SamplingParams:
             seed=None if known.get("seed") is None else int(known["seed"]),
             stop_token_ids=tuple(int(token) for token in known.get("stop_token_ids", ())),
             ignore_eos=bool(known.get("ignore_eos", ignore_eos)),
+            stop=(stop,) if isinstance(stop, str) else tuple(stop),
         )
 
 

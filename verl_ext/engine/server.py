@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any, TypeVar
 
 import ray
@@ -45,7 +46,14 @@ class HFServer:
         self.options = EngineOptions.from_config(self.config, positions, device)
         torch.set_num_threads(self.options.threads)
         model = load_model(self.model_config, self.options, random=self.config.load_format == "dummy")
-        engine = SlotEngine(model, self.options.slots, self.options.max_model_len, end_tokens(self.model_config))
+        tokenizer = self.model_config.tokenizer
+        engine = SlotEngine(
+            model,
+            self.options.slots,
+            self.options.max_model_len,
+            end_tokens(self.model_config),
+            decode=tokenizer and partial(tokenizer.decode, skip_special_tokens=True),
+        )
         self._loop = EngineLoop(engine, self.options.threads)
 
     # -- generation ---------------------------------------------------------------------------------------------------

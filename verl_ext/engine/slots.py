@@ -18,7 +18,6 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 
 import torch
 from transformers import PreTrainedModel
@@ -27,26 +26,12 @@ from verl_ext.engine.admission import Job, plan
 from verl_ext.engine.cache import ATTENTION, SlotCache, round_up
 from verl_ext.engine.params import Finished, Request
 from verl_ext.engine.selfcheck import check_model, require_full_attention
+from verl_ext.engine.stats import Stats
+from verl_ext.engine.stops import StopStrings
 from verl_ext.engine.table import SlotTable, View
 from verl_ext.engine.weights import matched_tensors
 
 PATIENCE = 4  # decode steps that waiting requests wait, at most, for company in their prefill
-
-
-@dataclass
-class Stats:
-    """Counters since the start; `busy_seconds` is the time spent in `step`, idle time not included."""
-
-    requests: int = 0
-    prompt_tokens: int = 0
-    generated_tokens: int = 0
-    decode_steps: int = 0
-    prefill_tokens: int = 0
-    prefill_tokens_saved: int = 0
-    aborted: int = 0
-    weight_updates: int = 0
-    peak_slots: int = 0
-    busy_seconds: float = 0.0
 
 
 class SlotEngine:
@@ -58,6 +43,7 @@ class SlotEngine:
         slots: requests that run at the same time, at most.
         max_model_len: context limit in tokens, prompt and answer together.
         eos_token_ids: the model's own end tokens.
+        decode: token ids -> text, for requests with stop strings.
 
     Raises:
         ValueError: the architecture does not fit (sliding windows shorter than the context, no key-value cache, or a
@@ -65,7 +51,12 @@ class SlotEngine:
     """
 
     def __init__(
-        self, model: PreTrainedModel, slots: int, max_model_len: int, eos_token_ids: Iterable[int] = ()
+        self,
+        model: PreTrainedModel,
+        slots: int,
+        max_model_len: int,
+        eos_token_ids: Iterable[int] = (),
+        decode: Callable[[list[int]], str] | None = None,
     ) -> None:
         self.model = model.eval()
         self.slots, self.max_model_len = slots, max_model_len
@@ -77,6 +68,7 @@ class SlotEngine:
         self.model.set_attn_implementation(ATTENTION)
         self.cache = SlotCache(config.num_hidden_layers, slots, max_model_len)
         self.table = SlotTable(self.device)
+        self._stops = StopStrings(decode, self.vocab_size, self.device) if decode else None
         self.waiting: deque[Job] = deque()
         self.active: list[Job] = []  # in slot order: active[i] runs in slot i
         self.version: int | None = None  # of the weights; stamped on every result
@@ -112,6 +104,10 @@ class SlotEngine:
                 f"request {request.request_id}: token ids must be in [0, {self.vocab_size}), "
                 f"got {min(prompt)}..{max(prompt)}"
             )
+        if params.stop:
+            if self._stops is None:
+                raise ValueError(f"request {request.request_id}: stop strings need an engine with a tokenizer")
+            self._stops.learn(params.stop)
         stop = params.stop_token_ids if params.ignore_eos else self.eos_token_ids + params.stop_token_ids
         limit = min(params.max_tokens, self.max_model_len - len(prompt))
         self.waiting.append(Job(request, tuple(dict.fromkeys(stop)), limit))
@@ -265,6 +261,9 @@ class SlotEngine:
         view.position += 1
         view.count += 1
         ended = (tokens[:, None] == view.stop).any(1) | (view.count >= view.limit) | log_probs.isnan()
+        if view.stop_strings:
+            for row in self._stops.reached(self.active, tokens, view.tokens, view.count):
+                self.active[row].completed = ended[row] = True
         self._steps += 1
         self.stats.decode_steps += 1
         self.stats.generated_tokens += len(self.active)
@@ -284,7 +283,8 @@ class SlotEngine:
                 reason = "nan"
                 self.cache.clean([row])
             else:
-                reason = "aborted" if aborted else "completed" if row_tokens[count - 1] in job.stop else "length"
+                complete = job.completed or (count and row_tokens[count - 1] in job.stop)
+                reason = "aborted" if aborted else "completed" if complete else "length"
             ended.append(Finished(job.request, row_tokens[:count], row_log_probs[:count], reason, self.version))
         gone, left = set(rows), len(self.active) - len(rows)
         holes = [row for row in rows if row < left]

@@ -93,6 +93,7 @@ class View:
         self.tokens, self.log_probs = table.tokens[:size], table.log_probs[:size]
         self.top_k, self.top_p = table.top_k[:size], table.top_p[:size]
         params = [job.request.params for job in active]
+        self.stop_strings = any(p.stop for p in params)
         greedy = sum(p.temperature == 0 for p in params)
         self.all_greedy = greedy == size
         self.greedy = table.greedy[:size] if greedy else None
