@@ -10,8 +10,10 @@ from verl_ext.engine.params import Request, SamplingParams
 from verl_ext.engine.slots import SlotEngine
 from verl_ext.mas import Status, Task, Workflow
 from verl_ext.mas.forest import Forest, Tools
-from verl_ext.mas.types import Generation, TokenLLM
+from verl_ext.mas.llm import TokenLLM
+from verl_ext.mas.types import Generation
 from verl_ext.sampling import run_once
+from verl_ext.trainer.llm import encode_plain
 
 MAX_TOKENS = 32  # of every agent
 SLOTS, MAX_LENGTH = 64, 512
@@ -22,10 +24,13 @@ class ModelLLM(TokenLLM):
 
     def __init__(self, model: Any, tokenizer: Any):
         self.tokenizer = tokenizer
-        self.loop = EngineLoop(SlotEngine(model, SLOTS, MAX_LENGTH, [tokenizer.eos_token_id]))
+        self.loop = EngineLoop(SlotEngine(model, SLOTS, MAX_LENGTH, [tokenizer.eos_token_id], self.decode))
 
     def encode(self, messages: list[dict[str, str]]) -> list[int]:
         return list(self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False))
+
+    def encode_text(self, text: str) -> list[int]:
+        return encode_plain(self.tokenizer, text)
 
     def decode(self, token_ids: list[int]) -> str:
         return self.tokenizer.decode(token_ids, skip_special_tokens=True)

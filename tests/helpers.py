@@ -1,4 +1,4 @@
-"""Fakes at named seams: an engine behind `verl_ext.mas.types.TokenLLM`, and an event loop with a clock that
+"""Fakes at named seams: an engine behind `verl_ext.mas.llm.TokenLLM`, and an event loop with a clock that
 jumps, so that delays cost no time and waiting for ever is an error instead of a hanging test."""
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from typing import Any
 
 from verl_ext.mas import Agent, Task, Trajectory, Workflow
 from verl_ext.mas.forest import Forest, Limits
+from verl_ext.mas.llm import TokenLLM
 from verl_ext.mas.session import Session
-from verl_ext.mas.types import CallId, Generation, Stream, TokenLLM
+from verl_ext.mas.types import CallId, Generation, Stream
 
 
 class _JumpingSelector(selectors.DefaultSelector):
@@ -100,8 +101,11 @@ class FakeLLM(TokenLLM):
     def encode(self, messages: list[dict[str, str]]) -> list[int]:
         return list(messages[-1]["content"].encode())
 
+    def encode_text(self, text: str) -> list[int]:
+        return list(text.encode())
+
     def decode(self, token_ids: list[int]) -> str:
-        return bytes(token_ids).decode()
+        return bytes(token_ids).decode(errors="replace")
 
     async def generate(self, prompt_ids: list[int], sampling: dict[str, Any], key: tuple[str, ...]) -> Generation:
         request = Request(key, bytes(prompt_ids).decode(), sampling, now())

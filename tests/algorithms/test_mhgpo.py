@@ -21,7 +21,8 @@ def rows(rewards, lengths, groups, width=None):
         tokens[i, length - 1] = reward
         mask[i, :length] = 1
     ids = torch.tensor(groups, dtype=torch.int64)
-    return Rows(tokens, mask, ids, ids, ids, torch.arange(n))
+    outcome, length = torch.tensor(rewards, dtype=torch.float64), torch.tensor(lengths)
+    return Rows(tokens, mask, ids, ids, ids, torch.arange(n), mask > 1, outcome, length)
 
 
 calls = st.tuples(st.floats(-2, 2).map(lambda x: round(x, 2)), st.integers(1, 6), st.integers(0, 3))

@@ -10,7 +10,8 @@ from typing import Any
 
 from verl_ext.mas import Agent, Task, Workflow
 from verl_ext.mas.forest import Forest
-from verl_ext.mas.types import Generation, TokenLLM
+from verl_ext.mas.llm import TokenLLM
+from verl_ext.mas.types import Generation
 from verl_ext.sampling import make_strategy
 from verl_ext.trainer.waves import WaveLLM
 
@@ -48,6 +49,9 @@ class Simulated(TokenLLM):
 
     def encode(self, messages: list[dict[str, str]]) -> list[int]:
         return [1] * 16
+
+    def encode_text(self, text: str) -> list[int]:
+        return [1]
 
     def decode(self, token_ids: list[int]) -> str:
         return " ".join(map(str, token_ids))

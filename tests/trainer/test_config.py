@@ -53,7 +53,7 @@ def test_the_shipped_defaults_are_read_and_are_those_of_the_record():
         ("unknown key mas.limits.max_call; did you mean 'max_calls'?", {"limits": {"max_call": 3}}),
         ("unknown key mas.agents.rewriter.max_token; did you mean", {"agents": {"rewriter": {"max_token": 1}}}),
         ("unknown key mas.agents.rewriter.temperature", {"agents": {"rewriter": {"temperature": 1.0}}}),
-        ("unknown key mas.xyz (allowed: agents,", {"xyz": 1}),
+        ("unknown key mas.xyz (allowed: advantage, agents,", {"xyz": 1}),
     ],
 )
 def test_misspelt_keys_name_the_closest(message, options):
@@ -91,7 +91,10 @@ def test_wrong_types(message, options):
         ("mas.agents.b.top_k=0 must be at least 1, or -1 for all", {"agents": {"b": {"top_k": 0}}}),
         ("mas.agents.b.top_p=-0.1 must be above 0", {"agents": {"b": {"top_p": -0.1}}}),
         ("mas.agents.b.max_tokens=0 must be at least 1", {"agents": {"b": {"max_tokens": 0}}}),
-        ("mas.loss.agent_weights='all' is unknown; allowed: batch, question, none", {"loss": {"agent_weights": "all"}}),
+        (
+            "mas.loss.agent_weights='all' is unknown; allowed: batch, question, trajectory, none",
+            {"loss": {"agent_weights": "all"}},
+        ),
         ("mas.workflow._target_ is missing", {"workflow": {"prompts": "tiny"}}),
         ("mas lacks workflow", {"workflow": None}),
     ],

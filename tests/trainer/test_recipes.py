@@ -21,7 +21,7 @@ from verl_ext.algorithms import ALGORITHMS
 from verl_ext.mas import Agent, Workflow
 from verl_ext.mas.credit import AGGREGATES
 from verl_ext.sampling import STRATEGIES
-from verl_ext.trainer.advantage import register_estimators, tags_of_batch
+from verl_ext.trainer.advantage import batch_of, register_estimators
 from verl_ext.trainer.checks import check_data, check_keys_known, check_multi_agent, check_tools
 
 ROOT = Path(__file__).parents[2]
@@ -268,7 +268,9 @@ def test_the_module_of_a_workflow_may_bring_a_strategy_an_algorithm_and_an_aggre
     try:
         assert check_multi_agent(composed("+recipe=mhgpo_tiny", *own, "mas.credit.aggregate=last")) == "f1"
         register_estimators()
-        with tags_of_batch([{"group": "g", "agent": "a", "question": "q", "trajectory": "t"}]):
+        tag = {"group": "g", "agent": "a", "question": "q", "trajectory": "t", "response_len": 3}
+        tag |= {"actions": [], "metrics": {}, "outcome": 1.0}
+        with batch_of([tag], {}):
             mask = torch.ones(1, 3)
             advantages, _ = ADV_ESTIMATOR_REGISTRY["mine"](token_level_rewards=mask, response_mask=mask)
         assert advantages.tolist() == [[2.0, 2.0, 2.0]]

@@ -84,7 +84,8 @@ def test_every_call_gets_the_advantages_of_its_own_row(tmp_path, monkeypatch):
     """Rows in any order, one of another question, one of padding, a call without a row, one of no trajectory's end."""
 
     def tag(uid, number, position, group, **given):
-        return {"question": uid, "order": ["s", 1, number, position], "group": group, **given}
+        calls = [[position, 0, 9]]
+        return {"question": uid, "order": ["s", 1, number, position], "group": group, "calls": calls, **given}
 
     batch = SimpleNamespace(
         keys=["k0", "k1", "k2", "k3"],
@@ -112,3 +113,16 @@ def test_every_call_gets_the_advantages_of_its_own_row(tmp_path, monkeypatch):
     assert lines["train", "a1"]["advantage"] == [0.1, -0.2] and lines["train", "a1"]["group"] == "y/0"
     assert [lines["train", f"a{n}"]["trained"] for n in range(4)] == [True, True, False, False]
     assert lines["val", "v0"]["trained"] is False and lines["val", "v0"]["advantage"] is None
+
+
+def test_calls_of_one_sequence_share_its_row(tmp_path, monkeypatch):
+    """Two outputs of two tokens with an observation of three between them: a0 is the first, a1 the second."""
+    tags = [{"question": "a", "order": ["s", 1, 0, 0], "group": "a/x/0", "calls": [[0, 0, 2], [1, 5, 7]]}]
+    values = torch.nested.nested_tensor([torch.tensor([0.5, 0.25, 0, 0, 0, 1.0, -1.0])], layout=torch.jagged)
+    monkeypatch.setattr(trajectories.tq, "kv_batch_get", lambda **_: {"advantages": values})
+    log = recorder(tmp_path, train_questions=1)
+    log.collect(1, ["a"], Manager())
+    log.write_training(1, SimpleNamespace(keys=["k"], tags=tags, partition_id="train"))
+    lines = {line["output"]: line for line in read_records(tmp_path) if line["kind"] == "call"}
+    assert lines["a0"]["advantage"] == [0.5, 0.25] and lines["a1"]["advantage"] == [1.0, -1.0]
+    assert lines["a0"]["group"] == lines["a1"]["group"] == "x/0" and not lines["a2"]["trained"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -18,6 +18,13 @@ class Rows:
         agent: (N,) int64, agent of each call.
         question: (N,) int64, question of each call.
         trajectory: (N,) int64, trajectory of each call; unique over the batch.
+        actions: (N, T) bool, True on the generated tokens that the agent's `actions` has marked (tool calls, …).
+        outcome: (N,) float64, reward of the row's trajectory.
+        length: (N,) int64, tokens of the row's response, observations included.
+        metrics: name -> (N,) float64, what the workflow's `reward` reported of the row's trajectory; NaN where it did
+            not report it.
+
+    A row is a call, or a sequence of calls that continue each other; between them stand observations, outside `mask`.
     """
 
     rewards: torch.Tensor
@@ -26,3 +33,7 @@ class Rows:
     agent: torch.Tensor
     question: torch.Tensor
     trajectory: torch.Tensor
+    actions: torch.Tensor
+    outcome: torch.Tensor
+    length: torch.Tensor
+    metrics: dict[str, torch.Tensor] = field(default_factory=dict)

@@ -8,7 +8,7 @@ from typing import Any
 
 _NO_FALLBACK = object()
 # Sampling parameters that an agent may have of its own.
-SAMPLING = ("top_p", "top_k", "max_tokens")
+SAMPLING = ("top_p", "top_k", "max_tokens", "stop")
 
 
 class Unparsable(Exception):
@@ -33,7 +33,7 @@ def plain(text: str, /, **_: Any) -> str:
     return text.strip()
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Agent:
     """A role of the shared policy. Its name is its key in the workflow's `agents`.
 
@@ -42,8 +42,12 @@ class Agent:
         parse: (text, /, **inputs) -> value; raises `Unparsable`. Must be pure: it runs again on replay.
         penalty: (text, value, parsable, /, **inputs) -> agent-specific reward R_spe (usually <= 0) and named quantities
             for the metrics (e.g. number of queries). None: R_spe = 0.
-        sampling: overrides of top_p, top_k, max_tokens for this agent alone. The temperature is common to all: verl's
-            trainer computes log-probabilities at one, so an agent sampled at another would be trained off-policy.
+        sampling: overrides of top_p, top_k, max_tokens for this agent alone, and `stop`: texts with which an output
+            ends. The temperature is common to all: verl's trainer computes log-probabilities at one, so an agent
+            sampled at another would be trained off-policy.
+        actions: text -> ranges [start, end) of its characters that are actions, e.g. tool calls with their tags. An
+            algorithm may give their tokens an advantage of their own (ToolPO).
+        trained: False: a helper whose calls are never trained on; credit passes through them to the calls before.
 
     Raises:
         ValueError: another key in `sampling`.
@@ -53,6 +57,8 @@ class Agent:
     parse: Callable[..., Any] = plain
     penalty: Callable[..., tuple[float, dict[str, float]]] | None = None
     sampling: dict[str, Any] = field(default_factory=dict)
+    actions: Callable[[str], list[tuple[int, int]]] | None = None
+    trained: bool = True
 
     def __post_init__(self) -> None:
         unknown = [name for name in self.sampling if name not in SAMPLING]

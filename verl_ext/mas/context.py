@@ -73,9 +73,38 @@ class Context:
         before = list(self.frontier)
         return self._call(self._next_id(agent), inputs, before, before if parents is None else list(parents))
 
-    async def _call(self, call_id: CallId, inputs: dict[str, Any], before: list[Call], parents: list[Call]) -> Any:
+    def resume(self, call: Call, observation: str, /, **inputs: Any) -> Coroutine[Any, Any, Any]:
+        """Let the agent of `call` go on after its output and `observation`, token by token in the same sequence.
+
+        E.g. after a tool's result, in one stream of reasoning: what was generated is not encoded again, and what is
+        observed is not trained on. The new output counts as the agent's next turn; all of them train as one sequence.
+
+        Args:
+            call: a call of this workflow that produced text, e.g. `ctx.last` after `ctx.call`.
+            observation: put behind the output as it is. No special token in it is taken for one.
+            inputs: handed to the agent's parser and penalty, which see the new output alone.
+
+        Raises:
+            CallFailed: as `call`; `prompt_too_long` if the sequence has no room left.
+            ValueError: `call` has produced nothing.
+        """
+        if not call.status.trainable:
+            raise ValueError(f"call {call.id} has produced nothing to go on from: {call.status.value}")
+        before = list(self.frontier)
+        parents = before if call in before else [*before, call]
+        return self._call(self._next_id(call.agent), inputs, before, parents, call, observation)
+
+    async def _call(
+        self,
+        call_id: CallId,
+        inputs: dict[str, Any],
+        before: list[Call],
+        parents: list[Call],
+        continues: Call | None = None,
+        observation: str = "",
+    ) -> Any:
         agent = call_id.agent
-        call = await self._session.call(self.agents[agent], call_id, inputs, before, parents)
+        call = await self._session.call(self.agents[agent], call_id, inputs, before, parents, continues, observation)
         self._advance(parents, [call])
         if not call.status.trainable:
             raise CallFailed(call.status, f"agent {agent!r}: {call.error}")

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from verl_ext.mas.agent import Agent, Unparsable
+from verl_ext.mas.llm import LLM
 from verl_ext.mas.noise import call_seed
 from verl_ext.mas.stopwatch import Stopwatch
 from verl_ext.mas.types import (
-    LLM,
     Call,
     CallId,
     Completion,
@@ -48,11 +48,14 @@ class Limits:
         max_prompt_tokens: longer prompts fail as `prompt_too_long` instead of being cut silently; an endpoint, which
             keeps the token ids to itself, has its own limit.
         max_calls: agent calls of one trajectory, for systems with loops.
+        max_sequence_tokens: of a sequence of calls that continue each other, outputs and observations together; None:
+            as many as the engine takes. A call that would begin behind that fails as `prompt_too_long`.
         call_timeout, tool_timeout: seconds; None waits for ever. Pauses for a weight update do not count as a call's.
         tool_retries: further attempts after a tool's first failure.
     """
 
     max_prompt_tokens: int = 4096
+    max_sequence_tokens: int | None = None
     max_calls: int = 64
     call_timeout: float | None = 600.0
     tool_timeout: float | None = 60.0
@@ -123,6 +126,8 @@ class Forest:
         messages: list[dict[str, str]],
         inputs: dict[str, Any],
         parents: tuple[Call, ...],
+        continues: Call | None = None,
+        observation: str = "",
     ) -> Call:
         """The recorded call, or a new one. Failures are recorded too: a replay meets the same failed call."""
         self._admit()
@@ -132,19 +137,19 @@ class Forest:
             await asyncio.sleep(0)  # a turn of the event loop, like a new call: concurrent siblings all start first
         else:
             # A copy: a prompt function may hand out a chat history that grows later.
-            call = Call(call_id, stream, copy.deepcopy(messages), parents=parents)
+            call = Call(call_id, stream, copy.deepcopy(messages), continues, observation, parents=parents)
+            call.trained = agent.trained
             call.depth = 1 + max((parent.depth for parent in parents), default=-1)
             self._messages[key] = call.messages
             self._calls[key] = asyncio.ensure_future(self._generate(call, agent, inputs))
         return await asyncio.shield(self._calls[key])
 
     async def _generate(self, call: Call, agent: Agent, inputs: dict[str, Any]) -> Call:
-        call.prompt_ids = self.llm.encode(call.messages)
-        if len(call.prompt_ids) > self.limits.max_prompt_tokens:
-            call.status = Status.PROMPT_TOO_LONG
-            call.error = f"the prompt has {len(call.prompt_ids)} tokens, allowed are {self.limits.max_prompt_tokens}"
-            return call
         sampling = {**self.sampling, **agent.sampling, "seed": call_seed(self.seed, call.stream, call.id)}
+        call.error = self._enter_prompt(call, sampling)
+        if call.error:
+            call.status = Status.PROMPT_TOO_LONG
+            return call
         if self.greedy:
             sampling.update({name: self.sampling[name] for name in TRUNCATION if name in self.sampling})
         self.cost.agent_calls += 1
@@ -168,6 +173,26 @@ class Forest:
             call.seconds = self.clock.now() - start
         self._take(call, completion)
         return call if call.status is Status.ENGINE_ERROR else self._finish(call, agent, inputs)
+
+    def _enter_prompt(self, call: Call, sampling: dict[str, Any]) -> str:
+        """Enter the call's prompt tokens; returns why there is no room for them, or nothing.
+
+        A call that continues another one gets what the sequence has left of its tokens as `max_tokens`.
+        """
+        before, limits = call.continues, self.limits
+        if before is None:
+            call.prompt_ids = self.llm.encode(call.messages)
+            if len(call.prompt_ids) > limits.max_prompt_tokens:
+                return f"the prompt has {len(call.prompt_ids)} tokens, allowed are {limits.max_prompt_tokens}"
+        elif before.prompt_ids:
+            observation = self.llm.encode_text(call.observation)
+            call.prompt_ids = [*before.prompt_ids, *before.generation.token_ids, *observation]
+            if limits.max_sequence_tokens is not None:
+                used = len(call.prompt_ids) - len(_beginning(call).prompt_ids)
+                if used >= limits.max_sequence_tokens:
+                    return f"the sequence has {used} tokens, allowed are {limits.max_sequence_tokens}"
+                sampling["max_tokens"] = min(sampling["max_tokens"], limits.max_sequence_tokens - used)
+        return ""
 
     def _take(self, call: Call, completion: Completion) -> None:
         """Enter what the engine answered into the call's record, and its cost into the question's."""
@@ -193,6 +218,9 @@ class Forest:
             call.status, call.error = Status.UNPARSABLE, str(problem)
         if parsable and call.generation.stop_reason == "length":
             call.status, call.error = Status.TRUNCATED, "the output reached max_tokens"
+        if agent.actions is not None and call.generation.token_ids:
+            spans = agent.actions(call.text)
+            call.actions = self.llm.locate(call.generation.token_ids, call.text, spans)
         if agent.penalty is not None:
             try:
                 reward, metrics = agent.penalty(call.text, value, parsable, **inputs)
@@ -258,3 +286,10 @@ class Forest:
             task.cancel()
         if running:  # a tool that ignores its cancellation must not hold up the training
             await asyncio.wait(running, timeout=CLOSE_TIMEOUT)
+
+
+def _beginning(call: Call) -> Call:
+    """The call with which a sequence of calls that continue each other begins."""
+    while call.continues is not None:
+        call = call.continues
+    return call

@@ -31,7 +31,7 @@ class Session:
         # What the workflow cannot repair by catching it: the trajectory's status whatever `run` makes of it.
         self._fatal: Exception | None = None
         self._over = False
-        # Called with the identity of every call as it is issued, and with None at the end of the run.
+        # Called with the identity of every call of a trained agent as it is issued, with None at the end of the run.
         self.listeners: list[Callable[[CallId | None], None]] = []
 
     async def run(self) -> Trajectory:
@@ -141,17 +141,25 @@ class Session:
         return self._fatal
 
     async def call(
-        self, agent: Agent, call_id: CallId, inputs: dict[str, Any], before: list[Call], parents: list[Call]
+        self,
+        agent: Agent,
+        call_id: CallId,
+        inputs: dict[str, Any],
+        before: list[Call],
+        parents: list[Call],
+        continues: Call | None = None,
+        observation: str = "",
     ) -> Call:
-        """Make or replay one call; called by `Context.call`.
+        """Make or replay one call; called by `Context.call` and `Context.resume`.
 
         Args:
             before: ends of what came before in this scope: all of it may have had an effect, whatever `parents` says.
             parents: calls whose output the prompt uses, the edges for credit.
+            continues: the call that this one goes on from, with `observation` between them.
         """
         self._admit()
         self._check_limit()
-        messages = agent.prompt(**inputs)
+        messages = agent.prompt(**inputs) if continues is None else _continued(continues, observation)
         after = [call.stream for call in (*parents, *before)]
         if call_id == self.trajectory.stream.fork:
             self._reach_fork(call_id, after, messages)
@@ -159,9 +167,12 @@ class Session:
             self._enter_twin(call_id, messages)
         stream = self._settle(call_id, self._stream_of(call_id, self._floor, after), self.forest.recorded, messages)
         self._issued += 1
-        self._announce(call_id)
+        if agent.trained:
+            self._announce(call_id)
         try:
-            call = await self.forest.call(call_id, stream, agent, messages, inputs, tuple(parents))
+            call = await self.forest.call(
+                call_id, stream, agent, messages, inputs, tuple(parents), continues, observation
+            )
         except BrokenReward as error:
             self._fatal = error
             raise
@@ -199,6 +210,12 @@ class Session:
             self.trajectory.tool_failures += 1
             raise ToolFailed(record.failure)
         return copy.deepcopy(record.result)
+
+
+def _continued(call: Call, observation: str) -> list[dict[str, str]]:
+    """A sequence as a chat, for engines that take no tokens, and for people."""
+    said = {"role": "assistant", "content": call.text}
+    return [*call.messages, said, {"role": "user", "content": observation}]
 
 
 def _first_difference(recorded: Any, now: Any) -> str:

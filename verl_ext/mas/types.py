@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import enum
 import math
-from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 
 class Status(str, enum.Enum):
@@ -121,6 +120,11 @@ class Completion:
 class Call:
     """One generation of one agent, with everything needed to train on it and to look at it.
 
+    A call may continue another one (`Context.resume`): its prompt is then that call's prompt and output, token by
+    token, and the `observation` that was put behind them. Calls that continue each other train as one sequence.
+    `actions` are the ranges of tokens [start, stop) of the output that the agent's `actions` has marked; `trained` is
+    False for calls of helpers (`Agent.trained`).
+
     `reward_shared` (Eq. 4) and `reward` (R = R_shared + R_spe) are NaN until credit has been assigned, and stay NaN for
     calls that led to no trajectory's end.
     """
@@ -128,6 +132,8 @@ class Call:
     id: CallId
     stream: Stream
     messages: list[dict[str, str]]
+    continues: Call | None = None
+    observation: str = ""
     prompt_ids: list[int] = field(default_factory=list)
     generation: Generation = field(default_factory=lambda: Generation([], []))
     text: str = ""
@@ -136,6 +142,8 @@ class Call:
     generated_tokens: int = 0
     status: Status = Status.OK
     error: str = ""
+    actions: list[tuple[int, int]] = field(default_factory=list)
+    trained: bool = True
     parents: tuple[Call, ...] = ()
     depth: int = 0
     reward_specific: float = 0.0
@@ -151,6 +159,13 @@ class Call:
     @property
     def turn(self) -> int:
         return self.id.turn
+
+    @property
+    def observed(self) -> int:
+        """Tokens that the observation before this call has; 0 unless it continues another one."""
+        if self.continues is None:
+            return 0
+        return len(self.prompt_ids) - len(self.continues.prompt_ids) - len(self.continues.generation.token_ids)
 
     @property
     def credited(self) -> bool:
@@ -222,49 +237,6 @@ class Task:
     data_source: str = ""
     index: int = 0
     extra: dict[str, Any] = field(default_factory=dict)
-
-
-class LLM(Protocol):
-    """What a session needs of an inference engine: `TokenLLM` over token ids, or an endpoint that takes chats."""
-
-    def encode(self, messages: list[dict[str, str]]) -> list[int]:
-        """Chat messages to prompt token ids, generation prompt included; empty if only the engine knows them."""
-
-    async def complete(
-        self, messages: list[dict[str, str]], prompt_ids: list[int], sampling: dict[str, Any], key: tuple[str, ...]
-    ) -> Completion:
-        """Answer a chat, of which `prompt_ids` is what `encode` made.
-
-        `sampling` holds temperature, top_p, top_k, max_tokens, seed. `key` names the call within the batch (question,
-        stream, call) for ordered scheduling and sticky routing.
-
-        Raises:
-            PromptTooLong: the engine refuses the prompt for its length. Any other exception counts as its failure.
-        """
-
-
-class TokenLLM(ABC):
-    """An `LLM` over token ids: what is generated is what is trained, no text is ever encoded again."""
-
-    @abstractmethod
-    def encode(self, messages: list[dict[str, str]]) -> list[int]:
-        """Chat messages to prompt token ids, generation prompt included."""
-
-    @abstractmethod
-    def decode(self, token_ids: list[int]) -> str:
-        """Generated token ids to text without special tokens."""
-
-    @abstractmethod
-    async def generate(self, prompt_ids: list[int], sampling: dict[str, Any], key: tuple[str, ...]) -> Generation:
-        """Generate from `prompt_ids`; `sampling` and `key` as in `LLM.complete`."""
-
-    async def complete(
-        self, messages: list[dict[str, str]], prompt_ids: list[int], sampling: dict[str, Any], key: tuple[str, ...]
-    ) -> Completion:
-        """See `LLM.complete`."""
-        generation = await self.generate(prompt_ids, sampling, key)
-        text = self.decode(generation.token_ids)
-        return Completion(text, generation, len(prompt_ids), len(generation.token_ids))
 
 
 class PromptTooLong(Exception):

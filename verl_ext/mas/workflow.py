@@ -26,6 +26,11 @@ class Workflow(ABC):
     agents: dict[str, Agent]
     headline: str = "reward"
 
+    @property
+    def trained_agents(self) -> list[str]:
+        """Names of the agents that train, first to last."""
+        return [name for name, agent in self.agents.items() if agent.trained]
+
     @abstractmethod
     async def run(self, task: Task, ctx: Context) -> Any:
         """Work on one task and return its result, which `reward` scores."""

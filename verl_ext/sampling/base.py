@@ -46,7 +46,7 @@ class Strategy(ABC):
 
     Args:
         group_size: G >= 1.
-        agents: names of the workflow's agents, first to last.
+        agents: names of the workflow's agents that train, first to last.
     """
 
     def __init__(self, group_size: int, agents: list[str]):
@@ -138,9 +138,9 @@ async def fork_all(forest: Forest, group_size: int, name: str = "0") -> list[Tra
 
 
 def unique_calls(trajectories: list[Trajectory]) -> list[Call]:
-    """The calls of the successful trajectories, each once, in a fixed order."""
+    """The calls of the successful trajectories that can train, each once, in a fixed order."""
     calls = dict.fromkeys(call for trajectory in trajectories if trajectory.ok for call in trajectory.calls)
-    return [call for call in calls if call.status.trainable]
+    return [call for call in calls if call.trained and call.status.trainable]
 
 
 def one_group(samples: list[Sample]) -> list[Sample]:

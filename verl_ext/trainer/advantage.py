@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -13,18 +14,18 @@ from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, register_adv_est
 from verl_ext.algorithms import ALGORITHMS, Rows
 
 # verl hands an estimator the rewards, the mask and one index per row, nothing else. The trainer leaves the rows' tags
-# here for the time of the call; both run in the same thread of the same process.
-_TAGS: ContextVar[list[dict[str, Any]]] = ContextVar("tags")
+# and the algorithm's options here for the time of the call; both run in the same thread of the same process.
+_BATCH: ContextVar[tuple[list[dict[str, Any]], dict[str, Any]]] = ContextVar("batch")
 
 
 @contextmanager
-def tags_of_batch(tags: list[dict[str, Any]]) -> Iterator[None]:
-    """Make the batch's tags (row order) visible to our estimators."""
-    token = _TAGS.set(tags)
+def batch_of(tags: list[dict[str, Any]], options: dict[str, Any]) -> Iterator[None]:
+    """Make the batch's tags (row order) and `mas.advantage` visible to our estimators."""
+    token = _BATCH.set((tags, options))
     try:
         yield
     finally:
-        _TAGS.reset(token)
+        _BATCH.reset(token)
 
 
 def live_tags(tags: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -48,17 +49,42 @@ def column(tags: list[dict[str, Any]], name: str) -> torch.Tensor:
     return numbered([tag[name] for tag in tags])
 
 
-def _estimator(algorithm: Callable[[Rows, Any], torch.Tensor]) -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
+def rows_of(rewards: torch.Tensor, mask: torch.Tensor, tags: list[dict[str, Any]]) -> Rows:
+    """What an algorithm sees of a batch without padding rows.
+
+    Args:
+        rewards, mask: (N, T), of those rows.
+        tags: N.
+    """
+    names = ("group", "agent", "question", "trajectory")
+    actions = torch.zeros(mask.shape, dtype=torch.bool)
+    for row, tag in enumerate(tags):
+        for start, stop in tag["actions"]:
+            actions[row, start:stop] = True
+    reported = dict.fromkeys(name for tag in tags for name in tag["metrics"])
+    return Rows(
+        rewards,
+        mask,
+        **{name: column(tags, name) for name in names},
+        actions=actions & mask.bool(),
+        outcome=torch.tensor([tag["outcome"] for tag in tags], dtype=torch.float64),
+        length=torch.tensor([tag["response_len"] for tag in tags]),
+        metrics={
+            name: torch.tensor([tag["metrics"].get(name, math.nan) for tag in tags], dtype=torch.float64)
+            for name in reported
+        },
+    )
+
+
+def _estimator(algorithm: Callable[..., torch.Tensor]) -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
     def estimate(
         token_level_rewards: torch.Tensor, response_mask: torch.Tensor, config: Any = None, **_: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        tags = _TAGS.get()
+        tags, options = _BATCH.get()
         live = live_rows(tags)
-        kept = live_tags(tags)
-        names = ("group", "agent", "question", "trajectory")
-        rows = Rows(token_level_rewards[live], response_mask[live], **{name: column(kept, name) for name in names})
+        rows = rows_of(token_level_rewards[live], response_mask[live], live_tags(tags))
         advantages = torch.zeros_like(token_level_rewards)
-        advantages[live] = algorithm(rows, config).to(advantages.dtype)
+        advantages[live] = algorithm(rows, config, **options).to(advantages.dtype)
         return advantages, advantages
 
     return estimate

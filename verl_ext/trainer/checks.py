@@ -15,17 +15,13 @@ import hydra
 from hydra.utils import get_class, get_object
 from omegaconf import DictConfig, OmegaConf
 
-from verl_ext.algorithms import ALGORITHMS
 from verl_ext.mas.credit import aggregate
+from verl_ext.trainer.check_algorithm import check_estimator, check_options
 from verl_ext.trainer.config import optimiser_steps, read_mas_config, strategy_from
 from verl_ext.trainer.workflow import build_workflow
 
 # Sections where any key is legal: they are handed to somebody else as they are.
 OPEN = ("hydra", "mas", "ray_kwargs.ray_init", "reward.custom_reward_function.reward_kwargs")
-# verl's estimators that are right on the rows of several agents. The others compare all rows of a question with each
-# other, whatever their agents, or ask for inputs that its V1 trainer does not give.
-FOR_AGENTS = ("gae", "grpo", "reinforce_plus_plus")
-FOR_ONE_AGENT = ("rloo", "rloo_vectorized", "grpo_vectorized", "opo", "gpg", "reinforce_plus_plus_baseline")
 TINY = "+recipe=mhgpo_tiny runs on any machine, without GPU and without downloads"
 
 
@@ -79,35 +75,16 @@ def check_multi_agent(config: DictConfig) -> str:
     mas = read_mas_config(config)
     workflow = build_workflow(mas)
     aggregate(mas.credit.aggregate)
-    strategy_from(mas.sampling, list(workflow.agents))
-    _check_estimator(config.algorithm.adv_estimator, mas.sampling.strategy, list(workflow.agents))
+    agents = workflow.trained_agents
+    if not agents:
+        raise ValueError("no agent of this system trains. Remedy: mas.agents.<name>.trained=true for one of them")
+    strategy_from(mas.sampling, agents)
+    check_estimator(config.algorithm.adv_estimator, mas.sampling.strategy, agents)
+    check_options(config.algorithm.adv_estimator, mas.advantage)
     optimiser_steps(config, config.actor_rollout_ref.actor)
     if config.algorithm.adv_estimator == "gae":
         optimiser_steps(config, config.critic)
     return workflow.headline
-
-
-def _check_estimator(name: str, strategy: str, agents: list[str]) -> None:
-    from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, AdvantageEstimator
-
-    verls = {estimator.value for estimator in AdvantageEstimator}
-    own = [key for key in ADV_ESTIMATOR_REGISTRY if key not in verls and key not in ALGORITHMS]  # the user's
-    allowed = [*ALGORITHMS, *FOR_AGENTS, *(FOR_ONE_AGENT if len(agents) == 1 else ()), *own]
-    if name in FOR_ONE_AGENT and name not in allowed:
-        raise ValueError(
-            f"algorithm.adv_estimator={name} compares all calls of a question with each other, also those of different "
-            f"agents ({', '.join(agents)}); it is for systems of one agent. Allowed here: {', '.join(allowed)}"
-        )
-    if name not in allowed:
-        raise ValueError(
-            f"algorithm.adv_estimator={name!r} is unknown, or needs what verl's V1 trainer does not hand it; "
-            f"allowed: {', '.join(allowed)}"
-        )
-    if name in ("grpo", *FOR_ONE_AGENT) and strategy != "fof":
-        raise ValueError(
-            f"algorithm.adv_estimator={name} compares all trajectories of a question, which mas.sampling.strategy="
-            f"{strategy} forks at different agents. Remedy: mas.sampling.strategy=fof, or adv_estimator=mhgpo"
-        )
 
 
 def check_tools(config: DictConfig) -> None:

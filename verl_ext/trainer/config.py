@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from verl_ext.sampling import Strategy, make_strategy
 
-AGENT_WEIGHTS = ("batch", "question", "none")
+AGENT_WEIGHTS = ("batch", "question", "trajectory", "none")
 GROUP_BY = ("position", "question")
 # Ranges of numbers by field name, and in words. Options of a sampling strategy are checked by the strategy.
 RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
@@ -82,14 +82,14 @@ class BudgetSection:
 
 @dataclass
 class LossSection:
-    """`mas.loss`: Eq. 6's weights."""
+    """`mas.loss`: weights of rows, MHGPO's Eq. 6 or one weight per trajectory."""
 
     agent_weights: str = "batch"
 
 
 @dataclass
 class AgentSection:
-    """`mas.agents.<name>`: sampling parameters of one agent; null keeps the rollout's.
+    """`mas.agents.<name>`: one agent's sampling parameters (null keeps the rollout's), and whether it trains.
 
     There is no temperature per agent: verl's trainer recomputes log-probabilities at the rollout's temperature, so an
     agent sampled at another one would be trained off-policy.
@@ -98,6 +98,7 @@ class AgentSection:
     top_p: float | None = None
     top_k: int | None = None
     max_tokens: int | None = None
+    trained: bool | None = None
 
 
 @dataclass
@@ -120,6 +121,7 @@ class MasConfig:
     credit: CreditSection = field(default_factory=CreditSection)
     limits: LimitsSection = field(default_factory=LimitsSection)
     budget: BudgetSection = field(default_factory=BudgetSection)
+    advantage: dict[str, Any] = field(default_factory=dict)
     loss: LossSection = field(default_factory=LossSection)
     agents: dict[str, AgentSection] = field(default_factory=dict)
     tools: dict[str, Any] = field(default_factory=dict)
@@ -164,7 +166,12 @@ def read_mas_config(config: DictConfig) -> MasConfig:
     if mas.sampling.group_by not in GROUP_BY:
         raise ValueError(f"mas.sampling.group_by={mas.sampling.group_by!r} is unknown; allowed: {', '.join(GROUP_BY)}")
     mode = config.actor_rollout_ref.actor.loss_agg_mode
-    if mas.loss.agent_weights != "none" and mode != "seq-mean-token-mean":
+    if mas.loss.agent_weights == "trajectory" and not mode.startswith("seq-mean"):
+        raise ValueError(
+            "mas.loss.agent_weights=trajectory needs a mean over sequences, but "
+            f"actor_rollout_ref.actor.loss_agg_mode is {mode!r}: set it to seq-mean-token-sum (ToolPO's Eq. 8)"
+        )
+    if mas.loss.agent_weights in ("batch", "question") and mode != "seq-mean-token-mean":
         raise ValueError(
             f"mas.loss.agent_weights={mas.loss.agent_weights} reproduces Eq. 6 only under "
             f"actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean, but that is {mode!r}: "

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from verl_ext.mas.types import Generation, TokenLLM
+from verl_ext.mas.llm import TokenLLM
+from verl_ext.mas.offsets import Span, TokenBytes
+from verl_ext.mas.types import Generation
 
 
 class ServedLLM(TokenLLM):
@@ -23,6 +25,7 @@ class ServedLLM(TokenLLM):
         self.client = client
         self.template = dict(template or {})
         self.seeded = seeded
+        self._bytes = TokenBytes(tokenizer)
 
     def encode(self, messages: list[dict[str, str]]) -> list[int]:
         """Prompt token ids of a chat, generation prompt included."""
@@ -31,9 +34,18 @@ class ServedLLM(TokenLLM):
         )
         return list(ids)
 
+    def encode_text(self, text: str) -> list[int]:
+        """Token ids of plain text: what looks like a special token is text, too."""
+        return encode_plain(self.tokenizer, text)
+
     def decode(self, token_ids: list[int]) -> str:
         """Text without special tokens."""
         return self.tokenizer.decode(token_ids, skip_special_tokens=True)
+
+    def locate(self, token_ids: list[int], text: str, spans: list[Span]) -> list[Span]:
+        """See `LLM.locate`."""
+        found = self._bytes.locate(token_ids, text, spans)
+        return super().locate(token_ids, text, spans) if found is None else found
 
     def request(self, sampling: dict[str, Any]) -> dict[str, Any]:
         """Sampling parameters as verl's servers expect them."""
@@ -53,8 +65,16 @@ class ServedLLM(TokenLLM):
         """verl's vLLM server reports an output that was cut off as completed; here the stop reason is then "length"."""
         full = len(generation.token_ids) >= sampling.get("max_tokens", math.inf)
         if full and generation.stop_reason == "completed" and generation.token_ids[-1] != self.tokenizer.eos_token_id:
-            generation.stop_reason = "length"
+            stops = sampling.get("stop") or ()
+            text = self.decode(generation.token_ids) if stops else ""
+            if not any(stop in text for stop in stops):
+                generation.stop_reason = "length"
         return generation
+
+
+def encode_plain(tokenizer: Any, text: str) -> list[int]:
+    """Token ids of text in which nothing is a special token: a tool's answer must not end a turn or begin one."""
+    return list(tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True))
 
 
 def direct_client(client: Any, servers: list[Any]) -> Any:

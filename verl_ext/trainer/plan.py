@@ -54,7 +54,7 @@ class Report:
 def add_plan(report: Report) -> None:
     """System, algorithm, machines, steps and calls. The configuration must have passed `check_multi_agent`."""
     config, mas = report.config, read_mas_config(report.config)
-    agents = list(build_workflow(mas).agents)
+    agents = build_workflow(mas).trained_agents
     strategy = strategy_from(mas.sampling, agents)
     rollout, trainer = config.actor_rollout_ref.rollout, config.trainer
     name = mas.workflow["_target_"].rpartition(".")[2]

@@ -52,8 +52,12 @@ class RolloutWorker:
         # Of the questions that are being sampled, by name.
         self._forests: dict[str, Forest] = {}
         self.llm = self._make_llm(client)
-        self.strategy = strategy_from(self.mas.sampling, list(self.workflow.agents))
-        self.limits = Limits(max_prompt_tokens=config.data.max_prompt_length, **vars(self.mas.limits))
+        self.strategy = strategy_from(self.mas.sampling, self.workflow.trained_agents)
+        self.limits = Limits(
+            max_prompt_tokens=config.data.max_prompt_length,
+            max_sequence_tokens=config.data.max_response_length,
+            **vars(self.mas.limits),
+        )
         self.clock = Stopwatch()
         self._writer = RowWriter()
         self._stats: dict[str, QuestionStats] = {}

@@ -1,8 +1,9 @@
-"""From forests to rows of TransferQueue: one row per call that trains."""
+"""From forests to rows of TransferQueue: one per call, or per sequence of calls that continue each other."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 import torch
 
@@ -15,55 +16,96 @@ Row = tuple[str, dict[str, Any], dict[str, Any]]
 CARRIED = ("uid", "raw_prompt", "data_source", "reward_model", "index")
 
 
-def training_rows(forest: Forest, samples: list[Sample], question: dict[str, Any]) -> list[Row]:
-    """Rows of the kept calls that credit reached. A call that trajectories share is one row, in the first of them.
+class Place(NamedTuple):
+    """Where a call stands: number of its trajectory (the first that has it), its position there."""
 
-    Row = (key, fields, tag), as verl's V1 trainer wants them: key `{uid}_{trajectory}_{position}`.
+    number: int
+    position: int
+
+
+def training_rows(forest: Forest, samples: list[Sample], question: dict[str, Any]) -> list[Row]:
+    """Rows of the kept calls that credit reached. A call that trajectories share is in one row, of the first of them.
+
+    Row = (key, fields, tag), as verl's V1 trainer wants them: key `{uid}_{trajectory}_{position}`. The group of a
+    sequence is that of its first call.
     """
-    place: dict[Call, tuple[int, int, Trajectory]] = {}
-    for number, trajectory in enumerate(forest.trajectories):
-        for position, call in enumerate(trajectory.calls):
-            if trajectory.ok:
-                place.setdefault(call, (number, position, trajectory))
+    groups = {sample.call: sample.group for sample in samples if sample.call.credited}
     rows = []
-    for sample in (sample for sample in samples if sample.call.credited):
-        number, position, trajectory = place[sample.call]
-        key, fields, tag = call_row(sample.call, number, position, trajectory, question)
-        shared = sample.group[0] == BATCH
-        tag["group"] = "/".join(sample.group if shared else (question["uid"], *sample.group))
+    for number, sequence in sequences(forest, groups):
+        key, fields, tag = sequence_row(sequence, number, forest.trajectories[number], question)
+        group = groups[sequence[0][1]]
+        tag["group"] = "/".join(group if group[0] == BATCH else (question["uid"], *group))
         rows.append((key, fields, tag))
     return sorted(rows, key=lambda row: row[2]["order"])
 
 
 def validation_rows(forest: Forest, question: dict[str, Any]) -> list[Row]:
     """Rows of all calls of the successful trajectories that credit reached; verl scores each trajectory by its last."""
+    kept = [
+        call
+        for trajectory in forest.trajectories
+        if trajectory.ok
+        for call in trajectory.calls
+        if call.status.trainable and call.credited
+    ]
     return [
-        call_row(call, number, position, trajectory, question)
-        for number, trajectory in enumerate(forest.trajectories)
-        for position, call in enumerate(trajectory.calls)
-        if trajectory.ok and call.status.trainable and call.credited
+        sequence_row(sequence, number, forest.trajectories[number], question)
+        for number, sequence in sequences(forest, kept)
     ]
 
 
-def call_row(call: Call, number: int, position: int, trajectory: Trajectory, question: dict[str, Any]) -> Row:
-    """One call as a row: 1-D tensors, unpadded; the reward sits on the last response token."""
-    prompt = torch.tensor(call.prompt_ids, dtype=torch.int64)
-    response = torch.tensor(call.generation.token_ids, dtype=torch.int64)
-    total, length = len(prompt) + len(response), len(response)
-    mask = torch.ones(length, dtype=torch.int64)
-    scores = torch.zeros(length, dtype=torch.float32)
-    scores[-1] = call.reward
-    versions = (max(call.generation.min_version, 0), max(call.generation.max_version, 0))
-    fields = {name: question.get(name) for name in CARRIED} | {
-        "prompts": prompt,
-        "responses": response,
-        "input_ids": torch.cat([prompt, response]),
-        "attention_mask": torch.ones(total, dtype=torch.int64),
-        "position_ids": torch.arange(total, dtype=torch.int64),
-        "response_mask": mask,
-        "loss_mask": mask,
-        "rm_scores": scores,
-        "rollout_log_probs": torch.tensor(call.generation.log_probs, dtype=torch.float32),
+def sequences(forest: Forest, kept: Iterable[Call]) -> list[tuple[int, list[tuple[int, Call]]]]:
+    """(trajectory, [(position, call), …]): the kept calls, joined where one continues the one before.
+
+    A fork in the midst of a sequence begins one of its own, whose prompt is all that came before the fork: no token
+    trains twice.
+    """
+    wanted = set(kept)
+    place: dict[Call, Place] = {}
+    for number, trajectory in enumerate(forest.trajectories):
+        for position, call in enumerate(trajectory.calls):
+            if trajectory.ok and call in wanted:
+                place.setdefault(call, Place(number, position))
+    found: list[tuple[int, list[tuple[int, Call]]]] = []
+    ending: dict[Call, list[tuple[int, Call]]] = {}
+    for call, (number, position) in sorted(place.items(), key=lambda item: item[1]):
+        before = call.continues
+        if before in ending and place[before].number == number:
+            sequence = ending.pop(before)
+        else:
+            sequence = []
+            found.append((number, sequence))
+        sequence.append((position, call))
+        ending[call] = sequence
+    return found
+
+
+def sequence_row(
+    sequence: list[tuple[int, Call]], number: int, trajectory: Trajectory, question: dict[str, Any]
+) -> Row:
+    """One sequence as a row: 1-D tensors, unpadded; the reward sits on the last response token.
+
+    What was observed between two calls is part of the response, but masked: it neither trains nor counts. The reward is
+    R = R_shared of the last call + R_spe of all of them.
+    """
+    calls = [call for _, call in sequence]
+    first, last = calls[0], calls[-1]
+    tokens, log_probs, mask = list[int](), list[float](), list[int]()
+    spans, actions = [], []
+    for position, call in sequence:
+        said, observed = call.generation.token_ids, call.observed if call is not first else 0
+        tokens += call.prompt_ids[len(call.prompt_ids) - observed :] + said
+        log_probs += [0.0] * observed + list(call.generation.log_probs)
+        mask += [0] * observed + [1] * len(said)
+        start = len(tokens) - len(said)
+        spans.append([position, start, len(tokens)])
+        actions += [[start + a, start + b] for a, b in call.actions]
+    reward = last.reward_shared + sum(call.reward_specific for call in calls)
+    versions = (
+        max(min(call.generation.min_version for call in calls), 0),
+        max(max(call.generation.max_version for call in calls), 0),
+    )
+    fields = _fields(first.prompt_ids, tokens, mask, log_probs, reward) | {
         "num_turns": len(trajectory.calls),
         "session_id": number,
         "multi_modal_inputs": {},
@@ -76,17 +118,48 @@ def call_row(call: Call, number: int, position: int, trajectory: Trajectory, que
     }
     tag = {
         "status": "success",
-        "prompt_len": len(prompt),
-        "response_len": length,
-        "seq_len": total,
+        "prompt_len": len(first.prompt_ids),
+        "response_len": len(tokens),
+        "seq_len": len(first.prompt_ids) + len(tokens),
         "global_steps": int(question["global_steps"]),
         "min_global_steps": versions[0],
         "max_global_steps": versions[1],
-        "agent": call.agent,
+        "agent": first.agent,
         "trajectory": f"{question['uid']}_{number}",
         "question": question["uid"],
-        "reward": call.reward,
+        "reward": reward,
+        # Of the trajectory: its reward, and what the workflow's `reward` reported besides.
+        "outcome": trajectory.reward,
+        "metrics": dict(trajectory.metrics),
+        # [position in the trajectory, first token, last + 1] of each call's output; [first, last + 1] of each action.
+        "calls": spans,
+        "actions": actions,
         # Position of the row in the batch whatever the order of arrival; uids are random in every run.
-        "order": [str(question.get("data_source")), int(question["index"]), number, position],
+        "order": [str(question.get("data_source")), int(question["index"]), number, sequence[0][0]],
     }
-    return f"{question['uid']}_{number}_{position}", fields, tag
+    return f"{question['uid']}_{number}_{sequence[0][0]}", _carried(question) | fields, tag
+
+
+def _carried(question: dict[str, Any]) -> dict[str, Any]:
+    return {name: question.get(name) for name in CARRIED}
+
+
+def _fields(
+    prompt_ids: list[int], tokens: list[int], mask: list[int], log_probs: list[float], reward: float
+) -> dict[str, torch.Tensor]:
+    prompt, response = torch.tensor(prompt_ids), torch.tensor(tokens)
+    response_mask = torch.tensor(mask)
+    scores = torch.zeros(len(tokens), dtype=torch.float32)
+    scores[-1] = reward
+    total = len(prompt) + len(response)
+    return {
+        "prompts": prompt,
+        "responses": response,
+        "input_ids": torch.cat([prompt, response]),
+        "attention_mask": torch.ones(total, dtype=torch.int64),
+        "position_ids": torch.arange(total, dtype=torch.int64),
+        "response_mask": response_mask,
+        "loss_mask": response_mask,
+        "rm_scores": scores,
+        "rollout_log_probs": torch.tensor(log_probs, dtype=torch.float32),
+    }

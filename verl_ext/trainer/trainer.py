@@ -24,12 +24,13 @@ from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils.config import omega_conf_to_dataclass
 
 from verl_ext.algorithms.mhgpo import agent_weights
+from verl_ext.algorithms.toolpo import trajectory_weights
 from verl_ext.mas.noise import derive_seed
 from verl_ext.observe.metrics import failure_report, group_metrics, reduce_stats
 from verl_ext.observe.runlog import RunLog, log_name, read_log
 from verl_ext.sampling.round_robin import SHUFFLED
 from verl_ext.trainer import checkpoint
-from verl_ext.trainer.advantage import column, live_rows, live_tags, register_estimators, tags_of_batch
+from verl_ext.trainer.advantage import batch_of, column, live_rows, live_tags, register_estimators
 from verl_ext.trainer.budget import Budget
 from verl_ext.trainer.config import optimiser_steps, read_mas_config
 from verl_ext.trainer.loss import WEIGHT, weighted_ppo_loss
@@ -188,7 +189,7 @@ class MultiAgentTrainer:
 
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
         self._step_metrics |= group_metrics(live_tags(batch.tags))
-        with tags_of_batch(batch.tags):
+        with batch_of(batch.tags, self.mas.advantage):
             batch = super()._compute_advantage(batch, metrics)
         self.trajectories.write_training(self.global_steps, batch)
         weights = self._row_weights(batch.tags)
@@ -198,7 +199,7 @@ class MultiAgentTrainer:
         return tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=fields)
 
     def _row_weights(self, tags: list[dict[str, Any]]) -> torch.Tensor:
-        """(N,) weights of Eq. 6; padding rows get 0, and N counts them because verl's mean over rows does."""
+        """(N,) weights of `mas.loss`; padding rows get 0, and N counts them because verl's mean over rows does."""
         live, kind = live_rows(tags), self.mas.loss.agent_weights
         weights = torch.zeros(len(tags), dtype=torch.float64)
         kept = live_tags(tags)
@@ -208,8 +209,7 @@ class MultiAgentTrainer:
         if kind == "none":
             weights[live] = scale
         else:
-            question = column(kept, "question") if kind == "question" else None
-            weights[live] = scale * agent_weights(column(kept, "agent"), question)
+            weights[live] = scale * row_weights(kind, kept)
         return weights
 
     # --- validation and metrics -------------------------------------------------------------------------------------
@@ -255,6 +255,13 @@ class MultiAgentTrainer:
             self.run_log.total_steps = self.global_steps
             if save_freq > 0 and self.global_steps % save_freq:
                 self._save_checkpoint()
+
+
+def row_weights(kind: str, tags: list[dict[str, Any]]) -> torch.Tensor:
+    """(N,) weights with mean 1 that turn a mean over rows into the mean that the algorithm asks for."""
+    if kind == "trajectory":
+        return trajectory_weights(column(tags, "trajectory"))
+    return agent_weights(column(tags, "agent"), column(tags, "question") if kind == "question" else None)
 
 
 def _reads(mode: str) -> property:

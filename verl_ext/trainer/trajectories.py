@@ -47,16 +47,18 @@ class TrajectoryRecorder:
 
     def write_training(self, step: int, batch: KVBatchMeta) -> None:
         """Write the collected questions with the groups and advantages that TransferQueue now holds for `batch`."""
-        rows: dict[str, dict[Place, int]] = {trace.uid: {} for trace in self._traces}
+        # Of each call: its row, and where its output is in it.
+        rows: dict[str, dict[Place, tuple[int, int, int]]] = {trace.uid: {} for trace in self._traces}
         for row, tag in enumerate(batch.tags):
             if not tag.get("is_padding", False) and tag["question"] in rows:
-                rows[tag["question"]][tuple(tag["order"][2:])] = row
-        advantages = _advantages(batch, [row for places in rows.values() for row in places.values()])
+                for position, start, stop in tag["calls"]:
+                    rows[tag["question"]][tag["order"][2], position] = (row, start, stop)
+        advantages = _advantages(batch, sorted({row for places in rows.values() for row, _, _ in places.values()}))
         lines = []
         for number, trace in enumerate(self._traces):
             trained = {
-                place: Trained(batch.tags[row]["group"].removeprefix(f"{trace.uid}/"), advantages[row])
-                for place, row in rows[trace.uid].items()
+                place: Trained(batch.tags[row]["group"].removeprefix(f"{trace.uid}/"), advantages[row][start:stop])
+                for place, (row, start, stop) in rows[trace.uid].items()
             }
             lines += records(trace, "train", step, number, trained)
         self.log.write(lines)

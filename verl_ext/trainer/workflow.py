@@ -36,7 +36,7 @@ def workflow_class(mas: MasConfig) -> type[Workflow]:
 
 
 def build_workflow(mas: MasConfig) -> Workflow:
-    """The workflow with the per-agent sampling parameters of `mas.agents` applied.
+    """The workflow with `mas.agents` applied: sampling parameters, and whether an agent trains.
 
     Raises:
         ValueError: the class cannot be imported or built, or `mas.agents` names an agent it does not have.
@@ -47,5 +47,7 @@ def build_workflow(mas: MasConfig) -> Workflow:
         if name not in workflow.agents:
             raise ValueError(f"mas.agents.{name}: unknown agent; this workflow has {', '.join(workflow.agents)}")
         given = {key: value for key, value in vars(section).items() if value is not None}
-        workflow.agents[name].sampling.update(given)
+        agent = workflow.agents[name]
+        agent.trained = given.pop("trained", agent.trained)
+        agent.sampling.update(given)
     return workflow

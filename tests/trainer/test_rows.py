@@ -1,0 +1,163 @@
+"""Rows: token by token what was generated and observed, also for calls that continue each other, and their forks."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.helpers import FakeLLM, Script, forest_of, fork, run, speaker, walk
+from verl_ext.mas import Agent
+from verl_ext.mas.credit import assign_credit
+from verl_ext.mas.types import CallId
+from verl_ext.sampling import Sample
+from verl_ext.sampling.base import by_position, unique_calls
+from verl_ext.trainer.rows import training_rows, validation_rows
+
+QUESTION = {"uid": "u", "index": 3, "global_steps": 1, "data_source": "s"}
+
+
+def tagged(text: str) -> list[tuple[int, int]]:
+    """Everything between < and > is an action."""
+    return [(i, text.index(">", i) + 1) for i, c in enumerate(text) if c == "<" and ">" in text[i:]]
+
+
+async def stream(task, ctx):
+    """Two windows: `a` goes on twice, then begins anew."""
+    await ctx.call("a", said="q")
+    await ctx.resume(ctx.last, "[one]")
+    await ctx.resume(ctx.last, "[two]")
+    return await ctx.call("a", said="fold")
+
+
+AGENTS = {"a": Agent(lambda said: [{"role": "user", "content": said}], actions=tagged)}
+
+
+def rows_of(system, agents, answer, then=None):
+    async def scenario():
+        forest = forest_of(Script(system, agents, lambda result: 0.5), FakeLLM(answer))
+        forest.trajectories.append(await walk(forest))
+        if then is not None:
+            forest.trajectories.append(await fork(forest, forest.trajectories[0], then))
+        assign_credit(forest.trajectories)
+        samples = [Sample(call, by_position(call)) for call in unique_calls(forest.trajectories)]
+        return training_rows(forest, samples, QUESTION), validation_rows(forest, QUESTION), forest
+
+    return run(scenario())
+
+
+def text_of(row, name):
+    return bytes(row[1][name].tolist()).decode()
+
+
+def marked(row):
+    """The response with `_` for what does not train."""
+    said = row[1]["responses"].tolist()
+    return bytes(t if m else ord("_") for t, m in zip(said, row[1]["response_mask"].tolist(), strict=True)).decode()
+
+
+def test_calls_that_continue_each_other_are_one_row():
+    words = iter(["x<1>", "<22>y", "z", "end"])
+    train, validate, forest = rows_of(stream, AGENTS, lambda request: next(words))
+    assert [text_of(row, "prompts") for row in train] == ["q", "fold"]
+    assert [text_of(row, "responses") for row in train] == ["x<1>[one]<22>y[two]z", "end"]
+    assert [marked(row) for row in train] == ["x<1>_____<22>y_____z", "end"]
+    first, second = train
+    assert first[0] == "u_0_0" and second[0] == "u_0_3" and len(validate) == 2
+    tag = first[2]
+    assert tag["calls"] == [[0, 0, 4], [1, 9, 14], [2, 19, 20]] and tag["actions"] == [[1, 4], [9, 13]]
+    assert (tag["prompt_len"], tag["response_len"], tag["group"]) == (1, 20, "u/a/0")
+    assert second[2]["group"] == "u/a/3" and second[2]["order"] == ["s", 3, 0, 3]
+    fields = first[1]
+    assert fields["rollout_log_probs"].tolist() == [-0.5 if m else 0.0 for m in fields["response_mask"].tolist()]
+    assert fields["rm_scores"].tolist() == [0.0] * 19 + [0.5] and tag["outcome"] == 0.5
+    assert {value.dtype for name, value in fields.items() if name in ("prompts", "responses", "loss_mask")} == {
+        torch.int64
+    }
+    assert text_of(first, "input_ids") == "qx<1>[one]<22>y[two]z"
+    # What the engine was given is what trains: each call's prompt is the row up to there.
+    for position, start, stop in tag["calls"]:
+        call = forest.trajectories[0].calls[position]
+        whole = first[1]["input_ids"].tolist()
+        assert whole[: 1 + start] == call.prompt_ids and whole[1 + start : 1 + stop] == call.generation.token_ids
+
+
+def test_a_fork_within_a_sequence_trains_no_token_twice():
+    train, _, forest = rows_of(stream, AGENTS, lambda request: f"<{len(request.prompt)}>", then=CallId((), "a", 1))
+    assert [row[2]["order"][2:] for row in train] == [[0, 0], [0, 3], [1, 1], [1, 3]]
+    shared, branch = train[0], train[2]
+    assert text_of(branch, "prompts") == "q<1>[one]" and branch[2]["calls"][0][1] == 0
+    assert branch[2]["calls"] == [[1, 0, 3], [2, 8, 12]]
+    trained = sum(int(row[1]["response_mask"].sum()) for row in train)
+    generated = sum(len(call.generation.token_ids) for call in unique_calls(forest.trajectories))
+    assert trained == generated
+    assert marked(shared).startswith("<1>_____")
+
+
+def test_rewards_of_a_sequence_are_the_shared_one_and_all_specific_ones():
+    agent = Agent(lambda said: [{"role": "user", "content": said}], penalty=lambda text, value, fine, **_: (-0.125, {}))
+    train, _, _ = rows_of(stream, {"a": agent}, lambda request: "x")
+    assert [row[2]["reward"] for row in train] == [0.5 - 3 * 0.125, 0.5 - 0.125]
+    assert train[0][1]["rm_scores"][-1].item() == 0.125 and train[0][2]["actions"] == []
+
+
+async def helped(task, ctx):
+    await ctx.call("a", said="q")
+    last = ctx.last
+    note = await ctx.call("helper", text="long")
+    return await ctx.resume(last, f"[{note}]")
+
+
+def test_helpers_do_not_train_and_credit_passes_through_them():
+    agents = AGENTS | {"helper": speaker("helper", trained=False)}
+    train, validate, forest = rows_of(helped, agents, lambda request: "short" if request.agent == "helper" else "x")
+    assert [text_of(row, "responses") for row in train] == ["x[short]x"] and train[0][2]["agent"] == "a"
+    assert [call.agent for call in forest.trajectories[0].calls] == ["a", "helper", "a"]
+    assert all(call.reward == 0.5 for call in forest.trajectories[0].calls)
+
+
+def test_concurrent_sequences_are_rows_of_their_own():
+    import asyncio
+
+    async def both(task, ctx):
+        async def one(child, name):
+            await child.call("a", said=name)
+            return await child.resume(child.last, f"[{name}]")
+
+        return await asyncio.gather(ctx.branch("l", one, "l"), ctx.branch("r", one, "r"))
+
+    train, _, _ = rows_of(both, AGENTS, lambda request: "x")
+    assert sorted(text_of(row, "input_ids") for row in train) == ["lx[l]x", "rx[r]x"]
+
+
+@pytest.mark.parametrize(
+    "room,statuses", [(30, ["ok"] * 4), (12, ["ok", "ok", "prompt_too_long"]), (9, ["ok", "prompt_too_long"])]
+)
+def test_a_sequence_has_a_limit_of_its_own(room, statuses):
+    """x<1> has 4 tokens, an observation 5: with 9 the second call has no room, with 12 the third."""
+
+    async def scenario():
+        forest = forest_of(
+            Script(stream, AGENTS), FakeLLM(lambda request: "x<1>"), limits={"max_sequence_tokens": room}
+        )
+        forest.sampling = {"max_tokens": 8}
+        return await walk(forest), forest.llm
+
+    trajectory, llm = run(scenario())
+    assert [call.status.value for call in trajectory.calls] == statuses
+    assert trajectory.ok is (room == 30)
+    asked = [request.sampling["max_tokens"] for request in llm.log]
+    assert asked[:2] == [8, min(8, room - 9)] if room > 9 else asked == [8]
+
+
+def test_what_cannot_be_continued():
+    async def broken(task, ctx):
+        try:
+            await ctx.call("a", said="q")
+        except Exception:
+            pass
+        return await ctx.resume(ctx.last, "[x]")
+
+    async def scenario():
+        return await walk(forest_of(Script(broken, AGENTS), FakeLLM(lambda request: RuntimeError("down"))))
+
+    assert "has produced nothing to go on from: engine_error" in run(scenario()).error

@@ -1,0 +1,66 @@
+"""What a session needs of an inference engine."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, Protocol
+
+from verl_ext.mas.offsets import Span, locate_by_decoding
+from verl_ext.mas.types import Completion, Generation
+
+
+class LLM(Protocol):
+    """What a session needs of an inference engine: `TokenLLM` over token ids, or an endpoint that takes chats."""
+
+    def encode(self, messages: list[dict[str, str]]) -> list[int]:
+        """Chat messages to prompt token ids, generation prompt included; empty if only the engine knows them."""
+
+    def encode_text(self, text: str) -> list[int]:
+        """Token ids of text in the middle of a sequence; empty if only the engine knows them."""
+
+    def locate(self, token_ids: list[int], text: str, spans: list[Span]) -> list[Span]:
+        """Ranges of tokens that hold these ranges of characters of `text`, which they decode to."""
+
+    async def complete(
+        self, messages: list[dict[str, str]], prompt_ids: list[int], sampling: dict[str, Any], key: tuple[str, ...]
+    ) -> Completion:
+        """Answer a chat, of which `prompt_ids` is what `encode` made.
+
+        `sampling` holds temperature, top_p, top_k, max_tokens, seed. `key` names the call within the batch (question,
+        stream, call) for ordered scheduling and sticky routing.
+
+        Raises:
+            PromptTooLong: the engine refuses the prompt for its length. Any other exception counts as its failure.
+        """
+
+
+class TokenLLM(ABC):
+    """An `LLM` over token ids: what is generated is what is trained, no text is ever encoded again."""
+
+    @abstractmethod
+    def encode(self, messages: list[dict[str, str]]) -> list[int]:
+        """Chat messages to prompt token ids, generation prompt included."""
+
+    @abstractmethod
+    def decode(self, token_ids: list[int]) -> str:
+        """Generated token ids to text without special tokens."""
+
+    @abstractmethod
+    def encode_text(self, text: str) -> list[int]:
+        """Token ids of text in the middle of a sequence. Nothing in it is taken for a special token."""
+
+    def locate(self, token_ids: list[int], text: str, spans: list[Span]) -> list[Span]:
+        """See `LLM.locate`."""
+        return locate_by_decoding(token_ids, text, spans, self.decode)
+
+    @abstractmethod
+    async def generate(self, prompt_ids: list[int], sampling: dict[str, Any], key: tuple[str, ...]) -> Generation:
+        """Generate from `prompt_ids`; `sampling` and `key` as in `LLM.complete`."""
+
+    async def complete(
+        self, messages: list[dict[str, str]], prompt_ids: list[int], sampling: dict[str, Any], key: tuple[str, ...]
+    ) -> Completion:
+        """See `LLM.complete`."""
+        generation = await self.generate(prompt_ids, sampling, key)
+        text = self.decode(generation.token_ids)
+        return Completion(text, generation, len(prompt_ids), len(generation.token_ids))

@@ -1,0 +1,62 @@
+"""Whether an advantage estimator fits the system and its sampling, and has the options that it is given."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from verl_ext.algorithms import ALGORITHMS
+
+# verl's estimators that are right on the rows of several agents. The others compare all rows of a question with each
+# other, whatever their agents, or ask for inputs that its V1 trainer does not give.
+FOR_AGENTS = ("gae", "grpo", "reinforce_plus_plus")
+FOR_ONE_AGENT = ("rloo", "rloo_vectorized", "grpo_vectorized", "opo", "gpg", "reinforce_plus_plus_baseline")
+
+
+def check_estimator(name: str, strategy: str, agents: list[str]) -> None:
+    """Check `algorithm.adv_estimator`.
+
+    Raises:
+        ValueError: it is unknown, or would compare what must not be compared for these agents or this strategy.
+    """
+    from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, AdvantageEstimator
+
+    verls = {estimator.value for estimator in AdvantageEstimator}
+    own = [key for key in ADV_ESTIMATOR_REGISTRY if key not in verls and key not in ALGORITHMS]  # the user's
+    allowed = [*ALGORITHMS, *FOR_AGENTS, *(FOR_ONE_AGENT if len(agents) == 1 else ()), *own]
+    if name in FOR_ONE_AGENT and name not in allowed:
+        raise ValueError(
+            f"algorithm.adv_estimator={name} compares all calls of a question with each other, also those of different "
+            f"agents ({', '.join(agents)}); it is for systems of one agent. Allowed here: {', '.join(allowed)}"
+        )
+    if name not in allowed:
+        raise ValueError(
+            f"algorithm.adv_estimator={name!r} is unknown, or needs what verl's V1 trainer does not hand it; "
+            f"allowed: {', '.join(allowed)}"
+        )
+    if name in ("grpo", *FOR_ONE_AGENT) and strategy != "fof":
+        raise ValueError(
+            f"algorithm.adv_estimator={name} compares all trajectories of a question, which mas.sampling.strategy="
+            f"{strategy} forks at different agents. Remedy: mas.sampling.strategy=fof, or adv_estimator=mhgpo"
+        )
+
+
+def check_options(name: str, options: dict[str, Any]) -> None:
+    """Check `mas.advantage` against the keyword arguments of the algorithm.
+
+    Raises:
+        ValueError: an option that it does not have, or of the wrong type; names the allowed ones.
+    """
+    allowed = {}
+    if name in ALGORITHMS:
+        parameters = inspect.signature(ALGORITHMS[name]).parameters.values()
+        allowed = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+    for key, value in options.items():
+        if key not in allowed:
+            known = ", ".join(allowed) or "none"
+            raise ValueError(
+                f"mas.advantage.{key}: algorithm.adv_estimator={name} has no such option (it has: {known})"
+            )
+        kinds = (int, float) if isinstance(allowed[key], float) else (type(allowed[key]),)
+        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+            raise ValueError(f"mas.advantage.{key} must be of type {kinds[-1].__name__}, but is {value!r}")
