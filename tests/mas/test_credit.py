@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.helpers import FakeLLM, Script, chain, forest_of, fork, run, speaker, walk
 from tests.mas.programs import number, programs, workflow_of
 from verl_ext.mas.credit import AGGREGATES, aggregate, assign_credit
-from verl_ext.mas.types import Call, CallId, Stream, Trajectory
+from verl_ext.mas.types import Call, CallId, Status, Stream, Trajectory
 from verl_ext.sampling import make_strategy
 
 
@@ -180,3 +180,46 @@ def test_credit_does_not_depend_on_the_order_of_arrival(strategy):
         return run(scenario())
 
     assert credit(1) == credit(2)
+
+
+def nmc_forest():
+    """a -> b, base reward 1; a fork at a (reward 0), one at b (reward 0)."""
+    a = call("a", penalty=-0.5)
+    b = call("b", a)
+    other_a, other_b = call("a", stream="fork a"), None
+    last = call("b", other_a, stream="fork a")
+    other_b = call("b", a, stream="fork b")
+    base = trajectory(1.0, a, b)
+    root = base.stream
+    forks = [Trajectory(Stream("fork a", root), [other_a, last], (last,), reward=0.0)]
+    forks.append(Trajectory(Stream("fork b", root), [a, other_b], (other_b,), reward=0.0))
+    return base, forks, (a, b, other_a, last, other_b)
+
+
+def test_own_is_the_reward_of_the_trajectory_in_which_a_call_was_sampled():
+    """JoyAgents-R1's r_j. With the mean, the base's a would get (1 + 0) / 2 because b was forked after it."""
+    base, forks, (a, b, other_a, last, other_b) = nmc_forest()
+    assign_credit([*forks, base])
+    assert a.reward_shared == 0.5
+    assign_credit([*forks, base], "own")
+    assert [c.reward_shared for c in (a, b, other_a, last, other_b)] == [1.0, 1.0, 0.0, 0.0, 0.0]
+    assert a.reward == 0.5 and b.reward == 1.0
+
+
+def test_efficiency_by_hand():
+    """R_E = (k − j)/k with k = 2: 1/2 for the first call, 0 for the last; weights scale it."""
+    base, forks, (a, b, other_a, last, other_b) = nmc_forest()
+    assign_credit([base, *forks], "own", efficiency=1.0)
+    assert [c.reward for c in (a, b, other_a, last, other_b)] == [1.0 - 0.5 - 0.5, 1.0, -0.5, 0.0, 0.0]
+    assign_credit([base, *forks], "own", efficiency=0.5)
+    assert a.reward == 1.0 - 0.5 - 0.25 and a.reward_shared == 1.0
+    assign_credit([base, *forks], efficiency=1.0)
+    assert a.reward == 0.5 - 0.5 - 0.5, "Eq. 4's mean may be combined with it"
+
+
+def test_own_where_the_trajectory_has_failed_is_that_of_the_first_that_has_the_call():
+    base, forks, (a, b, *_) = nmc_forest()
+    base.status = Status.WORKFLOW_ERROR
+    assign_credit([base, *forks], "own", efficiency=1.0)
+    assert a.reward_shared == 0.0 and a.reward == 0.0 - 0.5 - 0.5 and math.isnan(b.reward)
+    assert aggregate("own") and pytest.raises(ValueError, aggregate, "ours")

@@ -1,25 +1,31 @@
 """Algorithms: pure tensor functions from a batch of agent calls to token-level advantages.
 
-    mhgpo     heterogeneous-group advantages               algorithms/mhgpo.py      docs/mhgpo.md
-    toolpo    success on all tokens, tool calls on theirs  algorithms/toolpo.py     docs/toolpo.md
+    mhgpo      heterogeneous-group advantages                  algorithms/mhgpo.py        docs/mhgpo.md
+    toolpo     success on all tokens, tool calls on theirs     algorithms/toolpo.py       docs/toolpo.md
+    joyagents  GRPO at the nodes of largest reward variance    algorithms/joyagents.py    docs/joyagents.md
 
 verl's own estimators gae, grpo and reinforce_plus_plus work on the same rollouts by their names.
 
 To add one: a file with `advantages(rows: Rows, config) -> (N, T)`, a line here; outside of this package,
-`ALGORITHMS["mine"] = advantages` in the module of your workflow. Its keyword-only arguments are options that
-`mas.advantage` may set. The trainer does not know it.
+`ALGORITHMS["mine"] = advantages` in the module of your workflow. An algorithm may also choose, by
+`SELECTIONS["mine"] = select(reward, group, question) -> (N,) bool`, which rows train at all: the others cost no
+forward or backward pass. Keyword-only arguments of both are options that `mas.advantage` may set.
 """
 
 from collections.abc import Callable
 
 import torch
 
-from verl_ext.algorithms import mhgpo, toolpo
+from verl_ext.algorithms import joyagents, mhgpo, toolpo
 from verl_ext.algorithms.rows import Rows
 
 ALGORITHMS: dict[str, Callable[..., torch.Tensor]] = {
     "mhgpo": mhgpo.advantages,
     "toolpo": toolpo.advantages,
+    "joyagents": joyagents.advantages,
+}
+SELECTIONS: dict[str, Callable[..., torch.Tensor]] = {
+    "joyagents": joyagents.select,
 }
 
-__all__ = ["ALGORITHMS", "Rows"]
+__all__ = ["ALGORITHMS", "SELECTIONS", "Rows"]

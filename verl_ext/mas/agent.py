@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from verl_ext.mas.llm import LLM
 
 _NO_FALLBACK = object()
 # Sampling parameters that an agent may have of its own.
@@ -48,6 +51,7 @@ class Agent:
         actions: text -> ranges [start, end) of its characters that are actions, e.g. tool calls with their tags. An
             algorithm may give their tokens an advantage of their own (ToolPO).
         trained: False: a helper whose calls are never trained on; credit passes through them to the calls before.
+        llm: another model than the policy, e.g. one that a server serves; such an agent cannot be trained.
 
     Raises:
         ValueError: another key in `sampling`.
@@ -59,6 +63,7 @@ class Agent:
     sampling: dict[str, Any] = field(default_factory=dict)
     actions: Callable[[str], list[tuple[int, int]]] | None = None
     trained: bool = True
+    llm: LLM | None = None
 
     def __post_init__(self) -> None:
         unknown = [name for name in self.sampling if name not in SAMPLING]

@@ -10,6 +10,8 @@ from statistics import fmean
 from verl_ext.mas.types import Call, Trajectory
 
 AGGREGATES: dict[str, Callable[[Iterable[float]], float]] = {"mean": fmean, "max": max, "min": min}
+# Not an operator over successors: the reward of the trajectory in which a call was sampled (JoyAgents-R1).
+OWN = "own"
 
 
 def aggregate(name: str) -> Callable[[Iterable[float]], float]:
@@ -18,12 +20,14 @@ def aggregate(name: str) -> Callable[[Iterable[float]], float]:
     Raises:
         ValueError: unknown name.
     """
-    if name not in AGGREGATES:
-        raise ValueError(f"mas.credit.aggregate={name!r} is unknown; allowed: {', '.join(AGGREGATES)}")
-    return AGGREGATES[name]
+    if name != OWN and name not in AGGREGATES:
+        raise ValueError(f"mas.credit.aggregate={name!r} is unknown; allowed: {', '.join((*AGGREGATES, OWN))}")
+    return AGGREGATES.get(name, fmean)
 
 
-def assign_credit(trajectories: Iterable[Trajectory], aggregate_name: str = "mean", propagate: bool = True) -> None:
+def assign_credit(
+    trajectories: Iterable[Trajectory], aggregate_name: str = "mean", propagate: bool = True, efficiency: float = 0.0
+) -> None:
     """Set `reward_shared` and `reward` of every call of the successful trajectories.
 
     Eq. 4: R_shared(k, i) = Aggr over the direct successors of that output, i.e. the calls whose prompt used it. The
@@ -36,8 +40,11 @@ def assign_credit(trajectories: Iterable[Trajectory], aggregate_name: str = "mea
 
     Args:
         trajectories: of one question.
-        aggregate_name: mean (the paper's), max or min.
+        aggregate_name: mean (the paper's), max or min; `own`: no propagation from forks, R_shared is the reward of the
+            trajectory in which the call was sampled first, that of its stream (JoyAgents-R1's r_j).
         propagate: False rewards only the calls at a trajectory's end (the ablation); all others get R_shared = 0.
+        efficiency: weight of JoyAgents-R1's R_E = (k − j)/k (Eq. 3), which is subtracted from R: j is the call's
+            position, from 1, in the trajectory in which it was sampled, k that trajectory's number of calls.
     """
     operator = aggregate(aggregate_name)
     finished = [trajectory for trajectory in trajectories if trajectory.ok]
@@ -57,3 +64,20 @@ def assign_credit(trajectories: Iterable[Trajectory], aggregate_name: str = "mea
         nothing = math.nan if propagate else 0.0
         call.reward_shared = operator(received) if received else nothing
         call.reward = call.reward_shared + call.reward_specific
+    if aggregate_name == OWN or efficiency:
+        _judge_by_own(finished, aggregate_name == OWN and propagate, efficiency)
+
+
+def _judge_by_own(finished: list[Trajectory], own: bool, efficiency: float) -> None:
+    """Rewards that depend on the trajectory in which a call was sampled: the first that has it, if that has failed."""
+    seen: set[Call] = set()
+    by_stream = sorted(finished, key=lambda trajectory: trajectory.stream.depth)
+    for trajectory in by_stream:
+        length = len(trajectory.calls)
+        for position, call in enumerate(trajectory.calls, 1):
+            if call in seen or not call.credited:
+                continue
+            seen.add(call)
+            if own:
+                call.reward_shared = trajectory.reward
+            call.reward = call.reward_shared + call.reward_specific - efficiency * (length - position) / length

@@ -146,7 +146,8 @@ class Forest:
 
     async def _generate(self, call: Call, agent: Agent, inputs: dict[str, Any]) -> Call:
         sampling = {**self.sampling, **agent.sampling, "seed": call_seed(self.seed, call.stream, call.id)}
-        call.error = self._enter_prompt(call, sampling)
+        llm = agent.llm or self.llm
+        call.error = self._enter_prompt(llm, call, sampling)
         if call.error:
             call.status = Status.PROMPT_TOO_LONG
             return call
@@ -158,7 +159,7 @@ class Forest:
         key = (self.name, *call.stream.path, str(call.id))
         try:
             completion = await self.clock.wait_for(
-                self.llm.complete(call.messages, call.prompt_ids, sampling, key), self.limits.call_timeout
+                llm.complete(call.messages, call.prompt_ids, sampling, key), self.limits.call_timeout
             )
         except asyncio.TimeoutError:
             call.status, call.error = Status.TIMEOUT, f"no answer within {self.limits.call_timeout} s"
@@ -174,18 +175,18 @@ class Forest:
         self._take(call, completion)
         return call if call.status is Status.ENGINE_ERROR else self._finish(call, agent, inputs)
 
-    def _enter_prompt(self, call: Call, sampling: dict[str, Any]) -> str:
+    def _enter_prompt(self, llm: LLM, call: Call, sampling: dict[str, Any]) -> str:
         """Enter the call's prompt tokens; returns why there is no room for them, or nothing.
 
         A call that continues another one gets what the sequence has left of its tokens as `max_tokens`.
         """
         before, limits = call.continues, self.limits
         if before is None:
-            call.prompt_ids = self.llm.encode(call.messages)
+            call.prompt_ids = llm.encode(call.messages)
             if len(call.prompt_ids) > limits.max_prompt_tokens:
                 return f"the prompt has {len(call.prompt_ids)} tokens, allowed are {limits.max_prompt_tokens}"
         elif before.prompt_ids:
-            observation = self.llm.encode_text(call.observation)
+            observation = llm.encode_text(call.observation)
             call.prompt_ids = [*before.prompt_ids, *before.generation.token_ids, *observation]
             if limits.max_sequence_tokens is not None:
                 used = len(call.prompt_ids) - len(_beginning(call).prompt_ids)
@@ -218,9 +219,8 @@ class Forest:
             call.status, call.error = Status.UNPARSABLE, str(problem)
         if parsable and call.generation.stop_reason == "length":
             call.status, call.error = Status.TRUNCATED, "the output reached max_tokens"
-        if agent.actions is not None and call.generation.token_ids:
-            spans = agent.actions(call.text)
-            call.actions = self.llm.locate(call.generation.token_ids, call.text, spans)
+        if agent.actions is not None and agent.trained and call.generation.token_ids:
+            call.actions = self.llm.locate(call.generation.token_ids, call.text, agent.actions(call.text))
         if agent.penalty is not None:
             try:
                 reward, metrics = agent.penalty(call.text, value, parsable, **inputs)

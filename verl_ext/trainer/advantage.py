@@ -12,6 +12,7 @@ import torch
 from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, register_adv_est
 
 from verl_ext.algorithms import ALGORITHMS, Rows
+from verl_ext.trainer.check_algorithm import own_options
 
 # verl hands an estimator the rewards, the mask and one index per row, nothing else. The trainer leaves the rows' tags
 # and the algorithm's options here for the time of the call; both run in the same thread of the same process.
@@ -84,7 +85,7 @@ def _estimator(algorithm: Callable[..., torch.Tensor]) -> Callable[..., tuple[to
         live = live_rows(tags)
         rows = rows_of(token_level_rewards[live], response_mask[live], live_tags(tags))
         advantages = torch.zeros_like(token_level_rewards)
-        advantages[live] = algorithm(rows, config, **options).to(advantages.dtype)
+        advantages[live] = algorithm(rows, config, **own_options(algorithm, options)).to(advantages.dtype)
         return advantages, advantages
 
     return estimate

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from typing import Any
 
-from verl_ext.algorithms import ALGORITHMS
+from verl_ext.algorithms import ALGORITHMS, SELECTIONS
 
 # verl's estimators that are right on the rows of several agents. The others compare all rows of a question with each
 # other, whatever their agents, or ask for inputs that its V1 trainer does not give.
@@ -47,10 +48,7 @@ def check_options(name: str, options: dict[str, Any]) -> None:
     Raises:
         ValueError: an option that it does not have, or of the wrong type; names the allowed ones.
     """
-    allowed = {}
-    if name in ALGORITHMS:
-        parameters = inspect.signature(ALGORITHMS[name]).parameters.values()
-        allowed = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+    allowed = options_of(ALGORITHMS.get(name)) | options_of(SELECTIONS.get(name))
     for key, value in options.items():
         if key not in allowed:
             known = ", ".join(allowed) or "none"
@@ -60,3 +58,15 @@ def check_options(name: str, options: dict[str, Any]) -> None:
         kinds = (int, float) if isinstance(allowed[key], float) else (type(allowed[key]),)
         if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
             raise ValueError(f"mas.advantage.{key} must be of type {kinds[-1].__name__}, but is {value!r}")
+
+
+def options_of(function: Callable[..., Any] | None) -> dict[str, Any]:
+    """Keyword-only arguments of a part of an algorithm, with their defaults."""
+    parameters = inspect.signature(function).parameters.values() if function else ()
+    return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+
+
+def own_options(function: Callable[..., Any], options: dict[str, Any]) -> dict[str, Any]:
+    """Those of `options` that this part of the algorithm has."""
+    known = options_of(function)
+    return {name: value for name, value in options.items() if name in known}

@@ -32,6 +32,10 @@ RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
     "every": (lambda value: value >= 1, "at least 1"),
     "file_mb": (lambda value: value > 0, "above 0"),
     "files": (lambda value: value >= 1, "at least 1"),
+    "efficiency": (lambda value: value >= 0, "at least 0 (off)"),
+    "concurrency": (lambda value: value >= 1, "at least 1"),
+    "timeout": (lambda value: value > 0, "above 0"),
+    "retries": (lambda value: value >= 0, "at least 0"),
 }
 
 
@@ -56,10 +60,11 @@ class SamplingSection:
 
 @dataclass
 class CreditSection:
-    """`mas.credit`: Eq. 4's aggregation."""
+    """`mas.credit`: Eq. 4's aggregation, and JoyAgents-R1's efficiency term."""
 
     aggregate: str = "mean"
     propagate: bool = True
+    efficiency: float = 0.0
 
 
 @dataclass
@@ -88,6 +93,18 @@ class LossSection:
 
 
 @dataclass
+class EndpointSection:
+    """`mas.agents.<name>.endpoint`: a served model that answers for an agent, which then does not train."""
+
+    url: str
+    model: str | None = None
+    api_key_env: str = "OPENAI_API_KEY"
+    concurrency: int = 64
+    timeout: float = 120.0
+    retries: int = 5
+
+
+@dataclass
 class AgentSection:
     """`mas.agents.<name>`: one agent's sampling parameters (null keeps the rollout's), and whether it trains.
 
@@ -99,6 +116,7 @@ class AgentSection:
     top_k: int | None = None
     max_tokens: int | None = None
     trained: bool | None = None
+    endpoint: EndpointSection | None = None
 
 
 @dataclass

@@ -162,7 +162,8 @@ class RolloutWorker:
         forest = self._forests[name] = self._forest(name, question, validate)
         samples, formula = await self._sample(forest, validate)
         forest.trajectories.sort(key=lambda trajectory: trajectory.stream.path)
-        assign_credit(forest.trajectories, self.mas.credit.aggregate, self.mas.credit.propagate)
+        credit = self.mas.credit
+        assign_credit(forest.trajectories, credit.aggregate, credit.propagate, credit.efficiency)
         self._record(question["uid"], question_stats(forest, samples, formula), validate)
         self._log_failures(forest)
         if self.mas.sampling.group_by == "question":

@@ -86,7 +86,7 @@ def sequence_row(
     """One sequence as a row: 1-D tensors, unpadded; the reward sits on the last response token.
 
     What was observed between two calls is part of the response, but masked: it neither trains nor counts. The reward is
-    R = R_shared of the last call + R_spe of all of them.
+    R of the last call + R_spe of those before it.
     """
     calls = [call for _, call in sequence]
     first, last = calls[0], calls[-1]
@@ -100,7 +100,7 @@ def sequence_row(
         start = len(tokens) - len(said)
         spans.append([position, start, len(tokens)])
         actions += [[start + a, start + b] for a, b in call.actions]
-    reward = last.reward_shared + sum(call.reward_specific for call in calls)
+    reward = last.reward + sum(call.reward_specific for call in calls[:-1])
     versions = (
         max(min(call.generation.min_version for call in calls), 0),
         max(max(call.generation.max_version for call in calls), 0),

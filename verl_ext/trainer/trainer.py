@@ -7,7 +7,6 @@ assumed here is noticed.
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -23,15 +22,12 @@ from verl.trainer.ppo.v1.trainer_colocate_async import PPOTrainerColocateAsync
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils.config import omega_conf_to_dataclass
 
-from verl_ext.algorithms.mhgpo import agent_weights
-from verl_ext.algorithms.toolpo import trajectory_weights
-from verl_ext.mas.noise import derive_seed
 from verl_ext.observe.metrics import failure_report, group_metrics, reduce_stats
 from verl_ext.observe.runlog import RunLog, log_name, read_log
-from verl_ext.sampling.round_robin import SHUFFLED
 from verl_ext.trainer import checkpoint
-from verl_ext.trainer.advantage import batch_of, column, live_rows, live_tags, register_estimators
+from verl_ext.trainer.advantage import batch_of, live_rows, live_tags, register_estimators
 from verl_ext.trainer.budget import Budget
+from verl_ext.trainer.choose import regroup, row_weights, select
 from verl_ext.trainer.config import optimiser_steps, read_mas_config
 from verl_ext.trainer.loss import WEIGHT, weighted_ppo_loss
 from verl_ext.trainer.trajectories import TrajectoryRecorder
@@ -118,36 +114,13 @@ class MultiAgentTrainer:
         self.trajectories.collect(self.global_steps, uids, self.agent_loop_manager, last=self.budget.exhausted)
         order = sorted(range(len(batch)), key=lambda i: batch.tags[i]["order"])
         batch.reorder(order)
-        batch = self._regroup(batch)
+        for choose in (regroup, select):
+            batch, chosen = choose(batch, self.config, self.mas, self.global_steps)
+            self._step_metrics |= chosen
         self._step_metrics["mhgpo/rows"] = len(batch)
         batch = super()._balance_batch(batch, metrics, **kwargs)
         self._step_metrics["mhgpo/padding_rows"] = len(batch) - self._step_metrics["mhgpo/rows"]
         return batch
-
-    def _regroup(self, batch: KVBatchMeta) -> KVBatchMeta:
-        """Cut the shuffled singletons of round robin into groups of G and drop the remainder (Algorithm 5)."""
-        singles = [i for i, tag in enumerate(batch.tags) if tag["group"] == "/".join(SHUFFLED)]
-        random.Random(derive_seed(self.mas.seed, self.global_steps, "regroup")).shuffle(singles)
-        size = self.mas.sampling.group_size
-        whole = len(singles) // size * size
-        for place, row in enumerate(singles[:whole]):
-            batch.tags[row]["group"] = "/".join((*SHUFFLED, str(place // size)))
-        if whole:  # in the queue, too: verl reads the tags from there again
-            keys = [batch.keys[row] for row in singles[:whole]]
-            tags = [{"group": batch.tags[row]["group"]} for row in singles[:whole]]
-            tq.kv_batch_put(keys=keys, partition_id=batch.partition_id, tags=tags)
-        dropped = set(singles[whole:])
-        self._step_metrics["groups/dropped_rows"] = len(dropped)
-        if not dropped:
-            return batch
-        tq.kv_clear(keys=[batch.keys[i] for i in sorted(dropped)], partition_id=batch.partition_id)
-        kept = [i for i in range(len(batch)) if i not in dropped]
-        return KVBatchMeta(
-            partition_id=batch.partition_id,
-            keys=[batch.keys[i] for i in kept],
-            tags=[batch.tags[i] for i in kept],
-            extra_info=batch.extra_info,
-        )
 
     # --- optimiser steps --------------------------------------------------------------------------------------------
 
@@ -255,13 +228,6 @@ class MultiAgentTrainer:
             self.run_log.total_steps = self.global_steps
             if save_freq > 0 and self.global_steps % save_freq:
                 self._save_checkpoint()
-
-
-def row_weights(kind: str, tags: list[dict[str, Any]]) -> torch.Tensor:
-    """(N,) weights with mean 1 that turn a mean over rows into the mean that the algorithm asks for."""
-    if kind == "trajectory":
-        return trajectory_weights(column(tags, "trajectory"))
-    return agent_weights(column(tags, "agent"), column(tags, "question") if kind == "question" else None)
 
 
 def _reads(mode: str) -> property:

@@ -7,7 +7,9 @@ from typing import Any
 from hydra.utils import get_class, instantiate
 from omegaconf import OmegaConf
 
+from verl_ext.mas.endpoint import EndpointLLM
 from verl_ext.mas.workflow import Workflow
+from verl_ext.tools.chat import ChatEndpoint
 from verl_ext.trainer.config import MasConfig
 
 
@@ -47,7 +49,12 @@ def build_workflow(mas: MasConfig) -> Workflow:
         if name not in workflow.agents:
             raise ValueError(f"mas.agents.{name}: unknown agent; this workflow has {', '.join(workflow.agents)}")
         given = {key: value for key, value in vars(section).items() if value is not None}
-        agent = workflow.agents[name]
-        agent.trained = given.pop("trained", agent.trained)
+        agent, endpoint = workflow.agents[name], given.pop("endpoint", None)
+        agent.trained = given.pop("trained", agent.trained and endpoint is None)
+        if endpoint is not None:
+            if agent.trained:
+                raise ValueError(f"mas.agents.{name}: a served model (endpoint) cannot be trained; set trained=false")
+            path = f"mas.agents.{name}.endpoint"
+            agent.llm = EndpointLLM(ChatEndpoint(**vars(endpoint), setting=(f"{path}.url", f"{path}.model")))
         agent.sampling.update(given)
     return workflow
