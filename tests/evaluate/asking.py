@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.evaluate.conftest import write_questions
-from tests.evaluate.serving import answer, question_of
+from tests.serving import answer, question_of
 
 
 def parrot(body, number):

@@ -13,7 +13,7 @@ import yaml
 
 from tests.evaluate.asking import parrot, questions
 from tests.evaluate.conftest import HERE, write_questions
-from tests.evaluate.serving import ChatServer, answer, question_of
+from tests.serving import ChatServer, answer, question_of
 from verl_ext.evaluate.config import EvaluateConfig
 from verl_ext.evaluate.questions import read_tasks
 

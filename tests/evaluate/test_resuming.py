@@ -13,8 +13,8 @@ import pytest
 
 from tests.evaluate.asking import lasting, parrot, questions
 from tests.evaluate.conftest import HERE, write_questions
-from tests.evaluate.serving import ChatServer
 from tests.helpers import heed_signals
+from tests.serving import ChatServer
 from verl_ext.evaluate.config import compose, read_config
 from verl_ext.evaluate.runner import settings_of
 from verl_ext.tools.retrieval import Passage, build_index

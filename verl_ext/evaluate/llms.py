@@ -10,7 +10,8 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from verl_ext.evaluate.checkpoint import Model, find_model, full_weights
 from verl_ext.evaluate.config import EvaluateConfig
-from verl_ext.evaluate.endpoint import EndpointLLM
+from verl_ext.mas.endpoint import EndpointLLM
+from verl_ext.tools.chat import ChatEndpoint
 from verl_ext.trainer.llm import ServedLLM
 
 
@@ -63,7 +64,7 @@ def open_llm(config: DictConfig, section: EvaluateConfig, model: Model | None, s
         ValueError: see `LocalLLM`, `device_of`; or there is no such model.
     """
     if model is None:
-        return endpoint_of(config, section, seeded)
+        return EndpointLLM(endpoint_of(config, section, seeded))
     device = device_of(config, section)
     print(f"Loading {model.shards or model.path} on {device} …", flush=True)
     start = time.time()
@@ -82,9 +83,9 @@ def open_llm(config: DictConfig, section: EvaluateConfig, model: Model | None, s
     return llm
 
 
-def endpoint_of(config: DictConfig, section: EvaluateConfig, seeded: bool = True) -> EndpointLLM:
+def endpoint_of(config: DictConfig, section: EvaluateConfig, seeded: bool = True) -> ChatEndpoint:
     """The configured endpoint."""
-    return EndpointLLM(
+    return ChatEndpoint(
         section.endpoint,
         section.model,
         api_key_env=section.api_key_env,
@@ -93,6 +94,7 @@ def endpoint_of(config: DictConfig, section: EvaluateConfig, seeded: bool = True
         retries=section.retries,
         template=template_of(config),
         seeded=seeded,
+        setting=("evaluate.endpoint", "evaluate.model"),
     )
 
 
@@ -100,14 +102,13 @@ async def served_model(config: DictConfig, section: EvaluateConfig) -> str:
     """The name of the model that the endpoint will be asked for.
 
     Raises:
-        ValueError: see `EndpointLLM.find_model`.
+        ValueError: see `ChatEndpoint.find_model`.
     """
-    llm = endpoint_of(config, section)
-    await llm.connect()
+    chat = endpoint_of(config, section)
     try:
-        return await llm.find_model()
+        return await chat.find_model()
     finally:
-        await llm.close()
+        await chat.close()
 
 
 def model_of(config: DictConfig, section: EvaluateConfig) -> Model | None:

@@ -10,11 +10,8 @@ comes back while too many queries wait. A search whose client has gone is droppe
 """
 
 import argparse
-import asyncio
-import signal
-import socket
 import sys
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Annotated, Any
 
@@ -24,6 +21,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr
 
 from verl_ext.tools.base import ToolError
+from verl_ext.tools.http_server import BodyLimit, address_of, listen, serve, while_connected
 from verl_ext.tools.retrieval.open import open_retriever
 from verl_ext.tools.retrieval.search import BatchedRetriever
 from verl_ext.tools.retrieval.types import MAX_K, MAX_QUERIES_PER_REQUEST, Hit, Retriever, encodable
@@ -31,8 +29,6 @@ from verl_ext.tools.retrieval.types import MAX_K, MAX_QUERIES_PER_REQUEST, Hit, 
 MAX_BODY_BYTES = 16 * 1024 * 1024
 # Queries that may wait for the retriever; more would only be answered after their clients' time limits.
 MAX_WAITING = 4096
-# Seconds between looks whether the client of a search is still there.
-POLL_S = 0.1
 
 
 class SearchRequest(BaseModel):
@@ -41,35 +37,6 @@ class SearchRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
     queries: Annotated[list[StrictStr], Field(max_length=MAX_QUERIES_PER_REQUEST)]
     k: Annotated[StrictInt, Field(ge=1, le=MAX_K)] = 5
-
-
-class BodyLimit:
-    """ASGI middleware: refuses bodies above `limit` bytes with 413, also those that do not announce their length."""
-
-    def __init__(self, app: Any, limit: int = MAX_BODY_BYTES) -> None:
-        self._app, self._limit = app, limit
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        chunks, size, more = [], 0, scope["method"] in ("POST", "PUT", "PATCH")
-        while more:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                return
-            chunks.append(message.get("body", b""))
-            size, more = size + len(chunks[-1]), message.get("more_body", False)
-            if size > self._limit:
-                error = f"the body is larger than {self._limit} bytes; send fewer or shorter queries per request."
-                await JSONResponse({"error": error}, 413)(scope, receive, send)
-                return
-        body = [{"type": "http.request", "body": b"".join(chunks), "more_body": False}]
-
-        async def replay() -> Any:
-            return body.pop() if body else await receive()
-
-        await self._app(scope, replay, send)
 
 
 def create_app(
@@ -84,14 +51,14 @@ def create_app(
         await batched.close()
 
     app = FastAPI(title="verl_ext retrieval server", lifespan=lifespan)
-    app.add_middleware(BodyLimit)
+    app.add_middleware(BodyLimit, limit=MAX_BODY_BYTES, remedy="send fewer or shorter queries per request")
 
     @app.post("/search")
     async def search(request: SearchRequest, connection: Request) -> JSONResponse:
         if batched.waiting + len(request.queries) > max_waiting:
             error = f"{batched.waiting} queries wait already, at most {max_waiting} may; try again later."
             return JSONResponse({"error": error}, 503)
-        lists = await _while_connected(batched.search(request.queries, request.k), connection)
+        lists = await while_connected(batched.search(request.queries, request.k), connection)
         if lists is None:
             return JSONResponse({"error": "the client has gone."}, 499)
         return JSONResponse({"hits": [[_as_json(hit) for hit in hits] for hits in lists]})
@@ -111,18 +78,6 @@ async def _malformed(_: Request, error: Any) -> JSONResponse:
         "as application/json"
     )
     return JSONResponse({"error": f"{'; '.join(found)}; {expected}."}, 422)
-
-
-async def _while_connected(work: Coroutine[Any, Any, Any], connection: Request) -> Any:
-    """The result of `work`, or None when the client disconnects first: then `work` is cancelled."""
-    task = asyncio.ensure_future(work)
-    try:
-        while not (await asyncio.wait([task], timeout=POLL_S))[0]:
-            if await connection.is_disconnected():
-                return None
-        return task.result()
-    finally:
-        task.cancel()
 
 
 def _as_json(hit: Hit) -> dict[str, Any]:
@@ -149,8 +104,6 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Load the index, listen, serve until SIGINT or SIGTERM. Returns the exit status."""
-    import uvicorn
-
     arguments = parse_arguments(argv)
     source = {"corpus" if arguments.index.endswith((".jsonl", ".jsonl.gz")) else "index": arguments.index}
     try:
@@ -158,42 +111,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         settings |= {"batch_invariant": not arguments.batched_encoding, "verify": not arguments.no_verify}
         settings["ivf_probes"] = arguments.ivf_probes
         retriever = open_retriever({**source, **settings})
-        listener = _listen(arguments.host, arguments.port)
+        listener = listen(arguments.host, arguments.port)
     except (ValueError, ImportError, ToolError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    port = listener.getsockname()[1]
-    host = socket.gethostname() if arguments.host in ("0.0.0.0", "::") else arguments.host
-    host = f"[{host}]" if ":" in host else host
-    print(f"{retriever.backend} index with {len(retriever)} passages at http://{host}:{port}")
+    address = address_of(listener, arguments.host)
+    print(f"{retriever.backend} index with {len(retriever)} passages at {address}")
     others = "mas.tools.search.index=null mas.tools.search.corpus=null"
-    print(f"use it in a recipe: mas.tools.search.url=http://{host}:{port} {others}", flush=True)
-    config = uvicorn.Config(create_app(retriever), log_level="warning", timeout_graceful_shutdown=10)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _exit)  # uvicorn finishes the running requests, then raises the signal again
-    try:
-        uvicorn.Server(config).run(sockets=[listener])
-    finally:
-        print("stopped", flush=True)
+    print(f"use it in a recipe: mas.tools.search.url={address} {others}", flush=True)
+    serve(create_app(retriever), listener)
     return 0
-
-
-def _exit(*_: Any) -> None:
-    raise SystemExit(0)
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    """A listening socket; ValueError when the address cannot be used."""
-    try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        listener = socket.socket(family, socket.SOCK_STREAM)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
-        listener.listen(256)
-    except (OSError, OverflowError) as error:
-        raise ValueError(f"cannot listen on {host}:{port} ({error}); choose another --port or --host.") from error
-    listener.set_inheritable(True)
-    return listener
 
 
 if __name__ == "__main__":

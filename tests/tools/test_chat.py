@@ -1,4 +1,4 @@
-"""The endpoint against a real server that misbehaves."""
+"""The chat client against a real server that misbehaves."""
 
 from __future__ import annotations
 
@@ -7,36 +7,16 @@ import time
 
 import pytest
 
-from tests.evaluate.serving import ChatServer, answer
-from verl_ext.evaluate.endpoint import EndpointFailed, EndpointLLM
-from verl_ext.mas.types import PromptTooLong
-
-GREEDY = {"temperature": 0.0, "top_p": 1.0, "top_k": -1, "max_tokens": 9, "seed": 2**62 + 5}
-SAMPLED = {**GREEDY, "temperature": 0.7, "top_p": 0.9, "top_k": 20}
-CHAT = [{"role": "user", "content": "Where is the Louvre?"}]
+from tests.serving import ChatServer, answer
+from tests.tools.chatting import CHAT, GREEDY, SAMPLED, ask
+from verl_ext.tools import chat
+from verl_ext.tools.chat import ChatEndpoint, EndpointFailed, TooLong
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     """Waits between attempts are real, but short."""
-    monkeypatch.setattr("verl_ext.evaluate.endpoint.MAX_WAIT", 0.3)
-
-
-def ask(server, sampling=GREEDY, times=1, **options):
-    """Completions of `times` calls at once; exceptions in their places."""
-
-    async def scenario():
-        llm = EndpointLLM(server.url, **{"retries": 3, "timeout": 5.0, **options})
-        try:
-            await llm.connect()
-            await llm.find_model()
-            return llm, await asyncio.gather(
-                *[llm.complete(CHAT, [], sampling, ("q",)) for _ in range(times)], return_exceptions=True
-            )
-        finally:
-            await llm.close()
-
-    return asyncio.run(scenario())
+    monkeypatch.setattr("verl_ext.tools.chat.MAX_WAIT", 0.3)
 
 
 def test_a_greedy_request_and_its_answer():
@@ -44,7 +24,7 @@ def test_a_greedy_request_and_its_answer():
         llm, (done,) = ask(server)
     assert server.requests == [{"model": "tiny", "messages": CHAT, "temperature": 0.0, "max_tokens": 9}]
     assert (done.text, done.prompt_tokens, done.generated_tokens) == ("Paris", 7, 2)
-    assert done.generation.token_ids == [] and done.generation.stop_reason == "completed"
+    assert done.stop_reason == "completed" and done.reasoning == ""
     assert llm.model == "tiny" and "Authorization" not in server.headers[0]
 
 
@@ -100,8 +80,8 @@ def test_a_server_that_hangs_is_given_up_in_time():
 
 
 def test_the_servers_wish_to_wait_is_respected(monkeypatch):
-    monkeypatch.setattr("verl_ext.evaluate.endpoint.MAX_WAIT", 30.0)
-    monkeypatch.setattr("verl_ext.evaluate.endpoint.wait_random_exponential", lambda **_: lambda state: 0.0)
+    monkeypatch.setattr("verl_ext.tools.chat.MAX_WAIT", 30.0)
+    monkeypatch.setattr("verl_ext.tools.chat.wait_random_exponential", lambda **_: lambda state: 0.0)
     busy = (429, {"error": "busy"}, {"Retry-After": "1"})
     with ChatServer(lambda body, number: answer() if number else busy) as server:
         start = time.monotonic()
@@ -114,7 +94,7 @@ def test_a_connection_that_breaks_is_tried_again_and_then_told():
         url = server.url
 
         async def scenario():
-            llm = EndpointLLM(url, retries=1)
+            llm = ChatEndpoint(url, retries=1)
             await llm.connect()
             return llm
 
@@ -123,7 +103,7 @@ def test_a_connection_that_breaks_is_tried_again_and_then_told():
             server.__exit__()
             try:
                 with pytest.raises(EndpointFailed, match="2 attempts"):
-                    await llm.complete(CHAT, [], GREEDY, ("q",))
+                    await llm.complete(CHAT, GREEDY)
             finally:
                 await llm.close()
 
@@ -152,7 +132,7 @@ def test_a_refused_request_is_not_tried_again(status):
 def test_a_prompt_too_long_for_the_server_has_a_name_of_its_own(message):
     with ChatServer(lambda body, number: (400, {"error": {"message": message}})) as server:
         _, (done,) = ask(server)
-    assert isinstance(done, PromptTooLong) and len(server.requests) == 1
+    assert isinstance(done, TooLong) and len(server.requests) == 1
 
 
 def test_parameters_that_the_server_does_not_know_are_left_out_and_told(capsys):
@@ -208,12 +188,9 @@ def test_a_bad_request_costs_the_others_no_parameter(refusal, capsys):
         return (422, refusal(body)) if body["messages"][0]["content"] == "bad" else answer()
 
     async def scenario():
-        llm = EndpointLLM(server.url, "tiny", retries=0)
-        await llm.connect()
+        llm = ChatEndpoint(server.url, "tiny", retries=0)
         for text in ("bad", "good"):
-            await asyncio.gather(
-                llm.complete([{"role": "user", "content": text}], [], SAMPLED, ("q",)), return_exceptions=True
-            )
+            await asyncio.gather(llm.complete([{"role": "user", "content": text}], SAMPLED), return_exceptions=True)
         await llm.close()
         return llm
 
@@ -255,7 +232,7 @@ def test_texts_and_reasoning(message, text, reasoning):
     body = {"choices": [{"message": message, "finish_reason": "length"}]}
     with ChatServer(lambda _, number: body) as server:
         _, (done,) = ask(server)
-    assert (done.text, done.reasoning, done.generation.stop_reason) == (text, reasoning, "length")
+    assert (done.text, done.reasoning, done.stop_reason) == (text, reasoning, "length")
     assert (done.prompt_tokens, done.generated_tokens) == (0, 0)  # a server without usage
 
 
@@ -265,31 +242,16 @@ def test_no_more_requests_at_a_time_than_allowed():
     assert server.peak == 3 and len(server.requests) == 12
 
 
-@pytest.mark.parametrize(
-    ("models", "model", "words"),
-    [
-        (("a", "b"), None, "are a, b. Remedy: name one"),
-        (None, None, "gave status 404; does the URL end in /v1?"),
-        (401, "a", "an API key is needed .status 401.. Remedy: set OPENAI_API_KEY"),
-    ],
-)
-def test_which_model_must_be_clear_before_the_start(models, model, words, monkeypatch):
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    with ChatServer(models=models) as server, pytest.raises(ValueError, match=words):
-        ask(server, model=model)
-
-
-def test_a_server_that_lists_other_models_may_still_have_this_one(capsys):
-    with ChatServer(models=("a",)) as server:
-        _, (done,) = ask(server, model="b")
-        assert done.text == "Paris" and server.requests[0]["model"] == "b"
-    assert "does not list the model b (it lists a)" in capsys.readouterr().out
-    with ChatServer(models=None) as server:
-        assert ask(server, model="b")[1][0].text == "Paris"
-
-
-def test_nobody_there():
+def test_sampling_needs_a_temperature_and_a_limit_only():
     with ChatServer() as server:
-        pass
-    with pytest.raises(ValueError, match="(?s)no server answers at evaluate.endpoint=.*vllm serve"):
-        ask(server)
+        ask(server, {"temperature": 0.5, "max_tokens": 3})
+    assert server.requests == [{"model": "tiny", "messages": CHAT, "temperature": 0.5, "max_tokens": 3}]
+
+
+def test_an_answer_without_end_is_not_read_to_its_end(monkeypatch):
+    monkeypatch.setattr(chat, "MAX_BODY", 100_000)
+    with ChatServer(lambda body, number: answer("x" * 100_001) if number else answer("x" * 90_000)) as server:
+        _, (first,) = ask(server, retries=0)
+        _, (second,) = ask(server, retries=0)
+    assert len(first.text) == 90_000
+    assert isinstance(second, EndpointFailed) and "an answer of more than 100000 bytes" in str(second)
