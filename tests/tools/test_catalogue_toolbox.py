@@ -1,0 +1,187 @@
+"""The toolbox: answers to whatever an agent writes and whatever a back end does."""
+
+import asyncio
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from verl_ext.tools import Tool, ToolError
+from verl_ext.tools.catalogue import Backend, Catalogue, Toolbox, ToolSpec
+from verl_ext.tools.catalogue.types import CallError
+
+PARAMETERS = {
+    "type": "object",
+    "properties": {"x": {"type": "integer"}},
+    "required": ["x"],
+    "additionalProperties": False,
+}
+ECHO = ToolSpec("echo", "Says x.", PARAMETERS)
+
+
+class Log:
+    """A back end that returns or raises what it is told, and keeps its calls."""
+
+    def __init__(self, result=None):
+        self.result, self.calls, self.closed = result, [], 0
+
+    async def __call__(self, spec, arguments):
+        self.calls.append((spec.name, arguments))
+        if isinstance(self.result, BaseException):
+            raise self.result
+        return arguments["x"] if self.result is None else self.result
+
+    async def close(self):
+        self.closed += 1
+
+
+def box(backend=None, tools=(ECHO,), **settings):
+    return Toolbox(Catalogue(tools), backend or Log(), **settings)
+
+
+def ask(toolbox, name="echo", arguments=None, **more):
+    return asyncio.run(toolbox(name=name, arguments={"x": 1} if arguments is None else arguments, **more))
+
+
+def test_a_call_that_fits_is_run_once_and_answered():
+    backend = Log()
+    toolbox = box(backend)
+    assert isinstance(toolbox, Tool) and toolbox.name == "tool_call" and isinstance(backend, Backend)
+    assert ask(toolbox) == {"ok": True, "result": 1} and backend.calls == [("echo", {"x": 1})]
+
+
+@pytest.mark.parametrize(
+    "name, arguments, kind, error",
+    [
+        ("Echo", {"x": 1}, "unknown_tool", "there is no tool 'Echo'"),
+        (None, {"x": 1}, "unknown_tool", "there is no tool of type NoneType"),
+        (["echo"], {}, "unknown_tool", "there is no tool of type list"),
+        ("echo", {}, "bad_arguments", "echo: 'x' is a required property"),
+        ("echo", {"x": "1"}, "bad_arguments", "x: '1' is not of type 'integer'"),
+        ("echo", '{"x": 1}', "bad_arguments", "the arguments of echo must be an object, given str"),
+        ("echo", [1], "bad_arguments", "the arguments of echo must be an object, given list"),
+        ("echo", {"x": float("inf")}, "bad_arguments", "not JSON"),
+        ("echo", {"x": 1, "\ud800": 1}, "bad_arguments", "was unexpected)"),
+    ],
+)
+def test_nonsense_is_answered_without_calling_the_back_end(name, arguments, kind, error):
+    backend = Log()
+    answer = ask(box(backend), name, arguments)
+    assert set(answer) == {"ok", "error", "kind"} and answer["ok"] is False and answer["kind"] == kind
+    assert error in answer["error"] and backend.calls == []
+    json.dumps(answer).encode()
+
+
+def test_no_arguments_are_an_empty_object_and_back_ends_get_a_copy():
+    backend = Log("now")
+    toolbox = box(backend, [ToolSpec("now", "")])
+    assert (
+        asyncio.run(toolbox(name="now"))
+        == {"ok": True, "result": "now"}
+        == asyncio.run(toolbox(name="now", arguments=None))
+    )
+    given = {"a": [1]}
+    asyncio.run(toolbox(name="now", arguments=given))
+    backend.calls[-1][1]["a"].append(2)
+    assert given == {"a": [1]}
+
+
+@pytest.mark.parametrize(
+    "error, text",
+    [
+        (ValueError("no city"), "ValueError: no city"),
+        (CallError("status 404: no city"), "status 404: no city"),
+        (KeyError("k"), "KeyError: 'k'"),
+        (SystemExit(1), "RuntimeError: SystemExit: 1"),
+        (GeneratorExit(), "RuntimeError: GeneratorExit: "),
+        (asyncio.CancelledError(), "echo was cancelled"),
+        (MemoryError(), "MemoryError: "),
+        (RuntimeError("x" * 10**6), "RuntimeError: xxx"),
+        (ValueError("\ud800\x00"), "ValueError: ?\\x00"),
+    ],
+)
+def test_what_a_tool_raises_is_its_answer(error, text):
+    answer = ask(box(Log(error)))
+    assert answer["kind"] == "tool_error" and answer["error"].startswith(text) and len(answer["error"]) <= 2000
+
+
+def test_the_back_ends_own_failure_is_the_callers():
+    with pytest.raises(ToolError, match="server down"):
+        ask(box(Log(ToolError("server down"))))
+
+
+def test_slow_back_ends_end_at_the_time_limit_also_those_that_ignore_it():
+    started = []
+
+    async def stubborn(spec, arguments):
+        started.append(asyncio.get_running_loop().time())
+        while True:
+            try:
+                await asyncio.sleep(0.5)
+                return "late"
+            except asyncio.CancelledError:
+                pass
+
+    async def run():
+        with pytest.raises(ToolError, match=r"'echo' did not answer within 0.05 s.*mas.tools.tool_call.timeout_s"):
+            await box(stubborn, timeout_s=0.05)(name="echo", arguments={"x": 1})
+        return asyncio.get_running_loop().time() - started[0]
+
+    assert asyncio.run(run()) < 0.4
+
+
+def test_a_cancelled_call_cancels_the_back_end():
+    cancelled = []
+
+    async def slow(spec, arguments):
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            cancelled.append(spec.name)
+            raise
+
+    async def run():
+        call = asyncio.ensure_future(box(slow)(name="echo", arguments={"x": 1}))
+        await asyncio.sleep(0.01)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        await asyncio.sleep(0.01)
+
+    asyncio.run(run())
+    assert cancelled == ["echo"]
+
+
+@pytest.mark.parametrize(
+    "result, shown",
+    [
+        (b"\x00" * 10_000_000, "<10,000,000 bytes: 00000000000000000000000000000000…>"),
+        ({"n": float("nan"), "s": "\ud800"}, {"n": "NaN", "s": "?"}),
+        ((i for i in range(3)), "<generator>"),
+        ({1, 2}, [1, 2]),
+        (object(), "<object>"),
+        ("", ""),
+    ],
+)
+def test_odd_results_become_json(result, shown):
+    assert ask(box(Log(result))) == {"ok": True, "result": shown}
+
+
+def test_long_results_are_cut():
+    answer = ask(box(Log("x" * 10_000_000), max_chars=50))
+    assert answer["result"] == "x" * 16 + "… [cut: longer than 50 characters]" and len(answer["result"]) == 50
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.text(max_size=5) | st.just("echo") | st.none() | st.lists(st.integers()),
+    st.dictionaries(st.sampled_from(["x", "y"]), st.integers() | st.floats() | st.text(st.characters()) | st.binary())
+    | st.none()
+    | st.text()
+    | st.integers(),
+)
+def test_every_call_is_answered_in_json(name, arguments):
+    answer = asyncio.run(box()(name=name, arguments=arguments))
+    json.dumps(answer, allow_nan=False).encode()
+    assert answer["ok"] is (answer == {"ok": True, "result": arguments["x"]} if answer["ok"] else False)

@@ -1,0 +1,106 @@
+"""Reading the files that tools come from; every failure names the file, and the row."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+Paths = str | Path | Sequence[str | Path]
+
+
+def as_paths(paths: Paths) -> list[Path]:
+    """One path or several as a list."""
+    return [Path(paths)] if isinstance(paths, str | Path) else [Path(path) for path in paths]
+
+
+def read_rows(paths: Paths, expected: str, remedy: str = "correct the path") -> Iterator[tuple[str, dict[str, Any]]]:
+    """("FILE:ROW", row) of jsonl files; blank lines are skipped.
+
+    Args:
+        expected: what a row must be, for messages.
+
+    Raises:
+        ValueError: a file is missing or has no rows, or a row is no JSON object.
+    """
+    for path in as_paths(paths):
+        rows = 0
+        for number, line in enumerate(_bytes(path, remedy).split(b"\n"), 1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise ValueError(f"{path}:{number}: not valid JSON ({error}); expected {expected}") from error
+            if not isinstance(row, dict):
+                raise ValueError(f"{path}:{number}: given {type(row).__name__}, expected {expected}")
+            rows += 1
+            yield f"{path}:{number}", row
+        if not rows:
+            raise ValueError(f"{path} has no rows; expected one JSON object per line: {expected}")
+
+
+def read_document(path: Path) -> dict[str, Any]:
+    """A JSON (.json) or YAML (.yaml, .yml) document whose top is an object; keys are texts.
+
+    YAML as its version 1.2 reads JSON: `on` and `2020-01-01` are texts.
+
+    Raises:
+        ValueError: it is missing, has another suffix, or is malformed.
+    """
+    suffixes = (".json", ".yaml", ".yml")
+    if path.suffix.lower() not in suffixes:
+        raise ValueError(f"{path}: given suffix {path.suffix!r}, allowed {list(suffixes)}")
+    content = _bytes(path, "correct the path")
+    try:
+        document = json.loads(content) if path.suffix.lower() == ".json" else _yaml(content)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is malformed: {error}") from error
+    if not isinstance(document, dict):
+        raise ValueError(f"{path}: given {type(document).__name__} at the top, expected an object")
+    return document
+
+
+def field(row: Mapping[str, Any], name: str, kind: type, where: str) -> Any:
+    """`row[name]`, which must be a `kind`.
+
+    Raises:
+        ValueError: it is missing or something else.
+    """
+    if not isinstance(row.get(name), kind):
+        given = "nothing" if name not in row else f"{type(row[name]).__name__} {row[name]!r:.80}"
+        raise ValueError(f"{where}: field {name!r} must be of type {kind.__name__}, given {given}")
+    return row[name]
+
+
+def _bytes(path: Path, remedy: str) -> bytes:
+    if not path.is_file():
+        raise ValueError(f"{path} does not exist, or is no file; {remedy}")
+    return path.read_bytes()
+
+
+def _yaml(content: bytes) -> Any:
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        """YAML 1.1 without the scalars that JSON does not have."""
+
+    dropped = {"tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:bool"}
+    Loader.yaml_implicit_resolvers = {
+        first: [(tag, pattern) for tag, pattern in resolvers if tag not in dropped]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+    Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile("^(?:true|True|TRUE|false|False|FALSE)$"), "tTfF")
+    try:
+        return _text_keys(yaml.load(content, Loader))
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from error
+
+
+def _text_keys(value: Any) -> Any:
+    """Response codes are integers to YAML, and texts to JSON."""
+    if isinstance(value, dict):
+        return {str(key): _text_keys(item) for key, item in value.items()}
+    return [_text_keys(item) for item in value] if isinstance(value, list) else value

@@ -1,0 +1,84 @@
+"""Queries with the tools that answer them, for measuring tool search.
+
+Rows of jsonl, in either of two forms:
+
+    {"query_id": 588, "query": "...", "relevant APIs": [["TheClique", "Transfermarkt search"], ...],
+     "api_list": [["Data", "TheClique", "Transfermarkt search"], ...]}                                     ToolBench
+    {"id": "tmdb-001", "query": "...", "solution_normalised": ["GET /search/movie", ...]}                  RestBench
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from verl_ext.tools.catalogue.files import field, read_rows
+from verl_ext.tools.catalogue.types import Catalogue
+from verl_ext.tools.retrieval.recall import Question, same_title
+
+EXPECTED = '{"query", "relevant APIs": [[tool, API], ...]} or {"query", "solution": ["GET /path", ...]}'
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Queries of a file whose gold tools are all in the catalogue; those of others.
+
+    left_out: id of a query -> its gold tools that the catalogue does not have; without: how many have no gold tools.
+    """
+
+    name: str
+    questions: list[Question]
+    left_out: dict[str, list[str]]
+    without: int
+
+
+def read_queries(path: Path, catalogue: Catalogue, limit: int | None = None) -> Asked:
+    """The queries of a file, of its first `limit` rows or all.
+
+    Raises:
+        ValueError: the file is missing, a row is malformed, or no query is left.
+    """
+    apis: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for name, tool in catalogue.items():
+        if "api_name" in tool.extra:
+            apis[tool.extra["tool_name"], tool.extra["api_name"]].append(name)
+    questions, left_out, without = [], {}, 0
+    for number, (where, row) in enumerate(read_rows(path, EXPECTED)):
+        if number == limit:
+            break
+        text = field(row, "query", str, where)
+        gold = list(_toolbench(row, where, apis, catalogue) if "relevant APIs" in row else _restbench(row, where))
+        missing = [name for name in gold if name not in catalogue]
+        if missing:
+            left_out[str(row.get("query_id", row.get("id", where)))] = missing
+        elif gold:
+            questions.append(Question(text, frozenset(map(same_title, gold))))
+        without += not gold
+    if not questions:
+        raise ValueError(
+            f"{path}: no query is left to measure: {len(left_out)} have gold tools that the catalogue does not have "
+            f"(e.g. {next(iter(left_out.values()), [])}), {without} have none. Is it the catalogue of these queries?"
+        )
+    return Asked(path.stem, questions, left_out, without)
+
+
+def _toolbench(
+    row: Mapping[str, Any], where: str, apis: Mapping[tuple[str, str], list[str]], catalogue: Catalogue
+) -> Iterator[str]:
+    """Names of the gold tools. Of tools that several categories have, the query's `api_list` says which is meant."""
+    listed = {tuple(entry) for entry in row.get("api_list", []) if isinstance(entry, list)}
+    for pair in field(row, "relevant APIs", list, where):
+        if not isinstance(pair, list) or len(pair) != 2:
+            raise ValueError(f"{where}: a relevant API must be [tool, API], given {pair!r:.120}")
+        tool, api = map(str, pair)
+        names = apis.get((tool, api), [])
+        meant = [name for name in names if (catalogue[name].extra["category_name"], tool, api) in listed]
+        yield (meant or names or [f"{api} of {tool}"])[0]
+
+
+def _restbench(row: Mapping[str, Any], where: str) -> list[str]:
+    key = "solution_normalised" if "solution_normalised" in row else "solution"
+    return [str(name).strip() for name in field(row, key, list, where)]

@@ -1,0 +1,94 @@
+"""`load_catalogue`: from the `sources` of a configuration to a catalogue.
+
+    - {kind: json, path: data/tools.jsonl}                            a function per line, as models are told of them
+    - {kind: openapi, path: data/tmdb_oas.json, prefix: "tmdb "}      path: one file or a list of them
+    - {kind: toolbench, path: data/toolbench.jsonl}
+    - {kind: api_bank, path: data/api_bank.jsonl}
+    - {kind: toolhop, path: data/toolhop.jsonl}
+    - {kind: functions, path: my_package.my_tools}                    dotted names of functions or modules
+    - {kind: mcp, command: [python, server.py]}                       or url
+
+`prefix` (any kind) is put before the names, for sources that use the same ones. To add a kind: a file with `load`, and
+a line in KINDS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from verl_ext.tools.catalogue import api_bank, functions, mcp, openapi, plain, toolbench, toolhop
+from verl_ext.tools.catalogue.types import Catalogue, ToolSpec
+from verl_ext.tools.retrieval.types import options_from
+
+# Sources whose schemas are made here, and are what they should be; those of others are taken as they come.
+TRUSTED = ("toolbench", "api_bank")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What makes tools of a source's settings; the settings it has (all of them needed, unless optional)."""
+
+    load: Callable[..., list[ToolSpec]]
+    settings: tuple[str, ...] = ("path",)
+    optional: bool = False
+
+
+KINDS = {
+    "json": Kind(plain.load),
+    "openapi": Kind(openapi.load),
+    "toolbench": Kind(toolbench.load),
+    "api_bank": Kind(api_bank.load),
+    "toolhop": Kind(toolhop.load),
+    "functions": Kind(functions.load),
+    "mcp": Kind(
+        lambda **settings: mcp.load(options_from(mcp.Server, settings, "settings of an mcp source")),
+        tuple(field.name for field in fields(mcp.Server)),
+        optional=True,
+    ),
+}
+
+
+def load_catalogue(sources: Iterable[Mapping[str, Any]], only: Sequence[str] | None = None) -> Catalogue:
+    """The tools of all sources, in order.
+
+    Args:
+        sources: mappings as in the module's docstring.
+        only: names of the tools to keep (the ground-truth tools of a benchmark, say), in this order; None keeps all.
+
+    Raises:
+        ValueError: a source is malformed or cannot be read, two tools share a name, or `only` names a tool that there
+            is not.
+        ImportError: a library that a source needs is missing.
+    """
+    if isinstance(sources, Mapping | str) or not isinstance(sources, Iterable):
+        raise ValueError(f"sources must be a list of tool sources, given {sources!r:.200}; e.g. {_example()}")
+    catalogue = Catalogue(tool for number, source in enumerate(sources) for tool in _load(source, number))
+    if not catalogue:
+        raise ValueError(f"there are no tools in the sources; e.g. sources: {_example()}")
+    if isinstance(only, str):
+        raise ValueError(f"only must be a list of names, given {only!r:.120}")
+    return catalogue if only is None else catalogue.only(only)
+
+
+def _load(source: Any, number: int) -> list[ToolSpec]:
+    if not isinstance(source, Mapping) or source.get("kind") not in KINDS:
+        kind = source.get("kind") if isinstance(source, Mapping) else source
+        raise ValueError(f"tool source {number}: given kind {kind!r:.80}, allowed {list(KINDS)}; e.g. {_example()[0]}")
+    kind = KINDS[source["kind"]]
+    settings = {str(key): value for key, value in source.items() if key != "kind" and value is not None}
+    prefix = settings.pop("prefix", "")
+    allowed = [*kind.settings, "prefix"]
+    unknown = sorted(set(settings) - set(allowed))
+    missing = [] if kind.optional else [name for name in kind.settings if name not in settings]
+    if unknown or missing:
+        raise ValueError(
+            f"tool source {number} ({source['kind']}): unknown settings {unknown}, missing {missing}; allowed {allowed}"
+        )
+    tools = kind.load(**settings)
+    return [replace(tool, name=f"{prefix}{tool.name}") for tool in tools] if prefix else tools
+
+
+def _example() -> list[dict[str, str]]:
+    return [{"kind": "openapi", "path": "data/tmdb_oas.json"}]

@@ -1,0 +1,155 @@
+"""OpenAPI 3 documents (.json, .yaml): one tool per operation.
+
+    GET /movie/{movie_id}/credits
+    {"type": "object", "properties": {"movie_id": {"type": "integer"}, ...}, "required": ["movie_id"],
+     "additionalProperties": false}
+
+The name is method and path as the document spells it (RestBench's gold paths do the same). Arguments are the parameters
+of path, query, header and cookie by their names, and `body`, the request body with its schema as it is; where names
+collide (Spotify has `ids` in the query and in the body), those within the body stay there, and others get their place
+as a suffix: id, id_query. An argument that the document does not have is refused: it has no place in a request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from verl_ext.tools.catalogue.files import Paths, as_paths, read_document
+from verl_ext.tools.catalogue.openapi_schema import SchemaReader, boolean
+from verl_ext.tools.catalogue.types import ToolSpec
+
+METHODS = ("get", "put", "post", "delete", "options", "head", "patch", "trace")
+# Headers that OpenAPI says are no parameters.
+NOT_PARAMETERS = frozenset({"accept", "content-type", "authorization"})
+JSON_TYPE = "application/json"
+BODY = "body"
+
+
+def load(path: Paths) -> list[ToolSpec]:
+    """The operations of OpenAPI 3 documents, in their order.
+
+    Each tool's `returns` is the schema of its first successful response; `extra` has operationId, method, path,
+    servers, tags, `locations` (argument -> "in", "name", serialisation, content type), and `response` (status,
+    description, content type, an example if there is one).
+
+    Raises:
+        ValueError: a file is missing or no OpenAPI 3 document, or an operation is malformed.
+    """
+    return [tool for one in as_paths(path) for tool in _document(one)]
+
+
+def _document(path: Path) -> Iterator[ToolSpec]:
+    document = read_document(path)
+    version = document.get("openapi")
+    if not str(version).startswith("3."):
+        given = f"openapi: {version!r}" if "swagger" not in document else f"swagger: {document['swagger']!r}"
+        raise ValueError(
+            f"{path}: given {given}, expected an OpenAPI 3 document. Remedy for Swagger 2: `npx swagger2openapi`"
+        )
+    if not isinstance(document.get("paths"), Mapping) or not document["paths"]:
+        raise ValueError(f"{path}: the document has no paths")
+    for route, item in document["paths"].items():
+        shared = SchemaReader(document, f"{path}: {route}").resolve(item)
+        for method in METHODS:
+            if method in shared:
+                name = f"{method.upper()} {route}"
+                yield _operation(name, SchemaReader(document, f"{path}: {name}"), shared, document)
+
+
+def _operation(name: str, reader: SchemaReader, shared: Mapping[str, Any], document: Mapping[str, Any]) -> ToolSpec:
+    method, route = name.split(" ", 1)
+    operation = reader.resolve(shared[method.lower()])
+    parameters, locations = _arguments(reader, shared, operation)
+    response, returns = _response(reader, operation)
+    servers = operation.get("servers") or shared.get("servers") or document.get("servers") or []
+    texts = [str(operation.get(key) or "").strip() for key in ("summary", "description")]
+    extra = {
+        "operationId": operation.get("operationId"),
+        "method": method,
+        "path": route,
+        "servers": [server.get("url") for server in servers if isinstance(server, Mapping)],
+        "tags": list(operation.get("tags") or []),
+        "locations": locations,
+        "response": response,
+    }
+    return ToolSpec(name, "\n".join(filter(None, dict.fromkeys(texts))), parameters, returns, "openapi", extra)
+
+
+def _arguments(
+    reader: SchemaReader, shared: Mapping[str, Any], operation: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(JSON Schema of the arguments, argument -> where it goes in the request)."""
+    properties: dict[str, Any] = {}
+    required: list[str] = []
+    locations: dict[str, Any] = {}
+    definitions: dict[str, Any] = {}
+    body = reader.resolve(operation["requestBody"]) if operation.get("requestBody") else None
+    for parameter in _parameters(reader, shared, operation):
+        name, place = str(parameter["name"]), parameter["in"]
+        argument = name
+        while argument in properties or (body and argument == BODY):
+            argument = f"{argument}_{place}"
+        schema, content_type = _content(parameter)
+        properties[argument] = _described(reader.part(schema, definitions), parameter)
+        if place == "path" or boolean(parameter.get("required")):
+            required.append(argument)
+        how = {key: parameter[key] for key in ("style", "explode", "allowReserved") if key in parameter}
+        locations[argument] = {"in": place, "name": name, **how}
+        locations[argument] |= {"content_type": content_type} if content_type else {}
+    if body:
+        schema, content_type = _content(body)
+        properties[BODY] = _described(reader.part(schema, definitions), body)
+        locations[BODY] = {"in": "body", "name": BODY, "content_type": content_type}
+        if boolean(body.get("required")):
+            required.append(BODY)
+    arguments = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+    return {**arguments, "$defs": definitions} if definitions else arguments, locations
+
+
+def _parameters(reader: SchemaReader, shared: Mapping[str, Any], operation: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Parameters of the path, and those of the operation, which replace them where name and place are the same."""
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for node in [*(shared.get("parameters") or []), *(operation.get("parameters") or [])]:
+        parameter = reader.resolve(node)
+        if not isinstance(parameter.get("name"), str) or not isinstance(parameter.get("in"), str):
+            raise ValueError(f"{reader.name}: a parameter has no name or no place (in): {parameter!r:.120}")
+        if parameter["in"] != "header" or parameter["name"].lower() not in NOT_PARAMETERS:
+            found[parameter["name"], parameter["in"]] = parameter
+    return list(found.values())
+
+
+def _content(node: Mapping[str, Any]) -> tuple[Any, str | None]:
+    """(schema, content type) of a parameter or body; JSON if there are several types."""
+    content = node.get("content")
+    if not isinstance(content, Mapping) or not content:
+        return node.get("schema", {}), None
+    kind = min(content, key=lambda name: (name != JSON_TYPE, "json" not in name))
+    return (content[kind] or {}).get("schema", {}), kind
+
+
+def _described(schema: Any, node: Mapping[str, Any]) -> Any:
+    """The schema of an argument with what its parameter says beside the schema."""
+    said = {key: node[key] for key in ("description", "example", "deprecated") if node.get(key) not in (None, "")}
+    if not said:
+        return schema
+    return {**(schema if isinstance(schema, dict) else {}), **said}
+
+
+def _response(reader: SchemaReader, operation: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
+    """(status, description, content type and example of the first successful response, its schema)."""
+    responses = operation.get("responses") or {}
+    good = sorted(status for status in responses if str(status).startswith("2")) or [*responses][:1]
+    if not good:
+        return {}, None
+    response = reader.resolve(responses[good[0]])
+    schema, kind = _content(response)
+    about = {"status": str(good[0]), "description": str(response.get("description") or "").strip()}
+    if kind is None:
+        return about, None
+    media = response["content"][kind] or {}
+    examples = [reader.resolve(node).get("value") for node in (media.get("examples") or {}).values()]
+    examples += [media["example"]] if "example" in media else []
+    about |= {"content_type": kind, **({"example": examples[0]} if examples else {})}
+    return about, reader.schema(schema)

@@ -1,0 +1,75 @@
+"""JSON Schema: validators that neither fetch nor fail while they validate, and what other dialects mean in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from jsonschema.exceptions import SchemaError
+from jsonschema.protocols import Validator
+from jsonschema.validators import validator_for
+from jsonschema_specifications import REGISTRY
+from referencing.exceptions import Unresolvable
+from referencing.jsonschema import DRAFT202012
+
+# Their values are data, in which "$ref" is a word like others.
+DATA = frozenset({"default", "const", "enum", "example", "examples"})
+
+
+def validator(schema: Mapping[str, Any], what: str) -> Validator:
+    """A validator of `schema`, of the draft that its "$schema" names (2020-12 by default).
+
+    References lead into the schema itself or to the drafts; nothing is fetched from the network.
+
+    Raises:
+        ValueError: it is no JSON Schema of an object, a pattern is no regular expression, or a reference leads
+            nowhere; begins with `what`.
+    """
+    if not isinstance(schema, Mapping):
+        raise ValueError(f"{what} must be a JSON Schema (an object), given {type(schema).__name__}")
+    schema = dict(schema)
+    if schema.get("type", "object") != "object":
+        raise ValueError(f'{what} must be a JSON Schema of "type": "object", given type {schema["type"]!r}')
+    kind = validator_for(schema)
+    try:
+        kind.check_schema(schema, format_checker=kind.FORMAT_CHECKER)  # the formats tell a broken pattern
+    except SchemaError as error:
+        place = "/".join(map(str, error.path)) or "top"
+        raise ValueError(f"{what} are no JSON Schema (at {place}): {error.message:.300}") from error
+    resolver = REGISTRY.resolver_with_root(DRAFT202012.create_resource(schema))
+    for reference in references(schema):
+        try:
+            resolver.lookup(reference)
+        except Unresolvable as error:
+            raise ValueError(f"{what}: the reference {reference!r} leads nowhere; put its target into $defs") from error
+    return kind(schema, registry=REGISTRY)
+
+
+def references(schema: Any, root: bool = True) -> Iterator[str]:
+    """The "$ref" of a schema, except in parts with an "$id" of their own (another base)."""
+    if isinstance(schema, list):
+        for item in schema:
+            yield from references(item, False)
+    if not isinstance(schema, Mapping) or ("$id" in schema and not root):
+        return
+    if isinstance(schema.get("$ref"), str):
+        yield schema["$ref"]
+    for key, value in schema.items():
+        if key not in DATA:
+            yield from references(value, False)
+
+
+def nullable(schema: dict[str, Any]) -> dict[str, Any]:
+    """`schema` (one level of it) with OpenAPI 3.0's "nullable" said in JSON Schema."""
+    if "nullable" not in schema:
+        return schema
+    rest = {key: value for key, value in schema.items() if key != "nullable"}
+    if schema["nullable"] is not True:
+        return rest
+    if "type" not in rest:
+        return {"anyOf": [rest, {"type": "null"}]} if rest else {}
+    kinds = rest["type"] if isinstance(rest["type"], list) else [rest["type"]]
+    rest["type"] = [*kinds, "null"] if "null" not in kinds else kinds
+    if "enum" in rest and None not in rest["enum"]:
+        rest["enum"] = [*rest["enum"], None]
+    return rest

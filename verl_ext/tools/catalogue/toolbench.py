@@ -1,0 +1,127 @@
+"""ToolBench's documents of RapidAPI's APIs, one jsonl row per API.
+
+    {"category_name": "Data", "tool_name": "TheClique", "api_name": "Songkick concert",
+     "api_description": "Concert info", "required_parameters": [{"name": "id_conc", "type": "string",
+     "description": "", "default": "40698227-lumineers-at-aware-super-theatre"}], "optional_parameters": [],
+     "method": "GET", "template_response": {"date": "str", ...}}
+
+Name: "api for tool" as ToolBench writes it in its prompts, songkick_concert_for_theclique: letters and digits in lower
+case, everything else one underscore, an API's name with a leading digit or of a Python word prefixed, and of the whole
+the last 64 characters. RapidAPI lists some tools under several categories: a row that says the same again is left out,
+another one of the same name gets its category (…_in_finance), then a number.
+
+Types are what an author chose in a form, so they are loose: DATE, TIME, ENUM and BINARY are strings, and where the
+author's own default contradicts the type, both hold ({"type": ["object", "string"], "default": "cities"}). An empty
+default is none. Parameters keep RapidAPI's names; arguments that the document does not have are refused, as by
+ToolBench's server.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from verl_ext.tools.catalogue.files import Paths, field, read_rows
+from verl_ext.tools.catalogue.types import ToolSpec, canonical
+
+EXPECTED = '{"category_name", "tool_name", "api_name", "required_parameters": [...], "optional_parameters": [...], ...}'
+# RapidAPI's type, up to a blank ("DATE (YYYY-MM-DD)"), in upper case -> JSON's.
+TYPES = {"NUMBER": "number", "INTEGER": "integer", "BOOLEAN": "boolean", "ARRAY": "array", "LIST": "array"}
+TYPES |= {"OBJECT": "object", "MAP": "object"}
+PYTHON = {"number": (int, float), "integer": int, "boolean": bool, "array": list, "object": dict, "string": str}
+NAMES = {bool: "boolean", int: "number", float: "number", list: "array", dict: "object", str: "string"}
+MAX_NAME = 64
+# Names that ToolBench prefixes, because it writes Python functions.
+PREFIXED = frozenset({"from", "class", "return", "false", "true", "id", "and"})
+
+
+def load(path: Paths) -> list[ToolSpec]:
+    """The APIs of jsonl files, in order; `returns` is the template response, `extra` says names, category and method.
+
+    Raises:
+        ValueError: a file is missing, or a row is malformed.
+    """
+    seen: set[str] = set()
+    names: set[str] = set()
+    tools = []
+    for where, row in read_rows(path, EXPECTED):
+        said = canonical({key: value for key, value in row.items() if key != "category_name"})
+        if said in seen:
+            continue
+        seen.add(said)
+        tools.append(_tool(row, where, names))
+        names.add(tools[-1].name)
+    return tools
+
+
+def standard_name(api_name: str, tool_name: str) -> str:
+    """What ToolBench calls an API in its prompts, at most 64 characters."""
+    api = _standard(api_name)
+    return f"{'is_' if api in PREFIXED else ''}{api}_for_{_standard(tool_name)}"[-MAX_NAME:]
+
+
+def _tool(row: Mapping[str, Any], where: str, taken: set[str]) -> ToolSpec:
+    category, tool_name, api_name = (field(row, key, str, where) for key in ("category_name", "tool_name", "api_name"))
+    properties: dict[str, Any] = {}
+    required: list[str] = []
+    for key in ("required_parameters", "optional_parameters"):
+        for parameter in field(row, key, list, where):
+            name, schema = _parameter(parameter, where)
+            if name not in properties:  # a few documents repeat one
+                properties[name] = schema
+                required += [name] if key == "required_parameters" else []
+    parameters = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+    extra = {"category_name": category, "tool_name": tool_name, "api_name": api_name, "method": row.get("method")}
+    name = next(name for name in _candidates(api_name, tool_name, category) if name not in taken)
+    description = str(row.get("api_description") or "").strip()
+    return ToolSpec(name, description, parameters, row.get("template_response"), "toolbench", extra)
+
+
+def _candidates(api_name: str, tool_name: str, category: str) -> Iterator[str]:
+    name = standard_name(api_name, tool_name)
+    yield name
+    name = f"{name}_in_{_standard(category)}"
+    yield name
+    number = 2
+    while True:
+        yield f"{name}_{number}"
+        number += 1
+
+
+def _parameter(parameter: Any, where: str) -> tuple[str, dict[str, Any]]:
+    if not isinstance(parameter, Mapping) or not isinstance(parameter.get("name"), str):
+        raise ValueError(f"{where}: a parameter must be an object with a name, given {parameter!r:.120}")
+    kind = TYPES.get(str(parameter.get("type", "")).split(" ")[0].upper(), "string")
+    schema: dict[str, Any] = {"type": kind}
+    description = str(parameter.get("description") or "").strip()
+    if description:
+        schema["description"] = description
+    default = parameter.get("default")
+    if default not in (None, ""):
+        schema["default"] = default = _read(default, kind)
+        if not _fits(default, kind):
+            schema["type"] = [kind, NAMES[type(default)]]
+    return parameter["name"], schema
+
+
+def _read(default: Any, kind: str) -> Any:
+    """The default, read as JSON if it is the text of a value of this type ("6" of a number)."""
+    if isinstance(default, str) and kind != "string":
+        try:
+            value = json.loads(default.lower() if kind == "boolean" else default)
+        except (ValueError, RecursionError):
+            return default
+        return value if _fits(value, kind) else default
+    return default
+
+
+def _fits(value: Any, kind: str) -> bool:
+    return isinstance(value, PYTHON[kind]) and (kind == "boolean" or not isinstance(value, bool))
+
+
+def _standard(text: str) -> str:
+    """Letters (also Chinese), digits and ^ stay, in lower case; everything else becomes one underscore between them."""
+    words = re.sub(r"[^\u4e00-\u9fa5a-zA-Z0-9^]+", "_", text).lower().strip("_")
+    return f"get_{words}" if words[:1].isdigit() else words

@@ -1,0 +1,234 @@
+"""The tool by which agents call tools: any tool of a catalogue, by name.
+
+    await toolbox(name="GET /search/movie", arguments={"query": "Titanic"})   {"ok": True, "result": ...}
+    await toolbox(name="GET /search/movie", arguments={})
+        {"ok": False, "kind": "bad_arguments", "error": "GET /search/movie: 'query' is a required property"}
+
+Whatever an agent writes is answered, as a real API would: an unknown tool, arguments that do not fit the schema, a tool
+that fails. What is wrong with the infrastructure (a server that is down, a time limit) is a ToolError, which the caller
+tries again and counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from verl_ext.tools.base import Tool, ToolError
+from verl_ext.tools.catalogue.load import TRUSTED, load_catalogue
+from verl_ext.tools.catalogue.recorded import Recorded, content_of
+from verl_ext.tools.catalogue.render import plain, render
+from verl_ext.tools.catalogue.threads import ordinary
+from verl_ext.tools.catalogue.types import Backend, CallError, Catalogue, ToolSpec, as_json
+from verl_ext.tools.retrieval.types import options_from
+
+UNKNOWN_TOOL, BAD_ARGUMENTS, TOOL_ERROR = "unknown_tool", "bad_arguments", "tool_error"
+# Below the time limit of a tool call (mas.limits.tool_timeout, 60 s), whose message does not say which tool it was.
+TIMEOUT_S = 30.0
+MAX_CHARS = 100_000
+MAX_ERROR_CHARS = 2_000
+
+
+class Toolbox(Tool):
+    """Calls tools of `catalogue`.
+
+    Args:
+        catalogue: the tools.
+        backend: runs the tools that have no back end of their own (ToolSpec.backend); None if all have one.
+        recorded: results that are served first, without asking any back end or the tool's schema: API-Bank's
+            documentation and its recorded calls differ here and there.
+        timeout_s: seconds that a back end may take for one call.
+        max_chars: longest result, as JSON; a longer one becomes a text that is cut there.
+
+    A tool with no back end at all is answered from `recorded` alone; a call that is not recorded is answered with an
+    error.
+
+    Raises:
+        ValueError: there is nothing that runs some tools, or a setting is out of range.
+    """
+
+    name = "tool_call"
+
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        backend: Backend | None = None,
+        *,
+        recorded: Recorded | None = None,
+        timeout_s: float = TIMEOUT_S,
+        max_chars: int = MAX_CHARS,
+    ) -> None:
+        _check_limits(timeout_s, max_chars)
+        _check_backends(catalogue, backend, recorded)
+        if backend is not None and not callable(backend):
+            raise ValueError(
+                f"tool_call: backend must be a coroutine function (spec, arguments), given {backend!r:.200}"
+            )
+        self.catalogue, self.backend, self.recorded = catalogue, backend, recorded or Recorded()
+        self.timeout_s, self.max_chars = timeout_s, max_chars
+
+    async def __call__(self, name: Any = None, arguments: Any = None) -> dict[str, Any]:  # type: ignore[override]
+        """{"ok": True, "result": JSON}, or {"ok": False, "error": text, "kind": one of the three of this module}.
+
+        Args:
+            name, arguments: as the agent wrote them, whatever they are. No arguments are an empty object.
+
+        Raises:
+            ToolError: the back end itself failed, or took longer than `timeout_s`.
+        """
+        arguments = {} if arguments is None else arguments
+        if not isinstance(name, str) or name not in self.catalogue:
+            return _failure(UNKNOWN_TOOL, "; ".join(self.catalogue.problems(name, arguments)))
+        spec = self.catalogue[name]
+        try:
+            if (name, arguments) in self.recorded:  # the real tool took them, whatever its documentation says
+                result = self.recorded.get(name, arguments)
+            else:
+                problems = self.catalogue.problems(name, arguments)
+                if problems:
+                    return _failure(BAD_ARGUMENTS, "; ".join(problems))
+                result = await self._run(spec, as_json(arguments))
+        except ToolError:
+            raise
+        except CallError as error:
+            return _failure(getattr(error, "kind", TOOL_ERROR), str(error))
+        except Exception as error:  # of a tool that was not written to be one
+            return _failure(TOOL_ERROR, error)
+        return {"ok": True, "result": plain(result, self.max_chars)}
+
+    async def close(self) -> None:
+        """Close the back ends that can be closed."""
+        backends = [self.backend, *(spec.backend for spec in self.catalogue.values())]
+        for backend in {id(backend): backend for backend in backends}.values():
+            if hasattr(backend, "close"):
+                await backend.close()
+
+    async def _run(self, spec: ToolSpec, arguments: dict[str, Any]) -> Any:
+        backend = spec.backend or self.backend
+        if backend is None:
+            raise CallError(f"{spec.name} has no result for these arguments")
+
+        work = asyncio.ensure_future(_contained(backend, spec, arguments))
+        work.add_done_callback(_looked_at)
+        try:
+            done, _ = await asyncio.wait([work], timeout=self.timeout_s)
+        finally:
+            work.cancel()  # not waited for: it may ignore that
+        if not done:
+            raise ToolError(
+                f"tool {spec.name!r} did not answer within {self.timeout_s:g} s. If it is slow, raise "
+                "mas.tools.tool_call.timeout_s (and mas.limits.tool_timeout above it)"
+            )
+        if work.cancelled():
+            raise CallError(f"{spec.name} was cancelled")
+        return work.result()
+
+
+async def _contained(backend: Backend, spec: ToolSpec, arguments: dict[str, Any]) -> Any:
+    """What the back end returns or raises, but for exceptions that would end the event loop (sys.exit in a tool)."""
+    try:
+        return await backend(spec, arguments)
+    except (Exception, asyncio.CancelledError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        raise ordinary(error) from error
+
+
+@dataclass(frozen=True)
+class ToolboxSettings:
+    """Settings of `tool_call`: those of Toolbox, with `sources` and `only` as `load_catalogue` has them.
+
+    recorded: files of recorded results, see recorded.py.
+    """
+
+    sources: Sequence[Mapping[str, Any]]
+    only: Sequence[str] | None = None
+    recorded: str | Sequence[str] | None = None
+    backend: Any = None
+    timeout_s: float = TIMEOUT_S
+    max_chars: int = MAX_CHARS
+
+
+def tool_call(**settings: Any) -> Toolbox:
+    """The tool_call of a recipe (`mas.tools.tool_call`); `settings` are those of ToolboxSettings.
+
+    Raises:
+        ValueError: a setting is unknown or wrong, or a file cannot be read.
+    """
+    given = _read(settings)
+    recorded = Recorded.load(given.recorded) if given.recorded else None
+    catalogue = load_catalogue(given.sources, given.only)
+    return Toolbox(catalogue, given.backend, recorded=recorded, timeout_s=given.timeout_s, max_chars=given.max_chars)
+
+
+def _preflight(**settings: Any) -> None:
+    """Everything but the back end's own work: settings, files, every schema, servers of MCP sources."""
+    given = _read(settings)
+    recorded = Recorded.load(given.recorded) if given.recorded else None
+    catalogue = load_catalogue(given.sources, given.only)
+    _check_backends(catalogue, given.backend, recorded)
+    catalogue.check(TRUSTED)
+    _nested(given.backend, "preflight")
+
+
+def _identity(**settings: Any) -> dict[str, Any]:
+    given = _read(settings)
+    identity: dict[str, Any] = {"catalogue": load_catalogue(given.sources, given.only).version}
+    identity |= {"recorded": content_of(given.recorded) if given.recorded else [], "max_chars": given.max_chars}
+    return identity | {"backend": _nested(given.backend, "identity")}
+
+
+# A run asks this before it starts anything; an evaluation that goes on asks the other: are the answers still the same?
+tool_call.preflight = _preflight
+tool_call.identity = _identity
+
+
+def _read(settings: Mapping[str, Any]) -> ToolboxSettings:
+    given = {key: value for key, value in settings.items() if value is not None}
+    if "sources" not in given:
+        raise ValueError("tool_call needs sources, e.g. sources: [{kind: openapi, path: data/tmdb_oas.json}]")
+    read = options_from(ToolboxSettings, given, "settings of tool_call")
+    _check_limits(read.timeout_s, read.max_chars)
+    return read
+
+
+def _nested(backend: Any, question: str) -> Any:
+    """What the factory of a back end (a mapping with `_target_`) says to `preflight` or `identity`."""
+    if not isinstance(backend, Mapping):
+        return None if backend is None else type(backend).__qualname__
+    if "_target_" not in backend:
+        raise ValueError(f"tool_call: backend must have a _target_ that makes it, given {dict(backend)!r:.200}")
+    from hydra.utils import get_object
+
+    settings = {key: value for key, value in backend.items() if not str(key).startswith("_")}
+    answer = getattr(get_object(backend["_target_"]), question, lambda **said: said)
+    return {"_target_": backend["_target_"], "settings": answer(**settings)}
+
+
+def _check_limits(timeout_s: Any, max_chars: Any) -> None:
+    if not isinstance(timeout_s, int | float) or isinstance(timeout_s, bool) or not timeout_s > 0:
+        raise ValueError(f"tool_call: timeout_s must be a number > 0 (seconds), given {timeout_s!r}")
+    if not isinstance(max_chars, int) or isinstance(max_chars, bool) or max_chars < 1:
+        raise ValueError(f"tool_call: max_chars must be an integer >= 1, given {max_chars!r}")
+
+
+def _check_backends(catalogue: Catalogue, backend: Any, recorded: Recorded | None) -> None:
+    without = [name for name, spec in catalogue.items() if not (backend or spec.backend)]
+    known = recorded.tools() if recorded else set()
+    if without and not known & set(without):
+        raise ValueError(
+            f"{len(without)} of {len(catalogue)} tools have nothing that runs them, e.g. {without[:3]}; results are "
+            f"recorded of {sorted(known)[:3] or 'none'}. Remedy: give tool_call a backend (a simulator, say) or "
+            "recorded results of these tools, or restrict it with only"
+        )
+
+
+def _failure(kind: str, error: Any) -> dict[str, Any]:
+    return {"ok": False, "error": render(error, MAX_ERROR_CHARS), "kind": kind}
+
+
+def _looked_at(work: asyncio.Future[Any]) -> None:
+    if not work.cancelled():
+        work.exception()
