@@ -1,0 +1,148 @@
+"""Files that are damaged, of something else, locked, or not to be written."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import shutil
+import sqlite3
+import tempfile
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.tools.simulating import fill, key_of, put, read_as_nobody, rows
+from verl_ext.tools import ToolError
+from verl_ext.tools.simulator import ResultCache, cache_file
+
+
+def damaged(path, kind):
+    """Make the file what `kind` says."""
+    if kind == "garbage":
+        path.write_bytes(os.urandom(5000))
+    elif kind == "a few bytes":
+        path.write_bytes(b"hello")
+    elif kind == "html":
+        path.write_bytes(b"<html>" * 500)
+    else:
+        fill(path, range(300))
+        whole = path.read_bytes()
+        if kind == "cut":
+            path.write_bytes(whole[: len(whole) // 2])
+        elif kind == "no header":
+            path.write_bytes(bytes(100) + whole[100:])
+        elif kind == "overwritten":
+            path.write_bytes(whole[:8192] + os.urandom(8192) + whole[16384:])
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize("writable", [True, False])
+@pytest.mark.parametrize("kind", ["garbage", "a few bytes", "html", "cut", "no header", "overwritten"])
+def test_a_damaged_file_is_an_error_with_a_remedy_and_stays(kind, writable, tmp_path):
+    before = damaged(tmp_path / "c.db", kind)
+    with pytest.raises(ValueError, match=r"c\.db is damaged, or no cache .*left as it is. Remedy: restore a copy"):
+        ResultCache(tmp_path / "c.db", writable=writable)
+    assert (tmp_path / "c.db").read_bytes() == before
+
+
+def test_damage_met_later_is_the_tools_failure(tmp_path):
+    damaged(tmp_path / "c.db", "overwritten")
+    opened = ResultCache(tmp_path / "c.db", verify=False)
+    with pytest.raises(ToolError, match="is damaged, or no cache .*malformed"):
+        for name in range(300):
+            opened.find(key_of(name))
+    opened.close()
+
+
+def test_another_programs_database_and_another_format_are_refused(tmp_path):
+    foreign = sqlite3.connect(tmp_path / "f.db")
+    foreign.execute("CREATE TABLE results (key)")
+    foreign.close()
+    before = (tmp_path / "f.db").read_bytes()
+    for writable in (True, False):
+        with pytest.raises(ValueError, match="is a database of something else.*Remedy: another path"):
+            ResultCache(tmp_path / "f.db", writable=writable)
+    assert (tmp_path / "f.db").read_bytes() == before
+    fill(tmp_path / "c.db", [1])
+    connection = sqlite3.connect(tmp_path / "c.db")
+    connection.execute("PRAGMA user_version = 7")
+    connection.close()
+    with pytest.raises(ValueError, match="has format 7, this version reads format 1"):
+        ResultCache(tmp_path / "c.db")
+
+
+def test_files_that_cannot_be(tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "empty.db").touch()
+    with pytest.raises(ValueError, match="folder cannot be used .*Remedy: a local disk"):
+        ResultCache(tmp_path / "folder")
+    with pytest.raises(ValueError, match=r"file/c\.db cannot be used"):
+        ResultCache(tmp_path / "file" / "c.db")
+    with pytest.raises(ValueError, match="there is no cache at .*none.db. Remedy: record one"):
+        ResultCache(tmp_path / "none.db", writable=False)
+    with pytest.raises(ValueError, match="empty.db is empty: nothing was ever recorded"):
+        ResultCache(tmp_path / "empty.db", writable=False)
+    fill(tmp_path / "empty.db", [1])  # a new file is made of it, in the place of what is no content
+    assert len(rows(tmp_path / "empty.db")) == 1
+
+
+def test_odd_names(tmp_path):
+    path = tmp_path / "what? 100% #1 é.db"
+    fill(path, [1])
+    opened = ResultCache(path, writable=False)
+    assert opened.find(key_of(1)) == '{"of": 1}'
+    opened.close()
+
+
+def test_a_lock_that_is_held_too_long_is_the_tools_failure_and_passes(tmp_path, monkeypatch):
+    monkeypatch.setattr(cache_file, "BUSY_S", 0.2)
+    opened = ResultCache(tmp_path / "c.db")
+    put(opened, "a")
+    opened.find(key_of("a"))
+    other = sqlite3.connect(tmp_path / "c.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(ToolError, match="cannot be used .database is locked.*no process that holds it for more than"):
+        put(opened, "b")
+    assert opened.find(key_of("a")) and opened.find(key_of("b")) is None  # reading goes on
+    other.execute("ROLLBACK")
+    assert put(opened, "b") == '{"a": 1}'
+    opened.close()
+    assert rows(tmp_path / "c.db", "hits") == [(2,), (0,)]  # the use before the failure is not lost
+
+
+def test_a_short_lock_is_waited_for(tmp_path):
+    opened = ResultCache(tmp_path / "c.db")
+    other = sqlite3.connect(tmp_path / "c.db", isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN IMMEDIATE")
+    stored = opened.store(key_of("a"), "1", "m")
+    timer = threading.Timer(0.3, lambda: other.execute("COMMIT"))
+    timer.start()
+    assert stored.result(20) == "1"
+    timer.join()
+    opened.close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user, which only root can")
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_user_who_can_write_nothing_reads(killed):
+    """Also a cache whose last writer left its WAL."""
+    folder = Path(tempfile.mkdtemp())
+    try:
+        folder.chmod(0o755)
+        opened = ResultCache(folder / "c.db")
+        put(opened, 0)
+        if not killed:
+            opened.close()
+        parent, child = multiprocessing.Pipe()
+        process = multiprocessing.get_context("forkserver").Process(
+            target=read_as_nobody, args=(str(folder / "c.db"), child)
+        )
+        process.start()
+        assert parent.poll(60) and parent.recv() == (False, '{"a": 1}')
+        process.join()
+        if killed:
+            opened.close()
+    finally:
+        shutil.rmtree(folder)

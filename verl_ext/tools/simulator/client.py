@@ -1,0 +1,113 @@
+"""Client of the simulator's server: many workers, one model, one cache."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+from verl_ext.tools.base import ToolError
+from verl_ext.tools.catalogue.types import CallError, ToolSpec, as_json
+from verl_ext.tools.http_client import JsonClient, Refused
+from verl_ext.tools.simulator.keys import BadArguments, Tools
+from verl_ext.tools.simulator.player import Counters, NotRecorded
+
+# Seconds for a call, all attempts together: above the server's own limit for the model, below the toolbox's (30 s).
+TIMEOUT_S, ATTEMPTS = 28.0, 3
+# How the server says what kind of answer a refusal is, and what it is here.
+KINDS: dict[str, type[Exception]] = {
+    "bad_arguments": BadArguments,
+    "not_recorded": NotRecorded,
+    "tool_error": CallError,
+    "failed": ToolError,
+}
+
+
+class HttpSimulator(JsonClient):
+    """A back end of tools (`verl_ext.tools.catalogue.Backend`) that asks a simulator's server.
+
+    Args:
+        url: http://HOST:PORT of the server.
+        timeout_s: seconds for a call, all attempts together.
+        attempts: tries per call, where the server cannot be reached or is busy.
+
+    Attributes:
+        counters: what this client was answered; the server's own, of all its clients, are part of its `health`.
+
+    Raises:
+        ValueError: a malformed url or number.
+    """
+
+    server = "simulator's server"
+    remedy = (
+        "Start it with `python -m verl_ext.tools.simulator_server --catalogue KIND:FILE --cache FILE "
+        "--endpoint URL --host {host} --port {port}`."
+    )
+
+    def __init__(self, url: str, *, timeout_s: float = TIMEOUT_S, attempts: int = ATTEMPTS) -> None:
+        super().__init__(url, timeout_s=timeout_s, attempts=attempts, max_wait_s=2.0)
+        self.counters = Counters()
+        self._tools = Tools()
+
+    async def __call__(self, spec: ToolSpec, arguments: dict[str, Any]) -> Any:
+        """The result of a call, as JSON has it.
+
+        Raises:
+            BadArguments, NotRecorded, CallError, ToolError: as in `Simulator.serve`; ToolError also if the server
+                cannot be reached, or has another version of the tool.
+        """
+        try:
+            arguments = as_json(arguments)
+        except ValueError as error:
+            raise BadArguments(f"the arguments of {spec.name} are not JSON: {error}") from error
+        key = self._tools.key(spec, arguments)  # refuses here what would not get there
+        body = {"tool": spec.name, "version": key.version, "arguments": arguments}
+        try:
+            asked = self._request("POST", "/call", body, await self._open())
+            answer = await asyncio.wait_for(asked, self._timeout_s)
+        except asyncio.TimeoutError as error:  # noqa: UP041 (in Python 3.10 not yet the same as TimeoutError)
+            self.counters.failures += 1
+            raise ToolError(f"no answer from {self.url}/call within {self._timeout_s:g} s") from error
+        except Refused as error:
+            raise self._meant(error) from error
+        except ToolError:
+            self.counters.failures += 1
+            raise
+        return self._result(answer)
+
+    def health(self) -> dict[str, Any]:
+        """The server's /health: {"ready": true, "mode", "model", "tools", "counters", "cache"}. Blocking.
+
+        Raises:
+            ToolError: nobody answers there, or something else does.
+        """
+        health = self._blocking(self._request("GET", "/health", None, None))
+        if not isinstance(health, dict) or health.get("ready") is not True or "counters" not in health:
+            raise ToolError(f"{self.url}/health answered {health!r:.200}: no {self.server} of verl_ext, or not ready.")
+        return health
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self.aclose()
+
+    def _result(self, answer: Any) -> Any:
+        if not isinstance(answer, dict) or "result" not in answer:
+            self.counters.failures += 1
+            raise ToolError(f"{self.url}/call answered in an unknown form: {answer!r:.200}; is it verl_ext's?")
+        source = answer.get("source")
+        self.counters.hits += source == "cache"
+        self.counters.recorded += source == "recorded"
+        self.counters.misses += source == "model"
+        return answer["result"]
+
+    def _meant(self, refusal: Refused) -> Exception:
+        """What the server's refusal means to the caller."""
+        try:
+            said = json.loads(refusal.text)
+            kind, message = str(said["kind"]), str(said["error"])
+        except (ValueError, KeyError, TypeError):
+            kind, message = "", ""
+        self.counters.misses += kind == "not_recorded"
+        self.counters.recorded += kind == "tool_error"
+        self.counters.failures += kind not in KINDS or kind == "failed"
+        return KINDS[kind](message) if kind in KINDS else refusal

@@ -1,0 +1,264 @@
+"""Tools played by a model: the same call gives the same result, through a cache.
+
+    simulator = Simulator(mode="record", cache=ResultCache("data/simulator.db"), chat=ChatEndpoint(url))
+    await simulator(catalogue["GET /search/movie"], {"query": "Titanic"})     {"page": 1, "results": [...]}
+
+Modes: `record` answers from the cache, else asks the model and stores its answer before giving it. `replay` answers
+from the cache alone. `live` always asks the model; nothing is read from the cache and nothing stored there, so that
+looking at a model changes no recording. Results recorded of real calls come before the cache in record and replay.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+from verl_ext.tools.base import ToolError
+from verl_ext.tools.catalogue.types import CallError, ToolSpec
+from verl_ext.tools.chat import ChatEndpoint, EndpointFailed, TooLong
+from verl_ext.tools.simulator.answers import NoResult, result_of
+from verl_ext.tools.simulator.cache import ResultCache
+from verl_ext.tools.simulator.keys import BadArguments, CallKey, Tools
+from verl_ext.tools.simulator.prompt import again, messages
+
+MODES = ("record", "replay", "live")
+# Below the toolbox's limit for a call (30 s), whose message would hide what went wrong here.
+TIMEOUT_S = 25.0
+MAX_TOKENS = 1024
+# Calls that may wait for the model; more would only be answered after their callers' time limits.
+MAX_WAITING = 1024
+
+
+class NotRecorded(CallError):
+    """In mode `replay` nothing is recorded of a call: an answer to the agent, as is a resource that does not exist.
+
+    It is no ToolError: another attempt would find the same.
+    """
+
+    kind = "not_recorded"
+
+
+class Busy(ToolError):
+    """Too many calls wait for the model already."""
+
+
+@runtime_checkable
+class RecordedResults(Protocol):
+    """Results of real calls, such as `verl_ext.tools.catalogue.Recorded`."""
+
+    def get(self, name: str, arguments: dict[str, Any]) -> Any:
+        """The result; KeyError if the call is not recorded, CallError if the tool had answered with an error."""
+
+
+@dataclass
+class Counters:
+    """What happened since the start; calls = hits + recorded + misses + those with invalid arguments.
+
+    Attributes:
+        hits: answered from the cache.
+        recorded: answered from results of real calls.
+        misses: neither; the model was asked, or in `replay` nobody.
+        model_calls: requests for an answer of the model; fewer than misses where identical calls came together.
+        repairs: answers of the model that were almost JSON.
+        failures: calls for which the model, or the cache, had no result (ToolError), however many waited for it.
+    """
+
+    hits: int = 0
+    recorded: int = 0
+    misses: int = 0
+    model_calls: int = 0
+    repairs: int = 0
+    failures: int = 0
+
+    def as_dict(self) -> dict[str, int]:
+        """By name, for metrics."""
+        return asdict(self)
+
+
+class Served(NamedTuple):
+    """A result as one line of JSON, and where it came from: cache, recorded or model."""
+
+    text: str
+    source: str
+
+
+class Simulator:
+    """A back end of tools (`verl_ext.tools.catalogue.Backend`). One event loop at a time.
+
+    Args:
+        mode: record, replay or live.
+        cache: for record and replay; closed with this object.
+        chat: the model, for record and live; closed with this object.
+        recorded: results of real calls, served first in record and replay.
+        max_tokens: longest answer of the model; a longer one is asked for again, shorter, then given up.
+        timeout_s: seconds for a call, all attempts together.
+        max_waiting: calls that may wait for the model; further ones fail at once.
+
+    Attributes:
+        counters: see `Counters`.
+
+    Raises:
+        ValueError: the mode is unknown or lacks what it needs, or a number is out of range.
+    """
+
+    def __init__(
+        self,
+        *,
+        mode: str = "record",
+        cache: ResultCache | None = None,
+        chat: ChatEndpoint | None = None,
+        recorded: RecordedResults | None = None,
+        max_tokens: int = MAX_TOKENS,
+        timeout_s: float = TIMEOUT_S,
+        max_waiting: int = MAX_WAITING,
+    ) -> None:
+        check_mode(mode, cache is not None, chat is not None)
+        if max_tokens < 1 or timeout_s <= 0 or max_waiting < 1:
+            raise ValueError(
+                "the simulator needs max_tokens >= 1, timeout_s > 0 and max_waiting >= 1, "
+                f"given {max_tokens}, {timeout_s}, {max_waiting}."
+            )
+        self.mode, self.cache, self.chat, self.recorded = mode, cache, chat, recorded
+        self.timeout_s, self.max_waiting = timeout_s, max_waiting
+        self.counters = Counters()
+        self._sampling = {"temperature": 0.0, "max_tokens": max_tokens}
+        self._tools = Tools()
+        self._flights: dict[bytes, asyncio.Task[Served]] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def waiting(self) -> int:
+        """Calls that wait for the model."""
+        return len(self._flights)
+
+    async def __call__(self, spec: ToolSpec, arguments: dict[str, Any]) -> Any:
+        """The result of a call, as JSON has it; see `serve`."""
+        return json.loads((await self.serve(spec, arguments)).text)
+
+    async def serve(self, spec: ToolSpec, arguments: dict[str, Any]) -> Served:
+        """The result of a call.
+
+        Raises:
+            BadArguments: the arguments do not fit the tool's schema, are no JSON or too long. The model is not asked.
+            NotRecorded: in mode `replay`, the call is not recorded.
+            CallError: the recorded answer was an error.
+            ToolError: the model did not answer in time, or twice with what is no JSON; too many calls wait for it
+                (Busy); or the cache fails.
+        """
+        key = self._tools.key(spec, arguments)
+        served = None if self.mode == "live" else self._recorded(spec, arguments) or self._cached(key)
+        if served is not None:
+            return served
+        problems = self._tools.problems(spec, arguments)
+        if problems:
+            raise BadArguments("; ".join(problems))
+        self.counters.misses += 1
+        if self.mode == "replay":
+            raise NotRecorded(f"nothing is recorded of this call of {spec.name}")
+        return await self._ask_once(spec, key)
+
+    async def close(self) -> None:
+        """Give up what is under way; close the connections and the cache."""
+        flights = list(self._flights.values()) if self._loop is asyncio.get_running_loop() else []
+        for flight in flights:
+            flight.cancel()
+        await asyncio.gather(*flights, return_exceptions=True)
+        self._flights.clear()
+        if self.chat is not None:
+            await self.chat.close()
+        if self.cache is not None:
+            self.cache.close()
+
+    def _recorded(self, spec: ToolSpec, arguments: dict[str, Any]) -> Served | None:
+        if self.recorded is None:
+            return None
+        try:
+            result = self.recorded.get(spec.name, arguments)
+        except KeyError:
+            return None
+        except CallError:
+            self.counters.recorded += 1
+            raise
+        self.counters.recorded += 1
+        try:
+            return Served(json.dumps(result, allow_nan=False), "recorded")
+        except (TypeError, ValueError) as error:
+            raise ToolError(f"the recorded result of a call of {spec.name} is no JSON: {error!s:.200}") from error
+
+    def _cached(self, key: CallKey) -> Served | None:
+        text = self.cache.find(key)
+        if text is None:
+            return None
+        self.counters.hits += 1
+        return Served(text, "cache")
+
+    async def _ask_once(self, spec: ToolSpec, key: CallKey) -> Served:
+        """Ask the model, or wait for the answer to the same call that is under way.
+
+        A caller who gives up does not end it: the next attempt, or whoever else waits, finds the answer.
+        """
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            self._loop, self._flights = loop, {}
+        flight = self._flights.get(key.digest)
+        if flight is None:
+            if len(self._flights) >= self.max_waiting:
+                self.counters.failures += 1
+                raise Busy(f"{len(self._flights)} simulated calls wait for the model already; try again later.")
+            flight = self._flights[key.digest] = loop.create_task(self._ask(spec, key))
+            flight.add_done_callback(lambda done: self._landed(key.digest, done))
+        return await asyncio.shield(flight)
+
+    def _landed(self, digest: bytes, flight: asyncio.Task[Served]) -> None:
+        if self._flights.get(digest) is flight:
+            del self._flights[digest]
+        if not flight.cancelled() and flight.exception() is not None:  # looked at: its callers may all have gone
+            self.counters.failures += 1
+
+    async def _ask(self, spec: ToolSpec, key: CallKey) -> Served:
+        try:
+            text = await asyncio.wait_for(self._play(spec, key), self.timeout_s)
+        except asyncio.TimeoutError as error:  # noqa: UP041 (in Python 3.10 not yet the same as TimeoutError)
+            raise ToolError(
+                f"{spec.name}: {self.chat.url} has not played it within {self.timeout_s:g} s. Remedy: a faster server, "
+                "fewer requests at a time (concurrency), or a larger timeout_s, below those of tool_call and mas.limits"
+            ) from error
+        except (EndpointFailed, TooLong, ValueError, NoResult) as error:
+            raise ToolError(f"{spec.name} cannot be played by {self.chat.model} at {self.chat.url}: {error}") from error
+        if self.mode == "record":
+            text = await asyncio.wrap_future(self.cache.store(key, text, self.chat.model or ""))
+        return Served(text, "model")
+
+    async def _play(self, spec: ToolSpec, key: CallKey) -> str:
+        """The model's answer; a second request says what was wrong with the first one."""
+        asked = chat = messages(spec, key.arguments)
+        for last in (False, True):
+            self.counters.model_calls += 1
+            answer = await self.chat.complete(chat, self._sampling)
+            try:
+                # In a thread: a repair may take 0.2 s.
+                result = await asyncio.to_thread(result_of, answer.text, answer.stop_reason)
+            except NoResult as error:
+                if last:
+                    raise NoResult(f"no JSON in two answers, the second one {answer.text!r:.200}: {error}") from error
+                chat = again(asked, answer.text, str(error))
+            else:
+                self.counters.repairs += result.repaired
+                return result.text
+        raise AssertionError("the second answer neither returned nor raised")
+
+
+def check_mode(mode: str, cache: bool, chat: bool) -> None:
+    """Is there what the mode needs?
+
+    Raises:
+        ValueError: no; or there is no such mode.
+    """
+    if mode not in MODES:
+        raise ValueError(f"the simulator's mode is {mode!r}; allowed: {', '.join(MODES)}.")
+    if not cache and mode != "live":
+        raise ValueError(f"mode={mode} needs a cache. Remedy: cache=PATH of a file, or mode=live.")
+    if not chat and mode != "replay":
+        raise ValueError(f"mode={mode} needs a model. Remedy: endpoint=http://HOST:8100/v1, or mode=replay.")

@@ -1,0 +1,194 @@
+"""The simulator in a configuration: settings, what to check before a start, what answers depend on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from verl_ext.tools.chat import ChatEndpoint
+from verl_ext.tools.retrieval.types import options_from
+from verl_ext.tools.simulator.cache import MAX_MB, MAX_ROWS, ResultCache
+from verl_ext.tools.simulator.client import ATTEMPTS, HttpSimulator
+from verl_ext.tools.simulator.client import TIMEOUT_S as CLIENT_TIMEOUT_S
+from verl_ext.tools.simulator.player import MAX_TOKENS, TIMEOUT_S, RecordedResults, Simulator, check_mode
+from verl_ext.tools.simulator.prompt import PROMPT_VERSION
+
+# What goes with `url`; everything else is the server's own.
+WITH_URL = ("url", "timeout_s", "attempts")
+
+
+@dataclass(frozen=True)
+class SimulatorSettings:
+    """Settings of `simulator`; null means the default.
+
+    mode: record, replay or live, see player.py. In replay `endpoint` may stay set, in live `cache`: not used.
+    cache: file of the results.
+    endpoint: base URL of the model's OpenAI-compatible server. model: its name there, null: the only one it serves.
+    api_key_env: environment variable of the server's API key.
+    template: arguments of the server's chat template, e.g. {enable_thinking: false}.
+    concurrency: requests at a time. retries: attempts after a first failure.
+    max_tokens: longest answer of the model.
+    max_rows, max_mb: bounds of the cache. verify: check the whole file when it is opened.
+    recorded: results of real calls, an object with `get(name, arguments)`.
+    url: http://HOST:PORT of a simulator's server, instead of all these. attempts: tries per call, with `url`.
+    timeout_s: seconds for a call, all attempts together.
+    """
+
+    mode: str | None = None
+    cache: str | None = None
+    endpoint: str | None = None
+    model: str | None = None
+    api_key_env: str = "OPENAI_API_KEY"
+    template: Mapping[str, Any] | None = None
+    concurrency: int = 32
+    retries: int = 2
+    max_tokens: int = MAX_TOKENS
+    max_rows: int = MAX_ROWS
+    max_mb: int = MAX_MB
+    verify: bool = True
+    recorded: Any = None
+    url: str | None = None
+    attempts: int = ATTEMPTS
+    timeout_s: float | None = None
+
+    def __post_init__(self) -> None:
+        least = {"concurrency": 1, "retries": 0, "max_tokens": 1, "max_rows": 1, "max_mb": 1, "attempts": 1}
+        for name, bound in least.items():
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < bound:
+                raise ValueError(f"simulator: {name} must be an integer >= {bound}, given {value!r}.")
+        timeout = self.timeout_s
+        if timeout is not None and (not isinstance(timeout, int | float) or isinstance(timeout, bool) or timeout <= 0):
+            raise ValueError(f"simulator: timeout_s must be a number > 0 (seconds), given {timeout!r}.")
+        if self.url is not None:
+            self._check_url()
+            return
+        check_mode(self.mode or "record", self.cache is not None, self.endpoint is not None)
+        if self.endpoint is not None and not str(self.endpoint).startswith(("http://", "https://")):
+            raise ValueError(
+                f"simulator: endpoint={self.endpoint!r} must be a base URL, e.g. http://127.0.0.1:8100/v1."
+            )
+
+    def _check_url(self) -> None:
+        others = [field.name for field in fields(self) if getattr(self, field.name) != field.default]
+        wrong = sorted(set(others) - set(WITH_URL))
+        if wrong:
+            raise ValueError(
+                f"simulator: with url={self.url} the server has its own {', '.join(wrong)}. Remedy: give them to the "
+                "server (python -m verl_ext.tools.simulator_server), or no url."
+            )
+
+
+def read_settings(settings: Mapping[str, Any]) -> SimulatorSettings:
+    """The typed settings. Raises ValueError for unknown or inconsistent ones."""
+    given = {str(key): value for key, value in settings.items() if value is not None}
+    return options_from(SimulatorSettings, given, "settings of the simulator")
+
+
+def simulator(**settings: Any) -> Simulator | HttpSimulator:
+    """A back end of `tool_call` that plays every tool; `settings` are those of SimulatorSettings.
+
+    In a recipe: mas.tools.tool_call.backend: {_target_: verl_ext.tools.simulator.simulator, mode: record, …}.
+
+    Raises:
+        ValueError: a setting is unknown or wrong, or the cache cannot be used.
+    """
+    given = read_settings(settings)
+    if given.url is not None:
+        return HttpSimulator(given.url, timeout_s=given.timeout_s or CLIENT_TIMEOUT_S, attempts=given.attempts)
+    mode, recorded = given.mode or "record", given.recorded
+    if recorded is not None and not isinstance(recorded, RecordedResults):
+        raise ValueError(f"simulator: recorded must have get(name, arguments), given {type(recorded).__name__}.")
+    return Simulator(
+        mode=mode,
+        cache=None if mode == "live" else _cache(given, mode),
+        chat=None if mode == "replay" else _chat(given),
+        recorded=recorded,
+        max_tokens=given.max_tokens,
+        timeout_s=given.timeout_s or TIMEOUT_S,
+    )
+
+
+def _cache(given: SimulatorSettings, mode: str) -> ResultCache:
+    bounds = {"max_rows": given.max_rows, "max_mb": given.max_mb, "verify": given.verify}
+    return ResultCache(given.cache, writable=mode == "record", **bounds)
+
+
+def _chat(given: SimulatorSettings) -> ChatEndpoint:
+    template = None if given.template is None else {str(key): value for key, value in given.template.items()}
+    return ChatEndpoint(
+        given.endpoint,
+        given.model,
+        api_key_env=given.api_key_env,
+        concurrency=given.concurrency,
+        timeout=given.timeout_s or TIMEOUT_S,
+        retries=given.retries,
+        template=template,
+        setting=("endpoint", "model"),
+    )
+
+
+def preflight(**settings: Any) -> None:
+    """Would it work: does the model's or the simulator's server answer, can the cache be read and written?
+
+    Nothing is made: a cache that does not exist yet only needs a folder that can be written.
+
+    Raises:
+        ValueError: no, and why.
+        ToolError: the simulator's server does not answer.
+    """
+    given = read_settings(settings)
+    if given.url is not None:
+        HttpSimulator(given.url, attempts=given.attempts).health()
+        return
+    mode = given.mode or "record"
+    if mode == "replay" or (mode == "record" and Path(given.cache).exists()):
+        _cache(given, mode).close()
+    elif mode == "record":
+        _check_folder(Path(given.cache))
+    if mode != "replay":
+        _blocking(lambda: _found(_chat(given)))
+
+
+def identity(**settings: Any) -> dict[str, Any]:
+    """What answers depend on. Of a server nothing is known; what a recording holds changes while it is made."""
+    given = read_settings(settings)
+    if given.url is not None:
+        return {}
+    mode = given.mode or "record"
+    if mode == "replay":
+        cache = _cache(given, mode)
+        try:
+            return {"mode": mode, "prompt": PROMPT_VERSION, "cache": cache.content()}
+        finally:
+            cache.close()
+    asked = {"model": given.model, "template": dict(given.template or {}), "max_tokens": given.max_tokens}
+    return {"mode": mode, "prompt": PROMPT_VERSION, **asked}
+
+
+# A run asks this before it starts anything; an evaluation that goes on asks the other: are the answers still the same?
+simulator.preflight = preflight
+simulator.identity = identity
+
+
+def _check_folder(path: Path) -> None:
+    folder = next(parent for parent in path.absolute().parents if parent.exists())
+    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+        raise ValueError(f"the cache {path} cannot be made: {folder} cannot be written. Remedy: another path.")
+
+
+async def _found(chat: ChatEndpoint) -> str:
+    try:
+        return await chat.find_model()
+    finally:
+        await chat.close()
+
+
+def _blocking(work: Callable[[], Any]) -> Any:
+    with ThreadPoolExecutor(max_workers=1) as executor:  # a thread, because a loop may be running in this one
+        return executor.submit(lambda: asyncio.run(work())).result()

@@ -1,0 +1,206 @@
+"""Simulator server: one model and one cache, many workers.
+
+    python -m verl_ext.tools.simulator_server --catalogue openapi:data/tmdb_oas.json --cache data/simulator.db \\
+        --endpoint http://127.0.0.1:8100/v1 --port 8200
+
+    POST /call {"tool": "GET /search/movie", "arguments": {"query": "Titanic"}} -> {"result": ..., "source": "cache"}
+    GET  /health -> {"ready": true, "mode": "record", "tools": 54, "counters": {"hits": 0, ...}, "cache": {...}, ...}
+
+`source` is cache, recorded (of a real call) or model. Errors are {"error": text, "kind": word}:
+
+    422  bad_arguments, tool_error (recorded of a real call), malformed (the request itself)
+    404  unknown_tool, not_recorded
+    409  other_version (the caller's tool is not the server's)
+    413  a body too large
+    424  failed (the model or the cache)
+    503  busy (too many calls wait for the model)
+
+A call whose client has gone is finished, and stored for the next attempt.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import yaml
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, Response
+from pydantic import BaseModel, ConfigDict, StrictStr, ValidationError
+
+from verl_ext.tools.base import ToolError
+from verl_ext.tools.catalogue import Catalogue, Recorded, load_catalogue
+from verl_ext.tools.catalogue.types import CallError
+from verl_ext.tools.http_server import BodyLimit, address_of, listen, serve, while_connected
+from verl_ext.tools.simulator.keys import Tools
+from verl_ext.tools.simulator.player import Busy, NotRecorded, Simulator
+from verl_ext.tools.simulator.settings import simulator as make_simulator
+
+# Arguments may have 32 Ki characters, each of up to six bytes as JSON.
+MAX_BODY_BYTES = 256 * 1024
+MAX_ERROR_CHARS = 4000
+# Options that are handed on to `simulator`.
+SETTINGS = ("mode", "cache", "endpoint", "model", "api_key_env", "concurrency", "retries", "max_tokens", "timeout_s")
+BOUNDS = ("max_rows", "max_mb")
+
+
+class CallRequest(BaseModel):
+    """Body of POST /call. version: the caller's `ToolSpec.version`, compared with the server's if it is given."""
+
+    model_config = ConfigDict(extra="forbid")
+    tool: StrictStr
+    arguments: Any = {}
+    version: StrictStr | None = None
+
+
+def create_app(simulator: Simulator, catalogue: Catalogue) -> FastAPI:
+    """The server's application. The simulator is closed with it."""
+    tools = Tools()
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        await simulator.close()
+
+    app = FastAPI(title="verl_ext simulator server", lifespan=lifespan)
+    app.add_middleware(BodyLimit, limit=MAX_BODY_BYTES, remedy="send shorter arguments")
+
+    @app.post("/call")
+    async def call(connection: Request) -> Response:
+        try:
+            request = CallRequest.model_validate_json(await connection.body())
+        except ValidationError as error:
+            return _malformed(error)
+        spec = catalogue.get(request.tool)
+        if spec is None:
+            return _refusal(404, "unknown_tool", f"there is no tool {request.tool!r:.100} in the server's catalogue.")
+        if request.version not in (None, tools.version(spec)):
+            return _refusal(
+                409,
+                "other_version",
+                f"tool {spec.name!r} is another version here ({tools.version(spec)}, the caller's is "
+                f"{request.version:.40}). Remedy: start the server with the catalogue of the run.",
+            )
+        return await _answer(simulator, spec, request.arguments, connection)
+
+    @app.get("/health")
+    async def health() -> dict[str, Any]:
+        model = simulator.chat.model if simulator.chat else None
+        about = {"ready": True, "mode": simulator.mode, "model": model, "waiting": simulator.waiting}
+        about |= {"tools": len(catalogue), "catalogue": catalogue.version}
+        cache = simulator.cache.info() if simulator.cache else None
+        return {**about, "counters": simulator.counters.as_dict(), "cache": cache}
+
+    return app
+
+
+async def _answer(simulator: Simulator, spec: Any, arguments: Any, connection: Request) -> Response:
+    try:
+        served = await while_connected(simulator.serve(spec, arguments), connection)
+    except NotRecorded as error:
+        return _refusal(404, error.kind, str(error))
+    except CallError as error:
+        return _refusal(422, getattr(error, "kind", "tool_error"), str(error))
+    except Busy as error:
+        return _refusal(503, "busy", str(error))
+    except ToolError as error:
+        return _refusal(424, "failed", str(error))
+    if served is None:
+        return _refusal(499, "gone", "the client has gone.")
+    content = f'{{"result":{served.text},"source":"{served.source}"}}'
+    return Response(content.encode(), media_type="application/json")
+
+
+def _malformed(error: ValidationError) -> JSONResponse:
+    found = [f"{'.'.join(map(str, item['loc'])) or 'body'}: {item['msg']}" for item in error.errors()[:5]]
+    expected = 'expected {"tool": text, "arguments": object, "version": text or nothing}'
+    return _refusal(422, "malformed", f"{'; '.join(found)}; {expected}.")
+
+
+def _refusal(status: int, kind: str, error: str) -> JSONResponse:
+    text = error[:MAX_ERROR_CHARS].encode("utf-8", "replace").decode()
+    return JSONResponse({"error": text, "kind": kind}, status)
+
+
+def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """Command line of the server."""
+    parser = argparse.ArgumentParser(prog="python -m verl_ext.tools.simulator_server", description="Play tools.")
+    parser.add_argument(
+        "--catalogue",
+        required=True,
+        nargs="+",
+        help="tools: KIND:FILE (openapi:data/tmdb_oas.json), several of them, or a .yaml with a list of sources",
+    )
+    parser.add_argument("--mode", choices=("record", "replay", "live"), help="by default record")
+    parser.add_argument("--cache", help="file of the results (record, replay); made if there is none")
+    parser.add_argument(
+        "--endpoint", help="base URL of the model's server (record, live), e.g. http://127.0.0.1:8100/v1"
+    )
+    parser.add_argument("--model", help="its name there; by default the only one that it serves")
+    parser.add_argument("--api_key_env", help="environment variable of the API key, by default OPENAI_API_KEY")
+    parser.add_argument(
+        "--template", type=json.loads, help="JSON for the chat template: '{\"enable_thinking\": false}'"
+    )
+    parser.add_argument("--concurrency", type=int, help="requests to the model at a time (32)")
+    parser.add_argument("--retries", type=int, help="attempts after a first failure (2)")
+    parser.add_argument("--max_tokens", type=int, help="longest answer of the model (1024)")
+    parser.add_argument("--timeout_s", type=float, help="seconds for a call, all attempts together (25)")
+    parser.add_argument("--max_rows", type=int, help="most results in the cache (1,000,000)")
+    parser.add_argument("--max_mb", type=int, help="most MiB in the cache (1024)")
+    parser.add_argument("--recorded", nargs="+", help="files of results of real calls (API-Bank's), served first")
+    parser.add_argument("--no_verify", action="store_true", help="do not check a large cache when it is opened")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 for other machines too")
+    parser.add_argument("--port", type=int, default=8200, help="0 takes a free one")
+    return parser.parse_args(argv)
+
+
+def sources_of(given: Sequence[str]) -> list[dict[str, Any]]:
+    """`--catalogue` as the sources of `load_catalogue`.
+
+    Raises:
+        ValueError: neither KIND:FILE nor a .yaml file with a list.
+    """
+    sources: list[dict[str, Any]] = []
+    for value in given:
+        kind, colon, path = value.partition(":")
+        if colon:
+            sources.append({"kind": kind, "path": path})
+            continue
+        try:
+            with open(value) as file:
+                listed = yaml.safe_load(file)
+        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+            raise ValueError(f"--catalogue {value}: neither KIND:FILE nor a YAML file ({error!s:.200}).") from error
+        if not isinstance(listed, list):
+            raise ValueError(
+                f"--catalogue {value}: expected a list of sources, e.g. [{{kind: openapi, path: oas.json}}]."
+            )
+        sources += listed
+    return sources
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Load the catalogue, open the cache, listen, serve until SIGINT or SIGTERM. Returns the exit status."""
+    arguments = parse_arguments(argv)
+    settings = {name: getattr(arguments, name) for name in (*SETTINGS, *BOUNDS, "template")}
+    settings["verify"] = not arguments.no_verify
+    try:
+        make_simulator.preflight(**settings)
+        catalogue = load_catalogue(sources_of(arguments.catalogue))
+        recorded = Recorded.load(arguments.recorded) if arguments.recorded else None
+        listener = listen(arguments.host, arguments.port)
+        simulator = make_simulator(**{**settings, "verify": False}, recorded=recorded)
+    except (ValueError, ImportError, ToolError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    address = address_of(listener, arguments.host)
+    print(f"simulator of {len(catalogue)} tools, mode {simulator.mode}, at {address}")
+    print(f"use it in a recipe: mas.tools.tool_call.backend.url={address}", flush=True)
+    serve(create_app(simulator, catalogue), listener)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
