@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[1]
 # Each room may import from itself, from reports.py and from those listed.
 MAY_IMPORT = {
     "tools": set(),
+    "memory": {"tools"},
     "rewards": set(),
     "mas": {"tools", "rewards"},
     "sampling": {"mas"},
@@ -24,7 +25,7 @@ MAY_IMPORT = {
     "evaluate": {"mas", "sampling", "observe", "engine", "tools", "trainer"},
     "compare": {"observe", "tools", "trainer"},
 }
-WITHOUT_TORCH_AND_VERL = ("mas", "sampling", "tools", "rewards", "observe")
+WITHOUT_TORCH_AND_VERL = ("mas", "sampling", "tools", "memory", "rewards", "observe")
 
 
 def imports(path: Path, at_top_only: bool = False) -> set[str]:

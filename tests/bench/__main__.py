@@ -8,9 +8,12 @@ from tests.bench import (
     advantage,
     engine_vs_generate,
     evaluation,
+    memory,
     retrieval,
     sampling,
     shared_prompts,
+    simulator,
+    tool_search,
     training,
     trajectory_log,
 )
@@ -43,6 +46,17 @@ def main() -> None:
     print("\n".join(evaluation.run()), flush=True)
     print("\n(i) searches per second over plain numpy scans of everything, one thread:", flush=True)
     print("\n".join(retrieval.run()), flush=True)
+    print(
+        "\n(j) the memory at 100,000 memories, over plain numpy scans of their vectors, one thread (aim <= 5 ms):",
+        flush=True,
+    )
+    print("\n".join(memory.run()), flush=True)
+    print(
+        "\n(k) tool searches per second over 16,000 tools, 32 clients, over plain numpy scans, one thread:", flush=True
+    )
+    print("\n".join(tool_search.run()), flush=True)
+    print("\n(l) hits per second of the tool simulator's cache over a plain sqlite3 look-up:", flush=True)
+    print("\n".join(simulator.run()), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,158 @@
+"""Algorithm 1 of JoyAgents-R1 (Section 3.3): how memories evolve by the rewards of the trajectories that used them.
+
+Pure functions of numbers; time is the training step. Per agent and step, `rescore` runs lines 4 to 16 for every
+trajectory and then the decay of the memories that none of them recalled; the caller inserts (lines 1 to 3) and removes
+what does not survive ("Memory overflow handling"). What the paper leaves open is decided here, and listed with the
+reasons in docs/memory.md:
+
+- σ is the population's: of these rewards, not of those they might be a sample of.
+- Lines 10 and 11 in their order: a refreshed memory has Δt = 0.
+- A recalled memory of a trajectory within [L, U] keeps its score: nothing is added to it, and it does not decay.
+- Several trajectories that recalled the same memory change it one after the other, in the order given.
+- The decay of the others, −|t − t_i|, is added once per step, whatever the number of questions. Added at every step,
+  as the paper has it, it comes to n(n + 1)/2 after n steps without recall.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import NamedTuple
+
+import numpy as np
+
+Z = 1.96  # of the 2.5 % and 97.5 % percentiles of a normal distribution
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The paper's hyperparameters, with its values.
+
+    Attributes:
+        alpha: weight of time, per step; 0: no decay.
+        beta: weight of the reward's distance from its bound.
+        threshold: D; a memory whose score is below it is deleted.
+        capacity: memories per agent. (The paper gives no number.)
+    """
+
+    alpha: float = 1.0
+    beta: float = 1.0
+    threshold: float = 0.0
+    capacity: int = 10_000
+
+    def __post_init__(self) -> None:
+        for name in ("alpha", "beta"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"memory {name} must be a number >= 0, given {getattr(self, name)!r}.")
+        if not math.isfinite(self.threshold):
+            raise ValueError(f"memory threshold must be a finite number, given {self.threshold!r}.")
+        if isinstance(self.capacity, bool) or not isinstance(self.capacity, int) or self.capacity < 1:
+            raise ValueError(f"memory capacity must be an integer >= 1, given {self.capacity!r}.")
+
+
+class Bounds(NamedTuple):
+    """L and U of a question: rewards outside change memories."""
+
+    lower: float
+    upper: float
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One agent's part in one trajectory, as Algorithm 1 sees it.
+
+    Attributes:
+        reward: R_M of the trajectory.
+        bounds: of its question.
+        rows: (n,) positions of the recalled memories, each once.
+        shares: their s_i; empty if the reward lies within the bounds.
+    """
+
+    reward: float
+    bounds: Bounds
+    rows: np.ndarray
+    shares: Sequence[float] = ()
+
+
+def bounds(rewards: Sequence[float]) -> Bounds:
+    """L = μ − 1.96σ and U = μ + 1.96σ of the R_M of a question's trajectories ("Adaptive reward thresholding").
+
+    In exact arithmetic, rounded at the end: equal rewards have σ = 0 and bounds equal to them, so that none is outside.
+    No reward is further from the mean than σ·sqrt(G − 1), so that with fewer than five trajectories none is outside.
+
+    Raises:
+        ValueError: no rewards.
+    """
+    if not rewards:
+        raise ValueError("bounds need the reward of at least one trajectory; leave questions without any out.")
+    exact = [Fraction(reward) for reward in rewards]
+    mean = sum(exact) / len(exact)
+    variance = sum((reward - mean) ** 2 for reward in exact) / len(exact)
+    spread = Z * math.sqrt(float(variance))
+    return Bounds(float(mean) - spread, float(mean) + spread)
+
+
+def outside(reward: float, limits: Bounds) -> int:
+    """1: R_M > U (line 1: the trajectory becomes a memory), -1: R_M < L, 0: neither."""
+    return (reward > limits.upper) - (reward < limits.lower)
+
+
+def softmax(similarities: Sequence[float]) -> list[float]:
+    """Line 7: shares s_i of the recalled memories; they sum to 1."""
+    largest = max(similarities, default=0.0)
+    weights = [math.exp(similarity - largest) for similarity in similarities]
+    total = math.fsum(weights)
+    return [weight / total for weight in weights]
+
+
+def rescore(
+    times: np.ndarray, scores: np.ndarray, step: int, trials: Sequence[Trial], rules: Rules
+) -> tuple[np.ndarray, np.ndarray]:
+    """Lines 4 to 16 for each trial in turn, then the decay of the memories that none recalled.
+
+    Args:
+        times: (n,) int64, t_i of the agent's memories. scores: (n,) float64, their R_Mi.
+        step: t, later than all of `times`.
+        trials: of this agent in this step.
+
+    Returns:
+        New times and scores.
+    """
+    times, scores = times.copy(), scores.copy()
+    recalled = np.zeros(len(times), dtype=bool)
+    for trial in trials:
+        rows, side = trial.rows, outside(trial.reward, trial.bounds)
+        recalled[rows] = True
+        if side > 0:
+            times[rows] = step  # line 10, before line 11
+            gain = np.array(trial.shares) * abs(trial.reward - trial.bounds.upper)  # Δs, line 11
+        elif side < 0:
+            gain = -np.array(trial.shares) * abs(trial.reward - trial.bounds.lower)  # Δs, line 13
+        else:
+            continue
+        age = -np.abs(step - times[rows])  # Δt
+        scores[rows] = scores[rows] + rules.alpha * age + rules.beta * gain  # line 15
+    rest = ~recalled
+    scores[rest] += rules.alpha * -np.abs(step - times[rest])
+    return times, scores
+
+
+def survivors(ids: np.ndarray, times: np.ndarray, scores: np.ndarray, rules: Rules) -> tuple[np.ndarray, int, int]:
+    """Memory overflow handling: which of an agent's memories stay.
+
+    Deleted are scores below D, and of the others those ranked behind `capacity`: by score, then the younger time, then
+    the higher id.
+
+    Returns:
+        (n,) bool of those that stay; how many were below D; how many were one too many.
+    """
+    stays = ~(scores < rules.threshold)
+    low = len(stays) - int(stays.sum())
+    surplus = max(0, int(stays.sum()) - rules.capacity)
+    if surplus:
+        living = np.flatnonzero(stays)
+        order = np.lexsort((ids[living], times[living], scores[living]))
+        stays[living[order[:surplus]]] = False
+    return stays, low, surplus

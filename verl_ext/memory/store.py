@@ -1,0 +1,131 @@
+"""The memory of a system: all its agents' memories, each agent's apart, in one folder."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from verl_ext.memory.database import FILE, Database
+from verl_ext.memory.evolution import Rules
+from verl_ext.memory.records import Episode, Memory
+from verl_ext.memory.similarity import HashingSimilarity, Similarity
+from verl_ext.memory.step import evolve
+from verl_ext.memory.view import View
+from verl_ext.tools.lock import hold
+
+
+class MemoryStore:
+    """Writes the memory, step by step, and hands out views of it.
+
+    One process writes (the trainer's); it holds the folder's lock. Readers hold a `View`: the state after one step,
+    which no later step changes. In this process `recall` names its version; other processes, on whatever machine, are
+    sent `view()` once per step (it can be pickled). Methods may be called from any thread.
+
+    Args:
+        folder: of the run; made if it is not there. Its memory is opened if it has one.
+        rules: hyperparameters; those of Algorithm 1 by default.
+        similarity: hashed n-grams by default; an existing memory must have been made with the same one.
+
+    Raises:
+        ValueError: another process writes there, or the folder's memory is damaged, or of another similarity or schema.
+    """
+
+    def __init__(self, folder: str | Path, rules: Rules | None = None, similarity: Similarity | None = None):
+        self.folder, self.rules = Path(folder), rules or Rules()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._lock = hold(self.folder)
+        if self._lock is None:
+            raise ValueError(f"another process writes the memory in {self.folder}; stop it, or choose another folder.")
+        try:
+            self._database = Database(self.folder / FILE, similarity or HashingSimilarity())
+        except BaseException:
+            self._lock.close()
+            raise
+        self._writing = threading.Lock()
+        self._show(self._database.load())
+
+    @property
+    def version(self) -> int:
+        """The last step that was applied; 0 before the first."""
+        return max(self._views)
+
+    def view(self, version: int | None = None) -> View:
+        """The memories as they were after step `version`: the last one (None), or the one before it.
+
+        Raises:
+            ValueError: of this version there is no view (any more, or yet).
+        """
+        views = self._views
+        return views[max(views)] if version is None else self._of(version, views)
+
+    def _of(self, version: int, views: dict[int, View]) -> View:
+        if version not in views:
+            raise ValueError(
+                f"no view of version {version!r} is kept; there are {sorted(views)}. Take one when a step begins."
+            )
+        return views[version]
+
+    def recall(self, agent: str, query: str, k: int, version: int) -> list[Memory]:
+        """See `View.recall`; of the state after step `version`, whatever has been written since."""
+        return self._of(version, self._views).recall(agent, query, k)
+
+    def recall_many(self, asked: Sequence[tuple[str, str]], k: int, version: int) -> list[list[Memory]]:
+        """See `View.recall_many`."""
+        return self._of(version, self._views).recall_many(asked, k)
+
+    def apply(self, step: int, episodes: Sequence[Episode]) -> dict[str, int]:
+        """Let the memory evolve by a training step's trajectories; on disk when this returns.
+
+        To be called once per step, after its rollouts, also for a step without episodes: time passes. What it inserts
+        can be recalled from version `step`, that is, in the next step.
+
+        Returns:
+            What happened, by `step.COUNTS`.
+
+        Raises:
+            ValueError: see `step.evolve`; nothing has changed.
+            ToolError: the disk refused; nothing has changed.
+        """
+        with self._writing:
+            before = self.view()
+            after, changes, counts = evolve(before, step, episodes, self.rules)
+            self._database.write(after, changes)
+            self._show(before, after)  # trajectories that began before this step may still read
+        return counts
+
+    def _show(self, *views: View) -> None:
+        """Publish by one assignment: a reader sees the former mapping or this one."""
+        self._views = {view.version: view for view in views}
+
+    def snapshot(self, folder: str | Path) -> Path:
+        """Copy the memory as of the last step into `folder` (of a checkpoint). A kill leaves the old copy or the new.
+
+        Returns the file. Raises ToolError when it cannot be written.
+        """
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        with self._writing:
+            self._database.copy_to(folder / FILE)
+        return folder / FILE
+
+    def restore(self, folder: str | Path) -> None:
+        """Replace the memory by the copy in `folder`. A kill leaves all of the old one or all of the new one.
+
+        Raises ValueError when there is no copy, or it is damaged or of another similarity or schema.
+        """
+        with self._writing:
+            self._database.copy_from(Path(folder) / FILE)
+            self._show(self._database.load())
+
+    def close(self) -> None:
+        """Release file and folder."""
+        with self._writing:
+            self._database.close()
+            self._lock.close()
+
+    def __enter__(self) -> MemoryStore:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

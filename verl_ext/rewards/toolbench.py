@@ -1,0 +1,133 @@
+"""Scores of tool calling on ToolBench: the columns of Table 5 of JoyAgents-R1 (Section A.3), in [0, 1].
+
+They are columns of the static evaluation of Shen et al., "Small LLMs Are Weak Tool Learners" (2024): a model decides on
+one step at a time, after the gold steps before it. The paper defines each in a line, and its numbers cannot come from
+these lines: F1, "across all conditions", would lie between Easy_F1 and Hard_F1, and in Table 5 it is above both. That
+happens in the published script of that evaluation (ToolBench-Static). Hence two ways of counting:
+
+- "text", the paper's words: every step with a gold call counts in the column of its own gold arguments.
+- "script", to compare with Table 5: a wrong API name counts as 0 in Easy_F1 and in Hard_F1, a right argument name with
+  a wrong value counts half, and hallucinated names are a share of all steps.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Any
+
+PLANS = ("call", "answer", "give_up")
+COUNTINGS = ("text", "script")
+COLUMNS = ("Plan_ACC", "Act_EM", "Easy_F1", "Hard_F1", "F1", "No_Hallu")
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What an agent does at one step.
+
+    Attributes:
+        plan: the planning decision: call an API, give the final answer, or give up.
+        name: of the API; "" unless it calls one.
+        arguments: as JSON values; None where they could not be parsed.
+    """
+
+    plan: str
+    name: str = ""
+    arguments: Mapping[str, Any] | None = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.plan not in PLANS:
+            raise ValueError(f"the plan of a decision is one of {list(PLANS)}, given {self.plan!r}.")
+        if (self.plan == "call") != bool(self.name):
+            raise ValueError(f"a decision has the name of an API if and only if it calls one, given {self!r:.200}.")
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step of a test trajectory: what was right, what was predicted, and the names of the APIs on offer."""
+
+    gold: Decision
+    predicted: Decision
+    apis: frozenset[str]
+
+    def __post_init__(self) -> None:
+        if self.gold.plan == "call" and (self.gold.arguments is None or self.gold.name not in self.apis):
+            raise ValueError(
+                f"the gold call {self.gold!r:.200} has no arguments or is not among the APIs on offer; leave such "
+                "steps out, as the published evaluation does."
+            )
+
+    @property
+    def named(self) -> bool:
+        """The gold API was called."""
+        return self.predicted.plan == "call" and self.predicted.name == self.gold.name
+
+
+def argument_f1(gold: Mapping[str, Any], predicted: Mapping[str, Any] | None, half: float = 0.0) -> float:
+    """F1 over (name, value) pairs, 2·matches / (|gold| + |predicted|); 1 if both are empty, 0 for what is no JSON.
+
+    Values match as JSON values: 1 and 1.0 do, 1 and "1" or true do not, the order of keys does not matter.
+    half: what a right name with another value counts.
+    """
+    if predicted is None:
+        return 0.0
+    if not gold or not predicted:
+        return float(not gold and not predicted)
+    shared = [name for name in gold if name in predicted]
+    matches = sum(1.0 if _canonical(gold[name]) == _canonical(predicted[name]) else half for name in shared)
+    return 2 * matches / (len(gold) + len(predicted))
+
+
+def toolbench_scores(steps: Iterable[Step], counting: str = "text") -> dict[str, float]:
+    """The columns of Table 5 over all steps of a test set, and their average.
+
+    - Plan_ACC: share of the steps with the right plan.
+    - Act_EM: share of the steps with a gold call at which the API of that name was called.
+    - Easy_F1, Hard_F1, F1: mean `argument_f1` over the steps whose gold call has no arguments, over those whose has
+      some, and over both; a step at which another API or none was called has 0.
+    - No_Hallu: share of the called names that were on offer, 1 if none was called.
+    - Avg: the mean of the six.
+
+    A column that no step contributes to is absent, and then Avg is, too.
+
+    Args:
+        counting: "text" or "script", see the module.
+
+    Raises:
+        ValueError: no steps, or another counting.
+    """
+    steps = list(steps)
+    if counting not in COUNTINGS or not steps:
+        raise ValueError(f"toolbench_scores needs steps and a counting out of {list(COUNTINGS)}, given {counting!r}.")
+    script = counting == "script"
+    called = [step for step in steps if step.predicted.plan == "call"]
+    invented = sum(step.predicted.name not in step.apis for step in called)
+    columns: dict[str, list[float]] = {name: [] for name in COLUMNS}
+    columns["Plan_ACC"] = [float(step.predicted.plan == step.gold.plan) for step in steps]
+    columns["No_Hallu"] = [1 - invented / max(1, len(steps) if script else len(called))]
+    for step in steps:
+        if step.gold.plan == "call":
+            gold = step.gold.arguments or {}
+            score = argument_f1(gold, step.predicted.arguments, 0.5 if script else 0.0) if step.named else 0.0
+            columns["Act_EM"].append(float(step.named))
+            columns["F1"].append(score)
+            if not gold or (script and not step.named):
+                columns["Easy_F1"].append(score)
+            if gold or (script and not step.named):
+                columns["Hard_F1"].append(score)
+    scores = {name: fmean(values) for name, values in columns.items() if values}
+    return scores | ({"Avg": fmean(scores.values())} if len(scores) == len(COLUMNS) else {})
+
+
+def _canonical(value: Any) -> str:
+    """Equal for equal JSON values."""
+    return json.dumps(_floats(value), sort_keys=True)
+
+
+def _floats(value: Any) -> Any:
+    """Whole numbers as floats have the same text; true and false stay what they are."""
+    if isinstance(value, Mapping):
+        return {str(name): _floats(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_floats(part) for part in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
