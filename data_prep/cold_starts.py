@@ -5,12 +5,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from verl_ext.data_prep import arithmetic_demos, tiny_arithmetic, tiny_demos, tiny_world
+from verl_ext.data_prep import arithmetic_demos, tiny_arithmetic, tiny_demos, tiny_tools, tiny_world, tool_demos
 from verl_ext.mas import Task, Workflow
 from verl_ext.mas.forest import Tools
+from verl_ext.recipe.deepagent import DeepAgent
 from verl_ext.recipe.mhgpo import SearchQA
 from verl_ext.recipe.mhgpo.single import SingleQA
 from verl_ext.recipe.solver_verifier import SolveAndVerify
+from verl_ext.tools.catalogue.documents import passages
+from verl_ext.tools.catalogue.search import ToolSearch
+from verl_ext.tools.catalogue.toolbox import Toolbox
+from verl_ext.tools.catalogue.types import Catalogue
+from verl_ext.tools.retrieval import build_retriever
 
 
 @dataclass(frozen=True)
@@ -28,6 +34,7 @@ class ColdStart:
 
     Attributes:
         words: each becomes one token together with the blank before it.
+        marks: each becomes one token wherever it stands.
         teacher: seed -> an object with `batch(size, habits) -> {agent: [(prompt, output)]}`.
         habits: factor -> the shares of wrong demonstrations; 0 none, 1 the shipped model's.
         examinations: number of questions -> examinations by name.
@@ -37,6 +44,7 @@ class ColdStart:
     teacher: Callable[[int], Any]
     habits: Callable[[float], Any]
     examinations: Callable[[int], dict[str, Examination]]
+    marks: Callable[[], list[str]] = list
 
 
 def _tasks(rows: Sequence[dict]) -> list[Task]:
@@ -68,6 +76,22 @@ def _arithmetic_examinations(questions: int) -> dict[str, Examination]:
     return {name: Examination(workflow, tasks, {}) for name, workflow in workflows.items()}
 
 
+def _tool_examinations(questions: int) -> dict[str, Examination]:
+    world = tiny_tools.World(0)
+    catalogue = Catalogue(world.tools)
+    retriever = build_retriever(passages(catalogue.values()))
+    tools = {
+        "tool_search": ToolSearch(catalogue, retriever, top_k=tool_demos.TOP_K),
+        "tool_call": Toolbox(catalogue, tiny_tools.FactsBackend(world.facts)),
+    }
+    rows = tiny_tools.data_set(1, questions, 0, (2, 3, 4))["val.parquet"]
+    tasks = _tasks(rows)
+    return {
+        "with folding": Examination(DeepAgent("tiny"), tasks, tools),
+        "without": Examination(DeepAgent("tiny", max_folds=0), tasks, tools),
+    }
+
+
 COLD_STARTS = {
     "search": ColdStart(
         lambda: [*tiny_world.vocabulary(), "rewrite", "rank", "answer", "single", "###", ";", ","],
@@ -80,5 +104,12 @@ COLD_STARTS = {
         arithmetic_demos.Teacher,
         arithmetic_demos.scaled,
         _arithmetic_examinations,
+    ),
+    "tools": ColdStart(
+        list,
+        tool_demos.Teacher,
+        tool_demos.scaled,
+        _tool_examinations,
+        lambda: [*tool_demos.marks(), *tool_demos.words()],
     ),
 }

@@ -15,6 +15,7 @@ evaluation on held-out questions after each.
 import argparse
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,8 @@ from transformers import GenerationConfig, Qwen2Config, Qwen2ForCausalLM, Qwen2T
 from verl_ext.data_prep.cold_starts import COLD_STARTS
 from verl_ext.data_prep.tiny_eval import run_workflow, summary
 
-Example = tuple[list[dict[str, str]], str]  # (prompt, what the agent says)
+# (prompt, what the agent says), or in place of the latter [(text, does it train), …] with what is observed in between.
+Example = tuple[list[dict[str, str]], str | list[tuple[str, bool]]]
 
 PAD, END, ROLES = "<|pad|>", "<|end|>", ("<|system|>", "<|user|>", "<|assistant|>", "<|tool|>")
 # The blank after a role's token makes the first word of a message the same token as anywhere else.
@@ -35,8 +37,10 @@ CHAT_TEMPLATE = (
 MAX_LENGTH = 4096  # positions of the model; the tiny world needs about 150, real passages some thousands
 
 
-def build_tokenizer(words: list[str]) -> Qwen2Tokenizer:
+def build_tokenizer(words: list[str], marks: Sequence[str] = ()) -> Qwen2Tokenizer:
     """Byte-level BPE in which each of `words`, with the blank before it, is one token; other text is bytes.
+
+    Each of `marks` is one token wherever it stands.
 
     Qwen2's own class (its pre-tokenizer, NFC, no blank added), because AutoTokenizer makes that of any tokenizer that
     lies beside a Qwen2 model: a different pre-tokenizer would be lost silently on loading.
@@ -53,8 +57,8 @@ def build_tokenizer(words: list[str]) -> Qwen2Tokenizer:
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    marks = [word for word in words if word == "###"]  # stands at the beginning of an output, too
-    trained.train_from_iterator([*(f" {word}" for word in words if not word.isdigit()), *marks], trainer)
+    bare = [word for word in words if word == "###"]  # stands at the beginning of an output, too
+    trained.train_from_iterator([*(f" {word}" for word in words if not word.isdigit()), *bare], trainer)
     content = json.loads(trained.to_str())["model"]
     tokenizer = Qwen2Tokenizer(
         vocab=content["vocab"],
@@ -70,6 +74,7 @@ def build_tokenizer(words: list[str]) -> Qwen2Tokenizer:
     # Qwen2's pre-tokenizer cuts numbers into digits; the tiny model learns to add far sooner with whole ones.
     numbers = [AddedToken(f" {word}", normalized=False) for word in words if word.isdigit()]
     tokenizer.add_tokens(numbers)
+    tokenizer.add_tokens([AddedToken(mark, normalized=False) for mark in marks])
     return tokenizer
 
 
@@ -96,13 +101,17 @@ def build_model(tokenizer: Any, seed: int) -> Qwen2ForCausalLM:
 
 
 def collate(tokenizer: Any, examples: list[Example]) -> tuple[torch.Tensor, torch.Tensor]:
-    """(ids, target) of shape (B, T), padded on the right; target is 1 on the output's tokens with its end token."""
+    """(ids, target) of shape (B, T), padded on the right; target is 1 on what the agent says, end token included."""
     rows, targets = [], []
     for prompt, output in examples:
         asked = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=False)
-        said = tokenizer.encode(output, add_special_tokens=False) + [tokenizer.eos_token_id]
-        rows.append(asked + said)
-        targets.append([0] * len(asked) + [1] * len(said))
+        row, target = list(asked), [0] * len(asked)
+        for text, trains in [(f"{output}{END}", True)] if isinstance(output, str) else output:
+            said = tokenizer.encode(text, add_special_tokens=False)
+            row += said
+            target += [int(trains)] * len(said)
+        rows.append(row)
+        targets.append(target)
     width = max(map(len, rows))
     ids = torch.tensor([row + [tokenizer.pad_token_id] * (width - len(row)) for row in rows])
     return ids, torch.tensor([row + [0] * (width - len(row)) for row in targets])
@@ -187,7 +196,7 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     start = COLD_STARTS[args.world]
-    tokenizer = build_tokenizer(start.words())
+    tokenizer = build_tokenizer(start.words(), start.marks())
     model = build_model(tokenizer, args.seed)
     print(f"{model.num_parameters():,} parameters, {len(tokenizer)} tokens", flush=True)
     stages = [("skills", 0.0, args.steps, args.lr), ("with habits", args.habits, args.habit_steps, args.habit_lr)]

@@ -1,0 +1,103 @@
+"""The actions that the agent writes into its stream of reasoning, and the results that are written behind them.
+
+    <tool_search> query </tool_search>          <tool_search_result> … </tool_search_result>
+    <tool_call> {"name": …, "arguments": {…}} </tool_call>      <tool_call_result> … </tool_call_result>
+    <fold_thought>
+    anything else, to the end                   the final answer
+
+Source: DeepAgent, Section 3.3 and 3.4.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, NamedTuple
+
+SEARCH, CALL, FOLD = "tool_search", "tool_call", "fold_thought"
+# An output ends as soon as it has one of these.
+STOPS = (f"</{SEARCH}>", f"</{CALL}>", f"<{FOLD}>")
+# The first action of an output; of one whose tag is not closed all that follows belongs to it.
+ACTION = re.compile(rf"<({SEARCH}|{CALL})>(.*?)(</\1>|\Z)|<{FOLD}>", re.S)
+# Every tag of the grammar, however an injected text may write it.
+TAG = re.compile(rf"<(?=\s*/?\s*({SEARCH}|{CALL}|{FOLD}))", re.I)
+
+
+class Step(NamedTuple):
+    """What an output asks for.
+
+    kind: "search", "call", "fold", "answer", or "broken" for an action that cannot be read.
+    query, name, arguments, answer: of the respective kind. problem: of a broken one, in words for the agent.
+    """
+
+    kind: str
+    query: str = ""
+    name: str = ""
+    arguments: dict[str, Any] | None = None
+    answer: str = ""
+    problem: str = ""
+
+
+def read_step(text: str, /, **_: Any) -> Step:
+    """The first action of an output, or its answer. Never raises, whatever the text is."""
+    found = ACTION.search(text)
+    if not found:
+        return Step("answer", answer=answer_of(text))
+    kind, content, end = found.groups()
+    if kind is None:
+        return Step("fold")
+    if not end:
+        return Step("broken", problem=f"<{kind}> is not closed by </{kind}>")
+    if kind == SEARCH:
+        query = content.strip()
+        return Step("search", query=query) if query else Step("broken", problem="the search is empty")
+    return read_call(content)
+
+
+def read_call(content: str) -> Step:
+    """The JSON between the tags of a tool call."""
+    try:
+        said = json.loads(content, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        return Step("broken", problem=f"the call is no JSON: {str(error)[:200] or type(error).__name__}")
+    if not isinstance(said, dict) or not isinstance(said.get("name"), str):
+        return Step("broken", problem='a call is {"name": "…", "arguments": {…}}')
+    arguments = said.get("arguments", {})
+    if not isinstance(arguments, dict):
+        return Step("broken", problem=f"arguments must be an object, not {type(arguments).__name__}")
+    return Step("call", name=said["name"], arguments=arguments)
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
+
+
+def action_spans(text: str) -> list[tuple[int, int]]:
+    """Ranges of characters of all actions that count as tool calls or folds, tags included (ToolPO's M, Eq. 7).
+
+    A search is none: "the specific tokens that constitute the tool call and memory folding actions". A call that is
+    not closed reaches to the end of the text.
+    """
+    return [match.span() for match in ACTION.finditer(text) if match.group(1) != SEARCH]
+
+
+def answer_of(text: str) -> str:
+    """The final answer: what the last `\\boxed{…}` holds, else what stands behind `</think>`, without blanks around."""
+    start = text.rfind("\\boxed{")
+    if start >= 0:
+        depth, begin = 1, start + len("\\boxed{")
+        for end in range(begin, len(text)):
+            depth += {"{": 1, "}": -1}.get(text[end], 0)
+            if depth == 0:
+                return text[begin:end].strip()
+    return text.rpartition("</think>")[2].strip()
+
+
+def observed(kind: str, content: str, blank: str = "\n") -> str:
+    """The result of an action as it is written into the stream: nothing in it can be taken for a tag."""
+    return f"{blank}<{kind}_result>{blank}{neutral(content)}{blank}</{kind}_result>{blank}"
+
+
+def neutral(content: str) -> str:
+    """Text in which no tag of the grammar is left: their `<` becomes `&lt;`."""
+    return TAG.sub("&lt;", content)

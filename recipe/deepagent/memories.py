@@ -1,0 +1,80 @@
+"""Memory folding: the three memories that take the place of the history, as JSON of a fixed form.
+
+Source: DeepAgent, Section 3.4: episodic M_E (events, decisions, sub-tasks done), working M_W (goal, obstacles, plans),
+tool M_T (which tools, how, how well). The fields follow the paper's description of each.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from jsonschema import Draft202012Validator
+
+KINDS = ("episodic", "working", "tool")
+MAX_CHARS = 20_000  # of one memory
+
+
+def _texts(description: str) -> dict[str, Any]:
+    return {"type": "array", "items": {"type": "string"}, "description": description}
+
+
+def _text(description: str) -> dict[str, Any]:
+    return {"type": "string", "description": description}
+
+
+def _object(**properties: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+
+
+SCHEMAS = {
+    "episodic": _object(
+        task=_text("what is to be done"),
+        events={
+            "type": "array",
+            "items": _object(step=_text("what was done"), outcome=_text("what came of it")),
+            "description": "key events, decisions and finished sub-tasks, in order",
+        },
+        progress=_text("how far the task is"),
+    ),
+    "working": _object(
+        goal=_text("the current sub-goal"),
+        obstacles=_texts("what stands in the way"),
+        plan=_texts("the next steps, in order"),
+    ),
+    "tool": _object(
+        tools={
+            "type": "array",
+            "items": _object(
+                name=_text("of the tool"),
+                usage=_text("arguments that worked"),
+                experience=_text("how well it worked, and its errors"),
+            ),
+            "description": "the tools tried so far",
+        },
+        rules=_texts("what was learned about choosing and calling tools"),
+    ),
+}
+# For the tiny model: the same memories in few words.
+COMPACT = {
+    "episodic": _object(events=_texts("what was found, in order")),
+    "working": _object(goal=_text("what is left to be found")),
+    "tool": _object(tools=_texts("names of the tools that worked")),
+}
+
+
+def read_memory(text: str, schema: dict[str, Any]) -> tuple[Any, str]:
+    """(memory, "") if the text is JSON of that form, else (None, what is wrong). Never raises."""
+    content = text.rpartition("</think>")[2].strip()
+    if content.startswith("```"):
+        content = content.strip("`").removeprefix("json").strip()
+    if len(content) > MAX_CHARS:
+        return None, f"it has {len(content)} characters, allowed are {MAX_CHARS}"
+    try:
+        said = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        return None, f"it is no JSON: {str(error)[:200] or type(error).__name__}"
+    problem = next(Draft202012Validator(schema).iter_errors(said), None)
+    if problem is not None:
+        return None, f"{problem.json_path}: {problem.message[:200]}"
+    return said, ""

@@ -1,0 +1,257 @@
+"""DeepAgent: one stream of reasoning that searches tools, calls them, and folds its own history."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from verl_ext.mas import Agent, Call, CallFailed, Status, Task, ToolFailed, Workflow
+from verl_ext.recipe.deepagent import grammar, memories, prompts, prompts_tiny
+from verl_ext.recipe.deepagent.correctness import RULES, Invocation, correct_calls, path_share
+from verl_ext.rewards.qa import exact_match
+
+STYLES = {"full": prompts, "tiny": prompts_tiny}
+SUCCESSES = ("answer", "path")
+
+
+@dataclass
+class Work:
+    """What has been done in a trajectory.
+
+    history: outputs and observations of this window, in order. limit: the limit that ended it ("" if none did).
+    """
+
+    task: Task
+    answer: str = ""
+    calls: list[Invocation] = field(default_factory=list)
+    history: list[str] = field(default_factory=list)
+    actions: int = 0
+    searches: int = 0
+    folds: int = 0
+    refused_folds: int = 0
+    broken: int = 0
+    tool_failures: int = 0
+    limit: str = ""
+
+
+class DeepAgent(Workflow):
+    """One agent and its auxiliary role, which folds the history and shortens what is too long.
+
+    Args:
+        style: prompts: full, for instruction-tuned models, or tiny, for the embedded one.
+        max_actions: searches, calls and folds of a trajectory.
+        max_folds: of them folds; 0: no folding (the paper's ablation "w/o Memory Folding").
+        max_result_chars: what is longer of a result or documentation is shortened by the auxiliary role if `summarise`,
+            else cut.
+        summarise: let the auxiliary role shorten.
+        given_tools: the agent begins with the documentation of the task's own tools (`extra_info.tools`), and need not
+            search: the paper's scenario 1. False: it has to find them (scenario 2).
+        correct: which calls earn ToolPO's C: gold_path, name, arguments, executed (correctness.py).
+        success: R_succ: answer (exact match), or path (the gold path was gone), where tasks have no answer.
+
+    Raises:
+        ValueError: an argument out of range.
+    """
+
+    headline = "success"
+
+    def __init__(
+        self,
+        style: str = "full",
+        max_actions: int = 30,
+        max_folds: int = 3,
+        max_result_chars: int = 4000,
+        summarise: bool = True,
+        given_tools: bool = False,
+        correct: str = "gold_path",
+        success: str = "answer",
+    ):
+        for name, value, allowed in (
+            ("style", style, STYLES),
+            ("correct", correct, RULES),
+            ("success", success, SUCCESSES),
+        ):
+            if value not in allowed:
+                raise ValueError(f"mas.workflow.{name}={value!r} is unknown; allowed: {', '.join(allowed)}")
+        for name, value, least in (
+            ("max_actions", max_actions, 1),
+            ("max_folds", max_folds, 0),
+            ("max_result_chars", max_result_chars, 80),
+        ):
+            if value < least:
+                raise ValueError(f"mas.workflow.{name}={value} must be at least {least}")
+        self.prompts = STYLES[style]
+        self.max_actions, self.max_folds, self.max_result_chars = max_actions, max_folds, max_result_chars
+        self.summarise, self.given_tools, self.correct, self.success = summarise, given_tools, correct, success
+        self.agents = {
+            "agent": Agent(
+                self.prompts.agent,
+                grammar.read_step,
+                sampling={"stop": list(grammar.STOPS)},
+                actions=grammar.action_spans,
+            ),
+            "auxiliary": Agent(lambda prompt, **inputs: getattr(self.prompts, prompt)(**inputs), trained=False),
+        }
+
+    async def run(self, task: Task, ctx: Any) -> Work:
+        work, tools = Work(task), None
+        if self.given_tools:
+            tools = await ctx.tool("tool_search", names=list(task.extra["tools"]))
+        step = await ctx.call("agent", question=task.question, tools=tools)
+        while True:
+            call = ctx.last
+            work.history.append(call.text)
+            if call.status is Status.TRUNCATED and step.kind in ("answer", "broken"):
+                work.limit = "tokens"
+                return work
+            if step.kind == "answer":
+                work.answer = step.answer
+                return work
+            if work.actions == self.max_actions:
+                work.limit = "actions"
+                return work
+            work.actions += 1
+            try:
+                step = await self._act(ctx, work, call, step, tools)
+            except CallFailed as failure:
+                if failure.status is not Status.PROMPT_TOO_LONG:
+                    raise
+                work.limit = "tokens"  # the window is full
+                return work
+
+    async def _act(self, ctx: Any, work: Work, call: Call, step: grammar.Step, tools: Any) -> grammar.Step:
+        """Carry out an action and let the agent go on: behind its result, or in a new window after a fold."""
+        if step.kind == "fold":
+            folded = await self._fold(ctx, work)
+            if folded is not None:
+                work.history = []
+                return await ctx.call("agent", question=work.task.question, tools=tools, folded=folded)
+            kind, content = grammar.FOLD, "folding was not possible; go on"
+        elif step.kind == "search":
+            work.searches += 1
+            kind, content = grammar.SEARCH, await self._search(ctx, work, step.query)
+        elif step.kind == "call":
+            kind, content = grammar.CALL, await self._call(ctx, work, step)
+        else:
+            work.broken += 1
+            kind, content = grammar.CALL, f"error: {step.problem}"
+        observation = grammar.observed(kind, content, self.prompts.BLANK)
+        work.history.append(observation)
+        return await ctx.resume(call, observation)
+
+    async def _search(self, ctx: Any, work: Work, query: str) -> str:
+        try:
+            found = await ctx.tool("tool_search", query=query)
+        except ToolFailed as failure:
+            return self._failed(work, failure)
+        return await self._short(ctx, work, grammar.SEARCH, self.prompts.documents(found))
+
+    async def _call(self, ctx: Any, work: Work, step: grammar.Step) -> str:
+        try:
+            answer = await ctx.tool("tool_call", name=step.name, arguments=step.arguments)
+        except ToolFailed as failure:
+            work.calls.append(Invocation(step.name, step.arguments, ok=False))
+            return self._failed(work, failure)
+        work.calls.append(Invocation(step.name, step.arguments, ok=answer["ok"]))
+        longest = 25 * self.max_result_chars if self.summarise else self.max_result_chars
+        return await self._short(ctx, work, grammar.CALL, self.prompts.outcome(answer, longest))
+
+    def _failed(self, work: Work, failure: ToolFailed) -> str:
+        """The infrastructure failed, not the agent: it is told so, and the failure is counted."""
+        work.tool_failures += 1
+        return f"error: the tool is not available ({str(failure)[:200]})"
+
+    async def _short(self, ctx: Any, work: Work, kind: str, content: str) -> str:
+        """What is too long, shortened by the auxiliary role; cut where that fails."""
+        if len(content) <= self.max_result_chars:
+            return content
+        if self.summarise:
+            try:
+                said = await ctx.call(
+                    "auxiliary", prompt="summary", kind=kind, question=work.task.question, content=content
+                )
+                if said.strip():
+                    content = said.rpartition("</think>")[2].strip()
+            except CallFailed:
+                pass  # cut below
+        return content[: self.max_result_chars]
+
+    async def _fold(self, ctx: Any, work: Work) -> dict[str, Any] | None:
+        """The three memories by three parallel calls (Eq. 4), or None: the fold is refused."""
+        if work.folds == self.max_folds:
+            work.refused_folds += 1
+            return None
+        history = "".join(work.history)
+        made = await asyncio.gather(
+            *[ctx.branch(kind, self._memory, kind, work.task.question, history) for kind in memories.KINDS]
+        )
+        if any(memory is None for memory in made):
+            work.refused_folds += 1
+            return None
+        work.folds += 1
+        return dict(zip(memories.KINDS, made, strict=True))
+
+    async def _memory(self, ctx: Any, kind: str, question: str, history: str) -> Any:
+        """One memory: valid JSON at the first or second try, or None."""
+        said = problem = ""
+        for _ in range(2):
+            try:
+                said = await ctx.call(
+                    "auxiliary",
+                    prompt="memory",
+                    kind=kind,
+                    question=question,
+                    history=history,
+                    said=said,
+                    problem=problem,
+                )
+            except CallFailed:
+                return None
+            memory, problem = memories.read_memory(said, self.prompts.SCHEMAS[kind])
+            if not problem:
+                return memory
+        return None
+
+    def reward(self, task: Task, result: Work) -> tuple[float, dict[str, float]]:
+        gold = gold_path(task)
+        path = path_share(result.calls, gold)
+        targets = list((task.ground_truth or {}).get("target") or [])
+        answered = max((exact_match(result.answer, target) for target in targets), default=0.0)
+        success = float(path == 1.0) if self.success == "path" else answered
+        return success, {
+            "success": success,
+            "path": path,
+            "correct_calls": float(correct_calls(self.correct, result.calls, gold)),
+            "calls": float(len(result.calls)),
+            "failed_calls": float(sum(not call.ok for call in result.calls)),
+            "actions": float(result.actions),
+            "searches": float(result.searches),
+            "folds": float(result.folds),
+            "refused_folds": float(result.refused_folds),
+            "broken_actions": float(result.broken),
+            "tool_failures": float(result.tool_failures),
+            "limit_actions": float(result.limit == "actions"),
+            "limit_tokens": float(result.limit == "tokens"),
+        }
+
+
+def gold_path(task: Task) -> Sequence[Invocation]:
+    """The task's gold calls: `reward_model.ground_truth.path`, a JSON list of names or of {"name", "arguments"}.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    said = (task.ground_truth or {}).get("path")
+    path = json.loads(said) if isinstance(said, str) else list(said) if said is not None else []
+    gold = []
+    for one in path:
+        if isinstance(one, str):
+            gold.append(Invocation(one, None))
+        elif isinstance(one, dict) and isinstance(one.get("name"), str):
+            gold.append(Invocation(one["name"], one.get("arguments")))
+        else:
+            raise ValueError(f"ground_truth.path of row {task.index} must list names or calls, given {one!r:.120}")
+    return gold
