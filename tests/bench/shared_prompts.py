@@ -9,9 +9,8 @@ import torch
 import torch.nn.functional as F
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from verl_ext.data_prep import tiny_world
-from verl_ext.data_prep.tiny_demos import retriever_of
-from verl_ext.data_prep.tiny_eval import run_system
+from verl_ext.data_prep.cold_starts import COLD_STARTS
+from verl_ext.data_prep.tiny_eval import run_workflow
 from verl_ext.engine.shared_prompts import batches, lay_out, scored_logits, share
 from verl_ext.plugin import package_path
 
@@ -22,12 +21,14 @@ def rows(questions: int = 32, group: int = 4) -> tuple[list[list[int]], list[lis
     """Prompts and responses of one step of the tiny run: three agents, sampled from the cold start."""
     torch.manual_seed(0)
     tokenizer, model = AutoTokenizer.from_pretrained(MODEL), AutoModelForCausalLM.from_pretrained(MODEL).eval()
-    train, _, corpus = tiny_world.data_set()
-    asked = [question for question in train[:questions] for _ in range(group)]
-    retriever = retriever_of(corpus)
-    rollouts = run_system(model, tokenizer, retriever, asked, greedy=False)
-    calls = [call for rollout in rollouts for call in rollout.calls.values()]
-    return [prompt for prompt, *_ in calls], [response for _, response, *_ in calls]
+    exam = COLD_STARTS["search"].examinations(questions)["easy"]
+    calls = [
+        call
+        for seed in range(group)
+        for forest in run_workflow(model, tokenizer, exam.workflow, exam.tasks, exam.tools, greedy=False, seed=seed)
+        for call in forest.trajectories[0].calls
+    ]
+    return [call.prompt_ids for call in calls], [call.generation.token_ids for call in calls]
 
 
 def padded(model: torch.nn.Module, prompts: list[list[int]], responses: list[list[int]]) -> tuple[torch.Tensor, int]:
