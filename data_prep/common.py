@@ -147,12 +147,12 @@ def qa_rows_schema() -> Any:
     )
 
 
-def write_parquet(rows: Sequence[dict[str, Any]], path: Path) -> None:
-    """Write verl rows; the file appears complete or not at all."""
+def write_parquet(rows: Sequence[dict[str, Any]], path: Path, schema: Any = None) -> None:
+    """Write verl rows (of question answering, unless an Arrow schema is given); all of the file appears, or nothing."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    table = pa.Table.from_pylist(list(rows), schema=qa_rows_schema())
+    table = pa.Table.from_pylist(list(rows), schema=schema or qa_rows_schema())
     _replace(path, lambda temporary: pq.write_table(table, temporary))
 
 

@@ -136,14 +136,13 @@ class Teacher:
         self._easy = EASY_BATCHES
 
     def batch(self, size: int, habits: Habits) -> dict[str, list[Example]]:
-        """`size` windows of the agent, and a third as many memories of each kind."""
+        """`size` windows of the agent, and a third as many memories of one kind."""
         if habits == NO_HABITS and self._easy:
             self._easy -= 1
             return {"agent": [self.agent(habits, (1,)) for _ in range(size + size // 2)]}
-        few = max(1, size // 3)
-        return {"agent": [self.agent(habits) for _ in range(size)]} | {
-            kind: [self.memory(kind) for _ in range(few)] for kind in memories.KINDS
-        }
+        kind = self.rng.choice(memories.KINDS)
+        windows = [self.agent(habits) for _ in range(size)]
+        return {"agent": windows, kind: [self.memory(kind) for _ in range(max(1, size // 3))]}
 
     def agent(self, habits: Habits, hops: Sequence[int] = (1, 2, 2, 3, 3, 4, 5)) -> Example:
         """A window: from a task, or from the memories of a folded one, to its answer or to a fold."""

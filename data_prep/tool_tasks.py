@@ -1,0 +1,198 @@
+"""From tasks that take tools to train.parquet and test.parquet, with the files that the tools need beside them.
+
+Shared by restbench.py, api_bank.py, toolhop.py and toolbench.py. One row of the parquet files:
+
+    {"data_source": "tmdb", "prompt": [{"role": "user", "content": "Who was the lead actor in …?"}],
+     "reward_model": {"ground_truth": {"target": [], "path": '["GET /search/movie", "GET /movie/{movie_id}/credits"]'}},
+     "extra_info": {"index": 0, "id": "tmdb-001", "tools": ["GET /search/movie", "GET /movie/{movie_id}/credits"], …}}
+
+`path` is the JSON list of the gold calls: names, or {"name", "arguments"} where the data set tells the arguments.
+`target` holds the accepted answers; it is empty where success is the path. `tools` are shown in scenario 1.
+"""
+
+import argparse
+import hashlib
+import json
+import sys
+import urllib.error
+import urllib.request
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from verl_ext.data_prep.common import write_jsonl, write_parquet
+
+# Of rejected rows so many are named per reason; all are counted.
+NAMED = 5
+FETCH_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True)
+class ToolTask:
+    """A task: gold calls (names, or {"name", "arguments"}), accepted answers, and what its data set calls its part."""
+
+    id: str
+    question: str
+    path: Sequence[str | dict[str, Any]]
+    answers: Sequence[str] = ()
+    data_source: str = ""
+
+    @property
+    def tools(self) -> list[str]:
+        """Names of the gold tools, each once, in the order in which they are called."""
+        return list(dict.fromkeys(call if isinstance(call, str) else call["name"] for call in self.path))
+
+
+@dataclass
+class Prepared:
+    """What a data set gives.
+
+    files: name -> rows of a .jsonl file, or the object of a .json file, that the tools of a recipe read. rejected: why
+    a row is no task -> ids of those rows. notes: what else to print.
+    """
+
+    tasks: list[ToolTask] = field(default_factory=list)
+    files: dict[str, Any] = field(default_factory=dict)
+    rejected: dict[str, list[str]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    read: int = 0
+
+    def reject(self, reason: str, row: str) -> None:
+        """Count a row that is no task."""
+        self.rejected.setdefault(reason, []).append(row)
+
+    def report(self) -> list[str]:
+        """Lines that account for every row."""
+        per_part = Counter(task.data_source for task in self.tasks)
+        parts = ", ".join(f"{part} {count}" for part, count in per_part.items()) or "none"
+        total = sum(map(len, self.rejected.values()))
+        lines = [f"read {self.read} rows; tasks: {parts}; rejected: {total}"]
+        for reason, rows in self.rejected.items():
+            more = f" and {len(rows) - NAMED} more" if len(rows) > NAMED else ""
+            lines.append(f"  rejected, {reason}: {len(rows)} ({', '.join(rows[:NAMED])}{more})")
+        return lines + self.notes
+
+
+def verl_row(task: ToolTask, split: str, index: int) -> dict[str, Any]:
+    """One row of verl's parquet. index: position in its file."""
+    truth = {"target": list(task.answers), "path": json.dumps(list(task.path), ensure_ascii=False)}
+    extra = {"index": index, "split": split, "id": task.id, "question": task.question, "tools": task.tools}
+    return {
+        "data_source": task.data_source,
+        "prompt": [{"role": "user", "content": task.question}],
+        "ability": "tools",
+        "reward_model": {"style": "rule", "ground_truth": truth},
+        "extra_info": extra,
+    }
+
+
+def tool_rows_schema() -> Any:
+    """Arrow schema of these rows; explicit, so that empty lists keep their type."""
+    import pyarrow as pa
+
+    strings = pa.list_(pa.string())
+    message = pa.struct([("role", pa.string()), ("content", pa.string())])
+    truth = pa.struct([("target", strings), ("path", pa.string())])
+    extra = [("index", pa.int64()), *((name, pa.string()) for name in ("split", "id", "question")), ("tools", strings)]
+    return pa.schema(
+        [
+            ("data_source", pa.string()),
+            ("prompt", pa.list_(message)),
+            ("ability", pa.string()),
+            ("reward_model", pa.struct([("style", pa.string()), ("ground_truth", truth)])),
+            ("extra_info", pa.struct(extra)),
+        ]
+    )
+
+
+def divide(tasks: Sequence[ToolTask], test_size: int | None, seed: int) -> tuple[list[ToolTask], list[ToolTask]]:
+    """(training tasks, test tasks): all are test tasks, or `test_size` of them, chosen by a hash of seed and id.
+
+    Raises:
+        ValueError: `test_size` is out of range, or an id is given twice.
+    """
+    twice = [task_id for task_id, count in Counter(task.id for task in tasks).items() if count > 1]
+    if twice:
+        raise ValueError(f"{len(twice)} ids are those of several tasks, e.g. {twice[:3]}; ids must be unique.")
+    if test_size is None:
+        return [], list(tasks)
+    if not 0 <= test_size <= len(tasks):
+        raise ValueError(f"--test_size must be between 0 and {len(tasks)}, the number of tasks; given {test_size}.")
+    order = sorted(tasks, key=lambda task: hashlib.sha256(f"{seed}:{task.id}".encode()).hexdigest())
+    held = {task.id for task in order[:test_size]}
+    return [task for task in tasks if task.id not in held], [task for task in tasks if task.id in held]
+
+
+def write(prepared: Prepared, output: Path, test_size: int | None, seed: int) -> Counter[str]:
+    """Write the parquet files and what the tools need. Returns rows per written file, 0 for one without rows."""
+    if not prepared.tasks:
+        raise ValueError(f"{'; '.join(prepared.report())}; nothing is left. Check the file or folder that was given.")
+    train, test = divide(prepared.tasks, test_size, seed)
+    written: Counter[str] = Counter()
+    for name, split, part in (("train.parquet", "train", train), ("test.parquet", "test", test)):
+        if part:
+            rows = [verl_row(task, split, index) for index, task in enumerate(part)]
+            write_parquet(rows, output / name, tool_rows_schema())
+            written[name] = len(part)
+    for name, content in prepared.files.items():
+        write_jsonl(content if isinstance(content, list) else [content], output / name)
+        written[name] = len(content) if isinstance(content, list) else 0
+    return written
+
+
+def main(
+    prepare: Callable[[argparse.Namespace], Prepared],
+    description: str,
+    options: Callable[[argparse.ArgumentParser], Any] = lambda parser: None,
+    argv: Sequence[str] | None = None,
+) -> int:
+    """Command line of a data set's script. Returns the exit status; user errors are printed without a traceback."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output_dir", type=Path, required=True, help="folder of everything that is written")
+    parser.add_argument("--local_dataset_path", type=Path, help="file or folder instead of the data set's own place")
+    parser.add_argument("--test_size", type=int, help="rows of test.parquet, the others train; without it all are test")
+    parser.add_argument("--seed", type=int, default=0, help="of the choice of the test rows")
+    options(parser)
+    arguments = parser.parse_args(argv)
+    try:
+        prepared = prepare(arguments)
+        written = write(prepared, arguments.output_dir, arguments.test_size, arguments.seed)
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print("\n".join(prepared.report()))
+    for name, count in written.items():
+        print(f"wrote {arguments.output_dir / name}{f': {count} rows' if count else ''}")
+    return 0
+
+
+def fetch_json(url: str) -> Any:
+    """The JSON document at a URL.
+
+    Raises:
+        ValueError: it cannot be fetched, or is no JSON.
+    """
+    try:
+        with urllib.request.urlopen(url, timeout=FETCH_TIMEOUT_S) as response:
+            return json.loads(response.read())
+    except (urllib.error.URLError, OSError, ValueError) as error:
+        raise ValueError(
+            f"{url} could not be fetched: {error}. Check the connection, or download the files and pass "
+            "--local_dataset_path FILE_OR_FOLDER."
+        ) from error
+
+
+def local_file(path: Path, names: Sequence[str]) -> Path:
+    """The first of these names (may be in subfolders) that a folder has; `path` itself if it is a file.
+
+    Raises:
+        ValueError: none is there.
+    """
+    if path.is_file():
+        return path
+    found = next((path / name for name in names if (path / name).is_file()), None)
+    if found is None:
+        raise ValueError(f"--local_dataset_path {path} holds none of {', '.join(names)}.")
+    return found
