@@ -47,6 +47,8 @@ EXTRAS = {
     "retrieval": [*DENSE, "faiss-cpu>=1.12,<2"],
     # Tools of MCP servers (verl_ext/tools/catalogue/mcp.py).
     "mcp": MCP,
+    # ALFWorld's text games (recipe/deepagent/environments/alfworld.py); WebShop has no package, see webshop.py there.
+    "alfworld": ["alfworld>=0.4.2,<0.5"],
     "tracking": ["wandb>=0.19"],
     "dev": [
         *MCP,

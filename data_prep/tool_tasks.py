@@ -31,18 +31,24 @@ FETCH_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True)
 class ToolTask:
-    """A task: gold calls (names, or {"name", "arguments"}), accepted answers, and what its data set calls its part."""
+    """A task: gold calls (names, or {"name", "arguments"}), accepted answers, and what its data set calls its part.
+
+    shown: tools of scenario 1 where they are not those of the path.
+    """
 
     id: str
     question: str
     path: Sequence[str | dict[str, Any]]
     answers: Sequence[str] = ()
     data_source: str = ""
+    shown: Sequence[str] = ()
 
     @property
     def tools(self) -> list[str]:
-        """Names of the gold tools, each once, in the order in which they are called."""
-        return list(dict.fromkeys(call if isinstance(call, str) else call["name"] for call in self.path))
+        """Names of the tools of scenario 1: the gold ones, each once, in the order in which they are called."""
+        return list(self.shown) or list(
+            dict.fromkeys(call if isinstance(call, str) else call["name"] for call in self.path)
+        )
 
 
 @dataclass

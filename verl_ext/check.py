@@ -19,6 +19,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import hydra
 from hydra.errors import HydraException
@@ -31,6 +32,9 @@ from verl_ext.trainer.config import read_mas_config
 from verl_ext.trainer.plan import Report, add_model, add_plan, listed, parquet_rows
 
 SEARCH = "verl_ext.tools.retrieval.search_tool"
+SIMULATOR = "verl_ext.tools.simulator.simulator"
+# Settings of tools that name files or folders; `sources` stands for the paths of a catalogue's.
+FILES = ("index", "corpus", "sources", "recorded", "games")
 
 
 def examine(
@@ -112,16 +116,16 @@ def _add_paths(report: Report) -> None:
 def _add_tools(report: Report, strict: bool) -> None:
     """Tools one by one; what only is not there yet is missing, anything else that is refused is wrong."""
     for name, section in read_mas_config(report.config).tools.items():
-        sources = {key: section[key] for key in ("url", "index", "corpus") if section.get(key)}
-        absent = [p for key in ("index", "corpus") for p in listed(sources.get(key)) if not Path(p).exists()]
-        asked = report.config.copy()
-        with_url = section.get("_target_") == SEARCH and "url" in sources
-        asked.mas.tools = {name: section | ({"check": False} if with_url and not strict else {})}
-        state = "missing" if absent else "remote, not asked" if with_url and not strict else "present"
+        sources = _sources(section)
+        absent = [p for key in FILES for p in listed(sources.get(key)) if not Path(p).exists()]
+        asked, without = report.config.copy(), _unasked(section)
+        asked.mas.tools = {name: section if strict else without}
+        state = "missing" if absent else "remote, not asked" if without != section and not strict else "present"
         try:
             checks.check_tools(asked)
         except ValueError as error:
-            if not isinstance(error.__cause__, ToolError) and not any(path in str(error) for path in absent):
+            not_here = isinstance(error.__cause__, ToolError | ModuleNotFoundError)
+            if not not_here and not any(path in str(error) for path in absent):
                 report.problems.append(str(error))
                 continue
             state = "missing"
@@ -129,8 +133,28 @@ def _add_tools(report: Report, strict: bool) -> None:
                 state = "made at the start by mas.prepare"
             else:
                 report.missing.append(str(error))
-        shown = ", ".join(f"{key} {value}" for key, value in sources.items())
+        shown = ", ".join(f"{key} {', '.join(listed(value))}" for key, value in sources.items())
         report.facts.append((f"tools.{name}", f"{shown}: {state}" if shown else "no source"))
+
+
+def _sources(section: dict[str, Any]) -> dict[str, Any]:
+    """Where a tool takes what it knows from: files, folders, servers."""
+    found = {key: section[key] for key in ("url", *FILES) if section.get(key)}
+    given = section.get("sources") or []
+    paths = [path for one in given if one.get("kind") != "functions" for path in listed(one.get("path"))]
+    backend = section.get("backend") or {}
+    found |= {"sources": paths} if paths else {}
+    return found | {key: backend[key] for key in ("endpoint", "url") if backend.get(key)}
+
+
+def _unasked(section: dict[str, Any]) -> dict[str, Any]:
+    """The section with those of its servers left in peace that a run asks before its start."""
+    if section.get("_target_") == SEARCH and section.get("url"):
+        return section | {"check": False}
+    backend = section.get("backend") or {}
+    if backend.get("_target_") == SIMULATOR and (backend.get("endpoint") or backend.get("url")):
+        return section | {"backend": backend | {"check": False}}
+    return section
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:

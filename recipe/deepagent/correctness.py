@@ -68,14 +68,17 @@ def correct_calls(rule: str, calls: Sequence[Invocation], gold: Sequence[Invocat
     return count
 
 
-def path_share(calls: Sequence[Invocation], gold: Sequence[Invocation]) -> float:
-    """Share of the gold path that was gone in its order, errors not counted, in [0, 1]; 1 for an empty path.
+def path_share(calls: Sequence[Invocation], gold: Sequence[Invocation], ordered: bool = True) -> float:
+    """Share of the gold path that was gone, errors not counted, in [0, 1]; 1 for an empty path.
 
-    The longest common subsequence of both, over the gold path's length. At 1 the gold path is a subsequence of the
-    calls: the "correct path" of RestBench.
+    In its order: the longest common subsequence of both, over the gold path's length. At 1 the gold path is a
+    subsequence of the calls: the "correct path" of RestBench. Not `ordered`: each of its calls once, in any order, as
+    API-Bank counts.
     """
     if not gold:
         return 1.0
+    if not ordered:
+        return correct_calls("gold_path", calls, gold) / len(gold)
     best = [0] * (len(gold) + 1)
     for call in calls:
         before = best[:]

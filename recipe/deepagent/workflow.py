@@ -21,7 +21,8 @@ SUCCESSES = ("answer", "path")
 class Work:
     """What has been done in a trajectory.
 
-    history: outputs and observations of this window, in order. limit: the limit that ended it ("" if none did).
+    history: outputs and observations of this window, in order. limit: the limit that ended it ("" if none did). score:
+    an environment's, of its task (environments/).
     """
 
     task: Task
@@ -35,6 +36,7 @@ class Work:
     broken: int = 0
     tool_failures: int = 0
     limit: str = ""
+    score: float = 0.0
 
 
 class DeepAgent(Workflow):
@@ -51,12 +53,17 @@ class DeepAgent(Workflow):
             search: the paper's scenario 1. False: it has to find them (scenario 2).
         correct: which calls earn ToolPO's C: gold_path, name, arguments, executed (correctness.py).
         success: R_succ: answer (exact match), or path (the gold path was gone), where tasks have no answer.
+        ordered: the calls of the gold path have to come in its order; false: in any, where a data set tells none.
 
     Raises:
         ValueError: an argument out of range.
     """
 
     headline = "success"
+    details = (
+        *("correct_calls", "tool_calls", "failed_calls", "actions", "searches", "folds", "refused_folds"),
+        *("broken_actions", "tool_failures", "limit_actions", "limit_tokens"),
+    )
 
     def __init__(
         self,
@@ -68,6 +75,7 @@ class DeepAgent(Workflow):
         given_tools: bool = False,
         correct: str = "gold_path",
         success: str = "answer",
+        ordered: bool = True,
     ):
         for name, value, allowed in (
             ("style", style, STYLES),
@@ -86,6 +94,7 @@ class DeepAgent(Workflow):
         self.prompts = STYLES[style]
         self.max_actions, self.max_folds, self.max_result_chars = max_actions, max_folds, max_result_chars
         self.summarise, self.given_tools, self.correct, self.success = summarise, given_tools, correct, success
+        self.ordered = ordered
         self.agents = {
             "agent": Agent(
                 self.prompts.agent,
@@ -217,15 +226,16 @@ class DeepAgent(Workflow):
 
     def reward(self, task: Task, result: Work) -> tuple[float, dict[str, float]]:
         gold = gold_path(task)
-        path = path_share(result.calls, gold)
+        path = path_share(result.calls, gold, self.ordered)
         targets = list((task.ground_truth or {}).get("target") or [])
         answered = max((exact_match(result.answer, target) for target in targets), default=0.0)
         success = float(path == 1.0) if self.success == "path" else answered
         return success, {
             "success": success,
             "path": path,
+            "path_complete": float(path == 1.0),
             "correct_calls": float(correct_calls(self.correct, result.calls, gold)),
-            "calls": float(len(result.calls)),
+            "tool_calls": float(len(result.calls)),
             "failed_calls": float(sum(not call.ok for call in result.calls)),
             "actions": float(result.actions),
             "searches": float(result.searches),

@@ -196,8 +196,10 @@ def test_a_broken_reward_stops_the_evaluation(command, tmp_path, capsys):
 def test_the_section_is_documented_where_it_is_set():
     fields = {field.name: field.default for field in dataclasses.fields(EvaluateConfig)}
     section = yaml.safe_load((ROOT / "configs" / "evaluate.yaml").read_text())["evaluate"]
+    sampled = {name: section.pop(name) for name in ("temperature", "top_p", "top_k")}
+    assert sampled == {name: f"${{actor_rollout_ref.rollout.val_kwargs.{name}}}" for name in sampled}
     assert {name: value for name, value in section.items() if name != "output"} == {
-        name: value for name, value in fields.items() if name != "output"
+        name: value for name, value in fields.items() if name not in ("output", *sampled)
     }
     page = (ROOT / "docs" / "evaluate.md").read_text()
     table = page[page.index("## The section") : page.index("A misspelt key")]

@@ -177,3 +177,12 @@ def test_gold_paths_of_a_row():
     assert gold_path(Task("q", {})) == gold_path(Task("q")) == []
     with pytest.raises(ValueError, match="must list names or calls, given 3"):
         gold_path(Task("q", {"path": [3]}))
+
+
+def test_a_path_in_any_order_counts_each_of_its_calls_once():
+    gold = [A, B, A]
+    assert path_share([B, A], [A, B], ordered=False) == 1.0 and path_share([B, A], [A, B]) == 0.5
+    assert path_share([A, A, A], gold, ordered=False) == pytest.approx(2 / 3)
+    assert path_share([B, A, A], gold, ordered=False) == 1.0 and path_share([], [], ordered=False) == 1.0
+    failed = Invocation(A.name, A.arguments, ok=False)
+    assert path_share([failed, B], [A, B], ordered=False) == 0.5

@@ -131,6 +131,14 @@ def test_preflight_says_what_would_not_work_and_makes_nothing(tmp_path, monkeypa
     asyncio.run(inside_a_running_loop())
 
 
+def test_a_server_can_be_left_in_peace_before_a_start(tmp_path):
+    gone = {"endpoint": "http://127.0.0.1:1/v1", "cache": str(tmp_path / "new.db")}
+    simulator.preflight(**gone, check=False)
+    simulator.preflight(url="http://127.0.0.1:1", check=False)
+    with pytest.raises(ValueError, match="no server answers"):
+        simulator.preflight(**gone)
+
+
 def test_preflight_asks_a_simulators_server():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -18,6 +18,7 @@ from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY
 
 import verl_ext.plugin  # noqa: F401  (search path and resolvers, as `import verl` does it)
 from verl_ext.algorithms import ALGORITHMS
+from verl_ext.check import examine
 from verl_ext.mas import Agent, Workflow
 from verl_ext.mas.credit import AGGREGATES
 from verl_ext.sampling import STRATEGIES
@@ -44,10 +45,13 @@ def composed(*overrides: str, config_dir: str | None = None):
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_recipe_composes_and_is_valid(recipe):
     config = composed(f"+recipe={recipe}")
-    assert check_multi_agent(config) == ("em" if recipe.startswith("solver") else "f1")
+    watched = {"solver": "em", "toolpo": "success", "deepagent": "success"}
+    assert check_multi_agent(config) == watched.get(recipe.split("_")[0], "f1")
     assert config.trainer.v1.trainer_mode == "mas_sync"
     estimators = {"mappo": "gae", "solver_verifier_mappo": "gae", "single": "grpo", "solver": "grpo"}
-    assert config.algorithm.adv_estimator == estimators.get(recipe.removesuffix("_tiny"), "mhgpo")
+    estimators |= {"toolpo": "toolpo", "deepagent": "toolpo"}
+    name = "deepagent" if recipe.startswith("deepagent") else recipe.removesuffix("_tiny")
+    assert config.algorithm.adv_estimator == estimators.get(name, "mhgpo")
     ray = config.ray_kwargs.ray_init
     assert ray.num_cpus is None or ray.address == "local", "Ray refuses num_cpus where it joins a running cluster"
     assert "RunCallback" in config.hydra.callbacks.verl_ext._target_
@@ -73,6 +77,35 @@ def test_paper_configuration_is_table_2():
     assert (actor.optim.lr, actor.clip_ratio, actor.kl_loss_coef, actor.ppo_epochs) == (1e-6, 0.2, 0.001, 1)
     assert list(config.mas.sampling.rr.probabilities) == [0.7, 0.1, 0.2]
     assert (config.trainer.n_gpus_per_node, rollout.name) == (8, "vllm")
+
+
+def test_paper_configuration_of_toolpo():
+    config = composed("+recipe=deepagent")
+    rollout, advantage = config.actor_rollout_ref.rollout, config.mas.advantage
+    assert (config.data.train_batch_size, rollout.n, config.trainer.total_training_steps) == (64, 8, 100)
+    assert config.data.max_prompt_length + config.data.max_response_length == 32_768
+    assert (rollout.val_kwargs.temperature, rollout.val_kwargs.top_p, rollout.val_kwargs.top_k) == (0.7, 0.8, 20)
+    assert (advantage.lambda_call, advantage.lambda_fold, config.mas.tools.tool_search.dense.model) == (
+        *(1.0, 1.0),
+        "BAAI/bge-large-en-v1.5",
+    )
+    assert (config.trainer.nnodes, config.trainer.n_gpus_per_node) == (8, 8)
+
+
+DEEPAGENT = [recipe for recipe in RECIPES if recipe.startswith("deepagent")]
+
+
+@pytest.mark.parametrize("recipe", DEEPAGENT)
+@pytest.mark.parametrize("scenario", [[], ["mas.workflow.given_tools=true"]])
+def test_a_benchmark_of_tools_lacks_only_what_is_not_here(recipe, scenario, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    report = examine([f"+recipe={recipe}", *scenario])
+    assert report.problems == []
+    data = [one for one in report.missing if one.startswith("the data file")]
+    tools = [one for one in report.missing if one not in data]
+    assert len(data) == 2 and "train.parquet" in data[0], data
+    assert tools and all(one.startswith("mas.tools.") for one in tools), tools
+    assert all("does not exist" in one or "is not installed. Remedy: " in one for one in tools), tools
 
 
 def test_misspelt_key_in_a_recipe_file_is_named(tmp_path):

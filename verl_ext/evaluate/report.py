@@ -154,6 +154,8 @@ def as_text(results: dict[str, Any]) -> str:
     """The tables: data sources, agents; then what failed and why."""
     sources, double = without_double(results["data"])
     names = list(dict.fromkeys(name for s in sources.values() for kind in ("metrics", "recall") for name in s[kind]))
+    details = [name for name in names if name in results.get("details", ())]
+    names = [name for name in names if name not in details]
     head = ["data", "answered", *map(_title, names), "calls", "prompt tok", "gen tok", "seconds", "failed"]
     rows = [[source, *_cells(result, names)] for source, result in sources.items()]
     if len(sources) > 1:
@@ -162,6 +164,7 @@ def as_text(results: dict[str, Any]) -> str:
     lines = markdown(head, rows)
     lines += ["", "Means ± standard error over questions; calls, tokens and seconds per trajectory."]
     lines += [f"The reward has the numbers of {_title(double)}."] if double else []
+    lines += ["", *detail_lines(sources, details)] if details else []
     agents = [
         [source, agent, str(a["calls"]), *_statuses(a), f"{a['prompt_tokens'] / max(a['answered'], 1):.0f}"]
         + [f"{a['generated_tokens'] / max(a['answered'], 1):.1f}", f"{a['seconds']:.2f}"]
@@ -171,6 +174,19 @@ def as_text(results: dict[str, Any]) -> str:
     head = ["data", "agent", "calls", "ok", "not ok", "prompt tok", "gen tok", "seconds"]
     lines += ["", *markdown(head, agents), ""] if agents else [""]
     return "\n".join([*lines, *best_lines(sources), *failure_lines(sources)]).rstrip()
+
+
+def detail_lines(sources: dict[str, dict[str, Any]], details: list[str]) -> list[str]:
+    """What the workflow reports beside its scores: means over questions, a row per quantity that is not always 0."""
+    values = {name: [source["metrics"].get(name) for source in sources.values()] for name in details}
+    zero = [_title(name) for name, row in values.items() if all(not value or value["mean"] == 0 for value in row)]
+    rows = [
+        [_title(name), *[f"{value['mean']:.2f}" if value else "–" for value in row]]
+        for name, row in values.items()
+        if _title(name) not in zero
+    ]
+    lines = markdown(["per question", *sources], rows) if rows else []
+    return [*lines, *([f"0 everywhere: {', '.join(zero)}"] if zero else [])]
 
 
 def without_double(sources: dict[str, dict[str, Any]]) -> tuple[dict[str, dict[str, Any]], str]:

@@ -62,13 +62,22 @@ def settings_of(config: DictConfig, section: EvaluateConfig, mas: MasConfig, mod
         "seed": mas.seed,
         "seeded": mas.sampling.seeded if section.temperature > 0 else None,
         "workflow": mas.workflow,
-        "agents": OmegaConf.to_container(config.mas.agents, resolve=True),
+        "agents": _agents_of(config),
         "tools": {name: identity_of(section) for name, section in mas.tools.items()},
     }
 
 
+def _agents_of(config: DictConfig) -> dict[str, Any]:
+    """`mas.agents`; of an agent that is served elsewhere only the model counts, as with `evaluate.endpoint`."""
+    agents = OmegaConf.to_container(config.mas.agents, resolve=True)
+    for section in agents.values():
+        if section and section.get("endpoint"):
+            section["endpoint"] = {"model": section["endpoint"].get("model")}
+    return agents
+
+
 def response_length(config: DictConfig) -> int:
-    """Most tokens of a call of an agent that has no limit of its own."""
+    """Most tokens of a call of an agent that has no limit of its own, and of calls that go on in one sequence."""
     return int(config.actor_rollout_ref.rollout.response_length)
 
 
@@ -101,7 +110,11 @@ class Runner:
     ):
         self.config, self.section, self.mas, self.model = config, section, mas, model
         self.workflow, self.records = workflow, records
-        self.limits = Limits(max_prompt_tokens=config.data.max_prompt_length, **vars(mas.limits))
+        self.limits = Limits(
+            max_prompt_tokens=config.data.max_prompt_length,
+            max_sequence_tokens=response_length(config),
+            **vars(mas.limits),
+        )
         self.sampling = {**section.sampling, "max_tokens": response_length(config)}
         self.progress = Progress(workflow.headline)
         self._hopeless = 0
@@ -127,7 +140,8 @@ class Runner:
         finally:
             if ticker is not None:
                 ticker.cancel()
-            for owner in (llm, *tools.values()):
+            served = [agent.llm for agent in self.workflow.agents.values() if agent.llm is not None]
+            for owner in (llm, *served, *tools.values()):
                 with suppress(AttributeError):  # a tool need not have anything to close
                     await owner.close()
 

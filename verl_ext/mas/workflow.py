@@ -21,10 +21,12 @@ class Workflow(ABC):
     Attributes:
         agents: the roles, by name, first to last. Keyword arguments of `mas.workflow` reach `__init__`.
         headline: the quantity reported by `reward` that a person watches (progress, learning curve).
+        details: quantities reported by `reward` that are no scores (counts, costs): an evaluation shows them apart.
     """
 
     agents: dict[str, Agent]
     headline: str = "reward"
+    details: tuple[str, ...] = ()
 
     @property
     def trained_agents(self) -> list[str]:

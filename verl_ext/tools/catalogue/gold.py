@@ -41,16 +41,13 @@ def read_queries(path: Path, catalogue: Catalogue, limit: int | None = None) -> 
     Raises:
         ValueError: the file is missing, a row is malformed, or no query is left.
     """
-    apis: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for name, tool in catalogue.items():
-        if "api_name" in tool.extra:
-            apis[tool.extra["tool_name"], tool.extra["api_name"]].append(name)
+    apis = apis_of(catalogue)
     questions, left_out, without = [], {}, 0
     for number, (where, row) in enumerate(read_rows(path, EXPECTED)):
         if number == limit:
             break
         text = field(row, "query", str, where)
-        gold = list(_toolbench(row, where, apis, catalogue) if "relevant APIs" in row else _restbench(row, where))
+        gold = list(relevant_apis(row, where, apis, catalogue) if "relevant APIs" in row else _restbench(row, where))
         missing = [name for name in gold if name not in catalogue]
         if missing:
             left_out[str(row.get("query_id", row.get("id", where)))] = missing
@@ -65,11 +62,29 @@ def read_queries(path: Path, catalogue: Catalogue, limit: int | None = None) -> 
     return Asked(path.stem, questions, left_out, without)
 
 
-def _toolbench(
+def apis_of(catalogue: Catalogue) -> dict[tuple[str, str], list[str]]:
+    """ToolBench's (tool, API) -> the names that the catalogue has for it, one per category."""
+    apis: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for name, tool in catalogue.items():
+        if "api_name" in tool.extra:
+            apis[tool.extra["tool_name"], tool.extra["api_name"]].append(name)
+    return apis
+
+
+def relevant_apis(
     row: Mapping[str, Any], where: str, apis: Mapping[tuple[str, str], list[str]], catalogue: Catalogue
 ) -> Iterator[str]:
-    """Names of the gold tools. Of tools that several categories have, the query's `api_list` says which is meant."""
-    listed = {tuple(entry) for entry in row.get("api_list", []) if isinstance(entry, list)}
+    """Names of the gold tools of a query of ToolBench; "API of tool" for one that the catalogue does not have.
+
+    Of tools that several categories have, the query's `api_list` says which is meant: [category, tool, API], or the
+    API's whole document.
+
+    Raises:
+        ValueError: the row is malformed.
+    """
+    keys = ("category_name", "tool_name", "api_name")
+    entries = [[e.get(key) for key in keys] if isinstance(e, Mapping) else e for e in row.get("api_list") or []]
+    listed = {tuple(entry) for entry in entries if isinstance(entry, list)}
     for pair in field(row, "relevant APIs", list, where):
         if not isinstance(pair, list) or len(pair) != 2:
             raise ValueError(f"{where}: a relevant API must be [tool, API], given {pair!r:.120}")

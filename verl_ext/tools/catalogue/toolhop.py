@@ -29,10 +29,11 @@ def load(path: Paths) -> list[ToolSpec]:
     Raises:
         ValueError: a file is missing, or a row is malformed.
     """
-    return [tool for where, row in read_rows(path, EXPECTED) for tool in _tools(row, where)]
+    return [tool for where, row in read_rows(path, EXPECTED) for tool in tools_of(row, where)]
 
 
-def _tools(row: Mapping[str, Any], where: str) -> list[ToolSpec]:
+def tools_of(row: Mapping[str, Any], where: str) -> list[ToolSpec]:
+    """The tools of one question, in its order; see `load`. Raises ValueError for a malformed row."""
     if not isinstance(row.get("id"), str | int) or isinstance(row.get("id"), bool):
         raise ValueError(f"{where}: field 'id' must be a text or a number, given {row.get('id')!r:.80}")
     answers = row.get("sub_task")

@@ -19,7 +19,7 @@ from verl_ext.tools.simulator.player import MAX_TOKENS, TIMEOUT_S, RecordedResul
 from verl_ext.tools.simulator.prompt import PROMPT_VERSION
 
 # What goes with `url`; everything else is the server's own.
-WITH_URL = ("url", "timeout_s", "attempts")
+WITH_URL = ("url", "timeout_s", "attempts", "check")
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,7 @@ class SimulatorSettings:
     recorded: results of real calls, an object with `get(name, arguments)`.
     url: http://HOST:PORT of a simulator's server, instead of all these. attempts: tries per call, with `url`.
     timeout_s: seconds for a call, all attempts together.
+    check: before a start, ask the model's or the simulator's server whether it answers.
     """
 
     mode: str | None = None
@@ -55,6 +56,7 @@ class SimulatorSettings:
     url: str | None = None
     attempts: int = ATTEMPTS
     timeout_s: float | None = None
+    check: bool = True
 
     def __post_init__(self) -> None:
         least = {"concurrency": 1, "retries": 0, "max_tokens": 1, "max_rows": 1, "max_mb": 1, "attempts": 1}
@@ -144,14 +146,15 @@ def preflight(**settings: Any) -> None:
     """
     given = read_settings(settings)
     if given.url is not None:
-        HttpSimulator(given.url, attempts=given.attempts).health()
+        if given.check:
+            HttpSimulator(given.url, attempts=given.attempts).health()
         return
     mode = given.mode or "record"
     if mode == "replay" or (mode == "record" and Path(given.cache).exists()):
         _cache(given, mode).close()
     elif mode == "record":
         _check_folder(Path(given.cache))
-    if mode != "replay":
+    if mode != "replay" and given.check:
         _blocking(lambda: _found(_chat(given)))
 
 

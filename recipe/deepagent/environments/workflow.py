@@ -1,0 +1,53 @@
+"""DeepAgent whose tools are an environment: its calls go on from each other, and it is judged by the environment."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from verl_ext.mas import Task, ToolFailed
+from verl_ext.recipe.deepagent import grammar
+from verl_ext.recipe.deepagent.correctness import Invocation
+from verl_ext.recipe.deepagent.workflow import DeepAgent, Work
+
+# Metrics of a gold path, which these tasks do not have.
+OF_A_PATH = ("path", "path_complete", "success")
+
+
+class EnvironmentAgent(DeepAgent):
+    """DeepAgent in an environment. R_succ is the environment's score of the last turn, in [0, 1].
+
+    `mas.tools.environment` is an `EnvironmentTool`, `extra_info.id` of a row its name of the task.
+
+    Args:
+        options: those of DeepAgent; `success`, `ordered` and gold paths have no meaning here, `correct` is `executed`.
+    """
+
+    def __init__(self, **options: Any):
+        super().__init__(**{"correct": "executed", **options})
+        self.details = tuple(name for name in self.details if name not in OF_A_PATH)
+
+    async def run(self, task: Task, ctx: Any) -> Work:
+        begun = await ctx.tool("environment", task=str(task.extra["id"]), past=[])
+        return await super().run(replace(task, question=f"{task.question}\n\n{begun['result']}"), ctx)
+
+    async def _call(self, ctx: Any, work: Work, step: grammar.Step) -> str:
+        past = [{"name": call.name, "arguments": call.arguments} for call in work.calls if call.ok]
+        try:
+            answer = await ctx.tool(
+                "environment", task=str(work.task.extra["id"]), past=past, name=step.name, arguments=step.arguments
+            )
+        except ToolFailed as failure:
+            work.calls.append(Invocation(step.name, step.arguments, ok=False))
+            return self._failed(work, failure)
+        work.calls.append(Invocation(step.name, step.arguments, ok=answer["ok"]))
+        content = self.prompts.outcome(answer, 25 * self.max_result_chars)
+        if answer["ok"]:
+            work.score = answer["score"]
+            content += "\nThe task is over: answer now." if answer["done"] else ""
+        return await self._short(ctx, work, grammar.CALL, content)
+
+    def reward(self, task: Task, result: Work) -> tuple[float, dict[str, float]]:
+        metrics = super().reward(task, result)[1]
+        scores = {"success": float(result.score >= 1.0), "score": result.score}
+        return result.score, scores | {name: value for name, value in metrics.items() if name not in OF_A_PATH}

@@ -1,0 +1,140 @@
+"""A chat server that plays DeepAgent's three roles by rule: the agent, its auxiliary, and the tools of the simulator.
+
+It checks the path of an evaluation, not a model: the competent agent is told the gold calls.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from tests.serving import answer, question_of
+from verl_ext.recipe.deepagent.grammar import STOPS
+from verl_ext.tools.catalogue import Catalogue
+
+DONE = re.compile(r"(\d+) calls are done")
+
+
+def fill(schema: Any, root: Any = None) -> Any:
+    """The smallest value of a JSON Schema, by rule."""
+    root = schema if root is None else root
+    if not isinstance(schema, dict):
+        return {}
+    if "$ref" in schema:
+        return fill(root["$defs"][schema["$ref"].rsplit("/", 1)[-1]], root)
+    for key in ("const", "default", "example"):
+        if key in schema:
+            return schema[key]
+    if schema.get("enum"):
+        return schema["enum"][0]
+    for key in ("anyOf", "oneOf", "allOf"):
+        if schema.get(key):
+            return fill(schema[key][0], root)
+    kinds = schema.get("type", "object" if "properties" in schema else "string")
+    kind = kinds[0] if isinstance(kinds, list) else kinds
+    if kind == "object":
+        properties = schema.get("properties", {})
+        return {name: fill(properties.get(name, {}), root) for name in schema.get("required", [])}
+    if kind == "array":
+        return [fill(schema.get("items", {}), root)] * max(1, schema.get("minItems", 1))
+    least = max(1, schema.get("minimum", 1))
+    return {"integer": int(least), "number": least, "boolean": True, "null": None}.get(kind, "x")
+
+
+def calls_of(path: list[Any], catalogue: Catalogue) -> list[dict[str, Any]]:
+    """Gold calls with arguments: their own, or some that fit the tool's schema."""
+    calls = []
+    for one in path:
+        named = {"name": one, "arguments": fill(catalogue[one].parameters)} if isinstance(one, str) else one
+        calls.append({key: named[key] for key in ("name", "arguments")})
+    return calls
+
+
+class Player:
+    """What `tests.serving.ChatServer` does.
+
+    Args:
+        rows: of the parquet file. catalogue: of the run.
+        competent: False: wrong names, arguments, broken JSON, and no end.
+        search: search once before the calls. fold: fold after so many calls.
+
+    Attributes:
+        asked: requests per role. bodies: all of them. said: what the tools answer instead of a result, if not "".
+    """
+
+    def __init__(
+        self,
+        rows: list[dict[str, Any]],
+        catalogue: Catalogue,
+        competent: bool = True,
+        search: bool = False,
+        fold: int = 0,
+    ):
+        self.competent, self.search, self.fold = competent, search, fold
+        self.plans = {}
+        for row in rows:
+            truth = row["reward_model"]["ground_truth"]
+            calls = calls_of(json.loads(truth["path"]), catalogue)
+            self.plans[row["prompt"][-1]["content"]] = (calls, (truth["target"] or ["done"])[0])
+        self.bodies: list[dict[str, Any]] = []
+        self.said = ""
+        self.asked = {"agent": 0, "auxiliary": 0, "tool": 0}
+
+    def __call__(self, body: dict[str, Any], number: int) -> dict[str, Any]:
+        first = body["messages"][0]["content"]
+        self.bodies.append(body)
+        if first.startswith("You are the tool"):
+            self.asked["tool"] += 1
+            return answer(self.said or json.dumps(self.tool(question_of(body))))
+        if body["messages"][0]["role"] == "system":
+            self.asked["agent"] += 1
+            return stopped(self.agent(body["messages"]), body.get("stop") or [])
+        self.asked["auxiliary"] += 1
+        return answer(self.auxiliary(first))
+
+    def tool(self, asked: str) -> Any:
+        """A result as the documentation has it."""
+        tool = json.loads(asked.splitlines()[0].removeprefix("TOOL "))
+        sub_question = tool.get("more", {})
+        if isinstance(sub_question, dict) and "sub_question" in sub_question:
+            return sub_question["answer"]
+        returns = tool.get("returns")
+        return fill(returns) if isinstance(returns, dict) and "type" in returns else {"done": True}
+
+    def auxiliary(self, asked: str) -> str:
+        """A memory that says how many calls were made, or a shorter text."""
+        if asked.startswith("Shorten"):
+            return "short"
+        schema = json.loads(next(line for line in asked.splitlines() if line.startswith('{"type"')))
+        made = asked.partition("The work:")[2].count("</tool_call>")
+        return json.dumps(
+            fill(schema) | ({"progress": f"{made} calls are done"} if "progress" in schema["required"] else {})
+        )
+
+    def agent(self, messages: list[dict[str, str]]) -> str:
+        """The next step of the task."""
+        task = messages[1]["content"]
+        question = task.removeprefix("Task: ").split("\n\nTools that")[0].split("\n\nYour work so far")[0]
+        said = [message["content"] for message in messages if message["role"] == "assistant"]
+        made = sum("<tool_call>" in text for text in said) + int((DONE.findall(task) or [0])[-1])
+        if not self.competent:
+            wrong = ['{"name": "no such tool", "arguments": {}}', "{broken", '{"name": 3}']
+            return f"Hm. <tool_call>{wrong[len(said) % len(wrong)]}</tool_call>"
+        calls, final = self.plans[question]
+        if self.search and not said and "Your work so far" not in task:
+            return f"I look. <tool_search> {question[:200]} </tool_search>"
+        if self.fold and made == self.fold and "Your work so far" not in task:
+            return "Enough. <fold_thought>"
+        if made < len(calls):
+            return f"So. <tool_call> {json.dumps(calls[made])} </tool_call>"
+        return f"It is \\boxed{{{final}}}"
+
+
+def stopped(text: str, stops: list[str]) -> dict[str, Any]:
+    """A completion as vLLM ends it: before the first stop string, which it names."""
+    assert sorted(stops) == sorted(STOPS)
+    at, stop = min(((text.index(stop), stop) for stop in stops if stop in text), default=(len(text), None))
+    body = answer(text[:at])
+    body["choices"][0]["stop_reason"] = stop
+    return body
