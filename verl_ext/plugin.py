@@ -37,8 +37,10 @@ def register() -> None:
 
     # The platform "cpu", chosen only by VERL_PLATFORM=cpu (CPU recipes set it), never auto-detected.
     register_platform()
-    # FSDP2 engines of the CPU (actor, reference, critic).
+    # FSDP2 engines of the CPU (actor, reference, critic); on CUDA one with adapters per agent, which is asked for by
+    # VERL_ENGINE_VENDOR=verl_ext.
     after_import("verl.workers.engine.fsdp.transformer_impl", "verl_ext.engine.fsdp_cpu")
+    after_import("verl.workers.engine.fsdp.transformer_impl", "verl_ext.engine.fsdp_cuda")
     # The rollout engine `rollout.name=hf`, on both sides: replicas (driver) and weight senders (workers).
     after_import("verl.workers.rollout", "verl_ext.engine.registration")
     # The trainers `trainer.v1.trainer_mode=mas_sync | mas_colocate_async`, and our advantage estimators.

@@ -13,10 +13,13 @@ from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.trainer.ppo.v1.trainer_colocate_async import PPOTrainerColocateAsync
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
-from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
+from verl.workers.engine.base import BaseEngine
+from verl.workers.engine.fsdp.transformer_impl import FSDPEngine, FSDPEngineWithLMHead
+from verl.workers.engine_workers import ActorRolloutRefWorker
 from verl.workers.rollout.llm_server import LLMServerClient
 from verl.workers.utils.losses import ppo_loss
 
+from verl_ext.engine.fsdp_adapters import PerAgentAdapters
 from verl_ext.trainer.trainer import MultiAgentTrainer
 
 HASHES = {
@@ -39,6 +42,16 @@ HASHES = {
     PPOTrainerColocateAsync.on_step_end: "cc67de0b71468aa0",
     ReplayBuffer.__init__: "0c37a48629991988",
     FSDPEngineWithLMHead.forward_step: "ec2681395b00c654",
+    FSDPEngine.__init__: "2d70a9f5f54883c2",
+    FSDPEngine._build_lora_module: "31ad1f73ed3cb764",
+    FSDPEngine.forward_backward_batch: "be92c8d155f0c179",
+    FSDPEngine.optimizer_step: "08227531d7302949",
+    FSDPEngine.get_per_tensor_param: "30802c73cfcc5ba2",
+    FSDPEngine.save_checkpoint: "33610c18a6a2c1c8",
+    FSDPEngine.load_checkpoint: "0053b000be572e3a",
+    BaseEngine.train_batch: "dd5e7dba6b8f69b5",
+    # Asks for adapters, sends the base before them once (load_format=dummy), and passes base_sync_done on.
+    ActorRolloutRefWorker.update_weights: "ea8f2ec1eb8a4481",
     LLMServerClient.__init__: "48b527309739adf0",
     LLMServerClient._acquire_server: "4afa9eaba4c5c436",
     LLMServerClient._release_server: "a06a7f1ee3567499",
@@ -60,3 +73,9 @@ def test_every_override_of_the_trainer_is_watched():
     watched = {function.__name__ for function in HASHES}
     ours = {name for name, value in vars(MultiAgentTrainer).items() if inspect.isfunction(value)}
     assert {name for name in ours if hasattr(PPOTrainer, name)} <= watched
+
+
+def test_every_override_of_the_engine_is_watched():
+    watched = {function.__name__ for function in HASHES}
+    ours = {name for name, value in vars(PerAgentAdapters).items() if inspect.isfunction(value)}
+    assert {name for name in ours if hasattr(FSDPEngineWithLMHead, name)} <= watched

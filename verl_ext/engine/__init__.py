@@ -6,6 +6,14 @@ What touches verl:
     registration  makes rollout.name=hf known
     replica       launches servers, ships weights to them
     server        the Ray actor: verl's server interface over an EngineLoop
+    shared_prompts  rows with the same prompt share it in a forward pass (CPU engines)
+Adapters per agent (`actor_rollout_ref.model.lora.adapters`), in training and in the rollout engine:
+    adapters         options, names of tensors
+    routed_lora      the layers, in training
+    fsdp_adapters    verl's FSDP2 engine with them; fsdp_cuda registers it for CUDA
+    adapter_files    peft folders, and what a checkpoint says of its adapters
+    served_adapters  the layers and the SlotEngine, in the rollout engine
+    adapter_server   its server
 The engine itself knows torch and transformers only, and runs on any torch device:
     loop          a SlotEngine in a thread of its own: futures, waves, pauses, errors
     slots         SlotEngine: requests join and leave the running batch

@@ -9,14 +9,16 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+from tensordict import TensorDict
 from verl.workers.engine.base import EngineRegistry
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead, FSDPEngineWithValueHead
 
+from verl_ext.engine.fsdp_adapters import PerAgentAdapters
 from verl_ext.engine.shared_prompts import SharedPromptsLM, SharedPromptsValue
 
 
@@ -74,8 +76,18 @@ class _OnCPU:
 
 
 @EngineRegistry.register(model_type="language_model", backend="fsdp2", device="cpu")
-class CPUEngineWithLMHead(SharedPromptsLM, _OnCPU, FSDPEngineWithLMHead):
-    """Actor and reference model."""
+class CPUEngineWithLMHead(SharedPromptsLM, _OnCPU, PerAgentAdapters, FSDPEngineWithLMHead):
+    """Actor and reference model. Rows share a prompt only if they go through the same adapter."""
+
+    def kinds_of(self, micro_batch: TensorDict) -> list[int] | None:
+        """The rows' adapters."""
+        return self.agents_of(micro_batch).tolist() if self.adapters is not None else None
+
+    def forward_pass(self, kinds: list[int]) -> AbstractContextManager[None]:
+        """Routed: a sequence is a row of the model."""
+        if self.adapters is None:
+            return super().forward_pass(kinds)
+        return self.route.using([kinds.count(adapter) for adapter in range(len(self.adapters.names))])
 
 
 @EngineRegistry.register(model_type="value_model", backend="fsdp2", device="cpu")

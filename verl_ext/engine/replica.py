@@ -15,6 +15,8 @@ from verl.workers.rollout.base import BaseRollout
 from verl.workers.rollout.replica import CONTROL_METHOD_CONCURRENCY, RolloutReplica
 from verl.workers.rollout.utils import ensure_async_iterator
 
+from verl_ext.engine.adapter_server import AdapterServer
+from verl_ext.engine.adapters import AdapterOptions
 from verl_ext.engine.server import HFServer
 
 __all__ = ["HFReplica", "ServerAdapter", "server_handles", "server_name"]
@@ -51,13 +53,17 @@ class HFReplica(RolloutReplica):
             if device != "cpu":  # Ray hides the accelerators from actors that reserve none
                 options["runtime_env"] = {"env_vars": {f"RAY_EXPERIMENTAL_NOSET_{get_visible_devices_keyword()}": "1"}}
                 options["runtime_env"]["env_vars"][get_visible_devices_keyword()] = visible
-        server = _RemoteServer.options(**options).remote(self.config, self.model_config, self.replica_rank, device)
+        adapters = not kind and AdapterOptions.from_config(self.model_config)
+        remote = _RemoteAdapterServer if adapters else _RemoteServer
+        server = remote.options(**options).remote(self.config, self.model_config, self.replica_rank, device)
         await server.stats.remote()  # an error of the constructor surfaces here
         self.servers = [server]
         self._server_handle, self._server_address = server, name
 
 
-_RemoteServer = ray.remote(concurrency_groups={"control": CONTROL_METHOD_CONCURRENCY})(HFServer)
+_RemoteServer, _RemoteAdapterServer = (
+    ray.remote(concurrency_groups={"control": CONTROL_METHOD_CONCURRENCY})(cls) for cls in (HFServer, AdapterServer)
+)
 
 
 def _whereabouts(_: Any) -> tuple[str, str]:
@@ -69,12 +75,13 @@ class ServerAdapter(BaseRollout):
     """Lives in every trainer rank. Weights are collective: every rank drains the generator, the leader ships them.
 
     Raises:
-        ValueError: LoRA without merging; the server has no adapters.
+        ValueError: LoRA without merging, and without adapters per agent; the server has none then.
     """
 
     def __init__(self, config: Any, model_config: Any, device_mesh: DeviceMesh | None, replica_rank: int = -1) -> None:
         super().__init__(config, model_config, device_mesh)
-        if self.model_config.lora_rank > 0 and not self.model_config.lora.get("merge", False):
+        self.adapters = AdapterOptions.from_config(self.model_config)
+        if self.model_config.lora_rank > 0 and not (self.model_config.lora.get("merge", False) or self.adapters):
             raise ValueError(_LORA_HELP)
         ranks = (
             self.config.tensor_model_parallel_size
@@ -108,6 +115,7 @@ class ServerAdapter(BaseRollout):
         wire_format: str = "named_tensors",
         global_steps: int | None = None,
         peft_config: Any = None,
+        base_sync_done: bool = False,
         **kwargs: Any,
     ) -> None:
         """Ship a whole state dict (Hugging Face names, full tensors) to the server, as one object.
@@ -116,28 +124,37 @@ class ServerAdapter(BaseRollout):
             weights: (name, tensor) pairs, a generator or an asynchronous one; producing them is collective.
             wire_format: "named_tensors" only.
             global_steps: version of the weights.
-            peft_config: None; given by verl when only adapters, or a base without them, would be sent.
+            peft_config: with adapters per agent what our engine says of them (fsdp_adapters.py), else None.
+            base_sync_done: with adapters per agent: these are adapters, not the base.
 
         Raises:
-            ValueError: another wire format, adapters, or weights that do not fit the server's model.
+            ValueError: another wire format, adapters of another kind, or weights that do not fit the server's model.
         """
         if wire_format != "named_tensors":
             raise ValueError(
                 f"rollout.name=hf takes wire_format='named_tensors', got {wire_format!r}: set "
                 "rollout.checkpoint_engine.backend=naive"
             )
-        if peft_config is not None:
+        if self.adapters is None and peft_config is not None:
             raise ValueError(_LORA_HELP)
+        if self.adapters is not None and (peft_config or {}).get("adapters") != list(self.adapters.names):
+            raise ValueError(_ENGINE_HELP)
         state = {}
         async for name, tensor in ensure_async_iterator(weights):
             if self.is_leader_rank:
                 # Cloned: a producer may reuse its buffer for the next tensor.
                 state[name] = tensor.detach().to("cpu", copy=True)
         if self.is_leader_rank:
-            await self.server.update_weights.remote(state, global_steps)
+            only_adapters = self.adapters is not None and base_sync_done
+            send = self.server.update_adapters if only_adapters else self.server.update_weights
+            await send.remote(state, global_steps)
 
 
 _LORA_HELP = (
-    "rollout.name=hf has no LoRA adapters; set actor_rollout_ref.model.lora.merge=True, then verl merges them into the "
-    "weights it sends"
+    "rollout.name=hf takes no single LoRA adapter; set actor_rollout_ref.model.lora.merge=True, then verl merges it "
+    "into the weights it sends"
+)
+_ENGINE_HELP = (
+    "the trainer's engine does not have the adapters of actor_rollout_ref.model.lora.adapters: verl's own trains one "
+    "for all agents. On CUDA set VERL_ENGINE_VENDOR=verl_ext (ray_kwargs.ray_init.runtime_env.env_vars)"
 )

@@ -47,14 +47,18 @@ class HFServer:
         torch.set_num_threads(self.options.threads)
         model = load_model(self.model_config, self.options, random=self.config.load_format == "dummy")
         tokenizer = self.model_config.tokenizer
-        engine = SlotEngine(
+        engine = self.make_engine(
             model,
-            self.options.slots,
-            self.options.max_model_len,
-            end_tokens(self.model_config),
+            slots=self.options.slots,
+            max_model_len=self.options.max_model_len,
+            eos_token_ids=end_tokens(self.model_config),
             decode=tokenizer and partial(tokenizer.decode, skip_special_tokens=True),
         )
         self._loop = EngineLoop(engine, self.options.threads)
+
+    def make_engine(self, model: PreTrainedModel, **kwargs: Any) -> SlotEngine:
+        """The engine of a model, from the arguments of `SlotEngine`."""
+        return SlotEngine(model, **kwargs)
 
     # -- generation ---------------------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,10 +36,11 @@ SHARED_TOKENS = 256
 
 @dataclass
 class Shared:
-    """One sequence: a prompt and the responses to it, as (row of the micro-batch, tokens)."""
+    """One sequence: a prompt and the responses to it, as (row of the micro-batch, tokens); and their kind."""
 
     prompt: list[int]
     responses: list[tuple[int, list[int]]]
+    kind: int = 0
 
     def __len__(self) -> int:
         return len(self.prompt) + sum(len(tokens) - 1 for _, tokens in self.responses)
@@ -64,17 +66,24 @@ class Layout:
     offsets: torch.Tensor
 
 
-def share(prompts: Sequence[list[int]], responses: Sequence[list[int]]) -> list[Shared]:
-    """Rows with equal prompts in one sequence, as far as `SHARED_TOKENS` allows. Prompts and responses: not empty."""
+def share(
+    prompts: Sequence[list[int]], responses: Sequence[list[int]], kinds: Sequence[int] | None = None
+) -> list[Shared]:
+    """Rows with equal prompts in one sequence, as far as `SHARED_TOKENS` allows. Prompts and responses: not empty.
+
+    Args:
+        kinds: of each row; only rows of one kind share. None: all are of kind 0.
+    """
     assert all(prompts) and all(responses), "a row has no prompt or no response"
     found: list[Shared] = []
     latest: dict[tuple[int, ...], Shared] = {}
-    for row, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
-        key = tuple(prompt)
+    kinds = [0] * len(prompts) if kinds is None else kinds
+    for row, (prompt, response, kind) in enumerate(zip(prompts, responses, kinds, strict=True)):
+        key = (kind, *prompt)
         sequence = latest.get(key)
         room = max(len(prompt), SHARED_TOKENS) + len(prompt)
         if sequence is None or len(sequence) + len(response) - 1 > room:
-            sequence = latest[key] = Shared(prompt, [])
+            sequence = latest[key] = Shared(prompt, [], kind)
             found.append(sequence)
         sequence.responses.append((row, response))
     return found
@@ -140,7 +149,8 @@ def tree_mask(parts: torch.Tensor) -> torch.Tensor:
 
 def scored_logits(model: torch.nn.Module, layout: Layout) -> torch.Tensor:
     """(T, vocabulary), or (T, 1) of a critic: the model's output where it predicts the layout's response tokens."""
-    tail = {"logits_to_keep": layout.tail} if "logits_to_keep" in inspect.signature(model.forward).parameters else {}
+    inner = model.get_base_model() if hasattr(model, "get_base_model") else model  # peft's takes any keyword
+    tail = {"logits_to_keep": layout.tail} if "logits_to_keep" in inspect.signature(inner.forward).parameters else {}
     output = model(
         input_ids=layout.input_ids,
         attention_mask=layout.attention_mask,
@@ -198,14 +208,17 @@ class SharedPrompts:
         """Model outputs of all rows, each (total tokens,) jagged."""
         ids = micro_batch["input_ids"]
         starts, prompt_lengths = ids.offsets()[:-1], micro_batch["prompts"].offsets().diff()
-        sequences = share(*(_lists(micro_batch[name]) for name in ("prompts", "responses")))
+        prompts, responses = (_lists(micro_batch[name]) for name in ("prompts", "responses"))
+        sequences = share(prompts, responses, self.kinds_of(micro_batch))
         temperature = torch.as_tensor(micro_batch["temperature"], dtype=torch.float32).expand(len(prompt_lengths))
         entropy = tu.get_non_tensor_data(data=micro_batch, key="calculate_entropy", default=False)
         pad = tu.get_non_tensor_data(data=micro_batch, key="pad_token_id", default=0)
         places, parts = [], []
         for batch in self._in_step(batches(sequences)):
+            batch.sort(key=lambda sequence: sequence.kind)
             layout = lay_out(batch, pad)
-            logits = scored_logits(self.module, layout)
+            with self.forward_pass([sequence.kind for sequence in batch]):
+                logits = scored_logits(self.module, layout)
             parts.append(self.response_outputs(logits, layout.labels, temperature[layout.rows], entropy))
             places.append((starts + prompt_lengths - 1)[layout.rows] + layout.offsets)
         place, empty = torch.cat(places), torch.zeros(ids.values().shape[0])
@@ -215,6 +228,14 @@ class SharedPrompts:
             )
             for name in parts[0]
         }
+
+    def kinds_of(self, micro_batch: TensorDict) -> list[int] | None:
+        """Of each row, if there are several kinds that do not share prompts."""
+        return None
+
+    def forward_pass(self, kinds: list[int]) -> AbstractContextManager[None]:
+        """Surrounds the forward pass of a batch whose sequences are of these kinds, ascending."""
+        return nullcontext()
 
     def _in_step(self, own: list[list[Shared]]) -> list[list[Shared]]:
         """The same number of batches on every rank: FSDP gathers parameters in each forward pass."""
