@@ -16,13 +16,13 @@ MAY_IMPORT = {
     "tools": set(),
     "memory": {"tools"},
     "rewards": set(),
-    "mas": {"tools", "rewards"},
+    "mas": {"tools", "rewards", "memory"},
     "sampling": {"mas"},
     "algorithms": set(),
-    "observe": {"mas", "sampling"},
+    "observe": {"mas", "sampling", "memory"},
     "engine": set(),
-    "trainer": {"mas", "sampling", "algorithms", "observe", "engine", "tools", "rewards"},
-    "evaluate": {"mas", "sampling", "observe", "engine", "tools", "trainer"},
+    "trainer": {"mas", "sampling", "algorithms", "observe", "engine", "tools", "rewards", "memory"},
+    "evaluate": {"mas", "sampling", "observe", "engine", "tools", "trainer", "memory"},
     "compare": {"observe", "tools", "trainer"},
 }
 WITHOUT_TORCH_AND_VERL = ("mas", "sampling", "tools", "memory", "rewards", "observe")

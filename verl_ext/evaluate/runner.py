@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -17,6 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 from verl_ext.evaluate.checkpoint import Model
 from verl_ext.evaluate.config import EvaluateConfig
 from verl_ext.evaluate.llms import open_llm, template_of
+from verl_ext.evaluate.memories import open_memory
 from verl_ext.evaluate.recall import recall_scores
 from verl_ext.evaluate.records import Outcome, Records, record_of
 from verl_ext.mas.forest import Forest, Limits
@@ -46,7 +48,7 @@ def settings_of(config: DictConfig, section: EvaluateConfig, mas: MasConfig, mod
     Not among them: which questions, how many samples, how many at a time, time limits, and where an endpoint or a
     retrieval server is; what an endpoint serves under a name, and what a retrieval server finds, they do not tell.
     """
-    local = model is not None
+    local, memory = model is not None, open_memory(section, mas)
     return {
         "model": str(model.shards or model.path) if local else section.model,
         "engine": "verl_ext" if local else "endpoint",
@@ -63,6 +65,7 @@ def settings_of(config: DictConfig, section: EvaluateConfig, mas: MasConfig, mod
         "seeded": mas.sampling.seeded if section.temperature > 0 else None,
         "workflow": mas.workflow,
         "agents": _agents_of(config),
+        "memory": memory and {"recall": mas.memory.recall, "content": memory.content_hash()},
         "tools": {name: identity_of(section) for name, section in mas.tools.items()},
     }
 
@@ -117,6 +120,8 @@ class Runner:
         )
         self.sampling = {**section.sampling, "max_tokens": response_length(config)}
         self.progress = Progress(workflow.headline)
+        memory = open_memory(section, mas)
+        self.recall = partial(memory.recall, k=mas.memory.recall) if memory is not None else None
         self._hopeless = 0
 
     async def run(self, wanted: list[tuple[Task, int]]) -> None:
@@ -168,6 +173,7 @@ class Runner:
             greedy=True,
             limits=self.limits,
             name=f"{task.data_source}-{task.index}-{sample}",
+            memory=self.recall,
         )
         start = time.monotonic()
         try:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import copy
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from verl_ext.mas.agent import Unparsable
 from verl_ext.mas.noise import derive_seed
 from verl_ext.mas.types import Call, CallFailed, CallId, Status, Task
 from verl_ext.mas.workflow import Workflow
+from verl_ext.memory import Memory, Use
 
 if TYPE_CHECKING:
     from verl_ext.mas.session import Session
@@ -20,11 +21,11 @@ T = TypeVar("T")
 
 
 class Context:
-    """What a workflow holds: `call`, `tool`, `branch`, `run`, `note` and `rng`.
+    """What a workflow holds: `call`, `tool`, `branch`, `run`, `recall`, `remember`, `note` and `rng`.
 
-    The first four are ordinary functions that return coroutines: a call's identity and what it depends on are fixed
-    when the workflow makes it, not when the event loop comes to start it. Under `asyncio.gather` an answer from the
-    record may otherwise arrive before the next sibling starts, which would then seem to depend on it.
+    The first four, and `resume`, are ordinary functions that return coroutines: a call's identity and what it depends
+    on are fixed when the workflow makes it, not when the event loop comes to start it. Under `asyncio.gather` an answer
+    from the record may otherwise arrive before the next sibling starts, which would then seem to depend on it.
     """
 
     def __init__(self, session: Session, workflow: Workflow, scope: tuple[str, ...] = (), frontier: Any = ()):
@@ -147,6 +148,31 @@ class Context:
         gold titles, e.g. `ctx.note("chosen", chosen)`.
         """
         self._session.trajectory.notes["/".join((*self._scope, name))] = copy.deepcopy(value)
+
+    def recall(self, agent: str, query: str) -> list[Memory]:
+        """The memories of `agent` that are most similar to `query`, best first; none where `mas.memory` is not set.
+
+        They are as they were after the training step before the question began: what the question's own trajectories,
+        or others of the same step, have found out is not among them.
+        """
+        return self._session.forest.recall(agent, query)
+
+    def remember(
+        self, agent: str, query: str, output: str, plan: Sequence[str] = (), recalled: Sequence[Memory] = ()
+    ) -> None:
+        """Hand over an agent's part in this trajectory, from which its memory evolves if `mas.memory` is set.
+
+        Args:
+            agent: whose memory; `recall` finds it under the same name.
+            query: what the agent was asked.
+            output: its answer.
+            plan: names of what it called, in order; empty: it answered by itself.
+            recalled: the memories that stood in its prompt.
+        """
+        place = (*self._scope, agent)
+        use = Use(agent, query, tuple(plan), output, tuple(memory.id for memory in recalled))
+        uses = self._session.trajectory.uses
+        uses[(*place, f"{sum(other[:-1] == place for other in uses):06d}")] = use
 
     def branch(self, name: str, run: Callable[..., Awaitable[T]], /, *args: Any) -> Coroutine[Any, Any, T]:
         """Run `run(context, *args)` as a named branch, e.g. several under `asyncio.gather`.

@@ -44,7 +44,8 @@ def assign_credit(
             trajectory in which the call was sampled first, that of its stream (JoyAgents-R1's r_j).
         propagate: False rewards only the calls at a trajectory's end (the ablation); all others get R_shared = 0.
         efficiency: weight of JoyAgents-R1's R_E = (k − j)/k (Eq. 3), which is subtracted from R: j is the call's
-            position, from 1, in the trajectory in which it was sampled, k that trajectory's number of calls.
+            position, from 1, among the calls of agents that train in the trajectory in which it was sampled, k their
+            number.
     """
     operator = aggregate(aggregate_name)
     finished = [trajectory for trajectory in trajectories if trajectory.ok]
@@ -73,8 +74,9 @@ def _judge_by_own(finished: list[Trajectory], own: bool, efficiency: float) -> N
     seen: set[Call] = set()
     by_stream = sorted(finished, key=lambda trajectory: trajectory.stream.depth)
     for trajectory in by_stream:
-        length = len(trajectory.calls)
-        for position, call in enumerate(trajectory.calls, 1):
+        nodes = [call for call in trajectory.calls if call.trained]
+        length = len(nodes)
+        for position, call in enumerate(nodes, 1):
             if call in seen or not call.credited:
                 continue
             seen.add(call)

@@ -25,6 +25,7 @@ from verl_ext.mas.types import (
     Trajectory,
 )
 from verl_ext.mas.workflow import Workflow
+from verl_ext.memory import Memory
 
 Tools = dict[str, Callable[..., Any]]
 
@@ -88,6 +89,7 @@ class Forest:
         sampling: sampling parameters, overridden per agent by `Agent.sampling` unless `greedy`.
         greedy: validation; temperature and truncation are taken from `sampling` for every agent.
         clock: measures calls and their limit; stands still while the weights are updated.
+        memory: (agent, query) -> the memories that it recalls, the same whenever it is asked; None: there are none.
     """
 
     task: Task
@@ -100,6 +102,7 @@ class Forest:
     limits: Limits = field(default_factory=Limits)
     name: str = ""
     clock: Stopwatch = field(default_factory=Stopwatch)
+    memory: Callable[[str, str], list[Memory]] | None = None
     trajectories: list[Trajectory] = field(default_factory=list)
     cost: Cost = field(default_factory=Cost)
 
@@ -108,7 +111,16 @@ class Forest:
         self._messages: dict[tuple[CallId, Stream], list[dict[str, str]]] = {}
         self._tools: dict[tuple[CallId, Stream], asyncio.Task[ToolRecord]] = {}
         self._tool_arguments: dict[tuple[CallId, Stream], dict[str, Any]] = {}
+        self._recalled: dict[tuple[str, str], list[Memory]] = {}
         self.closed = False
+
+    def recall(self, agent: str, query: str) -> list[Memory]:
+        """The memories of an agent that are most similar to a query, for all trajectories of the question the same."""
+        if self.memory is None:
+            return []
+        if (agent, query) not in self._recalled:
+            self._recalled[agent, query] = self.memory(agent, query)
+        return list(self._recalled[agent, query])
 
     def recorded(self, call: CallId, stream: Stream) -> list[dict[str, str]] | None:
         """Messages with which this call was made before, or None if it was not."""

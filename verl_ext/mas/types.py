@@ -9,7 +9,10 @@ from __future__ import annotations
 import enum
 import math
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from verl_ext.memory import Use
 
 
 class Status(str, enum.Enum):
@@ -201,7 +204,8 @@ class Trajectory:
 
     `calls` are in topological order (by depth in the call graph, then identity), so the order does not depend on
     timing; calls shared with other trajectories are the same objects. `sinks` are the calls its result came from.
-    `tools` are its tool calls in the order in which they were answered, `notes` what `ctx.note` wrote down.
+    `tools` are its tool calls in the order in which they were answered, `notes` what `ctx.note` wrote down, `uses` what
+    `ctx.remember` did, by place in the workflow.
     """
 
     stream: Stream
@@ -214,6 +218,7 @@ class Trajectory:
     metrics: dict[str, float] = field(default_factory=dict)
     tools: list[ToolRecord] = field(default_factory=list)
     notes: dict[str, Any] = field(default_factory=dict)
+    uses: dict[tuple[str, ...], Use] = field(default_factory=dict)
     tool_failures: int = 0
 
     @property

@@ -81,18 +81,7 @@ class Database:
 
     def load(self) -> View:
         """All that is stored."""
-        run = self._connection.execute
-        meta = dict(run("SELECT name, value FROM meta"))
-        shelves = {}
-        for (agent,) in run("SELECT DISTINCT agent FROM memories ORDER BY agent").fetchall():
-            ids, times, scores, vectors, *texts = zip(*run(ROWS, (agent,)), strict=True)
-            table = np.frombuffer(b"".join(vectors), dtype="<f4").astype(np.float32).reshape(len(ids), -1)
-            triples: list[Text] = [
-                (query, tuple(json.loads(plan)), output) for query, plan, output in zip(*texts, strict=True)
-            ]
-            arrays = np.array(ids, np.int64), np.array(times, np.int64), np.array(scores, np.float64)
-            shelves[agent] = Shelf(*arrays, np.ascontiguousarray(table.T), triples)
-        return View(meta["step"], self._similarity, shelves, meta["next_id"])
+        return _load(self._connection, self._similarity)
 
     def write(self, view: View, changes: Changes) -> None:
         """Bring the file from the version before to `view`, in one transaction."""
@@ -110,6 +99,13 @@ class Database:
             many("INSERT INTO memories VALUES (?, ?, ?, ?, ?, ?)", memories)
             many("INSERT INTO scores VALUES (?, ?, ?)", scores)
             many("UPDATE meta SET value = ? WHERE name = ?", [(view.version, "step"), (view.next_id, "next_id")])
+
+    def clear(self) -> None:
+        """Delete all memories, in one transaction."""
+        with self._transaction():
+            for table in ("memories", "scores"):
+                self._connection.execute(f"DELETE FROM {table}")
+            self._connection.executemany("UPDATE meta SET value = ? WHERE name = ?", [(0, "step"), (1, "next_id")])
 
     def copy_to(self, path: Path) -> None:
         """A copy as of the last transaction, in one file; a kill leaves the old one or the new one."""
@@ -147,6 +143,37 @@ class Database:
     def close(self) -> None:
         """Close the file; its -wal file is merged into it."""
         self._connection.close()
+
+
+def read_copy(path: Path, similarity: Similarity) -> View:
+    """What a copy holds (`copy_to`), without writing anything.
+
+    Raises:
+        ValueError: there is no such copy, or it is damaged or of something else.
+    """
+    if not path.is_file():
+        raise ValueError(f"there is no memory at {path}; name the folder given to `snapshot`.")
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as copy:
+            check(copy, path, similarity)
+            return _load(copy, similarity)
+    except sqlite3.Error as error:
+        raise ValueError(f"{path} could not be read ({error}); it may be damaged: take another.") from error
+
+
+def _load(connection: sqlite3.Connection, similarity: Similarity) -> View:
+    run = connection.execute
+    meta = dict(run("SELECT name, value FROM meta"))
+    shelves = {}
+    for (agent,) in run("SELECT DISTINCT agent FROM memories ORDER BY agent").fetchall():
+        ids, times, scores, vectors, *texts = zip(*run(ROWS, (agent,)), strict=True)
+        table = np.frombuffer(b"".join(vectors), dtype="<f4").astype(np.float32).reshape(len(ids), -1)
+        triples: list[Text] = [
+            (query, tuple(json.loads(plan)), output) for query, plan, output in zip(*texts, strict=True)
+        ]
+        arrays = np.array(ids, np.int64), np.array(times, np.int64), np.array(scores, np.float64)
+        shelves[agent] = Shelf(*arrays, np.ascontiguousarray(table.T), triples)
+    return View(meta["step"], similarity, shelves, meta["next_id"])
 
 
 def check(connection: sqlite3.Connection, path: Path, similarity: Similarity) -> None:

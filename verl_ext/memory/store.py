@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from verl_ext.memory.database import FILE, Database
+from verl_ext.memory.database import FILE, Database, read_copy
 from verl_ext.memory.evolution import Rules
 from verl_ext.memory.records import Episode, Memory
 from verl_ext.memory.similarity import HashingSimilarity, Similarity
@@ -118,6 +118,12 @@ class MemoryStore:
             self._database.copy_from(Path(folder) / FILE)
             self._show(self._database.load())
 
+    def clear(self) -> None:
+        """Forget everything: the empty memory, at version 0. A kill leaves all of the old one or nothing."""
+        with self._writing:
+            self._database.clear()
+            self._show(self._database.load())
+
     def close(self) -> None:
         """Release file and folder."""
         with self._writing:
@@ -129,3 +135,12 @@ class MemoryStore:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def read_snapshot(folder: str | Path, similarity: Similarity | None = None) -> View:
+    """The memory in a snapshot's folder, e.g. a checkpoint's, to read from; nobody has to own it.
+
+    Raises:
+        ValueError: there is none, or it is damaged or of another similarity or schema.
+    """
+    return read_copy(Path(folder) / FILE, similarity or HashingSimilarity())

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from itertools import combinations
+from statistics import fmean
 
 from verl_ext.mas.forest import Forest
-from verl_ext.mas.types import Call
+from verl_ext.mas.types import Call, Trajectory
+from verl_ext.memory import Episode
 from verl_ext.sampling.base import BATCH, Formula, Sample
 
 
@@ -28,7 +30,7 @@ class CallStats:
 
 @dataclass
 class QuestionStats:
-    """One question: its calls, trajectories, cost, and the similarity of each agent's group."""
+    """One question: its calls, trajectories, cost, the similarity of each agent's group, and what memories learn of."""
 
     index: int
     calls: list[CallStats] = field(default_factory=list)
@@ -40,6 +42,7 @@ class QuestionStats:
     cost: dict[str, int] = field(default_factory=dict)
     formula_calls: int = 0
     similarity: dict[str, list[float]] = field(default_factory=dict)
+    episodes: list[Episode] = field(default_factory=list)
 
 
 def question_stats(forest: Forest, samples: list[Sample], formula: Formula) -> QuestionStats:
@@ -57,6 +60,19 @@ def question_stats(forest: Forest, samples: list[Sample], formula: Formula) -> Q
         cost=dict(vars(forest.cost)),
         formula_calls=formula.calls,
         similarity=_similarities(samples),
+        episodes=[_episode(forest, trajectory) for trajectory in finished if forest.memory is not None],
+    )
+
+
+def _episode(forest: Forest, trajectory: Trajectory) -> Episode:
+    """R_A is the trajectory's reward, R_F the mean of the agent-specific rewards of the calls that train."""
+    own = [call.reward_specific for call in trajectory.calls if call.trained]
+    return Episode(
+        question=f"{forest.task.data_source}/{forest.task.index:012d}/{forest.name}",
+        name="/".join(trajectory.stream.path),
+        accuracy=trajectory.reward,
+        format=fmean(own) if own else 0.0,
+        uses=tuple(trajectory.uses[place] for place in sorted(trajectory.uses)),
     )
 
 

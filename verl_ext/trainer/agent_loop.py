@@ -12,6 +12,7 @@ import transfer_queue as tq
 from omegaconf import DictConfig
 from tensordict import NonTensorData, NonTensorStack, TensorDict
 
+from verl_ext.memory import View
 from verl_ext.observe.question import QuestionStats
 from verl_ext.observe.trajectories import QuestionTrace, first
 from verl_ext.trainer.rollout_worker import RolloutWorker
@@ -91,10 +92,14 @@ class MultiAgentLoopManager:
         """The engine goes on."""
         self._tell("resume")
 
-    def _tell(self, method: str) -> None:
+    def set_memory(self, view: View) -> None:
+        """Questions that begin from now on recall from this state of the agents' memory."""
+        self._tell("set_memory", view if self._local is not None else ray.put(view))
+
+    def _tell(self, method: str, *arguments: Any) -> None:
         if self._local is not None:
-            getattr(self._local, method)()
-        ray.get([getattr(worker, method).remote() for worker in self._remote])
+            getattr(self._local, method)(*arguments)
+        ray.get([getattr(worker, method).remote(*arguments) for worker in self._remote])
 
     def take_stats(self, uids: list[str]) -> list[QuestionStats]:
         """Statistics of these questions, in a fixed order."""

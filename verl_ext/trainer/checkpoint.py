@@ -65,6 +65,7 @@ SETTINGS = (
     "mas.credit",
     "mas.loss",
     "mas.agents",
+    "mas.memory",
     "mas.prepare",
     "mas.seed",
     "algorithm",

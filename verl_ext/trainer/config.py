@@ -36,6 +36,10 @@ RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
     "concurrency": (lambda value: value >= 1, "at least 1"),
     "timeout": (lambda value: value > 0, "above 0"),
     "retries": (lambda value: value >= 0, "at least 0"),
+    "recall": (lambda value: value >= 1, "at least 1"),
+    "alpha": (lambda value: value >= 0, "at least 0 (no decay)"),
+    "beta": (lambda value: value >= 0, "at least 0"),
+    "capacity": (lambda value: value >= 1, "at least 1"),
 }
 
 
@@ -131,6 +135,18 @@ class TrajectoryLogSection:
 
 
 @dataclass
+class MemorySection:
+    """`mas.memory`: memories of the agents, which evolve with training (JoyAgents-R1, Algorithm 1)."""
+
+    recall: int = 3
+    alpha: float = 1.0
+    beta: float = 1.0
+    threshold: float = 0.0
+    capacity: int = 10_000
+    encoder: str = "hashing"
+
+
+@dataclass
 class MasConfig:
     """The whole section; `configs/base/multi_agent.yaml` documents each field where it is set."""
 
@@ -143,6 +159,7 @@ class MasConfig:
     loss: LossSection = field(default_factory=LossSection)
     agents: dict[str, AgentSection] = field(default_factory=dict)
     tools: dict[str, Any] = field(default_factory=dict)
+    memory: MemorySection | None = None
     deterministic: bool = False
     seed: int = 1
     poll_interval: float = 0.05

@@ -7,6 +7,7 @@ import itertools
 import logging
 import threading
 import traceback
+from functools import partial
 from typing import Any
 
 import transfer_queue as tq
@@ -18,6 +19,7 @@ from verl_ext.mas.forest import BrokenReward, Forest, Limits
 from verl_ext.mas.noise import derive_seed
 from verl_ext.mas.stopwatch import Stopwatch
 from verl_ext.mas.types import Status, Task
+from verl_ext.memory import View
 from verl_ext.observe.metrics import failure_report
 from verl_ext.observe.question import QuestionStats, question_stats
 from verl_ext.observe.trajectories import QuestionTrace, TraceStore, resolve, trace_question
@@ -66,6 +68,8 @@ class RolloutWorker:
         self._streak = 0
         self._validation_stats: list[QuestionStats] = []
         self._traces, self._validation_traces = TraceStore(), TraceStore()
+        # The agents' memories as of the last step, if they have any.
+        self._memory: View | None = None
         self._broken: str | None = None
         self._counter = itertools.count()
         self._tasks: set[asyncio.Task] = set()
@@ -101,6 +105,10 @@ class RolloutWorker:
     def resume(self) -> None:
         """The engine goes on."""
         self._loop.call_soon_threadsafe(self.clock.start)
+
+    def set_memory(self, view: View) -> None:
+        """Questions that begin from now on recall from this state of the memory."""
+        self._memory = view
 
     def take_stats(self, uids: list[str]) -> list[QuestionStats]:
         """What was recorded of these questions, and of all that gave no rows; each can be taken once."""
@@ -222,6 +230,7 @@ class RolloutWorker:
             limits=self.limits,
             name=name,
             clock=self.clock,
+            memory=partial(self._memory.recall, k=self.mas.memory.recall) if self._memory is not None else None,
         )
 
     def _record(self, uid: str, stats: QuestionStats, validate: bool) -> None:

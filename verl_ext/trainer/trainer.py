@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,6 +27,7 @@ from verl_ext.observe.metrics import failure_report, group_metrics, reduce_stats
 from verl_ext.observe.runlog import RunLog, log_name, read_log
 from verl_ext.trainer import checkpoint
 from verl_ext.trainer.advantage import batch_of, live_rows, live_tags, register_estimators
+from verl_ext.trainer.agent_memory import AgentMemory
 from verl_ext.trainer.budget import Budget
 from verl_ext.trainer.choose import regroup, row_weights, select
 from verl_ext.trainer.config import optimiser_steps, read_mas_config
@@ -46,6 +48,7 @@ class MultiAgentTrainer:
         self.run_log = RunLog(config.trainer.default_local_dir, log_name(config))
         self.budget = Budget(self.mas.budget)
         self.trajectories = TrajectoryRecorder(config, self.mas.trajectory_log)
+        self.memory = AgentMemory(self.mas.memory, config.trainer.default_local_dir)
         self._step_metrics: dict[str, float] = {}
         self._limit_reached = False  # of mas.budget, by the step under way
         self._cut_short: dict[str, Any] | None = None  # the last step in the log, if it was killed before its end
@@ -64,15 +67,29 @@ class MultiAgentTrainer:
         restored = 0 if self.config.trainer.get("val_only", False) else self.global_steps
         self.run_log.start(restored, self.total_training_steps)
         self.trajectories.start(restored, self.total_training_steps)
+        self.memory.start(self._loaded_from() if self.global_steps else None)
         entries = read_log(self.run_log.path)
         self._cut_short = next((entry for entry in entries[-1:] if entry.get("partial")), None)
         self.budget.resume(entries)
         if self.budget.exhausted:
             self.total_training_steps = restored  # complete already: verl's loop ends before its first step
 
+    def _loaded_from(self) -> Path:
+        """The checkpoint with which this run began."""
+        trainer = self.config.trainer
+        if trainer.resume_mode == "resume_path":
+            return Path(trainer.resume_from_path)
+        return Path(trainer.default_local_dir) / f"global_step_{self.global_steps}"
+
+    def fit(self, agent_loop_manager: Any) -> None:
+        """verl's, once the rollout workers have the agents' memory."""
+        self.memory.publish(agent_loop_manager.set_memory)
+        super().fit(agent_loop_manager)
+
     def _save_checkpoint(self) -> None:
         # verl validates and measures a step after it has saved it: a kill in between must not lose what the step used.
         self.run_log.write(self.global_steps, self._step_metrics, partial=True)
+        self.memory.save(self.global_steps)
         super()._save_checkpoint()
         if self.config.actor_rollout_ref.actor.checkpoint.get("async_save", False):
             return  # still being written: verl keeps its own account
@@ -111,6 +128,7 @@ class MultiAgentTrainer:
         # Rows that a resumed asynchronous run finds in the queue have no statistics in this process.
         self._step_metrics = reduce_stats(stats) if stats else {}
         self._limit_reached = self.budget.spend(self._step_metrics)
+        self._step_metrics |= self.memory.learn(self.global_steps, (e for question in stats for e in question.episodes))
         self.trajectories.collect(self.global_steps, uids, self.agent_loop_manager, last=self.budget.exhausted)
         order = sorted(range(len(batch)), key=lambda i: batch.tags[i]["order"])
         batch.reorder(order)

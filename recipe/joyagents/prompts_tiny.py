@@ -1,0 +1,96 @@
+"""The same prompts in compact form, for the tiny model that was trained on them (data_prep/shop_demos.py).
+
+    master          user: shop Amber Harbor deposit + 7          (with a memory: … memory: <its query> = <its answer>)
+      says          <think>shop_agent</think><tool_call>{"name": "shop_agent", "arguments": {"intention": "shop Amber
+                    Harbor deposit"}}</tool_call>
+      sees          Pass calling {"api_name": "check_deposit"} : 14
+      says          … <think>math_agent</think><tool_call>… "14 + 7" …      sees 21      says <think>done</think>21
+    shop_agent      shop: shop Amber Harbor deposit
+    function_agent  function: film Amber Harbor director
+    question_agent  question: ask returns Old Karsa
+    math_agent      math: 14 + 7                                 says <think>14 + 7 = 21</think>21
+    summary         sum: ask returns Old Karsa of: returns Old Karsa is blue crane ; …        says blue crane
+
+Changing a character here changes what the tiny model was trained on: run its cold start again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from verl_ext.memory import Memory
+from verl_ext.tools.catalogue.render import render
+
+Messages = list[dict[str, str]]
+
+
+def master(query: str, memories: Sequence[Memory], specialists: Sequence[str]) -> Messages:
+    """The user's question."""
+    return _asked("user", query, memories)
+
+
+def shop_agent(query: str, memories: Sequence[Memory]) -> Messages:
+    """What is to be looked up in the shop."""
+    return _asked("shop", query, memories)
+
+
+def function_agent(query: str, memories: Sequence[Memory]) -> Messages:
+    """What is to be looked up by any function."""
+    return _asked("function", query, memories)
+
+
+def question_agent(query: str, memories: Sequence[Memory]) -> Messages:
+    """A question."""
+    return _asked("question", query, memories)
+
+
+def math_agent(query: str, memories: Sequence[Memory]) -> Messages:
+    """A sum."""
+    return _asked("math", query, memories)
+
+
+def summary(query: str, passages: list[dict[str, str]] | None) -> Messages:
+    """A question and what was found."""
+    return _user(f"sum: {query} of: {_listed(passages or [])}")
+
+
+def intention(query: str, turns: list[tuple[str, str]]) -> Messages:
+    """Say again what the user wants."""
+    return _user(f"intend: {query}")
+
+
+def documents(tools: list[dict[str, Any]]) -> str:
+    """`director film open : wolf_reef film`: description, name, parameters."""
+    shown = (f"{tool['description']} : {' '.join([tool['name'], *_parameters(tool)])}" for tool in tools)
+    return " ; ".join(shown) or "none"
+
+
+def passages(found: list[dict[str, str]]) -> str:
+    """Titles alone: the text is for the summary."""
+    return " ; ".join(passage["title"] for passage in found) or "none"
+
+
+def called(name: str, arguments: dict[str, Any], answer: dict[str, Any], limit: int) -> str:
+    """`Pass calling {"api_name": "check_deposit"} : 14`, or the kind of error."""
+    if not answer["ok"]:
+        return f"error {render(answer['error'], limit)}" if answer["kind"] == "tool_error" else "error"
+    return f"Pass calling {json.dumps({'api_name': name})} : {render(answer['result'], limit)}"
+
+
+def _parameters(tool: dict[str, Any]) -> list[str]:
+    return list((tool.get("parameters") or {}).get("properties") or {})
+
+
+def _listed(found: list[dict[str, str]]) -> str:
+    return " ; ".join(f"{passage['title']} is {passage['text']}" for passage in found) or "none"
+
+
+def _asked(role: str, query: str, memories: Sequence[Memory]) -> Messages:
+    recalled = " ; ".join(f"{memory.query} = {memory.output}" for memory in memories)
+    return _user(f"{role}: {query} memory: {recalled}" if recalled else f"{role}: {query}")
+
+
+def _user(content: str) -> Messages:
+    return [{"role": "user", "content": content}]

@@ -1,0 +1,123 @@
+"""An agent in the ReAct style: it thinks, calls tools one after the other, answers, and remembers."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass, field
+from typing import Any
+
+from verl_ext.mas import Agent, CallFailed, Status, Task, ToolFailed, Workflow
+from verl_ext.recipe.joyagents import grammar
+from verl_ext.tools.catalogue.render import render
+
+RESULT_CHARS = 2_000
+
+
+@dataclass
+class Work:
+    """What an agent has done for a query.
+
+    turns: its calls and their results, as the chat has them. plan: names of what it called. found: passages that wait
+    to be summed up. below: the work of the agents that it called. limit: what ended it, if it did not answer.
+    """
+
+    query: str
+    answer: str = ""
+    turns: list[tuple[str, str]] = field(default_factory=list)
+    plan: list[str] = field(default_factory=list)
+    found: list[dict[str, str]] | None = None
+    below: list[Work] = field(default_factory=list)
+    outputs: int = 0
+    broken: int = 0
+    tool_failures: int = 0
+    limit: str = ""
+
+    def total(self, quantity: str) -> float:
+        """A count, of it and of all work below it."""
+        return float(getattr(self, quantity) + sum(work.total(quantity) for work in self.below))
+
+
+class ReActAgent(Workflow):
+    """One agent with tools and a memory of its own. A workflow of one agent, which others run inside theirs.
+
+    Args:
+        name: of the agent, and of its memory.
+        prompts: the module of prompts; `prompts.<name>(query, work, memories)` gives the messages before its turns.
+        max_rounds: outputs of this agent for a query, at least 1.
+    """
+
+    def __init__(self, name: str, prompts: Any, max_rounds: int):
+        if max_rounds < 1:
+            raise ValueError(f"mas.workflow.max_rounds={max_rounds} must be at least 1")
+        self.name, self.prompts, self.max_rounds = name, prompts, max_rounds
+        self.agents = {
+            name: Agent(
+                self._prompt,
+                grammar.read_step,
+                penalty=grammar.format_reward,
+                sampling={"stop": list(grammar.STOPS)},
+            )
+        }
+
+    def _prompt(self, query: str, turns: list[tuple[str, str]], **inputs: Any) -> list[dict[str, str]]:
+        messages = list(getattr(self.prompts, self.name)(query, **inputs))
+        for said, result in turns:
+            messages += [{"role": "assistant", "content": said}, {"role": "tool", "content": result}]
+        return messages
+
+    async def run(self, task: Task, ctx: Any) -> Work:
+        """Work on `task.question` until there is an answer or a limit is reached."""
+        work, memories = Work(task.question), ctx.recall(self.name, task.question)
+        for _ in range(self.max_rounds):
+            try:
+                step = await ctx.call(
+                    self.name, query=work.query, turns=list(work.turns), memories=memories, **self.shown(work)
+                )
+            except CallFailed as failure:
+                if failure.status is not Status.PROMPT_TOO_LONG:
+                    raise
+                work.limit = "tokens"
+                break
+            work.outputs += 1
+            said = ctx.last.text
+            if step.kind == "answer":
+                work.answer = step.answer
+                break
+            work.turns.append((said, grammar.neutral(await self._result(ctx, work, step))))
+        else:
+            work.limit = "rounds"
+        ctx.remember(self.name, work.query, work.answer, work.plan, memories)
+        return work
+
+    async def _result(self, ctx: Any, work: Work, step: grammar.Step) -> str:
+        if step.kind == "broken":
+            work.broken += 1
+            return f"error: {step.problem}"
+        work.plan.append(step.name)
+        try:
+            return await self.act(ctx, work, step.name, step.arguments or {})
+        except ToolFailed as failure:  # the infrastructure, not the agent
+            work.tool_failures += 1
+            return f"error: {step.name} is not available ({str(failure)[:200]})"
+
+    def shown(self, work: Work) -> dict[str, Any]:
+        """What the next prompt shows beside query, turns and memories."""
+        return {}
+
+    @abstractmethod
+    async def act(self, ctx: Any, work: Work, name: str, arguments: dict[str, Any]) -> str:
+        """Do what the agent has called, and say what came of it."""
+
+    def unknown(self, name: str) -> str:
+        """What an agent is told that calls something it does not have."""
+        return f"error: there is no tool {render(name, 80)!r}"
+
+    def reward(self, task: Task, result: Any) -> tuple[float, dict[str, float]]:
+        """The master's answer is what counts."""
+        raise NotImplementedError(f"{type(self).__name__} runs inside JoyAgents, which is rewarded as a whole")
+
+
+def intention_of(arguments: dict[str, Any]) -> str:
+    """The argument `intention` as text; the paper's agents write a text or a list of texts."""
+    said = arguments.get("intention", "")
+    return "; ".join(map(str, said)) if isinstance(said, list) else str(said)

@@ -1,0 +1,59 @@
+"""The four agents that the master calls (JoyAgents-R1, Section 3.1 and templates 2 to 5)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from verl_ext.mas import Agent
+from verl_ext.recipe.joyagents.react import RESULT_CHARS, ReActAgent, Work, intention_of
+
+RETRIEVALS, SUMMARY = "tool_retrievals", "tool_summary"
+
+
+class FunctionAgent(ReActAgent):
+    """Calls functions: finds them by `tool_retrievals`, calls them, hands on what they say.
+
+    Args:
+        search, call: names of its tools under `mas.tools` (verl_ext.tools.catalogue).
+    """
+
+    def __init__(self, name: str, prompts: Any, max_rounds: int, search: str, call: str):
+        super().__init__(name, prompts, max_rounds)
+        self.search, self.execute = search, call
+
+    async def act(self, ctx: Any, work: Work, name: str, arguments: dict[str, Any]) -> str:
+        if name == RETRIEVALS:
+            found = await ctx.tool(self.search, query=intention_of(arguments) or work.query)
+            return self.prompts.documents(found)
+        answer = await ctx.tool(self.execute, name=name, arguments=arguments)
+        return self.prompts.called(name, arguments, answer, RESULT_CHARS)
+
+
+class QuestionAgent(ReActAgent):
+    """Answers questions: looks them up in the knowledge base, and lets `tool_summary` write the answer.
+
+    `tool_summary` is a role of its own that is not trained, of the same checkpoint by default. It sees what
+    `tool_retrievals` has found if that was called just before.
+    """
+
+    def __init__(self, name: str, prompts: Any, max_rounds: int, search: str = "knowledge"):
+        super().__init__(name, prompts, max_rounds)
+        self.search = search
+        self.agents["summary"] = Agent(prompts.summary, trained=False)
+
+    async def act(self, ctx: Any, work: Work, name: str, arguments: dict[str, Any]) -> str:
+        if name == RETRIEVALS:
+            work.found = await ctx.tool(self.search, queries=[work.query])
+            return self.prompts.passages(work.found)
+        if name == SUMMARY:
+            found, work.found = work.found, None
+            said = await ctx.call("summary", query=work.query, passages=found)
+            return said.rpartition("</think>")[2].strip()[:RESULT_CHARS]
+        return self.unknown(name)
+
+
+class MathAgent(ReActAgent):
+    """Solves a problem by thinking; it has no tools."""
+
+    async def act(self, ctx: Any, work: Work, name: str, arguments: dict[str, Any]) -> str:
+        return self.unknown(name)

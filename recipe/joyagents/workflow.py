@@ -1,0 +1,95 @@
+"""JoyAgents-R1: a master that hands a user's question to specialists, each with a memory of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from verl_ext.mas import Agent, Task
+from verl_ext.memory import EncoderSimilarity, HashingSimilarity
+from verl_ext.recipe.joyagents import prompts, prompts_tiny
+from verl_ext.recipe.joyagents.accuracy import accuracy
+from verl_ext.recipe.joyagents.react import ReActAgent, Work, intention_of
+from verl_ext.recipe.joyagents.specialists import RETRIEVALS, FunctionAgent, MathAgent, QuestionAgent
+
+STYLES = {"full": prompts, "tiny": prompts_tiny}
+INTENTION = "tool_intention"
+MASTER = "master"
+# Names of the specialists: what the paper calls expert, rody, toolbench and math agent.
+QUESTION, SHOP, FUNCTIONS, MATH = SPECIALISTS = ("question_agent", "shop_agent", "function_agent", "math_agent")
+
+
+class JoyAgents(ReActAgent):
+    """Master and specialists. A specialist is a workflow that the master runs: forks work inside it, too.
+
+    Args:
+        style: prompts: full, for instruction-tuned models, or tiny, for the embedded one.
+        specialists: those that the master has, of question_agent, shop_agent, function_agent and math_agent (Table 7
+            compares two, three and four).
+        max_rounds: outputs of the master for a question.
+        specialist_rounds: outputs of a specialist each time it is called.
+        encoder: similarity of answers to questions: hashing (n-grams), minilm, or the folder of a sentence encoder.
+
+    Raises:
+        ValueError: an argument out of range.
+    """
+
+    headline = "accuracy"
+    details = ("rounds", "specialists", "broken", "unanswered", "tool_failures")
+
+    def __init__(
+        self,
+        style: str = "full",
+        specialists: Sequence[str] = SPECIALISTS,
+        max_rounds: int = 8,
+        specialist_rounds: int = 6,
+        encoder: str = "hashing",
+    ):
+        if style not in STYLES:
+            raise ValueError(f"mas.workflow.style={style!r} is unknown; allowed: {', '.join(STYLES)}")
+        unknown = [name for name in specialists if name not in SPECIALISTS]
+        if unknown or not specialists:
+            raise ValueError(f"mas.workflow.specialists={list(specialists)} must be some of {', '.join(SPECIALISTS)}")
+        super().__init__(MASTER, STYLES[style], max_rounds)
+        rounds, shown = specialist_rounds, self.prompts
+        made: dict[str, ReActAgent] = {
+            QUESTION: QuestionAgent(QUESTION, shown, rounds),
+            SHOP: FunctionAgent(SHOP, shown, rounds, "shop_search", "shop_call"),
+            FUNCTIONS: FunctionAgent(FUNCTIONS, shown, rounds, "function_search", "function_call"),
+            MATH: MathAgent(MATH, shown, rounds),
+        }
+        self.specialists = {name: made[name] for name in specialists}
+        self.similarity = HashingSimilarity() if encoder == "hashing" else EncoderSimilarity(encoder)
+        for specialist in self.specialists.values():
+            self.agents |= specialist.agents
+        self.agents["intention"] = Agent(shown.intention, trained=False)
+
+    def shown(self, work: Work) -> dict[str, Any]:
+        return {"specialists": list(self.specialists)}
+
+    async def act(self, ctx: Any, work: Work, name: str, arguments: dict[str, Any]) -> str:
+        if name in self.specialists:
+            intention = intention_of(arguments) or work.query
+            done = await ctx.run(self.specialists[name], Task(intention), name)
+            work.below.append(done)
+            return done.answer or f"error: {name} gave no answer"
+        if name == RETRIEVALS:
+            found = await ctx.tool("agent_search", query=intention_of(arguments) or work.query)
+            return self.prompts.documents([one for one in found if one["name"] in self.specialists])
+        if name == INTENTION:
+            said = await ctx.call("intention", query=work.query, turns=list(work.turns))
+            return said.rpartition("</think>")[2].strip()
+        return self.unknown(name)
+
+    def reward(self, task: Task, result: Work) -> tuple[float, dict[str, float]]:
+        """R_A of Eq. 3, and what the paper measures: accuracy per kind of task, and reasoning rounds."""
+        right = accuracy(task.ground_truth, result.answer, self.similarity)
+        return right, {
+            "accuracy": right,
+            f"accuracy_{task.data_source}": right,
+            "rounds": result.total("outputs"),
+            "specialists": float(len(result.below)),
+            "broken": result.total("broken"),
+            "unanswered": float(bool(result.limit)),
+            "tool_failures": result.total("tool_failures"),
+        }

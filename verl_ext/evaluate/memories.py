@@ -1,0 +1,25 @@
+"""The agents' memories in an evaluation: read as a checkpoint holds them, and never changed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from verl_ext.evaluate.config import EvaluateConfig
+from verl_ext.memory import View, read_snapshot
+from verl_ext.trainer.agent_memory import FOLDER, similarity_of
+from verl_ext.trainer.config import MasConfig
+
+
+def open_memory(section: EvaluateConfig, mas: MasConfig) -> View | None:
+    """`evaluate.memory`, or what lies in the checkpoint that `evaluate.model` names; None: agents recall nothing.
+
+    Raises:
+        ValueError: the named folder holds no memory, it is damaged or of another encoder, or `mas.memory` is not set.
+    """
+    if mas.memory is None:
+        if section.memory is not None:
+            raise ValueError(f"evaluate.memory={section.memory} needs the section mas.memory, e.g. mas.memory={{}}")
+        return None
+    beside = Path(section.model).expanduser() / FOLDER if section.model and section.endpoint is None else None
+    folder = section.memory or (beside if beside is not None and beside.is_dir() else None)
+    return None if folder is None else read_snapshot(Path(folder).expanduser(), similarity_of(mas.memory.encoder))

@@ -1,0 +1,92 @@
+"""The agents' memory in training: which state rollouts see, what a step makes of it, and what a checkpoint holds."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from verl_ext.memory import EncoderSimilarity, Episode, HashingSimilarity, MemoryStore, Rules, Similarity, View
+from verl_ext.trainer.config import MemorySection
+
+logger = logging.getLogger(__name__)
+
+FOLDER = "memory"
+
+
+class AgentMemory:
+    """`mas.memory` of a run: written by the trainer, after each step's rollouts; read by those of the next step.
+
+    The memory lies in `<run>/memory`, a copy of it in every checkpoint. A run that goes on from a checkpoint goes on
+    from the checkpoint's memory, whatever was written after it.
+
+    Args:
+        section: None: there is no memory, and nothing here does anything.
+        folder: of the run.
+    """
+
+    def __init__(self, section: MemorySection | None, folder: str | Path):
+        self.section, self.folder = section, Path(folder)
+        self._store: MemoryStore | None = None
+
+    def start(self, checkpoint: Path | None) -> None:
+        """Begin with the memory of a checkpoint (…/global_step_N); with an empty one if there is none.
+
+        Raises:
+            ValueError: the memory is damaged, of another encoder, or another run writes it.
+        """
+        if self.section is None:
+            return
+        self._store = MemoryStore(self.folder / FOLDER, rules_of(self.section), similarity_of(self.section.encoder))
+        if checkpoint is not None and (checkpoint / FOLDER).is_dir():
+            self._store.restore(checkpoint / FOLDER)
+            return
+        if checkpoint is not None:
+            logger.warning("%s is of a run without memory: this one begins with an empty memory", checkpoint)
+        self._store.clear()
+
+    def publish(self, reach: Callable[[View], None]) -> None:
+        """Let rollouts see the memory: `reach` sends a view of it to all workers, now and after each step."""
+        self._reach = reach
+        if self._store is not None:
+            reach(self._store.view())
+
+    def learn(self, step: int, episodes: Iterable[Episode]) -> dict[str, float]:
+        """Let the memory evolve by a step's trajectories; its next rollouts see it. Returns memory/*."""
+        if self._store is None:
+            return {}
+        episodes = list(episodes)
+        counts = self._store.apply(step, episodes)
+        self._reach(self._store.view())
+        uses = [use for episode in episodes for use in episode.uses]
+        hits = sum(bool(use.recalled) for use in uses) / len(uses) if uses else 0.0
+        return {f"memory/{name}": float(value) for name, value in counts.items()} | {"memory/hit_rate": hits}
+
+    def save(self, step: int) -> None:
+        """Copy the memory into the checkpoint of `step`; copies go with the weights that verl has removed."""
+        if self._store is None:
+            return
+        for copy in self.folder.glob(f"global_step_*/{FOLDER}"):
+            if not (copy.parent / "actor").is_dir():
+                shutil.rmtree(copy)
+        self._store.snapshot(self.folder / f"global_step_{step}" / FOLDER)
+
+    def close(self) -> None:
+        """Let go of the folder."""
+        if self._store is not None:
+            self._store.close()
+
+
+def rules_of(section: MemorySection) -> Rules:
+    """Algorithm 1's hyperparameters."""
+    return Rules(section.alpha, section.beta, section.threshold, section.capacity)
+
+
+def similarity_of(encoder: str) -> Similarity:
+    """`mas.memory.encoder`: "hashing", or a sentence encoder's name or folder.
+
+    Raises:
+        ImportError: the encoder's library is not installed.
+    """
+    return HashingSimilarity() if encoder == "hashing" else EncoderSimilarity(encoder)
