@@ -121,6 +121,12 @@ def shop_agent(query: str, memories: Sequence[Memory]) -> Messages:
 function_agent = shop_agent
 
 
+def decision(query: str, tools: list[dict[str, Any]]) -> Messages:
+    """The next step alone, with the functions on offer (decision.py)."""
+    form = FORM.format(name="the function's name", arguments='{"parameter": "value"}')
+    return _chat(FUNCTIONS.format(tools=documents(tools), memory="", form=form), query)
+
+
 def question_agent(query: str, memories: Sequence[Memory]) -> Messages:
     """The prompt of the agent that answers questions."""
     form = FORM.format(name="the tool's name", arguments="{}")

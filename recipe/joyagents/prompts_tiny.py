@@ -1,17 +1,18 @@
 """The same prompts in compact form, for the tiny model that was trained on them (data_prep/shop_demos.py).
 
-    master          user: shop Amber Harbor deposit + 7          (with a memory: … memory: <its query> = <its answer>)
-      says          <think>shop_agent</think><tool_call>{"name": "shop_agent", "arguments": {"intention": "shop Amber
-                    Harbor deposit"}}</tool_call>
-      sees          Pass calling {"api_name": "check_deposit"} : 14
-      says          … <think>math_agent</think><tool_call>… "14 + 7" …      sees 21      says <think>done</think>21
-    shop_agent      shop: shop Amber Harbor deposit
-    function_agent  function: film Amber Harbor director
-    question_agent  question: ask returns Old Karsa
-    math_agent      math: 14 + 7                                 says <think>14 + 7 = 21</think>21
-    summary         sum: ask returns Old Karsa of: returns Old Karsa is blue crane ; …        says blue crane
+    master          user: shop:Amber Harbor:guarantee + 7        (with a memory: … memory: <its query> = <its answer>)
+      says          <think>shop</think><tool_call>{"name": "shop_agent", "arguments": {"intention": "shop:Amber
+                    Harbor:guarantee"}}</tool_call>
+      sees          Pass calling {"api_name": "check_shop_expenses"} : 14
+      says          <think>total</think><tool_call>… "total 14 + 7" …      sees 21      says <think>done</think> 21
+    shop_agent      shop: shop:Amber Harbor:guarantee
+    function_agent  function: film:Amber Harbor:director
+    question_agent  question: ask:Old Karsa:returns
+    math_agent      math: total 14 + 7 - 2                       says <think> 21 19</think> 19
+    summary         sum: ask:Old Karsa:returns of: Old Karsa:returns is blue crane ; …        says blue crane
 
-Changing a character here changes what the tiny model was trained on: run its cold start again.
+A master that hands the whole question on leaves the arguments empty. Changing a character here changes what the tiny
+model was trained on: run its cold start again.
 """
 
 from __future__ import annotations
@@ -62,9 +63,8 @@ def intention(query: str, turns: list[tuple[str, str]]) -> Messages:
 
 
 def documents(tools: list[dict[str, Any]]) -> str:
-    """`director film open : wolf_reef film`: description, name, parameters."""
-    shown = (f"{tool['description']} : {' '.join([tool['name'], *_parameters(tool)])}" for tool in tools)
-    return " ; ".join(shown) or "none"
+    """`director:open:wolf_reef`: description and name; the argument is the kind of thing that is asked about."""
+    return " ; ".join(f"{tool['description']}:{tool['name']}" for tool in tools) or "none"
 
 
 def passages(found: list[dict[str, str]]) -> str:
@@ -73,14 +73,10 @@ def passages(found: list[dict[str, str]]) -> str:
 
 
 def called(name: str, arguments: dict[str, Any], answer: dict[str, Any], limit: int) -> str:
-    """`Pass calling {"api_name": "check_deposit"} : 14`, or the kind of error."""
+    """`Pass calling {"api_name": "check_shop_expenses"} : 14`, or the kind of error."""
     if not answer["ok"]:
         return f"error {render(answer['error'], limit)}" if answer["kind"] == "tool_error" else "error"
     return f"Pass calling {json.dumps({'api_name': name})} : {render(answer['result'], limit)}"
-
-
-def _parameters(tool: dict[str, Any]) -> list[str]:
-    return list((tool.get("parameters") or {}).get("properties") or {})
 
 
 def _listed(found: list[dict[str, str]]) -> str:

@@ -79,7 +79,7 @@ class ReActAgent(Workflow):
                 work.limit = "tokens"
                 break
             work.outputs += 1
-            said = ctx.last.text
+            said = ctx.last.text.strip()  # as the chat templates of trained conversations have it
             if step.kind == "answer":
                 work.answer = step.answer
                 break

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from functools import partial
+from pathlib import Path
 
 from tests.helpers import FakeLLM, Script, forest_of, run, speaker
 from verl_ext.mas import Task
@@ -127,3 +129,16 @@ def test_episodes_carry_accuracy_and_format_apart_and_leave_failures_out(tmp_pat
     assert (episode.question, episode.name) == ("d/000000000007/w-3", "0")
     assert (episode.accuracy, episode.format, episode.reward) == (0.5, 1.0, 1.5)
     assert [use.agent for use in episode.uses] == ["a", "b"]
+
+
+def test_the_documentation_s_workflow_recalls_and_remembers(tmp_path):
+    page = (Path(__file__).parents[2] / "docs" / "memory.md").read_text()
+    _, example = re.findall(r"```python\n(.+?)```", page, re.DOTALL)
+    names: dict = {}
+    exec(example, names)  # the page's own code
+    with store_with(tmp_path, ("2 + 3", "5"), agent="math") as store:
+        forest = forest_of(names["Calculator"](), FakeLLM(lambda request: "5"))
+        forest.memory, forest.task = partial(store.view().recall, k=1), Task("2 + 3", "5", "d", 7)
+        trajectory = run(run_once(forest))
+    assert trajectory.reward == 1.0 and '"Answer": "5"' in trajectory.calls[0].messages[0]["content"]
+    assert [use.recalled for use in trajectory.uses.values()] == [(1,)]

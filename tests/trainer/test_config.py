@@ -32,6 +32,7 @@ def test_defaults_and_types():
     limits = {"call_timeout": None, "tool_timeout": 5}
     given = read_mas_config(configured(limits=limits, seed=7, agents={"a": {"top_p": 1}}))
     assert given.limits.call_timeout is None and given.limits.tool_timeout == 5.0 and given.seed == 7
+    assert mas.memory is None and read_mas_config(configured(memory={})).memory.capacity == 10_000
     assert type(given.agents["a"].top_p) is float and given.agents["a"].max_tokens is None
 
 
@@ -53,6 +54,9 @@ def test_the_shipped_defaults_are_read_and_are_those_of_the_record():
         ("unknown key mas.limits.max_call; did you mean 'max_calls'?", {"limits": {"max_call": 3}}),
         ("unknown key mas.agents.rewriter.max_token; did you mean", {"agents": {"rewriter": {"max_token": 1}}}),
         ("unknown key mas.agents.rewriter.temperature", {"agents": {"rewriter": {"temperature": 1.0}}}),
+        ("unknown key mas.memory.recal; did you mean 'recall'?", {"memory": {"recal": 3}}),
+        ("mas.memory.recall=0 must be at least 1", {"memory": {"recall": 0}}),
+        ("mas.memory.alpha=-1.0 must be at least 0 (no decay)", {"memory": {"alpha": -1}}),
         ("unknown key mas.xyz (allowed: advantage, agents,", {"xyz": 1}),
     ],
 )

@@ -23,6 +23,7 @@ from verl_ext.engine.fsdp_adapters import PerAgentAdapters
 from verl_ext.trainer.trainer import MultiAgentTrainer
 
 HASHES = {
+    PPOTrainer.fit: "7d83a81c2e62979f",
     PPOTrainer.__init__: "6f938d77859b66ae",
     PPOTrainer._step_once: "efdd4abe161c6dee",
     PPOTrainer._load_checkpoint: "bb446d77c48ac6cc",

@@ -1,0 +1,79 @@
+"""One decision of the function agent: what ToolBench's static evaluation asks for, a step at a time (Table 5)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from verl_ext.mas import Agent, Task, Workflow
+from verl_ext.recipe.deepagent.workflow import gold_path
+from verl_ext.recipe.joyagents import grammar, prompts
+from verl_ext.rewards.toolbench import Decision, Step, toolbench_scores
+
+
+class FunctionDecision(Workflow):
+    """The function agent decides on the next step, after the right steps before it, which the question tells.
+
+    A row is one of `data_prep/tool_tasks.py`: `ground_truth.path` begins with the call that comes next, or is empty
+    where the answer does. On offer are its functions (`extra_info.tools`) and those found for the question. Reported
+    are the columns of Table 5, each by the steps that count in it, so that their means over a data set are the table's
+    (in the paper's words; verl_ext/rewards/toolbench.py has the published script's way of counting, too).
+
+    Args:
+        offered: functions in the prompt; at least 1. Those of the row are always among them.
+
+    Raises:
+        ValueError: an argument out of range.
+    """
+
+    headline = "f1"
+
+    def __init__(self, offered: int = 8) -> None:
+        if offered < 1:
+            raise ValueError(f"mas.workflow.offered={offered} must be at least 1")
+        self.offered = offered
+        self.agents = {
+            "function_agent": Agent(
+                prompts.decision,
+                grammar.read_step,
+                penalty=grammar.format_reward,
+                sampling={"stop": list(grammar.STOPS)},
+            )
+        }
+
+    async def run(self, task: Task, ctx: Any) -> tuple[grammar.Step, list[str]]:
+        own = list(task.extra["tools"])
+        found = [tool["name"] for tool in await ctx.tool("function_search", query=task.question, k=self.offered)]
+        others = [name for name in found if name not in own][: max(0, self.offered - len(own))]
+        tools = await ctx.tool("function_search", names=sorted({*own, *others}))
+        step = await ctx.call("function_agent", query=task.question, tools=tools)
+        return step, [tool["name"] for tool in tools]
+
+    def reward(self, task: Task, result: tuple[grammar.Step, list[str]]) -> tuple[float, dict[str, float]]:
+        said, offered = result
+        gold, predicted = gold_decision(task), decision_of(said)
+        columns = toolbench_scores([Step(gold, predicted, frozenset(offered))])
+        if predicted.plan != "call":
+            del columns["No_Hallu"]  # a share of the steps that call something
+        reward = columns["F1"] if gold.plan == "call" else columns["Plan_ACC"]
+        return reward, {name.lower(): value for name, value in columns.items()}
+
+
+def decision_of(step: grammar.Step) -> Decision:
+    """What an output decides. A call that cannot be read is one of nothing that is on offer."""
+    if step.kind == "call":
+        return Decision("call", step.name or "(none)", step.arguments)
+    return Decision("call", "(unreadable)", None) if step.kind == "broken" else Decision("answer")
+
+
+def gold_decision(task: Task) -> Decision:
+    """The first call of `ground_truth.path`, or an answer where there is none.
+
+    Raises:
+        ValueError: the data set does not tell its arguments.
+    """
+    path = gold_path(task)
+    if not path:
+        return Decision("answer")
+    if path[0].arguments is None:
+        raise ValueError(f"row {task.index}: ground_truth.path must have the call's arguments, given {path[0].name!r}")
+    return Decision("call", path[0].name, path[0].arguments)
