@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib.util
 import io
 import shlex
 import sys
@@ -70,13 +71,18 @@ def examine(
 def _check_with_verl(report: Report) -> None:
     """verl's own checks, quietly; without the critic's model section, for which verl would load a tokenizer.
 
-    LoRA adapters under vLLM need vLLM for them.
+    LoRA's rank is held against a list of vLLM's, where vLLM is installed.
     """
     from verl.trainer.ppo.utils import need_critic, need_reference_policy
     from verl.utils.config import omega_conf_to_dataclass, validate_config
 
     config = report.config.copy()
     config.critic.model = None
+    model, engine = config.actor_rollout_ref.model, config.actor_rollout_ref.rollout.name
+    adapters = model.lora_rank > 0 and not model.lora.merge
+    if adapters and engine == "vllm" and importlib.util.find_spec("vllm") is None:
+        model.lora_rank = 0
+        report.facts.append(("not checked", "whether vLLM has LoRA of this rank: it is not installed"))
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         omega_conf_to_dataclass(config.actor_rollout_ref.rollout)

@@ -18,6 +18,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 TESTED_VERL = "0.9.1"
 
@@ -45,7 +46,8 @@ def register() -> None:
     after_import("verl.workers.rollout", "verl_ext.engine.registration")
     # The trainers `trainer.v1.trainer_mode=mas_sync | mas_colocate_async`, and our advantage estimators.
     after_import("verl.trainer.ppo.v1", "verl_ext.trainer.registration")
-    # `+recipe=…` and the resolver `${verl_ext.path:…}` for files inside the package; last, see above.
+    # `+recipe=…`, and the resolvers `${verl_ext.path:…}` for files inside the package and `${verl_ext.policy:…}` for
+    # what follows from mas.policy; last, see above.
     _add_recipes()
 
 
@@ -63,6 +65,7 @@ def _add_recipes() -> None:
 
     Plugins.instance().register(RecipeSearchPath)
     OmegaConf.register_new_resolver("verl_ext.path", package_path, replace=True)
+    OmegaConf.register_new_resolver("verl_ext.policy", policy_setting, replace=True)
 
 
 def package_path(name: str) -> str:
@@ -70,6 +73,11 @@ def package_path(name: str) -> str:
     room, _, rest = name.partition("/")
     package = importlib.import_module(f"verl_ext.{room}")
     return str(Path(next(iter(package.__path__))) / rest)
+
+
+def policy_setting(name: str, *, _root_: Any) -> Any:
+    """A setting of verl's as `mas.policy` has it; `_root_` is the whole configuration."""
+    return importlib.import_module("verl_ext.trainer.policy").setting(name, _root_)
 
 
 class _AfterImport(importlib.abc.MetaPathFinder):

@@ -1,4 +1,4 @@
-"""(m) K adapters per agent over one ordinary LoRA adapter: forward and backward pass, and decoding."""
+"""(o) K adapters per agent over one ordinary LoRA adapter: forward and backward pass, and decoding."""
 
 from __future__ import annotations
 

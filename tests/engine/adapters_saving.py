@@ -97,11 +97,13 @@ def check_push(folder: Path) -> None:
     weights = set_weights(engine)
     tensors, about = engine.get_per_tensor_param(base_sync_done=False)
     base, plain = dict(tensors), AutoModelForCausalLM.from_pretrained(folder).state_dict()
-    assert about == {"adapters": list(NAMES)} and set(base) == set(plain)
+    linear = {name.removesuffix(".weight") for name in plain if "_proj.weight" in name}
+    said = {"adapters": list(NAMES), "r": OPTIONS.rank, "lora_alpha": OPTIONS.alpha, "target_modules": sorted(linear)}
+    assert about == said and set(base) == set(plain)
     assert all(torch.equal(base[name], tensor) for name, tensor in plain.items())
     tensors, about = engine.get_per_tensor_param(layered_summon=False, base_sync_done=True)
     pushed = dict(tensors)
-    assert about == {"adapters": list(NAMES)} and list(pushed) == list(weights)
+    assert about == said and list(pushed) == list(weights)
     assert all(torch.equal(pushed[key], weight) for key, weight in weights.items())
     assert "backend=naive" in refusal(engine.get_per_tensor_param)
 

@@ -14,7 +14,7 @@ from verl.workers.rollout.replica import get_rollout_replica_class
 from tests.engine.conftest import EOS, LENGTH, prompt_of, request, same, tiny_model
 from tests.engine.lora_models import NAMES, OPTIONS, adapter_parameters, routed
 from tests.engine.test_server import SEEDED, rollout_config
-from verl_ext.engine.adapters import AdapterOptions
+from verl_ext.engine.adapters import BASE, AdapterOptions
 from verl_ext.engine.replica import ServerAdapter, server_name
 from verl_ext.engine.served_adapters import AdapterEngine, AdapterRequest
 from verl_ext.engine.slots import SlotEngine
@@ -46,6 +46,16 @@ def merged(weights: dict[str, torch.Tensor], name: str | None) -> SlotEngine:
 def requests(adapters: list[str], same_prompt: bool = False) -> list[AdapterRequest]:
     plain = [request(5 if same_prompt else 3 + 4 * (i % 5), 0 if same_prompt else i) for i in range(len(adapters))]
     return [AdapterRequest.of(one, name) for one, name in zip(plain, adapters, strict=True)]
+
+
+def test_the_base_answers_beside_its_adapters_as_if_there_were_none(weights):
+    """Of roles that do not train. Also where all start from one prompt, and where slots move."""
+    wanted = requests([(*NAMES, BASE)[i % 4] for i in range(16)], same_prompt=True)
+    mixed = engine_with(weights).generate(wanted)
+    plain = merged(weights, None)
+    for done, one in zip(mixed, wanted, strict=True):
+        (alone,) = plain.generate([one])
+        assert same(done, alone) == (one.adapter == BASE)
 
 
 @pytest.mark.parametrize("same_prompt", [False, True])
@@ -210,6 +220,7 @@ def test_waves_of_several_adapters_are_reproducible(server, lora_config, weights
         }
         for i in range(18)
     ]
+    wave.append({"prompt_ids": [5], "sampling_params": {"adapter": BASE, "max_tokens": 3}, "request_id": "to the base"})
     wave.append({"prompt_ids": [5], "sampling_params": {}, "request_id": "to none"})
     first, second = ray.get(server.generate_wave.remote(wave)), ray.get(server.generate_wave.remote(wave))
     for results in (first, second):
@@ -227,4 +238,4 @@ def test_an_engine_without_the_adapters_is_noticed(server, lora_config):
 
 def test_an_engine_has_as_many_gates_as_adapters():
     engine = AdapterEngine(AdapterOptions(("a", "b"), rank=2, alpha=6), tiny_model("qwen2"), 2, LENGTH, [EOS])
-    assert engine.adapters._gates.tolist() == [[3, 3, 0, 0], [0, 0, 3, 3]]
+    assert engine.adapters._gates.tolist() == [[3, 3, 0, 0], [0, 0, 3, 3], [0, 0, 0, 0]]

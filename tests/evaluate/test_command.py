@@ -258,3 +258,14 @@ def test_a_misspelt_section_in_a_recipe_is_named(command, tmp_path, capsys):
 
     assert main(["--config-dir", str(tmp_path), "+recipe=typo"]) == 2
     assert "unknown key data.val_fils: did you mean data.val_files" in capsys.readouterr().err
+
+
+def test_an_endpoint_that_serves_an_adapter_per_agent_is_asked_for_each(command, tmp_path):
+    """As `vllm serve BASE --lora-modules left=… right=…` names them; a role that does not train gets the base."""
+    overrides = ["mas.policy=per_agent_lora", "evaluate.model=base", "+mas.agents.judge.trained=false"]
+    with ChatServer(parrot, models=("base", "left", "right")) as server:
+        assert command(*overrides, recipe="team", server=server, files=[questions(tmp_path, 2)]) == 0
+    asked = {(body["model"], question_of(body).split()[0]) for body in server.requests}
+    assert asked == {("left", "left"), ("right", "right"), ("base", "question")}
+    with ChatServer(parrot, models=("base",)) as server:
+        assert command("evaluate.model=base", recipe="team", server=server, files=[questions(tmp_path, 2)]) == 2

@@ -11,13 +11,15 @@ import copy
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from peft import LoraConfig
 from safetensors.torch import load_file, save_file
 
 from verl_ext.engine.adapters import SECTION, AdapterOptions
+
+if TYPE_CHECKING:
+    from peft import LoraConfig
 
 RECORD = "adapters.json"
 FOLDER = "adapters"
@@ -44,6 +46,22 @@ def write_adapters(
         config.inference_mode = True
         config.save_pretrained(str(place))
     (checkpoint / RECORD).write_text(json.dumps(_record(options), indent=1))
+
+
+def read_record(checkpoint: Path) -> tuple[dict[str, Any], str] | None:
+    """names, rank and alpha of a checkpoint's adapters, and the base that they are for; None: it has none.
+
+    Raises:
+        ValueError: what says so is damaged.
+    """
+    if not (checkpoint / RECORD).is_file():
+        return None
+    try:
+        record = json.loads((checkpoint / RECORD).read_text())
+        config = json.loads((checkpoint / FOLDER / record["names"][0] / "adapter_config.json").read_text())
+        return {key: record[key] for key in ("names", "rank", "alpha")}, config["base_model_name_or_path"]
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise ValueError(f"the adapters of {checkpoint} cannot be read: {type(error).__name__}: {error}") from error
 
 
 def read_adapters(checkpoint: Path, options: AdapterOptions) -> dict[str, torch.Tensor]:

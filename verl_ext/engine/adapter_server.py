@@ -16,7 +16,10 @@ from verl_ext.engine.server import HFServer
 
 
 class AdapterServer(HFServer):
-    """An `HFServer` for a model with `lora.adapters`: a request's sampling parameters name one, as `adapter`."""
+    """An `HFServer` for a model with `lora.adapters`.
+
+    A request's sampling parameters name one of them as `adapter`, or the base alone ("").
+    """
 
     def make_engine(self, model: PreTrainedModel, **kwargs: Any) -> AdapterEngine:
         """An engine with adapters, which it is sent later."""

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from verl.utils.py_functional import convert_to_regular_types
+from verl.utils.torch_dtypes import PrecisionType
 
 # Field of a row: which of `lora.adapters` its agent has, as a number from 0.
 AGENT_ID = "agent_id"
-# Key of a request's sampling parameters: the name of the adapter that is to answer it.
+# Key of a request's sampling parameters: the name of the adapter that is to answer it, or BASE: none of them.
 ADAPTER = "adapter"
+BASE = ""
 
 SECTION = "actor_rollout_ref.model"
+# Where training on CUDA looks for an engine of ours, and vLLM for several adapters: VERL_ENGINE_VENDOR in the workers'
+# environment.
+VENDOR = "verl_ext"
+NO_ADAPTERS = (
+    f"the trainer's engine does not have the adapters of {SECTION}.lora.adapters: verl's own trains one for all. On "
+    f"CUDA set VERL_ENGINE_VENDOR={VENDOR} (ray_kwargs.ray_init.runtime_env.env_vars)"
+)
 # Names become parts of parameter names, file names and requests.
 NAME = re.compile(r"[A-Za-z0-9_-]+")
 PARAMETER = re.compile(r"(?:base_model\.model\.)?(?P<module>.+)\.lora_(?P<side>[AB])\.(?P<adapter>[^.]+)\.weight")
@@ -71,6 +82,36 @@ class AdapterOptions:
                 )
         targets, excluded = (convert_to_regular_types(value) for value in (model.target_modules, model.exclude_modules))
         return cls(names, int(model.lora_rank), int(model.lora_alpha), targets, excluded)
+
+
+def check_settings(
+    prefix: str, strategy: str, sequence_parallel: int, precision: str, quantised: bool, save_contents: Iterable[str]
+) -> None:
+    """Refuse settings of the training engine that adapters per agent do not go with.
+
+    Args:
+        prefix: of the settings' names in messages.
+        strategy: `strategy`. sequence_parallel: `ulysses_sequence_parallel_size`.
+        precision: `mixed_precision.param_dtype`. quantised: `qat.enable`.
+        save_contents: `checkpoint.save_contents`.
+
+    Raises:
+        ValueError: what does not fit, and the remedy.
+    """
+    half = PrecisionType.to_dtype(precision) == torch.float16  # whose gradients are scaled as a whole
+    for key, given, fits, remedy in (
+        ("strategy", strategy, strategy == "fsdp2", "fsdp2"),
+        ("ulysses_sequence_parallel_size", sequence_parallel, sequence_parallel == 1, "1"),
+        ("mixed_precision.param_dtype", precision, not half, "bf16"),
+        ("qat.enable", True, not quantised, "false"),
+    ):
+        if not fits:
+            raise ValueError(f"adapters per agent do not go with {prefix}{key}={given}. Remedy: {prefix}{key}={remedy}")
+    if "hf_model" in save_contents:
+        raise ValueError(
+            "with adapters per agent there is no whole model to save. Remedy: take hf_model out of "
+            "checkpoint.save_contents; every checkpoint holds a peft folder per adapter (actor/adapters/<name>)"
+        )
 
 
 def wire_name(parameter: str) -> str | None:

@@ -18,10 +18,9 @@ from torch.distributed.tensor import DTensor
 from verl.utils import tensordict_utils as tu
 from verl.utils.device import get_device_id
 from verl.utils.fsdp_utils import fsdp2_clip_grad_norm_, normalize_peft_param_name
-from verl.utils.torch_dtypes import PrecisionType
 
 from verl_ext.engine.adapter_files import check_same_adapters, write_adapters
-from verl_ext.engine.adapters import AGENT_ID, AdapterOptions, wire_name
+from verl_ext.engine.adapters import AGENT_ID, AdapterOptions, check_settings, wire_name
 from verl_ext.engine.routed_lora import add_adapters
 
 logger = logging.getLogger(__name__)
@@ -56,20 +55,8 @@ class PerAgentAdapters:
     def _check_settings(self) -> None:
         config = self.engine_config
         precision = (config.mixed_precision or {}).get("param_dtype", "bf16")
-        half = PrecisionType.to_dtype(precision) == torch.float16  # whose gradients are scaled as a whole
-        for key, given, fits, remedy in (
-            ("strategy", config.strategy, config.strategy == "fsdp2", "fsdp2"),
-            ("ulysses_sequence_parallel_size", config.ulysses_sequence_parallel_size, not self.use_ulysses_sp, "1"),
-            ("mixed_precision.param_dtype", precision, not half, "bf16"),
-            ("qat.enable", True, not self._qat_enabled, "false"),
-        ):
-            if not fits:
-                raise ValueError(f"adapters per agent do not go with {key}={given}. Remedy: {key}={remedy}")
-        if "hf_model" in self.checkpoint_config.save_contents:
-            raise ValueError(
-                "with adapters per agent there is no whole model to save. Remedy: take hf_model out of "
-                "checkpoint.save_contents; every checkpoint holds a peft folder per adapter (actor/adapters/<name>)"
-            )
+        parallel, contents = config.ulysses_sequence_parallel_size, self.checkpoint_config.save_contents
+        check_settings("", config.strategy, parallel, precision, self._qat_enabled, contents)
 
     def _build_lora_module(self, module: torch.nn.Module) -> torch.nn.Module:
         if self.adapters is None:
@@ -190,7 +177,14 @@ class PerAgentAdapters:
             )
         state = self.module.state_dict()
         tensors = self._adapter_tensors(state.items()) if base_sync_done else normalize_peft_param_name(state).items()
-        return ((name, _whole(tensor)) for name, tensor in tensors), {"adapters": list(self.adapters.names)}
+        return ((name, _whole(tensor)) for name, tensor in tensors), self._about()
+
+    def _about(self) -> dict[str, Any]:
+        """Of the adapters: their names, and of each what vLLM reads of a peft configuration."""
+        config = self.module.peft_config[self.adapters.names[0]]
+        targets = config.target_modules if isinstance(config.target_modules, str) else sorted(config.target_modules)
+        about = {"r": config.r, "lora_alpha": config.lora_alpha, "target_modules": targets}
+        return {"adapters": list(self.adapters.names), **about}
 
     def save_checkpoint(self, local_path: str, *args: Any, **kwargs: Any) -> None:
         """verl's, without the base; and a peft folder per adapter."""

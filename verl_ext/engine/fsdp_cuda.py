@@ -9,9 +9,8 @@ from __future__ import annotations
 from verl.workers.engine.base import EngineRegistry
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 
+from verl_ext.engine.adapters import VENDOR
 from verl_ext.engine.fsdp_adapters import PerAgentAdapters
-
-VENDOR = "verl_ext"
 
 
 # For fsdp, too, where adapters are refused: verl's own engine would train a single one.

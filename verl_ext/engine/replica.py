@@ -16,7 +16,7 @@ from verl.workers.rollout.replica import CONTROL_METHOD_CONCURRENCY, RolloutRepl
 from verl.workers.rollout.utils import ensure_async_iterator
 
 from verl_ext.engine.adapter_server import AdapterServer
-from verl_ext.engine.adapters import AdapterOptions
+from verl_ext.engine.adapters import NO_ADAPTERS, AdapterOptions
 from verl_ext.engine.server import HFServer
 
 __all__ = ["HFReplica", "ServerAdapter", "server_handles", "server_name"]
@@ -138,7 +138,7 @@ class ServerAdapter(BaseRollout):
         if self.adapters is None and peft_config is not None:
             raise ValueError(_LORA_HELP)
         if self.adapters is not None and (peft_config or {}).get("adapters") != list(self.adapters.names):
-            raise ValueError(_ENGINE_HELP)
+            raise ValueError(NO_ADAPTERS)
         state = {}
         async for name, tensor in ensure_async_iterator(weights):
             if self.is_leader_rank:
@@ -153,8 +153,4 @@ class ServerAdapter(BaseRollout):
 _LORA_HELP = (
     "rollout.name=hf takes no single LoRA adapter; set actor_rollout_ref.model.lora.merge=True, then verl merges it "
     "into the weights it sends"
-)
-_ENGINE_HELP = (
-    "the trainer's engine does not have the adapters of actor_rollout_ref.model.lora.adapters: verl's own trains one "
-    "for all agents. On CUDA set VERL_ENGINE_VENDOR=verl_ext (ray_kwargs.ray_init.runtime_env.env_vars)"
 )

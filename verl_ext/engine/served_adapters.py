@@ -5,6 +5,8 @@ and a row uses its own part of them:
 
     layer(x) + ((x Aᵀ) * gate) Bᵀ          gate (rows, 1, adapters · rank): the scaling at the row's own part, else 0
 
+A row of the base, for roles that do not train, has a gate of zeros.
+
 Rows join and leave at every token, so they are not sorted as in training (routed_lora.py); in a decoding step the price
 of a forward pass is to read the weights, and adapters are small. They are hooks on the model's linear layers: model and
 names of its weights stay what they are.
@@ -21,7 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from verl_ext.engine.adapters import SECTION, AdapterOptions
+from verl_ext.engine.adapters import BASE, SECTION, AdapterOptions
 from verl_ext.engine.admission import Job
 from verl_ext.engine.params import Finished, Request
 from verl_ext.engine.slots import SlotEngine
@@ -37,11 +39,12 @@ class ServedAdapters:
 
     def __init__(self, model: nn.Module, options: AdapterOptions) -> None:
         self.model, self.options = model, options
-        self.numbers = {name: number for number, name in enumerate(options.names)}
+        self.numbers = {name: number for number, name in enumerate((*options.names, BASE))}
         self.loaded = False
         self._gate: torch.Tensor | None = None
-        # (adapters, adapters · rank): the gate of a row by its adapter.
+        # (adapters + 1, adapters · rank): the gate of a row by its adapter; of the base's rows, the last, all zeros.
         parts = torch.eye(len(options.names)).repeat_interleave(options.rank, dim=1) * options.scaling
+        parts = torch.cat([parts, torch.zeros(1, parts.shape[1])])
         reference = next(model.parameters())
         self._gates = parts.to(reference.device, reference.dtype)
         self._stacks: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
@@ -116,12 +119,12 @@ def _shapes(layer: nn.Module | None, rank: int) -> Iterator[tuple[str, tuple[int
 
 @dataclasses.dataclass(frozen=True)
 class AdapterRequest(Request):
-    """A request to one adapter."""
+    """A request to one adapter, or to the base (BASE)."""
 
-    adapter: str = ""
+    adapter: str | None = None
 
     @classmethod
-    def of(cls, request: Request, adapter: str) -> AdapterRequest:
+    def of(cls, request: Request, adapter: str | None) -> AdapterRequest:
         """The same request, to this adapter."""
         fields = {field.name: getattr(request, field.name) for field in dataclasses.fields(Request)}
         return cls(**fields, adapter=adapter)
@@ -154,7 +157,7 @@ class AdapterEngine(SlotEngine):
             return
         name = getattr(request, "adapter", None)
         if name not in self.adapters.numbers:
-            allowed = f"{', '.join(self.adapters.numbers)} ({SECTION}.lora.adapters)"
+            allowed = f"{', '.join(self.adapters.options.names)} ({SECTION}.lora.adapters), or {BASE!r} for the base"
             raise ValueError(f"request {request.request_id}: adapter {name!r} is unknown; allowed: {allowed}")
         if not self.adapters.loaded:
             raise ValueError(f"request {request.request_id}: the adapters' weights have not been sent yet")

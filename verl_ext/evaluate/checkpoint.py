@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from verl_ext.engine.adapter_files import FOLDER, read_record
 from verl_ext.trainer.checkpoint import complete_steps
 
 WEIGHTS = ("*.safetensors", "pytorch_model*.bin", "model_world_size_*_rank_*.pt")
@@ -19,16 +20,28 @@ class Model:
     Attributes:
         path: folder of its configuration and tokenizer (and weights, unless `shards`), or a hub name.
         shards: folder of the FSDP shards that hold its weights; None: they are in `path`.
+        adapters: folder of a checkpoint of adapters per agent, for which `path` is the base; None: there are none.
+        lora: of the adapters: names, rank, alpha.
         fingerprint: of the files of its weights (names, sizes, times); empty for a hub name.
     """
 
     path: str
     shards: Path | None = None
     fingerprint: str = ""
+    adapters: Path | None = None
+    lora: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def source(self) -> str:
+        """Where its weights are, of a checkpoint of adapters those."""
+        return str(self.adapters or self.shards or self.path)
 
 
-def find_model(name: str) -> Model:
+def find_model(name: str, base: str = "") -> Model:
     """What a path or hub name stands for.
+
+    Args:
+        base: a folder with the base of adapters per agent, where the one that they were trained on is not here.
 
     Raises:
         ValueError: a folder without weights, an unfinished or unsupported checkpoint, or a path that does not exist.
@@ -40,6 +53,11 @@ def find_model(name: str) -> Model:
             raise ValueError(f"evaluate.model={name} does not exist{_suggestion(folder.parent)}")
         return Model(name)
     actor = folder / "actor" if (folder / "actor").is_dir() else folder
+    if (adapted := read_record(actor)) is not None:
+        lora, own = adapted
+        elsewhere = bool(base) and Path(base).expanduser().is_dir() and not Path(own).expanduser().is_dir()
+        below = find_model(base if elsewhere else own)
+        return Model(below.path, None, _fingerprint(actor / FOLDER) + below.fingerprint, actor, lora)
     ready = next((place for place in (folder, actor / "huggingface") if _weights(place, WEIGHTS[:2])), None)
     if ready is not None and (ready / "config.json").exists():
         return Model(str(ready), fingerprint=_fingerprint(ready))
@@ -101,7 +119,8 @@ def _weights(folder: Path, patterns: tuple[str, ...]) -> list[Path]:
 
 
 def _fingerprint(folder: Path) -> str:
-    facts = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in _weights(folder, WEIGHTS)]
+    files = _weights(folder, (*WEIGHTS, "*/adapter_model.safetensors"))
+    facts = [(str(path.relative_to(folder)), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
     return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
 
 

@@ -8,6 +8,8 @@ from typing import Any
 from hydra.errors import InstantiationException
 from omegaconf import DictConfig, OmegaConf, open_dict
 
+from verl_ext.engine.adapter_files import read_adapters
+from verl_ext.engine.adapters import AdapterOptions
 from verl_ext.evaluate.checkpoint import Model, find_model, full_weights
 from verl_ext.evaluate.config import EvaluateConfig
 from verl_ext.mas.endpoint import EndpointLLM
@@ -32,15 +34,16 @@ class LocalLLM(ServedLLM):
         from transformers.utils.logging import disable_progress_bar
         from verl.utils.config import omega_conf_to_dataclass
 
+        from verl_ext.engine.adapter_server import AdapterServer
         from verl_ext.engine.server import HFServer
 
         disable_progress_bar()
         section = config.copy().actor_rollout_ref  # a copy of the whole: the section refers to others
         with open_dict(section):
-            section.model.update(path=model.path, hf_config_path=None, tokenizer_path=None)
+            section.model.update(path=model.path, hf_config_path=None, tokenizer_path=None, **_lora_settings(model))
             section.rollout.load_format = "dummy" if model.shards else "auto"
         rollout, itself = omega_conf_to_dataclass(section.rollout), omega_conf_to_dataclass(section.model)
-        server = HFServer(rollout, itself, device=device)
+        server = (AdapterServer if model.adapters else HFServer)(rollout, itself, device=device)
         super().__init__(server.model_config.tokenizer, server, template_of(config), seeded)
         self.model = model
 
@@ -48,9 +51,18 @@ class LocalLLM(ServedLLM):
         """Load the weights of a checkpoint of a run (those of a Hugging Face folder are there already)."""
         if self.model.shards:
             await self.client.update_weights(full_weights(self.model))
+        if self.model.adapters:
+            options = AdapterOptions.from_config(self.client.model_config)
+            await self.client.update_adapters(read_adapters(self.model.adapters, options))
 
     async def close(self) -> None:
         """Nothing to release before the process ends."""
+
+
+def _lora_settings(model: Model) -> dict[str, Any]:
+    """verl's settings for a model with the adapters of a checkpoint, or without any."""
+    names, rank, alpha = (model.lora.get(key) for key in ("names", "rank", "alpha"))
+    return {"lora_rank": rank or 0, "lora_alpha": alpha or 1, "lora": {"adapters": names}, "lora_adapter_path": None}
 
 
 def open_llm(config: DictConfig, section: EvaluateConfig, model: Model | None, seeded: bool) -> LocalLLM | EndpointLLM:
@@ -66,7 +78,7 @@ def open_llm(config: DictConfig, section: EvaluateConfig, model: Model | None, s
     if model is None:
         return EndpointLLM(endpoint_of(config, section, seeded))
     device = device_of(config, section)
-    print(f"Loading {model.shards or model.path} on {device} …", flush=True)
+    print(f"Loading {model.source} on {device} …", flush=True)
     start = time.time()
     try:
         llm = LocalLLM(config, model, device, seeded)
@@ -120,7 +132,8 @@ def model_of(config: DictConfig, section: EvaluateConfig) -> Model | None:
     if section.endpoint is not None:
         return None
     device_of(config, section)
-    return find_model(section.model or config.actor_rollout_ref.model.path)
+    base = config.actor_rollout_ref.model.path
+    return find_model(section.model or base, base)
 
 
 def device_of(config: DictConfig, section: EvaluateConfig) -> str:

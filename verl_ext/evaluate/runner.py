@@ -15,6 +15,7 @@ from typing import Any
 from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
 
+from verl_ext.evaluate.adapters import adapters_to_play
 from verl_ext.evaluate.checkpoint import Model
 from verl_ext.evaluate.config import EvaluateConfig
 from verl_ext.evaluate.llms import open_llm, template_of
@@ -27,7 +28,7 @@ from verl_ext.mas.types import Status, Task
 from verl_ext.mas.workflow import Workflow
 from verl_ext.observe.progress import duration
 from verl_ext.sampling import run_once
-from verl_ext.trainer.config import MasConfig
+from verl_ext.trainer.config import SHARED, MasConfig
 from verl_ext.trainer.workflow import build
 
 # Trajectories in a row that failed for want of an answer, after which there is no use in asking on.
@@ -49,8 +50,9 @@ def settings_of(config: DictConfig, section: EvaluateConfig, mas: MasConfig, mod
     retrieval server is; what an endpoint serves under a name, and what a retrieval server finds, they do not tell.
     """
     local, memory = model is not None, open_memory(section, mas)
-    return {
-        "model": str(model.shards or model.path) if local else section.model,
+    served = {} if local or mas.policy == SHARED else {"policy": mas.policy}  # which of an endpoint's models answer
+    return served | {
+        "model": model.source if local else section.model,
         "engine": "verl_ext" if local else "endpoint",
         "weights": model.fingerprint if local else None,
         "dtype": config.actor_rollout_ref.rollout.dtype if local else None,
@@ -122,6 +124,7 @@ class Runner:
         self.progress = Progress(workflow.headline)
         memory = open_memory(section, mas)
         self.recall = partial(memory.recall, k=mas.memory.recall) if memory is not None else None
+        self.adapters = adapters_to_play(model, mas, workflow)
         self._hopeless = 0
 
     async def run(self, wanted: list[tuple[Task, int]]) -> None:
@@ -174,6 +177,7 @@ class Runner:
             limits=self.limits,
             name=f"{task.data_source}-{task.index}-{sample}",
             memory=self.recall,
+            adapters=self.adapters,
         )
         start = time.monotonic()
         try:

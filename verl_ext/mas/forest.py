@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -90,6 +90,7 @@ class Forest:
         greedy: validation; temperature and truncation are taken from `sampling` for every agent.
         clock: measures calls and their limit; stands still while the weights are updated.
         memory: (agent, query) -> the memories that it recalls, the same whenever it is asked; None: there are none.
+        adapters: of the policy, by agent ("" is the base alone); None: the policy has no adapters.
     """
 
     task: Task
@@ -103,6 +104,7 @@ class Forest:
     name: str = ""
     clock: Stopwatch = field(default_factory=Stopwatch)
     memory: Callable[[str, str], list[Memory]] | None = None
+    adapters: Mapping[str, str] | None = None
     trajectories: list[Trajectory] = field(default_factory=list)
     cost: Cost = field(default_factory=Cost)
 
@@ -159,6 +161,8 @@ class Forest:
     async def _generate(self, call: Call, agent: Agent, inputs: dict[str, Any]) -> Call:
         sampling = {**self.sampling, **agent.sampling, "seed": call_seed(self.seed, call.stream, call.id)}
         llm = agent.llm or self.llm
+        if self.adapters is not None and agent.llm is None:
+            sampling["adapter"] = self.adapters[call.agent]
         call.error = self._enter_prompt(llm, call, sampling)
         if call.error:
             call.status = Status.PROMPT_TOO_LONG

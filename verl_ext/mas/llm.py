@@ -26,8 +26,9 @@ class LLM(Protocol):
     ) -> Completion:
         """Answer a chat, of which `prompt_ids` is what `encode` made.
 
-        `sampling` holds temperature, top_p, top_k, max_tokens, seed. `key` names the call within the batch (question,
-        stream, call) for ordered scheduling and sticky routing.
+        `sampling` holds temperature, top_p, top_k, max_tokens, seed, and `adapter` if the policy has adapters (the name
+        of the agent's; "" is the base alone). `key` names the call within the batch (question, stream, call) for
+        ordered scheduling and sticky routing.
 
         Raises:
             PromptTooLong: the engine refuses the prompt for its length. Any other exception counts as its failure.

@@ -66,6 +66,7 @@ METRICS: dict[str, str] = {
     "mhgpo/optimiser_steps": "optimiser steps of the step",
     "mhgpo/weight_max": "largest row weight N / (n · G_k) of Eq. 6",
     "mhgpo/weight_min": "smallest row weight of Eq. 6",
+    "adapters/<agent>/grad_norm": "norm of the gradient of the agent's adapter, before it is clipped by itself",
 }
 
 

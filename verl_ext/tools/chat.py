@@ -154,7 +154,8 @@ class ChatEndpoint:
 
         Args:
             messages: [{"role", "content"}, …].
-            sampling: temperature and max_tokens; top_p (1.0), top_k (-1: all) and seed where they are wanted.
+            sampling: temperature and max_tokens; top_p (1.0), top_k (-1: all) and seed where they are wanted; `adapter`
+                is asked in place of `model`, unless it is empty.
 
         Raises:
             TooLong: the server says that the prompt does not fit the model.
@@ -222,7 +223,7 @@ class ChatEndpoint:
 
     def _body(self, messages: list[dict[str, str]], sampling: dict[str, Any]) -> dict[str, Any]:
         body = {
-            "model": self.model,
+            "model": sampling.get("adapter") or self.model,
             "messages": messages,
             "temperature": sampling["temperature"],
             self._limit_name: sampling["max_tokens"],

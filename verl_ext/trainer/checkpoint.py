@@ -61,6 +61,7 @@ def complete_steps(folder: str | Path) -> list[int]:
 ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 SETTINGS = (
     "mas.workflow",
+    "mas.policy",
     "mas.sampling",
     "mas.credit",
     "mas.loss",

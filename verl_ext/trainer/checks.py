@@ -18,10 +18,13 @@ from omegaconf import DictConfig, OmegaConf
 from verl_ext.mas.credit import aggregate
 from verl_ext.trainer.check_algorithm import check_estimator, check_options
 from verl_ext.trainer.config import optimiser_steps, read_mas_config, strategy_from
+from verl_ext.trainer.policy import check_policy
 from verl_ext.trainer.workflow import build_workflow
 
 # Sections where any key is legal: they are handed to somebody else as they are.
 OPEN = ("hydra", "mas", "ray_kwargs.ray_init", "reward.custom_reward_function.reward_kwargs")
+# Ours, among verl's.
+OWN = ("actor_rollout_ref.model.lora.adapters",)
 TINY = "+recipe=mhgpo_tiny runs on any machine, without GPU and without downloads"
 
 
@@ -37,7 +40,7 @@ def check_keys_known(config: DictConfig, overrides: list[str]) -> None:
     stock = OmegaConf.to_container(hydra.compose("ppo_trainer"), resolve=False)
     given = OmegaConf.to_container(config, resolve=False)
     wished = [o.lstrip("+").partition("=")[0] for o in overrides if o.startswith("+")]
-    unknown = _unknown(given, stock, "", (*OPEN, *wished))
+    unknown = _unknown(given, stock, "", (*OPEN, *OWN, *wished))
     if unknown:
         raise ValueError("\n".join(unknown))
 
@@ -67,10 +70,10 @@ def _fields(target: Any) -> list[str]:
 
 
 def check_multi_agent(config: DictConfig) -> str:
-    """Check `mas`, the strategy, the estimator and the batch arithmetic; return the workflow's headline quantity.
+    """Check `mas`, the strategy, the estimator, the policy and the batch arithmetic; return the workflow's headline.
 
     Raises:
-        ValueError: see `read_mas_config`, `build_workflow`, `strategy_from`, `optimiser_steps`.
+        ValueError: see `read_mas_config`, `build_workflow`, `strategy_from`, `check_policy`, `optimiser_steps`.
     """
     mas = read_mas_config(config)
     workflow = build_workflow(mas)
@@ -81,6 +84,7 @@ def check_multi_agent(config: DictConfig) -> str:
     strategy_from(mas.sampling, agents)
     check_estimator(config.algorithm.adv_estimator, mas.sampling.strategy, agents)
     check_options(config.algorithm.adv_estimator, mas.advantage)
+    check_policy(config, mas, agents)
     optimiser_steps(config, config.actor_rollout_ref.actor)
     if config.algorithm.adv_estimator == "gae":
         optimiser_steps(config, config.critic)

@@ -15,8 +15,10 @@ from verl_ext.sampling import Strategy, make_strategy
 
 AGENT_WEIGHTS = ("batch", "question", "trajectory", "none")
 GROUP_BY = ("position", "question")
-# Ranges of numbers by field name, and in words. Options of a sampling strategy are checked by the strategy.
-RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
+SHARED, PER_AGENT_LORA = POLICIES = ("shared", "per_agent_lora")
+# Allowed values by field name, and in words. Options of a sampling strategy are checked by the strategy.
+RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "policy": (lambda value: value in POLICIES, " or ".join(POLICIES)),
     "max_calls": (lambda value: value >= 1, "at least 1"),
     "call_timeout": (lambda value: value > 0, "above 0, or null for no limit"),
     "tool_timeout": (lambda value: value > 0, "above 0, or null for no limit"),
@@ -151,6 +153,7 @@ class MasConfig:
     """The whole section; `configs/base/multi_agent.yaml` documents each field where it is set."""
 
     workflow: dict[str, Any]
+    policy: str = SHARED
     sampling: SamplingSection = field(default_factory=SamplingSection)
     credit: CreditSection = field(default_factory=CreditSection)
     limits: LimitsSection = field(default_factory=LimitsSection)

@@ -126,7 +126,7 @@ def estimate(config: DictConfig, model: Model, critic: bool) -> Memory:
     """Estimate one GPU's memory. A lower bound within some GiB: allocator, buffers and CUDA itself come on top.
 
     Parameters, gradients and Adam's two moments are sharded over the FSDP ranks in `model_dtype`; LoRA has gradients
-    and moments for the adapter only. Activations: with gradient checkpointing every layer's input and the inside of
+    and moments for its adapters only. Activations: with gradient checkpointing every layer's input and the inside of
     one layer. Logits: those of one micro-batch and their gradients, in the compute precision. The reference model takes
     none: verl always offloads its parameters, layer by layer (transformer_impl.py, _build_fsdp_module: forward_only).
 
@@ -141,7 +141,8 @@ def estimate(config: DictConfig, model: Model, critic: bool) -> Memory:
     """
     actor, settings = config.actor_rollout_ref.actor, config.actor_rollout_ref.model
     lora, rollout = settings.lora_rank, config.actor_rollout_ref.rollout
-    trained = model.adapter(lora) if lora > 0 else model.parameters
+    adapters = len(settings.lora.get("adapters") or ())  # one per agent, which the engine holds, too
+    trained = model.adapter(lora) * max(1, adapters) if lora > 0 else model.parameters
     weights = model.parameters + (trained if lora > 0 else 0)
     size, shards = _weight_bytes(actor.fsdp_config), _shards(config, actor.fsdp_config)
     parts = {
@@ -160,7 +161,8 @@ def estimate(config: DictConfig, model: Model, critic: bool) -> Memory:
         parts["critic"] = kept * model.parameters * _weight_bytes(fsdp) / _shards(config, fsdp)
         resident += parts["critic"]
     tensor = rollout.tensor_model_parallel_size
-    engine = model.parameters * BYTES.get(str(rollout.dtype), 2) / tensor
+    served = model.parameters + (trained if adapters else 0)
+    engine = served * BYTES.get(str(rollout.dtype), 2) / tensor
     comes_back = offload.param_offload and (lora > 0 or actor.strategy == "fsdp")
     bucket = rollout.checkpoint_engine.update_weights_bucket_megabytes * 2**20
     sync = resident + (parts["parameters"] if comes_back else 0) + engine + bucket

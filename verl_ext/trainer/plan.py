@@ -15,7 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 from verl_ext.sampling import STRATEGIES, Strategy
 from verl_ext.sampling.base import Formula
 from verl_ext.trainer import checks
-from verl_ext.trainer.config import optimiser_steps, read_mas_config, strategy_from
+from verl_ext.trainer.config import SHARED, optimiser_steps, read_mas_config, strategy_from
 from verl_ext.trainer.memory import GIB, Model, estimate, read_model
 from verl_ext.trainer.workflow import build_workflow
 
@@ -59,6 +59,9 @@ def add_plan(report: Report) -> None:
     rollout, trainer = config.actor_rollout_ref.rollout, config.trainer
     name = mas.workflow["_target_"].rpartition(".")[2]
     report.facts.append(("system", f"{name}: {', '.join(agents)}"))
+    if mas.policy != SHARED:
+        model = config.actor_rollout_ref.model
+        report.facts.append(("policy", f"{mas.policy}: rank {model.lora_rank}, alpha {model.lora_alpha}, frozen base"))
     sampling = f"{mas.sampling.strategy}, {strategy.group_size} samples a fork, top_p {rollout.top_p}"
     report.facts.append(("algorithm", f"{config.algorithm.adv_estimator} on {sampling}"))
     _add_machines(report)

@@ -27,6 +27,7 @@ from verl_ext.sampling import Sample, run_once
 from verl_ext.sampling.base import Formula, one_group
 from verl_ext.trainer.config import read_mas_config, strategy_from
 from verl_ext.trainer.llm import ServedLLM, direct_client
+from verl_ext.trainer.policy import adapters_of, add_agent_ids
 from verl_ext.trainer.row_writer import RowWriter
 from verl_ext.trainer.rows import Row, training_rows, validation_rows
 from verl_ext.trainer.waves import WaveLLM
@@ -49,6 +50,7 @@ class RolloutWorker:
         self.mas = read_mas_config(config)
         self.rollout = config.actor_rollout_ref.rollout
         self.workflow = build_workflow(self.mas)
+        self.adapters = adapters_of(self.mas, self.workflow)
         aggregate(self.mas.credit.aggregate)
         self.tool_objects = {name: build(section, f"mas.tools.{name}") for name, section in self.mas.tools.items()}
         # Of the questions that are being sampled, by name.
@@ -177,6 +179,7 @@ class RolloutWorker:
         if self.mas.sampling.group_by == "question":
             samples = one_group(samples)
         rows = validation_rows(forest, question) if validate else training_rows(forest, samples, question)
+        rows = add_agent_ids(rows, self.adapters)
         self._trace(forest, question["uid"], validate, fruitless=not rows)
         if not validate:
             self._note_fruits(question["uid"], bool(rows))
@@ -231,6 +234,7 @@ class RolloutWorker:
             name=name,
             clock=self.clock,
             memory=partial(self._memory.recall, k=self.mas.memory.recall) if self._memory is not None else None,
+            adapters=self.adapters,
         )
 
     def _record(self, uid: str, stats: QuestionStats, validate: bool) -> None:

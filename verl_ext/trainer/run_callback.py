@@ -31,6 +31,12 @@ class RunCallback(Callback):
         self.progress: Progress | None = None
         self.headline = "reward"
 
+    def on_run_start(self, config: DictConfig, **_: Any) -> None:
+        """Before Hydra makes a job of it: the environment of the workers, which is part of the configuration."""
+        from verl_ext.trainer import policy
+
+        policy.choose_engine(config)
+
     def on_job_start(self, config: DictConfig, **_: Any) -> None:
         """Check everything that can be checked without starting Ray; prepare data; start the progress display."""
         try:
@@ -59,12 +65,13 @@ class RunCallback(Callback):
         print_summary(folder / log_name(config), self.headline, config.mas.sampling.strategy, sys.argv[1:])
 
     def _prepare(self, config: DictConfig) -> str:
-        from verl_ext.trainer import checks
+        from verl_ext.trainer import checks, policy
 
         if config.trainer.device == "cpu":
             choose_cpu_platform()
         checks.check_keys_known(config, list(HydraConfig.get().overrides.task))
         headline = checks.check_multi_agent(config)
+        policy.check_engine(config)
         if config.mas.prepare:
             call(OmegaConf.to_container(config.mas.prepare, resolve=True))
         checks.check_resources(config)

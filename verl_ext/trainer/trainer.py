@@ -170,7 +170,10 @@ class MultiAgentTrainer:
         actor = self.config.actor_rollout_ref.actor
         self._step_metrics["mhgpo/optimiser_steps"] = self._mini_batches(actor) * actor.ppo_epochs
         with self._mini_batch_rows(actor, len(batch)):
-            return super()._update_actor(batch, metrics)
+            batch = super()._update_actor(batch, metrics)
+        for name in [name for name in metrics if name.startswith("actor/adapters/")]:
+            metrics[name.removeprefix("actor/")] = metrics.pop(name)
+        return batch
 
     def _update_critic(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
         with self._mini_batch_rows(self.config.critic, len(batch)):

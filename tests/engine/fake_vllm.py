@@ -1,0 +1,99 @@
+"""A fake of vLLM's own API, and of nothing else: what verl 0.9.1 imports of it to run its vLLM rollout.
+
+Only for processes of their own (vllm_program.py): it puts itself in the place of the package. LoRARequest,
+SamplingParams, AsyncLLM.generate and list_loras, and the outputs have the form of vLLM 0.24. Everything else is a class
+without behaviour.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import sys
+import types
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+VERSION = "0.24.0"
+
+
+class LoRARequest(msgspec.Struct, omit_defaults=True, array_like=True):
+    """vllm.lora.request.LoRARequest."""
+
+    lora_name: str
+    lora_int_id: int
+    lora_path: str = ""
+
+
+@dataclass
+class SamplingParams:
+    """vllm.SamplingParams, those that are used."""
+
+    max_tokens: int = 16
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    seed: int | None = None
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    repetition_penalty: float = 1.0
+    ignore_eos: bool = False
+    extra_args: dict[str, Any] | None = None
+
+
+@dataclass
+class AsyncLLM:
+    """vllm.v1.engine.async_llm.AsyncLLM: answers with token 7 and keeps what it was asked."""
+
+    loaded: set[int] = field(default_factory=set)
+    asked: list[tuple[LoRARequest | None, SamplingParams]] = field(default_factory=list)
+
+    async def list_loras(self) -> set[int]:
+        return self.loaded
+
+    async def generate(
+        self, prompt: Any, sampling_params: SamplingParams, request_id: str, *, lora_request: Any, priority: int
+    ) -> AsyncIterator[Any]:
+        self.asked.append((lora_request, sampling_params))
+        output = types.SimpleNamespace(
+            token_ids=[7], logprobs=[{7: types.SimpleNamespace(logprob=-0.5)}], finish_reason="stop", num_preempted=0
+        )
+        yield types.SimpleNamespace(outputs=[output], num_cached_tokens=0, kv_transfer_params=None)
+
+
+OWN = {cls.__name__: cls for cls in (LoRARequest, SamplingParams, AsyncLLM)}
+
+
+class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Any module `vllm.…`; any name in it."""
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+        if fullname.split(".")[0] != "vllm":
+            return None
+        return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
+        return types.ModuleType(spec.name)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        module.__path__, module.__version__ = [], VERSION
+
+        def anything(name: str) -> Any:
+            if name.startswith("__"):
+                raise AttributeError(name)
+            return OWN.get(name) or type(name, (), {"__module__": module.__name__})
+
+        module.__getattr__ = anything
+
+
+def install(folder: Path) -> None:
+    """From now on `import vllm` is this; `folder` gets the package's metadata."""
+    metadata = folder / f"vllm-{VERSION}.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {VERSION}\n")
+    sys.path.insert(0, str(folder))
+    sys.meta_path.insert(0, _Finder())

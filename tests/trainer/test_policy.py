@@ -1,0 +1,250 @@
+"""`mas.policy=per_agent_lora`: what the one override sets, what it refuses, whose adapter a call and a row have."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from omegaconf import OmegaConf, open_dict
+
+from tests.helpers import FakeLLM, Script, chain, forest_of, run, speaker, walk
+from tests.trainer.test_recipes import RECIPES, ROOT, composed
+from verl_ext.check import examine
+from verl_ext.compare.study import read_study
+from verl_ext.mas import Status
+from verl_ext.mas.credit import assign_credit
+from verl_ext.sampling import Sample
+from verl_ext.sampling.base import by_position, unique_calls
+from verl_ext.trainer import policy
+from verl_ext.trainer.checkpoint import check_same_run, mark_complete
+from verl_ext.trainer.checks import check_multi_agent
+from verl_ext.trainer.config import MasConfig
+from verl_ext.trainer.memory import estimate, read_model
+from verl_ext.trainer.rows import training_rows, validation_rows
+from verl_ext.trainer.run_callback import RunCallback
+
+PER_AGENT = "mas.policy=per_agent_lora"
+MODEL, ACTOR, ROLLOUT = (f"actor_rollout_ref.{name}" for name in ("model", "actor", "rollout"))
+SEARCHERS = ["rewriter", "reranker", "answerer"]
+
+
+# --- what the override sets -------------------------------------------------------------------------------------------
+
+
+def needed(recipe: str) -> list[str]:
+    """What the table of docs/per_agent_lora.md says that a recipe needs besides; of most recipes it says nothing."""
+    text = (ROOT / "docs" / "per_agent_lora.md").read_text().split("| recipe | needs besides |")[1]
+    rows = re.findall(r"^\| (`.+`) \| `(.+)` \|$", text, re.MULTILINE)
+    return [setting for names, setting in rows if f"`{recipe}`" in names]
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_every_recipe_takes_it_or_says_why_not(recipe):
+    more = needed(recipe)
+    for setting in more:
+        with pytest.raises(ValueError, match=re.escape(f"Remedy: {setting}")):
+            check_multi_agent(composed(f"+recipe={recipe}", PER_AGENT))
+    config = composed(f"+recipe={recipe}", PER_AGENT, *more)
+    check_multi_agent(config)
+    names = list(config.actor_rollout_ref.model.lora.adapters)
+    assert names and config.actor_rollout_ref.actor.strategy == config.actor_rollout_ref.ref.strategy == "fsdp2"
+    assert examine([f"+recipe={recipe}", PER_AGENT, *more]).problems == []
+
+
+@pytest.mark.parametrize("recipe", ["mhgpo", "mhgpo_tiny", "mhgpo_24gb"])
+def test_without_it_nothing_changes(recipe):
+    config = composed(f"+recipe={recipe}")
+    model, lora = config.actor_rollout_ref.model, recipe == "mhgpo_24gb"
+    assert (config.mas.policy, model.lora.adapters) == ("shared", None)
+    assert (model.lora_rank, model.lora_alpha, model.lora.merge) == ((32, 32, True) if lora else (0, 16, False))
+    assert config.actor_rollout_ref.actor.strategy == ("fsdp" if recipe == "mhgpo" else "fsdp2")
+
+
+def test_the_defaults_of_the_adapters_and_who_may_change_them():
+    for given, expected in (
+        ([], (16, 32, False)),
+        ([f"{MODEL}.lora_rank=4", f"{MODEL}.lora_alpha=4"], (4, 4, False)),
+        (["+base=lora"], (32, 32, False)),
+    ):
+        config = composed("+recipe=mhgpo_tiny", PER_AGENT, *given)
+        check_multi_agent(config)
+        model = config.actor_rollout_ref.model
+        assert (model.lora_rank, model.lora_alpha, model.lora.merge) == expected
+        assert list(model.lora.adapters) == SEARCHERS
+
+
+def test_verl_gets_plain_values():
+    config = composed("+recipe=mhgpo_tiny", PER_AGENT)
+    with open_dict(config):
+        del config["hydra"]
+    assert OmegaConf.to_container(config, resolve=True)["actor_rollout_ref"]["model"]["lora"]["adapters"] == SEARCHERS
+    OmegaConf.resolve(config)
+    assert OmegaConf.to_container(config)["actor_rollout_ref"]["model"]["lora"]["adapters"] == SEARCHERS
+
+
+def test_only_agents_that_train_have_one():
+    config = composed("+recipe=toolpo_tiny", PER_AGENT)
+    check_multi_agent(config)
+    assert list(config.actor_rollout_ref.model.lora.adapters) == ["agent"]
+    frozen = composed("+recipe=mhgpo_tiny", PER_AGENT, "+mas.agents.reranker.trained=false")
+    check_multi_agent(frozen)
+    assert list(frozen.actor_rollout_ref.model.lora.adapters) == ["rewriter", "answerer"]
+
+
+def test_memory_counts_every_adapter():
+    config = composed("+recipe=mhgpo_24gb", PER_AGENT)
+    model = read_model("Qwen/Qwen2.5-1.5B-Instruct")
+    found = estimate(config, model, critic=False)
+    assert found.parts["gradients"] == 3 * 4 * model.adapter(32)
+    assert found.parts["parameters"] == 4 * (model.parameters + 3 * model.adapter(32))
+    assert found.engine == 2 * (model.parameters + 3 * model.adapter(32))
+
+
+def test_the_study_has_the_search_studys_questions_seeds_and_budgets():
+    study, search = read_study("policies"), read_study("search")
+    assert (study.seeds, study.budget, len(study.runs)) == (search.seeds, search.budget, 9)
+    common = [text for text in search.overrides if "optim.lr" not in text]
+    assert set(common) <= set(study.overrides), "with learning rates of their own"
+    found = {}
+    for method, seed in study.runs:
+        config = composed(*study.command(method, seed))
+        check_multi_agent(config)
+        model = config.actor_rollout_ref.model
+        found[method.name] = (model.lora_rank, model.lora_alpha, model.lora.merge, bool(model.lora.adapters))
+    assert found["shared"][0] == 0 and found["shared_lora"] == (16, 32, True, False)
+    assert found["per_agent_lora"] == (16, 32, False, True)
+
+
+# --- what it refuses --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["mas.policy=lora"], "mas.policy=lora must be shared or per_agent_lora"),
+        ([PER_AGENT, f"{ROLLOUT}.name=sglang"], "does not go with .*name=sglang. Remedy: .*rollout.name=hf"),
+        ([PER_AGENT, f"{ROLLOUT}.checkpoint_engine.backend=nccl"], "Remedy: .*checkpoint_engine.backend=naive"),
+        ([PER_AGENT, "trainer.device=npu"], "does not go with trainer.device=npu. Remedy: trainer.device=cpu"),
+        ([PER_AGENT, f"{ACTOR}.strategy=fsdp"], f"Remedy: {ACTOR}.strategy=fsdp2"),
+        ([PER_AGENT, f"{ACTOR}.fsdp_config.strategy=fsdp"], f"Remedy: {ACTOR}.fsdp_config.strategy=fsdp2"),
+        ([PER_AGENT, f"{ACTOR}.ulysses_sequence_parallel_size=2"], "Remedy: .*ulysses_sequence_parallel_size=1"),
+        ([PER_AGENT, f"{ACTOR}.fsdp_config.mixed_precision.param_dtype=fp16"], "Remedy: .*param_dtype=bf16"),
+        ([PER_AGENT, f"{ACTOR}.checkpoint.save_contents=[model,hf_model]"], "Remedy: take hf_model out of"),
+        ([PER_AGENT, f"{MODEL}.lora.merge=true"], "Remedy: lora.merge=false"),
+        ([PER_AGENT, f"{MODEL}.lora_rank=0"], "lora_rank of at least 1, got 0"),
+        ([PER_AGENT, f"{MODEL}.enable_activation_offload=true"], "Remedy: enable_activation_offload=false"),
+        ([PER_AGENT, f"{MODEL}.lora.adapters=[answerer]"], "must be the agents that train, .*Remedy: leave it to"),
+        ([f"{MODEL}.lora.adapters=[answerer]"], "needs mas.policy=per_agent_lora, which sets it .given: shared"),
+    ],
+)
+def test_combinations_that_do_not_go(overrides, message):
+    with pytest.raises(ValueError, match=message):
+        check_multi_agent(composed("+recipe=mhgpo_tiny", *overrides))
+
+
+def test_a_run_of_the_other_policy_is_not_continued(tmp_path):
+    place = f"trainer.default_local_dir={tmp_path}"
+    check_same_run(composed("+recipe=mhgpo_tiny", place))
+    (tmp_path / "global_step_2" / "actor").mkdir(parents=True)
+    mark_complete(tmp_path, 2)
+    with pytest.raises(ValueError, match="mas.policy: shared there, per_agent_lora here"):
+        check_same_run(composed("+recipe=mhgpo_tiny", place, PER_AGENT))
+
+
+# --- CUDA: the environment of the workers -----------------------------------------------------------------------------
+
+
+def test_on_cuda_the_job_asks_for_the_engine_with_adapters():
+    """Ray's runtime_env takes it to every worker, also of a cluster; Hydra gives the job what the callback has set."""
+    config = composed("+recipe=mhgpo", PER_AGENT)
+    RunCallback().on_run_start(config)
+    assert config.ray_kwargs.ray_init.runtime_env.env_vars == {"VERL_ENGINE_VENDOR": "verl_ext"}
+    policy.check_engine(config)
+
+
+@pytest.mark.parametrize("overrides", [["+recipe=mhgpo"], ["+recipe=mhgpo_tiny", PER_AGENT]])
+def test_who_does_not_need_it_is_left_alone(overrides):
+    config = composed(*overrides)
+    before = OmegaConf.to_container(config.ray_kwargs)
+    RunCallback().on_run_start(config)
+    policy.check_engine(config)
+    assert OmegaConf.to_container(config.ray_kwargs) == before
+
+
+def test_a_job_for_which_nobody_has_asked_is_refused_with_the_remedy():
+    """Of a multirun, whose jobs Hydra composes itself."""
+    with pytest.raises(ValueError, match="one adapter for all agents. Remedy: (.*)$") as error:
+        policy.check_engine(composed("+recipe=mhgpo", PER_AGENT))
+    policy.check_engine(composed("+recipe=mhgpo", PER_AGENT, str(error.value).rpartition(" ")[2]))
+
+
+# --- whose adapter a call and a row have ------------------------------------------------------------------------------
+
+
+def rows_of(workflow, adapters):
+    async def scenario():
+        forest = forest_of(workflow, FakeLLM(), adapters=adapters)
+        forest.trajectories.append(await walk(forest))
+        assign_credit(forest.trajectories)
+        samples = [Sample(call, by_position(call)) for call in unique_calls(forest.trajectories)]
+        question = {"uid": "u", "index": 3, "global_steps": 1, "data_source": "s"}
+        return training_rows(forest, samples, question), validation_rows(forest, question), forest
+
+    return run(scenario())
+
+
+def system() -> Script:
+    return Script(chain, {"a": speaker("a"), "helper": speaker("helper", trained=False), "b": speaker("b")})
+
+
+def test_calls_name_their_adapter_and_rows_its_number():
+    mas = MasConfig(workflow={}, policy="per_agent_lora")
+    adapters = policy.adapters_of(mas, system())
+    assert adapters == {"a": "a", "helper": "", "b": "b"}
+    train, validate, forest = rows_of(system(), adapters)
+    assert {request.agent: request.sampling["adapter"] for request in forest.llm.log} == adapters
+    found = {tag["agent"]: fields["agent_id"] for _, fields, tag in policy.add_agent_ids(train, adapters)}
+    assert found == {"a": 0, "b": 1}
+    found = {tag["agent"]: fields["agent_id"] for _, fields, tag in policy.add_agent_ids(validate, adapters)}
+    assert found == {"a": 0, "helper": -1, "b": 1}, "all rows of a batch have the same fields"
+
+
+def test_of_shared_weights_neither_calls_nor_rows_say_anything():
+    assert policy.adapters_of(MasConfig(workflow={}), system()) is None
+    train, _, forest = rows_of(system(), None)
+    assert all("adapter" not in request.sampling for request in forest.llm.log)
+    assert policy.add_agent_ids(train, None) is train and "agent_id" not in train[0][1]
+
+
+def test_a_role_with_an_endpoint_is_asked_without():
+    workflow, other = system(), FakeLLM()
+    workflow.agents["helper"].llm = other
+    *_, forest = rows_of(workflow, policy.adapters_of(MasConfig(workflow={}, policy="per_agent_lora"), workflow))
+    assert "adapter" not in other.log[0].sampling and len(forest.llm.log) == 2
+
+
+def test_an_agent_of_a_sub_workflow_must_be_named_above():
+    inner = Script(chain, {"b": speaker("b"), "c": speaker("c")})
+
+    async def outer(task, ctx):
+        await ctx.call("a", said="q")
+        return await ctx.run(inner, task)
+
+    adapters = policy.Adapters({"a": "a", "b": "b"})
+    _, _, forest = rows_of(Script(outer, {"a": speaker("a"), "b": speaker("b")}), adapters)
+    (trajectory,) = forest.trajectories
+    assert trajectory.status is Status.WORKFLOW_ERROR
+    assert "agent 'c' has no adapter. Remedy: name it among the workflow's own agents (a, b)" in trajectory.error
+    assert [request.sampling["adapter"] for request in forest.llm.log] == ["a", "b"], "by name, wherever it is"
+
+
+def test_waves_carry_the_adapter_to_the_server():
+    from tests.trainer.test_waves import Server, output, waves
+
+    server = Server(lambda request: output(request["sampling_params"]["adapter"] or "base"))
+
+    async def scenario():
+        forest = forest_of(system(), waves([server]), adapters={"a": "a", "helper": "", "b": "b"})
+        return await walk(forest)
+
+    assert [call.text for call in run(scenario()).calls] == ["a", "base", "b"]
