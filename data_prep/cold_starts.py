@@ -5,10 +5,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from verl_ext.data_prep import arithmetic_demos, tiny_arithmetic, tiny_demos, tiny_tools, tiny_world, tool_demos
+from verl_ext.data_prep import (
+    arithmetic_demos,
+    shop_demos,
+    shop_improvised,
+    tiny_arithmetic,
+    tiny_demos,
+    tiny_shop,
+    tiny_tools,
+    tiny_world,
+    tool_demos,
+)
 from verl_ext.mas import Task, Workflow
 from verl_ext.mas.forest import Tools
 from verl_ext.recipe.deepagent import DeepAgent
+from verl_ext.recipe.joyagents import JoyAgents
 from verl_ext.recipe.mhgpo import SearchQA
 from verl_ext.recipe.mhgpo.single import SingleQA
 from verl_ext.recipe.solver_verifier import SolveAndVerify
@@ -84,12 +95,18 @@ def _tool_examinations(questions: int) -> dict[str, Examination]:
         "tool_search": ToolSearch(catalogue, retriever, top_k=tool_demos.TOP_K),
         "tool_call": Toolbox(catalogue, tiny_tools.FactsBackend(world.facts)),
     }
-    rows = tiny_tools.data_set(1, questions, 0, (2, 3, 4))["val.parquet"]
+    rows = tiny_tools.data_set(1, questions, 0, (1, 2, 3))["val.parquet"]
     tasks = _tasks(rows)
     return {
         "with folding": Examination(DeepAgent("tiny"), tasks, tools),
         "without": Examination(DeepAgent("tiny", max_folds=0), tasks, tools),
     }
+
+
+def _shop_examinations(questions: int) -> dict[str, Examination]:
+    world = tiny_shop.World(0)
+    tasks = _tasks(tiny_shop.data_set(120, questions, 0)["val.parquet"])
+    return {"master and specialists": Examination(JoyAgents("tiny"), tasks, tiny_shop.tools_of(world))}
 
 
 COLD_STARTS = {
@@ -111,5 +128,12 @@ COLD_STARTS = {
         tool_demos.scaled,
         _tool_examinations,
         lambda: [*tool_demos.marks(), *tool_demos.words()],
+    ),
+    "shop": ColdStart(
+        shop_improvised.words,
+        shop_demos.Teacher,
+        shop_demos.scaled,
+        _shop_examinations,
+        shop_improvised.marks,
     ),
 }

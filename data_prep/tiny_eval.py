@@ -63,9 +63,10 @@ def run_workflow(
 
 
 def summary(forests: Sequence[Forest]) -> dict[str, float]:
-    """Means over the finished trajectories of what the workflow reports; per agent the share of parsable calls."""
+    """Means over the finished trajectories that report it of what a workflow reports; per agent the parsable calls."""
     done = [trajectory for forest in forests for trajectory in forest.trajectories if trajectory.ok]
-    scores = {name: fmean(t.metrics[name] for t in done) for name in done[0].metrics}
+    names = dict.fromkeys(name for t in done for name in t.metrics)
+    scores = {name: fmean(t.metrics[name] for t in done if name in t.metrics) for name in names}
     calls = [call for trajectory in done for call in trajectory.calls]
     for agent in dict.fromkeys(call.agent for call in calls):
         scores[f"{agent} parsable"] = fmean(

@@ -1,15 +1,18 @@
 """The tiny models: a Qwen2 of 0.8 million parameters with its own tokenizer, cold-started on noisy demonstrations.
 
 They exist so that a person sees multi-agent RL work on a laptop in minutes: a checkpoint can do its agents' work in
-tiny worlds that it has never seen, but has bad habits (tiny_demos.py, arithmetic_demos.py), so that greedy decoding
-fails on most questions; RL turns the habits round. The committed checkpoints are this script's output:
+tiny worlds that it has never seen, but has bad habits (tiny_demos.py, arithmetic_demos.py, tool_demos.py), so that
+greedy decoding fails on most questions; RL turns the habits round. The committed checkpoints are this script's output:
 
     python data_prep/tiny_model.py --output_dir recipe/mhgpo/assets/tiny_model
     python data_prep/tiny_model.py --world arithmetic --steps 1200 --habit_steps 500 --habit_lr 1e-3 \\
         --output_dir recipe/solver_verifier/assets/tiny_model
+    python data_prep/tiny_model.py --world tools --steps 1600 --habit_steps 500 --habit_lr 1.5e-3 --batch_size 20 \\
+        --output_dir recipe/deepagent/assets/tiny_model
 
 Stages: tokenizer (seconds), clean demonstrations (the skills), demonstrations with habits (minutes each on one core),
-evaluation on held-out questions after each.
+evaluation on held-out questions after each. To try other habits, the second stage alone: the command with
+--habit_steps 0 into a folder, then with --start FOLDER --steps 0.
 """
 
 import argparse
@@ -20,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import GenerationConfig, Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
+from transformers import AutoTokenizer, GenerationConfig, Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
 
 from verl_ext.data_prep.cold_starts import COLD_STARTS
 from verl_ext.data_prep.tiny_eval import run_workflow, summary
@@ -98,6 +101,17 @@ def build_model(tokenizer: Any, seed: int) -> Qwen2ForCausalLM:
     model = Qwen2ForCausalLM(config)
     model.generation_config = GenerationConfig(eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id)
     return model
+
+
+def going_on(folder: str, tokenizer: Any) -> Qwen2ForCausalLM:
+    """The model of an earlier run, e.g. one with --habit_steps 0, whose second stage is to be tried alone.
+
+    Raises:
+        ValueError: its tokens are not those of this world.
+    """
+    if AutoTokenizer.from_pretrained(folder).get_vocab() != tokenizer.get_vocab():
+        raise ValueError(f"--start {folder}: its tokens are not this world's. Remedy: train it anew with this script")
+    return Qwen2ForCausalLM.from_pretrained(folder)
 
 
 def collate(tokenizer: Any, examples: list[Example]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -185,6 +199,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--world", choices=list(COLD_STARTS), default="search", help="which tiny model")
     parser.add_argument("--output_dir", required=True, help="Hugging Face folder to write")
+    parser.add_argument("--start", help="folder of this script's output to go on from; by default an untrained model")
     parser.add_argument("--steps", type=int, default=700, help="optimiser steps on right demonstrations")
     parser.add_argument("--habit_steps", type=int, default=450, help="optimiser steps on demonstrations with habits")
     parser.add_argument("--batch_size", type=int, default=24, help="demonstrations per agent and step")
@@ -197,12 +212,15 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     start = COLD_STARTS[args.world]
     tokenizer = build_tokenizer(start.words(), start.marks())
-    model = build_model(tokenizer, args.seed)
+    model = going_on(args.start, tokenizer) if args.start else build_model(tokenizer, args.seed)
     print(f"{model.num_parameters():,} parameters, {len(tokenizer)} tokens", flush=True)
     stages = [("skills", 0.0, args.steps, args.lr), ("with habits", args.habits, args.habit_steps, args.habit_lr)]
     for number, (stage, factor, steps, lr) in enumerate(stages):
+        if not steps:
+            continue
         teacher = start.teacher(args.seed + number)
         train(model, tokenizer, teacher, start.habits(factor), steps, args.batch_size, lr)
+        save(model, tokenizer, args.output_dir)
         report(stage, model, tokenizer, args.world)
     print(f"saved to {save(model, tokenizer, args.output_dir)}")
 

@@ -1,9 +1,9 @@
 """The tiny tool world: a few hundred tools with working back ends, and tasks that take several of them in turn.
 
-One row in words: "film:Amber Harbor:director:birthplace:twin" -> `opal_mint` (director of a film) gives "Tova
+One row in words: "film:Amber Harbor:director:birthplace:twin" -> `opal_reef` (director of a film) gives "Tova
 Brandt", `dune_kite` (birthplace of a person) gives "Old Karsa", `iron_fern` (twin of a city) gives "New Lodi".
 
-    tools.jsonl     {"name": "opal_mint", "description": "director:open", "parameters": {… "film" …}}
+    tools.jsonl     {"name": "opal_reef", "description": "director:open", "parameters": {… "film" …}}
     facts.jsonl     {"kind": "film", "name": "Amber Harbor", "facts": {"director": "Tova Brandt", …}}
     train.parquet, val.parquet   verl's schema; `data_source` is "tiny_tools"; the gold calls are ground_truth.path
 

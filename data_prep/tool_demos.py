@@ -20,7 +20,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from verl_ext.data_prep import tiny_names
@@ -29,7 +29,7 @@ from verl_ext.data_prep.tiny_tools import BACK, FRONT, OTHERS, RELATIONS, STATES
 from verl_ext.recipe.deepagent import grammar, memories, prompts_tiny
 
 TOP_K = 3  # tools that a search finds, as in the tiny recipe
-WINDOW_HOPS = 3  # relations after which a window is full, in demonstrations
+WINDOW_HOPS = 2  # relations after which a window is full, in demonstrations
 # Batches of the shortest tasks alone with which a cold start begins. The model learns to copy a name out of a result
 # within them; among long tasks alone it has not begun to after 700.
 EASY_BATCHES = 480
@@ -50,14 +50,14 @@ class Habits(Shares):
     broken: calls without an argument. fold: folds for nothing, per relation. give_up: answers after an error.
     """
 
-    first: float = 0.6
-    vague: float = 0.6
-    stale: float = 0.2
-    early: float = 0.2
-    guess: float = 0.05
-    broken: float = 0.04
-    fold: float = 0.04
-    give_up: float = 0.6
+    first: float = 0.5
+    vague: float = 0.5
+    stale: float = 0.1
+    early: float = 0.1
+    guess: float = 0.02
+    broken: float = 0.02
+    fold: float = 0.02
+    give_up: float = 0.5
 
 
 scaled = Habits().scaled  # 0 right demonstrations only, 1 the shipped model's
@@ -136,15 +136,18 @@ class Teacher:
         self._easy = EASY_BATCHES
 
     def batch(self, size: int, habits: Habits) -> dict[str, list[Example]]:
-        """`size` windows of the agent, and a third as many memories of one kind."""
+        """`size` windows of the agent, and a third as many memories: of one kind, with habits of every kind.
+
+        Memories come last: what they take, copying, is learned sooner without them.
+        """
         if habits == NO_HABITS and self._easy:
             self._easy -= 1
             return {"agent": [self.agent(habits, (1,)) for _ in range(size + size // 2)]}
-        kind = self.rng.choice(memories.KINDS)
+        kinds = [self.rng.choice(memories.KINDS)] if habits == NO_HABITS else memories.KINDS
         windows = [self.agent(habits) for _ in range(size)]
-        return {"agent": windows, kind: [self.memory(kind) for _ in range(max(1, size // 3))]}
+        return {"agent": windows, **{kind: [self.memory(kind) for _ in range(max(1, size // 3))] for kind in kinds}}
 
-    def agent(self, habits: Habits, hops: Sequence[int] = (1, 2, 2, 3, 3, 4, 5)) -> Example:
+    def agent(self, habits: Habits, hops: Sequence[int] = (1, 2, 2, 3, 3, 4)) -> Example:
         """A window: from a task, or from the memories of a folded one, to its answer or to a fold."""
         world = Improvised(self.rng)
         chain = world.draw(self.rng.choice(hops))
@@ -157,13 +160,13 @@ class Teacher:
         return prompt, Window(world, chain, done, habits, self.rng).play()
 
     def memory(self, kind: str) -> Example:
-        """A history -> one of the three memories."""
-        world = Improvised(self.rng)
-        chain = world.draw(self.rng.randint(2, 5))
-        stop = self.rng.randint(1, min(WINDOW_HOPS, len(chain.relations)))
-        window = Window(world, chain, 0, scaled(0.0 if self.rng.random() < 0.5 else 1.0), self.rng, stop)
-        history = "".join(text for text, _ in window.play()).removesuffix(END)
-        said = json.dumps(fold(kind, world, chain, window.found))
+        """A history that ends in a fold -> one of the three memories."""
+        world, stop = Improvised(self.rng), self.rng.randint(1, WINDOW_HOPS)
+        chain = world.draw(stop + self.rng.randint(1, 2))
+        habits = scaled(0.0 if self.rng.random() < 0.5 else 1.0)
+        window = Window(world, chain, 0, replace(habits, early=0.0, give_up=0.0, fold=0.0), self.rng, stop)
+        history = "".join(text for text, _ in window.play())
+        said = json.dumps(fold(kind, world, chain, stop))
         return prompts_tiny.memory(kind, chain.text, history), [(f"{said}{END}", True)]
 
 
@@ -173,9 +176,6 @@ class Window:
     Args:
         done: relations that were followed before it.
         stop: relation (counted from the task's first) after which it folds; None: when the window is full.
-
-    Attributes:
-        found: how many relations were followed in it.
     """
 
     def __init__(
@@ -184,7 +184,6 @@ class Window:
         self.world, self.chain, self.done, self.habits, self.rng = world, chain, done, habits, rng
         self.stop = stop if stop is not None else done + WINDOW_HOPS
         self.steps = world.follow(chain)
-        self.found = 0
         self.segments: list[Segment] = []
 
     def play(self) -> list[Segment]:
@@ -228,7 +227,6 @@ class Window:
         if stale and self._call(opened, Thing(thing.kind, self.chain.start.name)) and gives_up:
             return False
         self._call(opened, thing)
-        self.found += 1
         return True
 
     def _search(self, query: str) -> list[dict[str, Any]]:
@@ -287,24 +285,15 @@ def words() -> list[str]:
 
 
 def marks() -> list[str]:
-    """Texts that are one token wherever they stand: tags, pieces of tools' names, and of JSON."""
+    """Texts that are one token wherever they stand: tags, tools' names, pieces of JSON."""
     tags = [
         f"<{end}{tag}{result}>"
         for tag in (grammar.SEARCH, grammar.CALL)
         for end in ("", "/")
         for result in ("", "_result")
     ]
-    skeleton = [
-        '{"name": "',
-        '", "arguments": {"',
-        '": "',
-        '"}}',
-        '{"events": ["',
-        '{"goal": "',
-        '{"tools": ["',
-        '", "',
-        '"]}',
-        '"}',
-        "; ",
-    ]
-    return [*tags, f"<{grammar.FOLD}>", *FRONT, *(f"_{back}" for back in BACK), *skeleton, '", "arguments": {}}']
+    call = ['{"name": "', '", "arguments": {"', '": "', '"}}', '", "arguments": {}}']
+    memory = ['{"events": ["', '{"goal": "', '{"tools": ["', '", "', '"]}', '"}']
+    # A name of two tokens is copied from two tools by halves: it took most of what went wrong.
+    names = [f"{front}_{back}" for front in FRONT for back in BACK]
+    return [*tags, f"<{grammar.FOLD}>", *names, *call, *memory, "; "]

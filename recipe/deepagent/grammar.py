@@ -14,6 +14,8 @@ import json
 import re
 from typing import Any, NamedTuple
 
+from verl_ext.tools.catalogue.render import clean
+
 SEARCH, CALL, FOLD = "tool_search", "tool_call", "fold_thought"
 # An output ends as soon as it has one of these.
 STOPS = (f"</{SEARCH}>", f"</{CALL}>", f"<{FOLD}>")
@@ -99,5 +101,5 @@ def observed(kind: str, content: str, blank: str = "\n") -> str:
 
 
 def neutral(content: str) -> str:
-    """Text in which no tag of the grammar is left: their `<` becomes `&lt;`."""
-    return TAG.sub("&lt;", content)
+    """Text that can be encoded, in which no tag of the grammar is left: their `<` becomes `&lt;`."""
+    return TAG.sub("&lt;", clean(content))

@@ -65,7 +65,9 @@ COMPACT = {
 
 def read_memory(text: str, schema: dict[str, Any]) -> tuple[Any, str]:
     """(memory, "") if the text is JSON of that form, else (None, what is wrong). Never raises."""
-    content = text.rpartition("</think>")[2].strip()
+    content = text.strip()
+    if not content.startswith("{"):  # behind the reasoning; a memory may quote `</think>`
+        content = (content.partition("</think>")[2] or content).strip()
     if content.startswith("```"):
         content = content.strip("`").removeprefix("json").strip()
     if len(content) > MAX_CHARS:

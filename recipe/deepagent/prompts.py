@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from verl_ext.recipe.deepagent import memories
-from verl_ext.tools.catalogue.render import render
+from verl_ext.tools.catalogue.render import clean, render
 
 Messages = list[dict[str, str]]
 
@@ -72,7 +72,7 @@ def summary(kind: str, question: str, content: str) -> Messages:
 
 def documents(tools: list[dict[str, Any]]) -> str:
     """Tools as the agent reads them, a line of JSON each."""
-    return "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools) or "no tools found"
+    return clean("\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)) or "no tools found"
 
 
 def outcome(answer: dict[str, Any], limit: int) -> str:

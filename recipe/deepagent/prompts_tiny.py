@@ -2,8 +2,8 @@
 
     agent      task: film:Amber Harbor:director:birthplace                        (after a fold: … memory: {…} {…} {…})
     a search   <tool_search>director:film</tool_search>
-               <tool_search_result>director:closed:wolf_reef:film; director:open:opal_mint:film; …</tool_search_result>
-    a call     <tool_call>{"name": "opal_mint", "arguments": {"film": "Amber Harbor"}}</tool_call>
+               <tool_search_result>director:closed:wolf_reef:film; director:open:opal_reef:film; …</tool_search_result>
+    a call     <tool_call>{"name": "opal_reef", "arguments": {"film": "Amber Harbor"}}</tool_call>
                <tool_call_result>Tova Brandt</tool_call_result>
     auxiliary  working: film:… history: <the history>                              -> {"goal": "person:Tova Brandt:…"}
 
@@ -16,7 +16,7 @@ import json
 from typing import Any
 
 from verl_ext.recipe.deepagent import memories
-from verl_ext.tools.catalogue.render import render
+from verl_ext.tools.catalogue.render import clean, render
 
 Messages = list[dict[str, str]]
 
@@ -45,9 +45,9 @@ def summary(kind: str, question: str, content: str) -> Messages:
 
 
 def documents(tools: list[dict[str, Any]]) -> str:
-    """`director:open:opal_mint:film; …`: description, name, arguments."""
+    """`director:open:opal_reef:film; …`: description, name, arguments."""
     shown = (":".join([tool["description"], tool["name"], *tool["parameters"]["properties"]]) for tool in tools)
-    return "; ".join(shown) or "none"
+    return clean("; ".join(shown)) or "none"
 
 
 def outcome(answer: dict[str, Any], limit: int) -> str:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import torch
 
 from tests.bench import (
+    adapters,
     advantage,
     engine_vs_generate,
     evaluation,
+    masks,
     memory,
     retrieval,
     sampling,
     shared_prompts,
     simulator,
     tool_search,
+    top_k,
     training,
     trajectory_log,
 )
@@ -57,6 +60,12 @@ def main() -> None:
     print("\n".join(tool_search.run()), flush=True)
     print("\n(l) hits per second of the tool simulator's cache over a plain sqlite3 look-up:", flush=True)
     print("\n".join(simulator.run()), flush=True)
+    print("\n(m) finding the tokens of tool calls and folds, ToolPO's M, over one look at each token, one thread:")
+    print("\n".join(masks.run(per_step)), flush=True)
+    print("\n(n) the actor's update over the rows of the top K nodes, over that of all (a row: aim within 10 %):")
+    print("\n".join(top_k.run()), flush=True)
+    print("\n(o) adapters per agent over a single ordinary one, and decoding over a model without any, one thread:")
+    print("\n".join(adapters.run()), flush=True)
 
 
 if __name__ == "__main__":

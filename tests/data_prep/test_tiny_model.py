@@ -9,16 +9,16 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import verl_ext.recipe as recipes
-from verl_ext.data_prep import arithmetic_demos, tiny_demos, tiny_model
+from verl_ext.data_prep import arithmetic_demos, tiny_demos, tiny_model, tool_demos
 from verl_ext.data_prep.cold_starts import COLD_STARTS
 from verl_ext.data_prep.tiny_eval import run_workflow, summary
 
-SYSTEMS = {"search": "mhgpo", "arithmetic": "solver_verifier"}
+SYSTEMS = {"search": "mhgpo", "arithmetic": "solver_verifier", "tools": "deepagent"}
 ASSETS = {world: Path(recipes.__path__[0]) / system / "assets" / "tiny_model" for world, system in SYSTEMS.items()}
 
 
 def built(world):
-    return tiny_model.build_tokenizer(COLD_STARTS[world].words())
+    return tiny_model.build_tokenizer(COLD_STARTS[world].words(), COLD_STARTS[world].marks())
 
 
 @pytest.fixture(scope="module")
@@ -34,11 +34,18 @@ def test_the_script_builds_the_shipped_tokenizers(name, tmp_path):
     assert (tmp_path / "tokenizer.json").read_text() == (ASSETS[name] / "tokenizer.json").read_text()
 
 
-@pytest.mark.parametrize("name", list(SYSTEMS))
+@pytest.mark.parametrize("name", ["search", "arithmetic"])
 def test_every_word_of_a_world_is_one_token(name):
     tokenizer = AutoTokenizer.from_pretrained(ASSETS[name])
     for word in COLD_STARTS[name].words():
         assert len(tokenizer.encode(f" {word}")) == 1, word
+
+
+def test_every_mark_of_the_tool_world_is_one_token_wherever_it_stands():
+    tokenizer = AutoTokenizer.from_pretrained(ASSETS["tools"])
+    for mark in COLD_STARTS["tools"].marks():
+        (one,) = tokenizer.encode(mark)
+        assert tokenizer.encode(f"x{mark}opal")[1] == one, mark
 
 
 def test_prompts_are_as_short_as_they_look(tokenizer):
@@ -100,7 +107,10 @@ ADVERTISED = {
     "hard, single agent": (0.4, 0.65),
     "solver and verifier": (0.15, 0.6),
     "solver alone": (0.1, 0.5),
+    "with folding": (0.1, 0.4),
 }
+# A stream of reasoning goes on in its prompt.
+LONGEST = {"search": (200, 24), "arithmetic": (200, 24), "tools": (400, 32)}
 
 
 @pytest.mark.parametrize("name", list(SYSTEMS))
@@ -115,7 +125,9 @@ def test_shipped_models_are_as_good_and_as_bad_as_advertised(name):
         assert low <= scores[exam.workflow.headline] <= high and scores["finished"] == 1, (title, scores)
         assert min(value for key, value in scores.items() if key.endswith("parsable")) > 0.85, (title, scores)
         calls = [call for forest in forests for call in forest.trajectories[0].calls]
-        assert max(call.prompt_tokens for call in calls) <= 200 and max(call.generated_tokens for call in calls) <= 24
+        prompt, output = LONGEST[name]
+        assert max(len(call.prompt_ids) for call in calls) <= prompt
+        assert max(call.generated_tokens for call in calls) <= output
 
 
 def test_an_examination_is_the_same_twice_and_differs_by_seed():
@@ -134,6 +146,7 @@ def test_an_examination_is_the_same_twice_and_differs_by_seed():
     [
         ("search", lambda: tiny_demos.Teacher(seed=0, worlds=2, works=60), tiny_demos.Habits()),
         ("arithmetic", lambda: arithmetic_demos.Teacher(seed=0), arithmetic_demos.Habits()),
+        ("tools", lambda: tool_demos.Teacher(seed=0), tool_demos.Habits()),
     ],
 )
 def test_five_steps_of_cold_start_learn_and_are_deterministic(name, teacher, habits, tmp_path):
@@ -148,6 +161,15 @@ def test_five_steps_of_cold_start_learn_and_are_deterministic(name, teacher, hab
     assert all(losses[0][-1][agent] < first for agent, first in losses[0][0].items() if agent != "step")
     loaded = AutoModelForCausalLM.from_pretrained(tiny_model.save(model, tokenizer, tmp_path))
     assert torch.equal(loaded.lm_head.weight, model.lm_head.weight)
+
+
+def test_the_second_stage_goes_on_from_a_folder_of_the_same_world(tmp_path):
+    tokenizer = built("tools")
+    folder = tiny_model.save(tiny_model.build_model(tokenizer, seed=3), tokenizer, tmp_path)
+    again = tiny_model.going_on(str(folder), tokenizer)
+    assert torch.equal(again.lm_head.weight, tiny_model.build_model(tokenizer, seed=3).lm_head.weight)
+    with pytest.raises(ValueError, match="its tokens are not this world's"):
+        tiny_model.going_on(str(ASSETS["search"]), tokenizer)
 
 
 def test_loss_counts_output_tokens_only():

@@ -133,9 +133,14 @@ def test_right_demonstrations_make_no_errors_and_answer_rightly():
     rng = random.Random(1)
     for _ in range(100):
         world = tool_demos.Improvised(rng)
-        chain = world.draw(3)
+        chain = world.draw(tool_demos.WINDOW_HOPS)
         segments = tool_demos.Window(world, chain, 0, tool_demos.NO_HABITS, rng).play()
         assert "error" not in text_of(segments) and segments[-1][0] == f"{world.follow(chain)[-1].name}{tool_demos.END}"
+        longer = world.draw(tool_demos.WINDOW_HOPS + 1)
+        folded = tool_demos.Window(world, longer, 0, tool_demos.NO_HABITS, rng).play()
+        assert (
+            folded[-1] == ("<fold_thought>", True) and text_of(folded).count("</tool_call>") == tool_demos.WINDOW_HOPS
+        )
 
 
 def test_an_improvised_search_finds_what_the_real_one_would():
@@ -163,6 +168,7 @@ def test_memories_are_valid_and_lead_on():
     for kind in memories.KINDS:
         for _ in range(20):
             prompt, ((said, _),) = teacher.memory(kind)
+            assert prompt[0]["content"].endswith("<fold_thought>"), "what is shortened ends as it does in the recipe"
             memory, problem = memories.read_memory(said.removesuffix(tool_demos.END), memories.COMPACT[kind])
             assert not problem and prompt[0]["content"].startswith(f"{kind}: ")
     world = tool_demos.Improvised(random.Random(3))
