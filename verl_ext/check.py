@@ -145,7 +145,7 @@ def _add_tools(report: Report, strict: bool) -> None:
 
 def _sources(section: dict[str, Any]) -> dict[str, Any]:
     """Where a tool takes what it knows from: files, folders, servers."""
-    found = {key: section[key] for key in ("url", *FILES) if section.get(key)}
+    found = {key: section[key] for key in ("url", *FILES) if section.get(key) and key != "sources"}
     given = section.get("sources") or []
     paths = [path for one in given if one.get("kind") != "functions" for path in listed(one.get("path"))]
     backend = section.get("backend") or {}

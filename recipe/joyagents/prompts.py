@@ -59,7 +59,7 @@ You solve the user's problem by calling a function, step by step.
 Rules:
 - tool_retrievals shows you functions with their parameters; call only those that it has shown, or the memory.
 - Take the arguments from the question; invent none. Do not call the same function twice.
-- When a function has returned, answer with what it returned, word by word.
+- A problem may take several functions. When they have returned, answer with what each of them returned, word by word.
 {form}"""
 
 QUESTION = """\

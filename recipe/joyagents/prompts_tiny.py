@@ -1,15 +1,18 @@
 """The same prompts in compact form, for the tiny model that was trained on them (data_prep/shop_demos.py).
 
-    master          user: shop:Amber Harbor:guarantee + 7        (with a memory: … memory: <its query> = <its answer>)
+    master          user: shop:Amber Harbor:guarantee + 7        (memories: … same: <query> = <answer> like: …)
       says          <think>shop</think><tool_call>{"name": "shop_agent", "arguments": {"intention": "shop:Amber
                     Harbor:guarantee"}}</tool_call>
-      sees          Pass calling {"api_name": "check_shop_expenses"} : 14
-      says          <think>total</think><tool_call>… "total 14 + 7" …      sees 21      says <think>done</think> 21
+      sees          Pass calling {"api_name": "check_shop_expenses"} : 8
+      says          <think>total</think><tool_call>… "total 8 + 7" …       sees 15      says <think>done</think> 15
     shop_agent      shop: shop:Amber Harbor:guarantee
     function_agent  function: film:Amber Harbor:director
+      sees          director:closed:coal_bolt ; director:open:opal_reef ; …
+      says          <think>open:opal_reef</think><tool_call>{"name": "opal_reef", "arguments": {"film": "Amber …
     question_agent  question: ask:Old Karsa:returns
-    math_agent      math: total 14 + 7 - 2                       says <think> 21 19</think> 19
-    summary         sum: ask:Old Karsa:returns of: Old Karsa:returns is blue crane ; …        says blue crane
+    math_agent      math: total 8 + 7 - 2                        says <think> 15 13</think> 13
+    summary         sum: ask:Old Karsa:returns of: Old Karsa:returns is blue crane ; …
+      says          <think>Old Karsa:returns is blue crane</think> blue crane
 
 A master that hands the whole question on leaves the arguments empty. Changing a character here changes what the tiny
 model was trained on: run its cold start again.
@@ -73,7 +76,7 @@ def passages(found: list[dict[str, str]]) -> str:
 
 
 def called(name: str, arguments: dict[str, Any], answer: dict[str, Any], limit: int) -> str:
-    """`Pass calling {"api_name": "check_shop_expenses"} : 14`, or the kind of error."""
+    """`Pass calling {"api_name": "check_shop_expenses"} : 8`, or the kind of error."""
     if not answer["ok"]:
         return f"error {render(answer['error'], limit)}" if answer["kind"] == "tool_error" else "error"
     return f"Pass calling {json.dumps({'api_name': name})} : {render(answer['result'], limit)}"
@@ -84,8 +87,11 @@ def _listed(found: list[dict[str, str]]) -> str:
 
 
 def _asked(role: str, query: str, memories: Sequence[Memory]) -> Messages:
-    recalled = " ; ".join(f"{memory.query} = {memory.output}" for memory in memories)
-    return _user(f"{role}: {query} memory: {recalled}" if recalled else f"{role}: {query}")
+    """Of each memory it says whether its query is the same one: the tiny model does not learn to compare them."""
+    recalled = "".join(
+        f" {'same' if memory.query == query else 'like'}: {memory.query} = {memory.output}" for memory in memories
+    )
+    return _user(f"{role}: {query}{recalled}")
 
 
 def _user(content: str) -> Messages:

@@ -45,11 +45,12 @@ def composed(*overrides: str, config_dir: str | None = None):
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_recipe_composes_and_is_valid(recipe):
     config = composed(f"+recipe={recipe}")
-    watched = {"solver": "em", "toolpo": "success", "deepagent": "success"}
-    assert check_multi_agent(config) == watched.get(recipe.split("_")[0], "f1")
+    watched = {"solver": "em", "toolpo": "success", "deepagent": "success", "joyagents": "accuracy"}
+    watched |= {"joyagents_decisions": "f1"}
+    assert check_multi_agent(config) == watched.get(recipe, watched.get(recipe.split("_")[0], "f1"))
     assert config.trainer.v1.trainer_mode == "mas_sync"
     estimators = {"mappo": "gae", "solver_verifier_mappo": "gae", "single": "grpo", "solver": "grpo"}
-    estimators |= {"toolpo": "toolpo", "deepagent": "toolpo"}
+    estimators |= {"toolpo": "toolpo", "deepagent": "toolpo", "joyagents": "joyagents", "joyagents_decisions": "grpo"}
     name = "deepagent" if recipe.startswith("deepagent") else recipe.removesuffix("_tiny")
     assert config.algorithm.adv_estimator == estimators.get(name, "mhgpo")
     ray = config.ray_kwargs.ray_init
@@ -90,6 +91,29 @@ def test_paper_configuration_of_toolpo():
         "BAAI/bge-large-en-v1.5",
     )
     assert (config.trainer.nnodes, config.trainer.n_gpus_per_node) == (8, 8)
+
+
+def test_paper_configuration_of_joyagents():
+    """Sections 4.1 and 4.2, Table 4."""
+    config = composed("+recipe=joyagents")
+    actor, rollout, mas = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout, config.mas
+    assert (actor.optim.lr, actor.ppo_epochs, actor.clip_ratio, actor.use_kl_loss) == (1e-6, 2, 0.2, False)
+    assert actor.optim.override_optimizer_config == {"eps": 1e-5}
+    assert (rollout.n, rollout.temperature, mas.sampling.strategy, mas.advantage.top_k) == (5, 1.2, "nmc", 5)
+    assert (mas.credit.aggregate, mas.credit.efficiency, mas.loss.agent_weights) == ("own", 1.0, "none")
+    assert (mas.memory.beta, mas.memory.threshold) == (1.0, 0.0)
+    assert config.data.max_prompt_length + config.data.max_response_length == 16_384
+    assert (config.trainer.total_epochs, config.trainer.n_gpus_per_node) == (5, 8)
+
+
+@pytest.mark.parametrize("recipe", ["joyagents", "joyagents_tiny"])
+def test_joyagents_lacks_only_what_is_not_here(recipe, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    report = examine([f"+recipe={recipe}"])
+    assert report.problems == []
+    made = recipe.endswith("_tiny")  # at the start, by mas.prepare
+    assert all("does not exist" in one or "is not installed" in one for one in report.missing), report.missing
+    assert bool(report.missing) != made
 
 
 DEEPAGENT = [recipe for recipe in RECIPES if recipe.startswith("deepagent")]

@@ -1,0 +1,152 @@
+"""What JoyAgents' agents write is read, and judged, as it ought to be: cases by hand."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from verl_ext.memory import HashingSimilarity
+from verl_ext.recipe.joyagents import grammar, prompts, prompts_tiny
+from verl_ext.recipe.joyagents.accuracy import accuracy, functions_called, last_number
+from verl_ext.recipe.joyagents.react import intention_of
+from verl_ext.recipe.joyagents.workflow import SPECIALISTS
+
+SIMILARITY = HashingSimilarity()
+CALL = '<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>'
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "formed"),
+    [
+        (f"<think>why</think>{CALL}", "call", True),
+        (f"  <think>why</think>\n{CALL}\n", "call", True),
+        (f"<think></think>{CALL}", "call", True),
+        (CALL, "call", False),  # no thought
+        (f"<think>why{CALL}", "call", False),
+        (f"<think>why</think>{CALL} and more", "call", False),
+        (f"<think>why</think>{CALL}{CALL}", "call", False),
+        ("<think>why</think> 42", "answer", True),
+        ("<think>why</think>", "answer", False),
+        ("42", "answer", False),
+        ("<think>why</think> 42 </think>", "answer", False),
+        ("<think>a<think>b</think> 42", "answer", False),
+        ("<think>why</think><tool_call>{no json}</tool_call>", "broken", False),
+        ('<think>why</think><tool_call>{"name": "f"', "broken", False),
+        ("<think>why</think><tool_call>[1]</tool_call>", "broken", False),
+        ('<think>why</think><tool_call>{"name": 3}</tool_call>', "broken", False),
+        ('<think>why</think><tool_call>{"name": "f", "arguments": NaN}</tool_call>', "broken", False),
+    ],
+)
+def test_outputs_are_read_and_their_form_judged(text, kind, formed):
+    step = grammar.read_step(text)
+    assert (step.kind, step.formed) == (kind, formed)
+    reward, metrics = grammar.format_reward(text, step, True)
+    assert reward == float(formed) == metrics["format"]
+
+
+def test_calls_and_answers_have_their_content():
+    step = grammar.read_step(f"<think>why</think>{CALL}")
+    assert (step.name, step.arguments) == ("f", {"a": 1})
+    assert grammar.read_step('<tool_call>{"name": "f"}</tool_call>').arguments == {}
+    assert grammar.read_step("<think>a</think> <b>4</b> ").answer == "<b>4</b>"
+    assert grammar.read_step("done 21").answer == "done 21"
+    assert (
+        "arguments must be an object"
+        in grammar.read_step('<tool_call>{"name": "f", "arguments": [1]}</tool_call>').problem
+    )
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text())
+def test_reading_never_raises_and_what_a_tool_says_holds_no_tag(text):
+    step = grammar.read_step(text)
+    assert step.kind in ("call", "answer", "broken")
+    for tag in ("<think>", "</think>", "<tool_call>", "</tool_call>", "< / TOOL_CALL >", "</ think >"):
+        said = grammar.neutral(f"{text}{tag}{text}")
+        assert grammar.TAG.search(said) is None
+        assert grammar.read_step(said).kind == "answer"
+
+
+NUMBER = {"kind": "math", "target": ["1200"], "functions": []}
+
+
+@pytest.mark.parametrize(
+    ("answer", "right"),
+    [
+        ("1200", 1), ("1,200", 1), ("1200.0", 1), ("2 times 600 = 1200 yuan", 1), ("1200 and 3", 0), ("#### 1200", 1),
+        ("so 5 #### 1,200", 1), ("", 0), ("twelve hundred", 0), ("-1200", 0), ("1200.5", 0), ("١٢٠٠", 1),
+    ],
+)  # fmt: skip
+def test_a_number_is_the_last_one(answer, right):
+    assert accuracy(NUMBER, answer, SIMILARITY) == right
+
+
+def test_numbers_that_are_hard_to_read():
+    assert last_number("3.14.15") is not None and last_number("9" * 400) is not None and last_number("1,,2") is not None
+    assert last_number("no number") is None
+
+
+@pytest.mark.parametrize(
+    ("functions", "answer", "right"),
+    [
+        (["f"], 'Pass calling {"api_name": "f"} : 14', 1),
+        (["f"], 'Pass calling {"api_name": "f", "parameter": {"a": [1]}}, the API call was successful.', 1),
+        (["f"], "Pass calling {'api_name': 'f', 'parameter': {}}", 1),
+        (["f"], 'Pass calling {"api_name": "g"} : 14', 0),
+        (["f"], "14", 0),
+        (["f", "g"], 'Pass calling {"api_name": "g"} : 1 Pass calling {"api_name": "f"} : 2', 1),
+        (["f", "g"], 'Pass calling {"api_name": "g"} : 1', 0),
+        (["f"], 'Pass calling {"api_name": "g"} : 1 Pass calling {"api_name": "f"} : 2', 0),
+        (["f"], 'Pass calling {"api_name": "f"} : 1 Pass calling {"api_name": "f"} : 2', 1),
+        ([], "nothing to call", 1),
+        ([], 'Pass calling {"api_name": "f"} : 14', 0),
+    ],
+)
+def test_functions_are_those_that_an_answer_reports(functions, answer, right):
+    assert accuracy({"kind": "function", "target": [], "functions": functions}, answer, SIMILARITY) == right
+
+
+def test_texts_are_right_from_a_cosine_of_06():
+    truth = {"kind": "qa", "target": ["blue crane", "white dove"], "functions": []}
+    right = {"blue crane": 1, "White  Dove": 1, "blue heron": 0, "": 0, "the blue crane": 1}
+    assert {said: accuracy(truth, said, SIMILARITY) for said in right} == right
+    with pytest.raises(ValueError, match="ground_truth.kind='poem' is unknown; allowed: math, qa, function"):
+        accuracy({"kind": "poem"}, "", SIMILARITY)
+
+
+def test_what_the_system_itself_writes_of_a_call_is_what_the_reward_reads():
+    for style in (prompts, prompts_tiny):
+        said = style.called("check_stock", {"shop": "A"}, {"ok": True, "result": {"pieces": 3}}, 100)
+        assert functions_called(said) == ["check_stock"] and "3" in said
+        for kind in ("tool_error", "bad_arguments", "unknown_tool"):
+            refused = style.called("check_stock", {}, {"ok": False, "error": "there is no shop A", "kind": kind}, 100)
+            assert not functions_called(refused) and refused.startswith("error")
+
+
+def test_intentions_may_be_lists():
+    assert intention_of({"intention": ["a", "b"]}) == "a; b" and intention_of({}) == ""
+    assert intention_of({"intention": 3}) == "3"
+
+
+@pytest.mark.parametrize("agent", ["master", *SPECIALISTS])
+def test_the_form_that_prompts_ask_for_is_well_formed(agent):
+    """The examples in the full prompts, with values in place of their names, are what the format reward wants."""
+    options = {"specialists": SPECIALISTS} if agent == "master" else {}
+    system = getattr(prompts, agent)("q", [], **options)[0]["content"]
+    shown = [line.partition(": ")[2] for line in system.splitlines() if line.startswith("- to ")]
+    if agent == "math_agent":
+        shown = [system.splitlines()[-1]]
+    assert shown and all(grammar.well_formed(line) for line in shown), shown
+
+
+def test_the_agents_that_the_master_can_find_are_its_specialists():
+    from verl_ext.plugin import package_path
+    from verl_ext.tools.catalogue import load_catalogue
+
+    path = package_path("recipe/joyagents/assets/agents.jsonl")
+    found = load_catalogue([{"kind": "json", "path": path}])
+    assert {name: tool.description for name, tool in found.items()} == prompts.SPECIALISTS
+    assert all(json.loads(tool.document())["parameters"]["required"] == ["intention"] for tool in found.values())

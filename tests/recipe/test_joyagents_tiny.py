@@ -1,0 +1,214 @@
+"""The whole system in the tiny shop world: played rightly it is right on every question, in the fewest rounds."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from tests.helpers import walk
+from tests.recipe.shop_player import Player, answer, call, play
+from verl_ext.data_prep import tiny_shop
+from verl_ext.mas import Task
+from verl_ext.mas.forest import Forest, Limits
+from verl_ext.mas.llm import TokenLLM
+from verl_ext.memory import Memory
+from verl_ext.recipe.joyagents import JoyAgents
+from verl_ext.recipe.joyagents.workflow import SPECIALISTS
+from verl_ext.sampling import make_strategy
+
+# Outputs that the questions of a kind take; a cooperation of two look-ups takes two more.
+ROUNDS = {"math": 3, "qa": 5, "shop": 4, "function": 5, "cooperation": 6}
+
+
+def tasks_of(split):
+    rows = tiny_shop.data_set(60, 50, 4)[f"{split}.parquet"]
+    return [
+        Task(r["prompt"][0]["content"], r["reward_model"]["ground_truth"], r["data_source"], i)
+        for i, r in enumerate(rows)
+    ]
+
+
+def forest_for(task: Task, llm: TokenLLM, tools, memory=None, **options) -> Forest:
+    limits = Limits(max_prompt_tokens=100_000, tool_retries=0)
+    forest = Forest(task, JoyAgents("tiny", **options), llm, tools, limits=limits, name=str(task.index), memory=memory)
+    forest.sampling = {"max_tokens": 10_000}
+    return forest
+
+
+def playing(tasks, llm=None, memory=None, seed=4, **options):
+    """One trajectory per task."""
+
+    async def scene():
+        tools, llm_ = tiny_shop.tools_of(tiny_shop.World(seed)), llm or Player()
+        walks = [walk(forest_for(task, llm_, tools, memory, **options)) for task in tasks]
+        done = await asyncio.gather(*walks)
+        for tool in tools.values():
+            await tool.close()
+        return done
+
+    return asyncio.run(scene())
+
+
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_played_rightly_every_question_is_answered_rightly_in_the_fewest_rounds(split):
+    tasks = tasks_of(split)
+    seen = set()
+    for task, trajectory in zip(tasks, playing(tasks), strict=True):
+        assert trajectory.ok and trajectory.reward == 1.0, (task.question, trajectory.result)
+        metrics = trajectory.metrics
+        fewest = ROUNDS[task.data_source] + 3 * (task.question.count("shop:") == 2)
+        assert metrics["rounds"] == fewest and metrics[f"accuracy_{task.data_source}"] == 1.0
+        assert not metrics["broken"] + metrics["unanswered"] + metrics["tool_failures"]
+        assert all(call.reward_specific == 1.0 for call in trajectory.calls if call.trained), "the format reward"
+        seen.add(task.data_source)
+    assert seen == set(tiny_shop.KINDS)
+
+
+class Scripted(Player):
+    """Plays rightly, but for the outputs that are given: agent -> its outputs in order; None: the right one."""
+
+    def __init__(self, **outputs: list[str | None]):
+        super().__init__()
+        self._said = {agent: iter(said) for agent, said in outputs.items()}
+        self.answer = self._answer
+
+    def _answer(self, request):
+        said = next(self._said.get(request.agent, iter(())), None)
+        return play(request) if said is None else said
+
+
+def one(task, **outputs):
+    """(the trajectory of one task, prompts' chats by agent), with outputs that are not the right ones."""
+    llm = Scripted(**outputs)
+    (trajectory,) = playing([task], llm)
+    return trajectory, {call.agent: call.messages for call in trajectory.calls}
+
+
+def task_of(kind, nth=0):
+    return [task for task in tasks_of("val") if task.data_source == kind][nth]
+
+
+def test_a_closed_tool_refuses_and_the_right_one_is_still_there():
+    task = task_of("function")
+    kind, name, relation = task.question.split(":")
+    world = tiny_shop.World(4)
+    closed = next(
+        spec.name
+        for spec in world.tools.tools
+        if spec.description == f"{relation}:closed" and kind in spec.parameters["properties"]
+    )
+    trajectory, chats = one(task, function_agent=[None, call("call", closed, **{kind: name})])
+    assert [m["content"] for m in chats["function_agent"] if m["role"] == "tool"][1] == "error closed"
+    # The player answers with the second result it sees; the master hands that on.
+    assert trajectory.ok and trajectory.reward == 0.0 and trajectory.result.answer == "error closed"
+
+
+def test_a_summary_without_passages_knows_nothing():
+    trajectory, chats = one(task_of("qa"), question_agent=[call("sum", "tool_summary"), None, None])
+    assert chats["summary"][0]["content"].endswith(" of: none")
+    assert trajectory.reward == 0.0 and trajectory.result.answer == "nothing"
+
+
+def test_the_wrong_specialist_costs_the_answer_and_an_unknown_one_is_no_failure():
+    task = task_of("shop")
+    trajectory, _ = one(task, master=[call("ask", "question_agent"), None])
+    assert trajectory.ok and trajectory.reward == 0.0 and trajectory.metrics["specialists"] == 1.0
+    trajectory, chats = one(task, master=[call("ask", "weather_agent"), None], shop_agent=[])
+    assert trajectory.ok and chats["master"][2]["content"] == "error: there is no tool 'weather_agent'"
+
+
+def test_detours_cost_rounds_and_nothing_else():
+    task = task_of("shop")
+    for name, expected in (("tool_retrievals", "shop:shop_agent"), ("tool_intention", task.question)):
+        trajectory, chats = one(task, master=[call("find", name)])
+        assert chats["master"][2] == {"role": "tool", "content": expected}
+        # The player takes whatever it sees for the result.
+        assert trajectory.metrics["rounds"] == 2.0
+    trajectory, chats = one(task, shop_agent=[call("find", "tool_retrievals"), answer("done", "none")])
+    shown = chats["shop_agent"][2]["content"].split(" ; ")
+    assert len(shown) == 3 and all(document.count(":") == 2 for document in shown)
+
+
+def test_a_forgotten_tag_costs_the_format_reward_alone():
+    task = task_of("math")
+    right = play_of(task)
+    trajectory, _ = one(task, math_agent=[right.replace("</think>", "")])
+    marks = {call.agent: call.reward_specific for call in trajectory.calls}
+    assert trajectory.reward == 1.0 and marks == {"master": 1.0, "math_agent": 0.0}
+
+
+def play_of(task):
+    (trajectory,) = playing([task])
+    return next(call.text for call in trajectory.calls if call.agent == "math_agent")
+
+
+def test_a_system_that_never_answers_ends():
+    loop = [call("find", "tool_retrievals")] * 99
+    trajectory, _ = one(task_of("math"), master=loop)
+    assert trajectory.ok and trajectory.reward == 0.0 and trajectory.metrics["unanswered"] == 1.0
+    assert trajectory.metrics["rounds"] == JoyAgents("tiny").max_rounds
+    trajectory, _ = one(task_of("shop"), shop_agent=loop)
+    assert trajectory.result.answer == "error: shop_agent gave no answer"
+
+
+def test_a_memory_of_the_same_question_answers_at_once_and_others_do_not():
+    task = task_of("cooperation")
+    asked = []
+
+    def recall(agent, query):
+        asked.append((agent, query))
+        if agent != "master":
+            return [Memory(2, agent, f"not {query}", (), "wrong", 1, 2.0)]
+        return [Memory(1, agent, query, ("shop_agent",), task.ground_truth["target"][0], 1, 2.0)]
+
+    (trajectory,) = playing([task], memory=recall)
+    assert trajectory.reward == 1.0 and trajectory.metrics["rounds"] == 1.0 and asked == [("master", task.question)]
+    (use,) = trajectory.uses.values()
+    assert (use.agent, use.recalled, use.plan) == ("master", (1,), ())
+
+    def misleading(agent, query):
+        return [Memory(2, agent, f"not {query}", (), "wrong", 1, 2.0)]
+
+    (trajectory,) = playing([task], memory=misleading)
+    assert trajectory.reward == 1.0 and trajectory.metrics["rounds"] >= 6.0
+    uses = [trajectory.uses[place] for place in sorted(trajectory.uses)]
+    assert {use.agent for use in uses} == {"master", "shop_agent", "math_agent"}
+    (master,) = [use for use in uses if use.agent == "master"]
+    assert (
+        master.plan[0] == "shop_agent" and master.plan[-1] == "math_agent" and master.output == trajectory.result.answer
+    )
+
+
+def test_node_wise_sampling_forks_at_every_output_of_every_agent():
+    task = task_of("shop")
+
+    async def scene():
+        tools = tiny_shop.tools_of(tiny_shop.World(4))
+        forest = forest_for(task, Player(), tools)
+        await make_strategy("nmc", 3, ["master", *SPECIALISTS]).sample(forest)
+        for tool in tools.values():
+            await tool.close()
+        return forest
+
+    forest = asyncio.run(scene())
+    assert len(forest.trajectories) == 1 + 2 * ROUNDS["shop"] and all(t.reward == 1.0 for t in forest.trajectories)
+
+
+def test_fewer_specialists_and_wrong_arguments():
+    task = task_of("shop")
+    (trajectory,) = playing([task], specialists=["math_agent", "question_agent"])
+    assert trajectory.result.answer == "error: there is no tool 'shop_agent'"
+    for wrong in ({"style": "small"}, {"specialists": ["cook"]}, {"specialists": []}, {"max_rounds": 0}):
+        with pytest.raises(ValueError, match="mas.workflow"):
+            JoyAgents(**{"style": "tiny", **wrong})
+
+
+def test_questions_in_any_order_give_the_same_answers():
+    tasks = tasks_of("val")[:10]
+    shuffled = random.Random(0).sample(tasks, len(tasks))
+    answers = {task.question: done.result.answer for task, done in zip(tasks, playing(tasks), strict=True)}
+    assert answers == {
+        task.question: done.result.answer for task, done in zip(shuffled, playing(shuffled), strict=True)
+    }

@@ -1,0 +1,248 @@
+"""Supervised fine-tuning by verl's own SFTTrainer, on the CPU or under torchrun on GPUs: the cold start before RL.
+
+    python -m verl_ext.sft +sft=joyagents_tiny model.path=runs/joyagents/start
+    torchrun --nproc-per-node 8 -m verl_ext.sft +sft=joyagents model.path=Qwen/Qwen2.5-3B-Instruct
+
+The configuration is verl's (sft_trainer_engine.yaml) with ours (configs/sft) over it; any key can be overridden. The
+same command again goes on from the last checkpoint. It ends with a Hugging Face folder, from which RL starts.
+
+Why not `torchrun -m verl.trainer.sft_trainer`: it asks torch for a group "cpu:gloo,cpu:gloo" on the CPU, which torch
+refuses (verl/utils/distributed.py), and some settings make it end without having saved anything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import sys
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.utils import call
+from omegaconf import DictConfig, OmegaConf
+
+import verl_ext.plugin  # noqa: F401  (configs/ on Hydra's search path, as `import verl` does it)
+
+HF_MODEL = "hf_model"  # of checkpoint.save_contents: the folder that RL starts from
+LOG = "sft.jsonl"  # verl's metrics, a line per step
+# Steps at the beginning and at the end whose mean loss is reported.
+ENDS = 10
+
+
+@hydra.main(config_path="pkg://verl.trainer.config", config_name="sft_trainer_engine", version_base=None)
+def main(config: DictConfig) -> None:
+    """Command line."""
+    try:
+        _stand_alone()
+        steps = prepare(config)
+    except (ValueError, FileNotFoundError, ModuleNotFoundError) as error:
+        print(f"\nThis training cannot start.\n{error}\n", file=sys.stderr, flush=True)
+        raise SystemExit(2) from None
+    except Exception:
+        traceback.print_exc()
+        raise SystemExit(2) from None
+    train(config)
+    if _rank() == 0:
+        print(report(config, steps, HydraConfig.get().runtime.choices.get("sft")), flush=True)
+
+
+def prepare(config: DictConfig) -> int:
+    """Choose the platform, make the data if the configuration says how (`prepare`), and check everything.
+
+    Returns: optimiser steps of the whole training.
+
+    Raises:
+        ValueError: what is wrong, what was given, what is allowed, the remedy.
+    """
+    if config.trainer.device == "cpu":
+        from verl_ext.trainer.run_callback import choose_cpu_platform
+
+        choose_cpu_platform()
+    check_settings(config)
+    if config.get("prepare") and _rank() == 0:
+        call(OmegaConf.to_container(config.prepare, resolve=True))
+    with _process_group(config):
+        pass  # every rank has waited for the data
+    return check_data(config)
+
+
+def check_settings(config: DictConfig) -> None:
+    """What can be said without looking at any file.
+
+    Raises:
+        ValueError: a setting with which verl's trainer would fail late, or end without a model.
+    """
+    world = _world()
+    if HF_MODEL not in config.checkpoint.save_contents:
+        raise ValueError(
+            f"checkpoint.save_contents={list(config.checkpoint.save_contents)} has no {HF_MODEL!r}: no folder would be "
+            f"written that RL can start from. Remedy: checkpoint.save_contents=[model,optimizer,extra,{HF_MODEL}]"
+        )
+    if config.data.enable_thinking_default is not None and not isinstance(config.data.enable_thinking_default, bool):
+        raise ValueError(
+            f"data.enable_thinking_default={config.data.enable_thinking_default!r} is a text, which verl takes for "
+            "true; allowed: null, true, false. Remedy: data.enable_thinking_default=null"
+        )
+    if config.data.train_batch_size < 1 or config.data.train_batch_size % world:
+        raise ValueError(
+            f"data.train_batch_size={config.data.train_batch_size} must be a multiple of the {world} processes"
+        )
+    if config.trainer.test_freq not in (-1, 0) and not config.data.val_files:
+        raise ValueError(
+            f"trainer.test_freq={config.trainer.test_freq} needs data.val_files. Remedy: trainer.test_freq=-1"
+        )
+    path = str(config.model.path)
+    if path.startswith((".", "/", "runs/", "data/")) and not Path(path).is_dir():
+        raise ValueError(f"model.path={path} does not exist. Give a Hugging Face folder, or a name of the hub")
+
+
+def check_data(config: DictConfig) -> int:
+    """Look at the data files; returns the optimiser steps of the whole training.
+
+    Raises:
+        ValueError: a file is missing or has no conversations, or there are too few for a step, or for all steps.
+    """
+    rows = sum(_conversations(Path(file), config.data.messages_key) for file in _files(config.data.train_files))
+    if config.data.val_files:
+        held = sum(_conversations(Path(file), config.data.messages_key) for file in _files(config.data.val_files))
+        if held < config.data.train_batch_size:
+            raise ValueError(
+                f"data.val_files have {held} conversations, fewer than data.train_batch_size="
+                f"{config.data.train_batch_size}, in which they are read. Remedy: more of them, or data.val_files=null"
+            )
+    limit = config.data.get("train_max_samples", -1)
+    rows = min(rows, limit) if limit > 0 else rows
+    per_epoch = rows // config.data.train_batch_size
+    available = per_epoch * config.trainer.total_epochs
+    if not per_epoch:
+        raise ValueError(
+            f"data.train_files have {rows} conversations, fewer than data.train_batch_size="
+            f"{config.data.train_batch_size}"
+        )
+    wanted = config.trainer.total_training_steps or available
+    if wanted > available:
+        raise ValueError(
+            f"trainer.total_training_steps={wanted}, but {config.trainer.total_epochs} epoch(s) of {rows} "
+            f"conversations have {available} steps: verl would end without saving. Remedy: trainer.total_epochs="
+            f"{-(-wanted // per_epoch)}, or fewer steps"
+        )
+    return wanted
+
+
+def train(config: DictConfig) -> None:
+    """verl's SFTTrainer, from the last checkpoint of its folder if there is one. A collective of all ranks."""
+    folder = Path(config.trainer.default_local_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    os.environ["VERL_FILE_LOGGER_PATH"] = str(folder / LOG)
+    with _process_group(config):
+        from verl.trainer.sft_trainer import SFTTrainer
+
+        if _rank() == 0:
+            print(f"Fine-tuning {config.model.path} in {folder} …", flush=True)
+        with contextlib.redirect_stdout(open(os.devnull, "w")):  # verl prints its configuration, a screen of it
+            trainer = SFTTrainer(config)
+        trainer.fit()
+
+
+def report(config: DictConfig, steps: int, recipe: str | None) -> str:
+    """What came of it and what to do next, in words."""
+    folder = Path(config.trainer.default_local_dir)
+    losses, held = losses_of(folder / LOG)
+    model = folder / f"global_step_{steps}" / "huggingface"
+    lines = ["", "Done."]
+    if losses:
+        begin, end = fmean(losses[:ENDS]), fmean(losses[-ENDS:])
+        lines.append(f"  loss         {begin:.3f} → {end:.3f} in {len(losses)} steps")
+    if held:
+        lines.append(f"  held out     {' → '.join(f'{loss:.3f}' for loss in held)}")
+    lines += [f"  log          {folder / LOG}", f"  model        {model}", "", "Reinforcement learning from it:"]
+    lines.append(f"  python -m verl.trainer.main_ppo +recipe={recipe or 'RECIPE'} actor_rollout_ref.model.path={model}")
+    return "\n".join(lines)
+
+
+def losses_of(log: Path) -> tuple[list[float], list[float]]:
+    """Losses per training step, and of the held-out conversations, as verl has logged them."""
+    training: dict[int, float] = {}
+    held: dict[int, float] = {}
+    for line in log.read_text(encoding="utf-8").splitlines() if log.is_file() else ():
+        entry = json.loads(line)
+        for name, found in (("train/loss", training), ("val/loss", held)):
+            if name in entry["data"]:
+                found[entry["step"]] = float(entry["data"][name])
+    return [training[step] for step in sorted(training)], [held[step] for step in sorted(held)]
+
+
+@contextlib.contextmanager
+def _process_group(config: DictConfig) -> Iterator[None]:
+    """The ranks' process group, with a barrier at its beginning."""
+    import torch.distributed as dist
+    from verl.utils.distributed import destroy_global_process_group, initialize_global_process_group
+
+    if config.trainer.device == "cpu":
+        dist.init_process_group("gloo")
+    else:
+        initialize_global_process_group()
+    try:
+        dist.barrier()
+        yield
+    finally:
+        destroy_global_process_group()
+
+
+def _stand_alone() -> None:
+    """Without torchrun: one process, its own master."""
+    if "RANK" in os.environ:
+        return
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    os.environ.update(alone | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)})
+
+
+def _rank() -> int:
+    return int(os.environ.get("RANK", 0))
+
+
+def _world() -> int:
+    return int(os.environ.get("WORLD_SIZE", 1))
+
+
+def _files(given: Any) -> list[str]:
+    return [given] if isinstance(given, str) else list(given)
+
+
+def _conversations(file: Path, column: str) -> int:
+    """Rows of a file.
+
+    Raises:
+        ValueError: it is not there, or has no such column, or its first row ends with somebody else than the agent.
+    """
+    import pyarrow.parquet as pq
+
+    if not file.is_file():
+        raise ValueError(f"the data file {file} does not exist")
+    table = pq.ParquetFile(file)
+    if column not in table.schema_arrow.names:
+        raise ValueError(
+            f"{file} has the columns {table.schema_arrow.names}, but no {column!r} (data.messages_key): a list of "
+            '{"role", "content"} per row'
+        )
+    batch = next(table.iter_batches(batch_size=1, columns=[column]), None)
+    first = batch.to_pylist()[0][column] if batch is not None and batch.num_rows else []
+    if not first or first[-1].get("role") != "assistant":
+        raise ValueError(
+            f"{file}: a conversation must end with what the assistant says; the first row is {first!r:.300}"
+        )
+    return table.metadata.num_rows
+
+
+if __name__ == "__main__":
+    main()
