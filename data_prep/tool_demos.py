@@ -294,6 +294,6 @@ def marks() -> list[str]:
     ]
     call = ['{"name": "', '", "arguments": {"', '": "', '"}}', '", "arguments": {}}']
     memory = ['{"events": ["', '{"goal": "', '{"tools": ["', '", "', '"]}', '"}']
-    # A name of two tokens is copied from two tools by halves: it took most of what went wrong.
+    # A name of two tokens is too often copied from two tools by halves.
     names = [f"{front}_{back}" for front in FRONT for back in BACK]
     return [*tags, f"<{grammar.FOLD}>", *names, *call, *memory, "; "]

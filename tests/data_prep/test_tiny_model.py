@@ -107,7 +107,7 @@ ADVERTISED = {
     "hard, single agent": (0.4, 0.65),
     "solver and verifier": (0.15, 0.6),
     "solver alone": (0.1, 0.5),
-    "with folding": (0.1, 0.4),
+    "with folding": (0.25, 0.5),
 }
 # A stream of reasoning goes on in its prompt.
 LONGEST = {"search": (200, 24), "arithmetic": (200, 24), "tools": (400, 32)}
