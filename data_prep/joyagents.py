@@ -76,8 +76,9 @@ def functions(path: Path | None, test_size: int, seed: int) -> tuple[dict[str, l
         raise ValueError(
             f"--toolbench: {len(prepared.tasks)} questions were found, at least {2 * test_size} are needed"
         )
-    train, test = divide(prepared.tasks, test_size, seed)
-    return {"train": _asked(train), "test": _asked(test)}, prepared
+    train, test = (_asked(tasks) for tasks in divide(prepared.tasks, test_size, seed))
+    held = {asked.text for asked in test}  # some questions stand under several numbers
+    return {"train": [asked for asked in train if asked.text not in held], "test": test}, prepared
 
 
 def _asked(tasks: Sequence[ToolTask]) -> list[Asked]:

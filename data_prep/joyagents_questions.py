@@ -93,7 +93,7 @@ class Asked:
 
 
 def split_of(name: str) -> str:
-    """The split of a shop: a fifth belongs to validation, by a checksum of the name."""
+    """The split of a shop, or of a question that is about none: a fifth is validation's, by a checksum of the text."""
     return SPLITS[zlib.crc32(name.encode()) % 5 == 0]
 
 
@@ -111,11 +111,14 @@ class Asking:
     def shop(self, function: str = "", **given: Any) -> Asked:
         """A question for one of the twelve APIs; `given` fixes some of its arguments."""
         function = function or self.rng.choice(list(ASKED))
-        arguments = self._arguments(function) | given
-        words = arguments | {"a_body": A_BODY.get(arguments.get("shop_body", ""))}
-        return Asked(
-            "shop", self.rng.choice(ASKED[function]).format(**words), functions=(function,), arguments=arguments
-        )
+        while True:
+            arguments = self._arguments(function) | given
+            words = arguments | {"a_body": A_BODY.get(arguments.get("shop_body", ""))}
+            text = self.rng.choice(ASKED[function]).format(**words)
+            if (
+                "category" not in arguments or split_of(text) == self.split
+            ):  # others have a shop or a number of the split
+                return Asked("shop", text, functions=(function,), arguments=arguments)
 
     def qa(self) -> Asked:
         """A question to the knowledge base."""
@@ -148,10 +151,12 @@ class Asking:
 
     def _deposits(self) -> Asked:
         part, count = self.shop("check_shop_expenses"), self.rng.randint(2, 6)
-        deposit = run(part)["deposit_yuan_per_year"]
         given = part.arguments or {}
         about = f"{given['shop_type']}s for {given['category']} as {A_BODY[given['shop_body']]}"
         text = f"I want to open {count} {about}. How much deposit is that in total?"
+        if split_of(text) != self.split:
+            return self._deposits()
+        deposit = run(part)["deposit_yuan_per_year"]
         return self._joined(text, (part,), f"What is {deposit} times {count}?", f"{deposit} * {count}", deposit * count)
 
     def _amounts(self) -> Asked:
