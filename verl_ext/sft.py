@@ -17,7 +17,6 @@ import json
 import os
 import socket
 import sys
-import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import fmean
@@ -39,37 +38,32 @@ ENDS = 10
 @hydra.main(config_path="pkg://verl.trainer.config", config_name="sft_trainer_engine", version_base=None)
 def main(config: DictConfig) -> None:
     """Command line."""
-    try:
-        _stand_alone()
-        steps = prepare(config)
-    except (ValueError, FileNotFoundError, ModuleNotFoundError) as error:
-        print(f"\nThis training cannot start.\n{error}\n", file=sys.stderr, flush=True)
-        raise SystemExit(2) from None
-    except Exception:
-        traceback.print_exc()
-        raise SystemExit(2) from None
-    train(config)
+    _stand_alone()
+    with _reasons_in_words():
+        _choose_platform(config)
+        check_settings(config)
+    # One group for all: a second one would find the first one's addresses in torchrun's store, and hang.
+    with _process_group(config):
+        with _reasons_in_words():
+            steps = prepare(config)
+        train(config)
     if _rank() == 0:
         print(report(config, steps, HydraConfig.get().runtime.choices.get("sft")), flush=True)
 
 
 def prepare(config: DictConfig) -> int:
-    """Choose the platform, make the data if the configuration says how (`prepare`), and check everything.
+    """Make the data if the configuration says how (`prepare`), and look at them. A collective of all ranks.
 
     Returns: optimiser steps of the whole training.
 
     Raises:
         ValueError: what is wrong, what was given, what is allowed, the remedy.
     """
-    if config.trainer.device == "cpu":
-        from verl_ext.trainer.run_callback import choose_cpu_platform
+    import torch.distributed as dist
 
-        choose_cpu_platform()
-    check_settings(config)
     if config.get("prepare") and _rank() == 0:
         call(OmegaConf.to_container(config.prepare, resolve=True))
-    with _process_group(config):
-        pass  # every rank has waited for the data
+    dist.barrier()
     return check_data(config)
 
 
@@ -141,14 +135,13 @@ def train(config: DictConfig) -> None:
     folder = Path(config.trainer.default_local_dir)
     folder.mkdir(parents=True, exist_ok=True)
     os.environ["VERL_FILE_LOGGER_PATH"] = str(folder / LOG)
-    with _process_group(config):
-        from verl.trainer.sft_trainer import SFTTrainer
+    from verl.trainer.sft_trainer import SFTTrainer
 
-        if _rank() == 0:
-            print(f"Fine-tuning {config.model.path} in {folder} …", flush=True)
-        with contextlib.redirect_stdout(open(os.devnull, "w")):  # verl prints its configuration, a screen of it
-            trainer = SFTTrainer(config)
-        trainer.fit()
+    if _rank() == 0:
+        print(f"Fine-tuning {config.model.path} in {folder} …", flush=True)
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):  # verl prints its configuration
+        trainer = SFTTrainer(config)
+    trainer.fit()
 
 
 def report(config: DictConfig, steps: int, recipe: str | None) -> str:
@@ -180,8 +173,25 @@ def losses_of(log: Path) -> tuple[list[float], list[float]]:
 
 
 @contextlib.contextmanager
+def _reasons_in_words() -> Iterator[None]:
+    """End with the reason alone where a setting or a file is wrong."""
+    try:
+        yield
+    except (ValueError, FileNotFoundError, ModuleNotFoundError) as error:
+        print(f"\nThis training cannot start.\n{error}\n", file=sys.stderr, flush=True)
+        raise SystemExit(2) from None
+
+
+def _choose_platform(config: DictConfig) -> None:
+    if config.trainer.device == "cpu":
+        from verl_ext.trainer.run_callback import choose_cpu_platform
+
+        choose_cpu_platform()
+
+
+@contextlib.contextmanager
 def _process_group(config: DictConfig) -> Iterator[None]:
-    """The ranks' process group, with a barrier at its beginning."""
+    """The ranks' process group, of torch over gloo on the CPU and of verl elsewhere."""
     import torch.distributed as dist
     from verl.utils.distributed import destroy_global_process_group, initialize_global_process_group
 
@@ -190,7 +200,6 @@ def _process_group(config: DictConfig) -> Iterator[None]:
     else:
         initialize_global_process_group()
     try:
-        dist.barrier()
         yield
     finally:
         destroy_global_process_group()
