@@ -11,7 +11,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from verl_ext.data_prep.cold_starts import COLD_STARTS
 from verl_ext.data_prep.tiny_eval import run_workflow
-from verl_ext.engine.shared_prompts import batches, lay_out, scored_logits, share
+from verl_ext.engine.shared_prompts import lay_out, scored_logits
+from verl_ext.engine.sharing import batches, share
 from verl_ext.plugin import package_path
 
 MODEL = package_path("recipe/mhgpo/assets/tiny_model")

@@ -40,7 +40,8 @@ from verl.workers.config import FSDPEngineConfig, FSDPOptimizerConfig, HFModelCo
 from verl.workers.engine.base import EngineRegistry
 
 from verl_ext.engine import fsdp_cpu
-from verl_ext.engine.shared_prompts import SharedPrompts, batches, share
+from verl_ext.engine.shared_prompts import SharedPrompts
+from verl_ext.engine.sharing import batches, share
 
 LONG = list(range(5, 25))
 PROMPTS = [[2, 3, 4], LONG, [2, 3, 4], [2, 3, 4], LONG]

@@ -10,19 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensordict import TensorDict
 from transformers import AutoModelForCausalLM
+from verl.utils import tensordict_utils as tu
+from verl.workers.engine.fsdp import transformer_impl
 
-from verl_ext.engine import shared_prompts
-from verl_ext.engine.shared_prompts import (
-    SPREAD,
-    Shared,
-    SharedPrompts,
-    batches,
-    lay_out,
-    merged,
-    scored_logits,
-    share,
-    tree_mask,
-)
+from verl_ext.engine import sharing
+from verl_ext.engine.shared_prompts import SharedPrompts, lay_out, scored_logits, tree_mask
+from verl_ext.engine.sharing import SPREAD, Shared, batches, dealt, merged, share
 
 TOKENS = st.integers(1, 30)
 # Few distinct prompts, so that they repeat.
@@ -135,13 +128,13 @@ def test_a_batch_without_padding_or_sharing_needs_no_mask():
 
 def test_long_responses_are_not_chained(monkeypatch):
     """Attention is quadratic in a sequence's length, so one prompt does not carry any number of responses."""
-    monkeypatch.setattr(shared_prompts, "SHARED_TOKENS", 10)
+    monkeypatch.setattr(sharing, "SHARED_TOKENS", 10)
     assert [len(s.responses) for s in share([[1]] * 5, [[2] * 6] * 5)] == [2, 2, 1]
     assert [len(s.responses) for s in share([[1] * 15] * 5, [[2] * 6] * 5)] == [3, 2]
 
 
 def test_batches_are_bounded(monkeypatch):
-    monkeypatch.setattr(shared_prompts, "BATCH_TOKENS", 12)
+    monkeypatch.setattr(sharing, "BATCH_TOKENS", 12)
     sizes = [len(batch) for batch in batches(share([[i, 1, 1, 1] for i in range(7)], [[2]] * 7))]
     assert sizes == [3, 3, 1]
 
@@ -171,3 +164,48 @@ def test_only_text_models_with_full_attention_share(change, shared):
     row = torch.nested.as_nested_tensor([torch.tensor([1, 2])], layout=torch.jagged)
     batch = TensorDict({"prompts": row, "responses": row, "position_ids": row}, batch_size=1)
     assert SharedPrompts._can_share(engine, batch) is shared
+
+
+def test_rows_of_a_prompt_come_into_one_micro_batch():
+    """Whose limit counts their prompt once; verl deals rows out by their length."""
+
+    class Upstream:
+        def forward_backward_batch(self, data, loss_function, forward_only=False):
+            return transformer_impl.prepare_micro_batches(data=data, dp_group=None, same_micro_num_in_dp=True)
+
+    class Engine(SharedPrompts, Upstream):
+        can_share = True
+
+        def _can_share(self, micro_batch):
+            return self.can_share
+
+        def get_data_parallel_size(self):
+            return 1
+
+    rows = [([prompt] * 20, [9, 9]) for _ in range(4) for prompt in (1, 2, 3)]
+    prompts, responses = zip(*rows, strict=True)
+    columns = {"prompts": prompts, "responses": responses, "input_ids": [prompt + said for prompt, said in rows]}
+    data = TensorDict(batch_size=len(rows))
+    for name, lists in columns.items():
+        data[name] = torch.nested.as_nested_tensor([*map(torch.tensor, lists)], layout=torch.jagged)
+    tu.assign_non_tensor(data, max_token_len_per_gpu=30, use_dynamic_bsz=True)
+    engine = Engine()
+    found, indices = engine.forward_backward_batch(data, None)
+    assert indices == [[0, 3, 6, 9], [1, 4, 7, 10], [2, 5, 8, 11]], "24 tokens each"
+    assert [{*part["prompts"].values().tolist()} for part in found] == [{1}, {2}, {3}]
+    engine.can_share = False
+    _, indices = engine.forward_backward_batch(data, None)
+    assert sorted(sum(indices, [])) == [*range(12)] and len(indices) == 12, "verl's own: 22 tokens each"
+    assert transformer_impl.prepare_micro_batches.__module__ == "verl.workers.engine.utils"
+
+
+@given(ROWS, st.integers(1, 12))
+def test_rows_are_dealt_into_parts_that_are_not_empty(rows, number):
+    sequences = share([prompt for prompt, _ in rows], [response for _, response in rows])
+    number = min(number, len(rows))
+    parts = dealt(sequences, number)
+    assert len(parts) == number and all(parts) and sorted(sum(parts, [])) == [*range(len(rows))]
+    heaviest = max(len(sequence) for sequence in sequences)
+    for part in parts if number <= len(sequences) else ():
+        tokens = sum(len(s) * sum(row in part for row, _ in s.responses) / len(s.responses) for s in sequences)
+        assert tokens <= sum(map(len, sequences)) / number + 2 * heaviest

@@ -1,12 +1,13 @@
 """CPU platform, CPU FSDP2 engines and the Hugging Face rollout engine (`actor_rollout_ref.rollout.name=hf`).
 
 What touches verl:
-    platform_cpu  verl's platform "cpu", chosen by VERL_PLATFORM=cpu only
-    fsdp_cpu      actor, reference and critic on it
-    registration  makes rollout.name=hf known
-    replica       launches servers, ships weights to them
-    server        the Ray actor: verl's server interface over an EngineLoop
-    shared_prompts  rows with the same prompt share it in a forward pass (CPU engines)
+    platform_cpu    verl's platform "cpu", chosen by VERL_PLATFORM=cpu only
+    fsdp_cpu        actor, reference and critic on it
+    registration    makes rollout.name=hf known
+    replica         launches servers, ships weights to them
+    server          the Ray actor: verl's server interface over an EngineLoop
+    sharing         which rows share a prompt, and which go together
+    shared_prompts  a forward pass in which they do (CPU engines)
 Adapters per agent (`actor_rollout_ref.model.lora.adapters`), in training and in the rollout engine:
     adapters         options, names of tensors
     routed_lora      the layers, in training

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
 
 import torch
 from tensordict import TensorDict
@@ -19,21 +17,8 @@ from verl.workers.engine.base import EngineRegistry
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead, FSDPEngineWithValueHead
 
 from verl_ext.engine.fsdp_adapters import PerAgentAdapters
+from verl_ext.engine.replaced import replaced
 from verl_ext.engine.shared_prompts import SharedPromptsLM, SharedPromptsValue
-
-
-@contextmanager
-def _replaced(owner: Any, **values: Any) -> Iterator[None]:
-    """Attributes of `owner` for the duration of a block."""
-    before = {name: getattr(owner, name) for name in values}
-    try:
-        for name, value in values.items():
-            setattr(owner, name, value)
-        yield
-    finally:
-        for name, value in before.items():
-            setattr(owner, name, value)
-
 
 # More threads per rank than this only wait for each other in models that one trains on a CPU.
 MOST_THREADS = 8
@@ -71,7 +56,7 @@ class _OnCPU:
                 "actor.strategy and fsdp_config.strategy (critic: critic.strategy and critic.fsdp.strategy)"
             )
         plain = dataclasses.replace(self.engine_config, forward_only=False, offload_policy=False)
-        with _replaced(self, engine_config=plain):
+        with replaced(self, engine_config=plain):
             return super()._build_fsdp_module(module)
 
 
@@ -105,5 +90,5 @@ class CPUEngineWithValueHead(SharedPromptsValue, _OnCPU, FSDPEngineWithValueHead
         config.classifier_dropout = config.hidden_dropout = config.summary_dropout_prob = 0.0
         family = config.architectures[0].removesuffix("ForCausalLM").removesuffix("ForTokenClassification")
         config.architectures = [f"{family}ForTokenClassification"]
-        with _replaced(self.model_config, model_type="language_model"):
+        with replaced(self.model_config, model_type="language_model"):
             return super()._build_module()

@@ -25,25 +25,10 @@ import torch.nn.functional as F
 from tensordict import TensorDict
 from verl.utils import tensordict_utils as tu
 from verl.utils.torch_functional import entropy_from_logits
+from verl.workers.engine.fsdp import transformer_impl
 
-# A batch's longest sequence is at most this many times its shortest: little padding, few batches.
-SPREAD = 1.4
-# Padded tokens of a batch: its tensors stay in the processor's cache (of 1,024 … 20,000 the fastest).
-BATCH_TOKENS = 2048
-# Responses of one sequence together are at most as long as its prompt, or this: what the tree mask hides is computed.
-SHARED_TOKENS = 256
-
-
-@dataclass
-class Shared:
-    """One sequence: a prompt and the responses to it, as (row of the micro-batch, tokens); and their kind."""
-
-    prompt: list[int]
-    responses: list[tuple[int, list[int]]]
-    kind: int = 0
-
-    def __len__(self) -> int:
-        return len(self.prompt) + sum(len(tokens) - 1 for _, tokens in self.responses)
+from verl_ext.engine.replaced import replaced
+from verl_ext.engine.sharing import Shared, batches, dealt, merged, share
 
 
 @dataclass
@@ -64,47 +49,6 @@ class Layout:
     labels: torch.Tensor
     rows: torch.Tensor
     offsets: torch.Tensor
-
-
-def share(
-    prompts: Sequence[list[int]], responses: Sequence[list[int]], kinds: Sequence[int] | None = None
-) -> list[Shared]:
-    """Rows with equal prompts in one sequence, as far as `SHARED_TOKENS` allows. Prompts and responses: not empty.
-
-    Args:
-        kinds: of each row; only rows of one kind share. None: all are of kind 0.
-    """
-    assert all(prompts) and all(responses), "a row has no prompt or no response"
-    found: list[Shared] = []
-    latest: dict[tuple[int, ...], Shared] = {}
-    kinds = [0] * len(prompts) if kinds is None else kinds
-    for row, (prompt, response, kind) in enumerate(zip(prompts, responses, kinds, strict=True)):
-        key = (kind, *prompt)
-        sequence = latest.get(key)
-        room = max(len(prompt), SHARED_TOKENS) + len(prompt)
-        if sequence is None or len(sequence) + len(response) - 1 > room:
-            sequence = latest[key] = Shared(prompt, [], kind)
-            found.append(sequence)
-        sequence.responses.append((row, response))
-    return found
-
-
-def batches(sequences: Sequence[Shared]) -> list[list[Shared]]:
-    """Sequences of similar length together, shortest first."""
-    result: list[list[Shared]] = []
-    for sequence in sorted(sequences, key=len):
-        length = len(sequence)
-        full = not result or (len(result[-1]) + 1) * length > BATCH_TOKENS
-        if full or length > SPREAD * len(result[-1][0]):
-            result.append([])
-        result[-1].append(sequence)
-    return result
-
-
-def merged(own: list[list[Shared]], number: int) -> list[list[Shared]]:
-    """The batches as `number` of them, at most what there are: the shortest are put together, which pads least."""
-    surplus = len(own) - number
-    return [sum(own[: surplus + 1], []), *own[surplus + 1 :]]
 
 
 def lay_out(sequences: Sequence[Shared], pad: int) -> Layout:
@@ -168,6 +112,29 @@ class SharedPrompts:
 
     Possible: text, sdpa attention over the whole context, fp32, rows with prompts and responses (RL, not SFT).
     """
+
+    def forward_backward_batch(
+        self, data: TensorDict, loss_function: Callable[..., Any] | None, forward_only: bool = False
+    ) -> Any:
+        """verl's, but rows of one prompt come into one micro-batch, and their prompt counts once against its limit.
+
+        verl deals rows out by their length alone, which takes them apart.
+        """
+        dynamic = tu.get_non_tensor_data(data=data, key="use_dynamic_bsz", default=True)
+        if not (dynamic and self._can_share(data)):
+            return super().forward_backward_batch(data, loss_function, forward_only)
+        with replaced(transformer_impl, prepare_micro_batches=self._micro_batches):
+            return super().forward_backward_batch(data, loss_function, forward_only)
+
+    def _micro_batches(self, data: TensorDict, dp_group: Any, **_: Any) -> tuple[list[TensorDict], list[list[int]]]:
+        """As verl's prepare_micro_batches: the micro-batches, as many on every rank, and the rows of each."""
+        sequences = share(*(_lists(data[name]) for name in ("prompts", "responses")), self.kinds_of(data))
+        limit = tu.get_non_tensor_data(data=data, key="max_token_len_per_gpu", default=None)
+        number = torch.tensor(-(-sum(map(len, sequences)) // limit))
+        if self.get_data_parallel_size() > 1:
+            torch.distributed.all_reduce(number, torch.distributed.ReduceOp.MAX, group=dp_group)
+        rows = dealt(sequences, min(int(number), len(data)))
+        return [tu.index_select_tensor_dict(data, part) for part in rows], rows
 
     def forward_step(
         self, micro_batch: TensorDict, loss_function: Callable[..., Any] | None, forward_only: bool
