@@ -11,7 +11,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from verl_ext.mas import Agent, Task, Trajectory, Workflow
-from verl_ext.mas.forest import Forest, Limits
+from verl_ext.mas.forest import Forest
+from verl_ext.mas.limits import Limits
 from verl_ext.mas.llm import TokenLLM
 from verl_ext.mas.session import Session
 from verl_ext.mas.types import CallId, Generation, Stream

@@ -11,7 +11,8 @@ from tests.helpers import walk
 from tests.recipe.shop_player import Player, answer, call, play
 from verl_ext.data_prep import tiny_shop
 from verl_ext.mas import Task
-from verl_ext.mas.forest import Forest, Limits
+from verl_ext.mas.forest import Forest
+from verl_ext.mas.limits import Limits
 from verl_ext.mas.llm import TokenLLM
 from verl_ext.memory import Memory
 from verl_ext.recipe.joyagents import JoyAgents

@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 import uvicorn
 
-from verl_ext.mas.forest import Limits
+from verl_ext.mas.limits import Limits
 from verl_ext.tools import ToolError
 from verl_ext.tools.batching import AsyncBatcher
 from verl_ext.tools.retrieval import Hit, HttpRetriever, Passage

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from verl_ext.mas.forest import Limits
-from verl_ext.trainer.config import check_keys, optimiser_steps, read_mas_config, strategy_from
+from verl_ext.mas.limits import Limits
+from verl_ext.trainer.config import optimiser_steps, read_mas_config, strategy_from
+from verl_ext.trainer.typed import check_keys
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 WORKFLOW = {"_target_": "verl_ext.recipe.mhgpo.SearchQA"}

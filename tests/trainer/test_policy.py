@@ -121,7 +121,7 @@ def test_the_study_has_the_search_studys_questions_seeds_and_budgets():
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["mas.policy=lora"], "mas.policy=lora must be shared or per_agent_lora"),
+        (["mas.policy=lora"], "mas.policy=.lora. is unknown; allowed: shared, per_agent_lora"),
         ([PER_AGENT, f"{ROLLOUT}.name=sglang"], "does not go with .*name=sglang. Remedy: .*rollout.name=hf"),
         ([PER_AGENT, f"{ROLLOUT}.checkpoint_engine.backend=nccl"], "Remedy: .*checkpoint_engine.backend=naive"),
         ([PER_AGENT, "trainer.device=npu"], "does not go with trainer.device=npu. Remedy: trainer.device=cpu"),

@@ -9,7 +9,8 @@ import hydra
 from omegaconf import DictConfig, OmegaConf
 
 from verl_ext.trainer import checks
-from verl_ext.trainer.config import MasConfig, read_mas_config, typed_section
+from verl_ext.trainer.config import MasConfig, read_mas_config
+from verl_ext.trainer.typed import typed_section
 
 
 @dataclass

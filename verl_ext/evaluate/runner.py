@@ -22,7 +22,8 @@ from verl_ext.evaluate.llms import open_llm, template_of
 from verl_ext.evaluate.memories import open_memory
 from verl_ext.evaluate.recall import recall_scores
 from verl_ext.evaluate.records import Outcome, Records, record_of
-from verl_ext.mas.forest import Forest, Limits
+from verl_ext.mas.forest import Forest
+from verl_ext.mas.limits import Limits
 from verl_ext.mas.noise import derive_seed
 from verl_ext.mas.types import Status, Task
 from verl_ext.mas.workflow import Workflow

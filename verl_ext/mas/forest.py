@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from verl_ext.mas.agent import Agent, Unparsable
+from verl_ext.mas.limits import Limits
 from verl_ext.mas.llm import LLM
 from verl_ext.mas.noise import call_seed
 from verl_ext.mas.stopwatch import Stopwatch
@@ -39,29 +40,6 @@ CLOSE_TIMEOUT = 5.0
 
 class BrokenReward(RuntimeError):
     """A reward or penalty function raised. It stops the training: zeros in its place would flatten every group."""
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Bounds that keep every trajectory finite.
-
-    Attributes:
-        max_prompt_tokens: longer prompts fail as `prompt_too_long` instead of being cut silently; an endpoint, which
-            keeps the token ids to itself, has its own limit.
-        max_calls: agent calls of one trajectory, for systems with loops.
-        max_sequence_tokens: of a sequence of calls that continue each other, outputs and observations together; None:
-            as many as the engine takes. A call that would begin behind that fails as `prompt_too_long`.
-        call_timeout, tool_timeout: seconds; None waits for ever. Pauses for a weight update do not count as a call's.
-        tool_retries: further attempts after a tool's first failure.
-    """
-
-    max_prompt_tokens: int = 4096
-    max_sequence_tokens: int | None = None
-    max_calls: int = 64
-    call_timeout: float | None = 600.0
-    tool_timeout: float | None = 60.0
-    tool_retries: int = 2
-    retry_wait: float = 0.5
 
 
 @dataclass

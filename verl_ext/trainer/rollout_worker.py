@@ -15,7 +15,8 @@ from omegaconf import DictConfig, OmegaConf
 from verl.utils.config import omega_conf_to_dataclass
 
 from verl_ext.mas.credit import aggregate, assign_credit
-from verl_ext.mas.forest import BrokenReward, Forest, Limits
+from verl_ext.mas.forest import BrokenReward, Forest
+from verl_ext.mas.limits import Limits
 from verl_ext.mas.noise import derive_seed
 from verl_ext.mas.stopwatch import Stopwatch
 from verl_ext.mas.types import Status, Task
