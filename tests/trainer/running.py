@@ -49,15 +49,22 @@ def run(folder: Path, *overrides: str, recipe: str = "mhgpo_tiny", timeout: int 
     return done.stdout
 
 
-def run_and_kill(folder: Path, *overrides: str, after_step: int, timeout: int = 500) -> None:
+def run_and_kill(
+    folder: Path, *overrides: str, after_step: int, recipe: str = "mhgpo_tiny", timeout: int = 500
+) -> None:
     """Start the command and kill -9 everything of it as soon as its log holds `after_step`."""
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / "killed.log", "w") as log:
         process = subprocess.Popen(
-            command(*overrides), cwd=folder, env=environment(), stdout=log, stderr=log, start_new_session=True
+            command(*overrides, recipe=recipe),
+            cwd=folder,
+            env=environment(),
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
         )
         deadline = time.time() + timeout
-        while not any(entry["step"] >= after_step for entry in entries(folder)):
+        while not any(entry["step"] >= after_step for entry in entries(folder, recipe)):
             assert process.poll() is None, (folder / "killed.log").read_text()[-6000:]
             assert time.time() < deadline, "the run did not get there"
             time.sleep(0.05)
