@@ -27,7 +27,7 @@ from verl_ext.data_prep.shop_demos import AGENTS
 from verl_ext.data_prep.tiny_files import stamped_folder
 from verl_ext.tools.catalogue.load import load_catalogue
 
-VERSION = 1  # raise it whenever the same arguments would give other files: `ensure_tiny` then regenerates
+VERSION = 2  # raise it whenever the same arguments would give other files: `ensure_tiny` then regenerates
 STAMP = "joyagents_sft.json"
 # Conversations of an agent to those of another one. The master has the most kinds of questions; sums are short, and
 # take long to learn.

@@ -73,17 +73,17 @@ class Habits(Shares):
     """
 
     route: float = 0.65
-    whole: float = 0.6
-    early: float = 0.2
+    whole: float = 0.5
+    early: float = 0.1
     detour: float = 0.55
-    changed: float = 0.1
+    changed: float = 0.05
     unread: float = 0.65
     wrong: float = 0.65
     first: float = 0.6
     give_up: float = 0.6
     vague: float = 0.15
-    carry: float = 0.55
-    borrow: float = 0.6
+    carry: float = 0.3
+    borrow: float = 0.35
     misled: float = 0.05
     again: float = 0.25
     broken: float = 0.04

@@ -1,6 +1,6 @@
 """The tiny shop world: five kinds of questions to a customer service, with data, tools and a knowledge base behind it.
 
-    total 7 + 5 - 3                              math: 9
+    total 7 + 5                                  math: 12
     ask:Old Karsa:returns                        qa: "blue crane", an entry of the knowledge base with near duplicates
     shop:Amber Harbor:guarantee                  shop: check_shop_expenses is to be called (it gives 8)
     film:Amber Harbor:director                   function: opal_reef is to be called, the open one of three (tiny_tools)
@@ -39,7 +39,7 @@ from verl_ext.tools.catalogue.toolbox import Toolbox
 from verl_ext.tools.catalogue.types import Catalogue, ToolSpec
 from verl_ext.tools.retrieval import Passage, SearchTool, build_retriever
 
-VERSION = 1  # raise it whenever the same arguments would give other files: `ensure` then regenerates
+VERSION = 2  # raise it whenever the same arguments would give other files: `ensure` then regenerates
 FILES = (
     *("train.parquet", "val.parquet", "knowledge.jsonl"),
     *("shop_tools.jsonl", "tools.jsonl", "agents.jsonl", "facts.jsonl"),
@@ -184,7 +184,7 @@ class Questions:
         return getattr(self, f"_{kind}")()
 
     def _math(self) -> Question:
-        chain = draw_chain(self.rng, self.split, self.rng.choice((2, 3)), LARGEST)
+        chain = draw_chain(self.rng, self.split, self.rng.choice((1, 2)), LARGEST)
         return Question("math", f"total {chain.text}", target=(str(chain.totals[-1]),))
 
     def _qa(self) -> Question:

@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
 # JoyAgents-R1 from nothing on a laptop's CPU: a random tiny model, its skills, supervised fine-tuning by verl's SFTTrainer
 # on the agents' noisy demonstrations, then reinforcement learning with memories. What exists is not made again: after a
-# kill, the same command goes on. About 40 minutes on two slow cores.
+# kill, the same command goes on. About 35 minutes of a slow core (skills 22, fine-tuning 7, RL the rest).
 #
 #   examples/joyagents/train.sh [overrides of the reinforcement learning]
 #
 #   OUT        folder of everything that is made; runs/joyagents_tiny_from_nothing
-#   SKILLS     optimiser steps of the first stage; 1000
+#   SKILLS     optimiser steps of the first stage; 1600
 #   SIZE       demonstrations of the second stage, 64 a step; 20000
 #   DRY_RUN=1  prints the commands, and runs none of them
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
-: "${OUT:=runs/joyagents_tiny_from_nothing}" "${SKILLS:=1000}" "${SIZE:=20000}"
+: "${OUT:=runs/joyagents_tiny_from_nothing}" "${SKILLS:=1600}" "${SIZE:=20000}"
 export VERL_PLATFORM=cpu
 
 stage() { echo "== $(date +%T): $*" >&2; }

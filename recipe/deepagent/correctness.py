@@ -3,22 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
 
+from verl_ext.rewards.calls import Invocation
 from verl_ext.tools.catalogue.types import canonical
-
-
-@dataclass(frozen=True)
-class Invocation:
-    """A tool call that was made, or should be.
-
-    arguments: None in a gold path that names only tools. ok: answered without an error.
-    """
-
-    name: str
-    arguments: dict[str, Any] | None = field(default_factory=dict)
-    ok: bool = True
 
 
 def by_name(call: Invocation, gold: Invocation) -> bool:

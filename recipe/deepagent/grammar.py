@@ -18,9 +18,11 @@ from verl_ext.tools.catalogue.render import clean
 
 SEARCH, CALL, FOLD = "tool_search", "tool_call", "fold_thought"
 # An output ends as soon as it has one of these.
-STOPS = (f"</{SEARCH}>", f"</{CALL}>", f"<{FOLD}>")
+STOPS_WITHOUT_FOLD = (f"</{SEARCH}>", f"</{CALL}>")
+STOPS = (*STOPS_WITHOUT_FOLD, f"<{FOLD}>")
 # The first action of an output; of one whose tag is not closed all that follows belongs to it.
-ACTION = re.compile(rf"<({SEARCH}|{CALL})>(.*?)(</\1>|\Z)|<{FOLD}>", re.S)
+ACTION_WITHOUT_FOLD = re.compile(rf"<({SEARCH}|{CALL})>(.*?)(</\1>|\Z)", re.S)
+ACTION = re.compile(rf"{ACTION_WITHOUT_FOLD.pattern}|<{FOLD}>", re.S)
 # Every tag of the grammar, however an injected text may write it.
 TAG = re.compile(rf"<(?=\s*/?\s*({SEARCH}|{CALL}|{FOLD}))", re.I)
 
@@ -40,9 +42,12 @@ class Step(NamedTuple):
     problem: str = ""
 
 
-def read_step(text: str, /, **_: Any) -> Step:
-    """The first action of an output, or its answer. Never raises, whatever the text is."""
-    found = ACTION.search(text)
+def read_step(text: str, /, *, folding: bool = True, **_: Any) -> Step:
+    """The first action of an output, or its answer. Never raises, whatever the text is.
+
+    folding: False where there is none: the tag of a fold is then no action.
+    """
+    found = (ACTION if folding else ACTION_WITHOUT_FOLD).search(text)
     if not found:
         return Step("answer", answer=answer_of(text))
     kind, content, end = found.groups()
@@ -74,13 +79,14 @@ def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is no JSON")
 
 
-def action_spans(text: str) -> list[tuple[int, int]]:
+def action_spans(text: str, folding: bool = True) -> list[tuple[int, int]]:
     """Ranges of characters of all actions that count as tool calls or folds, tags included (ToolPO's M, Eq. 7).
 
     A search is none: "the specific tokens that constitute the tool call and memory folding actions". A call that is
     not closed reaches to the end of the text.
     """
-    return [match.span() for match in ACTION.finditer(text) if match.group(1) != SEARCH]
+    actions = ACTION if folding else ACTION_WITHOUT_FOLD
+    return [match.span() for match in actions.finditer(text) if match.group(1) != SEARCH]
 
 
 def answer_of(text: str) -> str:
@@ -93,6 +99,12 @@ def answer_of(text: str) -> str:
             if depth == 0:
                 return text[begin:end].strip()
     return text.rpartition("</think>")[2].strip()
+
+
+def after_thoughts(text: str) -> str:
+    """What stands behind the reasoning, without blanks around; "" if the reasoning has no end."""
+    _, end, said = text.rpartition("</think>")
+    return "" if not end and text.lstrip().startswith("<think>") else said.strip()
 
 
 def observed(kind: str, content: str, blank: str = "\n") -> str:

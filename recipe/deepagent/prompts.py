@@ -13,7 +13,7 @@ Messages = list[dict[str, str]]
 SCHEMAS = memories.SCHEMAS
 BLANK = "\n"
 
-AGENT = """\
+ACTIONS = """\
 You are a reasoning agent that solves a task with tools. Think step by step. While you think you can act, by writing one
 of these; the result is put behind it and you go on:
 
@@ -21,9 +21,12 @@ of these; the result is put behind it and you go on:
     finds tools and shows their documentation
 <tool_call> {"name": "the tool's name", "arguments": {"argument": "value"}} </tool_call>
     calls a tool: the name and the arguments exactly as its documentation has them, as JSON
+"""
+FOLDING = """\
 <fold_thought>
     replaces everything so far by a summary; use it when the history has become long or has led nowhere
-
+"""
+RULES = """
 Rules: call only tools that you have been shown; do not guess arguments that a tool can tell you; do not repeat a call
 that has been answered. When you know the answer, write it as \\boxed{answer} and stop."""
 
@@ -41,15 +44,28 @@ SUMMARY = {
 }
 
 
-def agent(question: str, tools: list[dict[str, Any]] | None = None, folded: dict[str, Any] | None = None) -> Messages:
-    """The task, with the tools' documentation where they are given, and the memories after a fold."""
+def agent(
+    question: str,
+    tools: list[dict[str, Any]] | None = None,
+    folded: dict[str, Any] | None = None,
+    folding: bool = True,
+) -> Messages:
+    """The task, with the tools' documentation where they are given, and the memories after a fold.
+
+    folding: False where there is none: the agent is not told of it.
+    """
     parts = [f"Task: {question}"]
     if tools:
         parts.append(f"Tools that you have been shown:\n{documents(tools)}")
     if folded:
-        shown = "\n".join(f"{kind} memory: {json.dumps(folded[kind], ensure_ascii=False)}" for kind in memories.KINDS)
-        parts.append(f"Your work so far, as you have folded it:\n{shown}\nGo on from there.")
-    return [{"role": "system", "content": AGENT}, {"role": "user", "content": "\n\n".join(parts)}]
+        parts.append(f"Your work so far, as you have folded it:\n{remembered(folded)}\nGo on from there.")
+    system = f"{ACTIONS}{FOLDING if folding else ''}{RULES}"
+    return [{"role": "system", "content": system}, {"role": "user", "content": "\n\n".join(parts)}]
+
+
+def remembered(folded: dict[str, Any]) -> str:
+    """The memories as a new window shows them, and as the history of that window begins when it is folded, too."""
+    return "\n".join(f"{kind} memory: {json.dumps(folded[kind], ensure_ascii=False)}" for kind in memories.KINDS)
 
 
 def memory(kind: str, question: str, history: str, said: str = "", problem: str = "") -> Messages:

@@ -30,8 +30,13 @@ def agent(question: str, tools: list[dict[str, Any]] | None = None, folded: dict
     if tools:
         content += f" tools: {documents(tools)}"
     if folded:
-        content += " memory: " + " ".join(json.dumps(folded[kind]) for kind in memories.KINDS)
+        content += f" {remembered(folded)}"
     return _user(content)
+
+
+def remembered(folded: dict[str, Any]) -> str:
+    """`memory: {…} {…} {…}`: for the agent, and where the history of a second fold begins (never trained on)."""
+    return "memory: " + " ".join(json.dumps(folded[kind]) for kind in memories.KINDS)
 
 
 def memory(kind: str, question: str, history: str, said: str = "", problem: str = "") -> Messages:

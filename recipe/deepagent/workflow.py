@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from verl_ext.mas import Agent, Call, CallFailed, Status, Task, ToolFailed, Workflow
 from verl_ext.recipe.deepagent import grammar, memories, prompts, prompts_tiny
-from verl_ext.recipe.deepagent.correctness import RULES, Invocation, correct_calls, path_share
+from verl_ext.recipe.deepagent.correctness import RULES, correct_calls, path_share
+from verl_ext.rewards.calls import Invocation, gold_path
 from verl_ext.rewards.qa import exact_match
 
 STYLES = {"full": prompts, "tiny": prompts_tiny}
@@ -21,8 +21,8 @@ SUCCESSES = ("answer", "path")
 class Work:
     """What has been done in a trajectory.
 
-    history: outputs and observations of this window, in order. limit: the limit that ended it ("" if none did). score:
-    an environment's, of its task (environments/).
+    history: what a fold replaces: the memories that this window began with, its outputs and observations. limit: the
+    limit that ended it ("" if none did). score: an environment's, of its task (environments/).
     """
 
     task: Task
@@ -45,7 +45,8 @@ class DeepAgent(Workflow):
     Args:
         style: prompts: full, for instruction-tuned models, or tiny, for the embedded one.
         max_actions: searches, calls and folds of a trajectory.
-        max_folds: of them folds; 0: no folding (the paper's ablation "w/o Memory Folding").
+        max_folds: of them folds; 0: no folding (the paper's ablation "w/o Memory Folding"): the full prompt does not
+            tell of it, and its tag is text like any other.
         max_result_chars: what is longer of a result or documentation is shortened by the auxiliary role if `summarise`,
             else cut.
         summarise: let the auxiliary role shorten.
@@ -95,12 +96,14 @@ class DeepAgent(Workflow):
         self.max_actions, self.max_folds, self.max_result_chars = max_actions, max_folds, max_result_chars
         self.summarise, self.given_tools, self.correct, self.success = summarise, given_tools, correct, success
         self.ordered = ordered
+        # The tiny prompt names no actions: its model folds as it has learned to, and is refused.
+        folding = max_folds > 0 or style == "tiny"
         self.agents = {
             "agent": Agent(
-                self.prompts.agent,
-                grammar.read_step,
-                sampling={"stop": list(grammar.STOPS)},
-                actions=grammar.action_spans,
+                self.prompts.agent if folding else partial(self.prompts.agent, folding=False),
+                partial(grammar.read_step, folding=folding),
+                sampling={"stop": list(grammar.STOPS if folding else grammar.STOPS_WITHOUT_FOLD)},
+                actions=partial(grammar.action_spans, folding=folding),
             ),
             "auxiliary": Agent(lambda prompt, **inputs: getattr(self.prompts, prompt)(**inputs), trained=False),
         }
@@ -136,7 +139,8 @@ class DeepAgent(Workflow):
         if step.kind == "fold":
             folded = await self._fold(ctx, work)
             if folded is not None:
-                work.history = []
+                # Eq. 4 folds the state, which from here on begins with the memories: a later fold must not forget them.
+                work.history = [f"{self.prompts.remembered(folded)}{self.prompts.BLANK}"]
                 return await ctx.call("agent", question=work.task.question, tools=tools, folded=folded)
             kind, content = grammar.FOLD, "folding was not possible; go on"
         elif step.kind == "search":
@@ -174,7 +178,7 @@ class DeepAgent(Workflow):
         return f"error: the tool is not available ({str(failure)[:200]})"
 
     async def _short(self, ctx: Any, work: Work, kind: str, content: str) -> str:
-        """What is too long, shortened by the auxiliary role; cut where that fails."""
+        """What is too long, shortened by the auxiliary role; cut where that fails, is unfinished or says nothing."""
         if len(content) <= self.max_result_chars:
             return content
         if self.summarise:
@@ -182,8 +186,8 @@ class DeepAgent(Workflow):
                 said = await ctx.call(
                     "auxiliary", prompt="summary", kind=kind, question=work.task.question, content=content
                 )
-                if said.strip():
-                    content = said.rpartition("</think>")[2].strip()
+                if ctx.last.status is Status.OK:  # of one that was cut off it is not known where its thoughts end
+                    content = grammar.after_thoughts(said) or content
             except CallFailed:
                 pass  # cut below
         return content[: self.max_result_chars]
@@ -225,13 +229,32 @@ class DeepAgent(Workflow):
         return None
 
     def reward(self, task: Task, result: Work) -> tuple[float, dict[str, float]]:
+        """R_succ, and what was done.
+
+        Raises:
+            ValueError: the row lacks what `mas.workflow.success` needs; any number in its place would train.
+        """
+        done = self.measured(task, result)
+        if self.success == "path":
+            if not gold_path(task):
+                raise ValueError(
+                    lacking(task, "path", "no gold path (ground_truth.path)", "answer, for rows with targets")
+                )
+            success = done["path_complete"]
+        else:
+            targets = list((task.ground_truth or {}).get("target") or [])
+            if not targets:
+                raise ValueError(
+                    lacking(task, "answer", "no answer (ground_truth.target)", "path, for rows with gold paths")
+                )
+            success = max(exact_match(result.answer, target) for target in targets)
+        return success, {"success": success, **done}
+
+    def measured(self, task: Task, result: Work) -> dict[str, float]:
+        """Counts and shares of a trajectory, whatever success is."""
         gold = gold_path(task)
         path = path_share(result.calls, gold, self.ordered)
-        targets = list((task.ground_truth or {}).get("target") or [])
-        answered = max((exact_match(result.answer, target) for target in targets), default=0.0)
-        success = float(path == 1.0) if self.success == "path" else answered
-        return success, {
-            "success": success,
+        return {
             "path": path,
             "path_complete": float(path == 1.0),
             "correct_calls": float(correct_calls(self.correct, result.calls, gold)),
@@ -248,20 +271,10 @@ class DeepAgent(Workflow):
         }
 
 
-def gold_path(task: Task) -> Sequence[Invocation]:
-    """The task's gold calls: `reward_model.ground_truth.path`, a JSON list of names or of {"name", "arguments"}.
-
-    Raises:
-        ValueError: it is something else.
-    """
-    said = (task.ground_truth or {}).get("path")
-    path = json.loads(said) if isinstance(said, str) else list(said) if said is not None else []
-    gold = []
-    for one in path:
-        if isinstance(one, str):
-            gold.append(Invocation(one, None))
-        elif isinstance(one, dict) and isinstance(one.get("name"), str):
-            gold.append(Invocation(one["name"], one.get("arguments")))
-        else:
-            raise ValueError(f"ground_truth.path of row {task.index} must list names or calls, given {one!r:.120}")
-    return gold
+def lacking(task: Task, success: str, lack: str, remedy: str) -> str:
+    """Why a row cannot be scored."""
+    given = sorted(task.ground_truth) if isinstance(task.ground_truth, dict) else task.ground_truth
+    return (
+        f"row {task.index} has {lack}, which mas.workflow.success={success} needs; given are {given!r:.120}. "
+        f"Remedy: mas.workflow.success={remedy}; or prepare the data again (data_prep/)"
+    )

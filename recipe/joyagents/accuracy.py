@@ -13,7 +13,8 @@ from verl_ext.memory.similarity import inner
 KINDS = ("math", "qa", "function")
 # Cosine from which an answer counts as the right one (Section 4.3).
 THRESHOLD = 0.6
-NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
+# A minus behind a digit, a letter or a bracket subtracts; commas group three digits, or part two numbers.
+NUMBER = re.compile(r"(?:(?<![\w)\]])-)?(?:\d{1,3}(?:,\d{3})+(?![\d])|\d+)(?:\.\d+)?")
 # How a function-call agent hands on a result (Tables 8 and 9), and how the master must not change it.
 PASSED = re.compile(r"Pass calling \{\s*[\"']api_name[\"']:\s*[\"']([^\"']+)[\"']")
 
@@ -23,7 +24,8 @@ def accuracy(truth: Mapping[str, Any], answer: str, similarity: Similarity) -> f
 
     math: its last number is the target's, digit grouping aside (behind "####", if that is there, as in GSM8K). qa: the
     cosine of its and a target's vector is at least 0.6. function: the functions that it reports as called are exactly
-    those of `functions`; an answer without any is right where the list is empty.
+    those of `functions`; an answer without any is right where the list is empty. Whether they were called is for the
+    caller to know (`Work.claimed`).
 
     Args:
         truth: {"kind", "target": [texts]} or {"kind": "function", "functions": [names]}.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from verl_ext.mas import Agent, Task, Workflow
-from verl_ext.recipe.deepagent.workflow import gold_path
 from verl_ext.recipe.joyagents import grammar, prompts
+from verl_ext.rewards.calls import gold_path
 from verl_ext.rewards.toolbench import Decision, Step, toolbench_scores
 
 

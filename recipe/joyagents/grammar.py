@@ -12,6 +12,8 @@ import json
 import re
 from typing import Any, NamedTuple
 
+from verl_ext.tools.catalogue.render import clean
+
 THINK, CALL = "think", "tool_call"
 # An output ends with a call; its result stands in the next message.
 STOPS = (f"</{CALL}>",)
@@ -19,6 +21,8 @@ FORM = re.compile(
     rf"\s*<{THINK}>(?P<thought>.*?)</{THINK}>\s*(?:<{CALL}>(?P<call>.*?)</{CALL}>\s*|(?P<answer>.+))", re.S
 )
 TAG = re.compile(rf"</?\s*(?:{THINK}|{CALL})\s*>", re.I)
+# What could be a special token of a model: <|im_end|>, </s>, <end_of_turn>. Comparisons (a<b, 3 < 4) are none.
+TOKEN = re.compile(r"<(?=[|｜]|/?[^\W\d][^<>\s]*>)")
 CALLED = re.compile(rf"<{CALL}>(.*?)(</{CALL}>|\Z)", re.S)
 
 
@@ -80,8 +84,8 @@ def format_reward(text: str, value: Step, parsable: bool, /, **_: Any) -> tuple[
 
 
 def neutral(content: str) -> str:
-    """What a tool says, without anything that could be taken for a tag."""
-    return TAG.sub(lambda match: match.group().replace("<", "&lt;"), content)
+    """Text that can be encoded, in which nothing can be taken for a tag or a special token: their `<` is `&lt;`."""
+    return TOKEN.sub("&lt;", TAG.sub(lambda match: match.group().replace("<", "&lt;"), clean(content)))
 
 
 def _no_constant(name: str) -> None:

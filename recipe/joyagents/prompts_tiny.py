@@ -25,6 +25,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from verl_ext.memory import Memory
+from verl_ext.recipe.joyagents.grammar import neutral
 from verl_ext.tools.catalogue.render import render
 
 Messages = list[dict[str, str]]
@@ -91,7 +92,7 @@ def _asked(role: str, query: str, memories: Sequence[Memory]) -> Messages:
     recalled = "".join(
         f" {'same' if memory.query == query else 'like'}: {memory.query} = {memory.output}" for memory in memories
     )
-    return _user(f"{role}: {query}{recalled}")
+    return _user(f"{role}: {query}{neutral(recalled)}")
 
 
 def _user(content: str) -> Messages:

@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from verl_ext.mas import Agent, CallFailed, Status, Task, ToolFailed, Workflow
+from verl_ext.memory import Memory
 from verl_ext.recipe.joyagents import grammar
-from verl_ext.tools.catalogue.render import render
+from verl_ext.recipe.joyagents.accuracy import functions_called
+from verl_ext.tools.catalogue.render import clean, render
 
-RESULT_CHARS = 2_000
+# Of a function's result, and of anything that an agent is shown: several functions' documentation is longer.
+RESULT_CHARS, SHOWN_CHARS = 2_000, 8_000
 
 
 @dataclass
 class Work:
     """What an agent has done for a query.
 
-    turns: its calls and their results, as the chat has them. plan: names of what it called. found: passages that wait
-    to be summed up. below: the work of the agents that it called. limit: what ended it, if it did not answer.
+    turns: its calls and their results, as the chat has them. plan: names of what it called. done: functions that it
+    may report as called: they have returned, or a memory of the same query reports them. found: passages that wait to
+    be summed up. below: the work of the agents that it called. limit: what ended it, if it did not answer.
     """
 
     query: str
     answer: str = ""
     turns: list[tuple[str, str]] = field(default_factory=list)
     plan: list[str] = field(default_factory=list)
+    done: set[str] = field(default_factory=set)
     found: list[dict[str, str]] | None = None
     below: list[Work] = field(default_factory=list)
     outputs: int = 0
@@ -35,6 +41,14 @@ class Work:
     def total(self, quantity: str) -> float:
         """A count, of it and of all work below it."""
         return float(getattr(self, quantity) + sum(work.total(quantity) for work in self.below))
+
+    def claimed(self) -> list[str]:
+        """Functions that the answer reports as called and that nobody has called, neither now nor in a memory."""
+        return sorted(set(functions_called(self.answer)) - self.all_done())
+
+    def all_done(self) -> set[str]:
+        """`done`, of it and of all work below it."""
+        return self.done.union(*(work.all_done() for work in self.below))
 
 
 class ReActAgent(Workflow):
@@ -67,7 +81,8 @@ class ReActAgent(Workflow):
 
     async def run(self, task: Task, ctx: Any) -> Work:
         """Work on `task.question` until there is an answer or a limit is reached."""
-        work, memories = Work(task.question), ctx.recall(self.name, task.question)
+        memories = ctx.recall(self.name, task.question)
+        work = Work(task.question, done=reported(task.question, memories))
         for _ in range(self.max_rounds):
             try:
                 step = await ctx.call(
@@ -79,11 +94,14 @@ class ReActAgent(Workflow):
                 work.limit = "tokens"
                 break
             work.outputs += 1
-            said = ctx.last.text.strip()  # as the chat templates of trained conversations have it
+            said, cut = ctx.last.text.strip(), ctx.last.status is Status.TRUNCATED  # stripped as chat templates do
+            if cut and step.kind != "call":  # half an answer is none
+                work.limit = "tokens"
+                break
             if step.kind == "answer":
                 work.answer = step.answer
                 break
-            work.turns.append((said, grammar.neutral(await self._result(ctx, work, step))))
+            work.turns.append((said, safe(await self._result(ctx, work, step))))
         else:
             work.limit = "rounds"
         ctx.remember(self.name, work.query, work.answer, work.plan, memories)
@@ -117,7 +135,17 @@ class ReActAgent(Workflow):
         raise NotImplementedError(f"{type(self).__name__} runs inside JoyAgents, which is rewarded as a whole")
 
 
+def safe(content: Any, limit: int = SHOWN_CHARS) -> str:
+    """What a tool says as an agent is shown it: at most `limit` characters, of which none acts (`<` becomes `&lt;`)."""
+    return grammar.neutral(render(content, limit))
+
+
+def reported(query: str, memories: Sequence[Memory]) -> set[str]:
+    """Functions that the memories of the same query report as called."""
+    return {name for memory in memories if memory.query == query for name in functions_called(memory.output)}
+
+
 def intention_of(arguments: dict[str, Any]) -> str:
     """The argument `intention` as text; the paper's agents write a text or a list of texts."""
     said = arguments.get("intention", "")
-    return "; ".join(map(str, said)) if isinstance(said, list) else str(said)
+    return clean("; ".join(map(str, said)) if isinstance(said, list) else str(said))

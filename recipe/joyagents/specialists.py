@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from verl_ext.mas import Agent
-from verl_ext.recipe.joyagents.react import RESULT_CHARS, ReActAgent, Work, intention_of
+from verl_ext.recipe.joyagents.react import RESULT_CHARS, ReActAgent, Work, intention_of, safe
 
 RETRIEVALS, SUMMARY = "tool_retrievals", "tool_summary"
 
@@ -26,6 +26,8 @@ class FunctionAgent(ReActAgent):
             found = await ctx.tool(self.search, query=intention_of(arguments) or work.query)
             return self.prompts.documents(found)
         answer = await ctx.tool(self.execute, name=name, arguments=arguments)
+        if answer["ok"]:
+            work.done.add(name)
         return self.prompts.called(name, arguments, answer, RESULT_CHARS)
 
 
@@ -43,7 +45,8 @@ class QuestionAgent(ReActAgent):
 
     async def act(self, ctx: Any, work: Work, name: str, arguments: dict[str, Any]) -> str:
         if name == RETRIEVALS:
-            work.found = await ctx.tool(self.search, queries=[work.query])
+            found = await ctx.tool(self.search, queries=[work.query])
+            work.found = [{field: safe(text, RESULT_CHARS) for field, text in passage.items()} for passage in found]
             return self.prompts.passages(work.found)
         if name == SUMMARY:
             found, work.found = work.found, None

@@ -7,7 +7,7 @@ from typing import Any
 
 from verl_ext.mas import Agent, Task
 from verl_ext.memory import EncoderSimilarity, HashingSimilarity
-from verl_ext.recipe.joyagents import prompts, prompts_tiny
+from verl_ext.recipe.joyagents import grammar, prompts, prompts_tiny
 from verl_ext.recipe.joyagents.accuracy import accuracy
 from verl_ext.recipe.joyagents.react import ReActAgent, Work, intention_of
 from verl_ext.recipe.joyagents.specialists import RETRIEVALS, FunctionAgent, MathAgent, QuestionAgent
@@ -35,7 +35,7 @@ class JoyAgents(ReActAgent):
     """
 
     headline = "accuracy"
-    details = ("rounds", "specialists", "broken", "unanswered", "tool_failures")
+    details = ("rounds", "specialists", "claimed", "broken", "unanswered", "tool_failures")
 
     def __init__(
         self,
@@ -62,6 +62,7 @@ class JoyAgents(ReActAgent):
         self.similarity = HashingSimilarity() if encoder == "hashing" else EncoderSimilarity(encoder)
         for specialist in self.specialists.values():
             self.agents |= specialist.agents
+        self.left_out = [agent for other in made.values() for agent in other.agents if agent not in self.agents]
         self.agents["intention"] = Agent(shown.intention, trained=False)
 
     def shown(self, work: Work) -> dict[str, Any]:
@@ -69,7 +70,7 @@ class JoyAgents(ReActAgent):
 
     async def act(self, ctx: Any, work: Work, name: str, arguments: dict[str, Any]) -> str:
         if name in self.specialists:
-            intention = intention_of(arguments) or work.query
+            intention = grammar.neutral(intention_of(arguments)) or work.query
             done = await ctx.run(self.specialists[name], Task(intention), name)
             work.below.append(done)
             return done.answer or f"error: {name} gave no answer"
@@ -82,13 +83,20 @@ class JoyAgents(ReActAgent):
         return self.unknown(name)
 
     def reward(self, task: Task, result: Work) -> tuple[float, dict[str, float]]:
-        """R_A of Eq. 3, and what the paper measures: accuracy per kind of task, and reasoning rounds."""
+        """R_A of Eq. 3, and what the paper measures: accuracy per kind of task, and reasoning rounds.
+
+        `claimed`: functions that the answer reports as called without a call; where functions are asked for, R_A is 0.
+        """
+        claimed = result.claimed()
         right = accuracy(task.ground_truth, result.answer, self.similarity)
+        if claimed and task.ground_truth["kind"] == "function":
+            right = 0.0
         return right, {
             "accuracy": right,
             f"accuracy_{task.data_source}": right,
             "rounds": result.total("outputs"),
             "specialists": float(len(result.below)),
+            "claimed": float(len(claimed)),
             "broken": result.total("broken"),
             "unanswered": float(bool(result.limit)),
             "tool_failures": result.total("tool_failures"),

@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from tests.helpers import heed_signals
+from verl_ext.compare import figures
 from verl_ext.compare.__main__ import main
 from verl_ext.compare.launcher import DONE, plan, run_all, settings, shares
 from verl_ext.compare.measure import estimate, measure, quantities, table
@@ -63,9 +64,10 @@ def started(runs):
 
 
 @pytest.mark.parametrize("name", ["search", "arithmetic"])
-def test_shipped_studies_are_complete(name):
+def test_the_studies_of_make_compare_are_complete(name):
+    """What all studies have in common: test_studies.py."""
     study, quick = read_study(name), read_study(name, quick=True)
-    assert len(study.seeds) >= 3 and len(study.methods) >= 11 and len(study.runs) == 27
+    assert len(study.methods) >= 11 and len(study.runs) == 27
     assert {m.name for m in study.methods} >= {"untrained", "single", "mappo", "nmc", "no_propagation", "one_group"}
     assert len(quick.runs) == {"search": 2, "arithmetic": 1}[name] and quick.name == f"{name}_quick"
     assert f"mas.budget.questions={study.budget['questions']}" in study.command(study.method("nmc"), 2)
@@ -85,6 +87,9 @@ def test_shipped_studies_are_complete(name):
         ({"methods": ["a"]}, "methods must be a mapping"),
         ({"overrides": "mas.seed={seed}"}, "overrides='mas.seed={seed}' must be a list of texts"),
         ({"scores": "f1"}, "scores='f1' must be a list"),
+        ({"curves": "em"}, "curves='em' must be a list of texts"),
+        ({"curves": ["em", "exact"]}, r"curves=\['em', 'exact'\] must be of scores=\['f1', 'em'\]"),
+        ({"curves": ["em", "em"]}, "each once"),
         ({"seeds": 3}, "seeds=3 must be a list of whole numbers"),
         ({"budget": {"generated_tokens": "16k", "questions": 5}}, "must be whole numbers by name"),
         (
@@ -255,6 +260,31 @@ def test_the_report_has_tables_figures_and_the_numbers(tmp_path):
         "mean": pytest.approx(0.215),
         "standard_error": pytest.approx(0.005),
     }
+
+
+@pytest.mark.parametrize(
+    ("curves", "scores"), [([], ["f1"]), (["em"], ["em"]), (["em", "f1"], ["em", "f1"])], ids="headline one two".split()
+)
+def test_a_row_of_panels_for_each_score_that_is_asked_for(tmp_path, monkeypatch, curves, scores):
+    changes = {"curves": curves} if curves else {}
+    study = study_of(tmp_path, seeds=[1], **changes)
+    runs = plan(study, tmp_path)
+    run_all(runs, tmp_path, 2, PROGRAM)
+    drawn = {}
+    monkeypatch.setattr(figures, "_save", lambda figure, path: drawn.setdefault(path, figure) and path)
+    said = figures.draw_all(study, measure(study, runs), tmp_path)
+    caption = (
+        f"Validation {' and '.join(scores).replace('f1', 'F1').replace('em', 'EM')} against what training has used"
+    )
+    axes = drawn[said[caption]].axes
+    assert len(axes) == 2 * len(scores)
+    shown = [axis.get_ylabel() for axis in axes]
+    assert shown == [text for score in scores for text in (f"validation {score.upper()}, mean over seeds", "")]
+    assert [axis.get_xlabel() for axis in axes] == ["generated tokens", "questions"] * len(scores)
+    for axis in axes:
+        lines = [line for line in axis.lines if not line.get_label().startswith("_")]
+        assert [line.get_label() for line in lines] == ["Slow | careful", "Fast"]
+        assert lines[1].get_ydata()[-1] == pytest.approx(0.81), "0.2 + 0.1·6 + 0.01"
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system does not pin processes")

@@ -12,8 +12,8 @@ from verl_ext.data_prep import tiny_tools, tool_demos
 from verl_ext.data_prep.tiny_tools import RELATIONS, STATES, Thing, World, data_set, ensure, facts, names_of
 from verl_ext.mas import Task
 from verl_ext.recipe.deepagent import grammar, memories, prompts_tiny
-from verl_ext.recipe.deepagent.correctness import Invocation
 from verl_ext.recipe.deepagent.workflow import DeepAgent, Work
+from verl_ext.rewards.calls import Invocation
 from verl_ext.tools.catalogue import tool_call, tool_search
 
 

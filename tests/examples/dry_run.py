@@ -5,16 +5,23 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import os
+import re
 import shlex
 import subprocess
 import sys
 from functools import cache
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 from unittest import mock
 
+import hydra
+from hydra import initialize_config_module
+from hydra.core.global_hydra import GlobalHydra
+from omegaconf import DictConfig
+
 from verl_ext import check
-from verl_ext.data_prep import corpus, qa_common
+from verl_ext.data_prep import corpus, joyagents_sft, qa_common
 from verl_ext.evaluate.config import EvaluateConfig, compose, read_config
 from verl_ext.tools import retrieval_server
 from verl_ext.trainer.plan import Report, listed
@@ -79,19 +86,29 @@ class Commands:
 
     def _need_model(self, path: str) -> None:
         if path.startswith(("runs/", "data/")):
-            self._need(path)
+            self._need(re.sub("global_step_[0-9]+", "global_step_N", path))
 
     def _module(self, module: str, arguments: list[str]) -> None:
         if module == "verl.trainer.main_ppo":
             report = examined(tuple(arguments), 80.0)
             assert not report.problems, report
             config = report.config
+            self._need_model(config.actor_rollout_ref.model.path)
+            if config.mas.prepare:  # it makes its own data when it starts
+                self.made |= {*listed(config.data.train_files), *listed(config.data.val_files)}
             for path in (*listed(config.data.train_files), *listed(config.data.val_files)):
                 self._need(path)
             if (config.mas.tools.search or {}).get("index"):
                 self._need(config.mas.tools.search.index)
             self.trainings.append(report)
             self.made.add(config.trainer.default_local_dir)
+        elif module == "verl_ext.sft":
+            config = composed_sft(tuple(arguments))
+            self._need_model(config.model.path)
+            for path in (*listed(config.data.train_files), *listed(config.data.val_files)):
+                self._need(path)
+            assert "hf_model" in config.checkpoint.save_contents, "no folder that RL starts from"
+            self.made.add(f"{config.trainer.default_local_dir}/global_step_N/huggingface")
         elif module == "verl_ext.check":
             given = check.parse_arguments(arguments)
             report = examined(tuple(given.overrides), given.gpu_memory)
@@ -125,6 +142,11 @@ class Commands:
             for source in given.input:
                 self._need(str(source))
             self.made.add(str(given.output_dir))
+        elif path == "data_prep/tiny_model.py":
+            self.made.add(parsed(path, arguments).output_dir)
+        elif path == "data_prep/joyagents_sft.py":
+            folder = parsed(path, arguments).output_dir
+            self.made |= {f"{folder}/{name}.parquet" for name in (*joyagents_sft.AGENTS, "val")}
         elif path.startswith("data_prep/"):
             folder = Path(data_arguments(path, arguments).output_dir)
             self.made |= {str(folder / name) for name in ("train.parquet", "test.parquet", "corpus.jsonl")}
@@ -147,6 +169,34 @@ def examined(overrides: tuple[str, ...], gpu_memory: float) -> Report:
 def composed_evaluation(overrides: tuple[str, ...]):
     """The configuration of an evaluation."""
     return compose(list(overrides))
+
+
+@cache
+def composed_sft(overrides: tuple[str, ...]) -> DictConfig:
+    """The configuration of a supervised fine-tuning."""
+    GlobalHydra.instance().clear()
+    with initialize_config_module("verl.trainer.config", version_base=None):
+        return hydra.compose("sft_trainer_engine", overrides=list(overrides))
+
+
+class Parsed(Exception):
+    """Arguments that a script was given and accepts."""
+
+
+def parsed(path: str, arguments: list[str]) -> argparse.Namespace:
+    """Arguments of a script as its `main` parses them, and nothing after that."""
+    parse = argparse.ArgumentParser.parse_args
+
+    def stop(parser: argparse.ArgumentParser, *given: Any) -> None:
+        raise Parsed(parse(parser, *given))
+
+    script = loaded(ROOT / path)
+    with mock.patch.object(argparse.ArgumentParser, "parse_args", stop), mock.patch("sys.argv", [path, *arguments]):
+        try:
+            script.main()
+        except Parsed as done:
+            return done.args[0]
+    raise AssertionError(f"{path} parses no arguments")
 
 
 def data_arguments(path: str, arguments: list[str]) -> argparse.Namespace:

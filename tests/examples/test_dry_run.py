@@ -15,7 +15,9 @@ from verl_ext.trainer.memory import KNOWN
 
 TABLE = sorted(path.relative_to(EXAMPLES).as_posix() for path in EXAMPLES.glob("table1/*.sh") if path.stem != "common")
 ARGUMENTS = {"ray_multi_node.sh": ("2", "http://10.0.0.1:8000")}
-SCRIPTS = [*TABLE, *sorted(path.name for path in EXAMPLES.glob("*.sh"))]
+CHECKED = [*TABLE, *sorted(path.name for path in EXAMPLES.glob("*.sh"))]  # those that check their configuration first
+COLD_START = "joyagents/train.sh"
+SCRIPTS = [*CHECKED, COLD_START]
 ROWS = {
     "single_llm": None,
     "single_llm_rl": ("grpo", "fof", 4),
@@ -39,6 +41,18 @@ def verified(script: Path, folder: Path, *more: str, **environment: str) -> Comm
 def test_every_command_is_right(script, tmp_path):
     commands = verified(EXAMPLES / script, tmp_path)
     assert commands.made, "the script prints no command"
+
+
+def test_no_example_is_left_out():
+    shipped = {path.relative_to(EXAMPLES).as_posix() for path in EXAMPLES.rglob("*.sh")}
+    assert shipped == {*SCRIPTS, "table1/common.sh"}
+
+
+def test_the_cold_start_leads_from_stage_to_stage(tmp_path):
+    commands = verified(EXAMPLES / COLD_START, tmp_path, OUT="runs/mine")
+    (report,) = commands.trainings
+    assert report.config.actor_rollout_ref.model.path == "runs/mine/sft/global_step_N/huggingface"
+    assert {"runs/mine/skills", "runs/mine/demonstrations/master.parquet"} <= commands.made
 
 
 def test_every_row_of_the_table_has_its_script():
@@ -104,7 +118,7 @@ def test_what_the_scripts_rely_on_cannot_be_overridden(key, tmp_path):
         dry_run(EXAMPLES / "table1/mhgpo_rr.sh", f"{key}=x", folder=tmp_path)
 
 
-@pytest.mark.parametrize("script", SCRIPTS)
+@pytest.mark.parametrize("script", CHECKED)
 def test_the_configuration_is_checked_first(script, tmp_path):
     first = dry_run(EXAMPLES / script, *ARGUMENTS.get(script, ()), folder=tmp_path)[0]
     assert first[:4] == ["python", "-m", "verl_ext.check", "--here"] or first[2:5] == [
@@ -163,6 +177,12 @@ BREAKS = [
     ("table1/common.sh", "trainer.default_local_dir=$folder", "trainer.default_local_dir=x", AssertionError, "nothing"),
     ("table1/common.sh", "--served-model-name", "--served_model_name", ValueError, "served-model-name"),
     ("table1/common.sh", "--input \"$passages\"", "--input p", AssertionError, "nothing makes p"),
+    (COLD_START, "joyagents_sft.py tiny", "joyagents_sft.py small", SystemExit, None),
+    (COLD_START, "--world shop", "--world shops", SystemExit, None),
+    (COLD_START, "+sft=joyagents_tiny", "+sft=joyagents_tiny data.max_lenght=9", HydraException, "max_lenght"),
+    (COLD_START, "model.path=$OUT/skills", "model.path=$OUT/skill", AssertionError, "nothing makes runs/.*/skill "),
+    (COLD_START, "demonstrations/val.parquet", "demonstrations/test.parquet", AssertionError, "nothing makes"),
+    (COLD_START, "huggingface", "actor", AssertionError, "nothing makes runs/"),
     ("single_gpu_24gb.sh", "=mhgpo_24gb", "=mhgpo_24gb data.max_prompt_length=4000", AssertionError, "4128"),
     ("single_gpu_24gb.sh", "=mhgpo_24gb", "=mhgpo_24gb actor_rollout_ref.rollout.gpu_memory_utilization=0.9",
      AssertionError, "memory: about"),

@@ -16,6 +16,7 @@ from verl_ext.memory.evolution import bounds
 
 AGENTS, QUERIES = ("master", "math", "expert"), tuple(f"query {number}" for number in range(12))
 PLANS = ((), ("search",), ("search", "expert"), ("math",))
+OUTPUTS = ("", *(f"output {number}" for number in range(19)))
 
 
 @lru_cache(maxsize=1000)
@@ -85,7 +86,8 @@ class Naive:
         self._overflow()
 
     def _algorithm_1(self, t: int, use: Use, ids: list[int], reward: float, lower: float, upper: float) -> list[tuple]:
-        new = [(use.agent, use.query, use.plan, use.output, reward)] if reward > upper else []  # lines 1 to 3
+        answered = reward > upper and use.output.strip()
+        new = [(use.agent, use.query, use.plan, use.output, reward)] if answered else []  # lines 1 to 3
         sims = []
         for number in ids:  # lines 4 to 6
             memory = self.memories[number]
@@ -136,7 +138,7 @@ def episodes(rng: random.Random, view: View, step: int, questions: int = 3, size
             for agent in rng.sample(AGENTS, rng.randint(0, len(AGENTS))):
                 query = rng.choice(QUERIES)
                 recalled = tuple(memory.id for memory in view.recall(agent, query, k))
-                uses.append(Use(agent, query, rng.choice(PLANS), f"output {rng.randrange(20)}", recalled))
+                uses.append(Use(agent, query, rng.choice(PLANS), rng.choice(OUTPUTS), recalled))
             accuracy = unusual if number == odd else usual
             made.append(
                 Episode(f"question {question}", f"{step}.{number}", accuracy, rng.choice([0.0, 0.1]), tuple(uses))

@@ -199,11 +199,18 @@ def test_a_step_without_episodes_lets_time_pass_for_all_agents():
     assert len(evolve(view, 8, [], Rules())[0]) == 0
 
 
-def test_blank_texts_are_kept_and_found_only_by_what_is_there():
-    view, _, _ = evolve(EMPTY, 1, winners(query="  ", output=""), Rules(alpha=0))
+def test_blank_queries_are_kept_and_found_only_by_what_is_there():
+    view, _, _ = evolve(EMPTY, 1, winners(query="  "), Rules(alpha=0))
     assert view.recall("math", " ", 3) == [] and [m.query for m in view.recall("math", "x", 3)] == ["  "]
-    view, _, _ = evolve(view, 2, winners(query="x", output="", recalled=(1,)), Rules(alpha=0))
-    assert everything(view)[0].score > 2
+
+
+@pytest.mark.parametrize("blank", ["", " \n"])
+def test_what_gave_no_answer_is_no_memory_and_scores_those_that_it_recalled(blank):
+    view, _, counts = evolve(EMPTY, 1, winners(output=blank), Rules(alpha=0))
+    assert (len(view), counts["inserted"], counts["above"], counts["episodes"]) == (0, 0, 1, 5)
+    view, _, _ = evolve(view, 2, winners(), Rules(alpha=0))
+    view, _, counts = evolve(view, 3, winners(query="x", output=blank, recalled=(1,)), Rules(alpha=0))
+    assert counts["inserted"] == 0 and [memory.score > 2 for memory in everything(view)] == [True]
 
 
 @pytest.mark.parametrize("step", [0, 3, -1, 3.5, True, "4", None])

@@ -8,8 +8,11 @@ import json
 import pytest
 
 from tests.helpers import FakeLLM, forest_of, run, walk
-from verl_ext.mas import Task
+from verl_ext.mas import Status, Task
+from verl_ext.mas.types import Generation
 from verl_ext.recipe.deepagent import DeepAgent, grammar, memories
+from verl_ext.recipe.deepagent.workflow import Work
+from verl_ext.rewards.calls import Invocation
 from verl_ext.tools.base import ToolError
 from verl_ext.tools.catalogue.toolbox import Toolbox
 from verl_ext.tools.catalogue.types import CallError, Catalogue, ToolSpec
@@ -124,6 +127,42 @@ def test_a_fold_replaces_the_history():
     assert max(call.depth for call in helpers) == 1, "the three are made side by side"
 
 
+@pytest.mark.parametrize("style", ["full", "tiny"])
+def test_a_second_fold_is_given_the_memories_of_the_first(style):
+    """Eq. 4: what is folded is the state, and after a fold that begins with the memories."""
+    first, second = ({kind: ONLY[style](kind, mark) for kind in memories.KINDS} for mark in ("oldest", "newest"))
+
+    def said(prompt, attempt):
+        kind = next(kind for kind in memories.KINDS if f"the {kind} memory" in prompt or f"{kind}: q" in prompt)
+        return json.dumps((first if attempt <= 3 else second)[kind])
+
+    said_by_agent = ["one<fold_thought>", "two<fold_thought>", "5"]
+    trajectory, agent, asked = folding(said, style=style, agent=said_by_agent)
+    assert trajectory.ok and trajectory.metrics["folds"] == 2.0 and len(asked) == 6
+    prompts = DeepAgent(style).prompts
+    shown = prompts.remembered(first)
+    for kind, prompt in zip(memories.KINDS, asked[:3], strict=True):
+        assert prompt == prompts.memory(kind, "q", "one<fold_thought>")[-1]["content"], "the first fold is as it was"
+    for kind, prompt in zip(memories.KINDS, asked[3:], strict=True):
+        assert prompt == prompts.memory(kind, "q", f"{shown}{prompts.BLANK}two<fold_thought>")[-1]["content"]
+    assert "oldest" in shown and shown in agent[1].prompt
+    assert "newest" in agent[2].prompt and "oldest" not in agent[2].prompt, (
+        "what is kept of it is the auxiliary's to say"
+    )
+
+
+def _full(kind, mark):
+    changed = {"episodic": {"progress": mark}, "working": {"goal": mark}, "tool": {"rules": [mark]}}
+    return MADE[kind] | changed[kind]
+
+
+def _tiny(kind, mark):
+    return {"episodic": {"events": [mark]}, "working": {"goal": mark}, "tool": {"tools": [mark]}}[kind]
+
+
+ONLY = {"full": _full, "tiny": _tiny}
+
+
 def test_a_memory_is_repaired_once():
     def said(prompt, attempt):
         broken = "the working memory" in prompt and "That is not valid" not in prompt
@@ -153,13 +192,35 @@ def test_a_fold_without_valid_memories_is_refused_and_nothing_is_pasted(broken):
     assert broken not in agent[1].prompt and trajectory.calls[-1].continues is trajectory.calls[0]
 
 
-def test_the_number_of_folds_is_limited_and_zero_is_none():
-    trajectory, agent, asked = folding(lambda prompt, _: by_kind(prompt), max_folds=0)
-    assert trajectory.metrics["refused_folds"] == 1.0 and not asked and "not possible" in agent[1].prompt
+def test_the_number_of_folds_is_limited():
     trajectory, agent, asked = folding(
         lambda prompt, _: by_kind(prompt), max_folds=1, agent=["<fold_thought>", "<fold_thought>", "5"]
     )
     assert (trajectory.metrics["folds"], trajectory.metrics["refused_folds"]) == (1.0, 1.0) and len(asked) == 3
+    assert "not possible" in agent[2].prompt
+
+
+def test_without_folding_nobody_is_told_of_it_and_its_tag_is_text():
+    whole, without = DeepAgent().agents["agent"], DeepAgent(max_folds=0).agents["agent"]
+    told, silent = whole.prompt("q")[0]["content"], without.prompt("q")[0]["content"]
+    assert "<fold_thought>" in told and "fold" not in silent
+    cut = told.index("<fold_thought>"), told.index("\nRules:")
+    assert silent == told[: cut[0]] + told[cut[1] :], "all else is the same"
+    assert set(whole.sampling["stop"]) - set(without.sampling["stop"]) == {"<fold_thought>"}
+    text = f"<fold_thought> {ADD}"
+    assert whole.parse(text).kind == "fold" and without.parse(text).kind == "call"
+    assert [text[slice(*span)] for span in whole.actions(text)] == ["<fold_thought>", ADD]
+    assert [text[slice(*span)] for span in without.actions(text)] == [ADD]
+    trajectory, _, asked = folding(lambda prompt, _: by_kind(prompt), max_folds=0, agent=["<fold_thought> \\boxed{5}"])
+    assert trajectory.reward == 1.0 and not asked and trajectory.metrics["refused_folds"] == 0.0
+
+
+def test_without_folding_the_tiny_agent_is_asked_as_ever_and_refused():
+    """Its prompt names no actions; outputs are read as those that it was trained on."""
+    whole, without = DeepAgent("tiny").agents["agent"], DeepAgent("tiny", max_folds=0).agents["agent"]
+    assert whole.prompt("q") == without.prompt("q") and whole.sampling == without.sampling
+    trajectory, agent, asked = folding(lambda prompt, _: by_kind(prompt), style="tiny", max_folds=0)
+    assert trajectory.metrics["refused_folds"] == 1.0 and not asked and "not possible" in agent[1].prompt
 
 
 @pytest.mark.parametrize(
@@ -208,6 +269,55 @@ def test_long_results_are_shortened_or_cut():
         {"agent": [call, "5"], "auxiliary": [RuntimeError("down")]}, result="y" * 2000, max_result_chars=100
     )
     assert prompts[2].count("y") <= 110
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("<think>what to keep</think>\n in short ", "in short"),
+        ("what to keep</think>in short", "in short"),
+        ("<think>what to keep</think>  ", "y" * 100),  # it only thinks
+        ("<think>what to keep, and", "y" * 100),  # it never comes to an end
+        ("  ", "y" * 100),
+        (f"in short{'!' * 200}", f"in short{'!' * 92}"),  # too long itself
+    ],
+)
+def test_only_what_a_summary_says_takes_the_place_of_a_result(said, shown):
+    call = '<tool_call>{"name": "odd"}</tool_call>'
+    trajectory, prompts = scenario({"agent": [call, "5"], "auxiliary": [said]}, result="y" * 2000, max_result_chars=100)
+    assert trajectory.ok and prompts[2].endswith(f"<tool_call_result>\n{shown}\n</tool_call_result>\n")
+
+
+@pytest.mark.parametrize("said", ["what to keep of it is", "<think>so</think>in sho"])
+def test_a_summary_that_was_cut_off_is_not_taken(said):
+    call = '<tool_call>{"name": "odd"}</tool_call>'
+    cut = Generation(list(said.encode()), [-0.5] * len(said), "length")
+    trajectory, prompts = scenario({"agent": [call, "5"], "auxiliary": [cut]}, result="y" * 2000, max_result_chars=100)
+    assert trajectory.ok and trajectory.calls[1].status is Status.TRUNCATED
+    assert prompts[2].endswith(f"<tool_call_result>\n{'y' * 100}\n</tool_call_result>\n")
+
+
+@pytest.mark.parametrize(
+    ("success", "truth", "message"),
+    [
+        ("path", {"target": ["5"]}, r"row 7 has no gold path .*given are \['target'\].*success=answer"),
+        ("path", {"target": [], "path": "[]"}, r"row 7 has no gold path .*given are \['path', 'target'\]"),
+        ("path", None, "row 7 has no gold path .*given are None"),
+        ("answer", {"path": '["add"]'}, r"row 7 has no answer .*given are \['path'\].*success=path"),
+        ("answer", {"target": []}, "row 7 has no answer"),
+    ],
+)
+def test_a_row_that_cannot_be_scored_stops_the_run(success, truth, message):
+    task = Task("q", truth, index=7)
+    with pytest.raises(ValueError, match=message):
+        DeepAgent(success=success).reward(task, Work(task, answer="5"))
+
+
+def test_a_row_needs_only_what_its_success_is():
+    answered, gone = Task("q", {"target": ["5", "five"]}), Task("q", {"path": '["add"]'})
+    assert DeepAgent().reward(answered, Work(answered, answer="five"))[0] == 1.0
+    assert DeepAgent(success="path").reward(gone, Work(gone, calls=[Invocation("add", {})]))[0] == 1.0
+    assert DeepAgent(success="path").reward(gone, Work(gone))[0] == 0.0
 
 
 HOSTILE = [

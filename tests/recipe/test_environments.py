@@ -140,8 +140,9 @@ def call(name, **arguments):
 
 
 def test_the_agent_is_judged_by_its_environment(tool):
-    said = [call("add", n=3), call("add", n="x"), "<fold_thought>", call("add", n=4), "done"]
-    trajectory, prompts = played(tool, "7", said, max_folds=0)
+    refused = ["<fold_thought>", *["no memory"] * 6]  # three memories, two tries each
+    said = [call("add", n=3), call("add", n="x"), *refused, call("add", n=4), "done"]
+    trajectory, prompts = played(tool, "7", said)
     assert trajectory.ok and trajectory.reward == 1.0, trajectory.error
     metrics = trajectory.metrics
     assert (metrics["success"], metrics["score"], metrics["tool_calls"], metrics["failed_calls"]) == (1, 1, 3, 1)

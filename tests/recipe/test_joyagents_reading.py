@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from decimal import Decimal
 
 import pytest
 from hypothesis import given, settings
@@ -87,6 +88,19 @@ def test_a_number_is_the_last_one(answer, right):
 def test_numbers_that_are_hard_to_read():
     assert last_number("3.14.15") is not None and last_number("9" * 400) is not None and last_number("1,,2") is not None
     assert last_number("no number") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("10-4", "4"), ("10 - 4", "4"), ("10 -4", "-4"), ("-4", "-4"), ("x-4", "4"), ("(7)-4", "4"), ("= -4", "-4"),
+        ("$-4", "-4"), ("(-4)", "-4"), ("--4", "-4"), ("2024-05-06", "6"), ("1,2", "2"), ("1,200", "1200"),
+        ("1,200,000.5", "1200000.5"), ("1,2000", "2000"), ("12,34", "34"), ("1200,300", "300"), ("-1,200", "-1200"),
+        ("3.14.15", "15"), ("1,200,30", "30"), ("0.5", "0.5"), ("5.", "5"), ("#### -1,200", "-1200"),
+    ],
+)  # fmt: skip
+def test_a_minus_subtracts_or_belongs_to_its_number_and_commas_group_three_digits(text, number):
+    assert last_number(text) == Decimal(number)
 
 
 @pytest.mark.parametrize(

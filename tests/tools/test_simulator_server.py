@@ -65,7 +65,7 @@ def start(films, *arguments):
         text=True,
     )
     lines = [process.stdout.readline(), process.stdout.readline()]
-    match = re.search(r"mas\.tools\.tool_call\.backend\.url=(http://\S+)$", lines[1])
+    match = re.search(r"use it in a recipe: mas\.tools\.tool_call\.backend\.url=(http://\S+) ", lines[1])
     assert match, lines + [process.communicate(timeout=20)[0]]
     return process, match.group(1)
 

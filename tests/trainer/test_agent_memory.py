@@ -56,6 +56,27 @@ def test_a_step_is_published_when_it_is_over(tmp_path):
     memory.close()
 
 
+def test_a_hit_is_anything_recalled_and_the_same_question_is_counted_apart(tmp_path):
+    memory, seen = begun(tmp_path)
+    metrics = memory.learn(1, rare_success("a", "what is up", "the sky"))
+    assert (metrics["memory/hit_rate"], metrics["memory/same_rate"]) == (0, 0)
+    (known,) = seen[1].recall("a", "what is up", 3)
+    kind = type(rare_success("a", "q", "o")[0])
+    uses = tuple(
+        Use("a", query, (), "", recalled)
+        for query, recalled in [
+            ("what is up", (known.id,)),
+            ("what is down", (known.id,)),
+            ("what is up", ()),
+            ("x", ()),
+        ]
+    )
+    metrics = memory.learn(2, [kind("q", "0", 0.0, 1.0, uses)])
+    assert (metrics["memory/hit_rate"], metrics["memory/same_rate"]) == (0.5, 0.25)
+    assert memory.learn(3, [])["memory/same_rate"] == 0
+    memory.close()
+
+
 def test_a_run_goes_on_from_the_memory_of_its_checkpoint_and_not_from_what_came_after(tmp_path):
     memory, seen = begun(tmp_path)
     memory.learn(1, rare_success("a", "one", "1"))

@@ -6,6 +6,7 @@ and Eqs. 2 to 5. Sampling is strategy `nmc`; the efficiency term of Eq. 3 is `ma
 
 from __future__ import annotations
 
+from statistics import pvariance
 from typing import Any
 
 import torch
@@ -76,15 +77,13 @@ def select(
 def group_variance(reward: torch.Tensor, group: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Population variance of each group's rewards, and the group of each row.
 
+    In exact arithmetic, rounded at the end: the same rewards in another order have the same variance, to the last bit.
+
     Returns:
         (M,) float64, exactly 0 where all rewards are equal; (N,) int64 in [0, M).
     """
-    values = reward.double()
     _, slot = torch.unique(group, return_inverse=True)
-    zeros = values.new_zeros(int(slot.max()) + 1 if len(slot) else 0)
-    count = zeros.index_add(0, slot, torch.ones_like(values))
-    mean = zeros.index_add(0, slot, values) / count
-    variance = zeros.index_add(0, slot, (values - mean[slot]).square()) / count
-    lowest = zeros.scatter_reduce(0, slot, values, "amin", include_self=False)
-    highest = zeros.scatter_reduce(0, slot, values, "amax", include_self=False)
-    return torch.where(lowest == highest, 0.0, variance), slot
+    members: list[list[float]] = [[] for _ in range(int(slot.max()) + 1 if len(slot) else 0)]
+    for place, value in zip(slot.tolist(), reward.double().tolist(), strict=True):
+        members[place].append(value)
+    return torch.tensor([pvariance(values) for values in members], dtype=torch.float64), slot

@@ -25,8 +25,8 @@ def draw_all(study: Study, methods: dict[str, Measured], folder: Path) -> dict[s
     matplotlib.use("Agg")
     looks = {name: _look(i) for i, name in enumerate(n for n, m in methods.items() if not m.untrained)}
     figures = {}
-    headline = study.headline.upper()
-    figures[f"Validation {headline} against what training has used"] = _curves(study, methods, looks, folder)
+    scores = " and ".join(_in_words(score) for score in study.plotted)
+    figures[f"Validation {scores} against what training has used"] = _curves(study, methods, looks, folder)
     figures["Time and memory"] = _bars(methods, looks, folder)
     captions = {
         "behaviour": "What the agents do, over training",
@@ -45,23 +45,30 @@ def _look(number: int) -> dict[str, Any]:
     return {"color": COLOURS[number % len(COLOURS)], "linestyle": STYLES[number // len(COLOURS) % len(STYLES)]}
 
 
+def _in_words(score: str) -> str:
+    return score.upper().replace("_", " ")
+
+
 def _curves(study: Study, methods: dict[str, Measured], looks: dict[str, Any], folder: Path) -> Path:
+    """A row of panels per score, a column per budget."""
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(1, 2, figsize=(12, 4.8), sharey=True, constrained_layout=True)
-    for axis, (over, label) in zip(
-        axes, (("generated_tokens", "generated tokens"), ("questions", "questions")), strict=True
-    ):
-        for name, method in methods.items():
-            curve = method.curve(f"val/system/{study.headline}", over)
-            if curve is not None:
-                _line(axis, curve, method.legend, looks[name])
-        axis.axvline(study.budget[over], color="0.6", linewidth=0.8, linestyle=":")
-        axis.set_xlim(0, min(axis.get_xlim()[1], 2 * study.budget[over]))  # a run may go far beyond one of its budgets
-        axis.set_xlabel(label)
-        _tidy(axis)
-    axes[0].set_ylabel(f"validation {study.headline.upper()}, mean over seeds")
-    _legend(figure, axes[0])
+    rows = len(study.plotted)
+    size = (12, 0.8 + 4.0 * rows)
+    figure, axes = plt.subplots(rows, 2, figsize=size, sharey="row", squeeze=False, constrained_layout=True)
+    for (left, right), score in zip(axes, study.plotted, strict=True):
+        for axis, over in ((left, "generated_tokens"), (right, "questions")):
+            for name, method in methods.items():
+                curve = method.curve(f"val/system/{score}", over)
+                if curve is not None:
+                    _line(axis, curve, method.legend, looks[name])
+            axis.axvline(study.budget[over], color="0.6", linewidth=0.8, linestyle=":")
+            # A run may go far beyond one of its budgets.
+            axis.set_xlim(0, min(axis.get_xlim()[1], 2 * study.budget[over]))
+            axis.set_xlabel(over.replace("_", " "))
+            _tidy(axis)
+        left.set_ylabel(f"validation {_in_words(score)}, mean over seeds")
+    _legend(figure, *axes.flat)
     return _save(figure, folder / "curves.png")
 
 

@@ -38,12 +38,13 @@ class Study:
     Attributes:
         name: of its folder.
         title: of the report.
-        headline: what is plotted, of `scores`.
+        headline: what the best method is by, of `scores`.
         scores: quantities of validation (`val/system/<score>`) in the tables.
         seeds: each is a run of every method. All methods see the same questions for the same seed.
         budget: generated_tokens and questions; every run goes on until it has used both, and is measured at each.
         overrides: common to all methods, which may override them.
         methods: in the order of the tables.
+        curves: which of `scores` are plotted, a row of panels each; none: the headline alone.
     """
 
     name: str
@@ -54,6 +55,12 @@ class Study:
     budget: dict[str, int]
     overrides: tuple[str, ...]
     methods: tuple[Method, ...]
+    curves: tuple[str, ...] = ()
+
+    @property
+    def plotted(self) -> tuple[str, ...]:
+        """Scores that have curves, top to bottom."""
+        return self.curves or (self.headline,)
 
     @property
     def runs(self) -> list[tuple[Method, int]]:
@@ -139,7 +146,7 @@ def _is_number(value: Any) -> bool:
 # What YAML must have given for a field: the words for it, and the test.
 KINDS = {
     **dict.fromkeys(("name", "label", "title", "headline", "start_of"), ("a text", lambda v: isinstance(v, str))),
-    **dict.fromkeys(("overrides", "scores", "methods"), ("a list of texts", _is_texts)),
+    **dict.fromkeys(("overrides", "scores", "methods", "curves"), ("a list of texts", _is_texts)),
     "seeds": ("a list of whole numbers", lambda v: isinstance(v, list) and all(map(_is_number, v))),
     "budget": ("whole numbers by name", lambda v: isinstance(v, dict) and all(map(_is_number, v.values()))),
 }
@@ -170,6 +177,9 @@ def _check(study: Study, path: Path) -> None:
         raise ValueError(f"{path}: budget={study.budget} must give {' and '.join(BUDGETS)}, at least 1 each")
     if study.headline not in study.scores:
         raise ValueError(f"{path}: headline={study.headline!r} must be one of scores={list(study.scores)}")
+    unknown = [score for score in study.curves if score not in study.scores]
+    if unknown or len(set(study.curves)) < len(study.curves):
+        raise ValueError(f"{path}: curves={list(study.curves)} must be of scores={list(study.scores)}, each once")
     trained = [method.name for method in study.methods if method.start_of is None]
     for method in study.methods:
         if method.start_of is not None and (method.start_of not in trained or method.overrides):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from verl_ext.mas.agent import Agent
@@ -21,10 +22,12 @@ class Workflow(ABC):
     Attributes:
         agents: the roles, by name, first to last. Keyword arguments of `mas.workflow` reach `__init__`.
         headline: the quantity reported by `reward` that a person watches (progress, learning curve).
+        left_out: roles that it could have and was built without; `mas.agents` may name them, which has no effect.
         details: quantities reported by `reward` that are no scores (counts, costs): an evaluation shows them apart.
     """
 
     agents: dict[str, Agent]
+    left_out: Sequence[str] = ()
     headline: str = "reward"
     details: tuple[str, ...] = ()
 

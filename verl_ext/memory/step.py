@@ -150,10 +150,13 @@ def _trials(shelf: Shelf, parts: Sequence[Part], similarity: Similarity) -> list
 
 
 def _new_memories(agent: str, parts: Sequence[Part], step: int, next_id: int) -> list[Memory]:
-    """Lines 1 to 3. Memories are a set of (q, t, P, O, R_M): what trajectories share before a fork is inserted once."""
+    """Lines 1 to 3. Memories are a set of (q, t, P, O, R_M): what trajectories share before a fork is inserted once.
+
+    An agent that gave no answer has none to be remembered.
+    """
     found: dict[tuple[str, tuple[str, ...], str, float], None] = {}
     for part in parts:
-        if part.side > 0:
+        if part.side > 0 and part.use.output.strip():
             found[(part.use.query, part.use.plan, part.use.output, part.reward)] = None
     return [
         Memory(next_id + number, agent, query, plan, output, step, reward)

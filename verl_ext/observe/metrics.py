@@ -38,6 +38,7 @@ METRICS: dict[str, str] = {
     "selection/variance_kept": "share of the groups' summed reward variance that is in the kept ones",
     "memory/memories": "memories of all agents after the step",
     "memory/hit_rate": "share of the agents' parts in trajectories in which anything was recalled",
+    "memory/same_rate": "share of the agents' parts in which a memory of the same query, word by word, was recalled",
     "memory/recalled": "distinct memories recalled",
     "memory/inserted": "memories that the step added",
     "memory/deleted_low": "memories deleted because their score fell below D",

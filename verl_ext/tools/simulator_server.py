@@ -181,6 +181,12 @@ def sources_of(given: Sequence[str]) -> list[dict[str, Any]]:
     return sources
 
 
+def overrides(address: str) -> str:
+    """What a recipe with a simulator of its own takes to ask this server instead: the others are the server's."""
+    place = "mas.tools.tool_call.backend"
+    return " ".join([f"{place}.url={address}", *(f"{place}.{name}=null" for name in ("mode", "cache", "endpoint"))])
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Load the catalogue, open the cache, listen, serve until SIGINT or SIGTERM. Returns the exit status."""
     arguments = parse_arguments(argv)
@@ -197,7 +203,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     address = address_of(listener, arguments.host)
     print(f"simulator of {len(catalogue)} tools, mode {simulator.mode}, at {address}")
-    print(f"use it in a recipe: mas.tools.tool_call.backend.url={address}", flush=True)
+    print(f"use it in a recipe: {overrides(address)}", flush=True)
     serve(create_app(simulator, catalogue), listener)
     return 0
 

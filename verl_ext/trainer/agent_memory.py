@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from verl_ext.memory import EncoderSimilarity, Episode, HashingSimilarity, MemoryStore, Rules, Similarity, View
+from verl_ext.memory import EncoderSimilarity, Episode, HashingSimilarity, MemoryStore, Rules, Similarity, Use, View
 from verl_ext.trainer.config import MemorySection
 
 logger = logging.getLogger(__name__)
@@ -57,11 +57,21 @@ class AgentMemory:
         if self._store is None:
             return {}
         episodes = list(episodes)
+        uses = [use for episode in episodes for use in episode.uses]
+        rates = {"hit_rate": _share(bool(use.recalled) for use in uses), "same_rate": self._same_rate(uses)}
         counts = self._store.apply(step, episodes)
         self._reach(self._store.view())
-        uses = [use for episode in episodes for use in episode.uses]
-        hits = sum(bool(use.recalled) for use in uses) / len(uses) if uses else 0.0
-        return {f"memory/{name}": float(value) for name, value in counts.items()} | {"memory/hit_rate": hits}
+        return {f"memory/{name}": float(value) for name, value in (counts | rates).items()}
+
+    def _same_rate(self, uses: Sequence[Use]) -> float:
+        """Share of parts that had recalled a memory of the very query, before the step has changed anything."""
+        shelves = self._store.view().shelves
+
+        def same(use: Use) -> bool:
+            rows = shelves[use.agent].rows_of(use.recalled) if use.agent in shelves else ()
+            return any(row >= 0 and shelves[use.agent].texts[row][0] == use.query for row in rows)
+
+        return _share(same(use) for use in uses)
 
     def save(self, step: int) -> None:
         """Copy the memory into the checkpoint of `step`; copies go with the weights that verl has removed."""
@@ -76,6 +86,12 @@ class AgentMemory:
         """Let go of the folder."""
         if self._store is not None:
             self._store.close()
+
+
+def _share(flags: Iterable[bool]) -> float:
+    """Of those that are true, 0 if there are none at all."""
+    flags = list(flags)
+    return sum(flags) / len(flags) if flags else 0.0
 
 
 def rules_of(section: MemorySection) -> Rules:

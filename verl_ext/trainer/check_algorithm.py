@@ -7,11 +7,15 @@ from collections.abc import Callable
 from typing import Any
 
 from verl_ext.algorithms import ALGORITHMS, SELECTIONS
+from verl_ext.mas import Workflow
 
 # verl's estimators that are right on the rows of several agents. The others compare all rows of a question with each
 # other, whatever their agents, or ask for inputs that its V1 trainer does not give.
 FOR_AGENTS = ("gae", "grpo", "reinforce_plus_plus")
 FOR_ONE_AGENT = ("rloo", "rloo_vectorized", "grpo_vectorized", "opo", "gpg", "reinforce_plus_plus_baseline")
+
+# What an algorithm reads of what the workflow's `reward` reports.
+READS = {"toolpo": ("correct_calls",)}
 
 
 def check_estimator(name: str, strategy: str, agents: list[str]) -> None:
@@ -39,6 +43,28 @@ def check_estimator(name: str, strategy: str, agents: list[str]) -> None:
         raise ValueError(
             f"algorithm.adv_estimator={name} compares all trajectories of a question, which mas.sampling.strategy="
             f"{strategy} forks at different agents. Remedy: mas.sampling.strategy=fof, or adv_estimator=mhgpo"
+        )
+    if name == "toolpo" and strategy != "fof":
+        raise ValueError(
+            "algorithm.adv_estimator=toolpo needs all rows of every trajectory: their lengths make S_pref, and all of "
+            f"them share its advantage. Under mas.sampling.strategy={strategy} trajectories share calls, or a part of "
+            "them trains. Remedy: mas.sampling.strategy=fof, or adv_estimator=mhgpo"
+        )
+
+
+def check_reports(name: str, workflow: Workflow) -> None:
+    """Check that the workflow says it reports what the algorithm reads; else it is noticed after a step's rollouts.
+
+    Raises:
+        ValueError: neither `headline` nor `details` names it.
+    """
+    said = [workflow.headline, *workflow.details]
+    lacking = [metric for metric in READS.get(name, ()) if metric not in said]
+    if lacking:
+        raise ValueError(
+            f"algorithm.adv_estimator={name} reads {', '.join(lacking)} of a trajectory, which "
+            f"{type(workflow).__name__} does not name among what it reports ({', '.join(said)}). Remedy: let its "
+            "`reward` report it and its `details` name it, as DeepAgent's do (docs/toolpo.md), or adv_estimator=mhgpo"
         )
 
 

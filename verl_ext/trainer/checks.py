@@ -16,7 +16,7 @@ from hydra.utils import get_class, get_object
 from omegaconf import DictConfig, OmegaConf
 
 from verl_ext.mas.credit import aggregate
-from verl_ext.trainer.check_algorithm import check_estimator, check_options
+from verl_ext.trainer.check_algorithm import check_estimator, check_options, check_reports
 from verl_ext.trainer.config import optimiser_steps, read_mas_config, strategy_from
 from verl_ext.trainer.policy import check_policy
 from verl_ext.trainer.workflow import build_workflow
@@ -83,6 +83,7 @@ def check_multi_agent(config: DictConfig) -> str:
         raise ValueError("no agent of this system trains. Remedy: mas.agents.<name>.trained=true for one of them")
     strategy_from(mas.sampling, agents)
     check_estimator(config.algorithm.adv_estimator, mas.sampling.strategy, agents)
+    check_reports(config.algorithm.adv_estimator, workflow)
     check_options(config.algorithm.adv_estimator, mas.advantage)
     check_policy(config, mas, agents)
     optimiser_steps(config, config.actor_rollout_ref.actor)

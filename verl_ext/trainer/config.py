@@ -70,9 +70,12 @@ class LossSection:
 
 @dataclass
 class EndpointSection:
-    """`mas.agents.<name>.endpoint`: a served model that answers for an agent, which then does not train."""
+    """`mas.agents.<name>.endpoint`: a served model that answers for an agent, which then does not train.
 
-    url: str
+    url: null: there is none, and the policy answers.
+    """
+
+    url: str | None = None
     model: str | None = None
     api_key_env: str = "OPENAI_API_KEY"
     concurrency: int = 64
@@ -162,7 +165,17 @@ def read_mas_config(config: DictConfig) -> MasConfig:
     for name in ("agents", "tools"):  # null takes away what the recipe that this one is made of has set
         if isinstance(section.get(name), dict):
             section[name] = {key: value for key, value in section[name].items() if value is not None}
+    if section.get("advantage", ...) is None:  # null: of the recipe's options none, as another algorithm needs it
+        del section["advantage"]
     mas = typed_section(MasConfig, section, "mas")
+    for name, agent in mas.agents.items():
+        if agent.endpoint is not None and agent.endpoint.url is None:
+            if agent.endpoint.model is not None:
+                raise ValueError(
+                    f"mas.agents.{name}.endpoint.model={agent.endpoint.model!r} is given, but no mas.agents.{name}."
+                    "endpoint.url: set it to the server's base URL, e.g. http://127.0.0.1:8100/v1"
+                )
+            agent.endpoint = None
     if "_target_" not in mas.workflow:
         raise ValueError(
             "mas.workflow._target_ is missing: name the workflow class, e.g. verl_ext.recipe.mhgpo.SearchQA"

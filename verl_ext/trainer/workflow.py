@@ -46,6 +46,8 @@ def build_workflow(mas: MasConfig) -> Workflow:
     workflow_class(mas)
     workflow = build(mas.workflow, "mas.workflow")
     for name, section in mas.agents.items():
+        if name in workflow.left_out:
+            continue
         if name not in workflow.agents:
             raise ValueError(f"mas.agents.{name}: unknown agent; this workflow has {', '.join(workflow.agents)}")
         given = {key: value for key, value in vars(section).items() if value is not None}

@@ -7,11 +7,11 @@ from typing import Any
 
 from verl_ext.mas import Task, ToolFailed
 from verl_ext.recipe.deepagent import grammar
-from verl_ext.recipe.deepagent.correctness import Invocation
 from verl_ext.recipe.deepagent.workflow import DeepAgent, Work
+from verl_ext.rewards.calls import Invocation
 
 # Metrics of a gold path, which these tasks do not have.
-OF_A_PATH = ("path", "path_complete", "success")
+OF_A_PATH = ("path", "path_complete")
 
 
 class EnvironmentAgent(DeepAgent):
@@ -48,6 +48,6 @@ class EnvironmentAgent(DeepAgent):
         return await self._short(ctx, work, grammar.CALL, content)
 
     def reward(self, task: Task, result: Work) -> tuple[float, dict[str, float]]:
-        metrics = super().reward(task, result)[1]
+        metrics = self.measured(task, result)
         scores = {"success": float(result.score >= 1.0), "score": result.score}
         return result.score, scores | {name: value for name, value in metrics.items() if name not in OF_A_PATH}

@@ -1,0 +1,73 @@
+"""The studies that come with the package: every run of every one composes, and trains what its label says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_module
+from hydra.core.global_hydra import GlobalHydra
+
+import verl_ext.plugin  # noqa: F401  (search path and resolvers, as `import verl` does it)
+from verl_ext.compare.study import Study, read_study
+from verl_ext.trainer.checks import check_multi_agent
+from verl_ext.trainer.config import read_mas_config
+
+ROOT = Path(__file__).parents[2]
+STUDIES = sorted(path.stem for path in (ROOT / "configs" / "compare").glob("*.yaml"))
+# What a method's name says that its configuration must hold.
+ESTIMATORS = {"single": "grpo", "grpo": "grpo", "mappo": "gae"}
+STRATEGIES = {"nmc": "nmc", "mhgpo_is": "is", "mhgpo_rr": "rr", "mhgpo_rr_shuffle": "rr", "mhgpo_fof": "fof"}
+
+
+def settings(study: Study, method: str, seed: int):
+    """The configuration of one run. A key that verl or the recipe does not have is Hydra's error."""
+    GlobalHydra.instance().clear()
+    with initialize_config_module("verl.trainer.config", version_base=None):
+        return compose("ppo_trainer", overrides=study.command(study.method(method), seed))
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_study_is_whole_and_has_a_small_form(name):
+    study, quick = read_study(name), read_study(name, quick=True)
+    methods = {method.name for method in study.methods}
+    trained = [method for method in study.methods if method.start_of is None]
+    assert len(study.seeds) >= 3 and len(study.runs) == 3 * len(trained) and "untrained" in methods
+    assert 0 < len(quick.runs) < len(study.runs) and quick.name == f"{name}_quick"
+    assert all(quick.budget[kind] < study.budget[kind] for kind in study.budget)
+    assert all(study.method(method.name) for method in quick.methods)
+
+
+@pytest.mark.parametrize(
+    ("name", "method"),
+    [(name, method.name) for name in STUDIES for method in read_study(name).methods if method.start_of is None],
+)
+def test_every_run_composes_and_reports_the_studys_headline(name, method):
+    study = read_study(name)
+    config = settings(study, method, seed=2)
+    mas = read_mas_config(config)
+    assert check_multi_agent(config) == study.headline
+    assert (mas.seed, config.data.seed) == (2, 2), "what differs between seeds"
+    assert vars(mas.budget) == study.budget
+    estimator, strategy = ESTIMATORS.get(method), STRATEGIES.get(method)
+    assert config.algorithm.adv_estimator == estimator or estimator is None
+    assert mas.sampling.strategy == strategy or strategy is None
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_the_small_form_composes(name):
+    quick = read_study(name, quick=True)
+    (method, seed) = quick.runs[0]
+    config = settings(quick, method.name, seed)
+    assert check_multi_agent(config) == quick.headline and vars(read_mas_config(config).budget) == quick.budget
+
+
+def test_the_ablations_of_the_tool_study_are_what_they_are_called():
+    study = read_study("tools")
+    mas = {
+        method: read_mas_config(settings(study, method, 1)) for method in ("grpo", "no_folding", "no_tool_advantage")
+    }
+    assert mas["grpo"].advantage == {} and mas["grpo"].loss.agent_weights == "none"
+    assert (
+        mas["no_folding"].workflow["max_folds"] == 0 and mas["no_tool_advantage"].advantage["tool_advantage"] is False
+    )

@@ -1,0 +1,96 @@
+"""Which answers count: whole ones, and of functions those that report what was called; what of them is remembered."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.recipe.shop_player import answer, call
+from tests.recipe.test_joyagents_tiny import Scripted, one, playing, task_of
+from verl_ext.mas import Status
+from verl_ext.mas.types import Generation
+from verl_ext.memory import Memory
+
+
+def cut(text: str) -> Generation:
+    """An output that reached max_tokens."""
+    ids = list(text.encode())
+    return Generation(ids, [-0.5] * len(ids), stop_reason="length")
+
+
+def last_of(trajectory, agent):
+    return [call for call in trajectory.calls if call.agent == agent][-1]
+
+
+@pytest.mark.parametrize("said", ["<think>total</think> 12", '<think>total</think><tool_call>{"name": "math_a'])
+def test_an_output_that_was_cut_off_is_no_answer(said):
+    task = task_of("math")
+    trajectory, _ = one(task, master=[cut(said.replace("12", task.ground_truth["target"][0]))])
+    assert trajectory.ok and trajectory.calls[0].status is Status.TRUNCATED and len(trajectory.calls) == 1
+    assert (trajectory.result.answer, trajectory.result.limit) == ("", "tokens")
+    assert trajectory.reward == 0.0 and trajectory.metrics["unanswered"] == 1.0
+    assert [use.output for use in trajectory.uses.values()] == [""], "nothing that a memory is made of"
+
+
+def test_a_call_that_is_whole_is_made_though_the_output_was_cut_off_behind_it():
+    task = task_of("math")
+    trajectory, _ = one(task, master=[cut(call("total", "math_agent"))])
+    assert trajectory.reward == 1.0 and trajectory.metrics["unanswered"] == 0.0
+
+
+def test_a_specialist_that_was_cut_off_gave_no_answer():
+    trajectory, chats = one(task_of("math"), math_agent=[cut("<think>4 5 6")])
+    assert last_of(trajectory, "master").messages[2]["content"] == "error: math_agent gave no answer"
+    assert trajectory.reward == 0.0 and trajectory.metrics["unanswered"] == 0.0, "the master answered"
+
+
+def reports(*names: str) -> str:
+    """What reports these functions as called."""
+    return " ; ".join(f'Pass calling {{"api_name": "{name}"}} : 8' for name in names)
+
+
+@pytest.mark.parametrize("kind", ["shop", "function"])
+def test_functions_that_nobody_called_are_claimed(kind):
+    task = task_of(kind)
+    (name,) = task.ground_truth["functions"]
+    trajectory, _ = one(task, master=[answer("done", reports(name))])
+    assert (trajectory.reward, trajectory.metrics["claimed"]) == (0.0, 1.0)
+    trajectory, _ = one(task, **{f"{kind}_agent": [answer("done", reports(name))]})
+    assert (trajectory.reward, trajectory.metrics["claimed"]) == (0.0, 1.0), "a specialist's word is no call"
+    trajectory, _ = one(task)
+    assert (trajectory.reward, trajectory.metrics["claimed"]) == (1.0, 0.0)
+
+
+def test_a_call_that_failed_is_none_and_one_of_several_is_one():
+    task = task_of("shop")
+    (name,) = task.ground_truth["functions"]
+    outputs = [call("call", name, shop="No Such Shop"), answer("done", reports(name))]
+    trajectory, chats = one(task, shop_agent=outputs)
+    assert chats["shop_agent"][2]["content"].startswith("error")
+    assert (trajectory.reward, trajectory.metrics["claimed"]) == (0.0, 1.0)
+    trajectory, _ = one(task, master=[None, answer("done", reports(name, "a", "b"))])
+    assert (trajectory.reward, trajectory.metrics["claimed"]) == (0.0, 2.0)
+
+
+def test_answers_that_are_no_calls_are_judged_by_what_they_say():
+    task = task_of("math")
+    trajectory, _ = one(task, master=[answer("done", reports("a") + f" ; {task.ground_truth['target'][0]}")])
+    assert (trajectory.reward, trajectory.metrics["claimed"]) == (1.0, 1.0)
+
+
+@pytest.mark.parametrize("agent", ["master", "shop_agent"])
+def test_a_memory_of_the_same_question_may_be_reported_and_one_of_another_may_not(agent):
+    task = task_of("shop")
+    (name,) = task.ground_truth["functions"]
+
+    def remembering(query):
+        def recall(asked, own):
+            return [Memory(1, asked, query, ("x",), reports(name), 1, 2.0)] if asked == agent else []
+
+        return recall
+
+    (trajectory,) = playing([task], memory=remembering(task.question))
+    assert (trajectory.reward, trajectory.metrics["claimed"]) == (1.0, 0.0)
+    assert not [tool for tool in trajectory.tools if tool.name == "shop_call"], "the memory answered"
+    liar = Scripted(**{agent: [answer("memory", reports(name))]})
+    (trajectory,) = playing([task], liar, memory=remembering(f"{task.question}s"))
+    assert (trajectory.reward, trajectory.metrics["claimed"]) == (0.0, 1.0)

@@ -1,0 +1,103 @@
+"""Every override that a page of docs/ shows composes with the page's recipes as it is written there."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from tests.trainer.test_recipes import ROOT, composed
+from verl_ext.tools.simulator.settings import read_settings
+from verl_ext.tools.simulator_server import overrides
+from verl_ext.trainer.checks import check_multi_agent
+
+# A page, and the recipe that its overrides are meant for.
+PAGES = [
+    ("toolpo", "toolpo_tiny"),
+    ("toolpo", "deepagent"),
+    ("simulator", "deepagent"),
+    ("joyagents", "joyagents_tiny"),
+]
+OVERRIDE = re.compile(r"(\+{1,2}|~)?[a-z_]+(\.\w+)*=\S*|~[a-z_]+(\.\w+)+")
+# Commands that take overrides; `evaluate.*` are an evaluation's own.
+COMMAND = re.compile(r"python -m (verl\.trainer\.main_ppo|verl_ext\.evaluate|verl_ext\.check) (.*)")
+
+
+def shown(text: str) -> list[tuple[str, ...]]:
+    """Overrides of a page, those of one line or one `code` together, each line once.
+
+    Lines are those of indented and fenced blocks; what is continued by a backslash is one, comments are left out. What
+    has a placeholder (…) is no override.
+    """
+    text = re.sub(r"\\\n\s*", "", text)
+    blocks = re.findall(r"^```\w*\n(.*?)^```", text, re.S | re.M)
+    lines = [line.strip() for line in text.splitlines() if line.startswith("    ")]
+    lines += [line.strip() for block in blocks for line in block.splitlines()]
+    spans = re.findall(r"`([^`]+)`", re.sub(r"^```.*?^```|^    .*?$", "", text, flags=re.S | re.M))
+    found = []
+    for line in [*lines, *(" ".join(span.split()) for span in spans)]:
+        command = COMMAND.match(line)
+        said = re.split(r"\s{2,}#|\s#\s", command.group(2) if command else line)[0]
+        if "…" in said:
+            continue
+        try:
+            words = shlex.split(said)
+        except ValueError:  # an apostrophe: prose
+            continue
+        if words and all(OVERRIDE.fullmatch(word) for word in words):
+            found.append(tuple(word for word in words if not word.startswith("evaluate.")))
+    return [words for words in dict.fromkeys(found) if words]
+
+
+def page(name: str) -> str:
+    """The text of docs/<name>.md."""
+    return Path(ROOT, "docs", f"{name}.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "words"),
+    [
+        pytest.param(recipe, words, id=f"{recipe}: {' '.join(words)}")
+        for name, recipe in PAGES
+        for words in shown(page(name))
+    ],
+)
+def test_what_is_documented_composes(recipe, words):
+    own = any(word.startswith("+recipe=") for word in words)
+    check_multi_agent(composed(*(() if own else (f"+recipe={recipe}",)), *words))
+
+
+@pytest.mark.parametrize(("name", "recipe"), PAGES)
+def test_every_page_shows_some(name, recipe):
+    assert shown(page(name)), "nothing was found: this module no longer reads what the page is written like"
+
+
+def test_what_counts_as_shown():
+    text = """
+Set `mas.seed=3` or `a.b=1 ~c.d`, not `x = 1`, `ctx.call`, `mas.seed=…` or `f(a=1)`.
+
+    mas.seed=4 \\
+        +base=grpo       # why
+    mas: {seed: 5}
+    python -m verl_ext.evaluate +recipe=r evaluate.model=m 'data.val_files=[a,b]'
+    python data_prep/x.py --seed=6
+
+```
+mas.seed=7
+```
+"""
+    both = [("mas.seed=4", "+base=grpo"), ("+recipe=r", "data.val_files=[a,b]"), ("mas.seed=7",)]
+    assert shown(text) == [*both, ("mas.seed=3",), ("a.b=1", "~c.d")]
+
+
+def test_what_the_simulators_server_prints_is_ready_to_paste():
+    config = composed("+recipe=deepagent", *overrides("http://127.0.0.1:8200").split())
+    check_multi_agent(config)
+    backend = OmegaConf.to_container(config.mas.tools.tool_call.backend)
+    assert backend.pop("_target_").endswith(".simulator")
+    read = read_settings(backend)
+    assert (read.url, read.mode, read.cache, read.endpoint) == ("http://127.0.0.1:8200", None, None, None)
+    assert overrides("http://127.0.0.1:8200").split() in [list(words) for words in shown(page("simulator"))]

@@ -1,0 +1,66 @@
+"""Overrides that docs/joyagents.md shows compose as they stand there, and the system can be built with them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.trainer.test_recipes import composed
+from verl_ext.trainer.config import read_mas_config
+from verl_ext.trainer.workflow import build_workflow
+
+ROOT = Path(__file__).parents[2]
+RECIPES = ["joyagents", "joyagents_tiny"]
+# In a code block or between backticks; the sections that RL reads.
+SHOWN = re.compile(r"(?<=[\s`])\+?(?:mas|actor_rollout_ref|algorithm|trainer)\.[\w.]+=[^\s`…]+(?=[\s`])")
+PAGE = (ROOT / "docs" / "joyagents.md").read_text()
+OVERRIDES = sorted(set(SHOWN.findall(PAGE)))
+AGENTS = ["master", "question_agent", "summary", "shop_agent", "function_agent", "math_agent", "intention"]
+
+
+def built(*overrides: str):
+    return build_workflow(read_mas_config(composed(*overrides)))
+
+
+def test_the_page_is_read():
+    assert len(OVERRIDES) >= 8 and not [one for one in OVERRIDES if one.startswith("+")], OVERRIDES
+    assert {one.partition("=")[0] for one in OVERRIDES} >= {
+        *("mas.workflow.specialists", "mas.workflow.encoder", "mas.agents.summary.endpoint.url", "mas.memory"),
+        *("mas.advantage.top_k", "mas.credit.efficiency"),
+    }
+
+
+@pytest.mark.parametrize("override", OVERRIDES)
+def test_what_the_page_shows_works_at_the_papers_scale_too(override):
+    """With the tiny recipe: test_documented_overrides.py."""
+    assert built("+recipe=joyagents", "mas.workflow.encoder=hashing", override).agents
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize(
+    ("specialists", "left"),
+    [
+        ("math_agent,shop_agent", ["master", "math_agent", "shop_agent", "intention"]),
+        ("question_agent", ["master", "question_agent", "summary", "intention"]),
+        ("question_agent,shop_agent,function_agent,math_agent", AGENTS),
+    ],
+)
+def test_specialists_may_be_left_out_whatever_their_settings(specialists, left, recipe):
+    given = [f"+recipe={recipe}", "mas.workflow.encoder=hashing", f"mas.workflow.specialists=[{specialists}]"]
+    workflow = built(*given)
+    assert list(workflow.agents) == left and all(agent.sampling["max_tokens"] for agent in workflow.agents.values())
+    assert [name for name in left if name not in ("summary", "intention")] == workflow.trained_agents
+    with pytest.raises(ValueError, match=r"mas.agents.math_agnet: unknown agent; this workflow has master, "):
+        built(*given, "+mas.agents.math_agnet.max_tokens=3")
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_helper_is_served_where_its_url_is_given(recipe):
+    given = [f"+recipe={recipe}", "mas.workflow.encoder=hashing"]
+    assert {agent.llm for agent in built(*given).agents.values()} == {None}
+    workflow = built(*given, "mas.agents.summary.endpoint.url=http://127.0.0.1:8100/v1")
+    assert [name for name, agent in workflow.agents.items() if agent.llm] == ["summary"]
+    with pytest.raises(ValueError, match=r"mas.agents.summary.endpoint.model='m' is given, but no .*endpoint.url"):
+        built(*given, "mas.agents.summary.endpoint.model=m")

@@ -1,0 +1,46 @@
+"""Tool calls as rewards see them: what was called, and what a data set says should be."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+
+class Row(Protocol):
+    """What is read of a task (`verl_ext.mas.Task`)."""
+
+    ground_truth: Any
+    index: int
+
+
+@dataclass(frozen=True)
+class Invocation:
+    """A tool call that was made, or should be.
+
+    arguments: None in a gold path that names only tools. ok: answered without an error.
+    """
+
+    name: str
+    arguments: dict[str, Any] | None = field(default_factory=dict)
+    ok: bool = True
+
+
+def gold_path(task: Row) -> Sequence[Invocation]:
+    """The task's gold calls: `reward_model.ground_truth.path`, a JSON list of names or of {"name", "arguments"}.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    said = (task.ground_truth or {}).get("path")
+    path = json.loads(said) if isinstance(said, str) else list(said) if said is not None else []
+    gold = []
+    for one in path:
+        if isinstance(one, str):
+            gold.append(Invocation(one, None))
+        elif isinstance(one, dict) and isinstance(one.get("name"), str):
+            gold.append(Invocation(one["name"], one.get("arguments")))
+        else:
+            raise ValueError(f"ground_truth.path of row {task.index} must list names or calls, given {one!r:.120}")
+    return gold
