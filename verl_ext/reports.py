@@ -25,6 +25,11 @@ def markdown(head: Sequence[str], rows: Sequence[Sequence[str]], words: int | No
     return [lines[0], f"|{rule}|", *lines[1:]]
 
 
+def in_words(score: str) -> str:
+    """A score's name for people: F1, EM, accuracy, tool calls."""
+    return score.upper() if len(score) <= 2 else score.replace("_", " ")
+
+
 def _justified(row: Sequence[str], widths: Sequence[int], left: Sequence[bool]) -> list[str]:
     columns = zip(row, widths, left, strict=True)
     return [cell.ljust(width) if to_left else cell.rjust(width) for cell, width, to_left in columns]

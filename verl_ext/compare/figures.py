@@ -10,6 +10,7 @@ import numpy as np
 
 from verl_ext.compare.measure import Measured, estimate, quantities
 from verl_ext.compare.study import Study
+from verl_ext.reports import in_words
 
 # x, mean, standard error (`Measured.curve`)
 Curve = tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -25,7 +26,7 @@ def draw_all(study: Study, methods: dict[str, Measured], folder: Path) -> dict[s
     matplotlib.use("Agg")
     looks = {name: _look(i) for i, name in enumerate(n for n, m in methods.items() if not m.untrained)}
     figures = {}
-    scores = " and ".join(_in_words(score) for score in study.plotted)
+    scores = " and ".join(in_words(score) for score in study.plotted)
     figures[f"Validation {scores} against what training has used"] = _curves(study, methods, looks, folder)
     figures["Time and memory"] = _bars(methods, looks, folder)
     captions = {
@@ -43,10 +44,6 @@ def draw_all(study: Study, methods: dict[str, Measured], folder: Path) -> dict[s
 
 def _look(number: int) -> dict[str, Any]:
     return {"color": COLOURS[number % len(COLOURS)], "linestyle": STYLES[number // len(COLOURS) % len(STYLES)]}
-
-
-def _in_words(score: str) -> str:
-    return score.upper().replace("_", " ")
 
 
 def _curves(study: Study, methods: dict[str, Measured], looks: dict[str, Any], folder: Path) -> Path:
@@ -67,7 +64,7 @@ def _curves(study: Study, methods: dict[str, Measured], looks: dict[str, Any], f
             axis.set_xlim(0, min(axis.get_xlim()[1], 2 * study.budget[over]))
             axis.set_xlabel(over.replace("_", " "))
             _tidy(axis)
-        left.set_ylabel(f"validation {_in_words(score)}, mean over seeds")
+        left.set_ylabel(f"validation {in_words(score)}, mean over seeds")
     _legend(figure, *axes.flat)
     return _save(figure, folder / "curves.png")
 

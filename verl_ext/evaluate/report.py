@@ -13,7 +13,7 @@ from typing import Any
 
 from verl_ext.evaluate.records import Outcome
 from verl_ext.mas.types import Status, Task
-from verl_ext.reports import markdown
+from verl_ext.reports import in_words, markdown
 from verl_ext.trainer.checkpoint import write_atomically
 
 RESULTS, REPORT = "results.json", "report.md"
@@ -253,7 +253,8 @@ def failure_lines(sources: dict[str, dict[str, Any]]) -> list[str]:
 
 
 def _title(name: str) -> str:
-    return name.upper() if len(name) <= 2 else (name[0].upper() + name[1:]).replace("_", " ")
+    words = in_words(name)
+    return words[0].upper() + words[1:]
 
 
 def _value(value: dict[str, Any] | None) -> str:

@@ -28,6 +28,7 @@ from verl_ext.mas.noise import derive_seed
 from verl_ext.mas.types import Status, Task
 from verl_ext.mas.workflow import Workflow
 from verl_ext.observe.progress import duration
+from verl_ext.reports import in_words
 from verl_ext.sampling import run_once
 from verl_ext.trainer.config import SHARED, MasConfig
 from verl_ext.trainer.workflow import build
@@ -238,7 +239,7 @@ class Progress:
         seconds = time.monotonic() - self._start
         parts = [f"{self.done:>{len(str(self.total))}}/{self.total}"]
         if self._values:
-            parts.append(f"{self.headline.upper()} {fmean(self._values):.3f}")
+            parts.append(f"{in_words(self.headline)} {fmean(self._values):.3f}")
         if self.done:
             parts.append(f"{self.done / seconds:.1f}/s")
             parts.append(f"{duration(seconds / self.done * (self.total - self.done))} left")

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from verl_ext.observe.runlog import series
+from verl_ext.reports import in_words
 
 
 def learning_curve(entries: list[dict[str, Any]], headline: str, path: Path) -> Path:
@@ -18,7 +19,7 @@ def learning_curve(entries: list[dict[str, Any]], headline: str, path: Path) -> 
     agents = sorted({n.split("/")[1] for entry in entries for n in entry["metrics"] if n.startswith("agents/")})
     figure, axes = plt.subplots(2, 2, figsize=(11, 7), constrained_layout=True)
     panels: list[tuple[Any, str, list[tuple[str, str]]]] = [
-        (axes[0][0], f"Validation {headline.upper()} (greedy)", [("", f"val/system/{headline}")]),
+        (axes[0][0], f"Validation {in_words(headline)} (greedy)", [("", f"val/system/{headline}")]),
         (axes[0][1], "Training reward (sampled)", [("", "system/reward")]),
         (axes[1][0], "Agent-specific penalty", [(a, f"agents/{a}/penalty") for a in agents]),
         (axes[1][1], "Similarity within a group", [(a, f"agents/{a}/similarity") for a in agents]),

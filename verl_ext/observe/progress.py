@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from verl_ext.observe.runlog import NAME, LogTail
+from verl_ext.reports import in_words
 
 
 class Progress:
@@ -74,7 +75,7 @@ class Progress:
         if validation is not None:
             failed = metrics.get("val/sampling/failed_trajectories")
             lost = f" ({failed:.0f} trajectories failed and are not in it)" if failed else ""
-            parts.append(f"validation {self.headline.upper()} {validation:.3f}{lost}")
+            parts.append(f"validation {in_words(self.headline)} {validation:.3f}{lost}")
         return "  ".join(parts)
 
 

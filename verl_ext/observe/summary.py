@@ -11,6 +11,7 @@ from typing import Any
 from verl_ext.observe.plots import learning_curve
 from verl_ext.observe.runlog import NAME, read_log, series
 from verl_ext.observe.trajectory_files import FOLDER
+from verl_ext.reports import in_words
 
 # Recipe -> the same system with a critic.
 CRITICS = {"mhgpo": "mappo", "mhgpo_tiny": "mappo_tiny", "solver_verifier_tiny": "solver_verifier_mappo_tiny"}
@@ -102,11 +103,11 @@ def what_was_learned(entries: list[dict[str, Any]], headline: str) -> list[str]:
     steps, values = series(entries, f"val/system/{headline}")
     if len(values) > 1:
         lines.append(
-            f"  validation {headline.upper()}   {values[0]:.3f} → {values[-1]:.3f} "
+            f"  validation {in_words(headline)}   {values[0]:.3f} → {values[-1]:.3f} "
             f"({values[-1] - values[0]:+.3f}) in {steps[-1] - steps[0]} steps; best {max(values):.3f}"
         )
     elif values:
-        lines.append(f"  validation {headline.upper()}   {values[0]:.3f} at step {steps[0]}")
+        lines.append(f"  validation {in_words(headline)}   {values[0]:.3f} at step {steps[0]}")
     steps, values = series(entries, "system/reward")
     if len(values) > 1:
         lines.append(f"  training reward {values[0]:.3f} → {values[-1]:.3f}")
