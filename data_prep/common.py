@@ -6,7 +6,8 @@ Rows are read with a `where` ("FILE:LINE" or "FILE row N"), so that every error 
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +146,33 @@ def qa_rows_schema() -> Any:
             ("extra_info", pa.struct([*extra, ("gold_titles", strings)])),
         ]
     )
+
+
+def question_row(source: str, question: str, truth: Any, ability: str, split: str, index: int) -> dict[str, Any]:
+    """One row of verl's parquet: a question, and what is right."""
+    return {
+        "data_source": source,
+        "prompt": [{"role": "user", "content": question}],
+        "ability": ability,
+        "reward_model": {"style": "rule", "ground_truth": truth},
+        "extra_info": {"index": index, "split": split, "id": f"{split}-{index}", "question": question},
+    }
+
+
+def exit_status(work: Callable[[], Any]) -> int:
+    """Do a script's work: 0, or 2 where the user has given something wrong, which is said without a traceback."""
+    try:
+        work()
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def say_written(folder: Path, written: Mapping[str, int]) -> None:
+    """Print what a script has written: rows per file."""
+    for name, count in written.items():
+        print(f"wrote {folder / name}: {count} rows")
 
 
 def write_parquet(rows: Sequence[dict[str, Any]], path: Path, schema: Any = None) -> None:

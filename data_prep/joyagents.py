@@ -24,7 +24,18 @@ from pathlib import Path
 from typing import Any
 
 from verl_ext.data_prep import toolbench
-from verl_ext.data_prep.common import Row, read_hub, read_rows, split_of, text_field, write_jsonl, write_parquet
+from verl_ext.data_prep.common import (
+    Row,
+    exit_status,
+    question_row,
+    read_hub,
+    read_rows,
+    say_written,
+    split_of,
+    text_field,
+    write_jsonl,
+    write_parquet,
+)
 from verl_ext.data_prep.joyagents_questions import SPLITS, Asked, Asking, distinct, knowledge
 from verl_ext.data_prep.tool_tasks import Prepared, ToolTask, divide
 
@@ -103,17 +114,6 @@ def questions(seed: int, math: dict[str, list[Asked]], calls: dict[str, list[Ask
     return chosen
 
 
-def verl_row(asked: Asked, split: str, index: int) -> dict[str, Any]:
-    """One row of verl's parquet."""
-    return {
-        "data_source": asked.kind,
-        "prompt": [{"role": "user", "content": asked.text}],
-        "ability": "customer service",
-        "reward_model": {"style": "rule", "ground_truth": asked.truth},
-        "extra_info": {"index": index, "split": split, "id": f"{split}-{index}", "question": asked.text},
-    }
-
-
 def rows_schema() -> Any:
     """Arrow schema of these rows; explicit, so that empty lists keep their type."""
     import pyarrow as pa
@@ -152,7 +152,10 @@ def write(arguments: argparse.Namespace) -> dict[str, int]:
     calls, prepared = functions(arguments.toolbench, SIZES["test"]["function"], seed)
     written = {}
     for split in SPLITS:
-        rows = [verl_row(asked, split, i) for i, asked in enumerate(questions(seed, math, calls, split))]
+        rows = [
+            question_row(asked.kind, asked.text, asked.truth, "customer service", split, i)
+            for i, asked in enumerate(questions(seed, math, calls, split))
+        ]
         write_parquet(rows, output / f"{split}.parquet", rows_schema())
         written[f"{split}.parquet"] = len(rows)
     entries = [{"pid": str(i), "title": title, "text": text} for i, (title, text) in enumerate(knowledge(seed).items())]
@@ -167,14 +170,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_options(parser)
     arguments = parser.parse_args(argv)
-    try:
-        written = write(arguments)
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    for name, count in written.items():
-        print(f"wrote {arguments.output_dir / name}: {count} rows")
-    return 0
+    return exit_status(lambda: say_written(arguments.output_dir, write(arguments)))
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from verl_ext.data_prep import joyagents, shop_demos
-from verl_ext.data_prep.common import write_parquet
+from verl_ext.data_prep.common import exit_status, say_written, write_parquet
 from verl_ext.data_prep.joyagents_chats import Chats
 from verl_ext.data_prep.shop_demos import AGENTS
 from verl_ext.data_prep.tiny_files import stamped_folder
@@ -123,18 +123,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     tiny.add_argument("--seed", type=int, default=0, help="of the conversations")
     joyagents.add_options(commands.add_parser("real", help="natural language, in the paper's sizes"))
     arguments = parser.parse_args(argv)
-    try:
-        if arguments.command == "tiny":
-            given = {name: value for name, value in vars(arguments).items() if name != "command"}
-            print(f"demonstrations in {ensure_tiny(**given)}")
-            return 0
-        written = write_real(arguments)
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    for name, count in written.items():
-        print(f"wrote {arguments.output_dir / name}: {count} rows")
-    return 0
+    if arguments.command == "real":
+        return exit_status(lambda: say_written(arguments.output_dir, write_real(arguments)))
+    given = {name: value for name, value in vars(arguments).items() if name != "command"}
+    return exit_status(lambda: print(f"demonstrations in {ensure_tiny(**given)}"))
 
 
 if __name__ == "__main__":

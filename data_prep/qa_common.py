@@ -6,14 +6,13 @@ one row of its own layout is read. The layout of qa_layouts.parse_unified is und
 
 import argparse
 import hashlib
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from verl_ext.data_prep.common import Row, find_files, read_hub, read_rows, write_jsonl, write_parquet
+from verl_ext.data_prep.common import Row, exit_status, find_files, read_hub, read_rows, write_jsonl, write_parquet
 from verl_ext.data_prep.qa_layouts import QARow, parse_unified
 
 DEFAULT_VAL_SIZE = 500  # MHGPO validates on the first 500 test questions
@@ -168,12 +167,8 @@ def main(spec: QASet, description: str, argv: Sequence[str] | None = None) -> in
     parser.add_argument("--max_samples", type=_positive, help="at most so many training rows (the first ones)")
     parser.add_argument("--val_size", type=int, help="rows of test.parquet (default 500, or a fifth of a single pool)")
     parser.add_argument("--seed", type=int, default=0, help="of the held-out rows")
-    try:
-        prepare(spec, parser.parse_args(argv))
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    arguments = parser.parse_args(argv)
+    return exit_status(lambda: prepare(spec, arguments))
 
 
 def _source(spec: QASet, arguments: argparse.Namespace) -> Iterator[tuple[Row, str | None]]:

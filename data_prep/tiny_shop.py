@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from verl_ext.data_prep import tiny_tools
+from verl_ext.data_prep.common import question_row
 from verl_ext.data_prep.tiny_arithmetic import draw_chain
 from verl_ext.data_prep.tiny_files import stamped_folder
 from verl_ext.data_prep.tiny_names import ADJECTIVES, NOUNS, PREFIXES, SPLITS, TOWNS, name_pairs
@@ -242,15 +243,9 @@ def tools_of(world: World) -> dict[str, Any]:
     return found | {"knowledge": SearchTool(build_retriever(entries), top_k=TOP_K, max_documents=TOP_K)}
 
 
-def row(question: Question, split: str, index: int) -> dict:
+def row(question: Question, split: str, index: int) -> dict[str, Any]:
     """One parquet row in verl's schema."""
-    return {
-        "data_source": question.kind,
-        "prompt": [{"role": "user", "content": question.text}],
-        "ability": "shop",
-        "reward_model": {"style": "rule", "ground_truth": question.truth},
-        "extra_info": {"index": index, "split": split, "id": f"{split}-{index}", "question": question.text},
-    }
+    return question_row(question.kind, question.text, question.truth, "shop", split, index)
 
 
 def data_set(train_size: int, val_size: int, seed: int) -> dict[str, list[dict]]:

@@ -168,14 +168,7 @@ def read_mas_config(config: DictConfig) -> MasConfig:
     if section.get("advantage", ...) is None:  # null: of the recipe's options none, as another algorithm needs it
         del section["advantage"]
     mas = typed_section(MasConfig, section, "mas")
-    for name, agent in mas.agents.items():
-        if agent.endpoint is not None and agent.endpoint.url is None:
-            if agent.endpoint.model is not None:
-                raise ValueError(
-                    f"mas.agents.{name}.endpoint.model={agent.endpoint.model!r} is given, but no mas.agents.{name}."
-                    "endpoint.url: set it to the server's base URL, e.g. http://127.0.0.1:8100/v1"
-                )
-            agent.endpoint = None
+    _drop_unused_endpoints(mas)
     if "_target_" not in mas.workflow:
         raise ValueError(
             "mas.workflow._target_ is missing: name the workflow class, e.g. verl_ext.recipe.mhgpo.SearchQA"
@@ -187,7 +180,24 @@ def read_mas_config(config: DictConfig) -> MasConfig:
     ):
         if given not in allowed:
             raise ValueError(f"mas.{name}={given!r} is unknown; allowed: {', '.join(allowed)}")
-    mode = config.actor_rollout_ref.actor.loss_agg_mode
+    _check_weights(mas, config.actor_rollout_ref.actor.loss_agg_mode)
+    _check_determinism(mas, config)
+    return mas
+
+
+def _drop_unused_endpoints(mas: MasConfig) -> None:
+    """Recipes name a helper's endpoint without a url, so that a url alone gives it one."""
+    for name, agent in mas.agents.items():
+        if agent.endpoint is not None and agent.endpoint.url is None:
+            if agent.endpoint.model is not None:
+                raise ValueError(
+                    f"mas.agents.{name}.endpoint.model={agent.endpoint.model!r} is given, but no mas.agents.{name}."
+                    "endpoint.url: set it to the server's base URL, e.g. http://127.0.0.1:8100/v1"
+                )
+            agent.endpoint = None
+
+
+def _check_weights(mas: MasConfig, mode: str) -> None:
     if mas.loss.agent_weights == "trajectory" and not mode.startswith("seq-mean"):
         raise ValueError(
             "mas.loss.agent_weights=trajectory needs a mean over sequences, but "
@@ -199,6 +209,9 @@ def read_mas_config(config: DictConfig) -> MasConfig:
             f"actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean, but that is {mode!r}: "
             "change it, or set mas.loss.agent_weights=none"
         )
+
+
+def _check_determinism(mas: MasConfig, config: DictConfig) -> None:
     engine = OmegaConf.select(config, "actor_rollout_ref.rollout.name")
     if mas.deterministic and engine != "hf":
         raise ValueError(
@@ -217,7 +230,6 @@ def read_mas_config(config: DictConfig) -> MasConfig:
             "actor_rollout_ref.rollout.full_determinism=true with mas.sampling.seeded=false would give all samples of "
             "a question the same noise. Remedy: mas.sampling.seeded=true"
         )
-    return mas
 
 
 def optimiser_steps(config: DictConfig, section: DictConfig) -> int:
