@@ -19,7 +19,7 @@ METRICS: dict[str, str] = {
     "agents/<agent>/calls": "calls of the agent in the step, shared calls counted once",
     "agents/<agent>/reward": "mean R = R_shared + R_spe of its calls",
     "agents/<agent>/reward_shared": "mean R_shared after backward propagation (Eq. 4)",
-    "agents/<agent>/penalty": "mean agent-specific reward R_spe (<= 0)",
+    "agents/<agent>/penalty": "mean agent-specific reward: MHGPO's R_spe (<= 0), JoyAgents-R1's R_F (0 or 1)",
     "agents/<agent>/unparsable": "share of its calls whose output broke the agent's format",
     "agents/<agent>/truncated": "share of its calls that reached max_tokens",
     "agents/<agent>/failed": "share of its calls without usable output (time-out, engine error, prompt too long)",
