@@ -157,7 +157,7 @@ def test_a_reward_without_further_quantities_is_reported(command, tmp_path, caps
     reward = command.results["data"]["made"]["metrics"]["reward"]
     assert reward == {"mean": 0.25, "standard_error": 0.25, "questions": 4}
     said = capsys.readouterr().out
-    assert "4/4  REWARD 0.250" in said and "| answered | Reward        |" in said
+    assert "4/4  reward 0.250" in said and "| answered | Reward        |" in said
 
 
 def test_a_workflow_that_always_fails_ends_the_evaluation_soon(command, tmp_path, capsys):
