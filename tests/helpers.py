@@ -19,12 +19,13 @@ from verl_ext.mas.types import CallId, Generation, Stream
 
 
 class _JumpingSelector(selectors.DefaultSelector):
-    """Waits no time: it moves the clock. With nothing to wait for, the program would hang."""
+    """Waits for threads, and no time: it moves the clock. With nothing to wait for, the program would hang."""
 
     now = 0.0
+    threads = 0
 
     def select(self, timeout: float | None = None) -> list[Any]:
-        events = super().select(0)
+        events = super().select(None if self.threads and timeout != 0 else 0)
         if events:
             return events
         if timeout is None:
@@ -44,6 +45,15 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return self._clock.now
+
+    def run_in_executor(self, *work: Any) -> Any:
+        future = super().run_in_executor(*work)
+        self._clock.threads += 1
+        future.add_done_callback(self._thread_done)
+        return future
+
+    def _thread_done(self, _: Any) -> None:
+        self._clock.threads -= 1
 
 
 def heed_signals() -> None:

@@ -81,7 +81,7 @@ class ReActAgent(Workflow):
 
     async def run(self, task: Task, ctx: Any) -> Work:
         """Work on `task.question` until there is an answer or a limit is reached."""
-        memories = ctx.recall(self.name, task.question)
+        memories = await ctx.recall(self.name, task.question)
         work = Work(task.question, done=reported(task.question, memories))
         for _ in range(self.max_rounds):
             try:
@@ -130,7 +130,7 @@ class ReActAgent(Workflow):
         """What an agent is told that calls something it does not have."""
         return f"error: there is no tool {render(name, 80)!r}"
 
-    def reward(self, task: Task, result: Any) -> tuple[float, dict[str, float]]:
+    async def reward(self, task: Task, result: Any) -> tuple[float, dict[str, float]]:
         """The master's answer is what counts."""
         raise NotImplementedError(f"{type(self).__name__} runs inside JoyAgents, which is rewarded as a whole")
 

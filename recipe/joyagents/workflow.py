@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -82,13 +83,13 @@ class JoyAgents(ReActAgent):
             return said.rpartition("</think>")[2].strip()
         return self.unknown(name)
 
-    def reward(self, task: Task, result: Work) -> tuple[float, dict[str, float]]:
+    async def reward(self, task: Task, result: Work) -> tuple[float, dict[str, float]]:
         """R_A of Eq. 3, and what the paper measures: accuracy per kind of task, and reasoning rounds.
 
         `claimed`: functions that the answer reports as called without a call; where functions are asked for, R_A is 0.
         """
         claimed = result.claimed()
-        right = accuracy(task.ground_truth, result.answer, self.similarity)
+        right = await asyncio.to_thread(accuracy, task.ground_truth, result.answer, self.similarity)
         if claimed and task.ground_truth["kind"] == "function":
             right = 0.0
         return right, {

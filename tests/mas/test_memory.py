@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
 from functools import partial
 from pathlib import Path
 
@@ -31,7 +32,7 @@ def rare_success(agent, query, output):
 
 
 async def ask(task, ctx):
-    memories = ctx.recall("a", task.question)
+    memories = await ctx.recall("a", task.question)
     said = await ctx.call("a", seen=[memory.output for memory in memories])
     ctx.remember("a", task.question, said, ["x"], memories)
     again = await ctx.call("b", said=said)
@@ -68,6 +69,34 @@ def test_all_trajectories_of_a_question_recall_the_same_and_ask_the_memory_once(
         assert (first.agent, first.query, first.plan, first.recalled) == ("a", "what is up?", ("x",), (1,))
         assert first.output == trajectory.calls[0].text, "a fork hands over what it has done itself"
         assert (second.agent, second.query, second.output) == ("b", first.output, trajectory.result)
+
+
+def test_a_memory_and_a_reward_that_take_long_hold_nothing_up():
+    """Each waits for the other: on the event loop's own thread neither would end."""
+    asked, meanwhile = threading.Event(), threading.Event()
+
+    class Slow(Script):
+        async def reward(self, task, result):
+            assert await asyncio.to_thread(meanwhile.wait, 60)
+            return 0.5, {"slow": 1.0}
+
+    def memory(agent, query):
+        asked.set()
+        assert meanwhile.wait(60)
+        return []
+
+    async def other():
+        assert await asyncio.to_thread(asked.wait, 60)
+        meanwhile.set()
+
+    async def both():
+        forest = forest_of(Slow(ask, "ab"), FakeLLM())
+        forest.memory = memory
+        trajectory, _ = await asyncio.gather(run_once(forest), other())
+        return trajectory
+
+    trajectory = run(both())
+    assert (trajectory.ok, trajectory.reward, trajectory.metrics) == (True, 0.5, {"slow": 1.0})
 
 
 def test_what_a_step_finds_out_is_seen_by_questions_that_begin_after_it_and_by_no_other(tmp_path):

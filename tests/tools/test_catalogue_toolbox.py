@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from verl_ext.tools import Tool, ToolError
 from verl_ext.tools.catalogue import Backend, Catalogue, Toolbox, ToolSpec
 from verl_ext.tools.catalogue.types import CallError
+from verl_ext.tools.simulator import Counters
 
 PARAMETERS = {
     "type": "object",
@@ -71,6 +72,22 @@ def test_nonsense_is_answered_without_calling_the_back_end(name, arguments, kind
     assert set(answer) == {"ok", "error", "kind"} and answer["ok"] is False and answer["kind"] == kind
     assert error in answer["error"] and backend.calls == []
     json.dumps(answer).encode()
+
+
+def test_answers_are_counted_by_kind_and_with_what_the_back_end_counts():
+    backend = Log()
+    toolbox = box(backend)
+    for name, arguments in (("echo", {"x": 1}), ("echo", {"x": 2}), ("echo", {}), ("Echo", {"x": 1})):
+        ask(toolbox, name, arguments)
+    backend.result = CallError("no")
+    ask(toolbox)
+    backend.result = ToolError("the infrastructure")
+    with pytest.raises(ToolError):
+        ask(toolbox)
+    expected = {"answered": 2, "bad_arguments": 1, "unknown_tool": 1, "tool_error": 1}
+    assert toolbox.counts() == expected
+    backend.counters = Counters(hits=3)
+    assert toolbox.counts() == expected | Counters(hits=3).as_dict()
 
 
 def test_no_arguments_are_an_empty_object_and_back_ends_get_a_copy():

@@ -21,7 +21,7 @@ RECIPE = "toolpo_tiny"
 SMALL = ["mas.deterministic=true", "trainer.total_training_steps=1", "trainer.val_before_train=false"]
 SMALL += ["trainer.test_freq=-1", "trainer.save_freq=-1"]
 # A played tool says its error as its result, one that runs raises it: the agent reads the same.
-OF_ERRORS = ("failed_calls",)
+OF_ERRORS = ("failed_calls", "tools/tool_call/")
 
 
 def asked(body: dict[str, Any]) -> tuple[str, dict[str, Any], str]:
@@ -66,6 +66,9 @@ def test_it_trains_on_what_a_model_plays(simulated):
     assert step["actor/grad_norm"] > 0 and step["system/tool_calls"] > 0 and step["system/tool_failures"] == 0
     called = [json.dumps(asked(body)[:2]) for body in requests]
     assert 0 < len(called) == len(set(called)) <= step["system/tool_calls"] * 64, "each call was asked for once"
+    counts = {name.rpartition("/")[2]: n for name, n in step.items() if name.startswith("tools/tool_call/")}
+    assert counts["model_calls"] == len(called) and counts["failures"] == counts["recorded"] == 0
+    assert counts["answered"] == counts["hits"] + counts["misses"] >= len(called)
 
 
 def test_what_was_played_is_a_recording(simulated):

@@ -149,13 +149,13 @@ class Context:
         """
         self._session.trajectory.notes["/".join((*self._scope, name))] = copy.deepcopy(value)
 
-    def recall(self, agent: str, query: str) -> list[Memory]:
+    async def recall(self, agent: str, query: str) -> list[Memory]:
         """The memories of `agent` that are most similar to `query`, best first; none where `mas.memory` is not set.
 
         They are as they were after the training step before the question began: what the question's own trajectories,
         or others of the same step, have found out is not among them.
         """
-        return self._session.forest.recall(agent, query)
+        return await self._session.forest.recall(agent, query)
 
     def remember(
         self, agent: str, query: str, output: str, plan: Sequence[str] = (), recalled: Sequence[Memory] = ()

@@ -67,7 +67,8 @@ class Forest:
         sampling: sampling parameters, overridden per agent by `Agent.sampling` unless `greedy`.
         greedy: validation; temperature and truncation are taken from `sampling` for every agent.
         clock: measures calls and their limit; stands still while the weights are updated.
-        memory: (agent, query) -> the memories that it recalls, the same whenever it is asked; None: there are none.
+        memory: (agent, query) -> the memories that it recalls, the same whenever it is asked, from any thread; None:
+            there are none.
         adapters: of the policy, by agent ("" is the base alone); None: the policy has no adapters.
     """
 
@@ -91,16 +92,16 @@ class Forest:
         self._messages: dict[tuple[CallId, Stream], list[dict[str, str]]] = {}
         self._tools: dict[tuple[CallId, Stream], asyncio.Task[ToolRecord]] = {}
         self._tool_arguments: dict[tuple[CallId, Stream], dict[str, Any]] = {}
-        self._recalled: dict[tuple[str, str], list[Memory]] = {}
+        self._recalled: dict[tuple[str, str], asyncio.Task[list[Memory]]] = {}
         self.closed = False
 
-    def recall(self, agent: str, query: str) -> list[Memory]:
+    async def recall(self, agent: str, query: str) -> list[Memory]:
         """The memories of an agent that are most similar to a query, for all trajectories of the question the same."""
         if self.memory is None:
             return []
-        if (agent, query) not in self._recalled:
-            self._recalled[agent, query] = self.memory(agent, query)
-        return list(self._recalled[agent, query])
+        if (agent, query) not in self._recalled:  # in a thread: a sentence encoder takes its time
+            self._recalled[agent, query] = asyncio.ensure_future(asyncio.to_thread(self.memory, agent, query))
+        return list(await asyncio.shield(self._recalled[agent, query]))
 
     def recorded(self, call: CallId, stream: Stream) -> list[dict[str, str]] | None:
         """Messages with which this call was made before, or None if it was not."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import inspect
 import math
 from collections.abc import Callable
 from typing import Any
@@ -60,7 +61,7 @@ class Session:
             error = self._fatal
             trajectory.status, trajectory.error = Status.WORKFLOW_ERROR, f"{type(error).__name__}: {error}"
         else:
-            self._score(trajectory, self.forest.task)
+            await self._score(trajectory, self.forest.task)
         return trajectory
 
     async def _work(self) -> None:
@@ -97,9 +98,10 @@ class Session:
             self._fatal = failure
         raise failure
 
-    def _score(self, trajectory: Trajectory, task: Task) -> None:
+    async def _score(self, trajectory: Trajectory, task: Task) -> None:
         try:
-            reward, metrics = self.forest.workflow.reward(task, trajectory.result)
+            scored = self.forest.workflow.reward(task, trajectory.result)
+            reward, metrics = await scored if inspect.isawaitable(scored) else scored
             trajectory.reward, trajectory.metrics = float(reward), {k: float(v) for k, v in metrics.items()}
             if not math.isfinite(trajectory.reward):
                 raise ValueError(f"the reward {trajectory.reward} is not finite")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from verl_ext.mas.agent import Agent
@@ -11,6 +11,8 @@ from verl_ext.mas.types import Task
 
 if TYPE_CHECKING:
     from verl_ext.mas.context import Context
+
+Score = tuple[float, dict[str, float]]  # a reward, and quantities to log
 
 
 class Workflow(ABC):
@@ -41,6 +43,7 @@ class Workflow(ABC):
         """Work on one task and return its result, which `reward` scores."""
 
     @abstractmethod
-    def reward(self, task: Task, result: Any) -> tuple[float, dict[str, float]]:
-        """Shared reward of a result and named metrics (e.g. em, f1, acc). Must not raise: a broken reward stops
-        the training, because zeros in its place would flatten every group."""
+    def reward(self, task: Task, result: Any) -> Score | Awaitable[Score]:
+        """Shared reward of a result and named metrics (e.g. em, f1, acc). May be `async`: one that takes longer than
+        milliseconds must be, or it holds up every other trajectory. Must not raise: a broken reward stops the training,
+        because zeros in its place would flatten every group."""

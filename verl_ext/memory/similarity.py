@@ -7,6 +7,7 @@ that share words, names and numbers. `EncoderSimilarity` finds those that mean t
 from __future__ import annotations
 
 import hashlib
+import threading
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ import numpy as np
 
 ORDERS = (3, 4, 5)  # bytes of an n-gram
 CHUNK_BYTES, CHUNK_TEXTS = 1 << 20, 2048  # that are hashed at once
+_encoding = threading.Lock()  # one text at a time: an encoder uses all cores, and must not be loaded twice
 
 
 class Similarity(Protocol):
@@ -157,6 +159,7 @@ def _model_hash(model: str) -> str:
 @lru_cache(maxsize=8192)
 def _encoded(model: str, device: str | None, text: str) -> np.ndarray:
     """(width,) float32 unit vector of one text; zeros for a blank one."""
-    encoder = _encoder(model, device)
-    vector = encoder.encode([text], normalize_embeddings=True, convert_to_numpy=True, show_progress_bar=False)[0]
+    with _encoding:
+        encoder = _encoder(model, device)
+        vector = encoder.encode([text], normalize_embeddings=True, convert_to_numpy=True, show_progress_bar=False)[0]
     return vector.astype(np.float32) if text.strip() else np.zeros(len(vector), dtype=np.float32)

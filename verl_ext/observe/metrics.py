@@ -60,19 +60,21 @@ METRICS: dict[str, str] = {
     "sampling/failed_trajectories": "trajectories that could not finish; they train nothing",
     "sampling/failed/<status>": "of those, by reason",
     "sampling/tokens_per_second": "generated tokens / seconds of the rollout phase (timing_s/gen)",
+    "tools/<tool>/<quantity>": "what the tool has counted since the step before: tool_call its answers by kind, and "
+    "what a simulator behind it counts",
     "budget/generated_tokens": "tokens generated for training since the run began (`mas.budget`)",
     "budget/questions": "questions sampled for training since the run began (`mas.budget`)",
     "mhgpo/rows": "rows that trained in the step",
     "mhgpo/padding_rows": "masked rows added so that ranks and mini-batches come out even",
     "mhgpo/optimiser_steps": "optimiser steps of the step",
-    "mhgpo/weight_max": "largest row weight N / (n · G_k) of Eq. 6",
-    "mhgpo/weight_min": "smallest row weight of Eq. 6",
+    "mhgpo/weight_max": "largest weight of a row in the loss (mas.loss.agent_weights; MHGPO: N / (n · G_k), Eq. 6)",
+    "mhgpo/weight_min": "smallest weight of a row in the loss",
     "adapters/<agent>/grad_norm": "norm of the gradient of the agent's adapter, before it is clipped by itself",
 }
 
 
 def reduce_stats(stats: Iterable[QuestionStats]) -> dict[str, float]:
-    """Metrics of a batch of questions (all but budget/*, groups/* and mhgpo/*, which the trainer adds)."""
+    """Metrics of a batch of questions (all but tools/*, budget/*, groups/* and mhgpo/*, which the trainer adds)."""
     stats = list(stats)
     metrics: dict[str, float] = {}
     _means(metrics, "system", [{"reward": r, **q} for s in stats for r, q in zip(s.rewards, s.quantities, strict=True)])

@@ -30,6 +30,10 @@ class Tool(ABC):
         Raises ToolError when the tool fails, ValueError when the arguments are malformed.
         """
 
+    def counts(self) -> dict[str, int]:
+        """What happened since the start, by name; each is a metric `tools/<tool>/<quantity>`. By default nothing."""
+        return {}
+
     async def close(self) -> None:
         """Release connections, threads and files. Called once, when the owner is done; by default nothing to do."""
         return None

@@ -117,6 +117,14 @@ class MultiAgentLoopManager:
             found = [s for stats in ray.get([w.take_validation_stats.remote() for w in self._remote]) for s in stats]
         return sorted(found, key=lambda stats: stats.index)
 
+    def take_tool_counts(self) -> dict[str, int]:
+        """Metrics `tools/<tool>/<quantity>`: what all workers' tools have counted since the last call."""
+        if self._local is not None:
+            found = [self._local.take_tool_counts()]
+        else:
+            found = ray.get([worker.take_tool_counts.remote() for worker in self._remote])
+        return {f"tools/{key}": sum(counts[key] for counts in found) for key in found[0]}
+
     def take_traces(self, uids: list[str], count: int) -> list[QuestionTrace]:
         """The first `count` traces for the log of these questions, and of those that gave no rows."""
         if self._local is not None:

@@ -75,6 +75,7 @@ class RolloutWorker:
         self._memory: View | None = None
         self._broken: str | None = None
         self._counter = itertools.count()
+        self._tool_counts: dict[str, int] = {}
         self._tasks: set[asyncio.Task] = set()
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, daemon=True, name="rollouts").start()
@@ -137,6 +138,13 @@ class RolloutWorker:
             return [resolve(trace, self.llm.decode) for trace in store.take(uids, count)]
 
         return asyncio.run_coroutine_threadsafe(take(), self._loop).result()
+
+    def take_tool_counts(self) -> dict[str, int]:
+        """`<tool>/<quantity>` -> what the tools have counted since the last call."""
+        counting = {name: tool.counts() for name, tool in self.tool_objects.items() if hasattr(tool, "counts")}
+        now = {f"{name}/{key}": count for name, counts in counting.items() for key, count in counts.items()}
+        taken, self._tool_counts = {key: n - self._tool_counts.get(key, 0) for key, n in now.items()}, now
+        return taken
 
     def broken(self) -> str | None:
         """Why training must stop (a reward raised, an internal error), or None."""

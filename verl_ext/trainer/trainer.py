@@ -127,6 +127,7 @@ class MultiAgentTrainer:
         stats = self.agent_loop_manager.take_stats(uids)
         # Rows that a resumed asynchronous run finds in the queue have no statistics in this process.
         self._step_metrics = reduce_stats(stats) if stats else {}
+        self._step_metrics |= self.agent_loop_manager.take_tool_counts()
         self._limit_reached = self.budget.spend(self._step_metrics)
         self._step_metrics |= self.memory.learn(self.global_steps, (e for question in stats for e in question.episodes))
         self.trajectories.collect(self.global_steps, uids, self.agent_loop_manager, last=self.budget.exhausted)
@@ -216,6 +217,7 @@ class MultiAgentTrainer:
         self.agent_loop_manager.raise_if_broken()
         self.trajectories.write_validation(self.global_steps, self.agent_loop_manager)
         ours = reduce_stats(self.agent_loop_manager.take_validation_stats())
+        ours |= self.agent_loop_manager.take_tool_counts()
         metrics |= {f"val/{name}": value for name, value in ours.items()}
         if self.global_steps == 0 or self.config.trainer.get("val_only", False):
             self.run_log.write(self.global_steps, metrics)

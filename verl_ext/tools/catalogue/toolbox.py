@@ -12,6 +12,7 @@ tries again and counts.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -68,6 +69,9 @@ class Toolbox(Tool):
             )
         self.catalogue, self.backend, self.recorded = catalogue, backend, recorded or Recorded()
         self.timeout_s, self.max_chars = timeout_s, max_chars
+        self._answers: Counter[str] = Counter(
+            {kind: 0 for kind in ("answered", UNKNOWN_TOOL, BAD_ARGUMENTS, TOOL_ERROR)}
+        )
 
     async def __call__(self, name: Any = None, arguments: Any = None) -> dict[str, Any]:  # type: ignore[override]
         """{"ok": True, "result": JSON}, or {"ok": False, "error": text, "kind": one of the three of this module}.
@@ -78,6 +82,16 @@ class Toolbox(Tool):
         Raises:
             ToolError: the back end itself failed, or took longer than `timeout_s`.
         """
+        answer = await self._answer(name, arguments)
+        self._answers[answer.get("kind", "answered")] += 1
+        return answer
+
+    def counts(self) -> dict[str, int]:
+        """Calls by how they were answered, and what the back end counts (of a simulator, see its `Counters`)."""
+        counters = getattr(self.backend, "counters", None)
+        return dict(self._answers) | (counters.as_dict() if counters else {})
+
+    async def _answer(self, name: Any, arguments: Any) -> dict[str, Any]:
         arguments = {} if arguments is None else arguments
         if not isinstance(name, str) or name not in self.catalogue:
             return _failure(UNKNOWN_TOOL, "; ".join(self.catalogue.problems(name, arguments)))
