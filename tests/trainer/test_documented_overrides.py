@@ -20,6 +20,7 @@ PAGES = [
     ("toolpo", "deepagent"),
     ("simulator", "deepagent"),
     ("joyagents", "joyagents_tiny"),
+    ("joyagents", "joyagents"),
 ]
 OVERRIDE = re.compile(r"(\+{1,2}|~)?[a-z_]+(\.\w+)*=\S*|~[a-z_]+(\.\w+)+")
 # Commands that take overrides; `evaluate.*` are an evaluation's own.

@@ -12,7 +12,6 @@ tries again and counts.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +24,7 @@ from verl_ext.tools.catalogue.threads import ordinary
 from verl_ext.tools.catalogue.types import Backend, CallError, Catalogue, ToolSpec, as_json
 from verl_ext.tools.retrieval.types import options_from
 
-UNKNOWN_TOOL, BAD_ARGUMENTS, TOOL_ERROR = "unknown_tool", "bad_arguments", "tool_error"
+ANSWERED, UNKNOWN_TOOL, BAD_ARGUMENTS, TOOL_ERROR = "answered", "unknown_tool", "bad_arguments", "tool_error"
 # Below the time limit of a tool call (mas.limits.tool_timeout, 60 s), whose message does not say which tool it was.
 TIMEOUT_S = 30.0
 MAX_CHARS = 100_000
@@ -69,9 +68,7 @@ class Toolbox(Tool):
             )
         self.catalogue, self.backend, self.recorded = catalogue, backend, recorded or Recorded()
         self.timeout_s, self.max_chars = timeout_s, max_chars
-        self._answers: Counter[str] = Counter(
-            {kind: 0 for kind in ("answered", UNKNOWN_TOOL, BAD_ARGUMENTS, TOOL_ERROR)}
-        )
+        self._answers = dict.fromkeys((ANSWERED, UNKNOWN_TOOL, BAD_ARGUMENTS, TOOL_ERROR), 0)
 
     async def __call__(self, name: Any = None, arguments: Any = None) -> dict[str, Any]:  # type: ignore[override]
         """{"ok": True, "result": JSON}, or {"ok": False, "error": text, "kind": one of the three of this module}.
@@ -83,13 +80,13 @@ class Toolbox(Tool):
             ToolError: the back end itself failed, or took longer than `timeout_s`.
         """
         answer = await self._answer(name, arguments)
-        self._answers[answer.get("kind", "answered")] += 1
+        self._answers[answer.get("kind", ANSWERED)] += 1
         return answer
 
     def counts(self) -> dict[str, int]:
         """Calls by how they were answered, and what the back end counts (of a simulator, see its `Counters`)."""
         counters = getattr(self.backend, "counters", None)
-        return dict(self._answers) | (counters.as_dict() if counters else {})
+        return self._answers | (counters.as_dict() if counters else {})
 
     async def _answer(self, name: Any, arguments: Any) -> dict[str, Any]:
         arguments = {} if arguments is None else arguments
