@@ -126,8 +126,8 @@ class Teacher:
         return self.agents[agent](habits)
 
     def batch(self, size: int, habits: Habits) -> dict[str, list[improvised.Example]]:
-        """`size` chats of the master, more of the math agent, fewer of the others, for data_prep/tiny_model.py."""
-        special = {"master": size, "math_agent": size + size // 2}
+        """`size` chats of the master, more of the math agent, fewer of the easy ones, for data_prep/tiny_model.py."""
+        special = {"master": size, "function_agent": size, "math_agent": size + size // 2}
         sizes = {agent: special.get(agent, max(1, size // 2)) for agent in AGENTS}
         return {
             agent: [improvised.segments(self.chat(agent, habits)) for _ in range(count)]

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # JoyAgents-R1 from nothing on a laptop's CPU: a random tiny model, its skills, supervised fine-tuning by verl's SFTTrainer
 # on the agents' noisy demonstrations, then reinforcement learning with memories. What exists is not made again: after a
-# kill, the same command goes on. About 35 minutes of a slow core (skills 22, fine-tuning 7, RL the rest).
+# kill, the same command goes on. About 45 minutes of a slow core (skills 30, fine-tuning 7, RL the rest).
 #
 #   examples/joyagents/train.sh [overrides of the reinforcement learning]
 #
@@ -19,7 +19,7 @@ run() { if [ -n "${DRY_RUN:-}" ]; then printf '%q ' "$@" && echo; else "$@"; fi;
 
 stage "skills: right demonstrations, a model of 0.8 million parameters"
 if [ -n "${DRY_RUN:-}" ] || [ ! -e "$OUT/skills/model.safetensors" ]; then
-  run python data_prep/tiny_model.py --world shop --steps "$SKILLS" --habit_steps 0 --batch_size 20 \
+  run python data_prep/tiny_model.py --world shop --steps "$SKILLS" --habit_steps 0 \
     --output_dir "$OUT/skills"
 fi
 stage "demonstrations with habits, a file per agent"

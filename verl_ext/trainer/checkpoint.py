@@ -64,6 +64,7 @@ SETTINGS = (
     "mas.policy",
     "mas.sampling",
     "mas.credit",
+    "mas.advantage",
     "mas.loss",
     "mas.agents",
     "mas.memory",
