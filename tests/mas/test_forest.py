@@ -68,14 +68,14 @@ def test_a_hanging_tool_is_given_up():
     assert seconds == 20.5
 
 
-def test_tools_running_counts_the_waits_between_attempts():
+def test_a_forest_is_busy_in_the_waits_between_attempts():
     async def scenario():
         forest = forest_of(search, tools={"search": Flaky(1)}, limits={"tool_retries": 1, "retry_wait": 8.0})
         session = asyncio.ensure_future(walk(forest))
         seen = []
         for _ in range(3):
             await asyncio.sleep(3)
-            seen.append(forest.tools_running)
+            seen.append(forest.busy)
         await session
         return seen
 

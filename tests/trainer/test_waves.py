@@ -2,6 +2,8 @@
 
 import asyncio
 import random
+import threading
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -9,7 +11,7 @@ import pytest
 from tests.helpers import Script, chain, forest_of, now, run, speaker
 from verl_ext.mas import Status
 from verl_ext.mas.forest import Forest
-from verl_ext.sampling import make_strategy
+from verl_ext.sampling import make_strategy, run_once
 from verl_ext.trainer.waves import WaveLLM
 
 
@@ -116,6 +118,33 @@ def test_calls_are_dealt_out_to_the_servers_in_key_order():
         assert [server.waves for server in servers] == [[["a", "c", "e"]], [["b", "d"]]]
 
     run(scenario())
+
+
+def test_a_wave_waits_for_what_is_being_recalled():
+    """Recalls run in threads: how long one takes must not decide who is in which wave."""
+    entered = threading.Event()
+
+    async def recalling(task, ctx):
+        await ctx.recall("a", task.question)
+        return await ctx.call("a")
+
+    def memory(agent, query):
+        entered.set()
+        time.sleep(0.2)  # many turns of the event loop
+        return []
+
+    async def scenario():
+        server, forest = Server(), None
+        llm = waves([server], busy=lambda: forest.busy)
+        forest = forest_of(Script(recalling, "a"), llm)
+        forest.memory = memory
+        session = asyncio.ensure_future(run_once(forest))
+        await asyncio.to_thread(entered.wait, 60)
+        await asyncio.gather(ask(llm, "other"), session)
+        return server.waves
+
+    (wave,) = run(scenario())
+    assert len(wave) == 2
 
 
 def test_a_wave_waits_for_tools_in_flight():

@@ -262,9 +262,9 @@ class Forest:
         return record
 
     @property
-    def tools_running(self) -> int:
-        """Tool calls under way, the waits between their attempts included."""
-        return sum(not task.done() for task in self._tools.values())
+    def busy(self) -> int:
+        """What is under way beside generations: tool calls, the waits between their attempts included, and recalls."""
+        return sum(not task.done() for task in (*self._tools.values(), *self._recalled.values()))
 
     def _admit(self) -> None:
         if self.closed:
@@ -276,7 +276,8 @@ class Forest:
         Sessions that still run, or start after this, end with `CancelledError`.
         """
         self.closed = True
-        running = [task for task in (*self._calls.values(), *self._tools.values()) if not task.done()]
+        started = (*self._calls.values(), *self._tools.values(), *self._recalled.values())
+        running = [task for task in started if not task.done()]
         for task in running:
             task.cancel()
         if running:  # a tool that ignores its cancellation must not hold up the training

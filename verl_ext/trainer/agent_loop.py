@@ -123,7 +123,8 @@ class MultiAgentLoopManager:
             found = [self._local.take_tool_counts()]
         else:
             found = ray.get([worker.take_tool_counts.remote() for worker in self._remote])
-        return {f"tools/{key}": sum(counts[key] for counts in found) for key in found[0]}
+        keys = dict.fromkeys(key for counts in found for key in counts)  # a kind of answer that one worker has met
+        return {f"tools/{key}": sum(counts.get(key, 0) for counts in found) for key in keys}
 
     def take_traces(self, uids: list[str], count: int) -> list[QuestionTrace]:
         """The first `count` traces for the log of these questions, and of those that gave no rows."""

@@ -90,11 +90,11 @@ class RolloutWorker:
 
         servers = server_handles()
         if self.mas.deterministic:
-            return WaveLLM(tokenizer, client, template, servers=servers, busy=self._tools_running)
+            return WaveLLM(tokenizer, client, template, servers=servers, busy=self._busy)
         return ServedLLM(tokenizer, direct_client(client, servers), template, seeded=self.mas.sampling.seeded)
 
-    def _tools_running(self) -> int:
-        return sum(forest.tools_running for forest in self._forests.values())
+    def _busy(self) -> int:
+        return sum(forest.busy for forest in self._forests.values())
 
     # Called from the trainer's thread (or through Ray).
 

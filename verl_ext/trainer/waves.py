@@ -2,8 +2,8 @@
 
 Sampling noise depends on what a call is, not on when it runs; but which requests share a forward pass changes the last
 bits of its logits. Here a call waits until nothing else can happen without the engine (every trajectory waits for a
-generation, no tool runs), then all waiting calls go out together, ordered by their keys. The price is a barrier per
-wave; the default scheduling has none.
+generation, no tool runs, nothing is recalled), then all waiting calls go out together, ordered by their keys. The price
+is a barrier per wave; the default scheduling has none.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class WaveLLM(ServedLLM):
 
     Args:
         servers: handles of the replicas, in rank order; a wave is dealt out to them in key order.
-        busy: number of tool calls in flight; a wave waits for them.
+        busy: number of tool calls and recalls in flight; a wave waits for them.
     """
 
     def __init__(self, *args: Any, servers: list[Any], busy: Callable[[], int], **kwargs: Any):
@@ -51,7 +51,7 @@ class WaveLLM(ServedLLM):
             await self._send(wave)
 
     async def _quiet(self) -> None:
-        """Return once no new call has arrived for a while of the loop's own time and no tool is running."""
+        """Return once no new call has arrived for a while of the loop's own time and nothing else is under way."""
         turns, seen = 0, len(self._waiting)
         while turns < QUIET_TURNS:
             await asyncio.sleep(0.001 if self.busy() else 0)

@@ -12,6 +12,7 @@ tries again and counts.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -68,10 +69,10 @@ class Toolbox(Tool):
             )
         self.catalogue, self.backend, self.recorded = catalogue, backend, recorded or Recorded()
         self.timeout_s, self.max_chars = timeout_s, max_chars
-        self._answers = dict.fromkeys((ANSWERED, UNKNOWN_TOOL, BAD_ARGUMENTS, TOOL_ERROR), 0)
+        self._answers: Counter[str] = Counter(dict.fromkeys((ANSWERED, UNKNOWN_TOOL, BAD_ARGUMENTS, TOOL_ERROR), 0))
 
     async def __call__(self, name: Any = None, arguments: Any = None) -> dict[str, Any]:  # type: ignore[override]
-        """{"ok": True, "result": JSON}, or {"ok": False, "error": text, "kind": one of the three of this module}.
+        """{"ok": True, "result": JSON}, or {"ok": False, "error": text, "kind": of this module, or the back end's own}.
 
         Args:
             name, arguments: as the agent wrote them, whatever they are. No arguments are an empty object.
@@ -86,7 +87,7 @@ class Toolbox(Tool):
     def counts(self) -> dict[str, int]:
         """Calls by how they were answered, and what the back end counts (of a simulator, see its `Counters`)."""
         counters = getattr(self.backend, "counters", None)
-        return self._answers | (counters.as_dict() if counters else {})
+        return dict(self._answers) | (counters.as_dict() if counters else {})
 
     async def _answer(self, name: Any, arguments: Any) -> dict[str, Any]:
         arguments = {} if arguments is None else arguments
