@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
 from hydra import compose, initialize_config_module
@@ -23,7 +20,7 @@ from verl_ext.mas import Agent, Workflow
 from verl_ext.mas.credit import AGGREGATES
 from verl_ext.sampling import STRATEGIES
 from verl_ext.trainer.advantage import batch_of, register_estimators
-from verl_ext.trainer.checks import check_data, check_keys_known, check_multi_agent, check_tools
+from verl_ext.trainer.checks import check_keys_known, check_multi_agent
 
 ROOT = Path(__file__).parents[2]
 RECIPES = sorted(path.stem for path in (ROOT / "configs" / "recipe").glob("*.yaml"))
@@ -213,93 +210,10 @@ class Alone(Workflow):
         return 0.0, {}
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        (["+mas.tools.search.topp=3"], r"mas.tools.search: unknown settings of the search tool: ..topp"),
-        (["mas.tools.search.corpus=null", "+mas.tools.search.index=/nowhere"], "no index at /nowhere"),
-        (["mas.tools.search.corpus=/no/c.jsonl"], "the corpus /no/c.jsonl does not exist"),
-        (["mas.tools.search.corpus=null"], "no source given"),
-        (
-            ["mas.tools.search.corpus=null", "mas.tools.search.url=http://127.0.0.1:9", "+mas.tools.search.attempts=1"],
-            "no answer from the retrieval server at http://127.0.0.1:9/health",
-        ),
-        (["mas.tools.search._target_=tests.trainer.test_recipes.questions"], "mas.tools.search: .*argument: 'path'"),
-        (["mas.tools.search._target_=tests.trainer.nothing"], "mas.tools.search: .*nothing"),
-    ],
-)
-def test_a_tool_that_cannot_work_is_noticed_before_anything_starts(settings, message):
-    with pytest.raises(ValueError, match=message):
-        check_tools(composed("+recipe=mhgpo_tiny", *settings))
-
-
-def test_tools_that_can_work(tmp_path):
-    (tmp_path / "c.jsonl").write_text("{}")
-    check_tools(composed("+recipe=mhgpo_tiny", f"mas.tools.search.corpus={tmp_path / 'c.jsonl'}"))
-    unasked = ["mas.tools.search.url=http://127.0.0.1:9", "+mas.tools.search.check=false"]
-    check_tools(composed("+recipe=mhgpo_tiny", "mas.tools.search.corpus=null", *unasked))
-
-
-def questions(path: Path, info: list, source: str = "mine") -> Path:
-    """A parquet file in verl's schema with these extra_info values."""
-    columns = {
-        "prompt": [[{"role": "user", "content": "q"}]] * len(info),
-        "reward_model": [{"style": "rule"}] * len(info),
-        "data_source": [source] * len(info),
-    }
-    pq.write_table(pa.table({**columns, "extra_info": info}), path)
-    return path
-
-
-def test_questions_need_numbers_of_their_own(tmp_path):
-    one = questions(tmp_path / "one.parquet", [{"index": 0}, {"index": 1}])
-    two = questions(tmp_path / "two.parquet", [{"index": 2}, {"index": 1}])
-    none = questions(tmp_path / "none.parquet", [{"number": 0}])
-    other = questions(tmp_path / "other.parquet", [{"index": 0}, {"index": 1}], source="another data set")
-    small = "data.train_batch_size=2"
-    both = f"data.val_files=[{one},{other}]"
-    check_data(composed("+recipe=mhgpo_tiny", small, f"data.train_files={one}", both))
-    check_data(composed("+recipe=mhgpo_tiny", small, f"data.train_files={one}", f"data.val_files={two}"))
-    for files, message in (
-        (f"[{one},{two}]", "two.parquet: .*extra_info.index 1 of data_source 'mine' is also in .*one.parquet"),
-        (str(none), "none.parquet: extra_info has no field index"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            check_data(composed("+recipe=mhgpo_tiny", small, f"data.train_files={files}", f"data.val_files={one}"))
-
-
-def test_a_failing_preparation_stops_the_run(tmp_path):
-    (tmp_path / "prep.py").write_text("def fail(**_):\n    raise KeyError('mine')\n")
-    command = [sys.executable, "-m", "verl.trainer.main_ppo", "+recipe=mhgpo_tiny", "mas.prepare={_target_: prep.fail}"]
-    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 2 and "KeyError" in done.stderr and "This run cannot start" in done.stderr
-
-
 def test_probabilities_that_do_not_sum_to_one():
     config = composed("+recipe=mhgpo_tiny", "mas.sampling.strategy=rr", "mas.sampling.rr.probabilities=[0.5,0.1,0.2]")
     with pytest.raises(ValueError, match=r"must be >= 0 and sum to 1, but sum to 0.8"):
         check_multi_agent(config)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "messages"),
-    [
-        (["+recipe=mhgpo"], ["+recipe=mhgpo_tiny", "not installed"]),
-        (["+recipe=mgpo"], ["mhgpo_tiny", "mappo"]),
-        (["recipe=mhgpo_tiny"], ["+recipe=mhgpo_tiny"]),
-        (["+recipe=mhgpo_tiny", "ray_kwargs.ray_init.num_cpus=4"], ["num_cpus=4", "num_cpus=6 or more"]),
-        (["+recipe=mhgpo_tiny", "data.train_files=nowhere.parquet"], ["nowhere.parquet does not exist"]),
-    ],
-)
-def test_a_run_that_cannot_start_stops_at_once_with_the_remedy(arguments, messages, tmp_path):
-    command = [sys.executable, "-m", "verl.trainer.main_ppo", *arguments]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    output = done.stdout + done.stderr
-    assert done.returncode != 0
-    assert "Started a local Ray instance" not in output
-    for message in messages:
-        assert message in output, output[-3000:]
 
 
 def test_hydra_prints_the_whole_configuration_without_starting(tmp_path):
