@@ -2,6 +2,12 @@
 
 import os
 
+from hypothesis import settings
+
+# No deadlines: what an example takes depends on what else the machine does.
+settings.register_profile("verl_ext", deadline=None)
+settings.load_profile("verl_ext")
+
 
 def pytest_configure() -> None:
     worker = os.environ.get("PYTEST_XDIST_WORKER")
