@@ -114,11 +114,17 @@ def write_until_killed(path: str, seed: int, reports: Any) -> None:
         number += 1
 
 
-def write_shared(path: str, seed: int, count: int, reports: Any) -> None:
-    """Store `count` results under keys that all processes use, and as many under keys of its own."""
+def write_shared(path: str, seed: int, count: int, reports: Any, together: Any) -> None:
+    """Store `count` results under keys that all processes use, and as many under keys of its own.
+
+    The second process goes through the shared keys from their end. After a tenth they wait for each other, so that each
+    is the first one somewhere however the machine shares out its time.
+    """
     cache = ResultCache(path)
     stored = {}
-    for number in range(count):
+    for place, number in enumerate(range(count) if seed == 0 else reversed(range(count))):
+        if place == count // 10:
+            together.wait(60)
         stored[number] = cache.store(key_of(number), content(seed, number), f"model{seed}").result()
         cache.store(key_of([seed, number]), content(seed, number), f"model{seed}").result()
         cache.find(key_of(number))

@@ -79,7 +79,10 @@ def test_what_was_reported_as_stored_survives_a_kill(tmp_path, processes):
 def test_two_processes_write_at_once_and_both_give_what_was_stored_first(tmp_path, processes):
     path, count = str(tmp_path / "c.db"), 120
     pipes = [processes.Pipe(duplex=False) for _ in range(2)]
-    writers = [processes.Process(target=write_shared, args=(path, seed, count, pipes[seed][1])) for seed in range(2)]
+    together = processes.Barrier(2)
+    writers = [
+        processes.Process(target=write_shared, args=(path, seed, count, pipes[seed][1], together)) for seed in range(2)
+    ]
     for writer in writers:
         writer.start()
     results = [reader.recv() for reader, _ in pipes]
@@ -88,7 +91,7 @@ def test_two_processes_write_at_once_and_both_give_what_was_stored_first(tmp_pat
     assert [writer.exitcode for writer in writers] == [0, 0]
     assert results[0] == results[1]  # of the keys that both have
     first = {number: 0 if result == content(0, number) else 1 for number, result in results[0].items()}
-    assert set(first.values()) == {0, 1}, "one process was done before the other one began"
+    assert set(first.values()) == {0, 1}
     connection = sqlite3.connect(path)
     found = dict(connection.execute("SELECT key, result FROM results"))
     models = dict(connection.execute("SELECT key, model FROM results"))
