@@ -23,7 +23,7 @@ class ModelLLM(TokenLLM):
     """A model and its tokenizer behind the core's interface."""
 
     def __init__(self, model: Any, tokenizer: Any):
-        self.tokenizer = tokenizer
+        self.tokenizer, self.end_token = tokenizer, tokenizer.eos_token_id
         self.loop = EngineLoop(SlotEngine(model, SLOTS, MAX_LENGTH, [tokenizer.eos_token_id], self.decode))
 
     def encode(self, messages: list[dict[str, str]]) -> list[int]:
@@ -36,7 +36,7 @@ class ModelLLM(TokenLLM):
         return self.tokenizer.decode(token_ids, skip_special_tokens=True)
 
     async def generate(self, prompt_ids: list[int], sampling: dict[str, Any], key: tuple[str, ...]) -> Generation:
-        params = SamplingParams(**sampling)
+        params = SamplingParams.from_mapping(sampling, MAX_TOKENS)
         done = await asyncio.wrap_future(self.loop.submit(Request("/".join(key), tuple(prompt_ids), params)))
         return Generation(list(done.token_ids), list(done.log_probs), done.stop_reason)
 

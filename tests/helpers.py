@@ -104,6 +104,8 @@ class FakeLLM(TokenLLM):
         delay: the same arguments -> seconds.
     """
 
+    end_token = 0
+
     def __init__(self, answer: Callable[..., Any] | None = None, delay: Callable[..., float] | None = None):
         self.answer = answer or (lambda request: f"{len(self.log)}")
         self.delay = delay or (lambda request: 0.0)

@@ -22,7 +22,9 @@ def rows(rewards, lengths, groups, width=None):
         mask[i, :length] = 1
     ids = torch.tensor(groups, dtype=torch.int64)
     outcome, length = torch.tensor(rewards, dtype=torch.float64), torch.tensor(lengths)
-    return Rows(tokens, mask, ids, ids, ids, torch.arange(n), mask > 1, outcome, length)
+    return Rows(
+        tokens, mask, ids, ids, ids, torch.arange(n), mask > 1, torch.zeros(n, dtype=torch.bool), outcome, length
+    )
 
 
 calls = st.tuples(st.floats(-2, 2).map(lambda x: round(x, 2)), st.integers(1, 6), st.integers(0, 3))

@@ -42,7 +42,7 @@ def rows(paths: list[Path], padding: int = 0) -> Rows:
     return Rows(
         torch.zeros(n, width), mask, ids, ids * 0, torch.tensor([path.question for _, path, _, _ in flat]),
         torch.tensor([number for number, _, _, _ in flat]), actions & mask.bool(),
-        torch.tensor([path.success for _, path, _, _ in flat], dtype=torch.float64),
+        torch.zeros(n, dtype=torch.bool), torch.tensor([path.success for _, path, _, _ in flat], dtype=torch.float64),
         torch.tensor([len(tokens) for _, _, tokens, _ in flat]),
         {"correct_calls": torch.tensor([path.correct for _, path, _, _ in flat], dtype=torch.float64),
          "folds": torch.tensor([float(path.folds) for _, path, _, _ in flat], dtype=torch.float64)},

@@ -1,7 +1,8 @@
 """Run by test_fsdp_cpu.py in a process of its own, which verl's process group wants. Prints `RESULT <kind> ok`.
 
 Per kind of engine: it is ours, it is sharded on the CPU, its forward passes over shared prompts give what verl's own
-padded pass gives (outputs and gradients), and an optimiser step changes it.
+padded pass gives (outputs and gradients), and an optimiser step changes it. "deciding": some tokens had few
+alternatives, and log-probs and entropies are among these.
 """
 
 # ruff: noqa: E402, I001  the environment and our platform come before verl's imports
@@ -40,17 +41,20 @@ from verl.workers.config import FSDPEngineConfig, FSDPOptimizerConfig, HFModelCo
 from verl.workers.engine.base import EngineRegistry
 
 from verl_ext.engine import fsdp_cpu
+from verl_ext.engine.choosing import ALLOWED, packed
 from verl_ext.engine.shared_prompts import SharedPrompts
 from verl_ext.engine.sharing import batches, share
 
 LONG = list(range(5, 25))
 PROMPTS = [[2, 3, 4], LONG, [2, 3, 4], [2, 3, 4], LONG]
 RESPONSES = [[5, 6, 7, 8], [12, 13], [9], [5, 6, 1], [12, 20, 1, 9]]
+# Of some tokens what else was allowed: (place in the response, tokens), per row.
+CHOICES = [[(0, (5, 9)), (2, (7, 8, 30))], [], [(0, (9, 10))], [(0, (5, 9))], [(0, (12, 13, 14)), (3, (9, 2))]]
 ROWS = [prompt + response for prompt, response in zip(PROMPTS, RESPONSES, strict=True)]
 
 
 def build(kind: str, folder: str) -> Any:
-    """verl's engine of a kind: actor, reference, value, or fsdp1 (refused)."""
+    """verl's engine of a kind: actor, deciding (an actor), reference, value, or fsdp1 (refused)."""
     model_type = "value_model" if kind == "value" else "language_model"
     model = HFModelConfig(
         path=folder,
@@ -100,6 +104,8 @@ def micro_batch(kind: str) -> TensorDict:
         },
         batch_size=len(ROWS),
     )
+    if kind == "deciding":
+        data[ALLOWED] = torch.nested.as_nested_tensor([packed(row) for row in CHOICES], layout=torch.jagged)
     tu.assign_non_tensor(
         data,
         use_remove_padding=False,
@@ -122,6 +128,20 @@ def scored(output: torch.Tensor) -> torch.Tensor:
     """What belongs to response tokens, of all rows: verl's losses read nothing else."""
     parts = zip(output.unbind(), PROMPTS, RESPONSES, strict=True)
     return torch.cat([row[len(p) - 1 : len(p) + len(r) - 1] for row, p, r in parts])
+
+
+def among_the_allowed(engine: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log-probs and entropies of all response tokens, token by token."""
+    found = []
+    temperatures = [1.0, 1.0, 0.7, 1.3, 1.0]
+    for prompt, response, choices, heat in zip(PROMPTS, RESPONSES, CHOICES, temperatures, strict=True):
+        logits = engine.module(input_ids=torch.tensor([prompt + response]), use_cache=False).logits[0] / heat
+        for place, token in enumerate(response):
+            open_to = dict(choices).get(place, range(logits.shape[-1]))
+            chances = logits[len(prompt) - 1 + place][list(open_to)].softmax(-1)
+            entropy = -(chances * chances.log()).sum()
+            found.append((chances[list(open_to).index(token)].log(), entropy))
+    return tuple(torch.stack(part) for part in zip(*found, strict=True))
 
 
 def check(kind: str, folder: str) -> None:
@@ -150,6 +170,10 @@ def check(kind: str, folder: str) -> None:
     for name in names:
         assert torch.allclose(scored(ours[name]), scored(verls[name]), atol=1e-5), name
         assert scored(ours[name]).unique().numel() > 6  # not a constant
+    if kind == "deciding":
+        with engine.eval_mode(), torch.no_grad():
+            for name, expected in zip(names, among_the_allowed(engine), strict=True):
+                assert torch.allclose(scored(ours[name]), expected, atol=1e-5), name
     assert len(our_gradients) == len(verl_gradients) and (our_gradients or kind == "reference")
     for one, other in zip(our_gradients, verl_gradients, strict=True):
         assert torch.allclose(one, other, atol=1e-4, rtol=1e-4), (one - other).abs().max()
@@ -171,7 +195,7 @@ def check(kind: str, folder: str) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    for kind in ("actor", "reference", "value", "fsdp1"):
+    for kind in ("actor", "deciding", "reference", "value", "fsdp1"):
         try:
             check(kind, sys.argv[1])
             print("RESULT", kind, "ok")

@@ -17,12 +17,12 @@ def results(model_dir) -> dict[str, str]:
         [sys.executable, "-m", "tests.engine.fsdp_program", str(model_dir)], capture_output=True, text=True, timeout=120
     )
     lines = [line.split(" ", 2)[1:] for line in done.stdout.splitlines() if line.startswith("RESULT")]
-    assert len(lines) == 4, done.stderr[-3000:]
+    assert len(lines) == 5, done.stderr[-3000:]
     print(done.stderr[-3000:])  # shown with a failure
     return dict(lines)
 
 
-@pytest.mark.parametrize("kind", ["actor", "reference", "value"])
+@pytest.mark.parametrize("kind", ["actor", "deciding", "reference", "value"])
 def test_engine_builds_computes_and_trains(kind, results):
     assert results[kind] == "ok"
 

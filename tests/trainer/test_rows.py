@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from tests.helpers import FakeLLM, Script, forest_of, fork, run, speaker, walk
+from verl_ext.engine.choosing import ALLOWED
 from verl_ext.mas import Agent
 from verl_ext.mas.credit import assign_credit
-from verl_ext.mas.types import CallId
+from verl_ext.mas.types import CallId, Generation
 from verl_ext.sampling import Sample
 from verl_ext.sampling.base import by_position, unique_calls
 from verl_ext.trainer.rows import training_rows, validation_rows
@@ -161,3 +162,59 @@ def test_what_cannot_be_continued():
         return await walk(forest_of(Script(broken, AGENTS), FakeLLM(lambda request: RuntimeError("down"))))
 
     assert "has produced nothing to go on from: engine_error" in run(scenario()).error
+
+
+def test_a_decision_trains_where_there_was_a_choice():
+    """p|g, then l a n by themselves, then t or the end; in between a call of another agent."""
+    agents = {
+        "boss": Agent(lambda: [{"role": "user", "content": "who?"}], choices=lambda: ["plan", "plant", "go"]),
+        "a": AGENTS["a"],
+    }
+
+    class Last(FakeLLM):
+        async def generate(self, prompt_ids, sampling, key):
+            if "allowed_token_ids" in sampling:
+                return Generation([sampling["allowed_token_ids"][-1]], [-0.25])
+            return await super().generate(prompt_ids, sampling, key)
+
+    async def system(task, ctx):
+        return await ctx.call("a", said=await ctx.call("boss"))
+
+    async def scenario():
+        forest = forest_of(Script(system, agents, lambda result: 0.5), Last(lambda request: "xy"))
+        forest.sampling = {"temperature": 1.0, "max_tokens": 9}
+        forest.trajectories.append(await walk(forest))
+        assign_credit(forest.trajectories)
+        samples = [Sample(call, by_position(call)) for call in unique_calls(forest.trajectories)]
+        return training_rows(forest, samples, QUESTION)
+
+    decision, work = run(scenario())
+    assert decision[1]["responses"].tolist() == [*b"plant", 0]
+    assert decision[1]["response_mask"].tolist() == [1, 0, 0, 0, 1, 0] == decision[1]["loss_mask"].tolist()
+    assert decision[1][ALLOWED].tolist() == [0, ord("g"), 0, ord("p"), 4, 0, 4, ord("t")]
+    assert decision[1]["rollout_log_probs"].tolist() == [-0.25, 0, 0, 0, -0.25, 0]
+    assert decision[1]["rm_scores"].tolist() == [0, 0, 0, 0, 0, 0.5]
+    assert work[1][ALLOWED].tolist() == [-1, -1], "all rows of a run have the same fields"
+    assert (decision[2]["decides"], work[2]["decides"]) == (True, False)
+
+
+def test_a_decision_inside_a_sub_system_must_be_known_outside():
+    inner = Script(
+        lambda task, ctx: ctx.call("boss"),
+        {"boss": Agent(lambda: [{"role": "user", "content": "who?"}], choices=lambda: ["go", "no"])},
+    )
+
+    class First(FakeLLM):
+        async def generate(self, prompt_ids, sampling, key):
+            return Generation([sampling["allowed_token_ids"][0]], [-0.25])
+
+    async def scenario(agents):
+        forest = forest_of(Script(lambda task, ctx: ctx.run(inner, task), agents), First())
+        forest.sampling = {"temperature": 1.0, "max_tokens": 9}
+        forest.trajectories.append(await walk(forest))
+        assign_credit(forest.trajectories)
+        return validation_rows(forest, QUESTION)
+
+    with pytest.raises(ValueError, match="agent 'boss' decides, but no agent of Script does"):
+        run(scenario({"a": AGENTS["a"]}))
+    assert ALLOWED in run(scenario(inner.agents))[0][1]

@@ -19,6 +19,7 @@ class Rows:
         question: (N,) int64, question of each call.
         trajectory: (N,) int64, trajectory of each call; unique over the batch.
         actions: (N, T) bool, True on the generated tokens that the agent's `actions` has marked (tool calls, …).
+        decides: (N,) bool, True if the row is a decision (`Agent.choices`): its mask is where there was a choice.
         outcome: (N,) float64, reward of the row's trajectory.
         length: (N,) int64, tokens of the row's response, observations included.
         metrics: name -> (N,) float64, what the workflow's `reward` reported of the row's trajectory; NaN where it did
@@ -34,6 +35,7 @@ class Rows:
     question: torch.Tensor
     trajectory: torch.Tensor
     actions: torch.Tensor
+    decides: torch.Tensor
     outcome: torch.Tensor
     length: torch.Tensor
     metrics: dict[str, torch.Tensor] = field(default_factory=dict)

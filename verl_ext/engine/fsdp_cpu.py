@@ -16,6 +16,7 @@ from tensordict import TensorDict
 from verl.workers.engine.base import EngineRegistry
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead, FSDPEngineWithValueHead
 
+from verl_ext.engine.choosing import OnlyAllowed
 from verl_ext.engine.fsdp_adapters import PerAgentAdapters
 from verl_ext.engine.replaced import replaced
 from verl_ext.engine.shared_prompts import SharedPromptsLM, SharedPromptsValue
@@ -61,7 +62,7 @@ class _OnCPU:
 
 
 @EngineRegistry.register(model_type="language_model", backend="fsdp2", device="cpu")
-class CPUEngineWithLMHead(SharedPromptsLM, _OnCPU, PerAgentAdapters, FSDPEngineWithLMHead):
+class CPUEngineWithLMHead(SharedPromptsLM, OnlyAllowed, _OnCPU, PerAgentAdapters, FSDPEngineWithLMHead):
     """Actor and reference model. Rows share a prompt only if they go through the same adapter."""
 
     def kinds_of(self, micro_batch: TensorDict) -> list[int] | None:

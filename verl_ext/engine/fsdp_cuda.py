@@ -1,4 +1,4 @@
-"""verl's FSDP2 engine on CUDA with adapters per agent, under a vendor of its own: verl's stays what it is.
+"""verl's FSDP engine on CUDA with adapters per agent and decisions, under a vendor of its own: verl's stays what it is.
 
 VERL_ENGINE_VENDOR=verl_ext in the workers' environment chooses it (ray_kwargs.ray_init.runtime_env.env_vars); other
 engines are then found as ever. Not run: there was no GPU. What it adds to verl's is tested on the CPU, over gloo.
@@ -10,10 +10,11 @@ from verl.workers.engine.base import EngineRegistry
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 
 from verl_ext.engine.adapters import VENDOR
+from verl_ext.engine.choosing import OnlyAllowed
 from verl_ext.engine.fsdp_adapters import PerAgentAdapters
 
 
 # For fsdp, too, where adapters are refused: verl's own engine would train a single one.
 @EngineRegistry.register(model_type="language_model", backend=["fsdp", "fsdp2"], device="cuda", vendor=VENDOR)
-class CUDAEngineWithLMHead(PerAgentAdapters, FSDPEngineWithLMHead):
+class CUDAEngineWithLMHead(OnlyAllowed, PerAgentAdapters, FSDPEngineWithLMHead):
     """Actor and reference model."""

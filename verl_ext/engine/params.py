@@ -29,6 +29,7 @@ ALLOWED = (
     "ignore_eos",
     "logprobs",
     "include_stop_str_in_output",
+    "allowed_token_ids",
     *NEUTRAL,
 )
 
@@ -48,6 +49,7 @@ class SamplingParams:
     seed            64-bit; with the absolute position it fixes all noise of the request; None = fresh noise
     stop_token_ids  tokens that end the request, besides the model's own end tokens
     ignore_eos      do not stop at the model's own end tokens (`stop_token_ids` still stop)
+    allowed_token_ids  nothing else may be sampled, and log-probs are over these tokens alone; empty = all may
     """
 
     max_tokens: int
@@ -58,6 +60,7 @@ class SamplingParams:
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     stop: tuple[str, ...] = ()
+    allowed_token_ids: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.max_tokens < 1:
@@ -106,6 +109,7 @@ class SamplingParams:
             stop_token_ids=tuple(int(token) for token in known.get("stop_token_ids", ())),
             ignore_eos=bool(known.get("ignore_eos", ignore_eos)),
             stop=(stop,) if isinstance(stop, str) else tuple(stop),
+            allowed_token_ids=tuple(int(token) for token in known.get("allowed_token_ids", ())),
         )
 
 
@@ -123,7 +127,8 @@ class Finished:
     """The end of a request.
 
     token_ids    the new tokens, a final stop token included
-    log_probs    of each of them: log_softmax(logits / temperature) over the full vocabulary (temperature 0: unscaled)
+    log_probs    of each of them: log_softmax(logits / temperature) over the full vocabulary, or over what the request
+                 allows (temperature 0: unscaled)
     stop_reason  "completed" (a stop token), "length" (max_tokens or the context limit), "aborted" (partial), or "nan":
                  the last token's logits were not numbers
     version      of the weights that gave all of them (verl's global_steps), None = never told

@@ -88,6 +88,7 @@ def sample(
     filtered: torch.Tensor | None,
     top_k: torch.Tensor,
     top_p: torch.Tensor,
+    allowed: tuple[torch.Tensor, torch.Tensor] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """One token per row.
 
@@ -98,12 +99,17 @@ def sample(
         greedy: (B,) bool, rows that take the most probable token; None when there is none.
         filtered: (F,) indices of the rows that use top-k or top-p; None when there is none. Only they are sorted.
         top_k, top_p: (B,), see `keep_mask`.
+        allowed: (A,) indices of the rows to which only some tokens are open, and which, (A, V) bool; None: no row.
 
     Returns:
-        tokens (B,) int64 and their log-probs (B,) float32 = log_softmax(logits / temperature), over all tokens.
+        tokens (B,) int64 and their log-probs (B,) float32 = log_softmax(logits / temperature), over all tokens that are
+        open to the row.
         A row whose logits hold nan gets the log-prob nan.
     """
     logits = logits.float()
+    if allowed is not None:
+        rows, open_to = allowed
+        logits = logits.index_copy(0, rows, logits[rows].masked_fill(~open_to, -torch.inf))
     if temperature is not None:
         logits = logits / temperature[:, None]
     log_probs = torch.log_softmax(logits, dim=-1)

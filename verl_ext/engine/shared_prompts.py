@@ -27,6 +27,7 @@ from verl.utils import tensordict_utils as tu
 from verl.utils.torch_functional import entropy_from_logits
 from verl.workers.engine.fsdp import transformer_impl
 
+from verl_ext.engine.choosing import limited, limits_of
 from verl_ext.engine.replaced import replaced
 from verl_ext.engine.sharing import Shared, batches, dealt, merged, share
 
@@ -186,8 +187,10 @@ class SharedPrompts:
             layout = lay_out(batch, pad)
             with self.forward_pass([sequence.kind for sequence in batch]):
                 logits = scored_logits(self.module, layout)
+            scored = (starts + prompt_lengths - 1)[layout.rows] + layout.offsets
+            logits = self.limited(logits, micro_batch, scored, starts + prompt_lengths - 1)
             parts.append(self.response_outputs(logits, layout.labels, temperature[layout.rows], entropy))
-            places.append((starts + prompt_lengths - 1)[layout.rows] + layout.offsets)
+            places.append(scored)
         place, empty = torch.cat(places), torch.zeros(ids.values().shape[0])
         return {
             name: torch.nested.nested_tensor_from_jagged(
@@ -199,6 +202,16 @@ class SharedPrompts:
     def kinds_of(self, micro_batch: TensorDict) -> list[int] | None:
         """Of each row, if there are several kinds that do not share prompts."""
         return None
+
+    def limited(
+        self, logits: torch.Tensor, micro_batch: TensorDict, scored: torch.Tensor, starts: torch.Tensor
+    ) -> torch.Tensor:
+        """Logits (T, …) of what stands at the flat places `scored` (T,), by what their rows allow there.
+
+        Args:
+            starts: (B,) flat place of each row's first response token.
+        """
+        return logits
 
     def forward_pass(self, kinds: list[int]) -> AbstractContextManager[None]:
         """Surrounds the forward pass of a batch whose sequences are of these kinds, ascending."""
@@ -214,7 +227,20 @@ class SharedPrompts:
 
 
 class SharedPromptsLM(SharedPrompts):
-    """Actor and reference model: log-probs and entropies."""
+    """Actor and reference model: log-probs and entropies, of decisions among what they allow (choosing.py)."""
+
+    def limited(
+        self, logits: torch.Tensor, micro_batch: TensorDict, scored: torch.Tensor, starts: torch.Tensor
+    ) -> torch.Tensor:
+        """See `SharedPrompts.limited`."""
+        places, tokens = limits_of(micro_batch, starts)
+        if not len(places):
+            return logits
+        index = torch.full((int(max(places.max(), scored.max())) + 1,), -1).index_copy(
+            0, scored, torch.arange(len(scored))
+        )
+        here = index[places] >= 0  # other batches have the others
+        return limited(logits, index[places][here], tokens[here])
 
     def response_outputs(
         self, logits: torch.Tensor, labels: torch.Tensor, temperature: torch.Tensor, entropy: bool

@@ -104,6 +104,11 @@ class SlotEngine:
                 f"request {request.request_id}: token ids must be in [0, {self.vocab_size}), "
                 f"got {min(prompt)}..{max(prompt)}"
             )
+        if any(not 0 <= token < self.vocab_size for token in params.allowed_token_ids):
+            raise ValueError(
+                f"request {request.request_id}: allowed_token_ids must be in [0, {self.vocab_size}), got "
+                f"{min(params.allowed_token_ids)}..{max(params.allowed_token_ids)}"
+            )
         if params.stop:
             if self._stops is None:
                 raise ValueError(f"request {request.request_id}: stop strings need an engine with a tokenizer")

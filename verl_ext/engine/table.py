@@ -100,8 +100,21 @@ class View:
         self.temperature = table.temperature[:size] if any(p.temperature not in (0, 1) for p in params) else None
         filtered = [i for i, p in enumerate(params) if p.temperature and (p.top_p < 1 or p.top_k > 0)]
         self.filtered = torch.tensor(filtered, device=positions.device) if filtered else None
+        self._limits = [(i, p.allowed_token_ids) for i, p in enumerate(params) if p.allowed_token_ids]
+        self._allowed: tuple[torch.Tensor, torch.Tensor] | None = None
 
     def sample(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The next token of each row, at absolute position `position` + 1, and its log-prob; both (B,)."""
         noise = None if self.all_greedy else uniform_noise(self.stream, self.position + 1)
-        return sample(logits, noise, self.temperature, self.greedy, self.filtered, self.top_k, self.top_p)
+        if self._limits and self._allowed is None:
+            self._allowed = _open_tokens(self._limits, logits)
+        filters = (self.temperature, self.greedy, self.filtered, self.top_k, self.top_p)
+        return sample(logits, noise, *filters, self._allowed)
+
+
+def _open_tokens(limits: list[tuple[int, tuple[int, ...]]], logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows with limits (A,), and what is open to each (A, V) bool, for logits (B, V)."""
+    open_to = torch.zeros(len(limits), logits.shape[-1], dtype=torch.bool)
+    for place, (_, tokens) in enumerate(limits):
+        open_to[place, list(tokens)] = True
+    return torch.tensor([row for row, _ in limits], device=logits.device), open_to.to(logits.device)

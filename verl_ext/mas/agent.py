@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from verl_ext.mas.choices import named
 
 if TYPE_CHECKING:
     from verl_ext.mas.llm import LLM
@@ -50,6 +52,9 @@ class Agent:
             sampled at another would be trained off-policy.
         actions: text -> ranges [start, end) of its characters that are actions, e.g. tool calls with their tags. An
             algorithm may give their tokens an advantage of their own (ToolPO).
+        choices: inputs -> the texts of which the output is one: an agent that decides, e.g. who acts next. The policy
+            cannot say anything else, and what is trained is its choice among them. Must be pure, as `prompt`.
+        cost: of one generated token, relative to other agents' (a larger model's is higher); see `Call.cost`.
         trained: False: a helper whose calls are never trained on; credit passes through them to the calls before.
         llm: another model than the policy, e.g. one that a server serves; such an agent cannot be trained.
 
@@ -62,6 +67,8 @@ class Agent:
     penalty: Callable[..., tuple[float, dict[str, float]]] | None = None
     sampling: dict[str, Any] = field(default_factory=dict)
     actions: Callable[[str], list[tuple[int, int]]] | None = None
+    choices: Callable[..., Sequence[str]] | None = None
+    cost: float = 1.0
     trained: bool = True
     llm: LLM | None = None
 
@@ -69,3 +76,17 @@ class Agent:
         unknown = [name for name in self.sampling if name not in SAMPLING]
         if unknown:
             raise ValueError(f"Agent.sampling has {', '.join(unknown)}; allowed: {', '.join(SAMPLING)}")
+
+    def read(self, text: str, /, **inputs: Any) -> Any:
+        """The value of an output.
+
+        Raises:
+            Unparsable: it breaks the agent's format, or is none of its choices (a served model may say anything).
+        """
+        if self.choices is not None:
+            options = self.choices(**inputs)
+            chosen = named(text, options)
+            if chosen is None:
+                raise Unparsable(f"{text!r:.100} is none of the choices {', '.join(options)}")
+            text = chosen
+        return self.parse(text, **inputs)

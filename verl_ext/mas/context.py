@@ -110,7 +110,7 @@ class Context:
         if not call.status.trainable:
             raise CallFailed(call.status, f"agent {agent!r}: {call.error}")
         try:
-            return self.agents[agent].parse(call.text, **inputs)
+            return self.agents[agent].read(call.text, **inputs)
         except Unparsable as problem:
             if problem.has_fallback:
                 return problem.fallback

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from statistics import fmean
 
+from verl_ext.mas.returns import Returns, decision_returns
 from verl_ext.mas.types import Call, Trajectory
 
 AGGREGATES: dict[str, Callable[[Iterable[float]], float]] = {"mean": fmean, "max": max, "min": min}
@@ -26,7 +27,11 @@ def aggregate(name: str) -> Callable[[Iterable[float]], float]:
 
 
 def assign_credit(
-    trajectories: Iterable[Trajectory], aggregate_name: str = "mean", propagate: bool = True, efficiency: float = 0.0
+    trajectories: Iterable[Trajectory],
+    aggregate_name: str = "mean",
+    propagate: bool = True,
+    efficiency: float = 0.0,
+    returns: Returns | None = None,
 ) -> None:
     """Set `reward_shared` and `reward` of every call of the successful trajectories.
 
@@ -46,6 +51,8 @@ def assign_credit(
         efficiency: weight of JoyAgents-R1's R_E = (k − j)/k (Eq. 3), which is subtracted from R: j is the call's
             position, from 1, among the calls of agents that train in the trajectory in which it was sampled, k their
             number.
+        returns: given: R_shared of a decision is its R_t (Puppeteer, Eq. 6) in place of Eq. 4, the mean over the
+            trajectories that share it. Other calls are not charged.
     """
     operator = aggregate(aggregate_name)
     finished = [trajectory for trajectory in trajectories if trajectory.ok]
@@ -67,6 +74,8 @@ def assign_credit(
         call.reward = call.reward_shared + call.reward_specific
     if aggregate_name == OWN or efficiency:
         _judge_by_own(finished, aggregate_name == OWN and propagate, efficiency)
+    if returns is not None:
+        _judge_decisions(finished, returns)
 
 
 def _judge_by_own(finished: list[Trajectory], own: bool, efficiency: float) -> None:
@@ -83,3 +92,13 @@ def _judge_by_own(finished: list[Trajectory], own: bool, efficiency: float) -> N
             if own:
                 call.reward_shared = trajectory.reward
             call.reward = call.reward_shared + call.reward_specific - efficiency * (length - position) / length
+
+
+def _judge_decisions(finished: list[Trajectory], rule: Returns) -> None:
+    found: dict[Call, list[float]] = defaultdict(list)
+    for trajectory in finished:
+        for call, value in decision_returns(trajectory, rule).items():
+            found[call].append(value)
+    for call, values in found.items():
+        call.reward_shared = fmean(values)
+        call.reward = call.reward_shared + call.reward_specific

@@ -142,6 +142,8 @@ class Forest:
         llm = agent.llm or self.llm
         if self.adapters is not None and agent.llm is None:
             sampling["adapter"] = self.adapters[call.agent]
+        if agent.choices is not None:
+            sampling["choices"], call.decides = _options(agent, inputs), True
         call.error = self._enter_prompt(llm, call, sampling)
         if call.error:
             call.status = Status.PROMPT_TOO_LONG
@@ -168,6 +170,9 @@ class Forest:
         finally:
             call.seconds = self.clock.now() - start
         self._take(call, completion)
+        call.cost = agent.cost * call.generated_tokens
+        if call.decides and not any(len(allowed) > 1 for allowed in call.generation.allowed):
+            call.trained = False  # there was nothing to choose, or nobody who trains has chosen
         return call if call.status is Status.ENGINE_ERROR else self._finish(call, agent, inputs)
 
     def _enter_prompt(self, llm: LLM, call: Call, sampling: dict[str, Any]) -> str:
@@ -207,7 +212,7 @@ class Forest:
     def _finish(self, call: Call, agent: Agent, inputs: dict[str, Any]) -> Call:
         value, parsable = None, True
         try:
-            value = agent.parse(call.text, **inputs)
+            value = agent.read(call.text, **inputs)
         except Unparsable as problem:
             parsable = False
             value = problem.fallback if problem.has_fallback else None
@@ -282,6 +287,13 @@ class Forest:
             task.cancel()
         if running:  # a tool that ignores its cancellation must not hold up the training
             await asyncio.wait(running, timeout=CLOSE_TIMEOUT)
+
+
+def _options(agent: Agent, inputs: dict[str, Any]) -> list[str]:
+    options = list(dict.fromkeys(agent.choices(**inputs)))
+    if not options:
+        raise ValueError("an agent's `choices` are empty: there must be one at least")
+    return options
 
 
 def _beginning(call: Call) -> Call:

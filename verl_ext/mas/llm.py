@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, Protocol
 
+from verl_ext.mas.choices import choose
 from verl_ext.mas.offsets import Span, locate_by_decoding
 from verl_ext.mas.types import Completion, Generation
 
@@ -26,9 +27,9 @@ class LLM(Protocol):
     ) -> Completion:
         """Answer a chat, of which `prompt_ids` is what `encode` made.
 
-        `sampling` holds temperature, top_p, top_k, max_tokens, seed, and `adapter` if the policy has adapters (the name
-        of the agent's; "" is the base alone). `key` names the call within the batch (question, stream, call) for
-        ordered scheduling and sticky routing.
+        `sampling` holds temperature, top_p, top_k, max_tokens, seed, `adapter` if the policy has adapters (the name of
+        the agent's; "" is the base alone), and `choices` if the answer is to be one of these texts. `key` names the
+        call within the batch (question, stream, call) for ordered scheduling and sticky routing.
 
         Raises:
             PromptTooLong: the engine refuses the prompt for its length. Any other exception counts as its failure.
@@ -36,7 +37,13 @@ class LLM(Protocol):
 
 
 class TokenLLM(ABC):
-    """An `LLM` over token ids: what is generated is what is trained, no text is ever encoded again."""
+    """An `LLM` over token ids: what is generated is what is trained, no text is ever encoded again.
+
+    Attributes:
+        end_token: with which the model ends an output.
+    """
+
+    end_token: int
 
     @abstractmethod
     def encode(self, messages: list[dict[str, str]]) -> list[int]:
@@ -56,12 +63,35 @@ class TokenLLM(ABC):
 
     @abstractmethod
     async def generate(self, prompt_ids: list[int], sampling: dict[str, Any], key: tuple[str, ...]) -> Generation:
-        """Generate from `prompt_ids`; `sampling` and `key` as in `LLM.complete`."""
+        """Generate from `prompt_ids`; `sampling` and `key` as in `LLM.complete`, without choices. Instead there may be
+        `allowed_token_ids`: nothing else may be sampled then, and log-probabilities are among these."""
 
     async def complete(
         self, messages: list[dict[str, str]], prompt_ids: list[int], sampling: dict[str, Any], key: tuple[str, ...]
     ) -> Completion:
         """See `LLM.complete`."""
+        if "choices" in sampling:
+            return await self._choose(prompt_ids, sampling, key)
         generation = await self.generate(prompt_ids, sampling, key)
         text = self.decode(generation.token_ids)
         return Completion(text, generation, len(prompt_ids), len(generation.token_ids))
+
+    async def _choose(self, prompt_ids: list[int], sampling: dict[str, Any], key: tuple[str, ...]) -> Completion:
+        """One of `choices`. Top-p and top-k do not apply: the choices are the nucleus."""
+        options = {text: (*self.encode_text(text), self.end_token) for text in sampling["choices"]}
+        sampled, longest = 0, max(options, key=lambda text: len(options[text]))
+        if len(options[longest]) > sampling["max_tokens"]:
+            raise ValueError(
+                f"the choice {longest!r} has {len(options[longest])} tokens with its end, more than max_tokens="
+                f"{sampling['max_tokens']}"
+            )
+        shared = {name: value for name, value in sampling.items() if name not in ("choices", "stop")}
+        shared |= {"max_tokens": 1, "top_p": 1.0, "top_k": -1}
+
+        async def sample(before: tuple[int, ...], allowed: tuple[int, ...]) -> Generation:
+            nonlocal sampled
+            sampled += 1
+            return await self.generate([*prompt_ids, *before], {**shared, "allowed_token_ids": list(allowed)}, key)
+
+        text, generation = await choose(options, sample)
+        return Completion(text, generation, len(prompt_ids), sampled)

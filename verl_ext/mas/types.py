@@ -92,6 +92,7 @@ class Generation:
         log_probs: temperature-scaled log-probability of each of them under the policy that sampled it.
         stop_reason: "completed", "length" or "aborted".
         min_version, max_version: policy versions (training steps) at the first and last token; -1 if unknown.
+        allowed: of a decision, the tokens that were allowed in the place of each; empty: all, everywhere.
     """
 
     token_ids: list[int]
@@ -99,6 +100,7 @@ class Generation:
     stop_reason: str = "completed"
     min_version: int = -1
     max_version: int = -1
+    allowed: list[tuple[int, ...]] = field(default_factory=list)
 
 
 @dataclass
@@ -126,7 +128,8 @@ class Call:
     A call may continue another one (`Context.resume`): its prompt is then that call's prompt and output, token by
     token, and the `observation` that was put behind them. Calls that continue each other train as one sequence.
     `actions` are the ranges of tokens [start, stop) of the output that the agent's `actions` has marked; `trained` is
-    False for calls of helpers (`Agent.trained`).
+    False for calls of helpers (`Agent.trained`). `decides`: the output was one of given texts (`Agent.choices`). `cost`
+    is what the output cost (`Agent.cost`).
 
     `reward_shared` (Eq. 4) and `reward` (R = R_shared + R_spe) are NaN until credit has been assigned, and stay NaN for
     calls that led to no trajectory's end.
@@ -147,6 +150,8 @@ class Call:
     error: str = ""
     actions: list[tuple[int, int]] = field(default_factory=list)
     trained: bool = True
+    decides: bool = False
+    cost: float = 0.0
     parents: tuple[Call, ...] = ()
     depth: int = 0
     reward_specific: float = 0.0

@@ -154,8 +154,8 @@ class ChatEndpoint:
 
         Args:
             messages: [{"role", "content"}, …].
-            sampling: temperature and max_tokens; top_p (1.0), top_k (-1: all) and seed where they are wanted; `adapter`
-                is asked in place of `model`, unless it is empty.
+            sampling: temperature and max_tokens; top_p (1.0), top_k (-1: all) and seed where they are wanted; `choices`
+                of which the answer is to be one; `adapter` is asked in place of `model`, unless it is empty.
 
         Raises:
             TooLong: the server says that the prompt does not fit the model.
@@ -234,6 +234,8 @@ class ChatEndpoint:
             body["top_k"] = sampling["top_k"]
         if sampling.get("stop"):
             body["stop"] = list(sampling["stop"])
+        if sampling.get("choices"):  # vLLM's name for it; what another server says is read, and may be none of them
+            body["structured_outputs"] = {"choice": list(sampling["choices"])}
         if self.seeded and sampling["temperature"] > 0 and "seed" in sampling:
             body["seed"] = sampling["seed"] & SEED_BITS
         if self.template:

@@ -18,7 +18,7 @@ TOO_LONG_STATUS = (400, 413, 422)
 # Where an error's text begins to repeat what was sent: pydantic's errors, in JSON or as Python writes them.
 ECHO = re.compile(r"""['"]input['"]\s*:|\binput_value=""")
 # Parameters that a server may not know. Without them a call is still answered, but not as was asked: that is told.
-OPTIONAL = ("seed", "top_k", "stop")
+OPTIONAL = ("seed", "top_k", "stop", "structured_outputs")
 
 
 @dataclass(frozen=True)

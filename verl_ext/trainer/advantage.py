@@ -12,17 +12,19 @@ import torch
 from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, register_adv_est
 
 from verl_ext.algorithms import ALGORITHMS, Rows
-from verl_ext.trainer.check_algorithm import own_options
+from verl_ext.trainer.check_algorithm import has_state, own_options
 
 # verl hands an estimator the rewards, the mask and one index per row, nothing else. The trainer leaves the rows' tags
 # and the algorithm's options here for the time of the call; both run in the same thread of the same process.
-_BATCH: ContextVar[tuple[list[dict[str, Any]], dict[str, Any]]] = ContextVar("batch")
+_BATCH: ContextVar[tuple[list[dict[str, Any]], dict[str, Any], dict[str, Any]]] = ContextVar("batch")
 
 
 @contextmanager
-def batch_of(tags: list[dict[str, Any]], options: dict[str, Any]) -> Iterator[None]:
-    """Make the batch's tags (row order) and `mas.advantage` visible to our estimators."""
-    token = _BATCH.set((tags, options))
+def batch_of(
+    tags: list[dict[str, Any]], options: dict[str, Any], state: dict[str, Any] | None = None
+) -> Iterator[None]:
+    """Make the batch's tags (row order), `mas.advantage` and the algorithm's state visible to our estimators."""
+    token = _BATCH.set((tags, options, {} if state is None else state))
     try:
         yield
     finally:
@@ -68,6 +70,7 @@ def rows_of(rewards: torch.Tensor, mask: torch.Tensor, tags: list[dict[str, Any]
         mask,
         **{name: column(tags, name) for name in names},
         actions=actions & mask.bool(),
+        decides=torch.tensor([tag["decides"] for tag in tags]),
         outcome=torch.tensor([tag["outcome"] for tag in tags], dtype=torch.float64),
         length=torch.tensor([tag["response_len"] for tag in tags]),
         metrics={
@@ -81,11 +84,12 @@ def _estimator(algorithm: Callable[..., torch.Tensor]) -> Callable[..., tuple[to
     def estimate(
         token_level_rewards: torch.Tensor, response_mask: torch.Tensor, config: Any = None, **_: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        tags, options = _BATCH.get()
+        tags, options, state = _BATCH.get()
         live = live_rows(tags)
         rows = rows_of(token_level_rewards[live], response_mask[live], live_tags(tags))
         advantages = torch.zeros_like(token_level_rewards)
-        advantages[live] = algorithm(rows, config, **own_options(algorithm, options)).to(advantages.dtype)
+        keeps = {"state": state} if has_state(algorithm) else {}
+        advantages[live] = algorithm(rows, config, **own_options(algorithm, options), **keeps).to(advantages.dtype)
         return advantages, advantages
 
     return estimate

@@ -16,6 +16,8 @@ FOR_ONE_AGENT = ("rloo", "rloo_vectorized", "grpo_vectorized", "opo", "gpg", "re
 
 # What an algorithm reads of what the workflow's `reward` reports.
 READS = {"toolpo": ("correct_calls",)}
+# The argument of an algorithm that is no option: what it keeps from step to step.
+STATE = "state"
 
 
 def check_estimator(name: str, strategy: str, agents: list[str]) -> None:
@@ -87,9 +89,14 @@ def check_options(name: str, options: dict[str, Any]) -> None:
 
 
 def options_of(function: Callable[..., Any] | None) -> dict[str, Any]:
-    """Keyword-only arguments of a part of an algorithm, with their defaults."""
+    """Keyword-only arguments of a part of an algorithm, with their defaults; `state` is none of them."""
     parameters = inspect.signature(function).parameters.values() if function else ()
-    return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+    return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY and p.name != STATE}
+
+
+def has_state(function: Callable[..., Any]) -> bool:
+    """True if an algorithm keeps something from step to step."""
+    return STATE in inspect.signature(function).parameters
 
 
 def own_options(function: Callable[..., Any], options: dict[str, Any]) -> dict[str, Any]:

@@ -22,6 +22,7 @@ logger = logging.getLogger(__name__)
 TRACKER = "latest_checkpointed_iteration.txt"
 MARKER = "complete"
 SETTINGS_FILE = "settings.json"
+STATE_FILE = "algorithm.json"
 
 
 def mark_complete(folder: str | Path, step: int) -> None:
@@ -32,6 +33,20 @@ def mark_complete(folder: str | Path, step: int) -> None:
     record = Path(folder) / SETTINGS_FILE
     write_atomically(place / MARKER, record.read_text() if record.exists() else "{}")
     write_atomically(Path(folder) / TRACKER, str(step))
+
+
+def write_state(folder: str | Path, step: int, state: dict[str, Any]) -> None:
+    """Put what the algorithm keeps from step to step (plain JSON) into the checkpoint of `step`."""
+    if state:
+        place = Path(folder) / f"global_step_{step}"
+        place.mkdir(parents=True, exist_ok=True)
+        write_atomically(place / STATE_FILE, json.dumps(state))
+
+
+def read_state(place: Path) -> dict[str, Any]:
+    """What `write_state` has put into a checkpoint; empty if there was nothing."""
+    file = place / STATE_FILE
+    return json.loads(file.read_text()) if file.exists() else {}
 
 
 def repair_tracker(folder: str | Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from verl_ext.mas.returns import Returns
 from verl_ext.sampling import Strategy, make_strategy
 from verl_ext.trainer.typed import typed_section
 
@@ -36,11 +37,12 @@ class SamplingSection:
 
 @dataclass
 class CreditSection:
-    """`mas.credit`: Eq. 4's aggregation, and JoyAgents-R1's efficiency term."""
+    """`mas.credit`: Eq. 4's aggregation, JoyAgents-R1's efficiency term, Puppeteer's returns of decisions."""
 
     aggregate: str = "mean"
     propagate: bool = True
     efficiency: float = 0.0
+    returns: Returns | None = None
 
 
 @dataclass
@@ -85,7 +87,7 @@ class EndpointSection:
 
 @dataclass
 class AgentSection:
-    """`mas.agents.<name>`: one agent's sampling parameters (null keeps the rollout's), and whether it trains.
+    """`mas.agents.<name>`: one agent's sampling parameters (null: the rollout's), a token's cost, whether it trains.
 
     There is no temperature per agent: verl's trainer recomputes log-probabilities at the rollout's temperature, so an
     agent sampled at another one would be trained off-policy.
@@ -94,6 +96,7 @@ class AgentSection:
     top_p: float | None = None
     top_k: int | None = None
     max_tokens: int | None = None
+    cost: float | None = None
     trained: bool | None = None
     endpoint: EndpointSection | None = None
 

@@ -117,25 +117,38 @@ def _check_engine_settings(actor: DictConfig) -> None:
 
 
 def choose_engine(config: DictConfig) -> None:
-    """Before a job is made of the configuration: ask for the engine with adapters, where verl would take its own."""
+    """Before a job is made of the configuration: ask for our engine where it is needed and verl would take its own."""
     if _needs_vendor(config):
         with open_dict(config):
             OmegaConf.update(config, VENDOR_KEY, VENDOR, force_add=True)
 
 
 def check_engine(config: DictConfig) -> None:
-    """Check that all of Ray's workers will be asked for the engine with adapters.
+    """Check that all of Ray's workers will be asked for our engine, where adapters or decisions need it.
 
     Raises:
         ValueError: nobody has asked for it (`choose_engine` cannot for a job of a multirun), or for another one.
     """
     if _needs_vendor(config) and OmegaConf.select(config, VENDOR_KEY) != VENDOR:
+        per_agent = OmegaConf.select(config, "mas.policy") == PER_AGENT_LORA
+        what = f"mas.policy={PER_AGENT_LORA}" if per_agent else "an agent that decides among given choices"
+        risk = "one adapter for all agents" if per_agent else "decisions as free text"
         raise ValueError(
-            f"mas.policy={PER_AGENT_LORA} needs VERL_ENGINE_VENDOR={VENDOR} in the environment of all workers, or verl "
-            f"would train one adapter for all agents. Remedy: ++{VENDOR_KEY}={VENDOR}"
+            f"{what} needs VERL_ENGINE_VENDOR={VENDOR} in the environment of all workers, or verl would train {risk}. "
+            f"Remedy: ++{VENDOR_KEY}={VENDOR}"
         )
 
 
 def _needs_vendor(config: DictConfig) -> bool:
-    per_agent = OmegaConf.select(config, "mas.policy") == PER_AGENT_LORA
-    return per_agent and OmegaConf.select(config, "trainer.device") != "cpu"
+    if OmegaConf.select(config, "mas") is None or OmegaConf.select(config, "trainer.device") == "cpu":
+        return False
+    return OmegaConf.select(config, "mas.policy") == PER_AGENT_LORA or decides(config)
+
+
+def decides(config: DictConfig) -> bool:
+    """True if an agent of the workflow decides (`Agent.choices`); what is wrong with the workflow, others tell."""
+    try:
+        workflow = build_workflow(read_mas_config(config))
+    except ValueError:
+        return False
+    return any(agent.choices is not None for agent in workflow.agents.values())

@@ -182,7 +182,7 @@ class RolloutWorker:
         samples, formula = await self._sample(forest, validate)
         forest.trajectories.sort(key=lambda trajectory: trajectory.stream.path)
         credit = self.mas.credit
-        assign_credit(forest.trajectories, credit.aggregate, credit.propagate, credit.efficiency)
+        assign_credit(forest.trajectories, credit.aggregate, credit.propagate, credit.efficiency, credit.returns)
         self._record(question["uid"], question_stats(forest, samples, formula), validate)
         self._log_failures(forest)
         if self.mas.sampling.group_by == "question":

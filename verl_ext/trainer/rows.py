@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 
 import torch
 
+from verl_ext.engine.choosing import ALLOWED, packed
 from verl_ext.mas.forest import Forest
-from verl_ext.mas.types import Call, Trajectory
+from verl_ext.mas.types import Call
 from verl_ext.sampling.base import BATCH, Sample
 
 Row = tuple[str, dict[str, Any], dict[str, Any]]
@@ -32,7 +33,7 @@ def training_rows(forest: Forest, samples: list[Sample], question: dict[str, Any
     groups = {sample.call: sample.group for sample in samples if sample.call.credited}
     rows = []
     for number, sequence in sequences(forest, groups):
-        key, fields, tag = sequence_row(sequence, number, forest.trajectories[number], question)
+        key, fields, tag = sequence_row(sequence, number, forest, question)
         group = groups[sequence[0][1]]
         tag["group"] = "/".join(group if group[0] == BATCH else (question["uid"], *group))
         rows.append((key, fields, tag))
@@ -48,10 +49,7 @@ def validation_rows(forest: Forest, question: dict[str, Any]) -> list[Row]:
         for call in trajectory.calls
         if call.status.trainable and call.credited
     ]
-    return [
-        sequence_row(sequence, number, forest.trajectories[number], question)
-        for number, sequence in sequences(forest, kept)
-    ]
+    return [sequence_row(sequence, number, forest, question) for number, sequence in sequences(forest, kept)]
 
 
 def sequences(forest: Forest, kept: Iterable[Call]) -> list[tuple[int, list[tuple[int, Call]]]]:
@@ -80,26 +78,38 @@ def sequences(forest: Forest, kept: Iterable[Call]) -> list[tuple[int, list[tupl
     return found
 
 
-def sequence_row(
-    sequence: list[tuple[int, Call]], number: int, trajectory: Trajectory, question: dict[str, Any]
-) -> Row:
-    """One sequence as a row: 1-D tensors, unpadded; the reward sits on the last response token.
+def sequence_row(sequence: list[tuple[int, Call]], number: int, forest: Forest, question: dict[str, Any]) -> Row:
+    """One sequence of trajectory `number` as a row: 1-D tensors, unpadded; the reward sits on the last response token.
 
-    What was observed between two calls is part of the response, but masked: it neither trains nor counts. The reward is
-    R of the last call + R_spe of those before it.
+    What was observed between two calls is part of the response, but masked, as are tokens of decisions where there was
+    no choice: they neither train nor count. The reward is R of the last call + R_spe of those before it.
+
+    Raises:
+        ValueError: a decision in a system of which no agent is known to decide.
     """
+    trajectory = forest.trajectories[number]
     calls = [call for _, call in sequence]
     first, last = calls[0], calls[-1]
     tokens, log_probs, mask = list[int](), list[float](), list[int]()
-    spans, actions = [], []
+    spans, actions, allowed = [], [], []
     for position, call in sequence:
         said, observed = call.generation.token_ids, call.observed if call is not first else 0
         tokens += call.prompt_ids[len(call.prompt_ids) - observed :] + said
         log_probs += [0.0] * observed + list(call.generation.log_probs)
-        mask += [0] * observed + [1] * len(said)
         start = len(tokens) - len(said)
+        decided = [(start + place, some) for place, some in enumerate(call.generation.allowed) if len(some) > 1]
+        allowed += decided
+        mask += [0] * observed + [1] * len(said)
+        if call.generation.allowed:  # where nothing else was possible, nothing was decided
+            mask[start:] = [int(len(some) > 1) for some in call.generation.allowed]
         spans.append([position, start, len(tokens)])
         actions += [[start + a, start + b] for a, b in call.actions]
+    deciding = any(agent.choices is not None for agent in forest.workflow.agents.values())
+    if allowed and not deciding:
+        raise ValueError(
+            f"agent {first.agent!r} decides, but no agent of {type(forest.workflow).__name__} does. Remedy: name it "
+            "among the workflow's own agents, where those of sub-workflows must be, too"
+        )
     reward = last.reward + sum(call.reward_specific for call in calls[:-1])
     versions = (
         max(min(call.generation.min_version for call in calls), 0),
@@ -116,6 +126,8 @@ def sequence_row(
             "max_global_steps": versions[1],
         },
     }
+    if deciding:  # in all rows of the run: a batch has the same columns everywhere
+        fields[ALLOWED] = packed(allowed)
     tag = {
         "status": "success",
         "prompt_len": len(first.prompt_ids),
@@ -134,6 +146,7 @@ def sequence_row(
         # [position in the trajectory, first token, last + 1] of each call's output; [first, last + 1] of each action.
         "calls": spans,
         "actions": actions,
+        "decides": bool(allowed),
         # Position of the row in the batch whatever the order of arrival; uids are random in every run.
         "order": [str(question.get("data_source")), int(question["index"]), number, sequence[0][0]],
     }

@@ -49,6 +49,7 @@ class MultiAgentTrainer:
         self.budget = Budget(self.mas.budget)
         self.trajectories = TrajectoryRecorder(config, self.mas.trajectory_log)
         self.memory = AgentMemory(self.mas.memory, config.trainer.default_local_dir)
+        self._algorithm_state: dict[str, Any] = {}  # what the algorithm keeps from step to step
         self._step_metrics: dict[str, float] = {}
         self._limit_reached = False  # of mas.budget, by the step under way
         self._cut_short: dict[str, Any] | None = None  # the last step in the log, if it was killed before its end
@@ -68,6 +69,7 @@ class MultiAgentTrainer:
         self.run_log.start(restored, self.total_training_steps)
         self.trajectories.start(restored, self.total_training_steps)
         self.memory.start(self._loaded_from() if self.global_steps else None)
+        self._algorithm_state = checkpoint.read_state(self._loaded_from()) if self.global_steps else {}
         entries = read_log(self.run_log.path)
         self._cut_short = next((entry for entry in entries[-1:] if entry.get("partial")), None)
         self.budget.resume(entries)
@@ -90,6 +92,7 @@ class MultiAgentTrainer:
         # verl validates and measures a step after it has saved it: a kill in between must not lose what the step used.
         self.run_log.write(self.global_steps, self._step_metrics, partial=True)
         self.memory.save(self.global_steps)
+        checkpoint.write_state(self.config.trainer.default_local_dir, self.global_steps, self._algorithm_state)
         super()._save_checkpoint()
         if self.config.actor_rollout_ref.actor.checkpoint.get("async_save", False):
             return  # still being written: verl keeps its own account
@@ -184,7 +187,7 @@ class MultiAgentTrainer:
 
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
         self._step_metrics |= group_metrics(live_tags(batch.tags))
-        with batch_of(batch.tags, self.mas.advantage):
+        with batch_of(batch.tags, self.mas.advantage, self._algorithm_state):
             batch = super()._compute_advantage(batch, metrics)
         self.trajectories.write_training(self.global_steps, batch)
         weights = self._row_weights(batch.tags)

@@ -53,6 +53,7 @@ def build_workflow(mas: MasConfig) -> Workflow:
         given = {key: value for key, value in vars(section).items() if value is not None}
         agent, endpoint = workflow.agents[name], given.pop("endpoint", None)
         agent.trained = given.pop("trained", agent.trained and endpoint is None)
+        agent.cost = given.pop("cost", agent.cost)
         if endpoint is not None:
             if agent.trained:
                 raise ValueError(f"mas.agents.{name}: a served model (endpoint) cannot be trained; set trained=false")

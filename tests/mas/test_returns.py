@@ -1,0 +1,144 @@
+"""Eq. 6 of Puppeteer by hand and against a naive recursion."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.helpers import FakeLLM, Script, forest_of, fork, run, speaker, walk
+from verl_ext.mas import Agent
+from verl_ext.mas.credit import assign_credit
+from verl_ext.mas.returns import Returns, decision_returns
+from verl_ext.mas.types import Call, CallId, Generation, Stream, Trajectory
+
+
+def call(agent, turn=0, *parents, cost=1.0, decides=False, stream="0", scope=()):
+    made = Call(CallId(scope, agent, turn), Stream(stream), [], parents=parents, decides=decides, cost=cost)
+    made.depth = 1 + max((parent.depth for parent in parents), default=-1)
+    return made
+
+
+def trajectory(reward, *calls):
+    ordered = sorted(calls, key=lambda call: (call.depth, call.id))
+    return Trajectory(Stream("0"), ordered, (ordered[-1],), reward=reward)
+
+
+def chain(costs):
+    """Decision, work, decision, work, …: a decision costs 1, work what is given (None: no work)."""
+    calls, before = [], ()
+    for turn, cost in enumerate(costs):
+        before = (call("boss", turn, *before, decides=True),)
+        calls.append(before[0])
+        if cost is not None:
+            before = (call("worker", turn, *before, cost=cost),)
+            calls.append(before[0])
+    return calls
+
+
+def test_three_steps_by_hand():
+    """λ 0.5, γ 0.9, φ 4, F in tens: C_1 = 1.1 log 1.25, C_2 = 0.3 log 1.5, C_3 = 0.1 log 1.75."""
+    rule = Returns(price=0.5, discount=0.9, steps=4, unit=10.0)
+    calls = chain([10.0, 2.0, None])
+    found = decision_returns(trajectory(1.0, *calls), rule)
+    third = 1.0 - 0.5 * 0.1 * math.log(1.75)
+    second = 0.9 * third - 0.5 * 0.3 * math.log(1.5)
+    first = 0.9 * second - 0.5 * 1.1 * math.log(1.25)
+    assert [found[c] for c in calls if c.decides] == pytest.approx([first, second, third])
+    assert set(found) == {c for c in calls if c.decides}
+
+
+def test_without_a_price_and_a_discount_all_decisions_get_the_reward():
+    found = decision_returns(trajectory(0.7, *chain([3, 4, 5])), Returns(price=0, discount=1))
+    assert set(found.values()) == {0.7}
+
+
+@given(
+    st.lists(st.floats(0, 100), min_size=1, max_size=6),
+    st.floats(-1, 1),
+    st.floats(0, 2),
+    st.floats(0, 1),
+    st.integers(1, 9),
+)
+def test_against_the_recursion_as_the_paper_writes_it(costs, reward, price, discount, steps):
+    def naive(t):
+        c = (1 + costs[t - 1]) / 7.0 * math.log(1 + t / steps)
+        return reward - price * c if t == len(costs) else discount * naive(t + 1) - price * c
+
+    calls = chain(costs)
+    found = decision_returns(trajectory(reward, *calls), Returns(price, discount, steps, 7.0))
+    assert [found[c] for c in calls if c.decides] == pytest.approx([naive(t) for t in range(1, len(costs) + 1)])
+
+
+def test_branches_count_their_own_steps_and_a_decision_before_them_takes_their_mean():
+    rule = Returns(price=1.0, discount=0.5, steps=1, unit=1.0)
+    top = call("boss", 0, decides=True, cost=0.0)
+    left = call("boss", 0, top, decides=True, cost=1.0, scope=("l",))
+    right = call("boss", 0, top, decides=True, cost=2.0, scope=("r",))
+    work = call("worker", 0, right, cost=1.0, scope=("r",))
+    join = call("judge", 0, left, work, cost=4.0)  # belongs to one of them: the later by name
+    found = decision_returns(trajectory(1.0, top, left, right, work, join), rule)
+    assert found[left] == pytest.approx(1 - math.log(3)) and found[right] == pytest.approx(1 - 7 * math.log(3))
+    assert found[top] == pytest.approx(0.5 * (found[left] + found[right]) / 2)
+
+
+def test_calls_before_the_first_decision_cost_nobody():
+    early = call("planner", cost=100.0)
+    first = call("boss", 0, early, decides=True, cost=0.0)
+    assert decision_returns(trajectory(1.0, early, first), Returns())[first] == 1.0
+
+
+def test_a_shared_decision_gets_the_mean_and_penalties_stay():
+    rule = Returns(price=0.0, discount=0.5)
+    top = call("boss", 0, decides=True)
+    top.reward_specific = -0.25
+    ends = [call("boss", 1, top, decides=True, stream=str(i)) for i in range(2)]
+    work = call("worker", 0, ends[0])
+    trajectories = [trajectory(1.0, top, ends[0], work), trajectory(0.0, top, ends[1])]
+    assign_credit(trajectories, returns=rule)
+    assert (ends[0].reward, ends[1].reward) == (1.0, 0.0)
+    assert top.reward_shared == 0.25 and top.reward == 0.0
+    assert work.reward == 1.0, "others are rewarded as ever"
+
+
+def test_from_a_workflow_and_its_fork():
+    """The costs are those of the tokens that were generated."""
+    agents = {
+        "boss": Agent(lambda at: [{"role": "user", "content": f"{at}"}], choices=lambda at: ["go", "no"]),
+        "worker": speaker("worker", cost=2.0),
+    }
+
+    async def system(task, ctx):
+        for at in range(2):
+            if await ctx.call("boss", at=at) == "no":
+                break
+            await ctx.call("worker", at=at)
+
+    class Random(FakeLLM):
+        async def generate(self, prompt_ids, sampling, key):
+            if "allowed_token_ids" in sampling:
+                chosen = sampling["allowed_token_ids"][sampling["seed"] % 2]
+                return Generation([chosen], [-0.7])
+            return await super().generate(prompt_ids, sampling, key)
+
+    async def scenario():
+        forest = forest_of(Script(system, agents, lambda _: 1.0), Random(lambda request: "four"), seed=3)
+        forest.sampling = {"temperature": 1.0, "max_tokens": 9}
+        base = await walk(forest)
+        forest.trajectories = [base, *[await fork(forest, base, base.calls[0].id, f"f{i}") for i in range(6)]]
+        return forest.trajectories
+
+    rule = Returns(price=1.0, discount=1.0, steps=2, unit=4.0)
+    trajectories = run(scenario())
+    assign_credit(trajectories, returns=rule)
+    seen = set()
+    for one in trajectories:
+        path = tuple(c.text for c in one.calls if c.decides)
+        seen.add(path)
+        costs = [(1 + 2.0 * 4) / 4 if text == "go" else 1 / 4 for text in path]
+        for t, decision in enumerate(c for c in one.calls if c.decides):
+            later = sum(cost * math.log1p((t + 1 + k) / 2) for k, cost in enumerate(costs[t:]))
+            assert decision.reward == pytest.approx(1.0 - later)
+    assert len(seen) > 1
