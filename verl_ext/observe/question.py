@@ -10,6 +10,7 @@ from statistics import fmean
 from verl_ext.mas.forest import Forest
 from verl_ext.mas.types import Call, Trajectory
 from verl_ext.memory import Episode
+from verl_ext.observe.decisions import Path, paths_of
 from verl_ext.sampling.base import BATCH, Formula, Sample
 
 
@@ -30,7 +31,7 @@ class CallStats:
 
 @dataclass
 class QuestionStats:
-    """One question: its calls, trajectories, cost, the similarity of each agent's group, and what memories learn of."""
+    """One question: its calls, trajectories, cost, decisions, similarity of groups, and what memories learn of."""
 
     index: int
     calls: list[CallStats] = field(default_factory=list)
@@ -43,6 +44,7 @@ class QuestionStats:
     formula_calls: int = 0
     similarity: dict[str, list[float]] = field(default_factory=dict)
     episodes: list[Episode] = field(default_factory=list)
+    paths: list[Path] = field(default_factory=list)
 
 
 def question_stats(forest: Forest, samples: list[Sample], formula: Formula) -> QuestionStats:
@@ -60,6 +62,7 @@ def question_stats(forest: Forest, samples: list[Sample], formula: Formula) -> Q
         cost=dict(vars(forest.cost)),
         formula_calls=formula.calls,
         similarity=_similarities(samples),
+        paths=[path for trajectory in finished for path in paths_of(trajectory)],
         episodes=[_episode(forest, trajectory) for trajectory in finished if forest.memory is not None],
     )
 

@@ -1,0 +1,110 @@
+"""Paths of decisions, their graphs, and what is logged of them: by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from tests.helpers import FakeLLM, Script, forest_of, run, speaker, walk
+from verl_ext.mas import Agent
+from verl_ext.mas.credit import assign_credit
+from verl_ext.mas.types import Generation
+from verl_ext.observe.decisions import Path, decision_metrics, folded, paths_of, structure
+from verl_ext.observe.metrics import METRICS, reduce_stats
+from verl_ext.observe.question import question_stats
+from verl_ext.sampling.base import Formula
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("a", {"density": 0.0, "cycles": 0}),
+        ("ab", {"density": 1 / 4, "cycles": 0}),
+        ("aba", {"density": 2 / 4, "cycles": 1, "cycle_length": 2}),
+        ("aab", {"density": 2 / 4, "cycles": 1, "cycle_length": 1}),  # a loop is a cycle
+        ("abcab", {"density": 3 / 9, "cycles": 1, "cycle_length": 3}),
+        ("abaca", {"density": 4 / 9, "cycles": 2, "cycle_length": 2}),
+        ("abcba", {"density": 4 / 9, "cycles": 2, "cycle_length": 2}),
+    ],
+)
+def test_structure_by_hand(path, expected):
+    assert structure(folded(path)) == pytest.approx(expected)
+
+
+def test_how_often_an_edge_was_taken():
+    graph = folded("ababa")
+    assert graph["a"]["b"]["weight"] == 2 == graph["b"]["a"]["weight"]
+
+
+def test_metrics_by_hand():
+    paths = [
+        Path("boss", ("a", "b"), 1.0),
+        Path("boss", ("a", "b"), 0.5),
+        Path("boss", ("a", "a", "b"), 0.0),
+        Path("boss", ("b",), None),
+        Path("other", ("x",), 0.25),
+    ]
+    found = decision_metrics(paths)
+    assert found == pytest.approx(
+        {
+            "decisions/boss/entropy": 0.5,
+            "decisions/boss/length": 2.0,
+            "decisions/boss/top_path": 0.5,
+            "decisions/boss/paths": 0.75,
+            "decisions/boss/density": (1 / 4 + 1 / 4 + 2 / 4 + 0) / 4,
+            "decisions/boss/cycles": 0.25,
+            "decisions/boss/cycle_length": 1.0,
+            "choices/boss/a": 0.5,
+            "choices/boss/b": 0.5,
+            "decisions/other/entropy": 0.25,
+            "decisions/other/length": 1.0,
+            "decisions/other/top_path": 1.0,
+            "decisions/other/paths": 1.0,
+            "decisions/other/density": 0.0,
+            "decisions/other/cycles": 0.0,
+            "choices/other/x": 1.0,
+        }
+    )
+    assert decision_metrics([]) == {}
+
+
+def test_from_a_workflow():
+    """Two branches decide by themselves; a decision without a choice counts as a step, not for the entropy."""
+    agents = {
+        "boss": Agent(lambda names: [{"role": "user", "content": "who?"}], choices=lambda names: names),
+        "worker": speaker("worker"),
+    }
+
+    class First(FakeLLM):
+        async def generate(self, prompt_ids, sampling, key):
+            if "allowed_token_ids" in sampling:
+                return Generation([sampling["allowed_token_ids"][0]], [math.log(0.5)])
+            return await super().generate(prompt_ids, sampling, key)
+
+    async def explore(ctx, names):
+        await ctx.call("boss", names=names)
+        await ctx.call("worker")
+        await ctx.call("boss", names=["z"])
+
+    async def system(task, ctx):
+        await ctx.branch("l", explore, ["b", "c"])
+        await ctx.branch("r", explore, ["d", "e"])
+
+    async def scenario():
+        forest = forest_of(Script(system, agents), First())
+        forest.sampling = {"temperature": 1.0, "max_tokens": 9}
+        forest.trajectories.append(await walk(forest))
+        assign_credit(forest.trajectories)
+        return forest
+
+    forest = run(scenario())
+    expected = [Path("boss", ("b", "z"), math.log(2)), Path("boss", ("d", "z"), math.log(2))]
+    assert [(p.agent, p.choices, pytest.approx(p.surprise)) for p in expected] == [
+        (p.agent, p.choices, p.surprise) for p in paths_of(forest.trajectories[0])
+    ]
+    metrics = reduce_stats([question_stats(forest, [], Formula(1))])
+    assert metrics["decisions/boss/paths"] == 1.0 and metrics["choices/boss/z"] == 0.5
+    known = {name.replace("<agent>", "boss").split("/<")[0] for name in METRICS}
+    named = [name for name in metrics if name.startswith(("decisions/", "choices/"))]
+    assert all(name in known or name.rpartition("/")[0] in known for name in named)
