@@ -35,6 +35,8 @@ CORE = [
     "jinja2>=3.1,<4",
     "jsonschema>=4.23,<5",
     "json-repair>=0.64,<1",
+    # Stems of words (coverage of concepts).
+    "PyStemmer>=2.2,<4",
     # Graphs of who acted after whom; torch brings it, too.
     "networkx>=3,<4",
 ]

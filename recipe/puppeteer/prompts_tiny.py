@@ -1,0 +1,44 @@
+"""The same prompts in compact form, for the tiny model that was trained on them (data_prep/pool_demos.py).
+
+    orchestrator   who: 7 * price of Amber Harbor [web_search] 12        says run_python, one of the pool's names
+    run_python     run_python: 7 * price of Amber Harbor [web_search] 12 says print( 7 * 12 )
+    web_search     web_search: 7 * price of Amber Harbor                 says price of Amber Harbor
+    reasoning      reasoning: parity of 47                               says the last is 7 FINAL ANSWER: odd
+
+Changing a character here changes what the tiny model was trained on: run its cold start again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from verl_ext.recipe.puppeteer.puppets import FINAL, State
+
+Messages = list[dict[str, str]]
+
+
+def orchestrator(state: State, names: Sequence[str], left: int) -> Messages:
+    """Who is to act next."""
+    return _user(f"who: {_so_far(state)}")
+
+
+def puppet(name: str, state: State) -> Messages:
+    """What an agent of the pool is asked."""
+    return _user(f"{name}: {_so_far(state)}")
+
+
+def judge(task: str, answer: str) -> Messages:
+    """How good a text is."""
+    return _user(f"judge: {task} {answer}")
+
+
+def _so_far(state: State) -> str:
+    done = "".join(
+        f" [{step.puppet}] {step.text}" + (f" {FINAL} {step.answer}" if step.answer and not step.found else "")
+        for step in state.steps
+    )
+    return f"{state.task}{done}"
+
+
+def _user(content: str) -> Messages:
+    return [{"role": "user", "content": content}]

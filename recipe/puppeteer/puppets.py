@@ -1,0 +1,147 @@
+"""The pool: agents that reason by a pattern (Puppeteer, Appendix B) and agents that use a tool (Table 2).
+
+A puppet sees the task and what was done before it, says something, and changes the state: by a result of its reasoning,
+by an answer to the task, or by what its tool has found.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from verl_ext.mas import Call, ToolFailed
+
+TERMINATE = "terminate"
+PATTERNS = ("planning", "reasoning", "critique", "reflect", "question", "summarize", "conclude", "modify")
+REASONING, FINAL = "REASONING RESULT:", "FINAL ANSWER:"
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a puppet did. `answer`: what it holds for the task's answer; `found`: it is what a tool said."""
+
+    puppet: str
+    text: str
+    answer: str = ""
+    found: bool = False
+    failed: bool = False
+
+
+@dataclass
+class State:
+    """S_t: the task and the steps so far; the tokens that were generated for them, decisions included, and the puppets'
+    calls; whether it was ended by the orchestrator."""
+
+    task: str
+    steps: list[Step] = field(default_factory=list)
+    tokens: int = 0
+    calls: int = 0
+    ended: bool = False
+
+    def copy(self) -> State:
+        """As it is now: what a prompt was made of must not change afterwards."""
+        return State(self.task, list(self.steps), self.tokens, self.calls, self.ended)
+
+    def count(self, call: Call, puppet: bool = False) -> None:
+        """A call was made for this exploration."""
+        self.tokens += call.generated_tokens
+        self.calls += puppet
+
+    @property
+    def answer(self) -> str:
+        """The last answer that was given; if none was, the last thing that a tool found."""
+        given = [step.answer for step in self.steps if step.answer and not step.found]
+        found = [step.answer for step in self.steps if step.answer]
+        return (given or found or [""])[-1]
+
+
+def read_result(text: str) -> tuple[str, str]:
+    """(reasoning result, final answer) of an output in the paper's template; without its marks all is reasoning."""
+    body, _, answer = text.partition(FINAL)
+    body = body.rpartition(REASONING)[2].strip()
+    return body or answer.strip(), _bare(answer)
+
+
+def _bare(answer: str) -> str:
+    """The first line of an answer, without brackets or marks around it."""
+    lines = [line.strip() for line in answer.strip().splitlines() if line.strip()]
+    first = lines[0].strip("*` ") if lines else ""
+    return first[1:-1].strip() if first.startswith("[") and first.endswith("]") else first
+
+
+FENCE = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)(?:```|\Z)", re.S)
+URL = re.compile(r"https?://[^\s<>\"')\]]+")
+
+
+def read_code(text: str) -> dict[str, Any]:
+    """The program in an output: its fenced block, else all of it."""
+    fenced = FENCE.search(text)
+    return {"code": (fenced[1] if fenced else text).strip()}
+
+
+def read_line(name: str) -> Callable[[str], dict[str, Any]]:
+    """Reads an argument from the output's last line that is not empty, whatever stands before a colon in capitals."""
+
+    def read(text: str) -> dict[str, Any]:
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        last = re.sub(r"^[A-Z][A-Z ]*:\s*", "", lines[-1]) if lines else ""
+        return {name: last.strip("`\"' ")}
+
+    return read
+
+
+def read_url(text: str) -> dict[str, Any]:
+    """The first address in an output."""
+    found = URL.search(text)
+    return {"url": found[0].rstrip(".,;") if found else ""}
+
+
+@dataclass(frozen=True)
+class Tool:
+    """How a puppet's output becomes a call of `mas.tools.<name>`, and how its result is read."""
+
+    arguments: Callable[[str], dict[str, Any]]
+    shown: Callable[[Any], str]
+
+
+def _text(result: Any) -> str:
+    return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
+
+
+def _documents(result: Any) -> str:
+    """Passages of a search, as text; of one query."""
+    if isinstance(result, list) and all(isinstance(one, dict) and "text" in one for one in result):
+        return "\n".join(f"{one.get('title', '')}: {one['text']}" for one in result)
+    return _text(result)
+
+
+def _query(text: str) -> dict[str, Any]:
+    return {"queries": [read_line("query")(text)["query"]]}
+
+
+TOOLS: dict[str, Tool] = {
+    "read_file": Tool(read_line("path"), _text),
+    "run_python": Tool(read_code, _text),
+    "web_search": Tool(_query, _documents),
+    "access_website": Tool(read_url, _text),
+    "search_arxiv": Tool(read_line("query"), _text),
+}
+POOL = (*PATTERNS, *TOOLS)
+
+
+async def use_tool(ctx: Any, name: str, text: str, limit: int) -> Step:
+    """A tool agent's step: its output becomes a call; what the tool says, or why it failed, is the step's text."""
+    tool = TOOLS[name]
+    arguments = tool.arguments(text)
+    empty = [key for key, value in arguments.items() if not (value[0] if isinstance(value, list) else value)]
+    if empty:
+        return Step(name, f"error: no {empty[0]} was given", failed=True)
+    try:
+        said = tool.shown(await ctx.tool(name, **arguments)).strip()
+    except ToolFailed as error:
+        return Step(name, f"error: {str(error)[:200]}", failed=True)
+    shown = said if len(said) <= limit else f"{said[:limit]} …"
+    return Step(name, shown, _bare(said.rpartition("\n")[2]), found=True)

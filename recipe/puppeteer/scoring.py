@@ -1,0 +1,104 @@
+"""How right an answer is, by data set: r ∈ {0, 1} where there is one right answer, r ∈ [0, 1] for open tasks.
+
+Sets: GSM8K and GSM-Hard (a number, within a tolerance), MMLU-Pro (a letter), CommonGen-Hard (the share of the concepts
+that the text has), everything else by exact match after SQuAD's normalisation.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+from verl.utils.reward_score.search_r1_like_qa_em import normalize_answer
+
+NUMBER = re.compile(r"[-+−]?\$?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?|[-+−]?\.\d+")
+# GSM-Hard's targets are large and not always whole: PAL's evaluation takes 1e-3.
+TOLERANCE = 1e-3
+LETTER = re.compile(r"\b([A-J])\b")
+
+
+def number_of(text: str) -> float | None:
+    """The last number in a text; thousands may be set off by commas, a currency sign may stand before it."""
+    found = NUMBER.findall(text)
+    if not found:
+        return None
+    plain = found[-1].replace(",", "").replace("$", "").replace("−", "-").lstrip("+")
+    value = float(plain)
+    return value if math.isfinite(value) else None
+
+
+def same_number(answer: str, target: str) -> bool:
+    """Whether two numbers differ by at most TOLERANCE, or by a millionth of the target where that is more."""
+    said, right = number_of(answer), number_of(target)
+    if said is None or right is None:
+        return False
+    return abs(said - right) <= max(TOLERANCE, 1e-6 * abs(right))
+
+
+def letter_of(text: str) -> str:
+    """The option that an answer names: `(C)`, `C`, `C. Paris`, `The answer is C`; the last one. Empty: none."""
+    bare = text.strip()
+    first = re.match(r"\(?([A-Ja-j])\)?(?:[.):,\s]|$)", bare)
+    if first and (len(bare) == 1 or bare[1:2] in ").:," or bare[0] == "("):
+        return first[1].upper()
+    found = LETTER.findall(bare)
+    return found[-1] if found else ""
+
+
+@cache
+def _stemmer() -> Any:
+    import Stemmer
+
+    return Stemmer.Stemmer("english")
+
+
+def coverage(text: str, concepts: Sequence[str]) -> float:
+    """Share of the concepts of which the text has a word of the same stem; of one of several words all of them."""
+    stem = _stemmer().stemWords
+    words = set(stem(re.findall(r"[a-z]+", text.lower())))
+    wanted = [stem(re.findall(r"[a-z]+", concept.lower())) for concept in concepts]
+    return sum(bool(parts) and set(parts) <= words for parts in wanted) / len(wanted) if wanted else 0.0
+
+
+def score(data_source: str, answer: str, truth: Any) -> float:
+    """How right an answer is, in [0, 1].
+
+    Args:
+        truth: `reward_model.ground_truth`: a mapping with `target`, a list of right answers, or of concepts.
+
+    Raises:
+        ValueError: the row has no target.
+    """
+    targets = [str(one) for one in (truth or {}).get("target") or ()]
+    if not targets:
+        raise ValueError(f"a row of {data_source!r} has no target: ground_truth is {truth!r}")
+    if not answer:
+        return 0.0
+    if data_source.startswith("gsm"):
+        return float(any(same_number(answer, target) for target in targets))
+    if data_source.startswith("mmlu"):
+        return float(letter_of(answer) in targets)
+    if data_source.startswith("commongen"):
+        return coverage(answer, targets)
+    return float(normalize_answer(answer) in [normalize_answer(target) for target in targets])
+
+
+def key_of(data_source: str, answer: str) -> str:
+    """Equal for answers that say the same: what a majority vote counts."""
+    if data_source.startswith("gsm"):
+        said = number_of(answer)
+        return "" if said is None else repr(round(said, 3))
+    return letter_of(answer) if data_source.startswith("mmlu") else normalize_answer(answer)
+
+
+def majority(data_source: str, answers: Sequence[str]) -> str:
+    """F_agg: the answer that most explorations gave, of equally many the first; those without an answer do not vote."""
+    votes = Counter(key for answer in answers if (key := key_of(data_source, answer)))
+    if not votes:
+        return next((answer for answer in answers if answer), "")
+    best = max(votes.values())
+    return next(answer for answer in answers if votes.get(key_of(data_source, answer)) == best)

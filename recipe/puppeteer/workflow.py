@@ -1,0 +1,193 @@
+"""Puppeteer: at each step an orchestrator chooses who of a pool acts next, until it ends the work or a budget does.
+
+Source: "Multi-Agent Collaboration via Evolving Orchestration", Section 2.1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from verl_ext.mas import Agent, CallFailed, Status, Task, Workflow
+from verl_ext.recipe.puppeteer import orders, prompts, prompts_tiny, scoring
+from verl_ext.recipe.puppeteer.puppets import POOL, TERMINATE, TOOLS, State, Step, read_result, use_tool
+
+STYLES = {"full": prompts, "tiny": prompts_tiny}
+ORCHESTRATOR, JUDGE = "orchestrator", "judge"
+LEARNED = "learned"
+ORCHESTRATIONS = (LEARNED, "random", "fixed", "oracle")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the explorations came to: the answer of their vote, and their states."""
+
+    answer: str
+    states: tuple[State, ...]
+    quality: float | None = None
+
+
+class Puppeteer(Workflow):
+    """An orchestrator and a pool of puppets.
+
+    Args:
+        style: prompts: full, for instruction-tuned models, or tiny, for the embedded one.
+        pool: names of the puppets: reasoning patterns (planning, reasoning, critique, reflect, question, summarize,
+            conclude, modify) and tool agents (read_file, run_python, web_search, access_website, search_arxiv; each
+            needs the tool of its name under `mas.tools`). `terminate` is always there.
+        depth: steps of an exploration, at most; the paper's 4.
+        width: parallel explorations, whose answers are put to the vote; the paper's are up to 3.
+        token_budget: generated tokens after which an exploration ends; 0: none.
+        train_agents: False: decisions alone are trained, as in the paper. True: what the puppets say, too.
+        orchestration: learned, or who acts next without learning: random, fixed (`order`), oracle (`extra_info.path`).
+        order: of `fixed`.
+        max_result_chars: what a step shows of a tool's result.
+        judge: an agent `judge` rates the texts of open tasks (CommonGen-Hard); their reward is coverage times rating.
+
+    Raises:
+        ValueError: an argument out of range.
+    """
+
+    headline = "accuracy"
+    details = ("tokens", "agents", "steps", "terminated", "answered", "agreement", "tool_failures")
+
+    def __init__(
+        self,
+        style: str = "full",
+        pool: Sequence[str] = ("planning", "reasoning", "critique", "reflect", "conclude", "run_python"),
+        depth: int = 4,
+        width: int = 1,
+        token_budget: int = 0,
+        train_agents: bool = False,
+        orchestration: str = LEARNED,
+        order: Sequence[str] = (),
+        max_result_chars: int = 2000,
+        judge: bool = False,
+    ):
+        _check(style, pool, depth, width, orchestration, order)
+        self.prompts = STYLES[style]
+        self.pool, self.depth, self.width = tuple(pool), depth, width
+        self.token_budget, self.max_result_chars, self.judge = token_budget, max_result_chars, judge
+        self.order: orders.Order | None = {
+            LEARNED: None,
+            "random": orders.at_random,
+            "fixed": orders.fixed(list(order)),
+            "oracle": orders.oracle,
+        }[orchestration]
+        self.agents = {}
+        if self.order is None:
+            self.agents[ORCHESTRATOR] = Agent(
+                lambda state, names, left: self.prompts.orchestrator(state, names, left),
+                choices=lambda state, names, left: names,
+            )
+        for name in self.pool:
+            self.agents[name] = Agent(self._prompt_of(name), trained=train_agents)
+        if judge:
+            self.agents[JUDGE] = Agent(self.prompts.judge, trained=False)
+        self.left_out = [name for name in (ORCHESTRATOR, JUDGE, *POOL) if name not in self.agents]
+
+    def _prompt_of(self, name: str) -> Any:
+        return lambda state: self.prompts.puppet(name, state)
+
+    async def run(self, task: Task, ctx: Any) -> Outcome:
+        """Explore, and vote."""
+        if self.width == 1:
+            states = [await self.explore(ctx, task)]
+        else:
+            branches = [ctx.branch(f"path{i}", self.explore, task) for i in range(self.width)]
+            states = list(await asyncio.gather(*branches))
+        answer = scoring.majority(task.data_source, [state.answer for state in states])
+        quality = await self._judge(ctx, task, answer) if self.judge and answer else None
+        return Outcome(answer, tuple(states), quality)
+
+    async def explore(self, ctx: Any, task: Task) -> State:
+        """One exploration: a_t ~ π(S_t, τ), o_t = f(S_t), S_{t+1} = Φ(S_t, o_t)."""
+        state = State(task.question)
+        names = [*self.pool, TERMINATE]
+        for taken in range(self.depth):
+            name = await self._next(ctx, task, state, names, self.depth - taken)
+            if name == TERMINATE:
+                state.ended = True
+                break
+            state.steps.append(await self._act(ctx, name, state))
+            if self.token_budget and state.tokens >= self.token_budget:
+                break
+        return state
+
+    async def _next(self, ctx: Any, task: Task, state: State, names: list[str], left: int) -> str:
+        """Who acts next. The choice is made on a copy: a prompt is kept, the state goes on."""
+        if self.order is not None:
+            return self.order(state, names, ctx, task)
+        try:
+            name = await ctx.call(ORCHESTRATOR, state=state.copy(), names=names, left=left)
+        except CallFailed as error:
+            return _ending(error, TERMINATE)
+        state.count(ctx.last)
+        return name
+
+    async def _act(self, ctx: Any, name: str, state: State) -> Step:
+        try:
+            text = await ctx.call(name, state=state.copy())
+        except CallFailed as error:
+            return _ending(error, Step(name, "error: too much has been said to go on", failed=True))
+        state.count(ctx.last, puppet=True)
+        if name in TOOLS:
+            return await use_tool(ctx, name, text, self.max_result_chars)
+        result, answer = read_result(text)
+        return Step(name, result, answer)
+
+    async def _judge(self, ctx: Any, task: Task, answer: str) -> float | None:
+        try:
+            said = scoring.number_of(await ctx.call(JUDGE, task=task.question, answer=answer))
+        except CallFailed:
+            return None
+        return None if said is None else min(max(said, 1.0), 10.0) / 10.0
+
+    def reward(self, task: Task, result: Outcome) -> tuple[float, dict[str, float]]:
+        """r, and what the paper measures: accuracy, generated tokens and puppets' calls of the task.
+
+        A text that its judge has not rated is worth its coverage.
+        """
+        right = scoring.score(task.data_source, result.answer, task.ground_truth)
+        reward = right * (1.0 if result.quality is None else result.quality)
+        states = result.states
+        keys = [scoring.key_of(task.data_source, state.answer) for state in states]
+        return reward, {
+            "accuracy": right,
+            "tokens": float(sum(state.tokens for state in states)),
+            "agents": float(sum(state.calls for state in states)),
+            "steps": sum(len(state.steps) for state in states) / len(states),
+            "terminated": sum(state.ended for state in states) / len(states),
+            "answered": float(bool(result.answer)),
+            "agreement": max(map(keys.count, keys)) / len(keys),
+            "tool_failures": float(sum(step.failed for state in states for step in state.steps)),
+            **({} if result.quality is None else {"quality": result.quality}),
+        }
+
+
+def _ending(error: CallFailed, instead: Any) -> Any:
+    """What takes the place of a call that the state made impossible; other failures are the engine's, and raised."""
+    if error.status in (Status.PROMPT_TOO_LONG, Status.UNPARSABLE):
+        return instead
+    raise error
+
+
+def _check(style: str, pool: Sequence[str], depth: int, width: int, orchestration: str, order: Sequence[str]) -> None:
+    if style not in STYLES:
+        raise ValueError(f"mas.workflow.style={style!r} is unknown; allowed: {', '.join(STYLES)}")
+    unknown = [name for name in pool if name not in POOL]
+    if unknown or not pool or len(set(pool)) < len(pool):
+        raise ValueError(f"mas.workflow.pool={list(pool)} must be different ones of {', '.join(POOL)}")
+    if depth < 1 or width < 1:
+        raise ValueError(f"mas.workflow.depth={depth} and width={width} must be at least 1")
+    if orchestration not in ORCHESTRATIONS:
+        raise ValueError(
+            f"mas.workflow.orchestration={orchestration!r} is unknown; allowed: {', '.join(ORCHESTRATIONS)}"
+        )
+    if (orchestration == "fixed") != bool(order) or any(name not in pool for name in order):
+        raise ValueError(
+            f"mas.workflow.order={list(order)} must name puppets of the pool if orchestration=fixed, and nothing else "
+            f"(given: {orchestration})"
+        )

@@ -1,0 +1,304 @@
+"""The puppeteer's system: who acts, what becomes of it, budgets, votes, and orders without learning."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.helpers import FakeLLM, Request, forest_of, fork, now, run, walk
+from verl_ext.mas import Status, Task
+from verl_ext.mas.types import Generation
+from verl_ext.recipe.puppeteer import Puppeteer
+from verl_ext.recipe.puppeteer.puppets import POOL, State, Step, read_code, read_line, read_result, read_url
+from verl_ext.tools.base import ToolError
+
+SMALL = ["planning", "reasoning", "run_python", "web_search"]
+
+
+class Directed(FakeLLM):
+    """Chooses the names of a list in turn (per scope); other agents say what they are told."""
+
+    def __init__(self, names, said):
+        super().__init__(lambda request: said(request) if callable(said) else said[request.agent])
+        self.names = names
+
+    async def complete(self, messages, prompt_ids, sampling, key):
+        if "choices" in sampling:
+            scope, turn = key[-1].rpartition("orchestrator.")[::2]
+            names = self.names[scope] if isinstance(self.names, dict) else self.names
+            self.wanted = names[int(turn)]
+            assert self.wanted in sampling["choices"], self.wanted
+        return await super().complete(messages, prompt_ids, sampling, key)
+
+    async def generate(self, prompt_ids, sampling, key):
+        if "allowed_token_ids" in sampling:
+            self.log.append(Request(key, bytes(prompt_ids).decode(), sampling, now()))
+            spoken = self._spoken(bytes(prompt_ids).decode())
+            return Generation([(*self.wanted.encode(), 0)[spoken]], [-0.5])
+        return await super().generate(prompt_ids, sampling, key)
+
+    def _spoken(self, prompt):
+        """How much of the wanted name stands at the prompt's end already."""
+        return next(n for n in range(len(self.wanted), -1, -1) if prompt.endswith(self.wanted[:n]))
+
+
+def played(names, said, task=None, tools=None, then=None, **options):
+    async def scene():
+        llm = Directed(names, said)
+        given_tools = tools or {}
+        forest = forest_of(Puppeteer(**{"pool": SMALL, **options}), llm, tools=given_tools, limits={"tool_retries": 0})
+        forest.sampling = {"temperature": 1.0, "max_tokens": 500}
+        forest.task = task or Task("7 * 6?", {"target": ["42"]}, "gsm8k")
+        trajectory = await walk(forest)
+        if then is not None:
+            return trajectory, await then(forest, trajectory), llm
+        return trajectory, llm
+
+    return run(scene(), quiet=False)
+
+
+async def python(code):
+    if "wrong" in code:
+        raise ToolError("the sandbox is down")
+    return str(eval(code.removeprefix("print(").removesuffix(")")))  # the test's own programs
+
+
+def test_a_chosen_puppet_acts_on_what_was_said_before():
+    trajectory, llm = played(
+        ["planning", "run_python", "reasoning", "terminate"],
+        {
+            "planning": "REASONING RESULT: multiply",
+            "run_python": "```python\nprint(7*6)\n```",
+            "reasoning": "So.\nREASONING RESULT: it is 42.\nFINAL ANSWER: [42]\n",
+        },
+        tools={"run_python": python},
+    )
+    assert trajectory.ok and trajectory.reward == 1.0
+    prompts = {request.agent: request.prompt for request in llm.log}
+    assert "[planning] multiply\n[run_python] 42" in prompts["reasoning"] and "Task: 7 * 6?" in prompts["planning"]
+    assert "- run_python: writes a Python program" in prompts["orchestrator"]
+    assert "- web_search" in prompts["orchestrator"] and "- critique" not in prompts["orchestrator"]
+    assert "[reasoning] it is 42. FINAL ANSWER: 42" in prompts["orchestrator"], "the last decision's"
+    metrics = trajectory.metrics
+    assert (metrics["agents"], metrics["steps"], metrics["terminated"], metrics["answered"]) == (3, 3, 1, 1)
+    spoken = sum(call.generated_tokens for call in trajectory.calls)
+    assert metrics["tokens"] == spoken
+    assert [call.agent for call in trajectory.calls if not call.trained] == ["planning", "run_python", "reasoning"]
+
+
+def test_the_last_answer_counts_and_a_tools_finding_only_without_one():
+    said = {"reasoning": "FINAL ANSWER: 41", "run_python": "print(7*6)", "planning": "no idea"}
+    tools = {"run_python": python}
+    trajectory, _ = played(["reasoning", "run_python", "terminate"], said, tools=tools)
+    assert trajectory.result.answer == "41" and trajectory.reward == 0.0
+    trajectory, _ = played(["run_python", "planning", "terminate"], said, tools=tools)
+    assert trajectory.result.answer == "42" and trajectory.reward == 1.0
+    trajectory, _ = played(["planning", "terminate"], said)
+    assert trajectory.result.answer == "" and trajectory.reward == 0.0 and trajectory.metrics["answered"] == 0.0
+
+
+def test_depth_ends_an_exploration_and_the_prompt_says_how_many_are_left():
+    trajectory, llm = played(["planning"] * 4, {"planning": "on"}, depth=3)
+    asked = [request.prompt for request in llm.log if request.agent == "orchestrator"]
+    assert trajectory.ok and trajectory.metrics["steps"] == 3 and trajectory.metrics["terminated"] == 0
+    assert [left for left in (3, 2, 1) if any(f"At most {left} more" in prompt for prompt in asked)] == [3, 2, 1]
+
+
+def test_a_token_budget_ends_an_exploration():
+    trajectory, _ = played(["planning"] * 4, {"planning": "x" * 30}, token_budget=35)
+    assert trajectory.metrics["steps"] == 2
+
+
+@pytest.mark.parametrize(
+    ("program", "shown"),
+    [
+        ("print(wrong)", "error: tool 'run_python', attempt 1 of 1: ToolError: the sandbox is down"),
+        ("  ", "error: no code was given"),
+        ("```python\n```", "error: no code was given"),
+    ],
+)
+def test_a_tool_that_fails_is_a_step_like_any_other(program, shown):
+    trajectory, llm = played(
+        ["run_python", "reasoning", "terminate"],
+        {"run_python": program, "reasoning": "FINAL ANSWER: 42"},
+        tools={"run_python": python},
+    )
+    assert trajectory.ok and trajectory.reward == 1.0 and trajectory.metrics["tool_failures"] == 1.0
+    assert any(shown in request.prompt for request in llm.log if request.agent == "reasoning")
+
+
+def test_long_results_are_cut():
+    async def long(code):
+        return "y" * 5000 + "\nend"
+
+    trajectory, llm = played(
+        ["run_python", "planning", "terminate"],
+        {"run_python": "print(1)", "planning": "on"},
+        tools={"run_python": long},
+        max_result_chars=100,
+    )
+    prompt = next(request.prompt for request in llm.log if request.agent == "planning")
+    assert prompt.count("y") < 120 and trajectory.result.answer == "end"
+
+
+def test_a_search_shows_its_passages():
+    async def search(queries):
+        assert queries == ["the answer"]
+        return [{"title": "Answer", "text": "42"}, {"title": "Question", "text": "?"}]
+
+    trajectory, llm = played(
+        ["web_search", "planning", "terminate"],
+        {"web_search": "QUERY: the answer", "planning": "on"},
+        tools={"web_search": search},
+    )
+    assert any("[web_search] Answer: 42\nQuestion: ?" in request.prompt for request in llm.log)
+
+
+def test_explorations_run_beside_each_other_and_vote():
+    answers = {"path0/": "42", "path1/": "42.0", "path2/": "7"}
+    trajectory, llm = played(
+        ["reasoning", "terminate"],
+        lambda request: f"FINAL ANSWER: {answers[request.key[-1].rpartition('/')[0] + '/']}",
+        width=3,
+    )
+    assert trajectory.ok and trajectory.result.answer == "42" and trajectory.reward == 1.0
+    metrics = trajectory.metrics
+    assert metrics["agreement"] == pytest.approx(2 / 3) and (metrics["agents"], metrics["steps"]) == (3, 1)
+    decisions = [call for call in trajectory.calls if call.decides]
+    assert {call.id.scope for call in decisions} == {("path0",), ("path1",), ("path2",)}
+    assert all(call.parents == () for call in decisions if call.turn == 0)
+
+
+def test_any_decision_can_be_forked():
+    """The state of the replay is the first run's up to the fork."""
+    said = {"planning": "on", "reasoning": "FINAL ANSWER: 42"}
+
+    async def then(forest, base):
+        forest.llm.names = ["planning", "planning", "reasoning", "terminate"]
+        second = [call for call in base.calls if call.decides][1]
+        return await fork(forest, base, second.id)
+
+    base, forked, llm = played(["planning", "reasoning", "terminate"], said, then=then)
+    assert [s.puppet for s in base.result.states[0].steps] == ["planning", "reasoning"]
+    assert forked.ok and [s.puppet for s in forked.result.states[0].steps] == ["planning", "planning", "reasoning"]
+    assert base.calls[0] is forked.calls[0]
+    assert base.result.states[0].tokens < forked.result.states[0].tokens
+
+
+def test_orders_without_learning():
+    said = {"planning": "on", "reasoning": "FINAL ANSWER: 42"}
+    trajectory, llm = played([], said, orchestration="fixed", order=["planning", "planning", "reasoning"])
+    assert [call.agent for call in trajectory.calls] == ["planning", "planning", "reasoning"]
+    task = Task("q", {"target": ["42"]}, "gsm8k", extra={"path": ["reasoning"]})
+    trajectory, _ = played([], said, task, orchestration="oracle")
+    assert [call.agent for call in trajectory.calls] == ["reasoning"] and trajectory.metrics["terminated"] == 1
+    trajectory, _ = played([], said, orchestration="oracle")
+    assert trajectory.status is Status.WORKFLOW_ERROR and "extra_info.path" in trajectory.error
+    seen = set()
+    for seed in range(30):
+
+        async def scene(seed=seed):
+            forest = forest_of(
+                Puppeteer(pool=["planning", "reasoning"], orchestration="random", depth=2), FakeLLM(), seed=seed
+            )
+            forest.sampling = {"temperature": 1.0, "max_tokens": 500}
+            forest.task = Task("q", {"target": ["42"]}, "gsm8k")
+            return await walk(forest)
+
+        seen.add(tuple(call.agent for call in run(scene()).calls))
+    assert len(seen) == 7, "two, one or none of two puppets"
+
+
+def test_a_state_that_does_not_fit_any_more_ends_the_exploration():
+    said = {"planning": "x" * 400, "reasoning": "FINAL ANSWER: 42"}
+
+    async def scene():
+        llm = Directed(["reasoning", "planning", "planning"], said)
+        forest = forest_of(Puppeteer(pool=SMALL), llm, limits={"max_prompt_tokens": 900})
+        forest.sampling = {"temperature": 1.0, "max_tokens": 500}
+        forest.task = Task("7 * 6?", {"target": ["42"]}, "gsm8k")
+        return await walk(forest)
+
+    trajectory = run(scene())
+    assert trajectory.ok and trajectory.reward == 1.0
+    assert any(call.status is Status.PROMPT_TOO_LONG for call in trajectory.calls)
+
+
+def test_an_engines_failure_is_no_wrong_answer():
+    trajectory, _ = played(["planning", "terminate"], lambda request: RuntimeError("down"))
+    assert trajectory.status is Status.ENGINE_ERROR
+
+
+@pytest.mark.parametrize(("rating", "reward"), [("8", 0.8), ("I say 30", 1.0), ("fine", 1.0), ("0", 0.1)])
+def test_a_judge_weighs_open_tasks(rating, reward):
+    task = Task("Write.", {"target": ["dog", "run"]}, "commongen_hard")
+    said = {"reasoning": "FINAL ANSWER: Dogs were running.", "judge": rating}
+    trajectory, _ = played(["reasoning", "terminate"], said, task, judge=True)
+    assert trajectory.reward == pytest.approx(reward) and trajectory.metrics["accuracy"] == 1.0
+    assert not [call for call in trajectory.calls if call.agent == "judge"][0].trained
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"style": "short"}, "style='short' is unknown; allowed: full, tiny"),
+        ({"pool": ["planing"]}, r"pool=\['planing'\] must be different ones of planning"),
+        ({"pool": ["planning", "planning"]}, "must be different ones"),
+        ({"pool": []}, "must be different ones"),
+        ({"depth": 0}, "depth=0 and width=1 must be at least 1"),
+        ({"orchestration": "clever"}, "orchestration='clever' is unknown; allowed: learned, random, fixed, oracle"),
+        ({"order": ["planning"]}, "must name puppets of the pool if orchestration=fixed"),
+        ({"orchestration": "fixed"}, "must name puppets"),
+        ({"orchestration": "fixed", "order": ["critic"]}, "must name puppets"),
+    ],
+)
+def test_bad_settings(options, message):
+    with pytest.raises(ValueError, match=message):
+        Puppeteer(**options)
+
+
+def test_what_is_there_and_what_is_left_out():
+    system = Puppeteer(pool=["planning"])
+    assert list(system.agents) == ["orchestrator", "planning"] and system.trained_agents == ["orchestrator"]
+    assert set(system.left_out) == {"judge", *POOL} - {"planning"}
+    assert Puppeteer(pool=["planning"], train_agents=True).trained_agents == ["orchestrator", "planning"]
+    assert Puppeteer(orchestration="random").trained_agents == []
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("REASONING RESULT: a. FINAL ANSWER: b", ("a.", "b")),
+        ("well\nREASONING RESULT: [a]\nFINAL ANSWER: [b]\nbye", ("[a]", "b")),
+        ("only thoughts", ("only thoughts", "")),
+        ("FINAL ANSWER: **7**", ("**7**", "7")),
+        ("FINAL ANSWER:", ("", "")),
+        ("", ("", "")),
+    ],
+)
+def test_the_papers_template(text, expected):
+    assert read_result(text) == expected
+
+
+def test_arguments_of_tools():
+    assert read_code("Sure:\n```python\nx = 1\nprint(x)\n```\nDone") == {"code": "x = 1\nprint(x)"}
+    assert read_code("```\nprint(1)") == {"code": "print(1)"} and read_code(" print(2) ") == {"code": "print(2)"}
+    assert read_line("path")('I will read\nFILE: "notes.txt"\n\n') == {"path": "notes.txt"}
+    assert read_url("see (https://a.example/b?c=d). It") == {"url": "https://a.example/b?c=d"}
+    assert read_url("nowhere") == {"url": ""}
+
+
+@given(st.text(max_size=60))
+def test_no_text_breaks_the_reading(text):
+    for read in (read_code, read_line("x"), read_url):
+        assert all(isinstance(value, str) for value in read(text).values())
+    result, answer = read_result(text)
+    assert "\n" not in answer and isinstance(result, str)
+
+
+def test_a_copy_of_a_state_stays():
+    state = State("t")
+    copy = state.copy()
+    state.steps.append(Step("planning", "on"))
+    assert copy.steps == [] and len(state.steps) == 1
