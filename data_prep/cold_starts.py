@@ -7,10 +7,12 @@ from typing import Any
 
 from verl_ext.data_prep import (
     arithmetic_demos,
+    pool_demos,
     shop_demos,
     shop_improvised,
     tiny_arithmetic,
     tiny_demos,
+    tiny_pool,
     tiny_shop,
     tiny_tools,
     tiny_world,
@@ -22,6 +24,7 @@ from verl_ext.recipe.deepagent import DeepAgent
 from verl_ext.recipe.joyagents import JoyAgents
 from verl_ext.recipe.mhgpo import SearchQA
 from verl_ext.recipe.mhgpo.single import SingleQA
+from verl_ext.recipe.puppeteer import Puppeteer
 from verl_ext.recipe.solver_verifier import SolveAndVerify
 from verl_ext.tools.catalogue.documents import passages
 from verl_ext.tools.catalogue.search import ToolSearch
@@ -109,6 +112,26 @@ def _shop_examinations(questions: int) -> dict[str, Examination]:
     return {"master and specialists": Examination(JoyAgents("tiny"), tasks, tiny_shop.tools_of(world))}
 
 
+async def _calculator(code: str) -> str:
+    """In the place of the recipe's sandbox: the pool's programs are sums, and nothing else is run here."""
+    terms = code.removeprefix("print(").removesuffix(")").split("+")
+    return str(sum(map(int, terms))) if all(term.strip().isdigit() for term in terms) else "SyntaxError"
+
+
+def _pool_examinations(questions: int) -> dict[str, Examination]:
+    rows = tiny_pool.data_set(1, questions, 0)["val.parquet"]
+    tasks = [
+        Task(row["prompt"][0]["content"], row["reward_model"]["ground_truth"], row["data_source"], i, row["extra_info"])
+        for i, row in enumerate(rows)
+    ]
+    search = tiny_pool.Prices(tiny_pool.prices(0, "val"))
+    tools = {"run_python": _calculator, "web_search": search}
+    return {
+        orchestration: Examination(Puppeteer("tiny", pool_demos.POOL, orchestration=orchestration), tasks, tools)
+        for orchestration in ("learned", "oracle")
+    }
+
+
 COLD_STARTS = {
     "search": ColdStart(
         lambda: [*tiny_world.vocabulary(), "rewrite", "rank", "answer", "single", "###", ";", ","],
@@ -135,5 +158,12 @@ COLD_STARTS = {
         shop_demos.scaled,
         _shop_examinations,
         shop_improvised.marks,
+    ),
+    "pool": ColdStart(
+        pool_demos.words,
+        pool_demos.Teacher,
+        pool_demos.scaled,
+        _pool_examinations,
+        pool_demos.marks,
     ),
 }

@@ -6,6 +6,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from verl_ext.observe.runlog import NAME, VALIDATION, LogTail, RunLog, log_name, read_log, series
+from verl_ext.trainer import checkpoint
 from verl_ext.trainer.checkpoint import TRACKER, check_same_run, complete_steps, mark_complete, repair_tracker
 
 
@@ -147,3 +148,11 @@ def test_a_checkpoint_that_does_not_say_is_continued(tmp_path, says):
     checkpoints(tmp_path, [2])
     (tmp_path / "global_step_2" / "complete").write_text(says)
     check_same_run(settings(tmp_path, "rr"))
+
+
+def test_what_an_algorithm_keeps_is_in_the_checkpoint(tmp_path):
+    checkpoint.write_state(tmp_path, 3, {})
+    assert not (tmp_path / "global_step_3").exists(), "nothing to keep"
+    checkpoint.write_state(tmp_path, 3, {"mean_return": 0.1 + 0.2})
+    assert checkpoint.read_state(tmp_path / "global_step_3") == {"mean_return": 0.1 + 0.2}
+    assert checkpoint.read_state(tmp_path / "global_step_4") == {}

@@ -21,6 +21,8 @@ PAGES = [
     ("simulator", "deepagent"),
     ("joyagents", "joyagents_tiny"),
     ("joyagents", "joyagents"),
+    ("puppeteer", "puppeteer_tiny"),
+    ("puppeteer", "puppeteer"),
 ]
 OVERRIDE = re.compile(r"(\+{1,2}|~)?[a-z_]+(\.\w+)*=\S*|~[a-z_]+(\.\w+)+")
 # Commands that take overrides; `evaluate.*` are an evaluation's own.

@@ -43,11 +43,12 @@ def composed(*overrides: str, config_dir: str | None = None):
 def test_recipe_composes_and_is_valid(recipe):
     config = composed(f"+recipe={recipe}")
     watched = {"solver": "em", "toolpo": "success", "deepagent": "success", "joyagents": "accuracy"}
-    watched |= {"joyagents_decisions": "f1"}
+    watched |= {"joyagents_decisions": "f1", "puppeteer": "accuracy"}
     assert check_multi_agent(config) == watched.get(recipe, watched.get(recipe.split("_")[0], "f1"))
     assert config.trainer.v1.trainer_mode == "mas_sync"
     estimators = {"mappo": "gae", "solver_verifier_mappo": "gae", "single": "grpo", "solver": "grpo"}
     estimators |= {"toolpo": "toolpo", "deepagent": "toolpo", "joyagents": "joyagents", "joyagents_decisions": "grpo"}
+    estimators |= {"puppeteer": "puppeteer"}
     name = "deepagent" if recipe.startswith("deepagent") else recipe.removesuffix("_tiny")
     assert config.algorithm.adv_estimator == estimators.get(name, "mhgpo")
     ray = config.ray_kwargs.ray_init

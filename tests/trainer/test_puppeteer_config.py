@@ -1,0 +1,93 @@
+"""Puppeteer's recipes: the paper's numbers, what is learned by default, and what would not be what it says."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.trainer.test_recipes import composed
+from verl_ext.check import examine
+from verl_ext.trainer import policy
+from verl_ext.trainer.checks import check_multi_agent
+from verl_ext.trainer.config import read_mas_config
+from verl_ext.trainer.workflow import build_workflow
+
+
+def test_paper_configuration():
+    """Section 3.1."""
+    config = composed("+recipe=puppeteer")
+    actor, mas = config.actor_rollout_ref.actor, config.mas
+    assert (mas.workflow.depth, mas.workflow.width) == (4, 3)
+    assert (mas.credit.returns.price, mas.credit.returns.discount, mas.credit.returns.steps) == (0.1, 0.99, 4)
+    assert (mas.advantage.baseline, mas.workflow.train_agents, actor.use_kl_loss) == ("none", False, False)
+    assert (actor.loss_agg_mode, mas.loss.agent_weights, actor.ppo_epochs) == ("seq-mean-token-sum", "trajectory", 1)
+    assert config.trainer.n_gpus_per_node == 8
+
+
+def test_phi_is_the_depth():
+    assert composed("+recipe=puppeteer_tiny", "mas.workflow.depth=6").mas.credit.returns.steps == 6
+
+
+@pytest.mark.parametrize("recipe", ["puppeteer", "puppeteer_tiny"])
+def test_only_decisions_train_unless_agents_are_to(recipe):
+    agents = build_workflow(read_mas_config(composed(f"+recipe={recipe}"))).trained_agents
+    assert agents == ["orchestrator"]
+    joint = ["mas.workflow.train_agents=true", "mas.loss.agent_weights=batch"]
+    joint += ["actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean"]
+    config = composed(f"+recipe={recipe}", *joint)
+    assert check_multi_agent(config) == "accuracy"
+    assert len(build_workflow(read_mas_config(config)).trained_agents) == 1 + len(config.mas.workflow.pool)
+
+
+def test_decisions_ask_for_our_engine_on_gpus_and_for_none_on_the_cpu():
+    config = composed("+recipe=puppeteer")
+    with pytest.raises(ValueError, match="an agent that decides .* needs VERL_ENGINE_VENDOR=verl_ext"):
+        policy.check_engine(config)
+    policy.choose_engine(config)
+    policy.check_engine(config)
+    for other in ("+recipe=puppeteer_tiny", "+recipe=mhgpo"):
+        config = composed(other)
+        policy.check_engine(config)
+        before = str(config)
+        policy.choose_engine(config)
+        assert str(config) == before
+
+
+def test_adapters_for_deciders_too():
+    config = composed("+recipe=puppeteer_tiny", "mas.policy=per_agent_lora")
+    assert check_multi_agent(config) == "accuracy"
+    assert list(config.actor_rollout_ref.model.lora.adapters) == ["orchestrator"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["mas.credit.returns.price=-1"], "mas.credit.returns.price=-1.0 must be at least 0"),
+        (["mas.credit.returns.discount=2"], "mas.credit.returns.discount=2.0 must be from 0 to 1"),
+        (["mas.credit.returns.steps=0"], "mas.credit.returns.steps=0 must be at least 1"),
+        (["mas.credit.returns.unit=0"], "mas.credit.returns.unit=0.0 must be above 0"),
+        (["+mas.credit.returns.lambda=1"], "unknown key mas.credit.returns.lambda"),
+        (["+mas.agents.orchestrator.cost=-1"], "mas.agents.orchestrator.cost=-1.0 must be at least 0"),
+        (["mas.advantage.baseline=3"], "mas.advantage.baseline must be of type str"),
+        (["+mas.advantage.state={}"], "mas.advantage.state: .* has no such option .it has: baseline, momentum"),
+        (["mas.workflow.orchestration=random"], "no agent of this system trains"),
+    ],
+)
+def test_bad_values(overrides, message):
+    with pytest.raises(ValueError, match=message):
+        check_multi_agent(composed("+recipe=puppeteer_tiny", *overrides))
+
+
+@pytest.mark.parametrize("recipe", ["puppeteer", "puppeteer_tiny"])
+def test_what_is_lacking_is_not_here(recipe, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    report = examine([f"+recipe={recipe}"])
+    assert report.problems == []
+    reasons = ("the data file data/", "does not exist", "is not installed")
+    assert all(any(reason in one for reason in reasons) for one in report.missing), report.missing
+    assert bool(report.missing) != recipe.endswith("_tiny")
+
+
+def test_an_agents_cost_reaches_it():
+    config = composed("+recipe=puppeteer_tiny", "+mas.agents.reasoning.cost=2.5")
+    agents = build_workflow(read_mas_config(config)).agents
+    assert (agents["reasoning"].cost, agents["planning"].cost) == (2.5, 1.0)
