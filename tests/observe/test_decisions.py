@@ -9,8 +9,18 @@ import pytest
 from tests.helpers import FakeLLM, Script, forest_of, run, speaker, walk
 from verl_ext.mas import Agent
 from verl_ext.mas.credit import assign_credit
-from verl_ext.mas.types import Generation
-from verl_ext.observe.decisions import Path, decision_metrics, folded, paths_of, structure
+from verl_ext.mas.types import Call, CallId, Generation, Status, Stream
+from verl_ext.observe.decisions import (
+    Decision,
+    Path,
+    as_paths,
+    deciding,
+    decision_metrics,
+    decision_of,
+    folded,
+    paths_of,
+    structure,
+)
 from verl_ext.observe.metrics import METRICS, reduce_stats
 from verl_ext.observe.question import question_stats
 from verl_ext.sampling.base import Formula
@@ -39,16 +49,17 @@ def test_how_often_an_edge_was_taken():
 
 def test_metrics_by_hand():
     paths = [
-        Path("boss", ("a", "b"), 1.0),
+        Path("boss", ("a", "b"), 1.0, 4.0),
         Path("boss", ("a", "b"), 0.5),
         Path("boss", ("a", "a", "b"), 0.0),
-        Path("boss", ("b",), None),
+        Path("boss", ("b",), None, 1.0),
         Path("other", ("x",), 0.25),
     ]
     found = decision_metrics(paths)
     assert found == pytest.approx(
         {
             "decisions/boss/entropy": 0.5,
+            "decisions/boss/options": 2.5,
             "decisions/boss/length": 2.0,
             "decisions/boss/top_path": 0.5,
             "decisions/boss/paths": 0.75,
@@ -99,12 +110,38 @@ def test_from_a_workflow():
         return forest
 
     forest = run(scenario())
-    expected = [Path("boss", ("b", "z"), math.log(2)), Path("boss", ("d", "z"), math.log(2))]
-    assert [(p.agent, p.choices, pytest.approx(p.surprise)) for p in expected] == [
-        (p.agent, p.choices, p.surprise) for p in paths_of(forest.trajectories[0])
+    expected = [Path("boss", ("b", "z"), math.log(2), 1.5), Path("boss", ("d", "z"), math.log(2), 1.5)]
+    assert [(p.agent, p.choices, pytest.approx(p.surprise), p.options) for p in expected] == [
+        (p.agent, p.choices, p.surprise, p.options) for p in paths_of(forest.trajectories[0])
     ]
     metrics = reduce_stats([question_stats(forest, [], Formula(1))])
     assert metrics["decisions/boss/paths"] == 1.0 and metrics["choices/boss/z"] == 0.5
     known = {name.replace("<agent>", "boss").split("/<")[0] for name in METRICS}
     named = [name for name in metrics if name.startswith(("decisions/", "choices/"))]
     assert all(name in known or name.rpartition("/")[0] in known for name in named)
+
+
+def made(text, options, turn=0, **given):
+    return Call(CallId((), "boss", turn), Stream("0"), [], text=text, decides=True, options=options, **given)
+
+
+def test_what_a_served_model_says_counts_if_it_names_an_option():
+    """Neither tokens nor probabilities are known; one answer is none of the options."""
+    calls = [made(' "B".', ("a", "b")), made("neither", ("a", "b"), 1, status=Status.UNPARSABLE), made("a", ("a",), 2)]
+    assert [decision_of(call) for call in calls] == [
+        Decision(("a", "b"), "b", None),
+        Decision(("a", "b"), None, None),
+        Decision(("a",), "a", None),
+    ]
+    paths = as_paths(((), "boss", call.turn, decision_of(call)) for call in reversed(calls))
+    assert paths == [Path("boss", ("b", "a"), None, 1.5)]
+    assert decision_of(Call(CallId((), "worker", 0), Stream("0"), [], text="a")) is None
+
+
+def test_a_call_that_failed_has_chosen_nothing():
+    assert decision_of(made("", ("", "b"), status=Status.ENGINE_ERROR)).chosen is None
+
+
+def test_who_decides_by_the_names_of_metrics():
+    names = ["decisions/b/top_path", "decisions/b/length", "val/decisions/c/top_path", "decisions/a/x/top_path"]
+    assert deciding(names) == ["a/x", "b"]

@@ -143,7 +143,8 @@ class Forest:
         if self.adapters is not None and agent.llm is None:
             sampling["adapter"] = self.adapters[call.agent]
         if agent.choices is not None:
-            sampling["choices"], call.decides = _options(agent, inputs), True
+            call.decides, call.options = True, tuple(_options(agent, inputs))
+            sampling["choices"] = list(call.options)
         call.error = self._enter_prompt(llm, call, sampling)
         if call.error:
             call.status = Status.PROMPT_TOO_LONG

@@ -128,8 +128,8 @@ class Call:
     A call may continue another one (`Context.resume`): its prompt is then that call's prompt and output, token by
     token, and the `observation` that was put behind them. Calls that continue each other train as one sequence.
     `actions` are the ranges of tokens [start, stop) of the output that the agent's `actions` has marked; `trained` is
-    False for calls of helpers (`Agent.trained`). `decides`: the output was one of given texts (`Agent.choices`). `cost`
-    is what the output cost (`Agent.cost`).
+    False for calls of helpers (`Agent.trained`). `decides`: the output was one of given texts, `options`
+    (`Agent.choices`). `cost` is what the output cost (`Agent.cost`).
 
     `reward_shared` (Eq. 4) and `reward` (R = R_shared + R_spe) are NaN until credit has been assigned, and stay NaN for
     calls that led to no trajectory's end.
@@ -151,6 +151,7 @@ class Call:
     actions: list[tuple[int, int]] = field(default_factory=list)
     trained: bool = True
     decides: bool = False
+    options: tuple[str, ...] = ()
     cost: float = 0.0
     parents: tuple[Call, ...] = ()
     depth: int = 0

@@ -14,30 +14,71 @@ from statistics import fmean
 
 import networkx
 
-from verl_ext.mas.types import Trajectory
+from verl_ext.mas.choices import named
+from verl_ext.mas.types import Call, Trajectory
+
+
+@dataclass(frozen=True)
+class Decision:
+    """One decision.
+
+    Attributes:
+        options: the texts that it was among.
+        chosen: one of them; None: none, as a served model may say anything.
+        log_prob: log π of it among them; None: not known.
+    """
+
+    options: Sequence[str]
+    chosen: str | None
+    log_prob: float | None
+
+    @property
+    def surprise(self) -> float | None:
+        """−log π, in nats, if there was something to choose."""
+        return -self.log_prob if self.log_prob is not None and len(self.options) > 1 else None
 
 
 @dataclass(frozen=True)
 class Path:
-    """What `agent` chose, in order; the mean of −log π over its decisions among several, if there was one."""
+    """What `agent` chose, in order.
+
+    Attributes:
+        surprise: mean of −log π over its decisions among several, if there was one whose probability is known.
+        options: mean number of texts that its decisions were among; None: not known.
+    """
 
     agent: str
     choices: tuple[str, ...]
     surprise: float | None = None
+    options: float | None = None
+
+
+def decision_of(call: Call) -> Decision | None:
+    """The decision that a call is; None: it is none."""
+    if not call.decides:
+        return None
+    chosen = named(call.text, call.options) if call.status.trainable else None
+    return Decision(call.options, chosen, sum(call.generation.log_probs) if call.generation.allowed else None)
 
 
 def paths_of(trajectory: Trajectory) -> list[Path]:
     """All paths of a trajectory, by scope and agent."""
-    found: dict[tuple, list] = defaultdict(list)
-    for call in trajectory.calls:
-        if call.decides and call.status.trainable:
-            found[call.id.scope, call.agent].append(call)
+    return as_paths((call.id.scope, call.agent, call.turn, decision_of(call)) for call in trajectory.calls)
+
+
+def as_paths(calls: Iterable[tuple[Sequence[str], str, int, Decision | None]]) -> list[Path]:
+    """The paths of one trajectory's calls, each given by scope, agent, turn, and its decision if it is one."""
+    found: dict[tuple[tuple[str, ...], str], dict[int, Decision]] = defaultdict(dict)
+    for scope, agent, turn, decision in calls:
+        if decision is not None and decision.chosen is not None:
+            found[tuple(scope), agent][turn] = decision
     paths = []
-    for (_, agent), calls in sorted(found.items()):
-        calls.sort(key=lambda call: call.turn)
-        open_ones = [call for call in calls if any(len(allowed) > 1 for allowed in call.generation.allowed)]
-        surprises = [-sum(call.generation.log_probs) for call in open_ones]
-        paths.append(Path(agent, tuple(call.text for call in calls), fmean(surprises) if surprises else None))
+    for (_, agent), by_turn in sorted(found.items()):
+        made = [by_turn[turn] for turn in sorted(by_turn)]
+        surprises = [decision.surprise for decision in made if decision.surprise is not None]
+        surprise = fmean(surprises) if surprises else None
+        options = fmean(len(decision.options) for decision in made)
+        paths.append(Path(agent, tuple(decision.chosen for decision in made), surprise, options))
     return paths
 
 
@@ -57,28 +98,45 @@ def structure(graph: networkx.DiGraph) -> dict[str, float]:
     return found | ({"cycle_length": fmean(lengths)} if lengths else {})
 
 
+def figures(paths: Sequence[Path]) -> dict[str, float]:
+    """The numbers of decisions/<agent>/* (observe/metrics.py), of one agent's paths; what has no value is absent."""
+    taken = Counter(path.choices for path in paths)
+    graphs = {choices: structure(folded(choices)) for choices in taken}
+    numbers = {
+        "length": fmean(len(path.choices) for path in paths),
+        "top_path": max(taken.values()) / len(paths),
+        "paths": len(taken) / len(paths),
+    }
+    for name, values in (
+        ("entropy", [path.surprise for path in paths]),
+        ("options", [path.options for path in paths]),
+        *((name, [graphs[path.choices].get(name) for path in paths]) for name in ("density", "cycles", "cycle_length")),
+    ):
+        known = [value for value in values if value is not None]
+        if known:
+            numbers[name] = fmean(known)
+    return numbers
+
+
+def by_agent(paths: Iterable[Path]) -> dict[str, list[Path]]:
+    """Agent -> its paths; agents in alphabetical order."""
+    found: dict[str, list[Path]] = defaultdict(list)
+    for path in paths:
+        found[path.agent].append(path)
+    return dict(sorted(found.items()))
+
+
+def deciding(metrics: Iterable[str]) -> list[str]:
+    """The agents of which there are decisions/* among these names of metrics (of training), in alphabetical order."""
+    start, end = "decisions/", "/top_path"
+    return sorted(name[len(start) : -len(end)] for name in metrics if name.startswith(start) and name.endswith(end))
+
+
 def decision_metrics(paths: Iterable[Path]) -> dict[str, float]:
     """decisions/* and choices/* of a batch's paths."""
-    by_agent: dict[str, list[Path]] = defaultdict(list)
-    for path in paths:
-        by_agent[path.agent].append(path)
     metrics: dict[str, float] = {}
-    for agent, own in sorted(by_agent.items()):
-        taken = Counter(path.choices for path in own)
-        graphs = {choices: structure(folded(choices)) for choices in taken}
-        surprises = [path.surprise for path in own if path.surprise is not None]
-        numbers = {
-            "length": fmean(len(path.choices) for path in own),
-            "top_path": max(taken.values()) / len(own),
-            "paths": len(taken) / len(own),
-        }
-        if surprises:
-            numbers["entropy"] = fmean(surprises)
-        for name in ("density", "cycles", "cycle_length"):
-            values = [graphs[path.choices][name] for path in own if name in graphs[path.choices]]
-            if values:
-                numbers[name] = fmean(values)
-        metrics |= {f"decisions/{agent}/{name}": value for name, value in numbers.items()}
+    for agent, own in by_agent(paths).items():
+        metrics |= {f"decisions/{agent}/{name}": value for name, value in figures(own).items()}
         chosen = Counter(choice for path in own for choice in path.choices)
         metrics |= {f"choices/{agent}/{name}": n / chosen.total() for name, n in sorted(chosen.items())}
     return metrics

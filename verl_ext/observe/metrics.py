@@ -30,6 +30,7 @@ METRICS: dict[str, str] = {
     "agents/<agent>/similarity": "mean pairwise F1 between the outputs of a group (Figure 9)",
     "agents/<agent>/<quantity>": "mean of what the agent's penalty reports, e.g. queries, chosen, words",
     "decisions/<agent>/entropy": "mean −log π of its decisions among several choices, in nats: estimates their entropy",
+    "decisions/<agent>/options": "mean number of texts that its decisions were among",
     "decisions/<agent>/length": "mean number of its decisions in a trajectory",
     "decisions/<agent>/top_path": "share of the trajectories on the most frequent path; near 1: it has collapsed",
     "decisions/<agent>/paths": "different paths / trajectories",

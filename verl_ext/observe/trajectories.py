@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from heapq import nsmallest
 from typing import Any
 
 from verl_ext.mas.forest import Forest
 from verl_ext.mas.types import Call, CallId, Stream, ToolRecord, Trajectory
+from verl_ext.observe.decisions import decision_of
 
 # Deeper nesting in a tool's arguments or result, or in a gold answer, is left out.
 DEEPEST = 16
@@ -103,6 +104,7 @@ def _tool(record: ToolRecord, among: list[int]) -> dict[str, Any]:
 def _call(call: Call, among: list[int], trajectories: list[Trajectory]) -> dict[str, Any]:
     finished = [number for number in among if trajectories[number].ok]
     ends = [number for number in finished if call in trajectories[number].sinks]
+    decision = decision_of(call)
     return {
         "id": identity(call.id, call.stream),
         "scope": list(call.id.scope),
@@ -122,6 +124,7 @@ def _call(call: Call, among: list[int], trajectories: list[Trajectory]) -> dict[
         "error": call.error,
         "rewards": {"shared": call.reward_shared, "specific": call.reward_specific, "total": call.reward},
         "ends": [{"trajectory": number, "reward": trajectories[number].reward} for number in ends],
+        "decision": asdict(decision) if decision else None,
         "metrics": dict(call.metrics),
         "versions": [call.generation.min_version, call.generation.max_version],
         "seconds": call.seconds,
