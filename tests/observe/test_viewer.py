@@ -130,7 +130,7 @@ def test_the_command_without_a_log_says_what_is_missing(tmp_path, capsys):
     assert "holds no trajectory log" in capsys.readouterr().err and not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("name", ["style.css", *viewer.SCRIPTS])
+@pytest.mark.parametrize("name", [*viewer.STYLES, *viewer.SCRIPTS])
 def test_the_pages_own_parts_cannot_end_their_element(name):
     text = (Path(viewer.__file__).parent / "page" / name).read_text()
     assert "</s" not in text and "innerHTML" not in text

@@ -23,10 +23,15 @@ from typing import Any
 from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
 
+from verl_ext.observe.collaboration import for_the_page
 from verl_ext.observe.trajectory_files import FOLDER, VALIDATION_FOLDER, log_files, read_records
 
 # In the order in which they build on each other; `page/` has one file per concern.
-SCRIPTS = ("model.js", "dom.js", "forest.js", "call.js", "overview.js", "search.js", "compare.js", "app.js")
+SCRIPTS = (
+    *("model.js", "dom.js", "forest.js", "call.js", "overview.js", "search.js", "compare.js"),
+    *("graph.js", "collaboration.js", "app.js"),
+)
+STYLES = ("style.css", "collaboration.css")
 # A page larger than this opens slowly; said, not refused.
 LARGE = 100e6
 
@@ -81,10 +86,14 @@ def build_page(records: Iterable[dict[str, Any]], title: str) -> str:
     """The page with these records."""
     steps = moments(records)
     folder = Path(__file__).parent / "page"
-    style = (folder / "style.css").read_text(encoding="utf-8")
-    parts = "\n".join((folder / name).read_text(encoding="utf-8") for name in SCRIPTS)
+    style, parts = (
+        "\n".join((folder / name).read_text(encoding="utf-8") for name in names) for names in (STYLES, SCRIPTS)
+    )
     script = f'(() => {{\n"use strict";\n{parts}}})();'
-    index = {"moments": [index_entry(moment, questions) for moment, questions in steps.items()]}
+    index = {
+        "moments": [index_entry(moment, questions) for moment, questions in steps.items()],
+        "collaboration": for_the_page(steps),
+    }
     template = Environment(autoescape=True, loader=PackageLoader("verl_ext.observe", "page")).get_template(
         "page.html.j2"
     )

@@ -22,7 +22,7 @@ function read() {
     INDEX.moments.findLastIndex(({ phase }) => phase === "train"),
   );
   const now = here < 0 ? INDEX.moments.length - 1 : here;
-  const views = ["overview", "question", "compare", "search"];
+  const views = ["overview", "question", "compare", "search", ...(INDEX.collaboration.length ? ["collaboration"] : [])];
   return {
     at: now,
     view: views.includes(given.get("view")) ? given.get("view") : "overview",
@@ -39,6 +39,9 @@ function read() {
   };
 }
 
+/** Whether the view is of two steps. */
+const ofTwo = ({ view }) => view === "compare" || view === "collaboration";
+
 function go(changes, replace = false) {
   const next = { ...state, ...changes },
     words = new URLSearchParams();
@@ -47,7 +50,7 @@ function go(changes, replace = false) {
   words.set("view", next.view);
   if (next.view === "question") words.set("q", next.q);
   if (next.view === "question" && next.node) words.set("node", next.node);
-  if (next.view === "compare") words.set("b", moment(next.b));
+  if (ofTwo(next)) words.set("b", moment(next.b));
   if (next.view === "compare" && next.pair !== null) words.set("pair", next.pair);
   if (next.find) words.set("find", next.find);
   if (next.bad) words.set("bad", "1");
@@ -69,6 +72,7 @@ async function render() {
   sidebar(questions);
   if (state.view === "question") showQuestion(questions);
   else if (state.view === "overview") show(overview(questions, go));
+  else if (state.view === "collaboration") showCollaboration();
   else if (state.view === "compare")
     show(compareView(second, questions, [nameOf(state.b), nameOf(state.at)], state, go));
   else {
@@ -89,7 +93,7 @@ function navigation() {
   }
   at("#moment").value = String(state.at);
   at("#second").value = String(state.b);
-  at("#second-part").hidden = state.view !== "compare";
+  at("#second-part").hidden = !ofTwo(state);
   if (document.activeElement !== at("#find")) at("#find").value = state.find;
   at("#only-bad").checked = state.bad;
   if (document.activeElement !== at("#filter")) at("#filter").value = state.filter;
@@ -148,6 +152,13 @@ function showQuestion(questions) {
   else if (chosen) bring(view, chosen);
   view.refresh();
   if (focused) view.focus({ preventScroll: true });
+}
+
+/** The view is kept while it shows other steps, and with it the focus. */
+function showCollaboration() {
+  const open = at("main > .collaboration");
+  if (open) open.update(state);
+  else show(collaborationView(state, go));
 }
 
 const footnote = (question) =>
@@ -237,6 +248,7 @@ const KEYS = {
   "[": () => step(-1),
   o: () => go({ view: "overview" }),
   c: () => go({ view: "compare" }),
+  g: () => INDEX.collaboration.length && go({ view: "collaboration" }),
   q: () => go({ view: "question" }),
   f: () => go({ bad: !state.bad }),
   t: otherTheme,
@@ -262,6 +274,7 @@ function start() {
   startTheme();
   if (!INDEX.moments.length) return show(make("p.note", {}, "The log holds no records."));
   timeline();
+  at("[data-tab='collaboration']").hidden = !INDEX.collaboration.length;
   for (const tab of document.querySelectorAll("[data-tab]"))
     tab.addEventListener("click", () => go({ view: tab.dataset.tab }));
   at("#moment").addEventListener("change", (event) => go({ at: Number(event.target.value), node: null, pair: null }));

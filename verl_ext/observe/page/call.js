@@ -1,6 +1,7 @@
 // One call, or one tool call, in detail; and the head of its question.
 
 const LONG = 3000; // tokens, or characters of a message, shown before one asks for the rest
+const MOST_OPTIONS = 100; // texts shown of those that a decision was among
 
 function callDetail(call, question, choose) {
   const { shared, specific, total } = call.rewards;
@@ -18,6 +19,8 @@ function callDetail(call, question, choose) {
       make("div", {}, make("dt", {}, "advantage"), make("dd", {}, figure(call.level, true))),
     ),
     make("p.note", {}, ...whereFrom(call, choose)),
+    call.decision &&
+      section("Decision", decisionOf(call.decision), `among ${count(call.decision.options.length, "text")}`),
     call.reasoning && section("Reasoning", longText(call.reasoning)),
     section("Output", outputOf(call, question), call.tokens?.length ? count(call.tokens.length, "token") : ""),
     call.trained && section("Its group", groupOf(call, question, choose), String(call.group).replaceAll("/", " · ")),
@@ -78,6 +81,23 @@ function outputOf(call, question) {
     call.trained
       ? legend(question.strongest, "advantage")
       : make("p.note", {}, "This call did not train, so its tokens have no advantage."),
+  );
+}
+
+/** The texts that an agent had to choose from, and how probable the chosen one was. */
+function decisionOf({ options, chosen, log_prob: logProb }) {
+  const first = options.filter((text, i) => i < MOST_OPTIONS || text === chosen);
+  const item = (text) =>
+    make(text === chosen ? "li.chosen" : "li", { "aria-current": text === chosen ? "true" : null }, text || "(empty)");
+  const sure = isNumber(logProb)
+    ? `Chosen with probability ${figure(Math.exp(logProb), false, 3)} (log π ${figure(logProb, false, 3)}).`
+    : "How probable it was is not known.";
+  return make(
+    "div",
+    {},
+    make("ol.options", {}, ...first.map(item)),
+    options.length > first.length && make("p.note", {}, `and ${options.length - first.length} more`),
+    make("p.note", {}, chosen === null ? "What it said is none of them." : sure),
   );
 }
 
