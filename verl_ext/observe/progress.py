@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from verl_ext.observe.collapse import STEPS, advice, collapsed
 from verl_ext.observe.runlog import NAME, LogTail
 from verl_ext.reports import in_words
 
@@ -24,7 +25,9 @@ class Progress:
     def __init__(self, folder: Path, headline: str, name: str = NAME, interval: float = 0.5):
         self.headline, self.interval = headline, interval
         self._tail = LogTail(folder / name)
-        self._seen = {entry["step"] for entry in self._tail.news()}
+        self._recent = self._tail.news()
+        self._seen = {entry["step"] for entry in self._recent}
+        self._warned: set[str] = set()
         self._started = time.time()
         self._times: list[float] = []
         self._stop = threading.Event()
@@ -56,6 +59,15 @@ class Progress:
                 self._seen.add(entry["step"])
                 self._times.append(entry["time"])
                 print(self._line(entry), flush=True)
+                self._warn_of_collapse(entry)
+
+    def _warn_of_collapse(self, entry: dict[str, Any]) -> None:
+        """Once for each agent; steps from here on that an earlier run has left are not heeded."""
+        self._recent = [*(one for one in self._recent if one["step"] < entry["step"]), entry][-4 * STEPS :]
+        for agent in collapsed(self._recent):
+            if agent not in self._warned:
+                self._warned.add(agent)
+                print("\n".join(["", *advice(agent), ""]), flush=True)
 
     def _line(self, entry: dict[str, Any]) -> str:
         step, total, metrics = entry["step"], entry["total_steps"], entry["metrics"]

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from verl_ext.observe.collapse import advice, collapsed
 from verl_ext.observe.plots import learning_curve
 from verl_ext.observe.runlog import NAME, read_log, series
 from verl_ext.observe.trajectory_files import FOLDER
@@ -38,7 +39,10 @@ def print_summary(log: Path, headline: str, strategy: str, arguments: Sequence[s
         print(f"\nThe run left no metrics in {log}.", flush=True)
         return
     lines = ["", "This run is complete already." if again else "Done."]
-    lines += what_was_learned(entries, headline) + nothing_learned(entries) + [""]
+    lines += what_was_learned(entries, headline) + nothing_learned(entries)
+    for agent in collapsed(entries):
+        lines += ["", *advice(agent)]
+    lines.append("")
     if log.name == NAME:
         lines.append(f"  learning curve   {learning_curve(entries, headline, folder / 'learning_curve.png')}")
     lines.append(f"  log              {log}   (one JSON line per step; docs/metrics.md says what each metric means)")
