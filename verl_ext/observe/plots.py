@@ -2,29 +2,52 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
+from verl_ext.observe.decisions import deciding
 from verl_ext.observe.runlog import series
 from verl_ext.reports import in_words
 
+# Title, and the (label, metric) of its lines.
+Panel = tuple[str, list[tuple[str, str]]]
+# What a workflow's reward may report besides, e.g. of agents that an orchestrator chooses.
+REPORTED = {"tokens": "Tokens of a trajectory", "agents": "Agents of a trajectory"}
+
+
+def panels(entries: list[dict[str, Any]], headline: str) -> list[Panel]:
+    """What there is of validation, training reward, each agent's penalty and group similarity, of what shows that
+    decisions collapse, and of tokens and agents of a trajectory, where the workflow reports them."""
+    names = {name for entry in entries for name, value in entry["metrics"].items() if value is not None}
+    agents = sorted({name.split("/")[1] for name in names if name.startswith("agents/")})
+    orchestrators = deciding(names)
+    found: list[Panel] = [
+        (f"Validation {in_words(headline)} (greedy)", [("", f"val/system/{headline}")]),
+        ("Training reward (sampled)", [("", "system/reward")]),
+        ("Agent-specific penalty", [(agent, f"agents/{agent}/penalty") for agent in agents]),
+        ("Similarity within a group", [(agent, f"agents/{agent}/similarity") for agent in agents]),
+        ("Entropy of decisions (nats)", [(agent, f"decisions/{agent}/entropy") for agent in orchestrators]),
+        ("Share of the most frequent path", [(agent, f"decisions/{agent}/top_path") for agent in orchestrators]),
+    ]
+    for quantity, title in REPORTED.items():
+        if quantity != headline:
+            found.append((title, [("training", f"system/{quantity}"), ("validation", f"val/system/{quantity}")]))
+    known = [(title, [line for line in lines if line[1] in names]) for title, lines in found]
+    return [(title, lines) for title, lines in known if lines]
+
 
 def learning_curve(entries: list[dict[str, Any]], headline: str, path: Path) -> Path:
-    """Draw validation, training reward, each agent's penalty and group similarity over the steps; return `path`."""
+    """Draw `panels` over the steps; return `path`."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    agents = sorted({n.split("/")[1] for entry in entries for n in entry["metrics"] if n.startswith("agents/")})
-    figure, axes = plt.subplots(2, 2, figsize=(11, 7), constrained_layout=True)
-    panels: list[tuple[Any, str, list[tuple[str, str]]]] = [
-        (axes[0][0], f"Validation {in_words(headline)} (greedy)", [("", f"val/system/{headline}")]),
-        (axes[0][1], "Training reward (sampled)", [("", "system/reward")]),
-        (axes[1][0], "Agent-specific penalty", [(a, f"agents/{a}/penalty") for a in agents]),
-        (axes[1][1], "Similarity within a group", [(a, f"agents/{a}/similarity") for a in agents]),
-    ]
-    for axis, title, lines in panels:
+    drawn = panels(entries, headline)
+    rows = max(1, math.ceil(len(drawn) / 2))
+    figure, axes = plt.subplots(rows, 2, figsize=(11, 3.5 * rows), constrained_layout=True)
+    for axis, (title, lines) in zip(axes.flat, drawn, strict=False):
         for label, name in lines:
             steps, values = series(entries, name)
             axis.plot(steps, values, label=label, marker="o" if len(steps) < 30 else None, markersize=3)
@@ -33,6 +56,8 @@ def learning_curve(entries: list[dict[str, Any]], headline: str, path: Path) -> 
         axis.grid(alpha=0.3)
         if any(label for label, _ in lines):
             axis.legend(frameon=False, fontsize=9)
+    for axis in axes.flat[len(drawn) :]:
+        axis.axis("off")
     figure.savefig(path, dpi=120)
     plt.close(figure)
     return path

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from verl_ext.observe.collaboration_plot import collaboration_picture
 from verl_ext.observe.collapse import advice, collapsed
 from verl_ext.observe.plots import learning_curve
 from verl_ext.observe.runlog import NAME, read_log, series
@@ -45,6 +46,8 @@ def print_summary(log: Path, headline: str, strategy: str, arguments: Sequence[s
     lines.append("")
     if log.name == NAME:
         lines.append(f"  learning curve   {learning_curve(entries, headline, folder / 'learning_curve.png')}")
+        if picture := collaboration_picture(folder, entries, folder / "collaboration.png"):
+            lines.append(f"  collaboration    {picture}")
     lines.append(f"  log              {log}   (one JSON line per step; docs/metrics.md says what each metric means)")
     checkpoint = folder / f"global_step_{entries[-1]['step']}"
     if checkpoint.is_dir():
