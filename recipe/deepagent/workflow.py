@@ -9,8 +9,8 @@ from typing import Any
 
 from verl_ext.mas import Agent, Call, CallFailed, Status, Task, ToolFailed, Workflow
 from verl_ext.recipe.deepagent import grammar, memories, prompts, prompts_tiny
-from verl_ext.recipe.deepagent.correctness import RULES, correct_calls, path_share
 from verl_ext.rewards.calls import Invocation, gold_path
+from verl_ext.rewards.correctness import RULES, correct_calls, path_share
 from verl_ext.rewards.qa import exact_match
 
 STYLES = {"full": prompts, "tiny": prompts_tiny}
@@ -52,7 +52,7 @@ class DeepAgent(Workflow):
         summarise: let the auxiliary role shorten.
         given_tools: the agent begins with the documentation of the task's own tools (`extra_info.tools`), and need not
             search: the paper's scenario 1. False: it has to find them (scenario 2).
-        correct: which calls earn ToolPO's C: gold_path, name, arguments, executed (correctness.py).
+        correct: which calls earn ToolPO's C: gold_path, name, arguments, executed (verl_ext/rewards/correctness.py).
         success: R_succ: answer (exact match), or path (the gold path was gone), where tasks have no answer.
         ordered: the calls of the gold path have to come in its order; false: in any, where a data set tells none.
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from verl_ext.mas import Task
 from verl_ext.recipe.deepagent import grammar, memories
-from verl_ext.recipe.deepagent.correctness import correct_calls, path_share
 from verl_ext.rewards.calls import Invocation, gold_path
+from verl_ext.rewards.correctness import correct_calls, path_share
 
 TAGS = ("<tool_call>", "</tool_call>", "<tool_search>", "</tool_search>", "<fold_thought>", "</think>", "\\boxed{", "}")
 pieces = st.lists(
