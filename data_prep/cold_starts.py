@@ -112,9 +112,9 @@ def _shop_examinations(questions: int) -> dict[str, Examination]:
     return {"master and specialists": Examination(JoyAgents("tiny"), tasks, tiny_shop.tools_of(world))}
 
 
-async def _calculator(code: str) -> str:
+async def _calculator(program: str) -> str:
     """In the place of the recipe's sandbox: the pool's programs are sums, and nothing else is run here."""
-    terms = code.removeprefix("print(").removesuffix(")").split("+")
+    terms = program.removeprefix("print(").removesuffix(")").split("+")
     return str(sum(map(int, terms))) if all(term.strip().isdigit() for term in terms) else "SyntaxError"
 
 

@@ -79,7 +79,7 @@ URL = re.compile(r"https?://[^\s<>\"')\]]+")
 def read_code(text: str) -> dict[str, Any]:
     """The program in an output: its fenced block, else all of it."""
     fenced = FENCE.search(text)
-    return {"code": (fenced[1] if fenced else text).strip()}
+    return {"program": (fenced[1] if fenced else text).strip()}
 
 
 def read_line(name: str) -> Callable[[str], dict[str, Any]]:

@@ -90,8 +90,8 @@ def test_the_right_way_gives_the_right_answer_in_the_system_itself(kind):
         demonstrated.steps.append(step_of(request.agent, text, question))
         return text
 
-    async def python(code):
-        return await calculator(code.removeprefix("print(").removesuffix(")"))
+    async def python(program):
+        return await calculator(program.removeprefix("print(").removesuffix(")"))
 
     async def scene():
         system = Puppeteer("tiny", POOL, orchestration="oracle")

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from tests.helpers import Script, forest_of, run, walk
-from verl_ext.mas.types import CallId, Stream
+from verl_ext.mas.types import CallId, Status, Stream
 
 
 def graph(trajectory):
@@ -100,3 +100,16 @@ def test_scopes_that_come_again_and_names_with_a_meaning():
             ctx.tool("web")
 
     assert list(graph(run(walk(forest_of(system))))) == ["x/a.0", "x#1/a.0"]
+
+
+def test_a_tool_that_is_called_wrongly_is_the_workflows_bug():
+    async def scenario():
+        async def search(query):
+            return query
+
+        forest = forest_of(lambda task, ctx: ctx.tool("search", text="q"), tools={"search": search})
+        return await walk(forest)
+
+    trajectory = run(scenario())
+    assert trajectory.status is Status.WORKFLOW_ERROR
+    assert "tool 'search' cannot be called with text: missing a required argument: 'query'" in trajectory.error

@@ -58,10 +58,10 @@ def played(names, said, task=None, tools=None, then=None, **options):
     return run(scene(), quiet=False)
 
 
-async def python(code):
-    if "wrong" in code:
+async def python(program):
+    if "wrong" in program:
         raise ToolError("the sandbox is down")
-    return str(eval(code.removeprefix("print(").removesuffix(")")))  # the test's own programs
+    return str(eval(program.removeprefix("print(").removesuffix(")")))  # the test's own programs
 
 
 def test_a_chosen_puppet_acts_on_what_was_said_before():
@@ -114,8 +114,8 @@ def test_a_token_budget_ends_an_exploration():
     ("program", "shown"),
     [
         ("print(wrong)", "error: tool 'run_python', attempt 1 of 1: ToolError: the sandbox is down"),
-        ("  ", "error: no code was given"),
-        ("```python\n```", "error: no code was given"),
+        ("  ", "error: no program was given"),
+        ("```python\n```", "error: no program was given"),
     ],
 )
 def test_a_tool_that_fails_is_a_step_like_any_other(program, shown):
@@ -129,7 +129,7 @@ def test_a_tool_that_fails_is_a_step_like_any_other(program, shown):
 
 
 def test_long_results_are_cut():
-    async def long(code):
+    async def long(program):
         return "y" * 5000 + "\nend"
 
     trajectory, llm = played(
@@ -282,8 +282,8 @@ def test_the_papers_template(text, expected):
 
 
 def test_arguments_of_tools():
-    assert read_code("Sure:\n```python\nx = 1\nprint(x)\n```\nDone") == {"code": "x = 1\nprint(x)"}
-    assert read_code("```\nprint(1)") == {"code": "print(1)"} and read_code(" print(2) ") == {"code": "print(2)"}
+    assert read_code("Sure:\n```python\nx = 1\nprint(x)\n```\nDone") == {"program": "x = 1\nprint(x)"}
+    assert read_code("```\nprint(1)") == {"program": "print(1)"} and read_code(" print(2) ") == {"program": "print(2)"}
     assert read_line("path")('I will read\nFILE: "notes.txt"\n\n') == {"path": "notes.txt"}
     assert read_url("see (https://a.example/b?c=d). It") == {"url": "https://a.example/b?c=d"}
     assert read_url("nowhere") == {"url": ""}

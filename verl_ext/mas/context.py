@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -133,11 +134,12 @@ class Context:
 
         Raises:
             ToolFailed: it failed after its bounded retries; catch it to go on without the result.
-            ValueError: unknown tool.
+            ValueError: unknown tool, or arguments that it does not have.
         """
         if tool not in self._session.forest.tools:
             allowed = ", ".join(sorted(self._session.forest.tools)) or "none"
             raise ValueError(f"unknown tool {tool!r}; tools configured under mas.tools: {allowed}")
+        _check_arguments(tool, self._session.forest.tools[tool], arguments)
         return self._session.tool(self._next_id(f"tool:{tool}"), tool, arguments, list(self.frontier))
 
     def note(self, name: str, value: Any) -> None:
@@ -204,3 +206,11 @@ class Context:
     def _advance(self, consumed: list[Call], produced: list[Call]) -> None:
         kept = [call for call in self.frontier if call not in consumed and call not in produced]
         self.frontier = kept + produced
+
+
+def _check_arguments(name: str, tool: Callable[..., Any], arguments: dict[str, Any]) -> None:
+    """A workflow that calls a tool wrongly has a bug, which would look like a tool that always fails."""
+    try:
+        inspect.signature(tool).bind(**arguments)
+    except TypeError as error:
+        raise ValueError(f"tool {name!r} cannot be called with {', '.join(arguments) or 'nothing'}: {error}") from error

@@ -26,7 +26,11 @@ class ServedLLM(TokenLLM):
         self.template = dict(template or {})
         self.seeded = seeded
         self._bytes = TokenBytes(tokenizer)
-        self.end_token = tokenizer.eos_token_id
+
+    @property
+    def end_token(self) -> int:
+        """See `TokenLLM`."""
+        return self.tokenizer.eos_token_id
 
     def encode(self, messages: list[dict[str, str]]) -> list[int]:
         """Prompt token ids of a chat, generation prompt included."""

@@ -1,0 +1,95 @@
+"""The JSON that the agents write, by schema. Nothing of it is ever evaluated.
+
+planner    {"Tasks": ["…", "…"]}
+arguments  {"…": …}                                an object, whatever the tool's schema says of it
+verifier   {"Speak": "hint or answer", "Status": 0 | 1}
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import json_repair
+import jsonschema
+
+from verl_ext.mas import Unparsable
+
+TASKS = {
+    "type": "object",
+    "properties": {"Tasks": {"type": "array", "items": {"type": "string", "pattern": r"\S"}, "minItems": 1}},
+    "required": ["Tasks"],
+}
+ARGUMENTS = {"type": "object"}
+VERDICT = {
+    "type": "object",
+    "properties": {"Speak": {"type": "string"}, "Status": {"enum": [0, 1, "0", "1"]}},
+    "required": ["Status"],
+}
+
+
+def read_object(text: str, schema: dict[str, Any]) -> tuple[dict[str, Any], bool]:
+    """The JSON object in an output, and whether it had to be repaired (quotes, commas, what surrounds it, its end).
+
+    Raises:
+        Unparsable: there is none, or it does not fit the schema.
+    """
+    try:
+        value, repaired = json.loads(text), False
+    except (ValueError, RecursionError):
+        value, repaired = _repaired(text), True
+    try:
+        jsonschema.validate(value, schema)
+    except jsonschema.ValidationError as error:
+        raise Unparsable(f"{error.json_path}: {error.message:.200}") from error
+    except RecursionError as error:
+        raise Unparsable("the JSON is nested too deeply") from error
+    return value, repaired
+
+
+def _repaired(text: str) -> Any:
+    start = text.find("{")
+    if start < 0:
+        raise Unparsable("there is no JSON object")
+    try:
+        return json_repair.loads(text[start:])
+    except (ValueError, RecursionError) as error:
+        raise Unparsable(f"the JSON cannot be read: {type(error).__name__}") from error
+
+
+def read_tasks(text: str, /, *, question: str, **_: Any) -> list[str]:
+    """The sub-tasks, without blanks around them and repetitions; of an output without any the question alone."""
+    try:
+        said, _repair = read_object(text, TASKS)
+    except Unparsable as problem:
+        raise Unparsable(str(problem), fallback=[question]) from problem
+    return list(dict.fromkeys(task.strip() for task in said["Tasks"]))
+
+
+def read_arguments(text: str, /, **_: Any) -> dict[str, Any] | None:
+    """A tool's arguments; None if none can be read: the tool is not called, and counts as one that errs."""
+    try:
+        return read_object(text, ARGUMENTS)[0]
+    except Unparsable as problem:
+        raise Unparsable(str(problem), fallback=None) from problem
+
+
+def read_verdict(text: str, /, **_: Any) -> tuple[bool, str]:
+    """(solved, hint); not solved, without a hint, if there is no verdict to be read."""
+    try:
+        said, _repair = read_object(text, VERDICT)
+    except Unparsable as problem:
+        raise Unparsable(str(problem), fallback=(False, "")) from problem
+    return str(said["Status"]) == "1", str(said.get("Speak") or "").strip()
+
+
+def well_formed(schema: dict[str, Any]) -> Any:
+    """A penalty that costs nothing and counts how often an output's JSON had to be repaired."""
+
+    def penalty(text: str, value: Any, parsable: bool, /, **_: Any) -> tuple[float, dict[str, float]]:
+        repaired = False
+        if parsable:
+            repaired = read_object(text, schema)[1]
+        return 0.0, {"repaired": float(repaired)}
+
+    return penalty

@@ -1,0 +1,54 @@
+"""What a question's work is worth: its answer, and the path of its calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from verl_ext.mas import Task
+from verl_ext.rewards.calls import Invocation, gold_path
+from verl_ext.rewards.correctness import correct_calls, path_share
+from verl_ext.rewards.qa import exact_match, f1_score
+
+SUCCESSES = ("answer", "f1", "path")
+FINAL = "FINAL ANSWER:"
+# What stands in the place of an output whose prompt did not fit.
+NOTHING: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "tool_check": lambda inputs: "Yes",
+    "planner": lambda inputs: [inputs["question"]],
+    "thought": lambda inputs: "",
+    "action": lambda inputs: inputs["names"][0],
+    "arguments": lambda inputs: None,
+    "answer": lambda inputs: "",
+    "verifier": lambda inputs: (False, ""),
+    "final": lambda inputs: "",
+}
+
+
+def read_final(text: str, /, **_: Any) -> str:
+    """What stands behind the last `FINAL ANSWER:`; without one the last line."""
+    _, mark, answer = text.rpartition(FINAL)
+    lines = [line.strip() for line in (answer if mark else text).strip().splitlines() if line.strip()]
+    return (lines[0] if mark else lines[-1]).strip("*` ") if lines else ""
+
+
+def scores(task: Task, answer: str, calls: Sequence[Invocation], ordered: bool) -> dict[str, float]:
+    """answer (exact match) and f1 where the row has answers; path (1: gone), path_share, correct_calls if a path.
+
+    Raises:
+        ValueError: the row has neither.
+    """
+    found: dict[str, float] = {}
+    targets = [str(one) for one in (task.ground_truth or {}).get("target") or ()]
+    if targets:
+        found["answer"] = max(exact_match(answer, target) for target in targets)
+        found["f1"] = max(f1_score(answer, target) for target in targets)
+    gold = gold_path(task)
+    if gold:
+        share = path_share(calls, gold, ordered)
+        found |= {"path": float(share == 1.0), "path_share": share}
+        found["correct_calls"] = float(correct_calls("gold_path", calls, gold))
+    if not found:
+        given = f"ground_truth is {task.ground_truth!r}"
+        raise ValueError(f"row {task.index} has neither an answer nor a gold path: {given}")
+    return found

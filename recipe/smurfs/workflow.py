@@ -1,0 +1,239 @@
+"""Smurfs: a planner cuts the question into sub-tasks; each is solved by a depth-first search over tools.
+
+Source: "Smurfs: Multi-Agent System using Context-Efficient DFSDT for Tool Planning", Section 3.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from verl_ext.mas import Agent, Call, CallFailed, Status, Task, ToolFailed, Workflow
+from verl_ext.recipe.smurfs import grammar, prompts, scoring
+from verl_ext.recipe.smurfs.search import Element, Search
+from verl_ext.rewards.calls import Invocation
+
+STYLES = {"full": prompts}
+SOURCES = ("given", "search")
+YES_NO = ("Yes", "No")
+
+
+@dataclass
+class Work:
+    """What has been done for a question."""
+
+    task: Task
+    solved: list[tuple[str, str]] = field(default_factory=list)
+    verified: int = 0
+    calls: list[Invocation] = field(default_factory=list)
+    rollbacks: int = 0
+    tool_failures: int = 0
+    tokens: int = 0
+    outputs: int = 0
+    answer: str = ""
+
+    def count(self, call: Call) -> None:
+        """Tokens of the prompt and of the output, as the paper's Table 1 counts them."""
+        self.tokens += max(call.prompt_tokens, len(call.prompt_ids)) + call.generated_tokens
+        self.outputs += 1
+
+
+class Smurfs(Workflow):
+    """Planner, executor (thought, tool, arguments), answer agent, verifier; optionally a tool check.
+
+    Args:
+        style: prompts: full, for instruction-tuned models.
+        planner, answerer, verifier: False: without that agent (Table 5). Without a planner the question is the one
+            sub-task; without an answer agent the tool's response is the answer, cut; without a verifier the search goes
+            on until its calls are used up, and the answer comes from the global memory.
+        tool_check: an agent decides first whether the question needs tools at all (Figure 8).
+        tools: given: the task's own (`extra_info.tools`), or all of `catalogue`; search: what `tool_search` finds for
+            each sub-task.
+        catalogue: names of tools that every question has, in place of `extra_info.tools`.
+        max_tasks: sub-tasks of a question; what the planner names beyond is left out.
+        max_calls: tool calls of a sub-task: its retry budget.
+        max_depth: steps of a path.
+        max_result_chars: what an agent reads of a tool's response.
+        success: what the reward is: answer (exact match), f1, or path (the gold path was gone).
+        ordered: the calls of the gold path have to come in its order.
+
+    Raises:
+        ValueError: an argument out of range.
+    """
+
+    headline = "success"
+    details = (
+        *("tokens", "tokens_per_call", "tasks", "verified", "tool_calls", "failed_calls", "correct_calls"),
+        *("rollbacks", "tool_failures"),
+    )
+
+    def __init__(
+        self,
+        style: str = "full",
+        planner: bool = True,
+        answerer: bool = True,
+        verifier: bool = True,
+        tool_check: bool = False,
+        tools: str = "given",
+        catalogue: list[str] | None = None,
+        max_tasks: int = 6,
+        max_calls: int = 8,
+        max_depth: int = 4,
+        max_result_chars: int = 2000,
+        success: str = "answer",
+        ordered: bool = True,
+    ):
+        for name, value, allowed in (
+            ("style", style, STYLES),
+            ("tools", tools, SOURCES),
+            ("success", success, scoring.SUCCESSES),
+        ):
+            if value not in allowed:
+                raise ValueError(f"mas.workflow.{name}={value!r} is unknown; allowed: {', '.join(allowed)}")
+        limits = {"max_tasks": max_tasks, "max_calls": max_calls, "max_depth": max_depth}
+        for name, value in (limits | {"max_result_chars": max_result_chars}).items():
+            if value < 1:
+                raise ValueError(f"mas.workflow.{name}={value} must be at least 1")
+        self.prompts = STYLES[style]
+        self.tools, self.catalogue, self.limits = tools, list(catalogue or ()), limits
+        self.max_result_chars, self.success, self.ordered = max_result_chars, success, ordered
+        made = self._agents()
+        left_out = [
+            name
+            for name, used in (
+                ("planner", planner),
+                ("answer", answerer),
+                ("verifier", verifier),
+                ("tool_check", tool_check),
+            )
+            if not used
+        ]
+        self.agents = {name: agent for name, agent in made.items() if name not in left_out}
+        self.left_out = left_out
+
+    def _agents(self) -> dict[str, Agent]:
+        shown = self.prompts
+
+        def whole(text: str) -> list[tuple[int, int]]:
+            """All of the output is an action."""
+            return [(0, len(text))]
+
+        return {
+            "tool_check": Agent(shown.tool_check, choices=lambda question, options: options),
+            "planner": Agent(shown.planner, grammar.read_tasks, grammar.well_formed(grammar.TASKS)),
+            "thought": Agent(shown.thought),
+            "action": Agent(shown.action, choices=lambda names, **_: names, actions=whole),
+            "arguments": Agent(
+                shown.arguments, grammar.read_arguments, grammar.well_formed(grammar.ARGUMENTS), actions=whole
+            ),
+            "answer": Agent(shown.answer),
+            "verifier": Agent(shown.verifier, grammar.read_verdict, grammar.well_formed(grammar.VERDICT)),
+            "final": Agent(shown.final, scoring.read_final),
+        }
+
+    async def run(self, task: Task, ctx: Any) -> Work:
+        """Plan; solve each sub-task, which sees the answers before it (least-to-most); answer."""
+        work = Work(task)
+        for number, subtask in enumerate(await self._plan(ctx, work)):
+            await ctx.branch(f"task{number}", self._solve, work, subtask)
+        work.answer = await self._said(ctx, work, "final", question=task.question, solved=list(work.solved))
+        return work
+
+    async def _plan(self, ctx: Any, work: Work) -> list[str]:
+        question = work.task.question
+        if "tool_check" in self.agents:
+            if await self._said(ctx, work, "tool_check", question=question, options=list(YES_NO)) == "No":
+                return []
+        if "planner" not in self.agents:
+            return [question]
+        return (await self._said(ctx, work, "planner", question=question))[: self.limits["max_tasks"]]
+
+    async def _solve(self, ctx: Any, work: Work, subtask: str) -> None:
+        """One sub-task: search until the verifier is content, or no tool is open; then its answer is noted."""
+        documents = {tool["name"]: tool for tool in await self._documents(ctx, work, subtask)}
+        search = Search(list(documents), self.limits["max_calls"], self.limits["max_depth"])
+        hint, answer = "", None
+        while answer is None and search.open:
+            open_tools = [documents[name] for name in search.open]
+            shared = {"task": subtask, "memory": list(search.local), "solved": list(work.solved)}
+            thought = await self._said(ctx, work, "thought", tools=open_tools, hint=hint, **shared)
+            chosen = {"task": subtask, "thought": thought, "tools": open_tools, "names": search.open}
+            name = await self._said(ctx, work, "action", **chosen)
+            said = await self._said(ctx, work, "arguments", tool=documents[name], **shared)
+            result = await self._call(ctx, work, name, said)
+            if result is None:
+                search.fail(name)
+                continue
+            found = await self._digest(ctx, work, subtask, result, search.local)
+            solved, hint = await self._verify(ctx, work, subtask, found)
+            if solved:
+                answer = found
+                work.verified += 1
+            else:
+                search.go_on(Element(name, thought, found))
+        if answer is None:  # from all that was ever found
+            answer = await self._digest(ctx, work, subtask, "", search.everything)
+        work.rollbacks += search.rollbacks
+        work.solved.append((subtask, answer))
+
+    async def _documents(self, ctx: Any, work: Work, subtask: str) -> list[dict[str, Any]]:
+        if self.tools == "search":
+            return await ctx.tool("tool_search", query=subtask)
+        names = self.catalogue or list(work.task.extra.get("tools") or ())
+        if not names:
+            raise ValueError(
+                f"row {work.task.index} has no extra_info.tools. Remedy: mas.workflow.tools=search, or catalogue=[…]"
+            )
+        return await ctx.tool("tool_search", names=names)
+
+    async def _call(self, ctx: Any, work: Work, name: str, arguments: dict[str, Any] | None) -> str | None:
+        """r = EA.call_tool(α, β); None: it erred, or could not be called."""
+        if arguments is None:
+            work.calls.append(Invocation(name, None, ok=False))
+            return None
+        try:
+            said = await ctx.tool("tool_call", name=name, arguments=arguments)
+        except ToolFailed:
+            work.tool_failures += 1
+            said = {"ok": False}
+        work.calls.append(Invocation(name, arguments, ok=bool(said["ok"])))
+        return self.prompts.documents(said["result"], self.max_result_chars) if said["ok"] else None
+
+    async def _digest(self, ctx: Any, work: Work, subtask: str, result: str, memory: list[Element]) -> str:
+        """a = AA(q, r, M); without the answer agent the response itself, or what was remembered last."""
+        if "answer" in self.agents:
+            return await self._said(ctx, work, "answer", task=subtask, result=result, memory=list(memory))
+        return result or (memory[-1].answer if memory else "")
+
+    async def _verify(self, ctx: Any, work: Work, subtask: str, answer: str) -> tuple[bool, str]:
+        if "verifier" not in self.agents:
+            return False, ""
+        return await self._said(ctx, work, "verifier", task=subtask, answer=answer)
+
+    async def _said(self, ctx: Any, work: Work, agent: str, /, **inputs: Any) -> Any:
+        """What an agent says, counted. A prompt that no longer fits is answered by nothing, and the search goes on."""
+        try:
+            value = await ctx.call(agent, **inputs)
+        except CallFailed as error:
+            if error.status not in (Status.PROMPT_TOO_LONG, Status.UNPARSABLE):
+                raise
+            return scoring.NOTHING[agent](inputs)
+        work.count(ctx.last)
+        return value
+
+    def reward(self, task: Task, result: Work) -> tuple[float, dict[str, float]]:
+        """The success, and the quantities of the paper's Tables 1 and 3 to 5."""
+        scores = scoring.scores(task, result.answer, result.calls, self.ordered)
+        success = scores[self.success]
+        return success, {
+            "success": success,
+            **scores,
+            "tokens": float(result.tokens),
+            "tokens_per_call": result.tokens / max(1, result.outputs),
+            "tasks": float(len(result.solved)),
+            "verified": result.verified / len(result.solved) if result.solved else 0.0,
+            "tool_calls": float(len(result.calls)),
+            "failed_calls": float(sum(not call.ok for call in result.calls)),
+            "rollbacks": float(result.rollbacks),
+            "tool_failures": float(result.tool_failures),
+        }

@@ -1,0 +1,327 @@
+"""Smurfs' system: plan, search, roll back, verify, answer; without each of its agents; and that no output breaks it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.helpers import FakeLLM, Request, forest_of, fork, now, run, walk
+from verl_ext.mas import Status, Task, Unparsable
+from verl_ext.mas.types import Generation
+from verl_ext.recipe.smurfs import Smurfs, grammar
+from verl_ext.recipe.smurfs.scoring import read_final, scores
+from verl_ext.rewards.calls import Invocation
+from verl_ext.tools.base import ToolError
+
+TOOLS = [{"name": name, "description": f"does {name}", "parameters": {}} for name in ("find", "film", "person")]
+PATH = json.dumps([{"name": "film", "arguments": {"q": "x"}}, {"name": "person", "arguments": {"q": "x"}}])
+TASK = Task("who?", {"target": ["Tova"], "path": PATH}, extra={"tools": [tool["name"] for tool in TOOLS]})
+SAID = {
+    "planner": '{"Tasks": ["first", "second"]}',
+    "thought": "let me see",
+    "arguments": '{"q": "x"}',
+    "answer": "it says so",
+    "verifier": '{"Speak": "well", "Status": 1}',
+    "final": "So.\nFINAL ANSWER: Tova",
+}
+
+
+class Team(FakeLLM):
+    """Says what it is told, per agent a text or an iterator of texts; `chosen`: the tools in turn."""
+
+    def __init__(self, said, chosen):
+        self.said = {agent: iter(text) if isinstance(text, list) else text for agent, text in said.items()}
+        self.chosen = iter(chosen)
+        super().__init__(lambda request: self._next(request.agent))
+
+    def _next(self, agent):
+        said = self.said[agent]
+        return said if isinstance(said, str | Exception) else next(said)
+
+    async def complete(self, messages, prompt_ids, sampling, key):
+        if "choices" not in sampling:
+            return await super().complete(messages, prompt_ids, sampling, key)
+        self.wanted = next(self.chosen)
+        assert self.wanted in sampling["choices"], (self.wanted, sampling["choices"])
+        self.offered.append(list(sampling["choices"]))
+        return await super().complete(messages, prompt_ids, sampling, key)
+
+    async def generate(self, prompt_ids, sampling, key):
+        if "allowed_token_ids" not in sampling:
+            return await super().generate(prompt_ids, sampling, key)
+        prompt = bytes(prompt_ids).decode()
+        self.log.append(Request(key, prompt, sampling, now()))
+        done = next(n for n in range(len(self.wanted), -1, -1) if prompt.endswith(self.wanted[:n]))
+        return Generation([(*self.wanted.encode(), 0)[done]], [-0.5])
+
+    @property
+    def offered(self):
+        self._offered = getattr(self, "_offered", [])
+        return self._offered
+
+
+def world(outcomes=None):
+    """Tools that answer by (name, call number); an exception is raised, a mapping is the answer."""
+    calls = []
+
+    async def tool_call(name, arguments):
+        calls.append(name)
+        said = (outcomes or {}).get(name, "fine")
+        if isinstance(said, Exception):
+            raise said
+        return said if isinstance(said, dict) else {"ok": True, "result": said}
+
+    async def tool_search(query="", names=None):
+        return [tool for tool in TOOLS if names is None or tool["name"] in names]
+
+    return {"tool_call": tool_call, "tool_search": tool_search}, calls
+
+
+def played(said=None, chosen=(), outcomes=None, task=TASK, then=None, limits=None, **options):
+    async def scene():
+        llm = Team(SAID | (said or {}), chosen)
+        tools, calls = world(outcomes)
+        forest = forest_of(Smurfs(**options), llm, tools=tools, limits={"tool_retries": 0, **(limits or {})})
+        forest.sampling = {"temperature": 1.0, "max_tokens": 500}
+        forest.task = task
+        trajectory = await walk(forest)
+        llm.calls = calls
+        if then is not None:
+            return trajectory, await then(forest, trajectory), llm
+        return trajectory, llm
+
+    return run(scene(), quiet=False)
+
+
+def of(trajectory, agent):
+    return [call for call in trajectory.calls if call.agent == agent]
+
+
+def test_sub_tasks_in_their_order_each_with_the_answers_before_it():
+    trajectory, llm = played({"answer": ["Tova is it", "indeed"]}, ["film", "person"])
+    assert trajectory.ok and trajectory.reward == 1.0 and trajectory.result.answer == "Tova"
+    assert trajectory.result.solved == [("first", "Tova is it"), ("second", "indeed")]
+    second = [r.prompt for r in llm.log if r.agent == "thought"][1]
+    assert "sub-task: first\nanswer: Tova is it" in second and "task:\nsecond" in second
+    metrics = trajectory.metrics
+    assert (metrics["path"], metrics["correct_calls"], metrics["tasks"], metrics["verified"]) == (1, 2, 2, 1)
+    assert (metrics["tool_calls"], metrics["failed_calls"], metrics["rollbacks"]) == (2, 0, 0)
+    spent = sum(len(call.prompt_ids) + call.generated_tokens for call in trajectory.calls)
+    assert metrics["tokens"] == spent and metrics["tokens_per_call"] == spent / len(trajectory.calls)
+    assert {call.id.scope for call in of(trajectory, "thought")} == {("task0",), ("task1",)}
+    assert len(trajectory.calls) == 1 + 2 * 5 + 1
+
+
+def test_a_tool_that_errs_is_not_offered_again():
+    """find errs, film answers but does not solve; below it all err, so film is popped; person solves."""
+    trajectory, llm = played(
+        {
+            "planner": '{"Tasks": ["one"]}',
+            "arguments": ["{}", "{}", "{}", "nothing", "nothing", "{}"],
+            "verifier": ['{"Speak": "look on", "Status": 0}', '{"Status": 1}'],
+        },
+        ["find", "film", "find", "film", "person", "person"],
+        {"find": {"ok": False, "error": "closed"}},
+    )
+    every = ["find", "film", "person"]
+    assert llm.offered == [every, ["film", "person"], every, ["film", "person"], ["person"], ["person"]]
+    assert llm.calls == ["find", "film", "find", "person"], "what cannot be read is not called"
+    assert trajectory.ok and (trajectory.metrics["rollbacks"], trajectory.metrics["failed_calls"]) == (1, 4)
+    hints = [r.prompt.split("evaluator:\n")[1].split("\n")[0] for r in llm.log if r.agent == "thought"]
+    assert hints == ["none", "none", "look on", "look on", "look on", "look on"]
+    histories = ["answer: it says so" in r.prompt for r in llm.log if r.agent == "thought"]
+    assert histories == [False, False, True, True, True, False], "the local memory is the path"
+
+
+def test_where_nothing_is_left_the_answer_comes_from_all_that_was_found():
+    said = {"planner": '{"Tasks": ["one"]}', "verifier": '{"Speak": "no", "Status": 0}'}
+    trajectory, llm = played(said, ["film", "find", "person"], max_depth=1)
+    assert trajectory.ok and trajectory.metrics["verified"] == 0
+    last = [r.prompt for r in llm.log if r.agent == "answer"][-1]
+    assert last.count("answer: it says so") == 3 and "response of the tool" not in last
+
+
+def test_the_budget_of_a_sub_task():
+    said = {"planner": '{"Tasks": ["one"]}', "verifier": '{"Status": 0}'}
+    trajectory, llm = played(said, ["film"] * 2, max_calls=2)
+    assert trajectory.metrics["tool_calls"] == 2 and len(of(trajectory, "answer")) == 3
+
+
+def test_tools_whose_infrastructure_fails():
+    trajectory, _ = played({"planner": '{"Tasks": ["one"]}'}, ["film", "find"], {"film": ToolError("down")})
+    assert trajectory.ok and (trajectory.metrics["tool_failures"], trajectory.metrics["failed_calls"]) == (1, 1)
+
+
+def test_without_a_planner():
+    trajectory, llm = played({}, ["film"], planner=False)
+    assert trajectory.result.solved == [("who?", "it says so")] and not of(trajectory, "planner")
+
+
+def test_without_an_answer_agent():
+    trajectory, llm = played({}, ["film", "film"], {"film": "z" * 5000}, answerer=False, max_result_chars=100)
+    assert not of(trajectory, "answer") and 0 < len(trajectory.result.solved[0][1]) <= 110
+    said = {"verifier": '{"Status": 0}', "planner": '{"Tasks": ["one"]}'}
+    trajectory, _ = played(said, ["film"], {"film": "found"}, answerer=False, max_calls=1)
+    assert trajectory.result.solved == [("one", '"found"')] or trajectory.result.solved == [("one", "found")]
+
+
+def test_without_a_verifier():
+    trajectory, _ = played({"planner": '{"Tasks": ["one"]}'}, ["film"] * 3, verifier=False, max_calls=3)
+    assert not of(trajectory, "verifier") and trajectory.metrics["tool_calls"] == 3, "no early stop"
+
+
+@pytest.mark.parametrize(("choice", "tasks"), [("Yes", 2), ("No", 0)])
+def test_with_a_tool_check(choice, tasks):
+    trajectory, _ = played({}, [choice, "film", "film"][: 1 + tasks], tool_check=True)
+    assert trajectory.ok and trajectory.metrics["tasks"] == tasks and trajectory.reward == 1.0
+
+
+def test_more_sub_tasks_than_allowed():
+    said = {"planner": json.dumps({"Tasks": [f"t{i}" for i in range(9)]})}
+    trajectory, _ = played(said, ["film"] * 2, max_tasks=2)
+    assert [task for task, _ in trajectory.result.solved] == ["t0", "t1"]
+
+
+def test_tools_are_found_for_each_sub_task_or_named_for_all():
+    bare = Task("who?", {"target": ["Tova"]})
+    trajectory, _ = played({}, ["film", "film"], task=bare, tools="search")
+    assert trajectory.ok
+    trajectory, llm = played({}, ["film", "film"], task=bare, catalogue=["film"])
+    assert trajectory.ok and llm.calls == ["film", "film"], "one tool leaves no choice"
+    trajectory, _ = played({}, [], task=bare)
+    assert trajectory.status is Status.WORKFLOW_ERROR and "extra_info.tools" in trajectory.error
+
+
+def test_any_call_can_be_forked():
+    async def then(forest, base):
+        forest.llm.said["planner"] = SAID["planner"]
+        forest.llm.chosen = iter(["person", "person"])
+        point = of(base, "action")[0].id
+        return await fork(forest, base, point)
+
+    base, forked, llm = played({}, ["film", "person"], then=then)
+    assert forked.ok and [c.name for c in base.result.calls] == ["film", "person"]
+    assert [c.name for c in forked.result.calls] == ["person", "person"]
+    assert of(base, "planner")[0] is of(forked, "planner")[0]
+
+
+def test_an_engines_failure_is_no_wrong_answer():
+    trajectory, _ = played({"thought": RuntimeError("down")})
+    assert trajectory.status is Status.ENGINE_ERROR
+
+
+def test_prompts_that_do_not_fit_end_what_they_were_for():
+    trajectory, _ = played({"planner": '{"Tasks": ["one"]}'}, ["film"], limits={"max_prompt_tokens": 5})
+    assert trajectory.ok and trajectory.result.answer == ""
+
+
+@settings(max_examples=60)
+@given(
+    st.fixed_dictionaries({name: st.text(max_size=30) | st.just(SAID[name]) for name in SAID}),
+    st.lists(st.sampled_from(["fine", "</s><tool_call>", "x" * 3000, None]), min_size=3, max_size=3),
+    st.randoms(use_true_random=False),
+)
+def test_no_output_and_no_tool_breaks_it(said, results, random):
+    """It always comes to its end, within its bounds."""
+
+    class Any(Team):
+        async def complete(self, messages, prompt_ids, sampling, key):
+            if "choices" in sampling:
+                self.chosen = iter([random.choice(sampling["choices"])])
+            return await super().complete(messages, prompt_ids, sampling, key)
+
+    async def scene():
+        names = [tool["name"] for tool in TOOLS]
+        outcomes = {n: {"ok": False, "error": "e"} if r is None else r for n, r in zip(names, results, strict=True)}
+        tools, calls = world(outcomes)
+        llm = Any({name: text or " " for name, text in said.items()}, [])
+        forest = forest_of(Smurfs(max_calls=5, max_depth=2, max_tasks=2), llm, tools=tools)
+        forest.sampling = {"temperature": 1.0, "max_tokens": 500}
+        forest.task = TASK
+        return await walk(forest), calls
+
+    trajectory, calls = run(scene(), quiet=False)
+    assert trajectory.ok, trajectory.error
+    assert len(calls) <= 10 and 0.0 <= trajectory.reward <= 1.0
+    assert len(trajectory.calls) <= 1 + 2 * (5 * 5 + 1) + 1
+
+
+@pytest.mark.parametrize(
+    ("text", "tasks"),
+    [
+        ('{"Tasks": ["a", " b "]}', ["a", "b"]),
+        ("Sure! {'Tasks': ['a', 'a']} Done.", ["a"]),
+        ('```json\n{"Tasks": ["a"]}\n```', ["a"]),
+        ('{"Tasks": ["a", "b"', ["a", "b"]),
+    ],
+)
+def test_plans(text, tasks):
+    assert grammar.read_tasks(text, question="q") == tasks
+
+
+@pytest.mark.parametrize("text", ["", "no", "[]", '{"Tasks": []}', '{"Tasks": [1]}', '{"Tasks": [" "]}', "{" * 5000])
+def test_no_plan(text):
+    with pytest.raises(Unparsable) as problem:
+        grammar.read_tasks(text, question="q")
+    assert problem.value.fallback == ["q"]
+
+
+@pytest.mark.parametrize(
+    ("text", "verdict"),
+    [
+        ('{"Speak": "more", "Status": 0}', (False, "more")),
+        ('{"Speak": "done", "Status": "1"}', (True, "done")),
+        ('{"Status": 1}', (True, "")),
+        ("{'Speak': 'x', 'Status': 1}", (True, "x")),
+    ],
+)
+def test_verdicts(text, verdict):
+    assert grammar.read_verdict(text) == verdict
+
+
+@pytest.mark.parametrize("text", ["yes", '{"Status": 2}', '{"Speak": "x"}', '{"Status": true, "Speak": 3}'])
+def test_no_verdict_is_not_solved(text):
+    with pytest.raises(Unparsable) as problem:
+        grammar.read_verdict(text)
+    assert problem.value.fallback == (False, "")
+
+
+def test_nothing_is_evaluated():
+    with pytest.raises(Unparsable):
+        grammar.read_arguments('__import__("os").system("true")')
+    assert grammar.read_object('{"a": "__import__(1)"}', grammar.ARGUMENTS) == ({"a": "__import__(1)"}, False)
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [("a\nFINAL ANSWER: **b**\nc", "b"), ("a\nb", "b"), ("FINAL ANSWER:", ""), ("", ""), ("FINAL ANSWER: [x]", "[x]")],
+)
+def test_final_answers(text, answer):
+    assert read_final(text) == answer
+
+
+def test_scores_by_hand():
+    film, person = (Invocation(name, {"q": "x"}) for name in ("film", "person"))
+    called = [film, Invocation("person", {"q": "x"}, ok=False), person]
+    found = scores(TASK, "Tova Brandt", called, ordered=True)
+    assert found == {"answer": 0.0, "f1": pytest.approx(2 / 3), "path": 1.0, "path_share": 1.0, "correct_calls": 2.0}
+    assert scores(TASK, "tova", called[:1], True)["path_share"] == 0.5
+    with pytest.raises(ValueError, match="row 0 has neither an answer nor a gold path"):
+        scores(Task("q", {}), "x", [], True)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"style": "tiny?"}, "style='tiny.' is unknown"),
+        ({"tools": "all"}, "tools='all' is unknown; allowed: given, search"),
+        ({"success": "luck"}, "success='luck' is unknown; allowed: answer, f1, path"),
+        ({"max_calls": 0}, "max_calls=0 must be at least 1"),
+    ],
+)
+def test_bad_settings(options, message):
+    with pytest.raises(ValueError, match=message):
+        Smurfs(**options)
