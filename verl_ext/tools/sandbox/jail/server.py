@@ -1,0 +1,253 @@
+"""The server: takes programs from the trainer, forks a process for each, and ends it when it must end.
+
+It never sees a program's text or what it prints: the trainer passes descriptors of both, and only the forked process
+reads and writes them. One thread, one loop over descriptors; messages are JSON, one per packet of a Unix socket:
+
+    {"run": 7} with three descriptors (text, stdout, stderr), {"kill": 7}, {"stop": true}      from the trainer
+    {"ready": true} or {"unavailable": "why"}, then per program one `Ended`                    to it
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import math
+import os
+import resource
+import secrets
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from . import seccomp
+from .confine import lock_server, preload
+from .folders import remove
+from .kernel import Unavailable
+from .limits import Limits
+from .program import FAILED, LISTENER, STARTED, Cell
+from .syscalls import NUMBERS
+
+MESSAGE_BYTES = 4096
+# Reasons for which the server ends a program.
+WALL, THREADS, FILES, KILLED = "wall", "threads", "files", "killed"
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a program ended.
+
+    ended: its number.
+    code: its exit code; negative: the signal that ended it.
+    reason: why the server ended it, if it did.
+    cpu_s: processor time in seconds.
+    failed: why it was not even started, else empty.
+    """
+
+    ended: int
+    code: int = 0
+    reason: str = ""
+    cpu_s: float = 0.0
+    failed: str = ""
+
+
+@dataclass
+class Program:
+    """A running program: how to reach it, and what it has used."""
+
+    number: int
+    pid: int
+    folder: str
+    deadline: float
+    link: socket.socket
+    reason: str = ""
+    failed: str = "it ended before it began"
+    silent: bool = False
+    descriptors: list[int] = field(default_factory=list)
+    used: dict[str, int] = field(default_factory=lambda: {THREADS: 0, FILES: 0})
+
+
+class Server:
+    """Runs programs until the trainer says stop, closes its end or ends.
+
+    Args:
+        trainer: the socket to it.
+        cell: where programs run.
+    """
+
+    def __init__(self, trainer: socket.socket, cell: Cell):
+        self.trainer, self.cell = trainer, cell
+        self.budget = {THREADS: cell.limits.threads, FILES: cell.limits.files}
+        self.programs: dict[int, Program] = {}
+        self.stopped = False
+        self._poll = select.poll()
+        self._handlers: dict[int, Callable[[bool], None]] = {}
+        self.watch(trainer.fileno(), self._take)
+
+    def serve(self) -> None:
+        """Until stopped; then no program is left, and none of their folders."""
+        while not self.stopped:
+            soonest = min((program.deadline for program in self.programs.values()), default=math.inf)
+            wait = None if soonest == math.inf else max(0.0, soonest - time.monotonic()) * 1000 + 1
+            for descriptor, events in self._poll.poll(wait):
+                if descriptor in self._handlers:
+                    self._handlers[descriptor](bool(events & select.POLLIN))
+            for program in self.programs.values():
+                if program.deadline < time.monotonic():
+                    self._kill(program, WALL)
+        for program in list(self.programs.values()):
+            self._kill(program, KILLED)
+            self._reap(program)
+
+    def watch(self, descriptor: int, handler: Callable[[bool], None]) -> None:
+        """Have `handler` called when something happens at `descriptor`, and told whether there is something to read."""
+        self._handlers[descriptor] = handler
+        self._poll.register(descriptor, select.POLLIN)
+
+    def stop(self, _: bool = True) -> None:
+        """Have `serve` end."""
+        self.stopped = True
+
+    def _take(self, _: bool) -> None:
+        """An order of the trainer."""
+        message, descriptors, _, _ = socket.recv_fds(self.trainer, MESSAGE_BYTES, 3)
+        order: dict[str, Any] = json.loads(message) if message else {"stop": True}
+        if "run" in order:
+            self._start(order["run"], descriptors)
+        elif "kill" in order:
+            for program in [p for p in self.programs.values() if p.number == order["kill"]]:
+                self._kill(program, KILLED)
+        else:
+            self.stop()
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+    def _start(self, number: int, streams: list[int]) -> None:
+        folder = secrets.token_hex(8)  # no other program can guess it
+        os.mkdir(folder, 0o700)
+        link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            pid = os.fork()
+        except OSError as error:
+            self._tell(Ended(number, failed=f"no process can be started ({error})"))
+            link.close()
+            theirs.close()
+            remove(folder)
+            return
+        if pid == 0:
+            self.cell.live((streams[0], streams[1], streams[2]), folder, theirs)
+        theirs.close()
+        program = Program(number, pid, folder, time.monotonic() + self.cell.limits.wall_s, link)
+        self.programs[pid] = program
+        program.descriptors += [link.fileno(), os.pidfd_open(pid)]
+        self.watch(program.descriptors[0], lambda _: self._hear(program))
+        self.watch(program.descriptors[1], lambda _: self._reap(program))
+
+    def _hear(self, program: Program) -> None:
+        """A message of the process before the program starts."""
+        message, descriptors, _, _ = socket.recv_fds(program.link, MESSAGE_BYTES, 1)
+        if message == LISTENER:
+            listener = descriptors[0]
+            program.descriptors.append(listener)
+            self.watch(listener, lambda waiting: self._count(program, listener) if waiting else None)
+        elif message == STARTED:
+            program.failed = ""
+        elif message.startswith(FAILED):
+            program.failed = message.removeprefix(FAILED).decode()
+        else:
+            self._forget(program.link.fileno())
+            program.silent = True
+
+    def _count(self, program: Program, listener: int) -> None:
+        """The program wants to start a thread or to make a file: count it, and let it."""
+        asked = seccomp.question(listener)
+        if asked is None:
+            return
+        identity, number = asked
+        what = THREADS if number == NUMBERS["clone"] else FILES
+        program.used[what] += 1
+        if program.used[what] > self.budget[what]:
+            self._kill(program, what)
+        else:
+            seccomp.let(listener, identity)
+
+    def _kill(self, program: Program, reason: str) -> None:
+        program.reason = program.reason or reason
+        program.deadline = math.inf
+        for kill in (os.kill, os.killpg):  # the group: an unprotected program may have started others
+            try:
+                kill(program.pid, signal.SIGKILL)
+            except ProcessLookupError:  # it has not made its group yet
+                pass
+
+    def _reap(self, program: Program) -> None:
+        """The process has ended, or will in a moment: clear up and tell the trainer."""
+        self._kill(program, program.reason)  # what an unprotected one has left
+        _, status, usage = os.wait4(program.pid, 0)
+        while not program.silent:
+            self._hear(program)
+        for descriptor in program.descriptors:
+            self._forget(descriptor)
+            os.close(descriptor)
+        program.link.detach()
+        del self.programs[program.pid]
+        remove(program.folder)
+        code = os.waitstatus_to_exitcode(status)
+        cpu_s = usage.ru_utime + usage.ru_stime
+        failed = "" if program.reason else program.failed
+        self._tell(Ended(program.number, code, program.reason, cpu_s, failed))
+
+    def _forget(self, descriptor: int) -> None:
+        if self._handlers.pop(descriptor, None):
+            self._poll.unregister(descriptor)
+
+    def _tell(self, ended: Ended) -> None:
+        try:
+            self.trainer.send(json.dumps(asdict(ended)).encode())
+        except OSError:  # nobody listens any more
+            self.stop()
+
+
+def main() -> None:
+    """The server's process. Its one argument, JSON: socket, folder, trainer (pid), protected, limits."""
+    given = json.loads(sys.argv[1])
+    trainer = socket.socket(fileno=given["socket"])
+    os.environ.clear()
+    rights, kept = None, []
+    try:
+        watched = os.pidfd_open(given["trainer"])
+        if os.getppid() != given["trainer"]:
+            return
+        _prefer_in_need()
+        if given["protected"]:
+            rights, kept = lock_server(given["folder"])
+        else:
+            os.chdir(given["folder"])
+            preload()
+    except (Unavailable, OSError) as error:
+        trainer.send(json.dumps({"unavailable": f"{error}"[:600]}).encode())
+        remove(given["folder"])
+        return
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    cell = Cell(Limits(**given["limits"]), rights, kept, os.getpid())
+    server = Server(trainer, cell)
+    server.watch(watched, server.stop)
+    gc.disable()
+    gc.freeze()  # what is there now is shared by all programs as long as nobody writes to it
+    trainer.send(json.dumps({"ready": True}).encode())
+    server.serve()
+    remove(given["folder"])
+
+
+def _prefer_in_need() -> None:
+    """When memory runs out, let the system end a program before the trainer."""
+    try:
+        with open("/proc/self/oom_score_adj", "w") as file:
+            file.write("700")
+    except OSError:
+        pass
