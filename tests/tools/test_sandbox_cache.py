@@ -1,0 +1,108 @@
+"""The cache of `run_python`, and its settings."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.tools.sandboxing import HONEST, SLEEPS, gone, running, sandbox
+from verl_ext.tools.sandbox import run_python
+
+
+def test_the_cache_runs_a_program_once():
+    program = "import random\nprint(random.random())"
+    with sandbox(cache=2) as room:
+        assert room.run(program) == room.run(program)
+        assert room.run("print(1)") == "1"
+        again = room.run(program)  # asked for last: print(1) goes first
+        assert room.run("print(2)") == "2" and room.run(program) == again
+        assert room.run("print(1)") == "1"
+        assert room.counted() == {"runs": 4, "cached": 3}
+
+
+def test_without_a_cache_every_call_runs():
+    program = "import random\nprint(random.random())"
+    with sandbox() as room:
+        assert room.run(program) != room.run(program)
+
+
+def test_identical_programs_at_once_run_once():
+    program = "import random, time\ntime.sleep(0.2)\nprint(random.random())"
+
+    async def scene(room):
+        return await asyncio.gather(*(room.tool(program=program) for _ in range(8)))
+
+    with sandbox(cache=10) as room:
+        assert len(set(room.loop.run_until_complete(scene(room)))) == 1
+        assert room.counted() == {"runs": 1, "cached": 7}
+
+
+def test_one_of_several_waiting_gives_up():
+    async def scene(room):
+        tasks = [asyncio.ensure_future(room.tool(program="import time\ntime.sleep(0.3)\nprint(1)")) for _ in range(3)]
+        await running(room)
+        tasks[0].cancel()
+        return await asyncio.gather(*tasks[1:])
+
+    with sandbox(cache=10) as room:
+        room.run("1")
+        assert room.loop.run_until_complete(scene(room)) == ["1", "1"]
+        assert room.counted() == {"runs": 2, "cached": 2}
+
+
+def test_all_who_wait_give_up():
+    async def scene(room):
+        tasks = [asyncio.ensure_future(room.tool(program=SLEEPS)) for _ in range(3)]
+        (pid,) = await running(room)
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        return pid
+
+    with sandbox(cache=10) as room:
+        room.run("1")
+        assert gone(room.loop.run_until_complete(scene(room)))
+        assert room.tool._running == {}
+
+
+def test_what_the_cache_keeps():
+    """Results of the program, limits too; not what depends on the load of the machine, nor failures of the sandbox."""
+    with sandbox(cache=10, wall_s=0.5, cpu_s=1) as room:
+        assert room.run("1 / 0") == room.run("1 / 0")
+        assert room.counted() == {"runs": 1, "cached": 1, "errors": 1}
+        room.run("import time\ntime.sleep(9)")
+        room.run("import time\ntime.sleep(9)")
+        assert room.counted() == {"runs": 3, "cached": 1, "errors": 1, "wall_timeouts": 2}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"timeout": 3}, "unknown settings of run_python.*allowed.*wall_s"),
+        ({"cpu_s": 0}, "cpu_s must be an integer >= 1, given 0"),
+        ({"cpu_s": 1.5}, "cpu_s must be an integer >= 1, given 1.5"),
+        ({"wall_s": "3"}, "wall_s must be a number >= 0.1"),
+        ({"memory_mb": 10}, "memory_mb must be an integer >= 64"),
+        ({"workers": True}, "workers must be an integer >= 1"),
+        ({"max_output": 100}, "max_output must be an integer >= 200"),
+        ({"cache": -1}, "cache must be an integer >= 0"),
+        ({"wall_s": float("nan")}, "wall_s must be a number"),
+        ({"unprotected": "yes"}, "unprotected must be true or false"),
+    ],
+)
+def test_wrong_settings(settings, message):
+    for check in (run_python, run_python.preflight, run_python.identity):
+        with pytest.raises(ValueError, match=message):
+            check(**settings)
+
+
+def test_identity_is_what_answers_depend_on():
+    identity = run_python.identity(workers=3, cache=9, cpu_s=7)
+    assert identity["cpu_s"] == 7 and "python" in identity and not {"workers", "cache"} & set(identity)
+
+
+def test_the_least_memory_is_enough():
+    with sandbox(memory_mb=64, file_mb=1, threads=0, files=0) as room:
+        assert room.run(HONEST) == "42"
+        assert room.run("open('x', 'w')") == "[The program was ended: it made more than 0 files or folders.]"

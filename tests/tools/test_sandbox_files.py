@@ -1,0 +1,279 @@
+"""Hostile programs against files: nothing is read, written or removed outside of a program's own folder."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import sys
+import tempfile
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from tests.tools.sandboxing import left_behind, sandbox
+
+ROOT = Path(__file__).parents[2]
+# Prints what an attempt gave, so that a test sees whether the attempt was refused or just never made.
+ATTEMPT = """
+import os, sys
+def attempt(f, *a, **k):
+    try:
+        print("DONE", repr(f(*a, **k))[:80])
+    except OSError as error:
+        print(type(error).__name__)
+    except Exception as error:
+        print("OTHER", repr(error))
+"""
+
+
+@pytest.fixture(scope="module")
+def python():
+    with sandbox(cpu_s=1, wall_s=5.0, files=64, file_mb=1) as room:
+        yield room
+
+
+@pytest.fixture
+def bystander():
+    """A file that everybody may read and write, in a folder where everybody may."""
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o777)
+    file = folder / "bystander.txt"
+    file.write_text("private")
+    file.chmod(0o666)
+    try:
+        yield file
+        assert file.read_text() == "private" and os.listdir(folder) == ["bystander.txt"]
+        assert file.stat().st_mode & 0o777 == 0o666
+    finally:
+        shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/etc/passwd", "/etc/hostname", "/proc/1/environ", "/proc/self/environ", "/proc/self/mem", "/proc/version",
+     "/dev/zero", "/dev/mem", "/sys/kernel/uevent_seqnum", str(ROOT / "README.md"), str(Path(__file__)),
+     "/proc/TRAINER/environ", "/proc/TRAINER/cmdline", "../../README.md", "/proc/self/cwd/../x",
+     "/proc/self/root/etc/passwd"],
+)  # fmt: skip
+def test_reading(python, path):
+    path = path.replace("TRAINER", str(os.getpid()))
+    answer = python(ATTEMPT + f"attempt(open, {path!r}); attempt(os.open, {path!r}, os.O_RDWR)")
+    refused = {"PermissionError"} if os.path.exists(path) else {"PermissionError", "FileNotFoundError"}
+    assert answer and set(answer.split()) <= refused
+
+
+def test_reading_through_the_parent(python):
+    program = 'attempt(open, f"/proc/{os.getppid()}/environ"); attempt(os.listdir, f"/proc/{os.getppid()}/fd")'
+    assert python(ATTEMPT + program).split() == ["PermissionError"] * 2
+
+
+@pytest.mark.parametrize("path", ["/", "..", "/tmp", "/proc", "/dev", "/home", "/root", str(ROOT)])
+def test_listing(python, path):
+    assert python(ATTEMPT + f"attempt(os.listdir, {path!r})") == "PermissionError"
+
+
+def test_environment(python, monkeypatch):
+    monkeypatch.setenv("SOME_API_KEY", "secret-value")
+    program = """
+        import os, gc, ctypes
+        print(dict(os.environ), os.environb, os.getenv("SOME_API_KEY"))
+        environ = ctypes.POINTER(ctypes.c_char_p).in_dll(ctypes.CDLL(None), "environ")
+        print([environ[i] for i in range(5) if environ and environ[0] and environ[i]])
+    """
+    with sandbox() as fresh:
+        assert fresh(program) == "{} environ({}) None\n[]"
+        # Nor is it anywhere in the memory that programs inherit: the server was started without.
+        assert b"SOME_API_KEY" not in Path(f"/proc/{fresh.server.process.pid}/environ").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "attempts",
+    [
+        'attempt(open, P, "r"); attempt(open, P, "w"); attempt(open, P, "a"); attempt(open, P, "r+")',
+        "attempt(os.truncate, P, 0); attempt(os.open, P, os.O_RDONLY | os.O_TRUNC)",
+        'attempt(os.remove, P); attempt(os.rename, P, "mine"); open("x", "w"); attempt(os.rename, "x", P)',
+        "attempt(os.chmod, P, 0); attempt(os.chown, P, 0, 0); attempt(os.utime, P); attempt(os.chmod, D, 0)",
+        'attempt(os.link, P, "mine"); attempt(os.symlink, P, "mine"); attempt(os.symlink, "x", D + "/link")',
+        'attempt(open, D + "/new", "w"); attempt(os.mkdir, D + "/new"); attempt(os.rmdir, D)',
+        'attempt(os.mkfifo, D + "/pipe"); attempt(os.mknod, D + "/node"); attempt(os.mkfifo, "pipe")',
+        'attempt(os.setxattr, P, "user.a", b"b"); attempt(os.listdir, D); attempt(os.open, P, os.O_PATH)',
+        "attempt(os.open, D, os.O_RDWR | os.O_TMPFILE); attempt(os.open, '.', os.O_RDWR | os.O_TMPFILE)",
+        'os.chdir(D); attempt(open, "bystander.txt"); attempt(open, "new", "w"); attempt(os.listdir)',
+        'attempt(os.readlink, "/proc/self/exe"); attempt(os.chroot, D); attempt(os.statvfs, D)',
+    ],
+)
+def test_a_file_that_everybody_may_write(python, bystander, attempts):
+    answer = python(f"{ATTEMPT}\nP, D = {str(bystander)!r}, {str(bystander.parent)!r}\n{attempts}")
+    assert answer and set(answer.split()) == {"PermissionError"}
+
+
+def test_symbolic_links_from_outside_lead_nowhere(python, bystander):
+    """Even a link that is there already, say from the scratch folder's own file system."""
+    link = Path(tempfile.mkdtemp()) / "link"
+    link.parent.chmod(0o755)
+    link.symlink_to(bystander)
+    answer = python(ATTEMPT + f'attempt(open, {str(link)!r}); attempt(open, {str(link)!r}, "w")')
+    shutil.rmtree(link.parent)
+    assert answer.split() == ["PermissionError"] * 2
+
+
+def test_the_library_can_be_read_and_not_changed(python):
+    program = """
+        import json, glob
+        folder = os.path.dirname(os.path.dirname(json.decoder.__spec__.origin))
+        folder = folder if os.access(folder, os.R_OK) else [p for p in sys.path if p.startswith("/proc")][0]
+        assert "json" in os.listdir(folder), os.listdir(folder)
+        attempt(open, folder + "/json/decoder.py", "a")
+        attempt(os.truncate, folder + "/json/decoder.py", 0)
+        attempt(os.open, folder + "/json/decoder.py", os.O_RDONLY | os.O_TRUNC)
+        attempt(os.chmod, folder + "/json/decoder.py", 0)
+        attempt(os.remove, folder + "/json/decoder.py")
+        attempt(open, folder + "/evil.py", "w")
+        print(len(open(folder + "/json/decoder.py").read()) > 1000)
+    """
+    before = Path(os.__file__).parent.joinpath("json/decoder.py").stat()
+    assert python(ATTEMPT + textwrap.dedent(program)).split() == ["PermissionError"] * 6 + ["True"]
+    after = Path(os.__file__).parent.joinpath("json/decoder.py").stat()
+    assert (before.st_size, before.st_mode, before.st_mtime) == (after.st_size, after.st_mode, after.st_mtime)
+
+
+def test_installed_packages_are_out_of_reach(python):
+    packages = Path(os.__file__).parent / "site-packages"
+    if not packages.is_dir():
+        pytest.skip(f"this Python has no {packages}")
+    inside = next((path for path in packages.rglob("*.py")), None) or packages
+    program = f"""
+        folder = [p for p in sys.path if os.path.exists(p + "/json/decoder.py")][0]
+        path = folder + "/" + {str(inside.relative_to(packages.parent))!r}
+        print(os.path.exists(path))
+        attempt(open, path)
+        import pytest
+    """
+    answer = python(ATTEMPT + textwrap.dedent(program)).splitlines()
+    assert answer[:2] == ["True", "PermissionError"] and answer[-1] == "ModuleNotFoundError: No module named 'pytest'"
+
+
+def test_its_own_folder_cannot_be_removed_or_replaced(python):
+    program = """
+        import shutil
+        here = os.getcwd()
+        open("a", "w").close()
+        attempt(os.rmdir, here); attempt(shutil.rmtree, here); attempt(os.rename, here, here + "2")
+        attempt(os.mkdir, here + "3"); attempt(os.listdir, os.path.dirname(here))
+        print(os.path.exists(here), os.listdir(here))
+    """
+    answer = python(ATTEMPT + textwrap.dedent(program)).splitlines()
+    assert answer == ["PermissionError"] * 5 + ["True []"]
+
+
+def test_folders_without_any_rights_are_removed_too(python):
+    assert python("import os\nos.mkdir('a', 0)\nos.mkdir('b')\nos.chdir('b')\nos.mkdir('c', 0o100)\nprint(1)") == "1"
+
+
+def test_deep_folders_and_odd_names_are_removed_too(python):
+    program = """
+        import os
+        for n in range(40):
+            name = b"\\xff\\n" + b"x" * 200
+            os.mkdir(name); os.chdir(name)
+        open("leaf", "w").write("x")
+        print("deep")
+    """
+    assert python(program) == "deep"
+
+
+def test_a_large_file(python):
+    program = """
+        with open("large", "wb", buffering=0) as file:
+            try:
+                for _ in range(1024):
+                    file.write(bytes(1 << 20))
+            except OSError as error:
+                print(error, os.path.getsize("large"))
+            try:
+                file.truncate(1 << 30)
+            except OSError as error:
+                print(error)
+        os.posix_fallocate(os.open("other", os.O_CREAT | os.O_RDWR), 0, 1 << 30)
+    """
+    answer = python("import os\n" + textwrap.dedent(program)).splitlines()
+    assert answer[:2] == ["[Errno 27] File too large 1048576", "[Errno 27] File too large"]
+    assert answer[-1].endswith(("Operation not permitted", "File too large"))
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "for n in range(10**6): open(str(n), 'w').close()",
+        "for n in range(10**6): os.mkdir(str(n))",
+        "for n in range(10**6): open('same', 'w').close(); os.remove('same')",
+    ],
+)
+def test_exhausting_inodes(python, program):
+    before = python.tool.counts()["files"]
+    assert python("import os\n" + program) == "[The program was ended: it made more than 64 files or folders.]"
+    assert python.tool.counts()["files"] == before + 1
+
+
+def test_as_many_files_as_allowed(python):
+    assert python("for n in range(64): open(str(n), 'w').close()\nprint('all')") == "all"
+
+
+def test_exhausting_open_files(python):
+    answer = python("import os\nkeep = []\nwhile True: keep.append(os.pipe())")
+    assert answer.splitlines()[-1] == "OSError: [Errno 24] Too many open files"
+
+
+def test_inherited_descriptors_are_none(python):
+    program = """
+        import os, stat
+        for number in range(3, 4096):
+            try:
+                kind = os.fstat(number).st_mode
+            except OSError:
+                continue
+            assert stat.S_ISDIR(kind), number  # of Python's library, where its path is closed to the user
+            try:
+                os.write(number, b"x")
+                print("wrote", number)
+            except OSError:
+                pass
+            try:
+                os.open("../../..", os.O_RDONLY, dir_fd=number)
+                print("left", number)
+            except OSError:
+                pass
+        print(os.read(0, 10), os.isatty(0))
+    """
+    assert python(program) == "b'' False"
+
+
+def test_closing_all_descriptors(python):
+    assert python("import os\nos.closerange(0, 4096)\nprint('x')") == "[The program ended with exit code 1.]"
+
+
+def test_another_program_s_folder(python):
+    """Two at a time: the one cannot read what the other has in its folder, though both run as the same user."""
+    writer = "import os, time\nopen('secret', 'w').write('x')\nprint(os.getcwd(), flush=True)\ntime.sleep(1)"
+
+    async def both():
+        first = asyncio.ensure_future(python.tool(program=writer))
+        server = python.server
+        while not (found := [name for name in os.listdir(server.folder) if os.listdir(f"{server.folder}/{name}")]):
+            await asyncio.sleep(0.01)
+        path = f"{server.folder}/{found[0]}"
+        attempts = f"attempt(open, {path!r} + '/secret'); attempt(os.listdir, {path!r})\n"
+        attempts += f"attempt(open, {path!r} + '/new', 'w'); attempt(os.listdir, {server.folder!r})"
+        return path, await python.tool(program=ATTEMPT + attempts), await first
+
+    python.run("1")
+    path, answer, wrote = python.loop.run_until_complete(both())
+    assert answer.split() == ["PermissionError"] * 4 and wrote == path
+    assert left_behind(python.server) == ([], [])
+
+
+def test_what_stat_tells(python):
+    """Documented: that a path exists is no secret. Not a protection; the day it changes, the page must, too."""
+    assert python(f"import os\nprint(os.path.exists({sys.executable!r}), os.path.exists('/etc'))").endswith("True")

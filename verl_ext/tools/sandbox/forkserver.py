@@ -1,0 +1,250 @@
+"""The trainer's side of a fork server: starting it, handing it programs, reading what they print.
+
+Nothing here waits for a program: the event loop is told when something was printed or a program has ended. A server
+that dies or no longer answers is given up as a whole (`ServerLost`); its programs die with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from verl_ext.tools.catalogue.threads import in_thread
+from verl_ext.tools.sandbox.jail.folders import remove
+from verl_ext.tools.sandbox.jail.limits import Limits
+from verl_ext.tools.sandbox.jail.server import KILLED, MESSAGE_BYTES, Ended
+from verl_ext.tools.sandbox.running import Run
+
+START_S, STOP_S = 30.0, 5.0
+# A server that has not ended a program so long after its time is up does not work any more.
+GRACE_S = 10.0
+# Without site-packages. jail's folder goes last: its modules must not pass for the library's.
+COMMAND = """
+import sys
+sys.path = [path for path in sys.path if path] + [{!r}]
+from jail import server
+sys.path.pop()
+server.main()
+"""
+
+
+class ServerLost(Exception):
+    """The server died or hung, so nothing is known of its programs. They may be run again elsewhere."""
+
+
+class NoSandbox(Exception):
+    """The sandbox cannot be had on this machine; the message says why, and the remedy."""
+
+
+class ForkServer:
+    """A running server, of one event loop. Made by `start`.
+
+    Args:
+        process, connection: of the server.
+        folder: where its programs have theirs.
+        wall_s: after which it must have ended a program.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes], connection: socket.socket, folder: str, wall_s: float):
+        self.process, self.folder, self.wall_s = process, folder, wall_s
+        self.alive = True
+        self._connection, self._loop = connection, asyncio.get_running_loop()
+        self._runs: dict[int, Run] = {}
+        self._number = 0
+        self._burial: threading.Thread | None = None
+        self._ready: asyncio.Future[None] = self._loop.create_future()
+        self._loop.add_reader(connection.fileno(), self._hear)
+
+    @classmethod
+    async def start(cls, limits: Limits, protected: bool = True) -> ForkServer:
+        """A server that takes programs.
+
+        Raises:
+            NoSandbox: this machine lacks a protection.
+            ServerLost: it did not come up.
+        """
+        if sys.platform != "linux":
+            raise NoSandbox(f"the sandbox needs Linux; this is {sys.platform}. Remedy: run it in a Linux container")
+        try:
+            folder = tempfile.mkdtemp(prefix="run_python-")
+        except OSError as error:
+            raise NoSandbox(f"there is no place for programs' files ({error}). Remedy: set TMPDIR") from error
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        said = {"socket": theirs.fileno(), "folder": folder, "trainer": os.getpid(), "protected": protected}
+        try:
+            process = _launch(json.dumps(said | {"limits": asdict(limits)}), theirs.fileno())
+        except OSError as error:
+            ours.close()
+            remove(folder)
+            raise ServerLost(f"the sandbox's server cannot be started ({error})") from error
+        finally:
+            theirs.close()
+        server = cls(process, ours, folder, limits.wall_s)
+        try:
+            await asyncio.wait_for(server._ready, START_S)
+        except asyncio.TimeoutError as error:  # noqa: UP041 (in Python 3.10 not yet the same as TimeoutError)
+            await server.close()
+            raise ServerLost(f"the sandbox's server did not start within {START_S:g} s") from error
+        except NoSandbox:
+            await server.close()
+            raise
+        except BaseException:
+            server.kill()
+            raise
+        return server
+
+    def run(self, text: bytes, keep: int) -> Run:
+        """Start a program.
+
+        Args:
+            text: its source.
+            keep: bytes that are kept of the beginning and of the end of each stream.
+
+        Raises:
+            ServerLost: the server died before.
+            OSError: this process has too many open files.
+        """
+        self._number += 1
+        run = Run(self._number, keep, self.end)
+        given: list[int] = []
+        try:
+            given.append(os.memfd_create("program"))
+            with open(given[0], "wb", closefd=False) as file:
+                file.write(text)
+            os.lseek(given[0], 0, os.SEEK_SET)
+            for stream in (run.stdout, run.stderr):
+                ours, theirs = os.pipe()
+                given.append(theirs)
+                run.listen(ours, stream)
+            socket.send_fds(self._connection, [json.dumps({"run": run.number}).encode()], given)
+        except OSError as error:
+            run.close(drain=False)
+            if isinstance(error, ConnectionError):
+                self.kill()
+                raise ServerLost(f"the sandbox's server has ended ({error})") from error
+            raise
+        finally:
+            for descriptor in given:
+                os.close(descriptor)
+        self._runs[run.number] = run
+        late = self._loop.call_later(self.wall_s + GRACE_S, self.kill)
+        run.done.add_done_callback(lambda _: late.cancel())
+        return run
+
+    def end(self, run: Run) -> None:
+        """Have a program ended; does not wait for that."""
+        self._send({"kill": run.number})
+
+    def kill(self) -> None:
+        """Give up the server at once: its programs are killed, and those who wait for them get `ServerLost`."""
+        if not self.alive:
+            return
+        self.alive = False
+        if not self._loop.is_closed():
+            self._loop.remove_reader(self._connection.fileno())
+        self._connection.close()
+        self.process.kill()  # and the kernel its programs
+        self._burial = threading.Thread(target=self._bury, daemon=True, name="run_python")
+        self._burial.start()
+        lost = ServerLost(f"the sandbox's server has ended{self._last_words()}")
+        for run in self._runs.values():
+            run.close(drain=False)
+        for waited in [self._ready, *(run.done for run in self._runs.values())]:
+            if not waited.done() and not self._loop.is_closed():
+                waited.set_exception(lost)
+                waited.exception()  # nobody may be waiting
+
+    async def close(self) -> None:
+        """End the programs and the server, in order if it still obeys."""
+        if self.alive:
+            self._send({"stop": True})
+            await in_thread(lambda: self._wait(STOP_S))
+            self.kill()
+        if self._burial is not None:
+            await in_thread(lambda: self._burial.join(2 * STOP_S))
+
+    def _wait(self, seconds: float) -> None:
+        try:
+            self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            pass
+
+    def _bury(self) -> None:
+        """Wait for the server, in a thread, and remove what its programs have left: they may be a moment behind it."""
+        self._wait(STOP_S)
+        until = time.monotonic() + STOP_S
+        remove(self.folder)
+        while os.path.exists(self.folder) and time.monotonic() < until:
+            time.sleep(0.01)
+            remove(self.folder)
+
+    def _send(self, order: dict[str, Any]) -> None:
+        try:
+            self._connection.send(json.dumps(order).encode())
+        except OSError:  # it is dead; _hear will notice
+            pass
+
+    def _hear(self) -> None:
+        try:
+            message = self._connection.recv(MESSAGE_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            message = b""
+        if not message:
+            self.kill()
+            return
+        said = json.loads(message)
+        if "unavailable" in said:
+            self._ready.set_exception(NoSandbox(said["unavailable"]))
+        elif "ready" in said:
+            self._ready.set_result(None)
+        else:
+            self._ended(Ended(**said))
+
+    def _ended(self, ended: Ended) -> None:
+        run = self._runs.pop(ended.ended)
+        run.close(drain=True)
+        if run.done.done():  # cancelled
+            return
+        if ended.failed:
+            run.done.set_exception(NoSandbox(ended.failed))
+        elif ended.reason == KILLED and not run.flooded:  # the server is being stopped
+            run.done.set_exception(ServerLost("the sandbox's server was stopped"))
+        else:
+            run.done.set_result(ended)
+
+    def _last_words(self) -> str:
+        """What a dead server has written to stderr: the end of a traceback."""
+        assert self.process.stderr is not None
+        os.set_blocking(self.process.stderr.fileno(), False)
+        words = (self.process.stderr.read() or b"").decode(errors="replace").strip()
+        self.process.stderr.close()
+        return f": {words[-500:]}" if words else ""
+
+
+def _launch(said: str, connection: int) -> subprocess.Popen[bytes]:
+    """The server's process; nothing of this one is in it but `connection` and what is `said`."""
+    python = [sys.executable, "-s", "-S", "-B", "-X", "utf8", "-c", COMMAND.format(str(Path(__file__).parent))]
+    # Hash seed and time zone: the same program prints the same here and elsewhere.
+    return subprocess.Popen(
+        [*python, said],
+        env={"PYTHONHASHSEED": "0", "TZ": "UTC", "MALLOC_ARENA_MAX": "1"},
+        cwd="/",
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        pass_fds=[connection],
+        start_new_session=True,
+    )
