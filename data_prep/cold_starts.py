@@ -10,6 +10,7 @@ from verl_ext.data_prep import (
     pool_demos,
     shop_demos,
     shop_improvised,
+    smurf_demos,
     tiny_arithmetic,
     tiny_demos,
     tiny_pool,
@@ -25,6 +26,7 @@ from verl_ext.recipe.joyagents import JoyAgents
 from verl_ext.recipe.mhgpo import SearchQA
 from verl_ext.recipe.mhgpo.single import SingleQA
 from verl_ext.recipe.puppeteer import Puppeteer
+from verl_ext.recipe.smurfs import Smurfs
 from verl_ext.recipe.solver_verifier import SolveAndVerify
 from verl_ext.tools.catalogue.documents import passages
 from verl_ext.tools.catalogue.search import ToolSearch
@@ -132,6 +134,12 @@ def _pool_examinations(questions: int) -> dict[str, Examination]:
     }
 
 
+def _smurf_examinations(questions: int) -> dict[str, Examination]:
+    tools = _tool_examinations(1)["without"].tools
+    tasks = _tasks(tiny_tools.data_set(1, questions, 0, (1, 2, 3))["val.parquet"])
+    return {"with a plan": Examination(Smurfs("tiny", tools="search"), tasks, tools)}
+
+
 COLD_STARTS = {
     "search": ColdStart(
         lambda: [*tiny_world.vocabulary(), "rewrite", "rank", "answer", "single", "###", ";", ","],
@@ -165,5 +173,12 @@ COLD_STARTS = {
         pool_demos.scaled,
         _pool_examinations,
         pool_demos.marks,
+    ),
+    "smurfs": ColdStart(
+        list,
+        smurf_demos.Teacher,
+        smurf_demos.scaled,
+        _smurf_examinations,
+        lambda: [*smurf_demos.marks(), *smurf_demos.words()],
     ),
 }

@@ -3,7 +3,8 @@
 search.py    the rule-based depth-first search with stable rollback, pure
 workflow.py  the agents around it
 grammar.py   the JSON that agents write
-prompts.py
+scoring.py   what a question's work is worth
+prompts.py, prompts_tiny.py
 """
 
 from verl_ext.recipe.smurfs.workflow import Smurfs

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from verl_ext.mas import Agent, Call, CallFailed, Status, Task, ToolFailed, Workflow
-from verl_ext.recipe.smurfs import grammar, prompts, scoring
+from verl_ext.recipe.smurfs import grammar, prompts, prompts_tiny, scoring
 from verl_ext.recipe.smurfs.search import Element, Search
 from verl_ext.rewards.calls import Invocation
 
-STYLES = {"full": prompts}
+STYLES = {"full": prompts, "tiny": prompts_tiny}
 SOURCES = ("given", "search")
 YES_NO = ("Yes", "No")
 
@@ -42,7 +42,7 @@ class Smurfs(Workflow):
     """Planner, executor (thought, tool, arguments), answer agent, verifier; optionally a tool check.
 
     Args:
-        style: prompts: full, for instruction-tuned models.
+        style: prompts: full, for instruction-tuned models, or tiny, for the embedded one.
         planner, answerer, verifier: False: without that agent (Table 5). Without a planner the question is the one
             sub-task; without an answer agent the tool's response is the answer, cut; without a verifier the search goes
             on until its calls are used up, and the answer comes from the global memory.
