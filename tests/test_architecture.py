@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 MAY_IMPORT = {
     "tools": set(),
     "memory": {"tools"},
-    "rewards": set(),
+    "rewards": {"tools"},
     "mas": {"tools", "rewards", "memory"},
     "sampling": {"mas"},
     "algorithms": set(),

@@ -186,7 +186,8 @@ ANY = st.recursive(
 @given(ANY, st.integers(1, 300))
 def test_rendering_never_raises_and_stays_within_the_limit(result, limit):
     text = render(result, limit)
-    assert isinstance(text, str) and len(text) <= limit and text.encode()
+    assert isinstance(text, str) and len(text) <= limit
+    text.encode()  # no half of a surrogate pair
     assert not any(ord(c) < 32 and c not in "\n\t" for c in text)
     value = plain(result, limit)
     assert len(json.dumps(value, ensure_ascii=False, allow_nan=False)) <= limit or value == text

@@ -65,10 +65,18 @@ def as_ordinary(*arguments: str, home: Path) -> subprocess.CompletedProcess[str]
         "PATH": "/bin",
     }
     environment |= {"HYPOTHESIS_STORAGE_DIRECTORY": str(home), "HOME": str(home), "SOME_API_KEY": "secret-value"}
-    return subprocess.run(
-        [python, *arguments], user=ORDINARY, group=ORDINARY, extra_groups=[], env=environment, cwd=ROOT,
-        capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [python, *words], user=ORDINARY, group=ORDINARY, extra_groups=[], env=environment, cwd=ROOT,
+            capture_output=True, text=True, timeout=120,
+        )  # fmt: skip
+
+    reached = run("-c", "import pytest, tests.helpers, verl_ext.tools.sandbox")
+    if reached.returncode:
+        reason = reached.stderr.strip().rpartition("\n")[2]
+        pytest.skip(f"an ordinary user cannot reach this installation ({reason}). Remedy: folders that all may enter")
+    return run(*arguments)
 
 
 @pytest.fixture
