@@ -129,23 +129,35 @@ def decoded(value: Any) -> Any:
     return value
 
 
-def qa_rows_schema() -> Any:
-    """Arrow schema of verl's parquet for question answering; explicit, so that empty lists keep their type."""
+def rows_schema(truth: Mapping[str, Any], extra: Mapping[str, Any]) -> Any:
+    """Arrow schema of verl's parquet; explicit, so that empty lists keep their type.
+
+    Args:
+        truth: fields of `ground_truth`, with their Arrow types.
+        extra: fields of `extra_info` besides index, split, id and question.
+    """
     import pyarrow as pa
 
-    strings = pa.list_(pa.string())
     message = pa.struct([("role", pa.string()), ("content", pa.string())])
-    truth = pa.struct([("target", strings)])
-    extra = [("index", pa.int64()), *((name, pa.string()) for name in ("split", "id", "question"))]
+    known = {"index": pa.int64(), "split": pa.string(), "id": pa.string(), "question": pa.string()}
+    right = pa.struct([("style", pa.string()), ("ground_truth", pa.struct(list(truth.items())))])
     return pa.schema(
         [
             ("data_source", pa.string()),
             ("prompt", pa.list_(message)),
             ("ability", pa.string()),
-            ("reward_model", pa.struct([("style", pa.string()), ("ground_truth", truth)])),
-            ("extra_info", pa.struct([*extra, ("gold_titles", strings)])),
+            ("reward_model", right),
+            ("extra_info", pa.struct([*known.items(), *extra.items()])),
         ]
     )
+
+
+def qa_rows_schema() -> Any:
+    """Arrow schema of verl's parquet for question answering."""
+    import pyarrow as pa
+
+    strings = pa.list_(pa.string())
+    return rows_schema({"target": strings}, {"gold_titles": strings})
 
 
 def question_row(source: str, question: str, truth: Any, ability: str, split: str, index: int) -> dict[str, Any]:

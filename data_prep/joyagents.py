@@ -30,6 +30,7 @@ from verl_ext.data_prep.common import (
     question_row,
     read_hub,
     read_rows,
+    rows_schema,
     say_written,
     split_of,
     text_field,
@@ -114,23 +115,12 @@ def questions(seed: int, math: dict[str, list[Asked]], calls: dict[str, list[Ask
     return chosen
 
 
-def rows_schema() -> Any:
-    """Arrow schema of these rows; explicit, so that empty lists keep their type."""
+def question_rows_schema() -> Any:
+    """Arrow schema of these rows."""
     import pyarrow as pa
 
     text, strings = pa.string(), pa.list_(pa.string())
-    message = pa.struct([("role", text), ("content", text)])
-    truth = pa.struct([("kind", text), ("target", strings), ("functions", strings)])
-    extra = [("index", pa.int64()), ("split", text), ("id", text), ("question", text)]
-    return pa.schema(
-        [
-            ("data_source", text),
-            ("prompt", pa.list_(message)),
-            ("ability", text),
-            ("reward_model", pa.struct([("style", text), ("ground_truth", truth)])),
-            ("extra_info", pa.struct(extra)),
-        ]
-    )
+    return rows_schema({"kind": text, "target": strings, "functions": strings}, {})
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -156,7 +146,7 @@ def write(arguments: argparse.Namespace) -> dict[str, int]:
             question_row(asked.kind, asked.text, asked.truth, "customer service", split, i)
             for i, asked in enumerate(questions(seed, math, calls, split))
         ]
-        write_parquet(rows, output / f"{split}.parquet", rows_schema())
+        write_parquet(rows, output / f"{split}.parquet", question_rows_schema())
         written[f"{split}.parquet"] = len(rows)
     entries = [{"pid": str(i), "title": title, "text": text} for i, (title, text) in enumerate(knowledge(seed).items())]
     for name, content in {"knowledge.jsonl": entries, "tools.jsonl": prepared.files["tools.jsonl"]}.items():

@@ -33,6 +33,7 @@ from verl_ext.data_prep.common import (
     question_row,
     read_hub,
     read_rows,
+    rows_schema,
     say_written,
     split_of,
     text_field,
@@ -166,18 +167,7 @@ def prepare(name: str, output_dir: Path, path: Path | None = None, limit: int | 
 def _schema() -> Any:
     import pyarrow as pa
 
-    message = pa.struct([("role", pa.string()), ("content", pa.string())])
-    truth = pa.struct([("target", pa.list_(pa.string()))])
-    extra = [("index", pa.int64()), *((name, pa.string()) for name in ("split", "id", "question"))]
-    return pa.schema(
-        [
-            ("data_source", pa.string()),
-            ("prompt", pa.list_(message)),
-            ("ability", pa.string()),
-            ("reward_model", pa.struct([("style", pa.string()), ("ground_truth", truth)])),
-            ("extra_info", pa.struct(extra)),
-        ]
-    )
+    return rows_schema({"target": pa.list_(pa.string())}, {})
 
 
 def main() -> int:

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from verl_ext.data_prep.common import write_jsonl, write_parquet
+from verl_ext.data_prep.common import rows_schema, write_jsonl, write_parquet
 
 # Of rejected rows so many are named per reason; all are counted.
 NAMED = 5
@@ -95,22 +95,11 @@ def verl_row(task: ToolTask, split: str, index: int) -> dict[str, Any]:
 
 
 def tool_rows_schema() -> Any:
-    """Arrow schema of these rows; explicit, so that empty lists keep their type."""
+    """Arrow schema of these rows."""
     import pyarrow as pa
 
     strings = pa.list_(pa.string())
-    message = pa.struct([("role", pa.string()), ("content", pa.string())])
-    truth = pa.struct([("target", strings), ("path", pa.string())])
-    extra = [("index", pa.int64()), *((name, pa.string()) for name in ("split", "id", "question")), ("tools", strings)]
-    return pa.schema(
-        [
-            ("data_source", pa.string()),
-            ("prompt", pa.list_(message)),
-            ("ability", pa.string()),
-            ("reward_model", pa.struct([("style", pa.string()), ("ground_truth", truth)])),
-            ("extra_info", pa.struct(extra)),
-        ]
-    )
+    return rows_schema({"target": strings, "path": pa.string()}, {"tools": strings})
 
 
 def divide(tasks: Sequence[ToolTask], test_size: int | None, seed: int) -> tuple[list[ToolTask], list[ToolTask]]:

@@ -109,6 +109,7 @@ class DeepAgent(Workflow):
         }
 
     async def run(self, task: Task, ctx: Any) -> Work:
+        """Think and act until there is an answer or a limit is reached."""
         work, tools = Work(task), None
         if self.given_tools:
             tools = await ctx.tool("tool_search", names=list(task.extra["tools"]))

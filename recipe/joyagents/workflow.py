@@ -70,6 +70,7 @@ class JoyAgents(ReActAgent):
         return {"specialists": list(self.specialists)}
 
     async def act(self, ctx: Any, work: Work, name: str, arguments: dict[str, Any]) -> str:
+        """Run a specialist, look for specialists, or say again what the user wants."""
         if name in self.specialists:
             intention = grammar.neutral(intention_of(arguments)) or work.query
             done = await ctx.run(self.specialists[name], Task(intention), name)

@@ -73,7 +73,7 @@ def test_on_disk(tmp_path):
 
 
 async def calculator(code):
-    return str(eval(code))  # the test's own programs
+    return str(sum(int(term) for term in code.split("+")))
 
 
 @pytest.mark.parametrize("kind", KINDS)

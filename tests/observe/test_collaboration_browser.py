@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from tests.observe.browsing import Page, start_browser
 from tests.observe.deciding import decided, decision
 from tests.observe.viewing import HOSTILE, forked, question, trajectory
 
@@ -28,18 +27,6 @@ return [...document.querySelectorAll("[data-step] svg")].flatMap((svg) => {
   ]);
 });
 """
-
-
-@pytest.fixture(scope="module")
-def chromium(tmp_path_factory):
-    browser = start_browser(tmp_path_factory.mktemp("browser"))
-    yield browser
-    browser.quit()
-
-
-@pytest.fixture
-def opened(chromium, tmp_path):
-    return lambda lines: Page(chromium, tmp_path / "page.html", list(lines))
 
 
 def early_and_late():

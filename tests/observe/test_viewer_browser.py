@@ -9,20 +9,7 @@ import json
 
 import pytest
 
-from tests.observe.browsing import Page, start_browser
 from tests.observe.viewing import HOSTILE, call, forked, question, trajectory
-
-
-@pytest.fixture(scope="module")
-def chromium(tmp_path_factory):
-    browser = start_browser(tmp_path_factory.mktemp("browser"))
-    yield browser
-    browser.quit()
-
-
-@pytest.fixture
-def opened(chromium, tmp_path):
-    return lambda lines: Page(chromium, tmp_path / "page.html", list(lines))
 
 
 def search(page, text):

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.helpers import FakeLLM, Request, forest_of, fork, now, run, walk
 from verl_ext.mas import Status, Task
 from verl_ext.mas.types import Generation
 from verl_ext.recipe.puppeteer import Puppeteer
-from verl_ext.recipe.puppeteer.puppets import POOL, State, Step, read_code, read_line, read_result, read_url
+from verl_ext.recipe.puppeteer.puppets import POOL
 from verl_ext.tools.base import ToolError
 
 SMALL = ["planning", "reasoning", "run_python", "web_search"]
@@ -61,7 +59,8 @@ def played(names, said, task=None, tools=None, then=None, **options):
 async def python(program):
     if "wrong" in program:
         raise ToolError("the sandbox is down")
-    return str(eval(program.removeprefix("print(").removesuffix(")")))  # the test's own programs
+    assert program == "print(7*6)", program
+    return "42"
 
 
 def test_a_chosen_puppet_acts_on_what_was_said_before():
@@ -264,41 +263,3 @@ def test_what_is_there_and_what_is_left_out():
     assert set(system.left_out) == {"judge", *POOL} - {"planning"}
     assert Puppeteer(pool=["planning"], train_agents=True).trained_agents == ["orchestrator", "planning"]
     assert Puppeteer(orchestration="random").trained_agents == []
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("REASONING RESULT: a. FINAL ANSWER: b", ("a.", "b")),
-        ("well\nREASONING RESULT: [a]\nFINAL ANSWER: [b]\nbye", ("[a]", "b")),
-        ("only thoughts", ("only thoughts", "")),
-        ("FINAL ANSWER: **7**", ("**7**", "7")),
-        ("FINAL ANSWER:", ("", "")),
-        ("", ("", "")),
-    ],
-)
-def test_the_papers_template(text, expected):
-    assert read_result(text) == expected
-
-
-def test_arguments_of_tools():
-    assert read_code("Sure:\n```python\nx = 1\nprint(x)\n```\nDone") == {"program": "x = 1\nprint(x)"}
-    assert read_code("```\nprint(1)") == {"program": "print(1)"} and read_code(" print(2) ") == {"program": "print(2)"}
-    assert read_line("path")('I will read\nFILE: "notes.txt"\n\n') == {"path": "notes.txt"}
-    assert read_url("see (https://a.example/b?c=d). It") == {"url": "https://a.example/b?c=d"}
-    assert read_url("nowhere") == {"url": ""}
-
-
-@given(st.text(max_size=60))
-def test_no_text_breaks_the_reading(text):
-    for read in (read_code, read_line("x"), read_url):
-        assert all(isinstance(value, str) for value in read(text).values())
-    result, answer = read_result(text)
-    assert "\n" not in answer and isinstance(result, str)
-
-
-def test_a_copy_of_a_state_stays():
-    state = State("t")
-    copy = state.copy()
-    state.steps.append(Step("planning", "on"))
-    assert copy.steps == [] and len(state.steps) == 1

@@ -9,11 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.helpers import FakeLLM, Request, forest_of, fork, now, run, walk
-from verl_ext.mas import Status, Task, Unparsable
+from verl_ext.mas import Status, Task
 from verl_ext.mas.types import Generation
-from verl_ext.recipe.smurfs import Smurfs, grammar
-from verl_ext.recipe.smurfs.scoring import read_final, scores
-from verl_ext.rewards.calls import Invocation
+from verl_ext.recipe.smurfs import Smurfs
 from verl_ext.tools.base import ToolError
 
 TOOLS = [{"name": name, "description": f"does {name}", "parameters": {}} for name in ("find", "film", "person")]
@@ -165,7 +163,7 @@ def test_without_an_answer_agent():
     assert not of(trajectory, "answer") and 0 < len(trajectory.result.solved[0][1]) <= 110
     said = {"verifier": '{"Status": 0}', "planner": '{"Tasks": ["one"]}'}
     trajectory, _ = played(said, ["film"], {"film": "found"}, answerer=False, max_calls=1)
-    assert trajectory.result.solved == [("one", '"found"')] or trajectory.result.solved == [("one", "found")]
+    assert trajectory.result.solved == [("one", "found")]
 
 
 def test_without_a_verifier():
@@ -247,70 +245,6 @@ def test_no_output_and_no_tool_breaks_it(said, results, random):
     assert trajectory.ok, trajectory.error
     assert len(calls) <= 10 and 0.0 <= trajectory.reward <= 1.0
     assert len(trajectory.calls) <= 1 + 2 * (5 * 5 + 1) + 1
-
-
-@pytest.mark.parametrize(
-    ("text", "tasks"),
-    [
-        ('{"Tasks": ["a", " b "]}', ["a", "b"]),
-        ("Sure! {'Tasks': ['a', 'a']} Done.", ["a"]),
-        ('```json\n{"Tasks": ["a"]}\n```', ["a"]),
-        ('{"Tasks": ["a", "b"', ["a", "b"]),
-    ],
-)
-def test_plans(text, tasks):
-    assert grammar.read_tasks(text, question="q") == tasks
-
-
-@pytest.mark.parametrize("text", ["", "no", "[]", '{"Tasks": []}', '{"Tasks": [1]}', '{"Tasks": [" "]}', "{" * 5000])
-def test_no_plan(text):
-    with pytest.raises(Unparsable) as problem:
-        grammar.read_tasks(text, question="q")
-    assert problem.value.fallback == ["q"]
-
-
-@pytest.mark.parametrize(
-    ("text", "verdict"),
-    [
-        ('{"Speak": "more", "Status": 0}', (False, "more")),
-        ('{"Speak": "done", "Status": "1"}', (True, "done")),
-        ('{"Status": 1}', (True, "")),
-        ("{'Speak': 'x', 'Status': 1}", (True, "x")),
-    ],
-)
-def test_verdicts(text, verdict):
-    assert grammar.read_verdict(text) == verdict
-
-
-@pytest.mark.parametrize("text", ["yes", '{"Status": 2}', '{"Speak": "x"}', '{"Status": true, "Speak": 3}'])
-def test_no_verdict_is_not_solved(text):
-    with pytest.raises(Unparsable) as problem:
-        grammar.read_verdict(text)
-    assert problem.value.fallback == (False, "")
-
-
-def test_nothing_is_evaluated():
-    with pytest.raises(Unparsable):
-        grammar.read_arguments('__import__("os").system("true")')
-    assert grammar.read_object('{"a": "__import__(1)"}', grammar.ARGUMENTS) == ({"a": "__import__(1)"}, False)
-
-
-@pytest.mark.parametrize(
-    ("text", "answer"),
-    [("a\nFINAL ANSWER: **b**\nc", "b"), ("a\nb", "b"), ("FINAL ANSWER:", ""), ("", ""), ("FINAL ANSWER: [x]", "[x]")],
-)
-def test_final_answers(text, answer):
-    assert read_final(text) == answer
-
-
-def test_scores_by_hand():
-    film, person = (Invocation(name, {"q": "x"}) for name in ("film", "person"))
-    called = [film, Invocation("person", {"q": "x"}, ok=False), person]
-    found = scores(TASK, "Tova Brandt", called, ordered=True)
-    assert found == {"answer": 0.0, "f1": pytest.approx(2 / 3), "path": 1.0, "path_share": 1.0, "correct_calls": 2.0}
-    assert scores(TASK, "tova", called[:1], True)["path_share"] == 0.5
-    with pytest.raises(ValueError, match="row 0 has neither an answer nor a gold path"):
-        scores(Task("q", {}), "x", [], True)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,47 @@
+"""What the puppeteer's system reads out of its agents' outputs."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from verl_ext.recipe.puppeteer.puppets import State, Step, read_code, read_line, read_result, read_url
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("REASONING RESULT: a. FINAL ANSWER: b", ("a.", "b")),
+        ("well\nREASONING RESULT: [a]\nFINAL ANSWER: [b]\nbye", ("[a]", "b")),
+        ("only thoughts", ("only thoughts", "")),
+        ("FINAL ANSWER: **7**", ("**7**", "7")),
+        ("FINAL ANSWER:", ("", "")),
+        ("", ("", "")),
+    ],
+)
+def test_the_papers_template(text, expected):
+    assert read_result(text) == expected
+
+
+def test_arguments_of_tools():
+    assert read_code("Sure:\n```python\nx = 1\nprint(x)\n```\nDone") == {"program": "x = 1\nprint(x)"}
+    assert read_code("```\nprint(1)") == {"program": "print(1)"} and read_code(" print(2) ") == {"program": "print(2)"}
+    assert read_line("path")('I will read\nFILE: "notes.txt"\n\n') == {"path": "notes.txt"}
+    assert read_url("see (https://a.example/b?c=d). It") == {"url": "https://a.example/b?c=d"}
+    assert read_url("nowhere") == {"url": ""}
+
+
+@given(st.text(max_size=60))
+def test_no_text_breaks_the_reading(text):
+    for read in (read_code, read_line("x"), read_url):
+        assert all(isinstance(value, str) for value in read(text).values())
+    result, answer = read_result(text)
+    assert "\n" not in answer and isinstance(result, str)
+
+
+def test_a_copy_of_a_state_stays():
+    state = State("t")
+    copy = state.copy()
+    state.steps.append(Step("planning", "on"))
+    assert copy.steps == [] and len(state.steps) == 1
