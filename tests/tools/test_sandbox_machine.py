@@ -230,15 +230,15 @@ def test_a_lock_that_does_not_hold_is_noticed(monkeypatch):
     asyncio.run(scene())
 
 
-def test_preflight_passes_here_and_leaves_nothing():
-    before = set(os.listdir(tempfile.gettempdir()))
+def test_preflight_passes_here_and_leaves_nothing(monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
     async def inside_a_loop():
         run_python.preflight(cpu_s=1)
 
     run_python.preflight()
     asyncio.run(inside_a_loop())
-    assert not [name for name in set(os.listdir(tempfile.gettempdir())) - before if name.startswith("run_python-")]
+    assert os.listdir(tmp_path) == []
 
 
 def test_another_system(monkeypatch):
