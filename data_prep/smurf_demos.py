@@ -2,10 +2,10 @@
 
 As in tool_demos.py, habits are systematic errors that greedy decoding shows and sampling sees through:
 
-    the planner hands the question on whole, as one sub-task                     by a large minority
+    the planner hands the question on whole, as one sub-task                     by a majority
     the executor takes the first tool of the list, open or not                   by a majority
     the verifier is content with any answer                                      by a majority
-    the final answer is that of the first sub-task                               by a minority
+    the final answer is that of the first sub-task                               by a majority
 
 The search's rules save much of it: a tool that errs is popped, and a sub-task that is not solved goes deeper. What is
 left for RL is to plan, to read whether a tool is open, and to see whether an answer is of the kind that was asked for.
@@ -39,12 +39,12 @@ class Habits(Shares):
     content: answers of another kind accepted. fussy: right answers rejected. early: the first sub-task's answer.
     """
 
-    whole: float = 0.4
+    whole: float = 0.6
     short: float = 0.05
     first: float = 0.6
     content: float = 0.6
     fussy: float = 0.1
-    early: float = 0.3
+    early: float = 0.6
 
 
 scaled = Habits().scaled  # 0 right demonstrations only, 1 the shipped model's
