@@ -9,6 +9,10 @@ greedy decoding fails on most questions; RL turns the habits round. The committe
         --output_dir recipe/solver_verifier/assets/tiny_model
     python data_prep/tiny_model.py --world tools --steps 1600 --habit_steps 500 --habit_lr 1.5e-3 --batch_size 20 \\
         --output_dir recipe/deepagent/assets/tiny_model
+    python data_prep/tiny_model.py --world pool --steps 1200 --habit_steps 400 --batch_size 20 \\
+        --output_dir recipe/puppeteer/assets/tiny_model
+    python data_prep/tiny_model.py --world smurfs --steps 1200 --habit_steps 300 --batch_size 16 \\
+        --output_dir recipe/smurfs/assets/tiny_model
 
 Stages: tokenizer (seconds), clean demonstrations (the skills), demonstrations with habits (minutes each on one core),
 evaluation on held-out questions after each. To try other habits, the second stage alone: the command with

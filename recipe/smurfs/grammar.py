@@ -11,24 +11,30 @@ import json
 from typing import Any
 
 import json_repair
-import jsonschema
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import best_match
 
 from verl_ext.mas import Unparsable
 
-TASKS = {
-    "type": "object",
-    "properties": {"Tasks": {"type": "array", "items": {"type": "string", "pattern": r"\S"}, "minItems": 1}},
-    "required": ["Tasks"],
-}
-ARGUMENTS = {"type": "object"}
-VERDICT = {
-    "type": "object",
-    "properties": {"Speak": {"type": "string"}, "Status": {"enum": [0, 1, "0", "1"]}},
-    "required": ["Status"],
-}
+# Checked once: a schema that is given to `jsonschema.validate` is itself checked each time, at ten times the cost.
+TASKS = Draft202012Validator(
+    {
+        "type": "object",
+        "properties": {"Tasks": {"type": "array", "items": {"type": "string", "pattern": r"\S"}, "minItems": 1}},
+        "required": ["Tasks"],
+    }
+)
+ARGUMENTS = Draft202012Validator({"type": "object"})
+VERDICT = Draft202012Validator(
+    {
+        "type": "object",
+        "properties": {"Speak": {"type": "string"}, "Status": {"enum": [0, 1, "0", "1"]}},
+        "required": ["Status"],
+    }
+)
 
 
-def read_object(text: str, schema: dict[str, Any]) -> tuple[dict[str, Any], bool]:
+def read_object(text: str, schema: Draft202012Validator) -> tuple[dict[str, Any], bool]:
     """The JSON object in an output, and whether it had to be repaired (quotes, commas, what surrounds it, its end).
 
     Raises:
@@ -39,11 +45,11 @@ def read_object(text: str, schema: dict[str, Any]) -> tuple[dict[str, Any], bool
     except (ValueError, RecursionError):
         value, repaired = _repaired(text), True
     try:
-        jsonschema.validate(value, schema)
-    except jsonschema.ValidationError as error:
-        raise Unparsable(f"{error.json_path}: {error.message:.200}") from error
+        problem = best_match(schema.iter_errors(value))
     except RecursionError as error:
         raise Unparsable("the JSON is nested too deeply") from error
+    if problem is not None:
+        raise Unparsable(f"{problem.json_path}: {problem.message:.200}")
     return value, repaired
 
 
@@ -83,7 +89,7 @@ def read_verdict(text: str, /, **_: Any) -> tuple[bool, str]:
     return str(said["Status"]) == "1", str(said.get("Speak") or "").strip()
 
 
-def well_formed(schema: dict[str, Any]) -> Any:
+def well_formed(schema: Draft202012Validator) -> Any:
     """A penalty that costs nothing and counts how often an output's JSON had to be repaired."""
 
     def penalty(text: str, value: Any, parsable: bool, /, **_: Any) -> tuple[float, dict[str, float]]:

@@ -7,12 +7,14 @@ import torch
 from tests.bench import (
     adapters,
     advantage,
+    decisions,
     engine_vs_generate,
     evaluation,
     masks,
     memory,
     retrieval,
     sampling,
+    search_tree,
     shared_prompts,
     simulator,
     tool_search,
@@ -66,6 +68,10 @@ def main() -> None:
     print("\n".join(top_k.run()), flush=True)
     print("\n(o) adapters per agent over a single ordinary one, and decoding over a model without any, one thread:")
     print("\n".join(adapters.run()), flush=True)
+    print("\n(p) a decision among given names over one generated token, one thread (aim within 20 %):")
+    print("\n".join(decisions.run()), flush=True)
+    print("\n(q) a search over tools with and without its model, one thread:")
+    print("\n".join(search_tree.run()), flush=True)
 
 
 if __name__ == "__main__":

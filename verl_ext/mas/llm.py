@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from functools import cached_property
 from typing import Any, Protocol
 
 from verl_ext.mas.choices import choose
 from verl_ext.mas.offsets import Span, locate_by_decoding
 from verl_ext.mas.types import Completion, Generation
+
+
+OPTIONS_KEPT = 65_536
 
 
 class LLM(Protocol):
@@ -76,9 +80,21 @@ class TokenLLM(ABC):
         text = self.decode(generation.token_ids)
         return Completion(text, generation, len(prompt_ids), len(generation.token_ids))
 
+    def _option(self, text: str) -> tuple[int, ...]:
+        """A choice's tokens with its end. The same few texts come again and again, and are encoded once."""
+        if text not in self._options:
+            if len(self._options) >= OPTIONS_KEPT:
+                self._options.clear()
+            self._options[text] = (*self.encode_text(text), self.end_token)
+        return self._options[text]
+
+    @cached_property
+    def _options(self) -> dict[str, tuple[int, ...]]:
+        return {}
+
     async def _choose(self, prompt_ids: list[int], sampling: dict[str, Any], key: tuple[str, ...]) -> Completion:
         """One of `choices`. Top-p and top-k do not apply: the choices are the nucleus."""
-        options = {text: (*self.encode_text(text), self.end_token) for text in sampling["choices"]}
+        options = {text: self._option(text) for text in sampling["choices"]}
         sampled, longest = 0, max(options, key=lambda text: len(options[text]))
         if len(options[longest]) > sampling["max_tokens"]:
             raise ValueError(
