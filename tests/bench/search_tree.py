@@ -1,7 +1,8 @@
 """(q) What a search over tools costs besides its model: Smurfs on the tiny tool world, one thread, CPU time.
 
-The same questions twice: with the tiny model under our engine, and with its answers out of a dictionary. What is left is
-workflow, forest of calls, catalogue, tools and search; the search's own bookkeeping is measured alone, on what was done.
+The same questions twice: with the tiny model under our engine, and with its answers out of a dictionary. What is left
+is workflow, forest of calls, catalogue, tools and search. The search's own bookkeeping is measured alone, on a search
+that never succeeds.
 """
 
 from __future__ import annotations

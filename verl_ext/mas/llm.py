@@ -10,7 +10,7 @@ from verl_ext.mas.choices import choose
 from verl_ext.mas.offsets import Span, locate_by_decoding
 from verl_ext.mas.types import Completion, Generation
 
-
+# Choices of which the tokens are kept.
 OPTIONS_KEPT = 65_536
 
 
