@@ -1,9 +1,9 @@
 """The same prompts in compact form, for the tiny model that was trained on them (data_prep/pool_demos.py).
 
-    orchestrator   who: 7 * price of Amber Harbor [web_search] 12        says run_python, one of the pool's names
-    run_python     run_python: 7 * price of Amber Harbor [web_search] 12 says print( 7 * 12 )
-    web_search     web_search: 7 * price of Amber Harbor                 says price of Amber Harbor
-    reasoning      reasoning: parity of 47                               says the last is 7 FINAL ANSWER: odd
+    orchestrator   who: 34 + price of Amber Harbor [web_search] 9         says run_python, one of the pool's names
+    run_python     run_python: 34 + price of Amber Harbor [web_search] 9  says print( 34 + 9 )
+    web_search     web_search: 34 + price of Amber Harbor                 says price of Amber Harbor
+    reasoning      reasoning: more of 12 and 47                           says … FINAL ANSWER: 47
 
 Changing a character here changes what the tiny model was trained on: run its cold start again.
 """

@@ -288,6 +288,18 @@ def test_a_row_of_panels_for_each_score_that_is_asked_for(tmp_path, monkeypatch,
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system does not pin processes")
+def test_a_system_that_does_not_learn_is_measured_as_it_is(tmp_path):
+    as_is = {"name": "as_is", "label": "As it is", "overrides": ["+slope=0.0", "trainer.val_only=true"]}
+    study = study_of(tmp_path, methods=[*STUDY["methods"], as_is])
+    runs = plan(study, tmp_path)
+    assert run_all(runs, tmp_path, 1, PROGRAM) == [] and len(runs) == 6
+    methods = measure(study, runs)
+    assert methods["as_is"].untrained and not methods["fast"].untrained
+    rows = {row["label"]: row for row in table(study, methods, "questions")}
+    assert rows["As it is"]["scores"]["f1"].mean == pytest.approx(0.2 + 0.01 * 1.5)
+    assert rows["As it is"]["costs"]["steps"] == 0
+
+
 def test_runs_have_cores_of_their_own(tmp_path):
     cores = os.sched_getaffinity(0)
     for jobs in (1, 2, 3, 5):

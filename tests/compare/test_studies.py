@@ -31,8 +31,8 @@ def settings(study: Study, method: str, seed: int):
 def test_a_study_is_whole_and_has_a_small_form(name):
     study, quick = read_study(name), read_study(name, quick=True)
     methods = {method.name for method in study.methods}
-    trained = [method for method in study.methods if method.start_of is None]
-    assert len(study.seeds) >= 3 and len(study.runs) == 3 * len(trained) and "untrained" in methods
+    run = [method for method in study.methods if method.start_of is None]
+    assert len(study.seeds) >= 3 and len(study.runs) == 3 * len(run) and "untrained" in methods
     assert 0 < len(quick.runs) < len(study.runs) and quick.name == f"{name}_quick"
     assert all(quick.budget[kind] < study.budget[kind] for kind in study.budget)
     assert all(study.method(method.name) for method in quick.methods)

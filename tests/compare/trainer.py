@@ -24,8 +24,9 @@ def main() -> None:
         (folder / "child").write_text(str(child.pid))
     if "fail" in given:
         sys.exit("there is no such model")
-    with open(folder / "metrics.jsonl", "w") as log:
-        for step in range(int(given["steps"]) + 1):
+    only = given.get("trainer.val_only") == "true"
+    with open(folder / ("validation.jsonl" if only else "metrics.jsonl"), "w") as log:
+        for step in range(1 if only else int(given["steps"]) + 1):
             time.sleep(float(given.get("pace", 0)))
             metrics = {"budget/generated_tokens": 100 * step, "budget/questions": 8 * step} if step else {}
             if step:

@@ -12,7 +12,7 @@ import numpy as np
 
 from verl_ext.compare.launcher import Run
 from verl_ext.compare.study import BUDGETS, Study
-from verl_ext.observe.runlog import NAME, read_log
+from verl_ext.observe.runlog import NAME, VALIDATION, read_log
 
 # Costs in the tables: name -> what it is.
 COSTS = {
@@ -98,16 +98,16 @@ def measure(study: Study, runs: list[Run]) -> dict[str, Measured]:
     done = {(run.method.name, run.seed): run for run in runs if run.record is not None}
     found = {}
     for method in study.methods:
-        source = method.start_of or method.name
-        mine = {seed: done[source, seed] for seed in study.seeds if (source, seed) in done}
+        source = study.method(method.start_of or method.name)
+        mine = {seed: done[source.name, seed] for seed in study.seeds if (source.name, seed) in done}
         if mine:
             few = f" ({len(mine)} of {len(study.seeds)} seeds)" if len(mine) < len(study.seeds) else ""
             found[method.name] = Measured(
                 method.label,
                 method.label + few,
-                {seed: read_log(run.folder / NAME) for seed, run in mine.items()},
+                {seed: read_log(run.folder / (NAME if source.trains else VALIDATION)) for seed, run in mine.items()},
                 {seed: run.record for seed, run in mine.items()},
-                untrained=method.start_of is not None,
+                untrained=not method.trains,
             )
     return found
 

@@ -12,6 +12,7 @@ import yaml
 from verl_ext.trainer.typed import check_keys
 
 BUDGETS = ("generated_tokens", "questions")
+VALIDATE = "trainer.val_only=true"
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,8 @@ class Method:
     Attributes:
         name: of its folder.
         label: of its row and curve.
-        overrides: of `python -m verl.trainer.main_ppo`; `{seed}` stands for the seed.
+        overrides: of `python -m verl.trainer.main_ppo`; `{seed}` stands for the seed. With `trainer.val_only=true` among
+            them the system is measured as it is.
         start_of: instead of a run of its own, the validation of that method before its first step.
     """
 
@@ -29,6 +31,11 @@ class Method:
     label: str
     overrides: tuple[str, ...] = ()
     start_of: str | None = None
+
+    @property
+    def trains(self) -> bool:
+        """False: it is measured before any training."""
+        return self.start_of is None and VALIDATE not in self.overrides
 
 
 @dataclass(frozen=True)
@@ -180,7 +187,7 @@ def _check(study: Study, path: Path) -> None:
     unknown = [score for score in study.curves if score not in study.scores]
     if unknown or len(set(study.curves)) < len(study.curves):
         raise ValueError(f"{path}: curves={list(study.curves)} must be of scores={list(study.scores)}, each once")
-    trained = [method.name for method in study.methods if method.start_of is None]
+    trained = [method.name for method in study.methods if method.trains]
     for method in study.methods:
         if method.start_of is not None and (method.start_of not in trained or method.overrides):
             raise ValueError(
