@@ -22,8 +22,8 @@ class Method:
     Attributes:
         name: of its folder.
         label: of its row and curve.
-        overrides: of `python -m verl.trainer.main_ppo`; `{seed}` stands for the seed. With `trainer.val_only=true` among
-            them the system is measured as it is.
+        overrides: of `python -m verl.trainer.main_ppo`; `{seed}` stands for the seed. With `trainer.val_only=true`
+            among them the system is measured as it is.
         start_of: instead of a run of its own, the validation of that method before its first step.
     """
 
