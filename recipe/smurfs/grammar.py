@@ -14,6 +14,10 @@ import json_repair
 import jsonschema
 
 from verl_ext.mas import Unparsable
+from verl_ext.tools.catalogue.types import as_json
+
+# Brackets within brackets; of more than that, whatever walks them later would have to beware.
+MAX_DEPTH = 50
 
 TASKS = {
     "type": "object",
@@ -40,11 +44,19 @@ def read_object(text: str, schema: dict[str, Any]) -> tuple[dict[str, Any], bool
         value, repaired = _repaired(text), True
     try:
         jsonschema.validate(value, schema)
+        as_json(value)  # NaN equals nothing, not even itself on replay
     except jsonschema.ValidationError as error:
         raise Unparsable(f"{error.json_path}: {error.message:.200}") from error
-    except RecursionError as error:
-        raise Unparsable("the JSON is nested too deeply") from error
+    except (ValueError, RecursionError) as error:
+        raise Unparsable(f"this is no JSON: {error!s:.200}") from error
+    if _deeper(value, MAX_DEPTH):
+        raise Unparsable(f"the JSON is nested deeper than {MAX_DEPTH}")
     return value, repaired
+
+
+def _deeper(value: Any, depth: int) -> bool:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return depth < 0 or any(_deeper(item, depth - 1) for item in inner)
 
 
 def _repaired(text: str) -> Any:
