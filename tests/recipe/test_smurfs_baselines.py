@@ -175,18 +175,16 @@ def test_the_same_quantities_as_the_smurfs():
         assert set(system.details) < set(trajectory.metrics) and set(Smurfs.details) < set(theirs.metrics)
 
 
-OUTPUTS = st.one_of(
-    st.builds(call, st.sampled_from(["find", "film", "person", "car"]), st.integers(0, 2)),
-    st.sampled_from([GIVE_UP, GIVE_UP, FINISH, "Action: film", "Action: film\nAction Input: {", "</think>", " "]),
-    st.text(min_size=1, max_size=20),
-)
+CALLS = st.builds(call, st.sampled_from(["film", "person", "car"]), st.integers(0, 1))
+ODD = st.sampled_from([FINISH, "Action: film", "Action: film\nAction Input: {", "</think>"]) | st.text(min_size=1)
+OUTPUTS = st.one_of(CALLS, CALLS, st.just(GIVE_UP), st.just(GIVE_UP), ODD)
 
 
-@settings(max_examples=150)
+@settings(max_examples=200)
 @given(
     st.sampled_from([ReAct, DFSDT]),
-    st.integers(1, 6),
-    st.lists(OUTPUTS, min_size=1, max_size=20),
+    st.integers(1, 9),
+    st.lists(OUTPUTS, min_size=1, max_size=12),
     st.lists(
         st.sampled_from(["fine", None, ToolError("down"), "Action: film\nFINAL ANSWER: no", "z" * 9000]), min_size=1
     ),
