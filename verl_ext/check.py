@@ -150,7 +150,7 @@ def _sources(section: dict[str, Any]) -> dict[str, Any]:
     paths = [path for one in given if one.get("kind") != "functions" for path in listed(one.get("path"))]
     backend = section.get("backend") or {}
     found |= {"sources": paths} if paths else {}
-    return found | {key: backend[key] for key in ("endpoint", "url") if backend.get(key)}
+    return found | {key: backend[key] for key in ("endpoint", "url", "index", "corpus") if backend.get(key)}
 
 
 def _unasked(section: dict[str, Any]) -> dict[str, Any]:

@@ -15,6 +15,10 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import best_match
 
 from verl_ext.mas import Unparsable
+from verl_ext.tools.catalogue.types import as_json
+
+# Brackets within brackets; of more than that, whatever walks them later would have to beware.
+MAX_DEPTH = 50
 
 # Checked once: a schema that is given to `jsonschema.validate` is itself checked each time, at ten times the cost.
 TASKS = Draft202012Validator(
@@ -46,11 +50,19 @@ def read_object(text: str, schema: Draft202012Validator) -> tuple[dict[str, Any]
         value, repaired = _repaired(text), True
     try:
         problem = best_match(schema.iter_errors(value))
-    except RecursionError as error:
-        raise Unparsable("the JSON is nested too deeply") from error
+        as_json(value)  # NaN equals nothing, not even itself on replay
+    except (ValueError, RecursionError) as error:
+        raise Unparsable(f"this is no JSON: {error!s:.200}") from error
     if problem is not None:
         raise Unparsable(f"{problem.json_path}: {problem.message:.200}")
+    if _deeper(value, MAX_DEPTH):
+        raise Unparsable(f"the JSON is nested deeper than {MAX_DEPTH}")
     return value, repaired
+
+
+def _deeper(value: Any, depth: int) -> bool:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return depth < 0 or any(_deeper(item, depth - 1) for item in inner)
 
 
 def _repaired(text: str) -> Any:

@@ -8,37 +8,23 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from verl_ext.mas import Agent, Call, CallFailed, Status, Task, ToolFailed, Workflow
-from verl_ext.recipe.smurfs import grammar, prompts, prompts_tiny, scoring
+from verl_ext.mas import Agent, Task
+from verl_ext.recipe.smurfs import base, grammar, prompts, prompts_tiny, scoring
 from verl_ext.recipe.smurfs.search import Element, Search
-from verl_ext.rewards.calls import Invocation
 
 STYLES = {"full": prompts, "tiny": prompts_tiny}
-SOURCES = ("given", "search")
 YES_NO = ("Yes", "No")
 
 
 @dataclass
-class Work:
-    """What has been done for a question."""
+class Work(base.Work):
+    """What has been done for a question. solved: (sub-task, its answer); verified: how many the verifier accepted."""
 
-    task: Task
     solved: list[tuple[str, str]] = field(default_factory=list)
     verified: int = 0
-    calls: list[Invocation] = field(default_factory=list)
-    rollbacks: int = 0
-    tool_failures: int = 0
-    tokens: int = 0
-    outputs: int = 0
-    answer: str = ""
-
-    def count(self, call: Call) -> None:
-        """Tokens of the prompt and of the output, as the paper's Table 1 counts them."""
-        self.tokens += max(call.prompt_tokens, len(call.prompt_ids)) + call.generated_tokens
-        self.outputs += 1
 
 
-class Smurfs(Workflow):
+class Smurfs(base.ToolSystem):
     """Planner, executor (thought, tool, arguments), answer agent, verifier; optionally a tool check.
 
     Args:
@@ -53,6 +39,8 @@ class Smurfs(Workflow):
         max_tasks: sub-tasks of a question; what the planner names beyond is left out.
         max_calls: tool calls of a sub-task: its retry budget.
         max_depth: steps of a path.
+        budget: tool calls of the whole question, as its baselines have it (baselines.py); sub-tasks that are not
+            reached are left out. 0: none.
         max_result_chars: what an agent reads of a tool's response.
         success: what the reward is: answer (exact match), f1, or path (the gold path was gone).
         ordered: the calls of the gold path have to come in its order.
@@ -61,11 +49,7 @@ class Smurfs(Workflow):
         ValueError: an argument out of range.
     """
 
-    headline = "success"
-    details = (
-        *("tokens", "tokens_per_call", "tasks", "verified", "tool_calls", "failed_calls", "correct_calls"),
-        *("rollbacks", "tool_failures"),
-    )
+    details = (*base.ToolSystem.details, "tasks", "verified")
 
     def __init__(
         self,
@@ -79,24 +63,16 @@ class Smurfs(Workflow):
         max_tasks: int = 6,
         max_calls: int = 8,
         max_depth: int = 4,
+        budget: int = 0,
         max_result_chars: int = 2000,
         success: str = "answer",
         ordered: bool = True,
     ):
-        for name, value, allowed in (
-            ("style", style, STYLES),
-            ("tools", tools, SOURCES),
-            ("success", success, scoring.SUCCESSES),
-        ):
-            if value not in allowed:
-                raise ValueError(f"mas.workflow.{name}={value!r} is unknown; allowed: {', '.join(allowed)}")
-        limits = {"max_tasks": max_tasks, "max_calls": max_calls, "max_depth": max_depth}
-        for name, value in (limits | {"max_result_chars": max_result_chars}).items():
-            if value < 1:
-                raise ValueError(f"mas.workflow.{name}={value} must be at least 1")
-        self.prompts = STYLES[style]
-        self.tools, self.catalogue, self.limits = tools, list(catalogue or ()), limits
-        self.max_result_chars, self.success, self.ordered = max_result_chars, success, ordered
+        super().__init__(STYLES, style, tools, catalogue, max_result_chars, success, ordered)
+        self.limits = {"max_tasks": max_tasks, "max_calls": max_calls, "max_depth": max_depth}
+        base.at_least(1, **self.limits)
+        base.at_least(0, budget=budget)
+        self.budget = budget
         made = self._agents()
         left_out = [
             name
@@ -135,6 +111,8 @@ class Smurfs(Workflow):
         """Plan; solve each sub-task, which sees the answers before it (least-to-most); answer."""
         work = Work(task)
         for number, subtask in enumerate(await self._plan(ctx, work)):
+            if not self._calls_left(work):
+                break
             await ctx.branch(f"task{number}", self._solve, work, subtask)
         work.answer = await self._said(ctx, work, "final", question=task.question, solved=list(work.solved))
         return work
@@ -150,8 +128,8 @@ class Smurfs(Workflow):
 
     async def _solve(self, ctx: Any, work: Work, subtask: str) -> None:
         """One sub-task: search until the verifier is content, or no tool is open; then its answer is noted."""
-        documents = {tool["name"]: tool for tool in await self._documents(ctx, work, subtask)}
-        search = Search(list(documents), self.limits["max_calls"], self.limits["max_depth"])
+        documents = {tool["name"]: tool for tool in await self.documents(ctx, work.task, subtask)}
+        search = Search(list(documents), self._calls_left(work), self.limits["max_depth"])
         hint, answer = "", None
         while answer is None and search.open:
             open_tools = [documents[name] for name in search.open]
@@ -160,10 +138,11 @@ class Smurfs(Workflow):
             chosen = {"task": subtask, "thought": thought, "tools": open_tools, "names": search.open}
             name = await self._said(ctx, work, "action", **chosen)
             said = await self._said(ctx, work, "arguments", tool=documents[name], **shared)
-            result = await self._call(ctx, work, name, said)
-            if result is None:
+            response = await self.call_tool(ctx, work, name, said)
+            if not response["ok"]:
                 search.fail(name)
                 continue
+            result = self.prompts.documents(response["result"], self.max_result_chars)
             found = await self._digest(ctx, work, subtask, result, search.local)
             solved, hint = await self._verify(ctx, work, subtask, found)
             if solved:
@@ -176,28 +155,10 @@ class Smurfs(Workflow):
         work.rollbacks += search.rollbacks
         work.solved.append((subtask, answer))
 
-    async def _documents(self, ctx: Any, work: Work, subtask: str) -> list[dict[str, Any]]:
-        if self.tools == "search":
-            return await ctx.tool("tool_search", query=subtask)
-        names = self.catalogue or list(work.task.extra.get("tools") or ())
-        if not names:
-            raise ValueError(
-                f"row {work.task.index} has no extra_info.tools. Remedy: mas.workflow.tools=search, or catalogue=[…]"
-            )
-        return await ctx.tool("tool_search", names=names)
-
-    async def _call(self, ctx: Any, work: Work, name: str, arguments: dict[str, Any] | None) -> str | None:
-        """r = EA.call_tool(α, β); None: it erred, or could not be called."""
-        if arguments is None:
-            work.calls.append(Invocation(name, None, ok=False))
-            return None
-        try:
-            said = await ctx.tool("tool_call", name=name, arguments=arguments)
-        except ToolFailed:
-            work.tool_failures += 1
-            said = {"ok": False}
-        work.calls.append(Invocation(name, arguments, ok=bool(said["ok"])))
-        return self.prompts.documents(said["result"], self.max_result_chars) if said["ok"] else None
+    def _calls_left(self, work: Work) -> int:
+        """Tool calls that the next sub-task may make."""
+        most = self.limits["max_calls"]
+        return min(most, self.budget - len(work.calls)) if self.budget else most
 
     async def _digest(self, ctx: Any, work: Work, subtask: str, result: str, memory: list[Element]) -> str:
         """a = AA(q, r, M); without the answer agent the response itself, or what was remembered last."""
@@ -212,28 +173,10 @@ class Smurfs(Workflow):
 
     async def _said(self, ctx: Any, work: Work, agent: str, /, **inputs: Any) -> Any:
         """What an agent says, counted. A prompt that no longer fits is answered by nothing, and the search goes on."""
-        try:
-            value = await ctx.call(agent, **inputs)
-        except CallFailed as error:
-            if error.status not in (Status.PROMPT_TOO_LONG, Status.UNPARSABLE):
-                raise
-            return scoring.NOTHING[agent](inputs)
-        work.count(ctx.last)
-        return value
+        return await self.heard(ctx, work, ctx.call(agent, **inputs), scoring.NOTHING[agent](inputs))
 
     def reward(self, task: Task, result: Work) -> tuple[float, dict[str, float]]:
-        """The success, and the quantities of the paper's Tables 1 and 3 to 5."""
-        scores = scoring.scores(task, result.answer, result.calls, self.ordered)
-        success = scores[self.success]
-        return success, {
-            "success": success,
-            **scores,
-            "tokens": float(result.tokens),
-            "tokens_per_call": result.tokens / max(1, result.outputs),
-            "tasks": float(len(result.solved)),
-            "verified": result.verified / len(result.solved) if result.solved else 0.0,
-            "tool_calls": float(len(result.calls)),
-            "failed_calls": float(sum(not call.ok for call in result.calls)),
-            "rollbacks": float(result.rollbacks),
-            "tool_failures": float(result.tool_failures),
-        }
+        """As the base's, with the sub-tasks."""
+        success, done = super().reward(task, result)
+        solved = len(result.solved)
+        return success, done | {"tasks": float(solved), "verified": result.verified / solved if solved else 0.0}

@@ -78,11 +78,11 @@ def world(outcomes=None):
     return {"tool_call": tool_call, "tool_search": tool_search}, calls
 
 
-def played(said=None, chosen=(), outcomes=None, task=TASK, then=None, limits=None, **options):
+def played(said=None, chosen=(), outcomes=None, task=TASK, then=None, limits=None, system=Smurfs, **options):
     async def scene():
         llm = Team(SAID | (said or {}), chosen)
         tools, calls = world(outcomes)
-        forest = forest_of(Smurfs(**options), llm, tools=tools, limits={"tool_retries": 0, **(limits or {})})
+        forest = forest_of(system(**options), llm, tools=tools, limits={"tool_retries": 0, **(limits or {})})
         forest.sampling = {"temperature": 1.0, "max_tokens": 500}
         forest.task = task
         trajectory = await walk(forest)
@@ -146,6 +146,15 @@ def test_the_budget_of_a_sub_task():
     said = {"planner": '{"Tasks": ["one"]}', "verifier": '{"Status": 0}'}
     trajectory, llm = played(said, ["film"] * 2, max_calls=2)
     assert trajectory.metrics["tool_calls"] == 2 and len(of(trajectory, "answer")) == 3
+
+
+def test_the_budget_of_a_question():
+    """Three calls: two of the first sub-task, one of the second; the third sub-task is not reached."""
+    said = {"planner": '{"Tasks": ["one", "two", "three"]}', "verifier": '{"Status": 0}'}
+    trajectory, llm = played(said, ["film"] * 3, max_calls=2, budget=3)
+    assert trajectory.ok and llm.calls == ["film"] * 3
+    assert [task for task, _ in trajectory.result.solved] == ["one", "two"]
+    assert (trajectory.metrics["tool_calls"], trajectory.metrics["tasks"], trajectory.reward) == (3, 2, 1.0)
 
 
 def test_tools_whose_infrastructure_fails():
@@ -254,6 +263,7 @@ def test_no_output_and_no_tool_breaks_it(said, results, random):
         ({"tools": "all"}, "tools='all' is unknown; allowed: given, search"),
         ({"success": "luck"}, "success='luck' is unknown; allowed: answer, f1, path"),
         ({"max_calls": 0}, "max_calls=0 must be at least 1"),
+        ({"budget": -1}, "budget=-1 must be at least 0"),
     ],
 )
 def test_bad_settings(options, message):

@@ -58,6 +58,15 @@ def test_nothing_is_evaluated():
 
 
 @pytest.mark.parametrize(
+    "text", ['{"a": NaN}', '{"a": 1e999}', '{"a": ' * 60 + "1" + "}" * 60, '{"a": ' * 5000 + "1" + "}" * 5000]
+)
+def test_arguments_that_no_json_can_hold(text):
+    with pytest.raises(Unparsable) as problem:
+        grammar.read_arguments(text)
+    assert problem.value.fallback is None and len(str(problem.value)) < 300
+
+
+@pytest.mark.parametrize(
     ("text", "answer"),
     [("a\nFINAL ANSWER: **b**\nc", "b"), ("a\nb", "b"), ("FINAL ANSWER:", ""), ("", ""), ("FINAL ANSWER: [x]", "[x]")],
 )

@@ -296,4 +296,4 @@ def test_sources_add_up_and_only_restricts_them(tmp_path):
         load_catalogue(sources, ["Me"])
     with pytest.raises(ValueError, match="only must be a list of names, given 'Calculator'"):
         load_catalogue(sources, "Calculator")
-    assert set(KINDS) == {"json", "openapi", "toolbench", "api_bank", "toolhop", "functions", "mcp"}
+    assert set(KINDS) == {"json", "openapi", "toolbench", "api_bank", "toolhop", "functions", "mcp", "encyclopedia"}

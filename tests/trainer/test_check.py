@@ -185,6 +185,15 @@ def test_strict_asks_the_server():
     assert "no answer from the retrieval server" in asked
 
 
+def test_the_files_of_a_tools_back_end(tmp_path):
+    encyclopedia = "verl_ext.tools.catalogue.encyclopedia.encyclopedia"
+    tools = "mas.tools.tool_call.sources=[{kind: encyclopedia}]", "mas.tools.tool_search.sources=[{kind: encyclopedia}]"
+    back_end = f"~mas.tools.tool_call.backend {{_target_: {encyclopedia}, index: {tmp_path}/index}}".split(" ", 1)
+    report = examine(["+recipe=deepagent", *tools, back_end[0], f"+mas.tools.tool_call.backend={back_end[1]}"])
+    assert [item for item in report.missing if f"no index at {tmp_path}/index" in item] and report.problems == []
+    assert f"{tmp_path}/index: missing" in dict(report.facts)["tools.tool_call"]
+
+
 def test_a_small_card_lacks_memory():
     missing = " ".join(examine(["+recipe=mhgpo"], gpu_memory=40).missing)
     assert "vLLM would not start for sequences of 131,072" in missing and "max_model_len=4352" in missing

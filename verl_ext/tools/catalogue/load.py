@@ -7,6 +7,7 @@
     - {kind: toolhop, path: data/toolhop.jsonl}
     - {kind: functions, path: my_package.my_tools}                    dotted names of functions or modules
     - {kind: mcp, command: [python, server.py]}                       or url
+    - {kind: encyclopedia}                                            over a corpus, see encyclopedia.py
 
 `prefix` (any kind) is put before the names, for sources that use the same ones. To add a kind: a file with `load`, and
 a line in KINDS.
@@ -18,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from verl_ext.tools.catalogue import api_bank, functions, mcp, openapi, plain, toolbench, toolhop
+from verl_ext.tools.catalogue import api_bank, encyclopedia, functions, mcp, openapi, plain, toolbench, toolhop
 from verl_ext.tools.catalogue.types import Catalogue, ToolSpec
 from verl_ext.tools.retrieval.types import options_from
 
@@ -47,6 +48,7 @@ KINDS = {
         tuple(field.name for field in fields(mcp.Server)),
         optional=True,
     ),
+    "encyclopedia": Kind(encyclopedia.load, ()),
 }
 
 

@@ -60,7 +60,7 @@ class BM25Retriever:
     def __init__(
         self, model: Any, vocabulary: dict[str, int], passages: Sequence[Passage], options: BM25Options
     ) -> None:
-        self._model, self._vocabulary, self._passages, self.options = model, vocabulary, passages, options
+        self._model, self._vocabulary, self.passages, self.options = model, vocabulary, passages, options
         self._stopwords = frozenset(options.stopwords)
 
     @classmethod
@@ -104,7 +104,7 @@ class BM25Retriever:
         return cls(model, vocabulary, passages, options)
 
     def __len__(self) -> int:
-        return len(self._passages)
+        return len(self.passages)
 
     def search(self, queries: list[str], k: int) -> list[list[Hit]]:
         """One list of at most k hits per query, best first; ties in corpus order; [] when no word of it is known."""
@@ -123,7 +123,7 @@ class BM25Retriever:
             threshold = np.partition(scores[found], len(found) - k)[len(found) - k]
             found = found[scores[found] >= threshold]
         best = found[np.lexsort((found, -scores[found]))][:k]
-        return [Hit(self._passages[int(index)], float(scores[index])) for index in best]
+        return [Hit(self.passages[int(index)], float(scores[index])) for index in best]
 
     def _scores(self, ids: list[int]) -> Any:
         """Sum of the words' columns, (passages,) float32.

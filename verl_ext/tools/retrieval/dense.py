@@ -63,7 +63,7 @@ class DenseRetriever:
     def __init__(
         self, encoder: Any, index: Any, passages: Sequence[Passage], options: DenseOptions, batch_invariant: bool = True
     ) -> None:
-        self._encoder, self._index, self._passages, self.options = encoder, index, passages, options
+        self._encoder, self._index, self.passages, self.options = encoder, index, passages, options
         self._batch_invariant = batch_invariant
 
     @classmethod
@@ -134,7 +134,7 @@ class DenseRetriever:
         return cls(encoder, index, passages, options, batch_invariant)
 
     def __len__(self) -> int:
-        return len(self._passages)
+        return len(self.passages)
 
     def probe(self, cells: int) -> None:
         """Search so many cells of an ivf index from here on. Raises ValueError for another kind of index."""
@@ -163,7 +163,7 @@ class DenseRetriever:
     def _hits(self, scores: Any, ids: Any) -> list[Hit]:
         """faiss pads with id -1 when it finds fewer than k; equal cosines are put into corpus order."""
         found = sorted((-float(score), int(index)) for score, index in zip(scores, ids, strict=True) if index >= 0)
-        return [Hit(self._passages[index], -negative) for negative, index in found]
+        return [Hit(self.passages[index], -negative) for negative, index in found]
 
     def describe(self) -> dict[str, Any]:
         """Options as recorded in the index's meta.json."""

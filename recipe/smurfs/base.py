@@ -1,0 +1,137 @@
+"""What the Smurfs and their baselines share: settings, tools and their calls, counting, and the reward."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from verl_ext.mas import Call, CallFailed, Status, Task, ToolFailed, Workflow
+from verl_ext.recipe.smurfs import scoring
+from verl_ext.rewards.calls import Invocation
+
+SOURCES = ("given", "search")
+
+
+@dataclass
+class Work:
+    """What has been done for a question. calls: also those that could not be read, and were not made."""
+
+    task: Task
+    calls: list[Invocation] = field(default_factory=list)
+    rollbacks: int = 0
+    tool_failures: int = 0
+    tokens: int = 0
+    outputs: int = 0
+    answer: str = ""
+
+    def count(self, call: Call) -> None:
+        """Tokens of the prompt and of the output, as the paper's Table 1 counts them."""
+        self.tokens += max(call.prompt_tokens, len(call.prompt_ids)) + call.generated_tokens
+        self.outputs += 1
+
+
+class ToolSystem(Workflow):
+    """A system that answers questions by tools of a catalogue.
+
+    Args:
+        styles: the prompts there are, by name.
+        style: which of them.
+        tools: given: the task's own (`extra_info.tools`), or all of `catalogue`; search: what `tool_search` finds.
+        catalogue: names of tools that every question has, in place of `extra_info.tools`.
+        max_result_chars: what an agent reads of a tool's response.
+        success: what the reward is: answer (exact match), f1, or path (the gold path was gone).
+        ordered: the calls of the gold path have to come in its order.
+
+    Raises:
+        ValueError: an argument out of range.
+    """
+
+    headline = "success"
+    details = (
+        *("tokens", "tokens_per_call", "tool_calls", "failed_calls", "correct_calls"),
+        *("rollbacks", "tool_failures"),
+    )
+
+    def __init__(
+        self,
+        styles: Mapping[str, Any],
+        style: str,
+        tools: str,
+        catalogue: list[str] | None,
+        max_result_chars: int,
+        success: str,
+        ordered: bool,
+    ):
+        for name, value, allowed in (
+            ("style", style, styles),
+            ("tools", tools, SOURCES),
+            ("success", success, scoring.SUCCESSES),
+        ):
+            if value not in allowed:
+                raise ValueError(f"mas.workflow.{name}={value!r} is unknown; allowed: {', '.join(allowed)}")
+        at_least(1, max_result_chars=max_result_chars)
+        self.prompts = styles[style]
+        self.tools, self.catalogue = tools, list(catalogue or ())
+        self.max_result_chars, self.success, self.ordered = max_result_chars, success, ordered
+
+    async def documents(self, ctx: Any, task: Task, query: str) -> list[dict[str, Any]]:
+        """The tools for a query: name, description and parameters of each.
+
+        Raises:
+            ValueError: the row names none, and the configuration neither.
+        """
+        if self.tools == "search":
+            return await ctx.tool("tool_search", query=query)
+        names = self.catalogue or list(task.extra.get("tools") or ())
+        if not names:
+            raise ValueError(
+                f"row {task.index} has no extra_info.tools. Remedy: mas.workflow.tools=search, or catalogue=[…]"
+            )
+        return await ctx.tool("tool_search", names=names)
+
+    async def call_tool(self, ctx: Any, work: Work, name: str, arguments: dict[str, Any] | None) -> dict[str, Any]:
+        """{"ok": True, "result": …} or {"ok": False, "error": …}; counted. arguments: None: they could not be read."""
+        if arguments is None:
+            said: dict[str, Any] = {"ok": False, "error": "the arguments are no JSON object"}
+        else:
+            try:
+                said = await ctx.tool("tool_call", name=name, arguments=arguments)
+            except ToolFailed:
+                work.tool_failures += 1
+                said = {"ok": False, "error": f"{name} is not available"}
+        work.calls.append(Invocation(name, arguments, ok=bool(said["ok"])))
+        return said
+
+    async def heard(self, ctx: Any, work: Work, asked: Awaitable[Any], nothing: Any) -> Any:
+        """What an agent says, counted; `nothing` for a prompt that no longer fits: the search goes on."""
+        try:
+            value = await asked
+        except CallFailed as error:
+            if error.status not in (Status.PROMPT_TOO_LONG, Status.UNPARSABLE):
+                raise
+            return nothing
+        work.count(ctx.last)
+        return value
+
+    def reward(self, task: Task, result: Any) -> tuple[float, dict[str, float]]:
+        """The success, and the quantities of the paper's Tables 1 and 3 to 5. `result`: a `Work`."""
+        scores = scoring.scores(task, result.answer, result.calls, self.ordered)
+        success = scores[self.success]
+        return success, {
+            "success": success,
+            **scores,
+            "tokens": float(result.tokens),
+            "tokens_per_call": result.tokens / max(1, result.outputs),
+            "tool_calls": float(len(result.calls)),
+            "failed_calls": float(sum(not call.ok for call in result.calls)),
+            "rollbacks": float(result.rollbacks),
+            "tool_failures": float(result.tool_failures),
+        }
+
+
+def at_least(least: int, **settings: int) -> None:
+    """Raises ValueError if one of the settings of `mas.workflow` is smaller."""
+    for name, value in settings.items():
+        if value < least:
+            raise ValueError(f"mas.workflow.{name}={value} must be at least {least}")

@@ -1,0 +1,100 @@
+"""What an agent of the baselines writes in one output, in ReAct's form. Nothing of it is ever evaluated.
+
+Thought: …
+Action: film                                    a tool's name, or one of the two below
+Action Input: {"title": "Amber Harbor"}
+Observation:                                    here the output ends, and the tool's result begins
+
+Action: Finish                                  Action: give_up_and_restart
+Action Input: {"answer": "…"}                   Action Input: {}
+FINAL ANSWER: …                                 (the Smurfs' own form, read as Finish)
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+from verl_ext.mas import Unparsable
+from verl_ext.recipe.smurfs.grammar import ARGUMENTS, read_object
+from verl_ext.recipe.smurfs.scoring import FINAL, read_final
+
+FINISH, GIVE_UP = "Finish", "give_up_and_restart"
+OBSERVATION = "Observation:"
+# An output ends with this.
+STOPS = (f"\n{OBSERVATION}",)
+# Labels stand at the beginning of a line; models like to set them in bold.
+_ACTION = re.compile(r"^[ \t*]*Action[ \t*]*:(.*)$", re.M)
+_INPUT = re.compile(r"^[ \t*]*Action Input[ \t*]*:", re.M)
+_OBSERVATION = re.compile(r"^[ \t*]*Observation[ \t*]*:", re.M)
+_THOUGHT = re.compile(r"\s*[*]*Thought[ \t*]*:")
+_MARKS = " \t\r*`\"'"
+
+
+class Turn(NamedTuple):
+    """What an output asks for.
+
+    kind: "call", "answer", "give_up", or "broken" for one without an action that can be read.
+    thought: what stands before the action. name, arguments (None: unreadable): of a call. answer: of an answer.
+    problem: why a broken output or arguments cannot be read, in words for the agent.
+    """
+
+    kind: str
+    thought: str = ""
+    name: str = ""
+    arguments: dict[str, Any] | None = None
+    answer: str = ""
+    problem: str = ""
+
+
+def read_turn(text: str, /, **_: Any) -> Turn:
+    """The first action or answer of an output, behind its reasoning in <think>. Never raises, whatever the text is."""
+    start, end = _said(text)
+    found, final = _ACTION.search(text, start, end), text.find(FINAL, start, end)
+    if final >= 0 and (found is None or final < found.start()):
+        return Turn("answer", _thought(text[start:final]), answer=read_final(text[final:end]))
+    if found is None:
+        return Turn("broken", problem="there is neither an action nor an answer")
+    thought, name = _thought(text[start : found.start()]), found[1].strip(_MARKS)
+    given = _INPUT.search(text, found.end(), end)
+    said = text[given.end() : end].strip() if given else ""
+    if name == GIVE_UP:
+        return Turn("give_up", thought)
+    try:
+        arguments, problem = read_object(said, ARGUMENTS)[0], ""
+    except Unparsable as error:
+        arguments, problem = None, f"the Action Input cannot be read: {error}"
+    if name == FINISH:  # whose answer may stand there without any JSON
+        answer = str(arguments.get("answer") or "") if arguments is not None else said
+        return Turn("answer", thought, answer=read_final(f"{FINAL} {answer}"))
+    if not name:
+        return Turn("broken", thought, problem="the action has no name")
+    return Turn("call", thought, name, arguments, problem=problem)
+
+
+def action_spans(text: str) -> list[tuple[int, int]]:
+    """Where the tool call of an output stands: [start, end) of its Action and Action Input; answers are none."""
+    if read_turn(text).kind != "call":
+        return []
+    start, end = _said(text)
+    found = _ACTION.search(text, start, end)
+    return [(found.start(), len(text[:end].rstrip()))] if found else []
+
+
+def observed(text: str, content: str) -> str:
+    """What is written behind an output: the observation, and the beginning of the next thought."""
+    label = "" if text.rstrip().endswith(OBSERVATION) else f"\n{OBSERVATION}"
+    return f"{label} {content}\nThought:"
+
+
+def _said(text: str) -> tuple[int, int]:
+    """[start, end) of what counts: behind the reasoning, before any observation (the model's own would be made up)."""
+    mark = text.rfind("</think>")
+    start = mark + len("</think>") if mark >= 0 else 0
+    end = _OBSERVATION.search(text, start)
+    return start, end.start() if end else len(text)
+
+
+def _thought(text: str) -> str:
+    found = _THOUGHT.match(text)
+    return text[found.end() if found else 0 :].strip()
