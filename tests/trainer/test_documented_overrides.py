@@ -23,6 +23,8 @@ PAGES = [
     ("joyagents", "joyagents"),
     ("puppeteer", "puppeteer_tiny"),
     ("puppeteer", "puppeteer"),
+    ("smurfs", "smurfs_tiny"),
+    ("smurfs", "smurfs"),
 ]
 OVERRIDE = re.compile(r"(\+{1,2}|~)?[a-z_]+(\.\w+)*=\S*|~[a-z_]+(\.\w+)+")
 # Commands that take overrides; `evaluate.*` are an evaluation's own.
