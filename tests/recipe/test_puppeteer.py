@@ -151,7 +151,7 @@ def test_a_search_shows_its_passages():
         {"web_search": "QUERY: the answer", "planning": "on"},
         tools={"web_search": search},
     )
-    assert any("[web_search] Answer: 42\nQuestion: ?" in request.prompt for request in llm.log)
+    assert any("[web_search] Answer: 42\n  Question: ?" in request.prompt for request in llm.log)
 
 
 def test_explorations_run_beside_each_other_and_vote():
@@ -247,9 +247,10 @@ def test_a_judge_weighs_open_tasks(rating, reward):
         ({"pool": []}, "must be different ones"),
         ({"depth": 0}, "depth=0 and width=1 must be at least 1"),
         ({"orchestration": "clever"}, "orchestration='clever' is unknown; allowed: learned, random, fixed, oracle"),
-        ({"order": ["planning"]}, "must name puppets of the pool if orchestration=fixed"),
-        ({"orchestration": "fixed"}, "must name puppets"),
-        ({"orchestration": "fixed", "order": ["critic"]}, "must name puppets"),
+        ({"order": ["planning"]}, "is for orchestration=fixed, given learned"),
+        ({"orchestration": "fixed"}, "must be from 1 to 4 .mas.workflow.depth. agents of the pool: planning, "),
+        ({"orchestration": "fixed", "order": ["critic"]}, "must be from 1 to 4"),
+        ({"orchestration": "fixed", "order": ["planning"] * 5}, "must be from 1 to 4"),
     ],
 )
 def test_bad_settings(options, message):

@@ -80,7 +80,7 @@ def check_multi_agent(config: DictConfig) -> str:
     aggregate(mas.credit.aggregate)
     agents = workflow.trained_agents
     if not agents:
-        raise ValueError("no agent of this system trains. Remedy: mas.agents.<name>.trained=true for one of them")
+        raise ValueError(f"no agent of this system trains. {workflow.untrained}")
     strategy_from(mas.sampling, agents)
     check_estimator(config.algorithm.adv_estimator, mas.sampling.strategy, agents)
     check_reports(config.algorithm.adv_estimator, workflow)
