@@ -150,6 +150,6 @@ async def use_tool(ctx: Any, name: str, text: str, limit: int) -> Step:
     try:
         said = tool.shown(await ctx.tool(name, **arguments)).strip()
     except ToolFailed as error:
-        return Step(name, f"error: {str(error)[:200]}", failed=True)
+        return Step(name, f"error: {str(error).removeprefix(f'{error.status.value}: ')[:200]}", failed=True)
     shown = said if len(said) <= limit else f"{said[:limit]} …"
     return Step(name, shown, _bare(said.rpartition("\n")[2]), found=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+import socket
 from typing import Any
 
 from aiohttp import ThreadedResolver
@@ -53,7 +54,7 @@ def is_public(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
     """Is it one address of the public internet? An IPv6 address that stands for an IPv4 one is what that is."""
     if isinstance(address, ipaddress.IPv6Address):
         inner = address.ipv4_mapped or address.sixtofour
-        if address in NAT64:
+        if address in NAT64 or int(address) >> 32 == 0:
             inner = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
         if inner is not None:
             return is_public(inner)
@@ -76,7 +77,12 @@ class Resolver(ThreadedResolver):
 
     async def resolve(self, host: str, *arguments: Any, **named: Any) -> list[Any]:
         """As aiohttp's. Raises ToolRefused."""
-        found = await super().resolve(host, *arguments, **named)
+        try:
+            found = await super().resolve(host, *arguments, **named)
+        except socket.gaierror as error:
+            if error.errno in (socket.EAI_NONAME, socket.EAI_NODATA):
+                raise ToolRefused(f"there is no host {host!r:.200}") from error
+            raise
         if not self._allow_private and not all(is_public(ipaddress.ip_address(one["host"])) for one in found):
             raise ToolRefused(f"{host!r:.200} is not on the public internet; private addresses are not asked")
         return found
