@@ -94,6 +94,7 @@ setup(
         "verl_ext.configs": ["**/*.yaml"],
         "verl_ext.recipe": ["**/assets/**/*", "**/*.md"],
         "verl_ext.observe": ["page/*"],
+        "verl_ext.tools.web": ["*.jsonl"],
     },
     install_requires=CORE,
     extras_require=EXTRAS,

@@ -32,10 +32,10 @@ from verl_ext.trainer import checks
 from verl_ext.trainer.config import read_mas_config
 from verl_ext.trainer.plan import Report, add_model, add_plan, listed, parquet_rows
 
-SEARCH = "verl_ext.tools.retrieval.search_tool"
+SEARCHES = ("verl_ext.tools.retrieval.search_tool", "verl_ext.tools.web.web_search")
 SIMULATOR = "verl_ext.tools.simulator.simulator"
 # Settings of tools that name files or folders; `sources` stands for the paths of a catalogue's.
-FILES = ("index", "corpus", "sources", "recorded", "games")
+FILES = ("index", "corpus", "sources", "recorded", "games", "folder")
 
 
 def examine(
@@ -155,7 +155,7 @@ def _sources(section: dict[str, Any]) -> dict[str, Any]:
 
 def _unasked(section: dict[str, Any]) -> dict[str, Any]:
     """The section with those of its servers left in peace that a run asks before its start."""
-    if section.get("_target_") == SEARCH and section.get("url"):
+    if section.get("_target_") in SEARCHES and section.get("url"):
         return section | {"check": False}
     backend = section.get("backend") or {}
     if backend.get("_target_") == SIMULATOR and (backend.get("endpoint") or backend.get("url")):

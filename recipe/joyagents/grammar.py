@@ -12,7 +12,7 @@ import json
 import re
 from typing import Any, NamedTuple
 
-from verl_ext.tools.catalogue.render import clean
+from verl_ext.tools.catalogue.render import neutral as without_tokens
 
 THINK, CALL = "think", "tool_call"
 # An output ends with a call; its result stands in the next message.
@@ -21,8 +21,6 @@ FORM = re.compile(
     rf"\s*<{THINK}>(?P<thought>.*?)</{THINK}>\s*(?:<{CALL}>(?P<call>.*?)</{CALL}>\s*|(?P<answer>.+))", re.S
 )
 TAG = re.compile(rf"</?\s*(?:{THINK}|{CALL})\s*>", re.I)
-# What could be a special token of a model: <|im_end|>, </s>, <end_of_turn>. Comparisons (a<b, 3 < 4) are none.
-TOKEN = re.compile(r"<(?=[|｜]|/?[^\W\d][^<>\s]*>)")
 CALLED = re.compile(rf"<{CALL}>(.*?)(</{CALL}>|\Z)", re.S)
 
 
@@ -85,7 +83,7 @@ def format_reward(text: str, value: Step, parsable: bool, /, **_: Any) -> tuple[
 
 def neutral(content: str) -> str:
     """Text that can be encoded, in which nothing can be taken for a tag or a special token: their `<` is `&lt;`."""
-    return TOKEN.sub("&lt;", TAG.sub(lambda match: match.group().replace("<", "&lt;"), clean(content)))
+    return without_tokens(TAG.sub(lambda match: match.group().replace("<", "&lt;"), content))
 
 
 def _no_constant(name: str) -> None:

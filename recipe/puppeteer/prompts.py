@@ -76,10 +76,8 @@ def judge(task: str, answer: str) -> Messages:
 def _so_far(state: State) -> str:
     if not state.steps:
         return "Nothing has been done yet."
-    done = "\n".join(
-        f"[{step.puppet}] {step.text}" + (f" {FINAL} {step.answer}" if step.answer and not step.found else "")
-        for step in state.steps
-    )
+    # Only a step begins at the beginning of a line: no result can pose as another agent's.
+    done = "\n".join(step.shown.replace("\n", "\n  ") for step in state.steps)
     return f"The previous reasoning was:\n{done}"
 
 

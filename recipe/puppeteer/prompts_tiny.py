@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from verl_ext.recipe.puppeteer.puppets import FINAL, State
+from verl_ext.recipe.puppeteer.puppets import State
 
 Messages = list[dict[str, str]]
 
@@ -33,10 +33,7 @@ def judge(task: str, answer: str) -> Messages:
 
 
 def _so_far(state: State) -> str:
-    done = "".join(
-        f" [{step.puppet}] {step.text}" + (f" {FINAL} {step.answer}" if step.answer and not step.found else "")
-        for step in state.steps
-    )
+    done = "".join(f" {step.shown}" for step in state.steps)
     return f"{state.task}{done}"
 
 

@@ -6,17 +6,19 @@ by an answer to the task, or by what its tool has found.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from verl_ext.mas import Call, ToolFailed
+from verl_ext.tools.catalogue.render import neutral, render
 
 TERMINATE = "terminate"
 PATTERNS = ("planning", "reasoning", "critique", "reflect", "question", "summarize", "conclude", "modify")
 REASONING, FINAL = "REASONING RESULT:", "FINAL ANSWER:"
+# Of a tool's result, before it is cut to what a step shows: its last line may be the answer.
+MAX_RESULT = 100_000
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,12 @@ class Step:
     answer: str = ""
     found: bool = False
     failed: bool = False
+
+    @property
+    def shown(self) -> str:
+        """As it stands in prompts. A page, a file, a program may say anything: none of it is a special token there."""
+        given = f" {FINAL} {self.answer}" if self.answer and not self.found else ""
+        return f"[{self.puppet}] {neutral(self.text + given)}"
 
 
 @dataclass
@@ -108,12 +116,12 @@ class Tool:
 
 
 def _text(result: Any) -> str:
-    return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
+    return render(result, MAX_RESULT)
 
 
 def _documents(result: Any) -> str:
     """Passages of a search, as text; of one query."""
-    if isinstance(result, list) and all(isinstance(one, dict) and "text" in one for one in result):
+    if isinstance(result, list) and all(isinstance(one, dict) and isinstance(one.get("text"), str) for one in result):
         return "\n".join(f"{one.get('title', '')}: {one['text']}" for one in result)
     return _text(result)
 
@@ -127,7 +135,7 @@ TOOLS: dict[str, Tool] = {
     "run_python": Tool(read_code, _text),
     "web_search": Tool(_query, _documents),
     "access_website": Tool(read_url, _text),
-    "search_arxiv": Tool(read_line("query"), _text),
+    "search_arxiv": Tool(read_line("query"), _documents),
 }
 POOL = (*PATTERNS, *TOOLS)
 
@@ -142,6 +150,6 @@ async def use_tool(ctx: Any, name: str, text: str, limit: int) -> Step:
     try:
         said = tool.shown(await ctx.tool(name, **arguments)).strip()
     except ToolFailed as error:
-        return Step(name, f"error: {str(error)[:200]}", failed=True)
+        return Step(name, f"error: {str(error).removeprefix(f'{error.status.value}: ')[:200]}", failed=True)
     shown = said if len(said) <= limit else f"{said[:limit]} …"
     return Step(name, shown, _bare(said.rpartition("\n")[2]), found=True)

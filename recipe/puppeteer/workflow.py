@@ -13,6 +13,7 @@ from typing import Any
 from verl_ext.mas import Agent, CallFailed, Status, Task, Workflow
 from verl_ext.recipe.puppeteer import orders, prompts, prompts_tiny, scoring
 from verl_ext.recipe.puppeteer.puppets import POOL, TERMINATE, TOOLS, State, Step, read_result, use_tool
+from verl_ext.tools.catalogue.render import neutral
 
 STYLES = {"full": prompts, "tiny": prompts_tiny}
 ORCHESTRATOR, JUDGE = "orchestrator", "judge"
@@ -52,6 +53,10 @@ class Puppeteer(Workflow):
 
     headline = "accuracy"
     details = ("tokens", "agents", "steps", "terminated", "answered", "agreement", "tool_failures")
+    untrained = (
+        "Of mas.workflow.orchestration only `learned` learns; the others can be measured: python -m verl_ext.evaluate "
+        "with the same overrides"
+    )
 
     def __init__(
         self,
@@ -66,7 +71,8 @@ class Puppeteer(Workflow):
         max_result_chars: int = 2000,
         judge: bool = False,
     ):
-        _check(style, pool, depth, width, orchestration, order)
+        _check(style, pool, depth, width)
+        _check_order(pool, depth, orchestration, order)
         self.prompts = STYLES[style]
         self.pool, self.depth, self.width = tuple(pool), depth, width
         self.token_budget, self.max_result_chars, self.judge = token_budget, max_result_chars, judge
@@ -140,7 +146,7 @@ class Puppeteer(Workflow):
 
     async def _judge(self, ctx: Any, task: Task, answer: str) -> float | None:
         try:
-            said = scoring.number_of(await ctx.call(JUDGE, task=task.question, answer=answer))
+            said = scoring.number_of(await ctx.call(JUDGE, task=task.question, answer=neutral(answer)))
         except CallFailed:
             return None
         return None if said is None else min(max(said, 1.0), 10.0) / 10.0
@@ -174,7 +180,7 @@ def _ending(error: CallFailed, instead: Any) -> Any:
     raise error
 
 
-def _check(style: str, pool: Sequence[str], depth: int, width: int, orchestration: str, order: Sequence[str]) -> None:
+def _check(style: str, pool: Sequence[str], depth: int, width: int) -> None:
     if style not in STYLES:
         raise ValueError(f"mas.workflow.style={style!r} is unknown; allowed: {', '.join(STYLES)}")
     unknown = [name for name in pool if name not in POOL]
@@ -182,12 +188,19 @@ def _check(style: str, pool: Sequence[str], depth: int, width: int, orchestratio
         raise ValueError(f"mas.workflow.pool={list(pool)} must be different ones of {', '.join(POOL)}")
     if depth < 1 or width < 1:
         raise ValueError(f"mas.workflow.depth={depth} and width={width} must be at least 1")
+
+
+def _check_order(pool: Sequence[str], depth: int, orchestration: str, order: Sequence[str]) -> None:
     if orchestration not in ORCHESTRATIONS:
         raise ValueError(
             f"mas.workflow.orchestration={orchestration!r} is unknown; allowed: {', '.join(ORCHESTRATIONS)}"
         )
-    if (orchestration == "fixed") != bool(order) or any(name not in pool for name in order):
+    if orchestration != "fixed" and order:
         raise ValueError(
-            f"mas.workflow.order={list(order)} must name puppets of the pool if orchestration=fixed, and nothing else "
-            f"(given: {orchestration})"
+            f"mas.workflow.order={list(order)} is for orchestration=fixed, given {orchestration}. Remedy: order=[]"
+        )
+    if orchestration == "fixed" and not (0 < len(order) <= depth and all(name in pool for name in order)):
+        raise ValueError(
+            f"mas.workflow.order={list(order)} must be from 1 to {depth} (mas.workflow.depth) agents of the pool: "
+            f"{', '.join(pool)}"
         )

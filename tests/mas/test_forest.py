@@ -13,7 +13,7 @@ from verl_ext.mas import Status, ToolFailed
 from verl_ext.mas.noise import call_seed, derive_seed
 from verl_ext.mas.types import CallId, Generation, Stream
 from verl_ext.sampling import make_strategy
-from verl_ext.tools.base import ToolError
+from verl_ext.tools.base import ToolError, ToolRefused
 
 # --- tools ----------------------------------------------------------------------------------------------------------
 
@@ -60,6 +60,16 @@ def test_a_tool_that_keeps_failing_ends_the_trajectory_after_bounded_retries():
     assert trajectory.status is Status.TOOL_ERROR and trajectory.tool_failures == 1
     assert "'search', attempt 3 of 3: ToolError: the server is down" in trajectory.error
     assert forest.cost.tool_calls == 3
+
+
+def test_a_tool_that_refuses_is_not_asked_again():
+    async def refuses(queries):
+        raise ToolRefused("search is off")
+
+    forest, trajectory, seconds = searched(refuses, tool_retries=2)
+    assert trajectory.status is Status.TOOL_ERROR and trajectory.tool_failures == 1 and seconds == 0
+    assert "search is off" in trajectory.error and "attempt" not in trajectory.error
+    assert forest.cost.tool_calls == 1 and forest.cost.tool_retries == 0
 
 
 def test_a_hanging_tool_is_given_up():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from tests.trainer.test_recipes import composed
@@ -9,7 +11,9 @@ from verl_ext.check import examine
 from verl_ext.trainer import policy
 from verl_ext.trainer.checks import check_multi_agent
 from verl_ext.trainer.config import read_mas_config
-from verl_ext.trainer.workflow import build_workflow
+from verl_ext.trainer.workflow import build, build_workflow
+
+WEB = ("web_search", "access_website", "search_arxiv")
 
 
 def test_paper_configuration():
@@ -69,7 +73,8 @@ def test_adapters_for_deciders_too():
         (["+mas.agents.orchestrator.cost=-1"], "mas.agents.orchestrator.cost=-1.0 must be at least 0"),
         (["mas.advantage.baseline=3"], "mas.advantage.baseline must be of type str"),
         (["+mas.advantage.state={}"], "mas.advantage.state: .* has no such option .it has: baseline, momentum"),
-        (["mas.workflow.orchestration=random"], "no agent of this system trains"),
+        (["mas.workflow.orchestration=random"], "no agent of this system trains.*`learned` .*verl_ext.evaluate"),
+        (["mas.workflow.orchestration=oracle"], "no agent of this system trains.*`learned` .*verl_ext.evaluate"),
     ],
 )
 def test_bad_values(overrides, message):
@@ -91,3 +96,53 @@ def test_an_agents_cost_reaches_it():
     config = composed("+recipe=puppeteer_tiny", "+mas.agents.reasoning.cost=2.5")
     agents = build_workflow(read_mas_config(config)).agents
     assert (agents["reasoning"].cost, agents["planning"].cost) == (2.5, 1.0)
+
+
+def web(*overrides: str):
+    """The configuration with the agents of the web, and its tools."""
+    config = composed("+recipe=puppeteer", "+base=puppeteer_web", *overrides)
+    assert check_multi_agent(config) == "accuracy"
+    return config, read_mas_config(config).tools
+
+
+def test_the_webs_agents_are_played_by_one_simulator(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config, sections = web()
+    assert set(build_workflow(read_mas_config(config)).agents) == {"orchestrator", *config.mas.workflow.pool}
+    assert set(sections) & {"run_python", *WEB} == {"run_python", *WEB} and set(WEB) <= set(config.mas.workflow.pool)
+    tools = {name: build(sections[name], f"mas.tools.{name}") for name in WEB}
+    assert {tool.settings.mode for tool in tools.values()} == {"simulated"}
+    assert {tool.settings.backend.mode for tool in tools.values()} == {"record"}
+    for tool in tools.values():
+        asyncio.run(tool.close())
+    assert [path.name for path in tmp_path.rglob("*.db")] == ["simulator_web.db"]
+
+
+def test_the_web_off_live_and_by_a_server(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    _, sections = web("mas.tools.web_search.mode=off")
+    assert [build(sections[name], name).settings.mode for name in WEB] == ["off"] * 3
+    _, sections = web("mas.tools.access_website.mode=live", "+mas.tools.access_website.timeout_s=5")
+    read = build(sections["access_website"], "access_website").settings
+    assert (read.mode, read.timeout_s) == ("live", 5) and sections["search_arxiv"]["mode"] == "simulated"
+    server = [f"mas.tools.web_search.backend.{key}=null" for key in ("mode", "cache", "endpoint")]
+    _, sections = web("mas.tools.web_search.backend.url=http://127.0.0.1:8200", *server)
+    assert {build(sections[name], name).settings.backend.url for name in WEB} == {"http://127.0.0.1:8200"}
+
+
+def test_a_check_leaves_the_webs_servers_in_peace(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    report = examine(["+recipe=puppeteer", "+base=puppeteer_web"])
+    assert report.problems == [] and not any("mas.tools" in one for one in report.missing), report.missing
+    facts = dict(report.facts)
+    assert all(facts[f"tools.{name}"] == "endpoint http://127.0.0.1:8100/v1: remote, not asked" for name in WEB)
+
+
+def test_read_file_needs_its_folder(tmp_path):
+    tool = "+mas.tools.read_file={_target_: verl_ext.tools.files.read_file, folder: " + str(tmp_path / "files") + "}"
+    report = examine(["+recipe=puppeteer_tiny", tool])
+    assert (
+        any("there is no folder" in one for one in report.missing) or "made at" in dict(report.facts)["tools.read_file"]
+    )
+    (tmp_path / "files").mkdir()
+    assert dict(examine(["+recipe=puppeteer_tiny", tool]).facts)["tools.read_file"].endswith("files: present")

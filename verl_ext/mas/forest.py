@@ -27,6 +27,7 @@ from verl_ext.mas.types import (
 )
 from verl_ext.mas.workflow import Workflow
 from verl_ext.memory import Memory
+from verl_ext.tools.base import ToolRefused
 
 Tools = dict[str, Callable[..., Any]]
 
@@ -258,6 +259,9 @@ class Forest:
                     self.tools[name](**copy.deepcopy(arguments)), self.limits.tool_timeout
                 )
                 record.failure = None
+                return record
+            except ToolRefused as error:
+                record.failure = f"{error}"
                 return record
             except Exception as error:  # any failure of a tool is data of this trajectory
                 reason = "no answer in time" if isinstance(error, asyncio.TimeoutError) else f"{error}"

@@ -25,12 +25,14 @@ class Workflow(ABC):
         agents: the roles, by name, first to last. Keyword arguments of `mas.workflow` reach `__init__`.
         headline: the quantity reported by `reward` that a person watches (progress, learning curve).
         left_out: roles that it could have and was built without; `mas.agents` may name them, which has no effect.
+        untrained: what to do about it if no agent trains, for a system that can be built so.
         details: quantities reported by `reward` that are no scores (counts, costs): an evaluation shows them apart.
     """
 
     agents: dict[str, Agent]
     left_out: Sequence[str] = ()
     headline: str = "reward"
+    untrained: str = "Remedy: mas.agents.<name>.trained=true for one of them"
     details: tuple[str, ...] = ()
 
     @property

@@ -3,6 +3,6 @@
 Importing this package loads neither torch nor verl; a backend's heavy libraries are imported when it is opened.
 """
 
-from verl_ext.tools.base import Tool, ToolError
+from verl_ext.tools.base import Tool, ToolError, ToolRefused
 
-__all__ = ["Tool", "ToolError"]
+__all__ = ["Tool", "ToolError", "ToolRefused"]

@@ -1,7 +1,7 @@
 """The interface of a tool: one awaitable object with a name.
 
 To add a tool: subclass `Tool`, set `name`, take keyword arguments in `__call__`, raise `ToolError` when the tool itself
-fails (not when the caller passed nonsense: that is a ValueError).
+fails (not when the caller passed nonsense: that is a ValueError), ToolRefused when another attempt would find the same.
 """
 
 from abc import ABC, abstractmethod
@@ -12,6 +12,13 @@ class ToolError(Exception):
     """A tool's own failure (a server down, a time limit): retried by the caller, then counted, never scored as 0.
 
     The message is for the user: what failed, where, and what to do about it.
+    """
+
+
+class ToolRefused(ToolError):
+    """What was asked for cannot be had: a file outside the folder, a page that there is not, a tool that is off.
+
+    Another attempt would find the same, so there is none. The message is for the agent that asked.
     """
 
 
@@ -27,7 +34,7 @@ class Tool(ABC):
     async def __call__(self, **arguments: Any) -> Any:
         """Run the tool once. Must not block the event loop.
 
-        Raises ToolError when the tool fails, ValueError when the arguments are malformed.
+        Raises ToolError when the tool fails (ToolRefused: for good), ValueError when the arguments are malformed.
         """
 
     def counts(self) -> dict[str, int]:

@@ -82,10 +82,7 @@ def check_multi_agent(config: DictConfig) -> str:
     if not agents and config.trainer.get("val_only", False):
         return workflow.headline
     if not agents:
-        raise ValueError(
-            "no agent of this system trains. Remedy: mas.agents.<name>.trained=true for one of them; to measure the "
-            "system as it is, python -m verl_ext.evaluate or trainer.val_only=true"
-        )
+        raise ValueError(f"no agent of this system trains. {workflow.untrained}")
     strategy_from(mas.sampling, agents)
     check_estimator(config.algorithm.adv_estimator, mas.sampling.strategy, agents)
     check_reports(config.algorithm.adv_estimator, workflow)

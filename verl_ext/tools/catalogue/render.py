@@ -33,6 +33,8 @@ MAX_DEPTH = 50
 MAX_DIGITS = 1000  # of an integer; Python itself refuses to write more than 4,300
 # The Unicode category Cc but for tabulators and line breaks.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+# What could be a special token of a model: <|im_end|>, </s>, <end_of_turn>, [INST]. Comparisons (a<b, 3 < 4) are none.
+_TOKEN = re.compile(r"<(?=[|｜]|/?[^\W\d][^<>\s]*>)|\[(?=/?[A-Z][A-Z_]*\])")
 _AS_TEXT = (datetime.date, datetime.time, datetime.timedelta, decimal.Decimal, uuid.UUID, pathlib.PurePath)
 
 
@@ -186,3 +188,8 @@ def clean(text: str) -> str:
     """`text` without lone surrogates and control characters, see the module's docstring."""
     text = text.encode("utf-8", "replace").decode("utf-8").replace("\r\n", "\n")
     return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+
+
+def neutral(text: str) -> str:
+    """`text` as `clean` has it, in which nothing can be taken for a special token: `<|im_end|>` is `&lt;|im_end|>`."""
+    return _TOKEN.sub(lambda found: "&lt;" if found[0] == "<" else "&#91;", clean(text))

@@ -182,14 +182,14 @@ def _preflight(**settings: Any) -> None:
     catalogue = load_catalogue(given.sources, given.only)
     _check_backends(catalogue, given.backend, recorded)
     catalogue.check(TRUSTED)
-    _nested(given.backend, "preflight")
+    of_backend(given.backend, "preflight")
 
 
 def _identity(**settings: Any) -> dict[str, Any]:
     given = _read(settings)
     identity: dict[str, Any] = {"catalogue": load_catalogue(given.sources, given.only).version}
     identity |= {"recorded": content_of(given.recorded) if given.recorded else [], "max_chars": given.max_chars}
-    return identity | {"backend": _nested(given.backend, "identity")}
+    return identity | {"backend": of_backend(given.backend, "identity")}
 
 
 # A run asks this before it starts anything; an evaluation that goes on asks the other: are the answers still the same?
@@ -206,12 +206,16 @@ def _read(settings: Mapping[str, Any]) -> ToolboxSettings:
     return read
 
 
-def _nested(backend: Any, question: str) -> Any:
-    """What the factory of a back end (a mapping with `_target_`) says to `preflight` or `identity`."""
+def of_backend(backend: Any, question: str) -> Any:
+    """What the factory of a back end (a mapping with `_target_`) says to `preflight` or `identity`.
+
+    Raises:
+        ValueError: it has no `_target_`; or what the factory raises.
+    """
     if not isinstance(backend, Mapping):
         return None if backend is None else type(backend).__qualname__
     if "_target_" not in backend:
-        raise ValueError(f"tool_call: backend must have a _target_ that makes it, given {dict(backend)!r:.200}")
+        raise ValueError(f"backend must have a _target_ that makes it, given {dict(backend)!r:.200}")
     from hydra.utils import get_object
 
     settings = {key: value for key, value in backend.items() if not str(key).startswith("_")}

@@ -1,0 +1,142 @@
+"""A web site with good and bad pages, real and in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import unquote
+
+from verl_ext.tools.web import access_website
+
+FEED = b"""<feed xmlns="http://www.w3.org/2005/Atom"><entry><title>T</title><summary>S</summary></entry></feed>"""
+CHUNK = b"x" * 65536
+BOMB = gzip.compress(b"b" * 100_000_000, 9)  # 97 kB: one block of what is read
+
+
+class Site(BaseHTTPRequestHandler):
+    """A site with good and bad pages; `asked` are the paths."""
+
+    protocol_version = "HTTP/1.1"
+    asked: list[str] = []
+    headers_seen: list[dict] = []
+
+    def do_GET(self):
+        self.asked.append(self.path)
+        self.headers_seen.append(dict(self.headers))
+        try:
+            getattr(self, "page_" + self.path.strip("/").split("?")[0].split("/")[0])()
+        except OSError:
+            pass
+        self.close_connection = True
+
+    def send(self, body=b"", status=200, kind="text/html", length=True, **headers):
+        self.send_response(status)
+        if kind:
+            self.send_header("Content-Type", kind)
+        for name, value in headers.items():
+            self.send_header(name.replace("_", "-"), value)
+        if length:
+            self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def page_good(self):
+        self.send(b"<title>T</title><p>caf\xc3\xa9")
+
+    def page_gzip(self):
+        self.send(gzip.compress(b"<p>packed"), Content_Encoding="gzip")
+
+    def page_bomb(self):
+        self.send(BOMB, Content_Encoding="gzip")
+
+    def page_broken(self):
+        self.send(b"no gzip at all", Content_Encoding="gzip")
+
+    def page_halfgzip(self):
+        self.send(gzip.compress(b"<p>packed" * 1000)[:-20], Content_Encoding="gzip")
+
+    def page_brotli(self):
+        self.send(b"x", Content_Encoding="br")
+
+    def page_short(self):
+        self.send(length=False, Content_Length="1000")
+
+    def page_image(self):
+        self.send(b"\x89PNG", kind="image/png")
+
+    def page_liar(self):
+        self.send(b"\x89PNG\0\0\0")
+
+    def page_untyped(self):
+        self.send(b"plain words", kind="")
+
+    def page_status(self):
+        self.send(b"no", status=int(self.path.split("/")[2]))
+
+    def page_endless(self):
+        self.send(length=False)
+        while True:
+            self.wfile.write(CHUNK)
+
+    def page_endlessheader(self):
+        self.wfile.write(b"HTTP/1.1 200 OK\r\nA: ")
+        while True:
+            self.wfile.write(CHUNK)
+
+    def page_slow(self):
+        self.send(length=False)
+        for _ in range(100):
+            self.wfile.write(b"x")
+            self.wfile.flush()
+            time.sleep(0.1)
+
+    def page_silent(self):
+        time.sleep(10)
+
+    def page_to(self):
+        self.send(status=302, Location=unquote(self.path[4:]))
+
+    def page_loop(self):
+        self.send(status=302, Location="/loop")
+
+    def page_hops(self):
+        left = int(self.path.split("/")[2])
+        self.send(status=302, Location=f"/hops/{left - 1}" if left else "/good")
+
+    def page_cookie(self):
+        self.send(status=302, Location="/good", Set_Cookie="a=b")
+
+    def page_nowhere(self):
+        self.send(b"moved", status=302)
+
+    def page_api(self):
+        self.send(FEED, kind="application/atom+xml")
+
+    def log_message(self, *_):
+        pass
+
+
+@contextmanager
+def serving() -> Iterator[str]:
+    """host:port of the site, which has not been asked for anything yet."""
+    Site.asked.clear()
+    Site.headers_seen.clear()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Site)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread.start()
+    try:
+        yield f"127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.socket.close()
+
+
+def visit(url, **settings):
+    tool = access_website(**{"mode": "live", "allow_private": True, "timeout_s": 5, **settings})
+    return asyncio.run(tool(url=url))

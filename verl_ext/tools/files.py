@@ -1,0 +1,198 @@
+"""The tool by which agents read files: text below one folder, and nothing else.
+
+    await read_file(path="reports/2024.csv")     "year,sales\\n2023,…"
+    await read_file(path="../secrets")           ToolRefused: read_file: '../secrets' leads out of the folder …
+
+A path is walked one component at a time, each opened relative to the one before it and none of them a symbolic link:
+what is opened lies below the folder, whatever is renamed or replaced meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import hashlib
+import os
+import stat
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from verl_ext.tools.base import Tool, ToolError, ToolRefused
+from verl_ext.tools.catalogue.render import clean
+from verl_ext.tools.retrieval.index import file_sha256
+from verl_ext.tools.retrieval.types import options_from
+
+MAX_PATH = 4096
+READ, CUT, REFUSED = "read", "cut", "refused"
+# A file that is opened must not wait for a writer (FIFO), become the terminal, or be another one than it was.
+FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings of `read_file`.
+
+    folder: below which files may be read.
+    max_chars: characters of a file that the model is shown; of a longer one the beginning.
+    """
+
+    folder: str
+    max_chars: int = 20_000
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.max_chars, int) or isinstance(self.max_chars, bool) or self.max_chars < 1:
+            raise ValueError(f"read_file: max_chars must be an integer >= 1, given {self.max_chars!r}")
+        if not isinstance(self.folder, str) or not os.path.isdir(self.folder):
+            raise ValueError(f"read_file: there is no folder {self.folder!r}. Remedy: make it, or correct the path")
+
+
+class ReadFile(Tool):
+    """Reads text files.
+
+    Args:
+        settings: the folder, and how much of a file is shown.
+    """
+
+    name = "read_file"
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._folder = os.path.realpath(settings.folder)
+        self._counts: Counter[str] = Counter({READ: 0, CUT: 0, REFUSED: 0})
+
+    async def __call__(self, path: Any = None) -> str:  # type: ignore[override]
+        """The text of a file, control characters made visible; where it is cut, a last line in brackets says so.
+
+        Args:
+            path: relative to the folder, as the agent wrote it, whatever it is.
+
+        Raises:
+            ToolRefused: it leads out of the folder, is no regular file, is no UTF-8 text, or cannot be read.
+            ToolError: the folder itself is gone.
+        """
+        try:
+            text, length = await asyncio.to_thread(self._read, path)
+        except ToolRefused:
+            self._counts[REFUSED] += 1
+            raise
+        self._counts[READ] += 1
+        if len(text) <= self.settings.max_chars and length is None:
+            return text
+        self._counts[CUT] += 1
+        shown = text[: self.settings.max_chars]
+        size = "" if length is None else f" of {length:,} bytes"
+        return f"{shown}\n[cut: these are the first {len(shown):,} characters of a file{size}]"
+
+    def counts(self) -> dict[str, int]:
+        """Files read, those of them that were cut, and calls that were refused."""
+        return dict(self._counts)
+
+    def _read(self, path: Any) -> tuple[str, int | None]:
+        """(text or its beginning, length in bytes if there is more). Blocks."""
+        parts = _components(path)
+        name = f"{path!r:.200}"
+        file = self._open(parts, name)
+        try:
+            about = os.fstat(file)
+            if not stat.S_ISREG(about.st_mode):
+                raise ToolRefused(f"read_file: {name} is no ordinary file")
+            with os.fdopen(os.dup(file), "rb") as stream:
+                content = stream.read(4 * self.settings.max_chars + 4)  # a character has at most four bytes
+                more = bool(stream.read(1))
+        except OSError as error:
+            raise ToolRefused(f"read_file: {name} cannot be read: {error.strerror}") from error
+        finally:
+            os.close(file)
+        return _text(content, name, more, about.st_size), about.st_size if more else None
+
+    def _open(self, parts: list[str], name: str) -> int:
+        """A descriptor of the file below the folder, without following a link or waiting."""
+        try:
+            here = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise ToolError(f"read_file: the folder {self._folder} cannot be opened: {error.strerror}") from error
+        try:
+            for number, part in enumerate(parts, 1):
+                kind = os.stat(part, dir_fd=here, follow_symlinks=False).st_mode
+                _check_kind(kind, number == len(parts), name)  # before it is opened: opening a device may do something
+                folder = os.O_DIRECTORY if number < len(parts) else 0
+                below = os.open(part, FLAGS | folder, dir_fd=here)
+                os.close(here)
+                here = below
+        except (OSError, ValueError) as error:  # ValueError: a surrogate that no file name can have
+            os.close(here)
+            reason = error.strerror if isinstance(error, OSError) else "no such name can be"
+            raise ToolRefused(f"read_file: {name} cannot be opened: {reason}") from error
+        except ToolRefused:
+            os.close(here)
+            raise
+        return here
+
+
+def _components(path: Any) -> list[str]:
+    if not isinstance(path, str) or not path.strip() or len(path) > MAX_PATH or "\0" in path:
+        given = f"{path!r:.200}" if isinstance(path, str) else type(path).__name__
+        raise ToolRefused(f"read_file: path must be the path of a file in the folder, given {given}")
+    parts = [part for part in path.split("/") if part not in ("", ".")]
+    if path.startswith("/") or ".." in parts:
+        raise ToolRefused(f"read_file: {path!r:.200} leads out of the folder; give a path relative to it, without '..'")
+    if not parts:
+        raise ToolRefused(f"read_file: {path!r:.200} is the folder itself; give the path of a file in it")
+    return parts
+
+
+def _check_kind(kind: int, last: bool, name: str) -> None:
+    if stat.S_ISLNK(kind):
+        raise ToolRefused(f"read_file: {name} is, or leads through, a symbolic link; links are not followed")
+    if last and stat.S_ISDIR(kind):
+        raise ToolRefused(f"read_file: {name} is a folder; give the path of a file in it")
+    if not (stat.S_ISREG(kind) if last else stat.S_ISDIR(kind)):
+        what = "is no ordinary file" if last else "leads through what is no folder"
+        raise ToolRefused(f"read_file: {name} {what}")
+
+
+def _text(content: bytes, name: str, more: bool, length: int) -> str:
+    """UTF-8, with or without its mark; of a file that goes on, a character that is cut at the end is left out."""
+    try:
+        text = codecs.getincrementaldecoder("utf-8-sig")().decode(content, not more)
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\0" in text:
+        raise ToolRefused(f"read_file: {name} is no text but {length:,} bytes of something else (only UTF-8 is read)")
+    return clean(text)
+
+
+def read_file(**settings: Any) -> ReadFile:
+    """The read_file of a recipe (`mas.tools.read_file`); `settings` are those of Settings.
+
+    Raises:
+        ValueError: a setting is unknown or wrong, or the folder does not exist.
+    """
+    return ReadFile(_settings(settings))
+
+
+def _identity(**settings: Any) -> dict[str, Any]:
+    """The content of the folder, wherever it lies."""
+    read, content = _settings(settings), hashlib.sha256()
+    for folder, below, names in os.walk(read.folder):
+        below.sort()
+        for path in sorted(Path(folder, name) for name in names):
+            if not path.is_symlink() and path.is_file():
+                name = os.fsencode(path.relative_to(read.folder))
+                content.update(b"%d:%s%s" % (len(name), name, file_sha256(path).encode()))
+    return {"max_chars": read.max_chars, "files": content.hexdigest()}
+
+
+# A run asks this before it starts anything; an evaluation that goes on asks the other: are the answers still the same?
+read_file.preflight = lambda **settings: _settings(settings)
+read_file.identity = _identity
+
+
+def _settings(settings: Mapping[str, Any]) -> Settings:
+    given = {key: value for key, value in settings.items() if value is not None}
+    if "folder" not in given:
+        raise ValueError("read_file needs the folder below which files may be read, e.g. folder: data/files")
+    return options_from(Settings, given, "settings of read_file")

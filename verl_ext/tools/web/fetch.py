@@ -1,0 +1,122 @@
+"""One page of the web, within limits: addresses, redirects, time, bytes, and what it is."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+from yarl import URL
+
+from verl_ext.tools.base import ToolError, ToolRefused
+from verl_ext.tools.http_client import RETRY_STATUS
+from verl_ext.tools.web.addresses import Resolver, checked
+
+REDIRECTS = frozenset({301, 302, 303, 307, 308})
+HEADERS = {
+    "User-Agent": "verl_ext",
+    "Accept": "text/html, application/xhtml+xml, text/*;q=0.9, application/json;q=0.8, application/xml;q=0.8",
+    "Accept-Encoding": "gzip",
+}
+READ = ("application/json", "application/xml", "application/xhtml+xml", "")
+BLOCK = 1 << 16
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a page may cost.
+
+    timeout_s: seconds, redirects included. max_bytes: of its body, decompressed; of a longer one the beginning.
+    max_redirects: followed. allow_private: ask private addresses, too.
+    """
+
+    timeout_s: float
+    max_bytes: int
+    max_redirects: int
+    allow_private: bool
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page as it came. kind: its media type, "" unknown. charset: as the server says. cut: there is more of it."""
+
+    kind: str
+    charset: str | None
+    body: bytes
+    cut: bool
+
+
+async def fetch(url: str, limits: Limits, query: Mapping[str, str] | None = None) -> Page:
+    """GET a page. No cookies, no proxies, no credentials.
+
+    Raises:
+        ToolRefused: the address may not be asked, or the server answers with something that cannot be read.
+        ToolError: the server cannot be reached, is too slow, or has a failure of its own.
+    """
+    start = checked(url, limits.allow_private)
+    try:
+        return await asyncio.wait_for(_follow(start.update_query(query or {}), limits), limits.timeout_s)
+    except asyncio.TimeoutError as error:  # noqa: UP041 (in Python 3.10 not yet the same as TimeoutError)
+        raise ToolError(f"{start.host} has not answered within {limits.timeout_s:g} s") from error
+    except (aiohttp.ClientError, OSError, ValueError) as error:
+        raise ToolError(f"{start.host} cannot be read: {type(error).__name__}: {error!s:.200}") from error
+
+
+async def _follow(url: URL, limits: Limits) -> Page:
+    connector = aiohttp.TCPConnector(resolver=Resolver(limits.allow_private), use_dns_cache=False, force_close=True)
+    timeout, cookies = aiohttp.ClientTimeout(total=None), aiohttp.DummyCookieJar()
+    async with aiohttp.ClientSession(
+        connector=connector, timeout=timeout, cookie_jar=cookies, headers=HEADERS, auto_decompress=False
+    ) as session:
+        for _ in range(limits.max_redirects + 1):
+            async with session.get(url, allow_redirects=False) as response:
+                target = response.headers.get("Location") if response.status in REDIRECTS else None
+                if target is None:
+                    return await _read(response, limits.max_bytes)
+                try:
+                    url = url.join(URL(target))
+                except ValueError as error:
+                    raise ToolRefused(f"{url.host} redirects to {target!r:.200}, which is no address") from error
+                url = checked(url, limits.allow_private)
+    raise ToolRefused(f"{url.host}: more than {limits.max_redirects} redirects")
+
+
+async def _read(response: Any, max_bytes: int) -> Page:
+    host, status = response.url.host, response.status
+    if status in RETRY_STATUS:
+        raise ToolError(f"{host} answered with status {status}")
+    if status != 200:
+        raise ToolRefused(f"{host} answered with status {status}: there is no such page, or not for everyone")
+    kind = response.content_type.lower() if "Content-Type" in response.headers else ""
+    if not (kind in READ or kind.startswith("text/") or kind.endswith(("+json", "+xml"))):
+        raise ToolRefused(f"{host} sent {kind:.100}, which is no text")
+    body, unpack = bytearray(), _unpacking(response.headers.get("Content-Encoding", ""), host)
+    async for chunk in response.content.iter_chunked(BLOCK):
+        body += chunk if unpack is None else _unpacked(unpack, chunk, max_bytes + 1 - len(body), host)
+        if len(body) > max_bytes:
+            response.close()
+            break
+    cut = len(body) > max_bytes
+    if unpack is not None and not cut and not unpack.eof:
+        raise ToolRefused(f"{host} sent a damaged page: its compression breaks off")
+    return Page(kind, response.charset, bytes(body[:max_bytes]), cut)
+
+
+def _unpacking(encoding: str, host: str | None) -> Any:
+    """What unpacks a body; not the library's own, which unpacks whole blocks: a thousandfold of what has come."""
+    if encoding.strip().lower() in ("", "identity"):
+        return None
+    if encoding.strip().lower() not in ("gzip", "x-gzip", "deflate"):
+        raise ToolRefused(f"{host} sent a page compressed by {encoding!r:.50}, which was not asked for")
+    return zlib.decompressobj(zlib.MAX_WBITS | 32)
+
+
+def _unpacked(unpack: Any, chunk: bytes, most: int, host: str | None) -> bytes:
+    """At most `most` bytes (at least 1) of what a chunk holds; what is left is not needed then."""
+    try:
+        return unpack.decompress(chunk, most)
+    except zlib.error as error:
+        raise ToolRefused(f"{host} sent a damaged page: {error}") from error

@@ -1,0 +1,246 @@
+"""Tools of the web, in one of three modes.
+
+off         (default) every call fails at once, and says how to turn the tool on
+simulated   a model plays the tool: the project's simulator, with its cache and server (docs/simulator.md)
+live        the web itself. Answers change from day to day: for evaluations, not for training
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar
+
+from verl_ext.tools.base import Tool, ToolError, ToolRefused
+from verl_ext.tools.catalogue import Catalogue, load_catalogue
+from verl_ext.tools.catalogue.render import plain
+from verl_ext.tools.catalogue.toolbox import of_backend
+from verl_ext.tools.catalogue.types import CallError
+from verl_ext.tools.retrieval.search import SearchTool
+from verl_ext.tools.retrieval.types import options_from
+from verl_ext.tools.web import arxiv
+from verl_ext.tools.web.addresses import checked
+from verl_ext.tools.web.fetch import fetch
+from verl_ext.tools.web.pages import text_of
+from verl_ext.tools.web.settings import LIVE, OFF, SIMULATED, ArxivSettings, FetchSettings, SearchSettings, Settings
+
+# The tools' documentation: what plays them reads it, here and behind a server (--catalogue json:FILE).
+TOOLS = Path(__file__).with_name("tools.jsonl")
+ANSWERED, REFUSED, FAILED = "answered", "refused", "failed"
+
+
+class WebTool(Tool):
+    """One of the tools. A subclass has `name`, `settings_type`, a `__call__` with the tool's arguments, and `live`."""
+
+    settings_type: ClassVar[type[Settings]] = Settings
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings: Any = settings
+        self._counts: Counter[str] = Counter({ANSWERED: 0, REFUSED: 0, FAILED: 0})
+
+    @abstractmethod
+    async def live(self, argument: Any) -> Any:
+        """The web's answer. Raises ToolRefused, ToolError."""
+
+    async def answer(self, **arguments: Any) -> Any:
+        """The answer to a call with one argument, as JSON of at most `max_chars`.
+
+        Raises:
+            ToolRefused: the tool is off, the argument is not what it takes, or there is no such page or recording.
+            ToolError: what answers failed.
+        """
+        try:
+            result = await self._asked(arguments)
+        except ToolRefused:
+            self._counts[REFUSED] += 1
+            raise
+        except ToolError:
+            self._counts[FAILED] += 1
+            raise
+        self._counts[ANSWERED] += 1
+        return plain(result, self.settings.max_chars)
+
+    def counts(self) -> dict[str, int]:
+        """Calls answered, refused, failed; and what the back end counts."""
+        counters = getattr(self.settings.backend, "counters", None) if self.settings.mode == SIMULATED else None
+        return dict(self._counts) | (counters.as_dict() if counters else {})
+
+    async def close(self) -> None:
+        """Close the back end."""
+        if hasattr(self.settings.backend, "close"):
+            await self.settings.backend.close()
+
+    async def _asked(self, arguments: dict[str, Any]) -> Any:
+        if self.settings.mode == OFF:
+            raise ToolRefused(f"{self.name} is off. To turn it on: mas.tools.{self.name}.mode=simulated, or live")
+        problems = documented().problems(self.name, arguments)
+        if problems:
+            raise ToolRefused("; ".join(problems))
+        if self.settings.mode == LIVE:
+            (argument,) = arguments.values()
+            return await self.live(argument)
+        try:
+            result = await self.settings.backend(documented()[self.name], arguments)
+        except CallError as error:
+            raise ToolRefused(f"{self.name}: {error}") from error
+        if isinstance(result, dict) and set(result) == {"error"}:  # how a simulator says that the tool fails
+            raise ToolRefused(f"{self.name}: {result['error']!s:.500}")
+        return result
+
+    @classmethod
+    def read(cls, settings: Mapping[str, Any]) -> Any:
+        """The typed settings. Raises ValueError, which names the tool."""
+        given = {key: value for key, value in settings.items() if value is not None}
+        try:
+            return options_from(cls.settings_type, given, "settings")
+        except ValueError as error:
+            raise ValueError(f"{cls.name}: {error}") from error
+
+    @classmethod
+    def preflight(cls, **settings: Any) -> None:
+        """Would it work: settings, and the back end that is used. Raises ValueError, ToolError."""
+        read = cls.read(settings)
+        if read.mode == SIMULATED:
+            of_backend(read.backend, "preflight")
+
+    @classmethod
+    def identity(cls, **settings: Any) -> dict[str, Any]:
+        """What answers depend on; of the web nothing is known."""
+        read = cls.read(settings)
+        if read.mode != SIMULATED:
+            return {"mode": OFF} if read.mode == OFF else asdict(read) | {"backend": None}
+        played = {"version": documented()[cls.name].version, "backend": of_backend(read.backend, "identity")}
+        return {"mode": SIMULATED, "max_chars": read.max_chars, **played}
+
+
+class AccessWebsite(WebTool):
+    """Reads a page."""
+
+    name, settings_type = "access_website", FetchSettings
+
+    async def __call__(self, url: str) -> Any:  # type: ignore[override]
+        """The text of a page, see `answer`."""
+        return await self.answer(url=url)
+
+    async def live(self, argument: Any) -> str:
+        """The text of a page."""
+        page = await fetch(argument, self.settings.limits)
+        text = await asyncio.to_thread(text_of, page.body, page.kind, page.charset)
+        return f"{text}\n[cut: the page is longer]" if page.cut else text
+
+
+class SearchArxiv(WebTool):
+    """Searches arXiv."""
+
+    name, settings_type = "search_arxiv", ArxivSettings
+
+    def __init__(self, settings: ArxivSettings) -> None:
+        super().__init__(settings)
+        self._free = 0.0
+
+    async def __call__(self, query: str) -> Any:  # type: ignore[override]
+        """Papers, {title, text} each, see `answer`."""
+        return await self.answer(query=query)
+
+    async def live(self, argument: Any) -> list[dict[str, str]]:
+        """Papers."""
+        asked = arxiv.parameters(argument, self.settings.max_results)
+        if not asked:
+            raise ToolRefused(f"{self.name}: there is no word in {argument!r:.200}")
+        now = time.monotonic()
+        turn = max(now, self._free)
+        self._free = turn + self.settings.interval_s
+        await asyncio.sleep(turn - now)
+        page = await fetch(self.settings.url, self.settings.limits, asked)
+        if page.cut:
+            raise ToolError(f"{self.name}: the answer is longer than max_mb={self.settings.max_mb:g}")
+        return await asyncio.to_thread(arxiv.papers, page.body)
+
+    @classmethod
+    def preflight(cls, **settings: Any) -> None:
+        """As of all, and an address that may be asked."""
+        super().preflight(**settings)
+        read = cls.read(settings)
+        checked(read.url, read.allow_private)
+
+
+class WebSearch(WebTool):
+    """Searches the web."""
+
+    name, settings_type = "web_search", SearchSettings
+
+    def __init__(self, settings: SearchSettings) -> None:
+        super().__init__(settings)
+        self._search = SearchTool.from_config(settings.search) if settings.mode == LIVE else None
+
+    async def __call__(self, queries: list[str]) -> Any:  # type: ignore[override]
+        """Passages, {title, text} each, see `answer`."""
+        return await self.answer(queries=queries)
+
+    async def live(self, argument: Any) -> list[dict[str, str]]:
+        """Passages of the retrieval server."""
+        return await self._search(queries=argument)
+
+    async def close(self) -> None:
+        """Close the back end and the connections."""
+        if self._search is not None:
+            await self._search.close()
+        await super().close()
+
+    @classmethod
+    def preflight(cls, **settings: Any) -> None:
+        """As of all; does the retrieval server answer?"""
+        super().preflight(**settings)
+        read = cls.read(settings)
+        if read.mode == LIVE:
+            SearchTool.check_config(read.search)
+
+    @classmethod
+    def identity(cls, **settings: Any) -> dict[str, Any]:
+        """As of all; where the server is does not count."""
+        said, read = super().identity(**settings), cls.read(settings)
+        return {"mode": LIVE, **SearchTool.identity_of(read.search)} if read.mode == LIVE else said
+
+
+@cache
+def documented() -> Catalogue:
+    """The tools as TOOLS documents them."""
+    return load_catalogue([{"kind": "json", "path": str(TOOLS)}])
+
+
+def access_website(**settings: Any) -> AccessWebsite:
+    """The access_website of a recipe (`mas.tools.access_website`); `settings` are those of FetchSettings.
+
+    Raises:
+        ValueError: a setting is unknown or wrong.
+    """
+    return AccessWebsite(AccessWebsite.read(settings))
+
+
+def search_arxiv(**settings: Any) -> SearchArxiv:
+    """The search_arxiv of a recipe (`mas.tools.search_arxiv`); `settings` are those of ArxivSettings.
+
+    Raises:
+        ValueError: a setting is unknown or wrong.
+    """
+    return SearchArxiv(SearchArxiv.read(settings))
+
+
+def web_search(**settings: Any) -> WebSearch:
+    """The web_search of a recipe (`mas.tools.web_search`); `settings` are those of SearchSettings.
+
+    Raises:
+        ValueError: a setting is unknown or wrong.
+    """
+    return WebSearch(WebSearch.read(settings))
+
+
+# A run asks the first before it starts anything; an evaluation that goes on the other: are the answers still the same?
+for _factory, _kind in ((access_website, AccessWebsite), (search_arxiv, SearchArxiv), (web_search, WebSearch)):
+    _factory.preflight, _factory.identity = _kind.preflight, _kind.identity
