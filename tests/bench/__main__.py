@@ -9,6 +9,7 @@ from tests.bench import (
     advantage,
     engine_vs_generate,
     evaluation,
+    heads,
     masks,
     memory,
     retrieval,
@@ -66,6 +67,8 @@ def main() -> None:
     print("\n".join(top_k.run()), flush=True)
     print("\n(o) adapters per agent over a single ordinary one, and decoding over a model without any, one thread:")
     print("\n".join(adapters.run()), flush=True)
+    print("\n(p) a policy head's decision over the bare matrix product, one thread:")
+    print("\n".join(heads.run()), flush=True)
 
 
 if __name__ == "__main__":

@@ -90,7 +90,7 @@ class HeadSection:
     """`mas.agents.<name>.head`: a policy head that decides in the place of the policy."""
 
     encoder: str = "hashing"
-    lr: float = 0.05
+    lr: float = 0.1
     entropy: float = 0.0
 
 
