@@ -11,6 +11,7 @@ import torch
 
 from tests.helpers import FakeLLM, Script, forest_of, fork, run, walk
 from tests.trainer.test_recipes import composed
+from verl_ext.check import examine
 from verl_ext.engine.choosing import ALLOWED
 from verl_ext.evaluate.config import EvaluateConfig
 from verl_ext.evaluate.heads import load_heads
@@ -258,6 +259,8 @@ def test_what_a_head_means_for_the_rest_of_the_configuration():
     workflow = build_workflow(read_mas_config(config))
     assert workflow.trained_agents == ["orchestrator"] and workflow.policy_agents == []
     assert list(heads_of(workflow)) == ["orchestrator"]
+    report = examine(["+recipe=puppeteer_tiny", HEAD])
+    assert report.problems == [] and ("heads", "orchestrator: hashing, lr 0.1") in report.facts
     joint = ["mas.workflow.train_agents=true", "mas.loss.agent_weights=batch", "mas.policy=per_agent_lora"]
     joint += ["actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean"]
     config = composed("+recipe=puppeteer_tiny", HEAD, *joint)

@@ -33,6 +33,11 @@ def saved(folder: Path, step: int, name: str):
     return torch.load(folder / "runs" / RECIPE / f"global_step_{step}" / name, weights_only=False)
 
 
+def part(weight: torch.Tensor) -> torch.Tensor:
+    """This rank's part of it, which is all of it."""
+    return getattr(weight, "_local_tensor", weight)
+
+
 def test_a_head_learns_while_the_policy_stands_still(whole):
     before, first, second, third = (entry["metrics"] for entry in entries(whole, RECIPE))
     assert first["decisions/orchestrator/entropy"] == pytest.approx(math.log(9)), (
@@ -49,7 +54,7 @@ def test_a_head_learns_while_the_policy_stands_still(whole):
         assert "actor/grad_norm" not in step and "groups/count" not in step
     assert "val/system/accuracy" in before and "val/system/accuracy" in third
     old, new = (saved(whole, step, "actor/model_world_size_1_rank_0.pt") for step in (2, 3))
-    assert all(torch.equal(old[name], new[name]) for name in old)
+    assert len(old) > 10 and all(torch.equal(part(old[name]), part(new[name])) for name in old)
     assert saved(whole, 2, "heads/heads.pt")["orchestrator"]["version"] == 2
     assert not (whole / "runs" / RECIPE / "global_step_1" / "heads").exists(), "removed with verl's weights"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -58,8 +59,10 @@ class Learner:
             loss, entropy (mean H in nats) and grad_norm, all before the step.
         """
         log_pi, entropies = [], []
-        for pool in dict.fromkeys(options):
-            rows = [row for row, other in enumerate(options) if other == pool]
+        by_pool: dict[tuple[str, ...], list[int]] = defaultdict(list)
+        for row, pool in enumerate(options):
+            by_pool[pool].append(row)
+        for pool, rows in by_pool.items():
             logits = self._embedded([states[row] for row in rows]) @ self.matrix @ self._embedded(pool).T
             log_probs = torch.log_softmax(logits / self.temperature, -1)  # (rows, pool)
             taken = log_probs[range(len(rows)), [chosen[row] for row in rows]]

@@ -148,9 +148,8 @@ class MultiAgentTrainer:
         for choose in (regroup, select):
             batch, chosen = choose(batch, self.config, self.mas, self.global_steps)
             self._step_metrics |= chosen
-        rows = len(batch)
+        self._step_metrics["mhgpo/rows"] = 0 if self._idle else len(batch)
         batch = super()._balance_batch(batch, metrics, **kwargs)
-        self._step_metrics["mhgpo/rows"] = 0 if self._idle else rows
         self._step_metrics["mhgpo/padding_rows"] = len(batch) - self._step_metrics["mhgpo/rows"]
         return batch
 
