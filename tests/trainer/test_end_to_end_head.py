@@ -56,7 +56,6 @@ def test_a_head_learns_while_the_policy_stands_still(whole):
     old, new = (saved(whole, step, "actor/model_world_size_1_rank_0.pt") for step in (2, 3))
     assert len(old) > 10 and all(torch.equal(part(old[name]), part(new[name])) for name in old)
     assert saved(whole, 2, "heads/heads.pt")["orchestrator"]["version"] == 2
-    assert not (whole / "runs" / RECIPE / "global_step_1" / "heads").exists(), "removed with verl's weights"
 
 
 def test_resumed_it_is_the_same_run(whole, tmp_path):
@@ -69,7 +68,13 @@ def test_resumed_it_is_the_same_run(whole, tmp_path):
     assert torch.equal(again["matrix"], once["matrix"]) and again["baseline"] == once["baseline"]
     for name in ("exp_avg", "exp_avg_sq", "step"):
         assert torch.equal(again["adam"][0][name], once["adam"][0][name]), name
-    assert lasting(entries(tmp_path, RECIPE)[-1]) == lasting(entries(whole, RECIPE)[-1])
+    assert measured(tmp_path) == measured(whole)
+
+
+def measured(folder: Path) -> dict:
+    """The last step's metrics, without how many programs the sandbox knew already."""
+    found = lasting(entries(folder, RECIPE)[-1])
+    return {name: value for name, value in found.items() if "tools/run_python" not in name}
 
 
 def test_a_checkpoint_is_evaluated_with_its_head(whole, tmp_path):
