@@ -19,9 +19,10 @@ MAY_IMPORT = {
     "mas": {"tools", "rewards", "memory"},
     "sampling": {"mas"},
     "algorithms": set(),
+    "heads": {"mas", "memory"},
     "observe": {"mas", "sampling", "memory"},
     "engine": set(),
-    "trainer": {"mas", "sampling", "algorithms", "observe", "engine", "tools", "rewards", "memory"},
+    "trainer": {"mas", "sampling", "algorithms", "heads", "observe", "engine", "tools", "rewards", "memory"},
     "evaluate": {"mas", "sampling", "observe", "engine", "tools", "trainer", "memory"},
     "compare": {"observe", "tools", "trainer"},
 }

@@ -10,6 +10,7 @@ from tests.bench import (
     decisions,
     engine_vs_generate,
     evaluation,
+    heads,
     masks,
     memory,
     retrieval,
@@ -72,6 +73,8 @@ def main() -> None:
     print("\n".join(decisions.run()), flush=True)
     print("\n(q) a search over tools with and without its model, one thread:")
     print("\n".join(search_tree.run()), flush=True)
+    print("\n(r) a policy head's decision over the bare matrix product, one thread:")
+    print("\n".join(heads.run()), flush=True)
 
 
 if __name__ == "__main__":

@@ -42,18 +42,42 @@ def advantages(
     Raises:
         ValueError: unknown baseline, or a momentum out of [0, 1).
     """
+    returns, decides = rows.rewards.double().sum(-1), rows.decides
+    by_std = bool(config.get("norm_adv_by_std_in_grpo", True)) if config is not None else True
+    found = group_normalise(returns, rows.group, by_std=by_std)
+    options = {"baseline": baseline, "momentum": momentum, "state": state}
+    found[decides] = decision_advantages(returns[decides], rows.group[decides], **options)
+    return (found[:, None] * rows.mask).float()
+
+
+def decision_advantages(
+    returns: torch.Tensor,
+    group: torch.Tensor,
+    *,
+    baseline: str = "group",
+    momentum: float = 0.9,
+    state: dict[str, float],
+) -> torch.Tensor:
+    """A_t = R_t − b of decisions.
+
+    Args:
+        returns: (n,) float64, R_t.
+        group: (n,) int64, which decisions were made in the same place of the same question.
+        baseline, momentum, state: see `advantages`.
+
+    Returns:
+        (n,) float64.
+
+    Raises:
+        ValueError: see `advantages`.
+    """
     if baseline not in BASELINES or not 0 <= momentum < 1:
         raise ValueError(
             f"mas.advantage: baseline={baseline!r} must be one of {', '.join(BASELINES)}, momentum={momentum} in [0, 1)"
         )
-    returns, decides = rows.rewards.double().sum(-1), rows.decides
-    by_std = bool(config.get("norm_adv_by_std_in_grpo", True)) if config is not None else True
-    relative = group_normalise(returns, rows.group, by_std=by_std)
     if baseline == "group":
-        decided = group_normalise(returns, rows.group, by_std=False)
-    else:
-        decided = returns - (_running_mean(returns[decides], momentum, state) if baseline == "mean" else 0.0)
-    return (torch.where(decides, decided, relative)[:, None] * rows.mask).float()
+        return group_normalise(returns, group, by_std=False)
+    return returns - (_running_mean(returns, momentum, state) if baseline == "mean" else 0.0)
 
 
 def _running_mean(returns: torch.Tensor, momentum: float, state: dict[str, float]) -> float:

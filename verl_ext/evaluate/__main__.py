@@ -66,11 +66,13 @@ def evaluate(config: DictConfig, command: list[str]) -> int:
         ValueError: the configuration, data, model, endpoint or output folder is not as it must be.
         RuntimeError: nothing was answered any more, or a reward raised.
     """
+    from verl_ext.evaluate.heads import load_heads
     from verl_ext.evaluate.records import Records
     from verl_ext.evaluate.runner import Runner, output_folder, settings_of
 
     section, mas, model, workflow, tasks = prepare(config)
-    settings, folder = settings_of(config, section, mas, model), output_folder(section)
+    heads = load_heads(section, workflow)
+    settings, folder = settings_of(config, section, mas, model, heads), output_folder(section)
     start = time.monotonic()
     with closing(Records(folder, settings)) as records:
         wanted = records.missing(tasks, section.samples)  # a refusal here leaves the report that is there as it is

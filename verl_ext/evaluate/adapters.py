@@ -22,7 +22,7 @@ def adapters_to_play(model: Model | None, mas: MasConfig, workflow: Workflow) ->
     if not model.adapters:
         return None
     names = model.lora["names"]
-    without = [name for name in workflow.trained_agents if name not in names]
+    without = [name for name in workflow.policy_agents if name not in names]
     if without:
         raise ValueError(
             f"{model.adapters} has adapters of {', '.join(names)}, and none of {', '.join(without)}: it is of another "

@@ -24,6 +24,7 @@ class EvaluateConfig:
     output: str
     model: str | None = None
     memory: str | None = None
+    heads: str | None = None
     endpoint: str | None = None
     api_key_env: str = "OPENAI_API_KEY"
     request_timeout: float = 120.0

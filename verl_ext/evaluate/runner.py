@@ -45,33 +45,39 @@ HOPELESS = (
 INTERVAL = 5.0
 
 
-def settings_of(config: DictConfig, section: EvaluateConfig, mas: MasConfig, model: Model | None) -> dict[str, Any]:
-    """What an answer depends on. Answers under other settings are not mixed with these.
+def settings_of(
+    config: DictConfig, section: EvaluateConfig, mas: MasConfig, model: Model | None, heads: str | None = None
+) -> dict[str, Any]:
+    """What an answer depends on. Answers under other settings are not mixed with these; `heads`: hash of their weights.
 
     Not among them: which questions, how many samples, how many at a time, time limits, and where an endpoint or a
     retrieval server is; what an endpoint serves under a name, and what a retrieval server finds, they do not tell.
     """
     local, memory = model is not None, open_memory(section, mas)
     served = {} if local or mas.policy == SHARED else {"policy": mas.policy}  # which of an endpoint's models answer
-    return served | {
-        "model": model.source if local else section.model,
-        "engine": "verl_ext" if local else "endpoint",
-        "weights": model.fingerprint if local else None,
-        "dtype": config.actor_rollout_ref.rollout.dtype if local else None,
-        "temperature": section.temperature,
-        "top_p": section.top_p,
-        "top_k": section.top_k,
-        "response_length": response_length(config),
-        "max_prompt_length": config.data.max_prompt_length if local else None,
-        "chat_template": template_of(config),
-        "max_calls": mas.limits.max_calls,
-        "seed": mas.seed,
-        "seeded": mas.sampling.seeded if section.temperature > 0 else None,
-        "workflow": mas.workflow,
-        "agents": _agents_of(config),
-        "memory": memory and {"recall": mas.memory.recall, "content": memory.content_hash()},
-        "tools": {name: identity_of(section) for name, section in mas.tools.items()},
-    }
+    return (
+        served
+        | ({"heads": heads} if heads else {})
+        | {
+            "model": model.source if local else section.model,
+            "engine": "verl_ext" if local else "endpoint",
+            "weights": model.fingerprint if local else None,
+            "dtype": config.actor_rollout_ref.rollout.dtype if local else None,
+            "temperature": section.temperature,
+            "top_p": section.top_p,
+            "top_k": section.top_k,
+            "response_length": response_length(config),
+            "max_prompt_length": config.data.max_prompt_length if local else None,
+            "chat_template": template_of(config),
+            "max_calls": mas.limits.max_calls,
+            "seed": mas.seed,
+            "seeded": mas.sampling.seeded if section.temperature > 0 else None,
+            "workflow": mas.workflow,
+            "agents": _agents_of(config),
+            "memory": memory and {"recall": mas.memory.recall, "content": memory.content_hash()},
+            "tools": {name: identity_of(section) for name, section in mas.tools.items()},
+        }
+    )
 
 
 def _agents_of(config: DictConfig) -> dict[str, Any]:

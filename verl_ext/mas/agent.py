@@ -56,7 +56,7 @@ class Agent:
             cannot say anything else, and what is trained is its choice among them. Must be pure, as `prompt`.
         cost: of one generated token, relative to other agents' (a larger model's is higher); see `Call.cost`.
         trained: False: a helper whose calls are never trained on; credit passes through them to the calls before.
-        llm: another model than the policy, e.g. one that a server serves; such an agent cannot be trained.
+        llm: another model than the policy: one that a server serves, which cannot be trained, or a policy head.
 
     Raises:
         ValueError: another key in `sampling`.

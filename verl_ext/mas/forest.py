@@ -173,7 +173,7 @@ class Forest:
             call.seconds = self.clock.now() - start
         self._take(call, completion)
         call.cost = agent.cost * call.generated_tokens
-        if call.decides and not any(len(allowed) > 1 for allowed in call.generation.allowed):
+        if call.decides and not call.chosen:
             call.trained = False  # there was nothing to choose, or nobody who trains has chosen
         return call if call.status is Status.ENGINE_ERROR else self._finish(call, agent, inputs)
 

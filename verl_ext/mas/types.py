@@ -93,6 +93,7 @@ class Generation:
         stop_reason: "completed", "length" or "aborted".
         min_version, max_version: policy versions (training steps) at the first and last token; -1 if unknown.
         allowed: of a decision, the tokens that were allowed in the place of each; empty: all, everywhere.
+        decided: of a decision made without tokens (by a policy head), its log-probability.
     """
 
     token_ids: list[int]
@@ -101,6 +102,7 @@ class Generation:
     min_version: int = -1
     max_version: int = -1
     allowed: list[tuple[int, ...]] = field(default_factory=list)
+    decided: float | None = None
 
 
 @dataclass
@@ -175,6 +177,13 @@ class Call:
         if self.continues is None:
             return 0
         return len(self.prompt_ids) - len(self.continues.prompt_ids) - len(self.continues.generation.token_ids)
+
+    @property
+    def chosen(self) -> bool:
+        """True if it is a decision among several texts whose probability is known."""
+        if self.generation.decided is not None:
+            return len(self.options) > 1
+        return any(len(allowed) > 1 for allowed in self.generation.allowed)
 
     @property
     def credited(self) -> bool:

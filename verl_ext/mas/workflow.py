@@ -40,6 +40,16 @@ class Workflow(ABC):
         """Names of the agents that train, first to last."""
         return [name for name, agent in self.agents.items() if agent.trained]
 
+    @property
+    def policy_agents(self) -> list[str]:
+        """Of them those whose tokens the policy trains on: the others train a model of their own."""
+        return [name for name in self.trained_agents if self.agents[name].llm is None]
+
+    @property
+    def policy_decides(self) -> bool:
+        """True if an agent that the policy answers for chooses among given texts."""
+        return any(agent.choices is not None and agent.llm is None for agent in self.agents.values())
+
     @abstractmethod
     async def run(self, task: Task, ctx: Context) -> Any:
         """Work on one task and return its result, which `reward` scores."""

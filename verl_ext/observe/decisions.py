@@ -58,7 +58,8 @@ def decision_of(call: Call) -> Decision | None:
     if not call.decides:
         return None
     chosen = named(call.text, call.options) if call.status.trainable else None
-    return Decision(call.options, chosen, sum(call.generation.log_probs) if call.generation.allowed else None)
+    made = call.generation
+    return Decision(call.options, chosen, sum(made.log_probs) if made.allowed else made.decided)
 
 
 def paths_of(trajectory: Trajectory) -> list[Path]:

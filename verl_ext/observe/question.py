@@ -29,9 +29,29 @@ class CallStats:
     quantities: dict[str, float] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class HeadDecision:
+    """A decision that a policy head made, to learn from.
+
+    Attributes:
+        state: content of the last message that it was asked with.
+        options: the texts that it was among.
+        chosen: which of them it was.
+        group: of the decisions that it is compared with; unique over a step's questions.
+        reward: R of the call.
+    """
+
+    agent: str
+    state: str
+    options: tuple[str, ...]
+    chosen: int
+    group: str
+    reward: float
+
+
 @dataclass
 class QuestionStats:
-    """One question: its calls, trajectories, cost, decisions, similarity of groups, and what memories learn of."""
+    """One question: its calls, trajectories, cost, decisions, similarity of groups, what memories and heads learn."""
 
     index: int
     calls: list[CallStats] = field(default_factory=list)
@@ -45,6 +65,7 @@ class QuestionStats:
     similarity: dict[str, list[float]] = field(default_factory=dict)
     episodes: list[Episode] = field(default_factory=list)
     paths: list[Path] = field(default_factory=list)
+    head_decisions: list[HeadDecision] = field(default_factory=list)
 
 
 def question_stats(forest: Forest, samples: list[Sample], formula: Formula) -> QuestionStats:
@@ -64,7 +85,21 @@ def question_stats(forest: Forest, samples: list[Sample], formula: Formula) -> Q
         similarity=_similarities(samples),
         paths=[path for trajectory in finished for path in paths_of(trajectory)],
         episodes=[_episode(forest, trajectory) for trajectory in finished if forest.memory is not None],
+        head_decisions=_head_decisions(forest, samples),
     )
+
+
+def _head_decisions(forest: Forest, samples: list[Sample]) -> list[HeadDecision]:
+    kept: dict[tuple[str, ...], tuple[str, ...]] = {}  # one tuple for equal ones: pickled once
+    made = []
+    for call, group in ((sample.call, sample.group) for sample in samples):
+        if call.generation.decided is None or not call.credited:
+            continue
+        key = group if group[0] == BATCH else (forest.task.data_source, str(forest.task.index), forest.name, *group)
+        options = kept.setdefault(call.options, call.options)
+        state, chosen = call.messages[-1]["content"], options.index(call.text)
+        made.append(HeadDecision(call.agent, state, options, chosen, "/".join(key), call.reward))
+    return made
 
 
 def _episode(forest: Forest, trajectory: Trajectory) -> Episode:

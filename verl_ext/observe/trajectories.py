@@ -146,7 +146,8 @@ def token_pieces(token_ids: list[int], text: str, decode: Callable[[list[int]], 
     """`text` cut into one piece per token; the pieces joined are `text` exactly.
 
     A character that several tokens spell belongs to the last of them, the others' pieces are empty, as are those of
-    special tokens. If no text was taken from the tokens (the engine aborted them), all pieces are empty.
+    special tokens. If no text was taken from the tokens (the engine aborted them), all pieces are empty. If the tokens
+    are not known (an endpoint's), there are no pieces.
 
     Args:
         token_ids: generated tokens.
@@ -154,7 +155,7 @@ def token_pieces(token_ids: list[int], text: str, decode: Callable[[list[int]], 
         decode: token ids to text, without special tokens.
     """
     single = [decode([token]) for token in token_ids] if text else [""] * len(token_ids)
-    if "".join(single) == text:
+    if not token_ids or "".join(single) == text:
         return single
     pieces: list[str] = []
     done, before, read = 0, 0, 0  # characters of `text` given away; tokens of context; tokens whose text is given away

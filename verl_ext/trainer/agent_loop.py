@@ -12,6 +12,7 @@ import transfer_queue as tq
 from omegaconf import DictConfig
 from tensordict import NonTensorData, NonTensorStack, TensorDict
 
+from verl_ext.heads import Weights
 from verl_ext.memory import View
 from verl_ext.observe.question import QuestionStats
 from verl_ext.observe.trajectories import QuestionTrace, first
@@ -95,6 +96,10 @@ class MultiAgentLoopManager:
     def set_memory(self, view: View) -> None:
         """Questions that begin from now on recall from this state of the agents' memory."""
         self._tell("set_memory", view if self._local is not None else ray.put(view))
+
+    def set_heads(self, weights: dict[str, Weights]) -> None:
+        """Policy heads decide with these weights from now on."""
+        self._tell("set_heads", weights if self._local is not None else ray.put(weights))
 
     def _tell(self, method: str, *arguments: Any) -> None:
         if self._local is not None:

@@ -7,8 +7,9 @@ import shutil
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from verl_ext.memory import EncoderSimilarity, Episode, HashingSimilarity, MemoryStore, Rules, Similarity, Use, View
+from verl_ext.memory import Episode, MemoryStore, Rules, Use, View
 from verl_ext.trainer.config import MemorySection
+from verl_ext.trainer.workflow import similarity_of
 
 logger = logging.getLogger(__name__)
 
@@ -97,12 +98,3 @@ def _share(flags: Iterable[bool]) -> float:
 def rules_of(section: MemorySection) -> Rules:
     """Algorithm 1's hyperparameters."""
     return Rules(section.alpha, section.beta, section.threshold, section.capacity)
-
-
-def similarity_of(encoder: str) -> Similarity:
-    """`mas.memory.encoder`: "hashing", or a sentence encoder's name or folder.
-
-    Raises:
-        ImportError: the encoder's library is not installed.
-    """
-    return HashingSimilarity() if encoder == "hashing" else EncoderSimilarity(encoder)

@@ -23,6 +23,14 @@ from verl_ext.trainer.config import MasConfig
 Chosen = tuple[KVBatchMeta, dict[str, float]]
 
 
+def drop_idle(batch: KVBatchMeta) -> tuple[KVBatchMeta, bool]:
+    """The batch without rows that only stand for a question (`rows.idle_row`), unless it has no others; whether so."""
+    idle = {row for row, tag in enumerate(batch.tags) if tag.get("idle")}
+    if len(idle) == len(batch):
+        return batch, True
+    return without(batch, idle), False
+
+
 def regroup(batch: KVBatchMeta, config: DictConfig, mas: MasConfig, step: int) -> Chosen:
     """Cut the shuffled singletons of round robin into groups of G and drop the remainder (MHGPO, Algorithm 5)."""
     singles = [i for i, tag in enumerate(batch.tags) if tag["group"] == "/".join(SHUFFLED)]

@@ -86,8 +86,18 @@ class EndpointSection:
 
 
 @dataclass
+class HeadSection:
+    """`mas.agents.<name>.head`: a policy head that decides in the place of the policy."""
+
+    encoder: str = "hashing"
+    lr: float = 0.1
+    entropy: float = 0.0
+
+
+@dataclass
 class AgentSection:
-    """`mas.agents.<name>`: one agent's sampling parameters (null: the rollout's), a token's cost, whether it trains.
+    """`mas.agents.<name>`: one agent's sampling parameters (null: the rollout's), a token's cost, whether it trains,
+    and who answers for it if the policy does not.
 
     There is no temperature per agent: verl's trainer recomputes log-probabilities at the rollout's temperature, so an
     agent sampled at another one would be trained off-policy.
@@ -99,6 +109,7 @@ class AgentSection:
     cost: float | None = None
     trained: bool | None = None
     endpoint: EndpointSection | None = None
+    head: HeadSection | None = None
 
 
 @dataclass

@@ -59,6 +59,9 @@ def add_plan(report: Report) -> None:
     rollout, trainer = config.actor_rollout_ref.rollout, config.trainer
     name = mas.workflow["_target_"].rpartition(".")[2]
     report.facts.append(("system", f"{name}: {', '.join(agents)}"))
+    heads = {agent: section.head for agent, section in mas.agents.items() if section.head and agent in agents}
+    if heads:
+        report.facts.append(("heads", ", ".join(f"{agent}: {h.encoder}, lr {h.lr:g}" for agent, h in heads.items())))
     if mas.policy != SHARED:
         model = config.actor_rollout_ref.model
         report.facts.append(("policy", f"{mas.policy}: rank {model.lora_rank}, alpha {model.lora_alpha}, frozen base"))

@@ -48,7 +48,7 @@ def setting(name: str, root: DictConfig) -> Any:
     """What `${verl_ext.policy:name}` stands for in a configuration: `adapters`, or one of DEFAULTS."""
     per_agent = OmegaConf.select(root, "mas.policy") == PER_AGENT_LORA
     if name == "adapters":
-        return OmegaConf.create(build_workflow(read_mas_config(root)).trained_agents) if per_agent else None
+        return OmegaConf.create(build_workflow(read_mas_config(root)).policy_agents) if per_agent else None
     return DEFAULTS[name][per_agent]
 
 
@@ -56,7 +56,7 @@ def adapters_of(mas: MasConfig, workflow: Workflow) -> Adapters | None:
     """The adapters of a workflow's agents; None: there are none."""
     if mas.policy != PER_AGENT_LORA:
         return None
-    return Adapters({name: name if agent.trained else BASE for name, agent in workflow.agents.items()})
+    return Adapters({name: name if name in workflow.policy_agents else BASE for name in workflow.agents})
 
 
 def add_agent_ids(rows: list[Row], adapters: Adapters | None) -> list[Row]:
@@ -71,7 +71,7 @@ def check_policy(config: DictConfig, mas: MasConfig, agents: list[str]) -> None:
     """Check that everything else goes with `mas.policy`.
 
     Args:
-        agents: those that train, first to last.
+        agents: those that the policy trains on, first to last.
 
     Raises:
         ValueError: what does not, and the remedy.
@@ -89,6 +89,10 @@ def check_policy(config: DictConfig, mas: MasConfig, agents: list[str]) -> None:
         raise ValueError(
             f"actor_rollout_ref.model.lora.adapters={named} must be the agents that train, first to last: {agents}. "
             "Remedy: leave it to mas.policy"
+        )
+    if not agents:
+        raise ValueError(
+            f"mas.policy={PER_AGENT_LORA}, but there is no agent that the policy trains on. Remedy: mas.policy=shared"
         )
     AdapterOptions.from_config(parts.model)
     what = f"mas.policy={PER_AGENT_LORA}"
@@ -146,9 +150,8 @@ def _needs_vendor(config: DictConfig) -> bool:
 
 
 def decides(config: DictConfig) -> bool:
-    """True if an agent of the workflow decides (`Agent.choices`); what is wrong with the workflow, others tell."""
+    """True if the policy decides for an agent (`Agent.choices`); what is wrong with the workflow, others tell."""
     try:
-        workflow = build_workflow(read_mas_config(config))
+        return build_workflow(read_mas_config(config)).policy_decides
     except ValueError:
         return False
-    return any(agent.choices is not None for agent in workflow.agents.values())

@@ -14,6 +14,7 @@ import transfer_queue as tq
 from omegaconf import DictConfig, OmegaConf
 from verl.utils.config import omega_conf_to_dataclass
 
+from verl_ext.heads import Weights
 from verl_ext.mas.credit import aggregate, assign_credit
 from verl_ext.mas.forest import BrokenReward, Forest
 from verl_ext.mas.limits import Limits
@@ -27,6 +28,7 @@ from verl_ext.observe.trajectories import QuestionTrace, TraceStore, resolve, tr
 from verl_ext.sampling import Sample, run_once
 from verl_ext.sampling.base import Formula, one_group
 from verl_ext.trainer.config import read_mas_config, strategy_from
+from verl_ext.trainer.decision_heads import set_weights
 from verl_ext.trainer.llm import ServedLLM, direct_client
 from verl_ext.trainer.policy import adapters_of, add_agent_ids
 from verl_ext.trainer.row_writer import RowWriter
@@ -113,6 +115,10 @@ class RolloutWorker:
     def set_memory(self, view: View) -> None:
         """Questions that begin from now on recall from this state of the memory."""
         self._memory = view
+
+    def set_heads(self, weights: dict[str, Weights]) -> None:
+        """Policy heads decide with these weights from now on."""
+        set_weights(self.workflow, weights)
 
     def take_stats(self, uids: list[str]) -> list[QuestionStats]:
         """What was recorded of these questions, and of all that gave no rows; each can be taken once."""

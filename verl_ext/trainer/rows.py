@@ -9,7 +9,7 @@ import torch
 
 from verl_ext.engine.choosing import ALLOWED, packed
 from verl_ext.mas.forest import Forest
-from verl_ext.mas.types import Call
+from verl_ext.mas.types import Call, Generation
 from verl_ext.sampling.base import BATCH, Sample
 
 Row = tuple[str, dict[str, Any], dict[str, Any]]
@@ -28,10 +28,15 @@ def training_rows(forest: Forest, samples: list[Sample], question: dict[str, Any
     """Rows of the kept calls that credit reached. A call that trajectories share is in one row, of the first of them.
 
     Row = (key, fields, tag), as verl's V1 trainer wants them: key `{uid}_{trajectory}_{position}`. The group of a
-    sequence is that of its first call.
+    sequence is that of its first call. Decisions of policy heads train elsewhere; if nothing else trains, there is an
+    `idle_row` for the question.
     """
     groups = {sample.call: sample.group for sample in samples if sample.call.credited}
-    rows = []
+    spoken = {call: group for call, group in groups.items() if call.generation.token_ids}
+    if groups and not spoken:
+        number = next(number for number, trajectory in enumerate(forest.trajectories) if trajectory.ok)
+        return [idle_row(number, forest, question)]
+    groups, rows = spoken, []
     for number, sequence in sequences(forest, groups):
         key, fields, tag = sequence_row(sequence, number, forest, question)
         group = groups[sequence[0][1]]
@@ -41,15 +46,25 @@ def training_rows(forest: Forest, samples: list[Sample], question: dict[str, Any
 
 
 def validation_rows(forest: Forest, question: dict[str, Any]) -> list[Row]:
-    """Rows of all calls of the successful trajectories that credit reached; verl scores each trajectory by its last."""
+    """Rows of all calls of the successful trajectories that credit reached; verl scores each trajectory by its last.
+
+    Calls without known tokens (of endpoints, of policy heads) have none; a trajectory of such calls alone has an
+    `idle_row`.
+    """
     kept = [
         call
         for trajectory in forest.trajectories
         if trajectory.ok
         for call in trajectory.calls
-        if call.status.trainable and call.credited
+        if call.status.trainable and call.credited and call.generation.token_ids
     ]
-    return [sequence_row(sequence, number, forest, question) for number, sequence in sequences(forest, kept)]
+    rows = [sequence_row(sequence, number, forest, question) for number, sequence in sequences(forest, kept)]
+    silent = [
+        number
+        for number, trajectory in enumerate(forest.trajectories)
+        if trajectory.ok and trajectory.calls and not set(trajectory.calls) & set(kept)
+    ]
+    return [*rows, *(idle_row(number, forest, question) for number in silent)]
 
 
 def sequences(forest: Forest, kept: Iterable[Call]) -> list[tuple[int, list[tuple[int, Call]]]]:
@@ -104,7 +119,7 @@ def sequence_row(sequence: list[tuple[int, Call]], number: int, forest: Forest, 
             mask[start:] = [int(len(some) > 1) for some in call.generation.allowed]
         spans.append([position, start, len(tokens)])
         actions += [[start + a, start + b] for a, b in call.actions]
-    deciding = any(agent.choices is not None for agent in forest.workflow.agents.values())
+    deciding = forest.workflow.policy_decides
     if allowed and not deciding:
         raise ValueError(
             f"agent {first.agent!r} decides, but no agent of {type(forest.workflow).__name__} does. Remedy: name it "
@@ -151,6 +166,21 @@ def sequence_row(sequence: list[tuple[int, Call]], number: int, forest: Forest, 
         "order": [str(question.get("data_source")), int(question["index"]), number, sequence[0][0]],
     }
     return f"{question['uid']}_{number}_{sequence[0][0]}", _carried(question) | fields, tag
+
+
+def idle_row(number: int, forest: Forest, question: dict[str, Any]) -> Row:
+    """A row for a question of which no token trains: verl's loop goes by rows, and counts what it has rows of.
+
+    One end token behind another, and the reward of trajectory `number`. Its tag has `idle`: the trainer drops it where
+    other rows train, and updates nothing where none does.
+    """
+    trajectory, end = forest.trajectories[number], [forest.llm.end_token]
+    first = trajectory.calls[0]
+    versions = (first.generation.min_version, first.generation.max_version)
+    said = Generation(end, [0.0], min_version=versions[0], max_version=versions[1])
+    call = Call(first.id, first.stream, [], prompt_ids=end, generation=said, reward=trajectory.reward)
+    key, fields, tag = sequence_row([(0, call)], number, forest, question)
+    return key, fields, tag | {"group": key, "calls": [], "idle": True}
 
 
 def _carried(question: dict[str, Any]) -> dict[str, Any]:

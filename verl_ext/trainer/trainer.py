@@ -29,8 +29,9 @@ from verl_ext.trainer import checkpoint
 from verl_ext.trainer.advantage import batch_of, live_rows, live_tags, register_estimators
 from verl_ext.trainer.agent_memory import AgentMemory
 from verl_ext.trainer.budget import Budget
-from verl_ext.trainer.choose import regroup, row_weights, select
+from verl_ext.trainer.choose import drop_idle, regroup, row_weights, select
 from verl_ext.trainer.config import optimiser_steps, read_mas_config
+from verl_ext.trainer.decision_heads import DecisionHeads
 from verl_ext.trainer.loss import WEIGHT, weighted_ppo_loss
 from verl_ext.trainer.trajectories import TrajectoryRecorder
 from verl_ext.trainer.workflow import workflow_class
@@ -49,8 +50,11 @@ class MultiAgentTrainer:
         self.budget = Budget(self.mas.budget)
         self.trajectories = TrajectoryRecorder(config, self.mas.trajectory_log)
         self.memory = AgentMemory(self.mas.memory, config.trainer.default_local_dir)
+        temperature = config.actor_rollout_ref.rollout.temperature
+        self.heads = DecisionHeads(self.mas, config.trainer.default_local_dir, temperature)
         self._algorithm_state: dict[str, Any] = {}  # what the algorithm keeps from step to step
         self._step_metrics: dict[str, float] = {}
+        self._idle = False  # no row of the step under way trains: policy heads alone do
         self._limit_reached = False  # of mas.budget, by the step under way
         self._cut_short: dict[str, Any] | None = None  # the last step in the log, if it was killed before its end
 
@@ -69,6 +73,7 @@ class MultiAgentTrainer:
         self.run_log.start(restored, self.total_training_steps)
         self.trajectories.start(restored, self.total_training_steps)
         self.memory.start(self._loaded_from() if self.global_steps else None)
+        self.heads.start(self._loaded_from() if self.global_steps else None)
         self._algorithm_state = checkpoint.read_state(self._loaded_from()) if self.global_steps else {}
         entries = read_log(self.run_log.path)
         self._cut_short = next((entry for entry in entries[-1:] if entry.get("partial")), None)
@@ -84,14 +89,16 @@ class MultiAgentTrainer:
         return Path(trainer.default_local_dir) / f"global_step_{self.global_steps}"
 
     def fit(self, agent_loop_manager: Any) -> None:
-        """verl's, once the rollout workers have the agents' memory."""
+        """verl's, once the rollout workers have the agents' memory and policy heads."""
         self.memory.publish(agent_loop_manager.set_memory)
+        self.heads.publish(agent_loop_manager.set_heads)
         super().fit(agent_loop_manager)
 
     def _save_checkpoint(self) -> None:
         # verl validates and measures a step after it has saved it: a kill in between must not lose what the step used.
         self.run_log.write(self.global_steps, self._step_metrics, partial=True)
         self.memory.save(self.global_steps)
+        self.heads.save(self.global_steps)
         checkpoint.write_state(self.config.trainer.default_local_dir, self.global_steps, self._algorithm_state)
         super()._save_checkpoint()
         if self.config.actor_rollout_ref.actor.checkpoint.get("async_save", False):
@@ -133,13 +140,15 @@ class MultiAgentTrainer:
         self._step_metrics |= self.agent_loop_manager.take_tool_counts()
         self._limit_reached = self.budget.spend(self._step_metrics)
         self._step_metrics |= self.memory.learn(self.global_steps, (e for question in stats for e in question.episodes))
+        self._step_metrics |= self.heads.learn(self.global_steps, stats)
         self.trajectories.collect(self.global_steps, uids, self.agent_loop_manager, last=self.budget.exhausted)
         order = sorted(range(len(batch)), key=lambda i: batch.tags[i]["order"])
         batch.reorder(order)
+        batch, self._idle = drop_idle(batch)
         for choose in (regroup, select):
             batch, chosen = choose(batch, self.config, self.mas, self.global_steps)
             self._step_metrics |= chosen
-        self._step_metrics["mhgpo/rows"] = len(batch)
+        self._step_metrics["mhgpo/rows"] = 0 if self._idle else len(batch)
         batch = super()._balance_batch(batch, metrics, **kwargs)
         self._step_metrics["mhgpo/padding_rows"] = len(batch) - self._step_metrics["mhgpo/rows"]
         return batch
@@ -171,6 +180,9 @@ class MultiAgentTrainer:
                 section.ppo_mini_batch_size, rollout.n = before
 
     def _update_actor(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
+        if self._idle:  # not even decay or momentum may move weights that nothing was learned for
+            self._step_metrics["mhgpo/optimiser_steps"] = 0
+            return batch
         actor = self.config.actor_rollout_ref.actor
         self._step_metrics["mhgpo/optimiser_steps"] = self._mini_batches(actor) * actor.ppo_epochs
         with self._mini_batch_rows(actor, len(batch)):
@@ -180,19 +192,22 @@ class MultiAgentTrainer:
         return batch
 
     def _update_critic(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
+        if self._idle:
+            return batch
         with self._mini_batch_rows(self.config.critic, len(batch)):
             return super()._update_critic(batch, metrics)
 
     # --- advantages and weights -------------------------------------------------------------------------------------
 
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
-        self._step_metrics |= group_metrics(live_tags(batch.tags))
+        self._step_metrics |= {} if self._idle else group_metrics(live_tags(batch.tags))
         with batch_of(batch.tags, self.mas.advantage, self._algorithm_state):
             batch = super()._compute_advantage(batch, metrics)
         self.trajectories.write_training(self.global_steps, batch)
         weights = self._row_weights(batch.tags)
-        used = weights[live_rows(batch.tags)]
-        self._step_metrics |= {"mhgpo/weight_max": used.max().item(), "mhgpo/weight_min": used.min().item()}
+        if not self._idle:
+            used = weights[live_rows(batch.tags)]
+            self._step_metrics |= {"mhgpo/weight_max": used.max().item(), "mhgpo/weight_min": used.min().item()}
         fields = TensorDict({WEIGHT: weights.float()}, batch_size=len(batch))
         return tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=fields)
 

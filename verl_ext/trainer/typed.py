@@ -33,6 +33,8 @@ RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "alpha": (lambda value: value >= 0, "at least 0 (no decay)"),
     "beta": (lambda value: value >= 0, "at least 0"),
     "capacity": (lambda value: value >= 1, "at least 1"),
+    "lr": (lambda value: value > 0, "above 0"),
+    "entropy": (lambda value: value >= 0, "at least 0 (off)"),
     "cost": (lambda value: value >= 0, "at least 0 (free)"),
     "price": (lambda value: value >= 0, "at least 0 (free)"),
     "discount": (lambda value: 0 <= value <= 1, "from 0 to 1"),

@@ -7,10 +7,13 @@ from typing import Any
 from hydra.utils import get_class, instantiate
 from omegaconf import OmegaConf
 
+from verl_ext.heads import PolicyHead
+from verl_ext.mas.agent import Agent
 from verl_ext.mas.endpoint import EndpointLLM
 from verl_ext.mas.workflow import Workflow
+from verl_ext.memory import EncoderSimilarity, HashingSimilarity, Similarity
 from verl_ext.tools.chat import ChatEndpoint
-from verl_ext.trainer.config import MasConfig
+from verl_ext.trainer.config import EndpointSection, MasConfig
 
 
 def build(section: dict[str, Any], path: str) -> Any:
@@ -38,10 +41,11 @@ def workflow_class(mas: MasConfig) -> type[Workflow]:
 
 
 def build_workflow(mas: MasConfig) -> Workflow:
-    """The workflow with `mas.agents` applied: sampling parameters, and whether an agent trains.
+    """The workflow with `mas.agents` applied: sampling parameters, whether an agent trains, and who answers for it.
 
     Raises:
-        ValueError: the class cannot be imported or built, or `mas.agents` names an agent it does not have.
+        ValueError: the class cannot be imported or built, or `mas.agents` names an agent it does not have, or asks of
+            one what it cannot be.
     """
     workflow_class(mas)
     workflow = build(mas.workflow, "mas.workflow")
@@ -51,7 +55,7 @@ def build_workflow(mas: MasConfig) -> Workflow:
         if name not in workflow.agents:
             raise ValueError(f"mas.agents.{name}: unknown agent; this workflow has {', '.join(workflow.agents)}")
         given = {key: value for key, value in vars(section).items() if value is not None}
-        agent, endpoint = workflow.agents[name], given.pop("endpoint", None)
+        agent, endpoint, head = workflow.agents[name], given.pop("endpoint", None), given.pop("head", None)
         agent.trained = given.pop("trained", agent.trained and endpoint is None)
         agent.cost = given.pop("cost", agent.cost)
         if endpoint is not None:
@@ -59,5 +63,30 @@ def build_workflow(mas: MasConfig) -> Workflow:
                 raise ValueError(f"mas.agents.{name}: a served model (endpoint) cannot be trained; set trained=false")
             path = f"mas.agents.{name}.endpoint"
             agent.llm = EndpointLLM(ChatEndpoint(**vars(endpoint), setting=(f"{path}.url", f"{path}.model")))
+        if head is not None:
+            _check_head(name, agent, endpoint)
+            agent.llm = PolicyHead(similarity_of(head.encoder))
         agent.sampling.update(given)
     return workflow
+
+
+def _check_head(name: str, agent: Agent, endpoint: EndpointSection | None) -> None:
+    if agent.choices is None:
+        raise ValueError(
+            f"mas.agents.{name}.head: a policy head chooses among given texts, but {name} says what it likes. Remedy: "
+            "no head here; it is for agents with `choices` (docs/extending.md)"
+        )
+    if endpoint is not None:
+        raise ValueError(
+            f"mas.agents.{name} has an endpoint and a head; one can answer. Remedy: mas.agents.{name}.head=null "
+            f"or mas.agents.{name}.endpoint=null"
+        )
+
+
+def similarity_of(encoder: str) -> Similarity:
+    """What embeds texts: "hashing", or a sentence encoder's name or folder.
+
+    Raises:
+        ImportError: the encoder's library is not installed.
+    """
+    return HashingSimilarity() if encoder == "hashing" else EncoderSimilarity(encoder)

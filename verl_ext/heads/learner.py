@@ -1,0 +1,117 @@
+"""Trains a policy head by REINFORCE (Puppeteer, Eq. 5)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from verl_ext.heads.policy import Weights
+from verl_ext.memory import Similarity
+
+
+class Learner:
+    """W of a head, and Adam's state.
+
+    Args:
+        similarity: of the head.
+        lr: Adam's learning rate.
+        entropy: weight of the mean entropy of the decisions' distributions, which is added to what is maximised.
+        temperature: of the rollouts.
+
+    Attributes:
+        version: steps that it has learned from.
+        baseline: what the baseline keeps from step to step.
+    """
+
+    def __init__(self, similarity: Similarity, lr: float, entropy: float = 0.0, temperature: float = 1.0):
+        self.similarity, self.entropy, self.temperature = similarity, entropy, temperature
+        self.matrix = torch.zeros(similarity.width, similarity.width, dtype=torch.float64, requires_grad=True)
+        self._adam = torch.optim.Adam([self.matrix], lr=lr)
+        self.version = 0
+        self.baseline: dict[str, float] = {}
+
+    @property
+    def weights(self) -> Weights:
+        """A copy of what it has learned."""
+        return Weights(self.matrix.detach().numpy().copy(), self.version)
+
+    def learn(
+        self,
+        states: Sequence[str],
+        options: Sequence[tuple[str, ...]],
+        chosen: Sequence[int],
+        advantages: torch.Tensor,
+        trajectories: int,
+    ) -> dict[str, float]:
+        """One step of Adam on −1/N Σ_n Σ_t A_t log π(a_t | S_t) − entropy · mean H(π(· | S_t)).
+
+        Args:
+            states: (n) texts in which it was decided.
+            options: (n) the texts among which it was.
+            chosen: (n) which of them it was.
+            advantages: (n,) A_t.
+            trajectories: N.
+
+        Returns:
+            loss, entropy (mean H in nats) and grad_norm, all before the step.
+        """
+        log_pi, entropies = [], []
+        by_pool: dict[tuple[str, ...], list[int]] = defaultdict(list)
+        for row, pool in enumerate(options):
+            by_pool[pool].append(row)
+        for pool, rows in by_pool.items():
+            logits = self._embedded([states[row] for row in rows]) @ self.matrix @ self._embedded(pool).T
+            log_probs = torch.log_softmax(logits / self.temperature, -1)  # (rows, pool)
+            taken = log_probs[range(len(rows)), [chosen[row] for row in rows]]
+            log_pi.append((advantages[rows].double() * taken).sum())
+            entropies.append(-(log_probs.exp() * log_probs).sum())
+        entropy = torch.stack(entropies).sum() / len(states)
+        loss = -torch.stack(log_pi).sum() / trajectories - self.entropy * entropy
+        self._adam.zero_grad()
+        loss.backward()
+        norm = self.matrix.grad.norm().item()
+        self._adam.step()
+        return {"loss": loss.item(), "entropy": entropy.item(), "grad_norm": norm}
+
+    def _embedded(self, texts: Sequence[str]) -> torch.Tensor:
+        """(n, width) float64; equal texts are embedded once."""
+        place = {text: row for row, text in enumerate(dict.fromkeys(texts))}
+        return torch.from_numpy(self.similarity.encode(list(place))).double()[[place[text] for text in texts]]
+
+    def state(self) -> dict[str, Any]:
+        """All that a checkpoint needs."""
+        return {
+            "encoder": self.similarity.name,
+            "matrix": self.matrix.detach(),
+            "adam": self._adam.state_dict()["state"],
+            "version": self.version,
+            "baseline": self.baseline,
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Go on from a checkpoint.
+
+        Raises:
+            ValueError: it is of another encoder.
+        """
+        check_encoder(state, self.similarity)
+        with torch.no_grad():
+            self.matrix.copy_(state["matrix"])
+        self._adam.load_state_dict(self._adam.state_dict() | {"state": state["adam"]})
+        self.version, self.baseline = state["version"], dict(state["baseline"])
+
+
+def check_encoder(state: dict[str, Any], similarity: Similarity) -> None:
+    """Check that saved weights are of this encoder.
+
+    Raises:
+        ValueError: they are not.
+    """
+    if state["encoder"] != similarity.name:
+        raise ValueError(
+            f"the saved policy head is of the encoder {state['encoder']}, this run's is {similarity.name}. Remedy: the "
+            "`head` section with which it was trained"
+        )

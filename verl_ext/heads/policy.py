@@ -1,0 +1,129 @@
+"""A policy over given texts: two towers of frozen embeddings and a matrix between them.
+
+    π(a | S) = softmax over the options a of e(S)ᵀ W e(a) / temperature
+
+e(S) is the embedding of a prompt's last message, e(a) that of an option's text. W is all that is trained. It begins
+with zeros, which is the uniform policy; its size does not depend on how many options there are, and an option that was
+never seen gets the probability that its text suggests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from verl_ext.mas.offsets import Span
+from verl_ext.mas.types import Completion, Generation
+from verl_ext.memory import Similarity
+
+# Pools of options whose embeddings are kept.
+POOLS = 8
+
+
+@dataclass(frozen=True)
+class Weights:
+    """What a head has learned.
+
+    Attributes:
+        matrix: W, (width, width) float64.
+        version: training steps that it has learned from.
+    """
+
+    matrix: np.ndarray
+    version: int = 0
+
+
+def distribution(state: np.ndarray, matrix: np.ndarray, options: np.ndarray, temperature: float) -> np.ndarray:
+    """log π of each option.
+
+    Args:
+        state: (width,) e(S).
+        matrix: (width, width) W.
+        options: (n, width) e(a).
+        temperature: above 0.
+
+    Returns:
+        (n,) float64.
+    """
+    logits = options @ (state @ matrix) / temperature
+    shifted = logits - logits.max()
+    return shifted - np.log(np.exp(shifted).sum())
+
+
+def draw(log_probs: np.ndarray, seed: int, greedy: bool) -> int:
+    """One option: a sample of π, or one of those of the largest probability; a function of the seed alone.
+
+    Greedily, too, equal options are all as likely: an untrained head is not one that takes the first of its options.
+
+    Args:
+        log_probs: (n,).
+        seed: from [0, 2⁶³), see `verl_ext.mas.noise`.
+        greedy: take a most probable one.
+    """
+    weights = (log_probs == log_probs.max()).astype(float) if greedy else np.exp(log_probs)
+    cumulative = weights.cumsum()
+    place = (seed >> 10) / 2**53 * cumulative[-1]
+    return int(np.searchsorted(cumulative, place, side="right"))
+
+
+class PolicyHead:
+    """An `LLM` (verl_ext/mas/llm.py) that can do one thing: choose one of `choices`. It generates no tokens.
+
+    Args:
+        similarity: embeds texts; it is not trained.
+
+    Attributes:
+        weights: of the last training step; None until somebody sets them.
+    """
+
+    def __init__(self, similarity: Similarity):
+        self.similarity = similarity
+        self.weights: Weights | None = None
+        self._pool = lru_cache(POOLS)(self._embedded)
+
+    def _embedded(self, texts: tuple[str, ...]) -> np.ndarray:
+        return self.similarity.encode(texts).astype(np.float64)
+
+    def encode(self, messages: list[dict[str, str]]) -> list[int]:
+        """Nothing: a head has no tokens."""
+        return []
+
+    def encode_text(self, text: str) -> list[int]:
+        """Nothing: a head has no tokens."""
+        return []
+
+    def locate(self, token_ids: list[int], text: str, spans: list[Span]) -> list[Span]:
+        """Empty ranges: there are no tokens."""
+        return [(0, 0) for _ in spans]
+
+    def log_probs(self, state: str, options: Sequence[str], temperature: float = 1.0) -> np.ndarray:
+        """(n,) log π of the options in this state.
+
+        Raises:
+            RuntimeError: the head has no weights.
+        """
+        if self.weights is None:
+            raise RuntimeError("a policy head was asked before it had any weights")
+        # Not in a thread: it takes microseconds (a sentence encoder, milliseconds), and what happens on the event loop
+        # stays in the order of the calls, as mas.deterministic needs it.
+        vector = self.similarity.encode([state])[0].astype(np.float64)
+        return distribution(vector, self.weights.matrix, self._pool(tuple(options)), temperature)
+
+    async def complete(
+        self, messages: list[dict[str, str]], prompt_ids: list[int], sampling: dict[str, Any], key: tuple[str, ...]
+    ) -> Completion:
+        """Choose by the content of the last message. At temperature 0 greedily, with log π at temperature 1.
+
+        Raises:
+            RuntimeError: the head has no weights.
+        """
+        options, temperature = sampling["choices"], float(sampling["temperature"])
+        log_probs = self.log_probs(messages[-1]["content"], options, temperature or 1.0)
+        chosen = draw(log_probs, sampling["seed"], greedy=not temperature)
+        version = self.weights.version
+        made = Generation([], [], min_version=version, max_version=version, decided=float(log_probs[chosen]))
+        return Completion(options[chosen], made)
