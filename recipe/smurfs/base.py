@@ -104,13 +104,15 @@ class ToolSystem(Workflow):
         return said
 
     async def heard(self, ctx: Any, work: Work, asked: Awaitable[Any], nothing: Any) -> Any:
-        """What an agent says, counted; `nothing` for a prompt that no longer fits: the search goes on."""
+        """What an agent says, counted; `nothing` for a prompt that no longer fits or a choice that is none."""
         try:
             value = await asked
         except CallFailed as error:
-            if error.status not in (Status.PROMPT_TOO_LONG, Status.UNPARSABLE):
+            if error.status is Status.PROMPT_TOO_LONG:
+                return nothing
+            if error.status is not Status.UNPARSABLE:
                 raise
-            return nothing
+            value = nothing
         work.count(ctx.last)
         return value
 

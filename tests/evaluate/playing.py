@@ -1,12 +1,15 @@
-"""A chat server that plays DeepAgent's three roles by rule: the agent, its auxiliary, and the tools of the simulator.
+"""Chat servers that play a system's roles by rule: the tools of the simulator, and DeepAgent's agent and auxiliary.
 
-It checks the path of an evaluation, not a model: the competent agent is told the gold calls.
+They check the path of an evaluation, not a model: the competent agent is told the gold calls. The Smurfs and their
+baselines: playing_smurfs.py.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from tests.serving import answer, question_of
@@ -51,47 +54,41 @@ def calls_of(path: list[Any], catalogue: Catalogue) -> list[dict[str, Any]]:
     return calls
 
 
-class Player:
-    """What `tests.serving.ChatServer` does.
+class ToolPlayer:
+    """What `tests.serving.ChatServer` does: it plays the tools; who plays the agents says so in `role`.
 
     Args:
         rows: of the parquet file. catalogue: of the run.
-        competent: False: wrong names, arguments, broken JSON, and no end.
-        search: search once before the calls. fold: fold after so many calls.
+        competent: False: the agents do nothing right.
 
     Attributes:
+        plans: question -> (gold calls, answer).
         asked: requests per role. bodies: all of them. said: what the tools answer instead of a result, if not "".
     """
 
-    def __init__(
-        self,
-        rows: list[dict[str, Any]],
-        catalogue: Catalogue,
-        competent: bool = True,
-        search: bool = False,
-        fold: int = 0,
-    ):
-        self.competent, self.search, self.fold = competent, search, fold
-        self.plans = {}
+    def __init__(self, rows: list[dict[str, Any]], catalogue: Catalogue, competent: bool = True):
+        self.competent = competent
+        self.plans: dict[str, tuple[list[dict[str, Any]], str]] = {}
         for row in rows:
             truth = row["reward_model"]["ground_truth"]
             calls = calls_of(json.loads(truth["path"]), catalogue)
             self.plans[row["prompt"][-1]["content"]] = (calls, (truth["target"] or ["done"])[0])
         self.bodies: list[dict[str, Any]] = []
         self.said = ""
-        self.asked = {"agent": 0, "auxiliary": 0, "tool": 0}
+        self.asked: Counter[str] = Counter()
 
     def __call__(self, body: dict[str, Any], number: int) -> dict[str, Any]:
-        first = body["messages"][0]["content"]
         self.bodies.append(body)
-        if first.startswith("You are the tool"):
+        if body["messages"][0]["content"].startswith("You are the tool"):
             self.asked["tool"] += 1
             return answer(self.said or json.dumps(self.tool(question_of(body))))
-        if body["messages"][0]["role"] == "system":
-            self.asked["agent"] += 1
-            return stopped(self.agent(body["messages"]), body.get("stop") or [])
-        self.asked["auxiliary"] += 1
-        return answer(self.auxiliary(first))
+        role, said = self.role(body)
+        self.asked[role] += 1
+        return said
+
+    def role(self, body: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+        """The role that is asked, and its completion."""
+        raise NotImplementedError
 
     def tool(self, asked: str) -> Any:
         """A result as the documentation has it."""
@@ -101,6 +98,26 @@ class Player:
             return sub_question["answer"]
         returns = tool.get("returns")
         return fill(returns) if isinstance(returns, dict) and "type" in returns else {"done": True}
+
+
+class Player(ToolPlayer):
+    """DeepAgent's agent and auxiliary.
+
+    Args:
+        rows, catalogue: see `ToolPlayer`.
+        competent: False: wrong names, arguments, broken JSON, and no end.
+        search: search once before the calls. fold: fold after so many calls.
+    """
+
+    def __init__(self, *data: Any, competent: bool = True, search: bool = False, fold: int = 0):
+        super().__init__(*data, competent)
+        self.search, self.fold = search, fold
+
+    def role(self, body: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+        first = body["messages"][0]
+        if first["role"] != "system":
+            return "auxiliary", answer(self.auxiliary(first["content"]))
+        return "agent", stopped(self.agent(body["messages"]), body.get("stop") or [], STOPS)
 
     def auxiliary(self, asked: str) -> str:
         """A memory that says how many calls were made, or a shorter text."""
@@ -131,9 +148,9 @@ class Player:
         return f"It is \\boxed{{{final}}}"
 
 
-def stopped(text: str, stops: list[str]) -> dict[str, Any]:
+def stopped(text: str, stops: list[str], expected: Sequence[str]) -> dict[str, Any]:
     """A completion as vLLM ends it: before the first stop string, which it names."""
-    assert sorted(stops) == sorted(STOPS)
+    assert sorted(stops) == sorted(expected)
     at, stop = min(((text.index(stop), stop) for stop in stops if stop in text), default=(len(text), None))
     body = answer(text[:at])
     body["choices"][0]["stop_reason"] = stop

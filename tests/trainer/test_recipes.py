@@ -43,7 +43,7 @@ def composed(*overrides: str, config_dir: str | None = None):
 def test_recipe_composes_and_is_valid(recipe):
     config = composed(f"+recipe={recipe}")
     watched = {"solver": "em", "toolpo": "success", "deepagent": "success", "joyagents": "accuracy"}
-    watched |= {"joyagents_decisions": "f1", "puppeteer": "accuracy"}
+    watched |= {"joyagents_decisions": "f1", "puppeteer": "accuracy", "smurfs": "success"}
     assert check_multi_agent(config) == watched.get(recipe, watched.get(recipe.split("_")[0], "f1"))
     assert config.trainer.v1.trainer_mode == "mas_sync"
     estimators = {"mappo": "gae", "solver_verifier_mappo": "gae", "single": "grpo", "solver": "grpo"}
@@ -115,20 +115,62 @@ def test_joyagents_lacks_only_what_is_not_here(recipe, tmp_path, monkeypatch):
     assert bool(report.missing) != made
 
 
-DEEPAGENT = [recipe for recipe in RECIPES if recipe.startswith("deepagent")]
+BENCHMARKS = ("tmdb", "spotify", "api_bank", "toolhop", "hotpotqa")
+SMURFS = ("smurfs", "smurfs_react", "smurfs_dfsdt")
+# Recipes with tasks that take tools, and what stands behind them.
+TOOL_RECIPES = [(recipe, ()) for recipe in (*SMURFS, *RECIPES) if recipe in SMURFS or recipe.startswith("deepagent")]
+TOOL_RECIPES += [("smurfs", (f"+base={name}",)) for name in BENCHMARKS]
+TOOL_RECIPES += [(recipe, ("+base=hotpotqa",)) for recipe in SMURFS[1:]]
+TOOL_RECIPES += [("deepagent", ("mas.workflow.given_tools=true",))]
+TOOL_RECIPES += [("smurfs", ("mas.workflow.tools=search", "+base=[toolpo,tmdb]"))]
 
 
-@pytest.mark.parametrize("recipe", DEEPAGENT)
-@pytest.mark.parametrize("scenario", [[], ["mas.workflow.given_tools=true"]])
-def test_a_benchmark_of_tools_lacks_only_what_is_not_here(recipe, scenario, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("recipe", "more"), TOOL_RECIPES)
+def test_a_benchmark_of_tools_lacks_only_what_is_not_here(recipe, more, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    report = examine([f"+recipe={recipe}", *scenario])
+    report = examine([f"+recipe={recipe}", *more])
     assert report.problems == []
     data = [one for one in report.missing if one.startswith("the data file")]
     tools = [one for one in report.missing if one not in data]
     assert len(data) == 2 and "train.parquet" in data[0], data
     assert tools and all(one.startswith("mas.tools.") for one in tools), tools
-    assert all("does not exist" in one or "is not installed. Remedy: " in one for one in tools), tools
+    reasons = ("does not exist", "is not installed. Remedy: ", "no index at data/hotpotqa/index")
+    assert all(any(reason in one for reason in reasons) for one in tools), tools
+
+
+@pytest.mark.parametrize(
+    ("base", "success", "ordered", "kind"),
+    [
+        ("tmdb", "path", True, "openapi"),
+        ("spotify", "path", True, "openapi"),
+        ("api_bank", "path", False, "api_bank"),
+        ("toolhop", "answer", False, "toolhop"),
+        ("hotpotqa", "f1", False, "encyclopedia"),
+    ],
+)
+def test_systems_are_compared_on_the_same_tasks_by_the_same_measure(base, success, ordered, kind):
+    read = set()
+    # DeepAgent cannot be given HotpotQA's tools.
+    for recipe in (*SMURFS, "deepagent")[: 3 if base == "hotpotqa" else 4]:
+        config = composed(f"+recipe={recipe}", f"+base={base}")
+        assert check_multi_agent(config) == "success"
+        workflow, (source,) = config.mas.workflow, config.mas.tools.tool_search.sources
+        assert (workflow.success, workflow.ordered, source.kind) == (success, ordered, kind)
+        files = (config.data.train_files, config.data.val_files, source.get("path"))
+        read.add((*files, config.mas.tools.tool_call.recorded))
+    assert len(read) == 1, read
+
+
+@pytest.mark.parametrize("recipe", ["smurfs", "smurfs_tiny", "smurfs_react", "smurfs_dfsdt"])
+def test_no_search_is_cut_off_by_the_limit_of_agent_calls(recipe):
+    """What is cut off is left out of the means, which the systems that search on would then seem better by."""
+    mas = composed(f"+recipe={recipe}").mas
+    workflow = mas.workflow
+    if workflow._target_.endswith(".Smurfs"):  # tool check, planner, final; five a step, and an answer from the memory
+        most = 3 + workflow.max_tasks * (5 * workflow.max_calls + 1)
+    else:  # DFSDT: each tool call, and each way back from it
+        most = 2 * workflow.budget + 1
+    assert most <= mas.limits.max_calls
 
 
 def test_misspelt_key_in_a_recipe_file_is_named(tmp_path):

@@ -1,0 +1,113 @@
+"""Chat servers that play the Smurfs' agents, and the agent of ReAct and DFSDT, by rule (playing.py)."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from typing import Any
+
+from tests.evaluate.playing import ToolPlayer, stopped
+from tests.serving import answer
+from verl_ext.recipe.smurfs.turns import STOPS
+
+# What each agent's prompt begins with, and where the sub-task or question stands in it.
+PROMPTS = {
+    "planner": ("You need to decompose", r"This is the user's question: (.*)\nOutput:$"),
+    "tool_check": ("As a powerful language model", r"This is the user's question: (.*)\nOutput:$"),
+    "thought": ("You need to analyse", r"This is the user's task:\n(.*?)\n(?:sub-task: |This is the Tool List:)"),
+    "action": ("This is the user's question:", r"question:\n(.*?)\nThis is what you thought:"),
+    "arguments": ("Given a user's question", r"current user's question: (.*?)\nThis is API tool documentation:"),
+    "answer": ("You should answer the question based", r"user's question:\n(.*?)\nThis is the previous history:"),
+    "verifier": ("An agent is trying", r"\nQuery: (.*?)\nAnswer: "),
+    "final": ("You should answer the user's question from", r"\nThis is the user's question:\n(.*)\nOutput:$"),
+}
+THOUGHT = re.compile(r"This is what you thought:\ncall (\d+)")
+DONE = re.compile(r"answer: call \d+ is done")
+# Tokens of prompt and output that the server reports: of a planner, and of any other agent (`tests.serving.answer`).
+PLANNED, OTHERS = (20, 10), (7, 2)
+
+
+class SmurfsPlayer(ToolPlayer):
+    """All agents of the Smurfs.
+
+    A competent planner names a sub-task per gold call, "<number>. <question>". Without a planner the question itself is
+    worked on until all calls are done; how many are, the history says. An incompetent team writes no JSON, and chooses
+    a tool that there is not, as a server that ignores `structured_outputs` may let it.
+
+    Args:
+        rows, catalogue, competent: see `ToolPlayer`.
+        needless: questions that the tool check answers with No.
+    """
+
+    def __init__(self, *data: Any, competent: bool = True, needless: tuple[str, ...] = ()):
+        super().__init__(*data, competent)
+        self.needless = needless
+
+    def role(self, body: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+        (message,) = body["messages"]
+        prompt = message["content"]
+        ((agent, place),) = [(name, place) for name, (start, place) in PROMPTS.items() if prompt.startswith(start)]
+        choices = body.get("structured_outputs", {}).get("choice")
+        assert (choices is not None) == (agent in ("action", "tool_check")), "who decides is given its choices"
+        task = re.search(place, prompt, re.S)[1]
+        said = self.say(agent, task, prompt) if self.competent else "Hm, no such tool."
+        if choices and self.competent and said not in choices:  # popped, where nobody says that a sub-task is solved
+            said = choices[0]
+        completion = answer(said)
+        tokens = PLANNED if agent == "planner" else OTHERS
+        completion["usage"] = dict(zip(("prompt_tokens", "completion_tokens"), tokens, strict=True))
+        return agent, completion
+
+    def say(self, agent: str, task: str, prompt: str) -> str:
+        """A competent agent's output."""
+        number, question = self.split(task)
+        calls, final = self.plans[question]
+        if agent == "planner":
+            return json.dumps({"Tasks": [f"{place}. {question}" for place in range(len(calls))]})
+        if agent == "tool_check":
+            return "No" if question in self.needless else "Yes"
+        if agent == "final":
+            return f"So it is.\nFINAL ANSWER: {final}"
+        done = len(DONE.findall(prompt))
+        if agent == "verifier":
+            solved = number is not None or f"call {len(calls) - 1} is done" in prompt
+            return json.dumps({"Speak": "well", "Status": int(solved)})
+        place = min(done if number is None else number, len(calls) - 1)
+        if agent == "action":
+            return calls[int(THOUGHT.search(prompt)[1])]["name"]
+        said = {"thought": f"call {place} now", "answer": f"call {place} is done"}
+        return said.get(agent) or json.dumps(calls[place]["arguments"])
+
+    def split(self, task: str) -> tuple[int | None, str]:
+        """(number of the gold call, question) of a sub-task; the number is None for a question itself."""
+        if task in self.plans:
+            return None, task
+        number, _, question = task.partition(". ")
+        return int(number), question
+
+
+class BaselinePlayer(ToolPlayer):
+    """The agent of ReAct and DFSDT. An incompetent one writes actions that cannot be done, in turn, and has no end."""
+
+    wrong = ("Action: no such tool\nAction Input: {}", "Action: no such tool\nAction Input: none", "no idea")
+
+    def __init__(self, *data: Any, competent: bool = True):
+        super().__init__(*data, competent)
+        self.turns: Counter[str] = Counter()
+
+    def role(self, body: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+        work = body["messages"][0]["content"].partition("\nQuestion: ")[2]
+        question = max((one for one in self.plans if work.startswith(one)), key=len)
+        # ReAct's calls are messages, DFSDT's stand in the one prompt.
+        made = sum(message["role"] == "assistant" for message in body["messages"]) + work.count("\nObservation: ")
+        self.turns[question] += 1
+        said = self.say(question, made) if self.competent else self.wrong[(self.turns[question] - 1) % len(self.wrong)]
+        return "agent", stopped(f"Thought: well\n{said}\nObservation: made up", body.get("stop") or [], STOPS)
+
+    def say(self, question: str, made: int) -> str:
+        """The next gold call, or the answer."""
+        calls, final = self.plans[question]
+        if made < len(calls):
+            return f"Action: {calls[made]['name']}\nAction Input: {json.dumps(calls[made]['arguments'])}"
+        return f"Action: Finish\nAction Input: {json.dumps({'answer': final})}"

@@ -1,0 +1,251 @@
+"""The Smurfs and their baselines, end to end: data_prep, shipped recipes, the command, a server that plays all roles.
+
+Tokens are those that the server reports: 30 of a planner, 9 of any other agent.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests.evaluate.benchmarks import SETS, SHARED, Benchmark, means_of, needs_shared, small_restbench
+from tests.evaluate.playing_smurfs import BaselinePlayer, SmurfsPlayer
+from tests.serving import ChatServer
+from verl_ext.data_prep import corpus, hotpotqa, qa_common
+from verl_ext.tools.catalogue import load_catalogue
+
+SYSTEMS = {"smurfs": SmurfsPlayer, "smurfs_react": BaselinePlayer, "smurfs_dfsdt": BaselinePlayer}
+BASELINES = ("smurfs_react", "smurfs_dfsdt")
+
+
+@pytest.fixture
+def small(tmp_path):
+    """Titanic, which takes two calls, and Jaws, which takes one, by hand (benchmarks.py)."""
+    return Benchmark("tmdb", tmp_path, small_restbench(tmp_path / "source"))
+
+
+def evaluated(benchmark, command, player, *overrides, recipe="smurfs", tasks=4):
+    more = [] if benchmark.name == "toolbench" else [f"+base={benchmark.name}"]
+    return benchmark.evaluate(command, player, *more, *overrides, recipe=recipe, tasks=tasks)
+
+
+def played(benchmark, command, *overrides, recipe="smurfs", tasks=4, **options):
+    """Returns (means of the only data source, records, player); all questions are answered, and nothing has failed."""
+    player = SYSTEMS[recipe](benchmark.rows, benchmark.catalogue, **options)
+    results, records = evaluated(benchmark, command, player, *overrides, recipe=recipe, tasks=tasks)
+    (source,) = results.values()
+    assert source["answered"] == len(records) and not source["failed"] and not source["tool_failures"]
+    return means_of(source), sorted(records, key=lambda record: record["index"]), player
+
+
+def test_competent_smurfs(small, command, capsys):
+    means, records, player = played(small, command)
+    assert means["success"] == means["path"] == means["path_share"] == means["verified"] == 1.0
+    assert (means["tool_calls"], means["tasks"], means["failed_calls"], means["rollbacks"]) == (1.5, 1.5, 0, 0)
+    # Titanic: planner, 2 x (thought, action, arguments, answer, verifier), final; Jaws: 1 x.
+    assert [len(record["calls"]) for record in records] == [12, 7]
+    assert means["tokens"] == ((30 + 11 * 9) + (30 + 6 * 9)) / 2
+    assert means["tokens_per_call"] == pytest.approx(((30 + 11 * 9) / 12 + (30 + 6 * 9) / 7) / 2)
+    steps = dict.fromkeys(("thought", "action", "arguments", "answer", "verifier"), 3)
+    assert player.asked == {"planner": 2, **steps, "final": 2, "tool": 2}, "one search is in the simulator's cache"
+    said = capsys.readouterr().out
+    assert "| tmdb | 2/2      | 1.000 ± 0.000 |" in said and "| Tool calls      | 1.50  " in said
+    assert "0 everywhere: Failed calls, Rollbacks, Tool failures" in said
+
+
+@pytest.mark.parametrize("recipe", BASELINES)
+def test_competent_baselines(small, command, recipe):
+    means, records, player = played(small, command, recipe=recipe)
+    assert means["success"] == means["path"] == means["finished"] == 1.0 and means["broken"] == 0.0
+    # Titanic: two calls and the end.
+    assert [len(record["calls"]) for record in records] == [3, 2] and player.asked == {"agent": 5, "tool": 2}
+    assert (means["tool_calls"], means["tokens"], means["tokens_per_call"]) == (1.5, (27 + 18) / 2, 9)
+    turns = [len(call["messages"]) for call in records[0]["calls"]]
+    assert turns == ([1, 3, 5] if recipe == "smurfs_react" else [1, 1, 1]), "one stream, or a prompt per node"
+    assert not any("made up" in call["text"] for record in records for call in record["calls"])
+
+
+def test_incompetent_smurfs_come_to_their_end(small, command):
+    means, records, player = played(small, command, competent=False)
+    assert means["success"] == means["correct_calls"] == means["verified"] == 0.0
+    # The question is the only sub-task. Each of its two tools (Jaws: its only one) is taken for the one that there is
+    # not, and given no arguments; then there is none left.
+    assert [len(record["calls"]) for record in records] == [1 + 2 * 3 + 2, 1 + 3 + 2]
+    assert (means["tool_calls"], means["failed_calls"], means["tasks"]) == (1.5, 1.5, 1.0)
+    assert {call["status"] for r in records for call in r["calls"] if call["agent"] == "action"} == {"unparsable"}
+    assert means["tokens"] == ((30 + 8 * 9) + (30 + 5 * 9)) / 2, "what was said in vain is paid for, too"
+    assert player.asked["tool"] == 0
+
+
+@pytest.mark.parametrize("recipe", BASELINES)
+def test_incompetent_baselines_come_to_their_end(small, command, recipe):
+    means, records, player = played(small, command, "mas.workflow.budget=6", recipe=recipe, competent=False)
+    assert means["success"] == means["correct_calls"] == means["finished"] == 0.0
+    # A tool that there is not, arguments that cannot be read, no action; twice; and the last word.
+    assert (means["tool_calls"], means["failed_calls"], means["broken"]) == (4, 4, 2)
+    assert [len(record["calls"]) for record in records] == [7, 7] and player.asked == {"agent": 14}
+
+
+def test_smurfs_without_a_planner(small, command):
+    means, records, player = played(small, command, "mas.workflow.planner=false")
+    assert means["success"] == means["tasks"] == means["verified"] == 1.0 and means["tool_calls"] == 1.5
+    assert [len(record["calls"]) for record in records] == [11, 6] and player.asked["planner"] == 0
+
+
+def test_smurfs_without_an_answer_agent(small, command):
+    means, records, player = played(small, command, "mas.workflow.answerer=false")
+    assert means["success"] == means["verified"] == 1.0 and player.asked["answer"] == 0
+    assert [len(record["calls"]) for record in records] == [10, 6]
+    checked = [call for call in records[0]["calls"] if call["agent"] == "verifier"]
+    assert "Answer: {" in checked[0]["messages"][0]["content"], "the tool's response itself"
+
+
+def test_smurfs_without_a_verifier(small, command):
+    """A sub-task ends when its calls are used up; its answer comes from all that was found."""
+    means, records, player = played(small, command, "mas.workflow.verifier=false", "mas.workflow.max_calls=3")
+    assert (means["success"], means["verified"], means["tool_calls"]) == (1.0, 0.0, (6 + 3) / 2)
+    # Three steps of four, and the answer.
+    assert [len(record["calls"]) for record in records] == [1 + 2 * 13 + 1, 1 + 13 + 1]
+    assert player.asked["verifier"] == 0 and player.asked["tool"] == 2, "the same call, from the cache"
+
+
+def test_smurfs_without_a_verifier_are_not_cut_off_by_the_recipes_limits(small, command):
+    """Titanic's sub-tasks: the tool four steps deep, on the way back the other one, whose arguments these are not."""
+    means, _, _ = played(small, command, "mas.workflow.verifier=false")
+    assert means["success"] == 1.0 and means["tool_calls"] == (2 * (4 + 4) + 4) / 2
+    assert (means["failed_calls"], means["rollbacks"]) == (2 * 4 / 2, (2 * 4 + 4) / 2)
+
+
+def test_smurfs_with_a_tool_check(small, command):
+    means, records, _ = played(small, command, "mas.workflow.tool_check=true", needless=("Find Jaws.",))
+    assert [len(record["calls"]) for record in records] == [13, 2]
+    assert (means["success"], means["tasks"], means["tool_calls"]) == (0.5, 1.0, 1.0)
+
+
+def test_the_budget_of_a_question_leaves_sub_tasks_out(small, command):
+    means, records, _ = played(small, command, "mas.workflow.budget=1")
+    assert [len(record["calls"]) for record in records] == [7, 7]
+    assert (means["success"], means["path_share"], means["tool_calls"]) == (0.5, 0.75, 1.0)
+
+
+@needs_shared
+@pytest.mark.parametrize("name", SETS)
+def test_competent_smurfs_succeed_on_real_tasks(command, tmp_path, name):
+    benchmark = Benchmark(name, tmp_path)
+    player = SmurfsPlayer(benchmark.rows, benchmark.catalogue)
+    results, records = evaluated(benchmark, command, player, "mas.workflow.max_tasks=12", tasks=2)
+    for source in results.values():
+        means = means_of(source)
+        assert source["answered"] == 2 and not source["failed"] and not source["tool_failures"]
+        assert means["success"] == means["path"] == means["verified"] == 1.0 and means["failed_calls"] == 0.0
+        assert means["tool_calls"] == means["correct_calls"] == means["tasks"] >= 1.0
+    assert (player.asked["tool"] == 0) == (name == "api_bank"), "all calls of API-Bank are recorded"
+
+
+@needs_shared
+@pytest.mark.parametrize("recipe", BASELINES)
+def test_competent_baselines_succeed_on_real_tasks(command, tmp_path, recipe):
+    means, _, _ = played(Benchmark("toolhop", tmp_path), command, recipe=recipe, tasks=2)
+    assert means["success"] == means["answer"] == means["path"] == means["finished"] == 1.0
+
+
+def hotpot(number, question, answer, pages):
+    """A row of the hub's layout. pages: title -> sentences; all of them are gold."""
+    return {
+        **{"id": f"h{number}", "question": question, "answer": answer, "type": "bridge", "level": "hard"},
+        "supporting_facts": {"title": list(pages), "sent_id": [0] * len(pages)},
+        "context": {"title": list(pages), "sentences": list(pages.values())},
+    }
+
+
+ROWS = [
+    hotpot(
+        *(0, "Who founded the label of Winner?", "Yang Hyun-suk"),
+        {
+            "Winner (band)": ["Winner is a boy group.", " It was formed by YG Entertainment."],
+            "YG Entertainment": ["YG Entertainment is a label.", " It was founded by Yang Hyun-suk in 1996."],
+        },
+    ),
+    hotpot(
+        *(1, "Are Ada and Bob both writers?", "yes"),
+        {"Ada": ["Ada was a writer.", " She was born in 1815."], "Bob": ["Bob was no one but a writer."]},
+    ),
+]
+OTHER = hotpot(2, "Where is Paris?", "France", {"Paris": ["Paris is a city in France."]})
+# Title that is retrieved, keyword and title that are looked up, for each row.
+PAGES = {0: ("winner (band)", "founded", "YG Entertainment"), 1: ("Ada", "writer", "Bob")}
+
+
+class Encyclopedia:
+    """HotpotQA as it is prepared for the tools, from a file or folder of its rows."""
+
+    def __init__(self, folder, source, tasks):
+        self.data, self.catalogue, self.tasks = folder / "data", load_catalogue([{"kind": "encyclopedia"}]), tasks
+        made = ["--output_dir", str(self.data), "--local_dataset_path", str(source), "--val_size", str(tasks)]
+        assert qa_common.main(hotpotqa.HOTPOTQA, "", made) == 0
+        index = ["--input", str(self.data / "corpus.jsonl"), "--output_dir", str(self.data / "index"), "--quiet"]
+        assert corpus.main(index) == 0
+        self.rows = pq.read_table(self.data / "test.parquet").to_pylist()
+
+    def evaluate(self, command, recipe, plan):
+        """The player makes the calls that `plan` says of a row."""
+        told = []
+        for row in self.rows:
+            truth = {**row["reward_model"]["ground_truth"], "path": json.dumps(plan(row))}
+            told.append({**row, "reward_model": {"ground_truth": truth}})
+        player = SYSTEMS[recipe](told, self.catalogue)
+        with ChatServer(player) as server:
+            settings = ["+base=hotpotqa", f"mas.tools.tool_call.backend.index={self.data / 'index'}"]
+            assert command(*settings, recipe=recipe, server=server, files=[self.data / "test.parquet"]) == 0
+        (source,) = command.results["data"].values()
+        assert source["answered"] == len(command.records) == self.tasks and not source["failed"]
+        assert player.asked["tool"] == 0, "these tools run themselves"
+        return means_of(source), command.records
+
+
+def searched(page, keyword, other, query):
+    """The calls of a question."""
+    said = {"search": {"query": query}, "retrieve": {"entity": page}, "lookup": {"keyword": keyword, "entity": other}}
+    return [{"name": name, "arguments": arguments} for name, arguments in said.items()]
+
+
+def results_of(record):
+    """What the tools of a trajectory gave, in the order of the calls."""
+    return [tool["result"] for tool in record["tools"] if "tool_call" in tool["id"]]
+
+
+@pytest.mark.parametrize("recipe", SYSTEMS)
+def test_hotpotqa_with_its_tools(command, tmp_path, recipe):
+    (tmp_path / "rows").mkdir()
+    (tmp_path / "rows" / "train.jsonl").write_text(json.dumps(OTHER) + "\n")
+    (tmp_path / "rows" / "validation.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    benchmark = Encyclopedia(tmp_path, tmp_path / "rows", tasks=2)
+    pages = {ROWS[number]["question"]: places for number, places in PAGES.items()}
+
+    def plan(row):
+        question = row["prompt"][-1]["content"]
+        return searched(*pages[question], question)
+
+    means, records = benchmark.evaluate(command, recipe, plan)
+    assert means["success"] == means["f1"] == means["answer"] == 1.0 and "path" not in means
+    assert (means["tool_calls"], means["failed_calls"]) == (3, 0)
+    record = next(one for one in records if one["question"] == ROWS[0]["question"])
+    found, page, sentences = [said["result"] for said in results_of(record)]
+    assert {"Winner (band)", "YG Entertainment"} >= {one["title"] for one in found} and found
+    assert page == {"title": "Winner (band)", "text": "Winner is a boy group. It was formed by YG Entertainment."}
+    assert sentences == ["(Result 1 / 1) It was founded by Yang Hyun-suk in 1996."]
+
+
+@needs_shared
+def test_hotpotqa_on_real_questions(command, tmp_path):
+    benchmark = Encyclopedia(tmp_path, SHARED / "qa" / "hotpotqa_hub_layout_100.jsonl", tasks=3)
+
+    def plan(row):
+        first, last = [*row["extra_info"]["gold_titles"], ""][:2]
+        return searched(first, first.split()[0], first, last)
+
+    means, records = benchmark.evaluate(command, "smurfs", plan)
+    assert means["success"] == means["f1"] == 1.0 and means["tool_calls"] == 3
+    assert all(results_of(record)[1]["ok"] for record in records), "gold pages are in the corpus, by their titles"
