@@ -77,6 +77,17 @@ class Agent:
         if unknown:
             raise ValueError(f"Agent.sampling has {', '.join(unknown)}; allowed: {', '.join(SAMPLING)}")
 
+    def options(self, **inputs: Any) -> tuple[str, ...]:
+        """The texts of which an output is one, each once.
+
+        Raises:
+            ValueError: there is none.
+        """
+        options = tuple(dict.fromkeys(self.choices(**inputs)))
+        if not options:
+            raise ValueError("an agent's `choices` are empty: there must be one at least")
+        return options
+
     def read(self, text: str, /, **inputs: Any) -> Any:
         """The value of an output.
 
@@ -84,7 +95,7 @@ class Agent:
             Unparsable: it breaks the agent's format, or is none of its choices (a served model may say anything).
         """
         if self.choices is not None:
-            options = self.choices(**inputs)
+            options = self.options(**inputs)
             chosen = named(text, options)
             if chosen is None:
                 raise Unparsable(f"{text!r:.100} is none of the choices {', '.join(options)}")

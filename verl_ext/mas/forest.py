@@ -144,7 +144,7 @@ class Forest:
         if self.adapters is not None and agent.llm is None:
             sampling["adapter"] = self.adapters[call.agent]
         if agent.choices is not None:
-            call.decides, call.options = True, tuple(_options(agent, inputs))
+            call.decides, call.options = True, agent.options(**inputs)
             sampling["choices"] = list(call.options)
         call.error = self._enter_prompt(llm, call, sampling)
         if call.error:
@@ -292,13 +292,6 @@ class Forest:
             task.cancel()
         if running:  # a tool that ignores its cancellation must not hold up the training
             await asyncio.wait(running, timeout=CLOSE_TIMEOUT)
-
-
-def _options(agent: Agent, inputs: dict[str, Any]) -> list[str]:
-    options = list(dict.fromkeys(agent.choices(**inputs)))
-    if not options:
-        raise ValueError("an agent's `choices` are empty: there must be one at least")
-    return options
 
 
 def _beginning(call: Call) -> Call:
