@@ -145,3 +145,11 @@ def test_a_call_that_failed_has_chosen_nothing():
 def test_who_decides_by_the_names_of_metrics():
     names = ["decisions/b/top_path", "decisions/b/length", "val/decisions/c/top_path", "decisions/a/x/top_path"]
     assert deciding(names) == ["a/x", "b"]
+
+
+def test_choices_from_changing_lists_are_not_counted_by_name():
+    """Tools differ from question to question, and may be thousands."""
+    own = [Path("action", (f"tool_{number}", f"tool_{number + 1}"), None, 2.0) for number in range(0, 34, 2)]
+    metrics = decision_metrics(own)
+    assert metrics["decisions/action/length"] == 2 and not [name for name in metrics if name.startswith("choices/")]
+    assert "choices/action/tool_0" in decision_metrics(own[:1]), "two texts of two"

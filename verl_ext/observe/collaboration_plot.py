@@ -67,11 +67,13 @@ def _draw(
 
 
 def _agents(entries: Entries) -> list[str]:
-    """The agents that decided in training or validation, those with the longest paths first."""
+    """The agents that decided among the same texts in training or validation, those with the longest paths first."""
     longest: dict[str, float] = defaultdict(float)
     for entry in entries:
         metrics = {name.removeprefix("val/"): value for name, value in entry["metrics"].items()}
         for agent in deciding(metrics):
+            if not any(name.startswith(f"choices/{agent}/") for name in metrics):
+                continue
             longest[agent] = max(longest[agent], metrics.get(f"decisions/{agent}/length") or 0.0)
     return sorted(longest, key=lambda agent: (-longest[agent], agent))
 

@@ -6,6 +6,7 @@ chosen are its nodes, an edge leads from each choice to the next (Puppeteer, Sec
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,9 @@ import networkx
 
 from verl_ext.mas.choices import named
 from verl_ext.mas.types import Call, Trajectory
+
+# Different texts of an agent that are counted by name wherever they come from.
+NAMED = 32
 
 
 @dataclass(frozen=True)
@@ -134,10 +138,17 @@ def deciding(metrics: Iterable[str]) -> list[str]:
 
 
 def decision_metrics(paths: Iterable[Path]) -> dict[str, float]:
-    """decisions/* and choices/* of a batch's paths."""
+    """decisions/* and choices/* of a batch's paths.
+
+    There are no choices/* of an agent that took more than `NAMED` different texts, and more than a decision of its is
+    among: what it chooses from is another list each time (the tools of a question, say), and may be thousands.
+    """
     metrics: dict[str, float] = {}
     for agent, own in by_agent(paths).items():
         metrics |= {f"decisions/{agent}/{name}": value for name, value in figures(own).items()}
         chosen = Counter(choice for path in own for choice in path.choices)
+        widest = max((path.options for path in own if path.options is not None), default=math.inf)
+        if len(chosen) > max(NAMED, widest):
+            continue
         metrics |= {f"choices/{agent}/{name}": n / chosen.total() for name, n in sorted(chosen.items())}
     return metrics
