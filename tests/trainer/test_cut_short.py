@@ -44,7 +44,7 @@ class Trainer(MultiAgentTrainer, Upstream):
         )
         self.total_training_steps = total
         self.run_log, self.budget = RunLog(folder), Budget(BudgetSection(**limits))
-        self.trajectories, self.memory = Mock(), Mock()
+        self.trajectories, self.memory, self.heads = Mock(), Mock(), Mock()
         self.agent_loop_manager = Mock(take_validation_stats=list, take_tool_counts=dict)
         self.on_validate_begin = self.on_validate_end = lambda: None
         self._load_checkpoint()
