@@ -1,50 +1,22 @@
-"""A comparison: its study file, its runs (killed, failed, gone on with), its numbers by hand, its report."""
+"""A comparison: its study file, and its runs (killed, failed, gone on with)."""
 
 import json
-import math
 import os
-import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import psutil
 import pytest
 import yaml
 
+from tests.compare.studying import PROGRAM, STUDY, study_of
 from tests.helpers import heed_signals
-from verl_ext.compare import figures
 from verl_ext.compare.__main__ import main
 from verl_ext.compare.launcher import DONE, plan, run_all, settings, shares
-from verl_ext.compare.measure import estimate, measure, quantities, table
-from verl_ext.compare.report import write_report
 from verl_ext.compare.study import read_study
-
-# verl's command takes minutes; what the launcher does with processes does not depend on what they compute.
-PROGRAM = (sys.executable, str(Path(__file__).parent / "trainer.py"))
-STUDY = {
-    "title": "Slow and fast",
-    "headline": "f1",
-    "scores": ["f1", "em"],
-    "seeds": [1, 2],
-    "budget": {"generated_tokens": 300, "questions": 32},
-    "overrides": ["mas.seed={seed}", "+steps=6"],
-    "methods": [
-        {"name": "none", "label": "Untrained", "start_of": "slow"},
-        {"name": "slow", "label": "Slow | careful", "overrides": ["+slope=0.01"]},
-        {"name": "fast", "label": "Fast", "overrides": ["+slope=0.1"]},
-    ],
-    "quick": {"seeds": [1], "methods": ["fast"], "budget": {"generated_tokens": 100, "questions": 8}},
-}
-
-
-def study_of(folder, **changes):
-    path = folder / "mine.yaml"
-    path.write_text(yaml.safe_dump(STUDY | changes))
-    return read_study(str(path))
 
 
 def launched(folder):
@@ -207,99 +179,7 @@ def test_what_a_killed_launcher_left_behind_is_ended_and_two_at_once_are_refused
     assert steps == [0, 1, 2, 3, 4, 5, 6], "only one process wrote"
 
 
-def test_numbers_by_hand(tmp_path):
-    study = study_of(tmp_path)
-    runs = plan(study, tmp_path)
-    run_all(runs, tmp_path, 2, PROGRAM)
-    methods = measure(study, runs)
-    tokens = {row["label"]: row for row in table(study, methods, "generated_tokens")}
-    # 300 tokens are used up after step 3; the first validated step from there on is 4: 0.2 + 4·slope + 0.01·seed.
-    fast = tokens["Fast"]["scores"]["f1"]
-    assert fast.mean == pytest.approx(0.6 + 0.015) and fast.n == 2 and tokens["Fast"]["seeds"] == [1, 2]
-    assert fast.error == pytest.approx(math.sqrt(((0.005) ** 2 * 2) / 1) / math.sqrt(2))
-    assert tokens["Fast"]["costs"] == {"generated_tokens": 400, "questions": 32, "agent_calls": 96, "steps": 4}
-    assert tokens["Untrained"]["scores"]["f1"].mean == pytest.approx(0.215)
-    assert tokens["Untrained"]["costs"] == {"generated_tokens": 0, "questions": 0, "agent_calls": 0, "steps": 0}
-    x, mean, error = methods["fast"].curve("val/system/f1", "questions", points=4)
-    assert list(x) == [0, 16, 32, 48] and mean == pytest.approx([0.215, 0.415, 0.615, 0.815])
-    assert error == pytest.approx([0.005] * 4)
-    assert quantities(methods) == {"behaviour": [], "similarity": [], "penalty": ["agents/a/penalty"]}
-
-
-def test_a_budget_that_a_run_did_not_reach_gives_no_number(tmp_path):
-    study = study_of(tmp_path, budget={"generated_tokens": 10_000, "questions": 8}, seeds=[1])
-    runs = plan(study, tmp_path)
-    run_all(runs, tmp_path, 2, PROGRAM)
-    methods = measure(study, runs)
-    assert [row["label"] for row in table(study, methods, "generated_tokens")] == ["Untrained"]
-    assert len(table(study, methods, "questions")) == 3
-
-
-def test_the_standard_error_is_the_sample_one():
-    one = estimate([1.0, 2.0, 3.0, 4.0])
-    assert (one.mean, one.n) == (2.5, 4) and one.error == pytest.approx(math.sqrt(5 / 3) / 2)
-    assert str(estimate([0.5])) == "0.500" and str(one).startswith("2.500 ± 0.645")
-
-
-def test_the_report_has_tables_figures_and_the_numbers(tmp_path):
-    study = study_of(tmp_path)
-    runs = plan(study, tmp_path)
-    with pytest.raises(ValueError, match="no run of mine is complete"):
-        write_report(study, runs, tmp_path / "mine", "the command")
-    run_all(runs[:3], tmp_path, 2, PROGRAM)  # the fast one lacks its second seed
-    report = write_report(study, runs, tmp_path / "mine", "the command").read_text()
-    assert "3 of 4 runs complete" in report and "`the command`" in report and ", 2 runs at a time" in report
-    assert re.search(r"^\| Fast +\| +0\.610 \|", report, re.MULTILINE)
-    assert "Seeds not there (yet), so not in the means: Fast: 2." in report
-    assert "**0.610" not in report, "the mean of fewer seeds must not be called the best"
-    assert "Slow \\| careful" in report, "a bar in a label must not break the table"
-    for name in ("curves.png", "cost.png", "penalty.png"):
-        assert name in report and (tmp_path / "mine" / name).stat().st_size > 5000
-    numbers = json.loads((tmp_path / "mine" / "results.json").read_text())
-    assert numbers["questions"][0]["scores"]["f1"] == {
-        "mean": pytest.approx(0.215),
-        "standard_error": pytest.approx(0.005),
-    }
-
-
-@pytest.mark.parametrize(
-    ("curves", "scores"), [([], ["f1"]), (["em"], ["em"]), (["em", "f1"], ["em", "f1"])], ids="headline one two".split()
-)
-def test_a_row_of_panels_for_each_score_that_is_asked_for(tmp_path, monkeypatch, curves, scores):
-    changes = {"curves": curves} if curves else {}
-    study = study_of(tmp_path, seeds=[1], **changes)
-    runs = plan(study, tmp_path)
-    run_all(runs, tmp_path, 2, PROGRAM)
-    drawn = {}
-    monkeypatch.setattr(figures, "_save", lambda figure, path: drawn.setdefault(path, figure) and path)
-    said = figures.draw_all(study, measure(study, runs), tmp_path)
-    caption = (
-        f"Validation {' and '.join(scores).replace('f1', 'F1').replace('em', 'EM')} against what training has used"
-    )
-    axes = drawn[said[caption]].axes
-    assert len(axes) == 2 * len(scores)
-    shown = [axis.get_ylabel() for axis in axes]
-    assert shown == [text for score in scores for text in (f"validation {score.upper()}, mean over seeds", "")]
-    assert [axis.get_xlabel() for axis in axes] == ["generated tokens", "questions"] * len(scores)
-    for axis in axes:
-        lines = [line for line in axis.lines if not line.get_label().startswith("_")]
-        assert [line.get_label() for line in lines] == ["Slow | careful", "Fast"]
-        assert lines[1].get_ydata()[-1] == pytest.approx(0.81), "0.2 + 0.1·6 + 0.01"
-
-
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system does not pin processes")
-def test_a_system_that_does_not_learn_is_measured_as_it_is(tmp_path):
-    as_is = {"name": "as_is", "label": "As it is", "overrides": ["+slope=0.0", "trainer.val_only=true"]}
-    study = study_of(tmp_path, methods=[*STUDY["methods"], as_is])
-    runs = plan(study, tmp_path)
-    assert run_all(runs, tmp_path, 1, PROGRAM) == [] and len(runs) == 6
-    methods = measure(study, runs)
-    assert methods["as_is"].untrained and not methods["fast"].untrained
-    rows = {row["label"]: row for row in table(study, methods, "questions")}
-    assert rows["As it is"]["scores"]["f1"].mean == pytest.approx(0.2 + 0.01 * 1.5)
-    assert rows["As it is"]["costs"]["steps"] == 0
-
-
 def test_runs_have_cores_of_their_own(tmp_path):
     cores = os.sched_getaffinity(0)
     for jobs in (1, 2, 3, 5):

@@ -55,29 +55,26 @@ def settings_of(
     """
     local, memory = model is not None, open_memory(section, mas)
     served = {} if local or mas.policy == SHARED else {"policy": mas.policy}  # which of an endpoint's models answer
-    return (
-        served
-        | ({"heads": heads} if heads else {})
-        | {
-            "model": model.source if local else section.model,
-            "engine": "verl_ext" if local else "endpoint",
-            "weights": model.fingerprint if local else None,
-            "dtype": config.actor_rollout_ref.rollout.dtype if local else None,
-            "temperature": section.temperature,
-            "top_p": section.top_p,
-            "top_k": section.top_k,
-            "response_length": response_length(config),
-            "max_prompt_length": config.data.max_prompt_length if local else None,
-            "chat_template": template_of(config),
-            "max_calls": mas.limits.max_calls,
-            "seed": mas.seed,
-            "seeded": mas.sampling.seeded if section.temperature > 0 else None,
-            "workflow": mas.workflow,
-            "agents": _agents_of(config),
-            "memory": memory and {"recall": mas.memory.recall, "content": memory.content_hash()},
-            "tools": {name: identity_of(section) for name, section in mas.tools.items()},
-        }
-    )
+    served |= {"heads": heads} if heads else {}
+    return served | {
+        "model": model.source if local else section.model,
+        "engine": "verl_ext" if local else "endpoint",
+        "weights": model.fingerprint if local else None,
+        "dtype": config.actor_rollout_ref.rollout.dtype if local else None,
+        "temperature": section.temperature,
+        "top_p": section.top_p,
+        "top_k": section.top_k,
+        "response_length": response_length(config),
+        "max_prompt_length": config.data.max_prompt_length if local else None,
+        "chat_template": template_of(config),
+        "max_calls": mas.limits.max_calls,
+        "seed": mas.seed,
+        "seeded": mas.sampling.seeded if section.temperature > 0 else None,
+        "workflow": mas.workflow,
+        "agents": _agents_of(config),
+        "memory": memory and {"recall": mas.memory.recall, "content": memory.content_hash()},
+        "tools": {name: identity_of(section) for name, section in mas.tools.items()},
+    }
 
 
 def _agents_of(config: DictConfig) -> dict[str, Any]:

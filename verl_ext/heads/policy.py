@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from verl_ext.mas.offsets import Span
+from verl_ext.mas.llm import TokenlessLLM
 from verl_ext.mas.types import Completion, Generation
 from verl_ext.memory import Similarity
 
@@ -70,7 +70,7 @@ def draw(log_probs: np.ndarray, seed: int, greedy: bool) -> int:
     return int(np.searchsorted(cumulative, place, side="right"))
 
 
-class PolicyHead:
+class PolicyHead(TokenlessLLM):
     """An `LLM` (verl_ext/mas/llm.py) that can do one thing: choose one of `choices`. It generates no tokens.
 
     Args:
@@ -87,18 +87,6 @@ class PolicyHead:
 
     def _embedded(self, texts: tuple[str, ...]) -> np.ndarray:
         return self.similarity.encode(texts).astype(np.float64)
-
-    def encode(self, messages: list[dict[str, str]]) -> list[int]:
-        """Nothing: a head has no tokens."""
-        return []
-
-    def encode_text(self, text: str) -> list[int]:
-        """Nothing: a head has no tokens."""
-        return []
-
-    def locate(self, token_ids: list[int], text: str, spans: list[Span]) -> list[Span]:
-        """Empty ranges: there are no tokens."""
-        return [(0, 0) for _ in spans]
 
     def log_probs(self, state: str, options: Sequence[str], temperature: float = 1.0) -> np.ndarray:
         """(n,) log π of the options in this state.

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from verl_ext.mas.offsets import Span
+from verl_ext.mas.llm import TokenlessLLM
 from verl_ext.mas.types import Completion, Generation, PromptTooLong
 from verl_ext.tools.chat import ChatEndpoint, TooLong
 from verl_ext.tools.chat_forms import until_stop
 
 
-class EndpointLLM:
+class EndpointLLM(TokenlessLLM):
     """Chats of agents, answered by a server. Token ids and log-probabilities are unknown.
 
     Args:
@@ -19,18 +19,6 @@ class EndpointLLM:
 
     def __init__(self, chat: ChatEndpoint):
         self.chat = chat
-
-    def encode(self, messages: list[dict[str, str]]) -> list[int]:
-        """Nothing: the server tokenises."""
-        return []
-
-    def encode_text(self, text: str) -> list[int]:
-        """Nothing: the server tokenises."""
-        return []
-
-    def locate(self, token_ids: list[int], text: str, spans: list[Span]) -> list[Span]:
-        """Empty ranges: there are no tokens."""
-        return [(0, 0) for _ in spans]
 
     async def connect(self) -> None:
         """Open the connections now instead of at the first call."""

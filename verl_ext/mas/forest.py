@@ -14,17 +14,7 @@ from verl_ext.mas.limits import Limits
 from verl_ext.mas.llm import LLM
 from verl_ext.mas.noise import call_seed
 from verl_ext.mas.stopwatch import Stopwatch
-from verl_ext.mas.types import (
-    Call,
-    CallId,
-    Completion,
-    PromptTooLong,
-    Status,
-    Stream,
-    Task,
-    ToolRecord,
-    Trajectory,
-)
+from verl_ext.mas.types import Call, CallId, Completion, PromptTooLong, Status, Stream, Task, ToolRecord, Trajectory
 from verl_ext.mas.workflow import Workflow
 from verl_ext.memory import Memory
 from verl_ext.tools.base import ToolRefused
@@ -261,7 +251,7 @@ class Forest:
                 record.failure = None
                 return record
             except ToolRefused as error:
-                record.failure = f"{error}"
+                record.failure = str(error)
                 return record
             except Exception as error:  # any failure of a tool is data of this trajectory
                 reason = "no answer in time" if isinstance(error, asyncio.TimeoutError) else f"{error}"

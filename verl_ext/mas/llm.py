@@ -40,6 +40,22 @@ class LLM(Protocol):
         """
 
 
+class TokenlessLLM:
+    """What an `LLM` that keeps its tokens to itself, or has none, says of them: nothing."""
+
+    def encode(self, messages: list[dict[str, str]]) -> list[int]:
+        """Nothing."""
+        return []
+
+    def encode_text(self, text: str) -> list[int]:
+        """Nothing."""
+        return []
+
+    def locate(self, token_ids: list[int], text: str, spans: list[Span]) -> list[Span]:
+        """Empty ranges."""
+        return [(0, 0) for _ in spans]
+
+
 class TokenLLM(ABC):
     """An `LLM` over token ids: what is generated is what is trained, no text is ever encoded again.
 
