@@ -62,6 +62,8 @@ def test_the_studies_of_make_compare_are_complete(name):
         ({"curves": "em"}, "curves='em' must be a list of texts"),
         ({"curves": ["em", "exact"]}, r"curves=\['em', 'exact'\] must be of scores=\['f1', 'em'\]"),
         ({"curves": ["em", "em"]}, "each once"),
+        ({"frontier": ["em"]}, r"frontier=\['em'\] must be two of the scores"),
+        ({"frontier": ["em", "exact"]}, r"frontier=\['em', 'exact'\] must be of scores"),
         ({"seeds": 3}, "seeds=3 must be a list of whole numbers"),
         ({"budget": {"generated_tokens": "16k", "questions": 5}}, "must be whole numbers by name"),
         (

@@ -103,3 +103,19 @@ def test_a_system_that_does_not_learn_is_measured_as_it_is(tmp_path):
     rows = {row["label"]: row for row in table(study, methods, "questions")}
     assert rows["As it is"]["scores"]["f1"].mean == pytest.approx(0.2 + 0.01 * 1.5)
     assert rows["As it is"]["costs"]["steps"] == 0
+
+
+def test_the_frontier_shows_where_each_method_ends(tmp_path, monkeypatch):
+    study = study_of(tmp_path, frontier=["em", "f1"])
+    runs = plan(study, tmp_path)
+    run_all(runs[:3], tmp_path, 2, PROGRAM)  # the fast one lacks its second seed
+    drawn = {}
+    monkeypatch.setattr(figures, "_save", lambda figure, path: drawn.setdefault(path, figure) and path)
+    said = figures.draw_all(study, measure(study, runs), tmp_path)
+    (axis,) = drawn[said["F1 against EM, after 32 questions"]].axes
+    points = {box.get_label(): box.lines[0].get_xydata()[0] for box in axis.containers}
+    row = {row["label"]: row["scores"] for row in table(study, measure(study, runs), "questions")}
+    assert list(points) == ["Untrained", "Slow | careful", "Fast (1 of 2 seeds)"]
+    assert points["Slow | careful"] == pytest.approx([row["Slow | careful"][name].mean for name in ("em", "f1")])
+    assert points["Fast (1 of 2 seeds)"][1] == pytest.approx(0.2 + 0.1 * 4 + 0.01)
+    assert [text.get_text() for text in axis.texts] == ["Untrained"] and axis.get_ylabel() == "F1"

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from verl_ext.compare.measure import Measured, estimate, quantities
+from verl_ext.compare.measure import Measured, estimate, quantities, table
 from verl_ext.compare.study import Study
 from verl_ext.reports import in_words
 
@@ -28,6 +28,10 @@ def draw_all(study: Study, methods: dict[str, Measured], folder: Path) -> dict[s
     figures = {}
     scores = " and ".join(in_words(score) for score in study.plotted)
     figures[f"Validation {scores} against what training has used"] = _curves(study, methods, looks, folder)
+    if study.frontier:
+        cost, score = (in_words(name) for name in study.frontier)
+        caption = f"{score[0].upper()}{score[1:]} against {cost}, after {study.budget['questions']:,} questions"
+        figures[caption] = _frontier(study, methods, looks, folder)
     figures["Time and memory"] = _bars(methods, looks, folder)
     captions = {
         "behaviour": "What the agents do, over training",
@@ -67,6 +71,30 @@ def _curves(study: Study, methods: dict[str, Measured], looks: dict[str, Any], f
         left.set_ylabel(f"validation {in_words(score)}, mean over seeds")
     _legend(figure, *axes.flat)
     return _save(figure, folder / "curves.png")
+
+
+def _frontier(study: Study, methods: dict[str, Measured], looks: dict[str, Any], folder: Path) -> Path:
+    """One point per method at equal questions: what a system costs, and what it scores; hollow if it is untrained."""
+    import matplotlib.pyplot as plt
+
+    cost, score = study.frontier
+    points = {row["label"]: row["scores"] for row in table(study, methods, "questions")}
+    figure, axis = plt.subplots(figsize=(9, 4.8), constrained_layout=True)
+    for name, method in methods.items():
+        if method.label not in points:
+            continue
+        x, y = points[method.label][cost], points[method.label][score]
+        look = {"color": "0.35", "markerfacecolor": "white"} if method.untrained else {"color": looks[name]["color"]}
+        errors = dict(zip(("xerr", "yerr"), np.nan_to_num([x.error, y.error]), strict=True))
+        axis.errorbar(x.mean, y.mean, **errors, label=method.legend, fmt="o", capsize=2, linewidth=1, **look)
+        if method.untrained:
+            axis.annotate(method.legend, (x.mean, y.mean), (6, 6), textcoords="offset points", fontsize=8)
+    axis.set_xlabel(f"{in_words(cost)} (validation, mean over seeds)")
+    axis.set_ylabel(in_words(score))
+    axis.margins(0.12)
+    _tidy(axis)
+    _legend(figure, axis)
+    return _save(figure, folder / "frontier.png")
 
 
 def _bars(methods: dict[str, Measured], looks: dict[str, Any], folder: Path) -> Path:

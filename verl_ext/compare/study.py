@@ -52,6 +52,7 @@ class Study:
         overrides: common to all methods, which may override them.
         methods: in the order of the tables.
         curves: which of `scores` are plotted, a row of panels each; none: the headline alone.
+        frontier: two of `scores`, what a system costs and what it reaches, to plot against each other; none: no plot.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Study:
     overrides: tuple[str, ...]
     methods: tuple[Method, ...]
     curves: tuple[str, ...] = ()
+    frontier: tuple[str, ...] = ()
 
     @property
     def plotted(self) -> tuple[str, ...]:
@@ -153,7 +155,7 @@ def _is_number(value: Any) -> bool:
 # What YAML must have given for a field: the words for it, and the test.
 KINDS = {
     **dict.fromkeys(("name", "label", "title", "headline", "start_of"), ("a text", lambda v: isinstance(v, str))),
-    **dict.fromkeys(("overrides", "scores", "methods", "curves"), ("a list of texts", _is_texts)),
+    **dict.fromkeys(("overrides", "scores", "methods", "curves", "frontier"), ("a list of texts", _is_texts)),
     "seeds": ("a list of whole numbers", lambda v: isinstance(v, list) and all(map(_is_number, v))),
     "budget": ("whole numbers by name", lambda v: isinstance(v, dict) and all(map(_is_number, v.values()))),
 }
@@ -184,9 +186,11 @@ def _check(study: Study, path: Path) -> None:
         raise ValueError(f"{path}: budget={study.budget} must give {' and '.join(BUDGETS)}, at least 1 each")
     if study.headline not in study.scores:
         raise ValueError(f"{path}: headline={study.headline!r} must be one of scores={list(study.scores)}")
-    unknown = [score for score in study.curves if score not in study.scores]
-    if unknown or len(set(study.curves)) < len(study.curves):
-        raise ValueError(f"{path}: curves={list(study.curves)} must be of scores={list(study.scores)}, each once")
+    for name, plotted in (("curves", study.curves), ("frontier", study.frontier)):
+        if not set(plotted) <= set(study.scores) or len(set(plotted)) < len(plotted):
+            raise ValueError(f"{path}: {name}={list(plotted)} must be of scores={list(study.scores)}, each once")
+    if len(study.frontier) not in (0, 2):
+        raise ValueError(f"{path}: frontier={list(study.frontier)} must be two of the scores: a cost, and what it buys")
     trained = [method.name for method in study.methods if method.trains]
     for method in study.methods:
         if method.start_of is not None and (method.start_of not in trained or method.overrides):
