@@ -42,6 +42,13 @@ def test_structure_by_hand(path, expected):
     assert structure(folded(path)) == pytest.approx(expected)
 
 
+def test_a_long_walk_among_many_agents_does_not_take_for_ever():
+    """Every agent after every other: 12 of them have over 10⁸ cycles."""
+    agents = "abcdefghijkl"
+    walked = structure(folded([one for first in agents for second in agents for one in (first, second)]))
+    assert walked["density"] == 1.0 and walked["cycles"] == 1000
+
+
 def test_how_often_an_edge_was_taken():
     graph = folded("ababa")
     assert graph["a"]["b"]["weight"] == 2 == graph["b"]["a"]["weight"]

@@ -28,7 +28,7 @@ def titles(*entries, headline="f1"):
 
 
 def test_panels_are_those_that_have_something_to_show():
-    usual = {"val__system__f1": 0.5, "system__reward": 0.5, "agents__a__penalty": 0.0}
+    usual = {"val__system__f1": 0.5, "system__reward": 0.5, "agents__a__penalty": -0.1}
     always = ["Validation F1 (greedy)", "Training reward (sampled)", "Agent-specific penalty"]
     assert titles(entry(1, **usual)) == always
     more = {"decisions__boss__entropy": 1.0, "decisions__boss__top_path": 0.5}
@@ -39,6 +39,7 @@ def test_panels_are_those_that_have_something_to_show():
         "Tokens of a trajectory",
         "Agents of a trajectory",
     ]
+    assert "Agent-specific penalty" not in titles(entry(1, **usual | {"agents__a__penalty": 0.0}))
     lines = dict(panels([entry(1, **usual), entry(2, **more)], "f1"))
     assert lines["Tokens of a trajectory"] == [("validation", "val/system/tokens")]
     assert lines["Entropy of decisions (nats)"] == [("boss", "decisions/boss/entropy")]

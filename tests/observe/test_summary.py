@@ -77,3 +77,8 @@ def test_a_run_that_could_not_learn_says_so():
     assert not nothing_learned([flat(0.97, 0.0), flat(0.5, 0.01)])
     assert not nothing_learned([flat(1.0, 1.0)])  # solved
     assert not nothing_learned([{"step": 0, "metrics": {}}])
+
+
+def test_a_system_without_rewards_of_its_agents_own_does_not_speak_of_them():
+    lines = what_was_learned([entry(0, 0.1, 0.0), entry(1, 0.2, 0.0)], "f1")
+    assert lines[-1] == "  judge           unparsable 25.0% → 25.0%"

@@ -194,7 +194,7 @@ def test_key_added_on_purpose_passes():
         ("+mas.sampling.stategy=fof", "unknown key mas.sampling.stategy; did you mean 'strategy'"),
         ("+mas.agents.rewriterr.max_tokens=3", "mas.agents.rewriterr: unknown agent; this workflow has rewriter"),
         ("mas.workflow._target_=verl_ext.nothing.Here", "cannot be imported"),
-        ("+mas.workflow.promts=full", "cannot build mas.workflow"),
+        ("+mas.workflow.promts=full", "unknown key mas.workflow.promts; did you mean 'prompts'? (allowed: penalties"),
         ("mas.workflow.prompts=short", "mas.workflow.prompts='short' is unknown; allowed: full, tiny"),
         ("mas.credit.aggregate=median", "allowed: mean, max, min"),
         ("algorithm.adv_estimator=mhpgo", "algorithm.adv_estimator='mhpgo' is unknown"),

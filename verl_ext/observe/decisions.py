@@ -10,7 +10,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice, pairwise
 from statistics import fmean
 
 import networkx
@@ -20,6 +20,8 @@ from verl_ext.mas.types import Call, Trajectory
 
 # Different texts of an agent that are counted by name wherever they come from.
 NAMED = 32
+# Elementary cycles of one graph that are looked at; a long walk among many agents can have millions.
+MOST_CYCLES = 1000
 
 
 @dataclass(frozen=True)
@@ -97,8 +99,11 @@ def folded(choices: Sequence[str]) -> networkx.DiGraph:
 
 
 def structure(graph: networkx.DiGraph) -> dict[str, float]:
-    """density: edges / possible edges, loops included, n²; cycles: elementary ones; cycle_length: their mean length."""
-    lengths = [len(cycle) for cycle in networkx.simple_cycles(graph)]
+    """density: edges / possible edges, loops included, n²; cycles: elementary ones; cycle_length: their mean length.
+
+    Both of the first `MOST_CYCLES` cycles only.
+    """
+    lengths = [len(cycle) for cycle in islice(networkx.simple_cycles(graph), MOST_CYCLES)]
     found = {"density": graph.number_of_edges() / len(graph) ** 2, "cycles": float(len(lengths))}
     return found | ({"cycle_length": fmean(lengths)} if lengths else {})
 

@@ -35,7 +35,7 @@ METRICS: dict[str, str] = {
     "decisions/<agent>/top_path": "share of the trajectories on the most frequent path; near 1: it has collapsed",
     "decisions/<agent>/paths": "different paths / trajectories",
     "decisions/<agent>/density": "mean density of the folded path: edges / nodes², loops included",
-    "decisions/<agent>/cycles": "mean number of elementary cycles of the folded path",
+    "decisions/<agent>/cycles": "mean number of elementary cycles of the folded path, at most 1000 each",
     "decisions/<agent>/cycle_length": "mean length of the cycles, over the trajectories that have any",
     "choices/<agent>/<choice>": "share of the choice among all decisions of the agent",
     "head/<agent>/loss": "loss of the policy head: −1/N Σ A_t log π(a_t; S_t), N trajectories, less the entropy bonus",

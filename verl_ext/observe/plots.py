@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from verl_ext.observe.decisions import deciding
-from verl_ext.observe.runlog import series
+from verl_ext.observe.runlog import charged, series
 from verl_ext.reports import in_words
 
 # Title, and the (label, metric) of its lines.
@@ -25,7 +25,7 @@ def panels(entries: list[dict[str, Any]], headline: str) -> list[Panel]:
     found: list[Panel] = [
         (f"Validation {in_words(headline)} (greedy)", [("", f"val/system/{headline}")]),
         ("Training reward (sampled)", [("", "system/reward")]),
-        ("Agent-specific penalty", [(agent, f"agents/{agent}/penalty") for agent in agents]),
+        ("Agent-specific penalty", [(agent, f"agents/{agent}/penalty") for agent in agents if charged(entries)]),
         ("Similarity within a group", [(agent, f"agents/{agent}/similarity") for agent in agents]),
         ("Entropy of decisions (nats)", [(agent, f"decisions/{agent}/entropy") for agent in orchestrators]),
         ("Share of the most frequent path", [(agent, f"decisions/{agent}/top_path") for agent in orchestrators]),

@@ -87,6 +87,16 @@ def series(entries: list[dict[str, Any]], name: str) -> tuple[list[int], list[fl
     return [step for step, _ in points], [value for _, value in points]
 
 
+def charged(entries: list[dict[str, Any]]) -> bool:
+    """Whether any agent had a reward of its own other than 0."""
+    return any(
+        value
+        for entry in entries
+        for name, value in entry["metrics"].items()
+        if name.startswith("agents/") and name.endswith("/penalty")
+    )
+
+
 def _parsed(line: str | bytes) -> dict[str, Any] | None:
     try:
         return json.loads(line)

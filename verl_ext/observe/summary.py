@@ -11,7 +11,7 @@ from typing import Any
 from verl_ext.observe.collaboration_plot import collaboration_picture
 from verl_ext.observe.collapse import advice, collapsed
 from verl_ext.observe.plots import learning_curve
-from verl_ext.observe.runlog import NAME, read_log, series
+from verl_ext.observe.runlog import NAME, charged, read_log, series
 from verl_ext.observe.trajectory_files import FOLDER
 from verl_ext.reports import in_words
 
@@ -123,8 +123,6 @@ def what_was_learned(entries: list[dict[str, Any]], headline: str) -> list[str]:
         _, penalty = series(entries, f"agents/{agent}/penalty")
         _, unparsable = series(entries, f"agents/{agent}/unparsable")
         if penalty and unparsable:
-            lines.append(
-                f"  {agent:<15} penalty {penalty[0]:+.3f} → {penalty[-1]:+.3f}, "
-                f"unparsable {unparsable[0]:.1%} → {unparsable[-1]:.1%}"
-            )
+            own = f"penalty {penalty[0]:+.3f} → {penalty[-1]:+.3f}, " if charged(entries) else ""
+            lines.append(f"  {agent:<15} {own}unparsable {unparsable[0]:.1%} → {unparsable[-1]:.1%}")
     return lines

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
-from hydra.utils import get_class, instantiate
+from hydra.utils import get_class, get_object, instantiate
 from omegaconf import OmegaConf
 
 from verl_ext.heads import PolicyHead
@@ -14,15 +15,28 @@ from verl_ext.mas.workflow import Workflow
 from verl_ext.memory import EncoderSimilarity, HashingSimilarity, Similarity
 from verl_ext.tools.chat import ChatEndpoint
 from verl_ext.trainer.config import EndpointSection, MasConfig
+from verl_ext.trainer.typed import check_keys
 
 
 def build(section: dict[str, Any], path: str) -> Any:
-    """Instantiate a `_target_` section; a wrong keyword is a `ValueError` that names the section."""
+    """Instantiate a `_target_` section; whatever is wrong with it is a `ValueError` that names the section."""
+    _check_arguments(section, path)
     try:
         return instantiate(OmegaConf.create(section), _convert_="all")
     except Exception as error:
         cause = error.__cause__ or error
         raise ValueError(f"cannot build {path} from {section}: {type(cause).__name__}: {cause}") from error
+
+
+def _check_arguments(section: dict[str, Any], path: str) -> None:
+    """Refuse keys that the target does not take; silent where that cannot be told, or the target not be found."""
+    try:
+        parameters = inspect.signature(get_object(section["_target_"])).parameters.values()
+    except Exception:
+        return  # the instantiation says why
+    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        given = [key for key in section if not key.startswith("_")]
+        check_keys(given, [parameter.name for parameter in parameters], path)
 
 
 def workflow_class(mas: MasConfig) -> type[Workflow]:
