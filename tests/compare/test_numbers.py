@@ -54,7 +54,7 @@ def test_the_report_has_tables_figures_and_the_numbers(tmp_path):
         write_report(study, runs, tmp_path / "mine", "the command")
     run_all(runs[:3], tmp_path, 2, PROGRAM)  # the fast one lacks its second seed
     report = write_report(study, runs, tmp_path / "mine", "the command").read_text()
-    assert "3 of 4 runs complete" in report and "`the command`" in report and ", 2 runs at a time" in report
+    assert "3 of 4 runs complete" in report and "`the command`" in report and ", runs at a time: 2" in report
     assert re.search(r"^\| Fast +\| +0\.610 \|", report, re.MULTILINE)
     assert "Seeds not there (yet), so not in the means: Fast: 2." in report
     assert "**0.610" not in report, "the mean of fewer seeds must not be called the best"
@@ -118,4 +118,5 @@ def test_the_frontier_shows_where_each_method_ends(tmp_path, monkeypatch):
     assert list(points) == ["Untrained", "Slow | careful", "Fast (1 of 2 seeds)"]
     assert points["Slow | careful"] == pytest.approx([row["Slow | careful"][name].mean for name in ("em", "f1")])
     assert points["Fast (1 of 2 seeds)"][1] == pytest.approx(0.2 + 0.1 * 4 + 0.01)
-    assert [text.get_text() for text in axis.texts] == ["Untrained"] and axis.get_ylabel() == "F1"
+    assert [box.lines[0].get_markerfacecolor() == "white" for box in axis.containers] == [True, False, False]
+    assert (axis.get_xlabel(), axis.get_ylabel()) == ("EM (validation, mean over seeds)", "F1")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ Curve = tuple[np.ndarray, np.ndarray, np.ndarray]
 # Okabe and Ito's colours, which colour-blind readers tell apart; methods beyond them get dashes.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 STYLES = ("-", (0, (5, 1.5)), (0, (1.5, 1.5)))
+# Of methods that do not train.
+MARKERS = "sD^vP*X"
 
 
 def draw_all(study: Study, methods: dict[str, Measured], folder: Path) -> dict[str, Path]:
@@ -79,16 +82,15 @@ def _frontier(study: Study, methods: dict[str, Measured], looks: dict[str, Any],
 
     cost, score = study.frontier
     points = {row["label"]: row["scores"] for row in table(study, methods, "questions")}
+    hollow = ({"color": "0.35", "markerfacecolor": "white", "marker": marker} for marker in cycle(MARKERS))
     figure, axis = plt.subplots(figsize=(9, 4.8), constrained_layout=True)
     for name, method in methods.items():
         if method.label not in points:
             continue
         x, y = points[method.label][cost], points[method.label][score]
-        look = {"color": "0.35", "markerfacecolor": "white"} if method.untrained else {"color": looks[name]["color"]}
+        look = next(hollow) if method.untrained else {"color": looks[name]["color"], "marker": "o"}
         errors = dict(zip(("xerr", "yerr"), np.nan_to_num([x.error, y.error]), strict=True))
-        axis.errorbar(x.mean, y.mean, **errors, label=method.legend, fmt="o", capsize=2, linewidth=1, **look)
-        if method.untrained:
-            axis.annotate(method.legend, (x.mean, y.mean), (6, 6), textcoords="offset points", fontsize=8)
+        axis.errorbar(x.mean, y.mean, **errors, label=method.legend, linestyle="none", capsize=2, linewidth=1, **look)
     axis.set_xlabel(f"{in_words(cost)} (validation, mean over seeds)")
     axis.set_ylabel(in_words(score))
     axis.margins(0.12)

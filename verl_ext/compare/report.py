@@ -46,7 +46,7 @@ def _circumstances(study: Study, runs: list[Run], command: str) -> list[str]:
         " and ".join(sorted({str(record.get(name, "?")) for record in done})) for name in ("commit", "machine", "jobs")
     ]
     return [
-        f"{date.today()} · `{command}` · commit {told[0]} · {told[1]}, {told[2]} runs at a time · {len(done)} of "
+        f"{date.today()} · `{command}` · commit {told[0]} · {told[1]}, runs at a time: {told[2]} · {len(done)} of "
         f"{len(runs)} runs complete, {hours:.1f} hours of runs · seeds {', '.join(map(str, study.seeds))}.",
         "",
         "Mean ± standard error over the seeds (sample standard deviation / √n), greedy validation on held-out",
