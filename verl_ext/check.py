@@ -29,6 +29,7 @@ from omegaconf.errors import OmegaConfBaseException
 import verl_ext.plugin  # noqa: F401  (recipes on Hydra's search path, as `import verl` does it)
 from verl_ext.tools.base import ToolError
 from verl_ext.trainer import checks
+from verl_ext.trainer.composing import composed
 from verl_ext.trainer.config import read_mas_config
 from verl_ext.trainer.plan import Report, add_model, add_plan, listed, parquet_rows
 
@@ -50,11 +51,11 @@ def examine(
         strict: ask retrieval servers whether they answer.
 
     Raises:
-        hydra.errors.HydraException: it cannot be composed (unknown recipe, an override of a key that is not there).
+        ValueError: an override of a key that is not there.
+        hydra.errors.HydraException: it cannot be composed (e.g. an unknown recipe).
     """
-    extra = [f"hydra.searchpath=[file://{Path(config_dir).absolute()}]"] if config_dir else []
     with hydra.initialize_config_module("verl.trainer.config", version_base=None):
-        config = hydra.compose("ppo_trainer", overrides=[*extra, *overrides], return_hydra_config=True)
+        config = composed("ppo_trainer", overrides, config_dir, hydra_too=True)
         report = Report(config)
         report.attempt(checks.check_keys_known, config, list(overrides))
     before = len(report.problems)
@@ -181,7 +182,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parse_arguments(argv)
     try:
         report = examine(arguments.overrides, arguments.config_dir, arguments.gpu_memory, arguments.strict)
-    except (HydraException, OmegaConfBaseException) as error:
+    except (ValueError, HydraException, OmegaConfBaseException) as error:
         print(f"The configuration cannot be composed.\n{error}", file=sys.stderr)
         return 2
     print(report)

@@ -56,3 +56,10 @@ def commit() -> str:
         return subprocess.run(command, cwd=here, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return "unknown (not a clone)"
+
+
+def no_headline(quantities: Sequence[str], headline: str) -> list[str]:
+    """What to say where a workflow's headline is none of the quantities that its reward reports; empty where it is."""
+    if not quantities or headline in (*quantities, "reward"):
+        return []
+    return [f"The workflow's headline is {headline!r}, but its reward reports {', '.join(quantities)}."]

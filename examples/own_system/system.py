@@ -16,6 +16,7 @@ def check(question: str, docs: list[dict], answer: str) -> list[dict]:
 class DraftAndCheck(Workflow):
     agents = {"drafter": Agent(draft), "checker": Agent(check)}
     headline = "f1"
+    needs = ("search",)
 
     async def run(self, task: Task, ctx) -> str:
         docs = await ctx.tool("search", queries=[task.question])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -61,6 +62,7 @@ class DeepAgent(Workflow):
     """
 
     headline = "success"
+    needs: Sequence[str] = ("tool_search", "tool_call")
     details = (
         *("correct_calls", "tool_calls", "failed_calls", "actions", "searches", "folds", "refused_folds"),
         *("broken_actions", "tool_failures", "limit_actions", "limit_tokens"),

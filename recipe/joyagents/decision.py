@@ -26,6 +26,7 @@ class FunctionDecision(Workflow):
     """
 
     headline = "f1"
+    needs = ("function_search",)
 
     def __init__(self, offered: int = 8) -> None:
         if offered < 1:

@@ -20,6 +20,7 @@ class FunctionAgent(ReActAgent):
     def __init__(self, name: str, prompts: Any, max_rounds: int, search: str, call: str):
         super().__init__(name, prompts, max_rounds)
         self.search, self.execute = search, call
+        self.needs = (search, call)
 
     async def act(self, ctx: Any, work: Work, name: str, arguments: dict[str, Any]) -> str:
         if name == RETRIEVALS:
@@ -40,7 +41,7 @@ class QuestionAgent(ReActAgent):
 
     def __init__(self, name: str, prompts: Any, max_rounds: int, search: str = "knowledge"):
         super().__init__(name, prompts, max_rounds)
-        self.search = search
+        self.search, self.needs = search, (search,)
         self.agents["summary"] = Agent(prompts.summary, trained=False)
 
     async def act(self, ctx: Any, work: Work, name: str, arguments: dict[str, Any]) -> str:

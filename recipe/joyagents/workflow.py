@@ -61,8 +61,10 @@ class JoyAgents(ReActAgent):
         }
         self.specialists = {name: made[name] for name in specialists}
         self.similarity = HashingSimilarity() if encoder == "hashing" else EncoderSimilarity(encoder)
+        self.needs = ["agent_search"]
         for specialist in self.specialists.values():
             self.agents |= specialist.agents
+            self.needs += specialist.needs
         self.left_out = [agent for other in made.values() for agent in other.agents if agent not in self.agents]
         self.agents["intention"] = Agent(shown.intention, trained=False)
 

@@ -24,7 +24,7 @@ class SingleQA(Workflow):
 
     def __init__(self, prompts: str = "full", penalties: dict[str, Any] | None = None, retrieve: bool = True):
         ask, fine = choose_prompts(prompts), Penalties(**(penalties or {}))
-        self.retrieve = retrieve
+        self.retrieve, self.needs = retrieve, ("search",) if retrieve else ()
         self.agents = {"single": Agent(ask.single, parsers.answer, fine.answerer)}
 
     async def run(self, task: Task, ctx: Any) -> str:

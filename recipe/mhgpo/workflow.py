@@ -33,6 +33,7 @@ class SearchQA(Workflow):
     """
 
     headline = "f1"
+    needs = ("search",)
 
     def __init__(self, prompts: str = "full", penalties: dict[str, Any] | None = None):
         ask, fine = choose_prompts(prompts), Penalties(**(penalties or {}))

@@ -92,6 +92,7 @@ class Puppeteer(Workflow):
             self.agents[name] = Agent(self._prompt_of(name), trained=train_agents)
         if judge:
             self.agents[JUDGE] = Agent(self.prompts.judge, trained=False)
+        self.needs = [name for name in self.pool if name in TOOLS]
         self.left_out = [name for name in (ORCHESTRATOR, JUDGE, *POOL) if name not in self.agents]
 
     def _prompt_of(self, name: str) -> Any:

@@ -48,6 +48,7 @@ class ToolSystem(Workflow):
     """
 
     headline = "success"
+    needs = ("tool_search", "tool_call")
     details = (
         *("tokens", "tokens_per_call", "tool_calls", "failed_calls", "correct_calls"),
         *("rollbacks", "tool_failures"),

@@ -82,3 +82,13 @@ def test_a_run_that_could_not_learn_says_so():
 def test_a_system_without_rewards_of_its_agents_own_does_not_speak_of_them():
     lines = what_was_learned([entry(0, 0.1, 0.0), entry(1, 0.2, 0.0)], "f1")
     assert lines[-1] == "  judge           unparsable 25.0% → 25.0%"
+    flawless = [{"step": step, "metrics": {"agents/a/penalty": 0.0, "agents/a/unparsable": 0.0}} for step in (0, 1)]
+    assert what_was_learned(flawless, "f1") == ["  agents          every output of all 1 could be read"]
+
+
+def test_tokens_are_told_where_the_workflow_reports_them_and_a_headline_that_it_does_not():
+    entries = [{"step": step, "metrics": {"val/system/em": 0.5, "val/system/tokens": 36.0 - step}} for step in (0, 10)]
+    lines = what_was_learned(entries, "exat")
+    assert "headline is 'exat', but its reward reports em, tokens" in lines[0]
+    assert "tokens a question 36.0 → 26.0" in lines[1]
+    assert "headline" not in "\n".join(what_was_learned(entries, "em"))

@@ -83,7 +83,7 @@ def evaluate(config: DictConfig, command: list[str]) -> int:
         finally:
             if records.outcomes:
                 about = {"command": command, "settings": settings, "seconds_of_this_command": time.monotonic() - start}
-                about["details"] = list(workflow.details)
+                about |= {"details": list(workflow.details), "headline": workflow.headline}
                 text = finish(folder, tasks, section.samples, records.outcomes, about)
         answered = len(records.missing(tasks, section.samples)) < len(tasks) * section.samples
     print(f"\n{text}\n\n{next_steps(folder)}", flush=True)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import hydra
 from omegaconf import DictConfig, OmegaConf
 
 from verl_ext.trainer import checks
+from verl_ext.trainer.composing import composed
 from verl_ext.trainer.config import MasConfig, read_mas_config
 from verl_ext.trainer.typed import typed_section
 
@@ -70,13 +70,12 @@ def compose(overrides: list[str], config_dir: str | None = None) -> DictConfig:
         config_dir: folder with further recipes.
 
     Raises:
-        ValueError: an unknown key in a recipe file; Hydra raises its own errors on those of the command line.
+        ValueError: an unknown key, in a recipe file or on the command line.
     """
     import verl  # noqa: F401  (loads the plugin that puts the recipes on Hydra's search path)
 
-    search = [f"hydra.searchpath=[file://{Path(config_dir).resolve()}]"] if config_dir else []
     with hydra.initialize_config_module("verl.trainer.config", version_base=None):
-        config = hydra.compose("evaluate", overrides=[*overrides, *search])
+        config = composed("evaluate", overrides, config_dir)
         rest = OmegaConf.masked_copy(config, [key for key in config if key != "evaluate"])
         checks.check_keys_known(rest, overrides)
     return config

@@ -150,7 +150,7 @@ def device_of(config: DictConfig, section: EvaluateConfig) -> str:
             f"the model was to run on {device}, but this machine has no GPU that torch can use.\nRemedy: serve it "
             "elsewhere (vllm serve MODEL --port 8100 --generation-config vllm) and give "
             "evaluate.endpoint=http://HOST:8100/v1, or run it here, slowly, with evaluate.device=cpu; "
-            "+recipe=mhgpo_tiny runs on any machine"
+            "+recipe=mhgpo_tiny and the others in …_tiny run on any machine"
         )
     return device
 

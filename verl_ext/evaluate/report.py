@@ -13,7 +13,7 @@ from typing import Any
 
 from verl_ext.evaluate.records import Outcome
 from verl_ext.mas.types import Status, Task
-from verl_ext.reports import in_words, markdown
+from verl_ext.reports import in_words, markdown, no_headline
 from verl_ext.trainer.checkpoint import write_atomically
 
 RESULTS, REPORT = "results.json", "report.md"
@@ -163,6 +163,7 @@ def as_text(results: dict[str, Any]) -> str:
         rows.append(["average", "", *average, *[""] * 5])
     lines = markdown(head, rows)
     lines += ["", "Means ± standard error over questions; calls, tokens and seconds per trajectory."]
+    lines += no_headline([name for name in (*names, *details) if name != "reward"], results.get("headline", "reward"))
     lines += [f"The reward has the numbers of {_title(double)}."] if double else []
     lines += ["", *detail_lines(sources, details)] if details else []
     agents = [

@@ -101,7 +101,10 @@ class Session:
     async def _score(self, trajectory: Trajectory, task: Task) -> None:
         try:
             scored = self.forest.workflow.reward(task, trajectory.result)
-            reward, metrics = await scored if inspect.isawaitable(scored) else scored
+            scored = await scored if inspect.isawaitable(scored) else scored
+            if not isinstance(scored, tuple) or len(scored) != 2:
+                raise TypeError(f"it returned {scored!r}, not (reward, {{quantity: value}})")
+            reward, metrics = scored
             trajectory.reward, trajectory.metrics = float(reward), {k: float(v) for k, v in metrics.items()}
             if not math.isfinite(trajectory.reward):
                 raise ValueError(f"the reward {trajectory.reward} is not finite")

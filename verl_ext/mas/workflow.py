@@ -26,6 +26,7 @@ class Workflow(ABC):
         headline: the quantity reported by `reward` that a person watches (progress, learning curve).
         left_out: roles that it could have and was built without; `mas.agents` may name them, which has no effect.
         untrained: what to do about it if no agent trains, for a system that can be built so.
+        needs: names of the tools that it calls; it is refused where `mas.tools` lacks one.
         details: quantities reported by `reward` that are no scores (counts, costs): an evaluation shows them apart.
     """
 
@@ -33,6 +34,7 @@ class Workflow(ABC):
     left_out: Sequence[str] = ()
     headline: str = "reward"
     untrained: str = "Remedy: mas.agents.<name>.trained=true for one of them"
+    needs: Sequence[str] = ()
     details: tuple[str, ...] = ()
 
     @property

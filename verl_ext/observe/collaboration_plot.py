@@ -53,15 +53,15 @@ def _draw(
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    heights = [8.0 if agent in graphs else 3.2 for agent in agents]
+    shares = {agent: shares_over_steps(entries, agent) for agent in agents}
+    heights = [(5.6 if agent in graphs else 0.6) + (2.6 if len(shares[agent][0]) > 1 else 0) for agent in agents]
     figure = plt.figure(figsize=(12.5, sum(heights)), constrained_layout=True)
     parts = figure.subfigures(len(agents), 1, squeeze=False, height_ratios=heights)[:, 0]
     for part, agent in zip(parts, agents, strict=True):
-        shares = shares_over_steps(entries, agent)
-        nodes, by_step = graphs.get(agent) or (_nodes(shares[1]), {})
-        part.suptitle(f"What {plain(agent, 40)} chose, and after what", fontsize=13)
+        nodes, by_step = graphs.get(agent) or (_nodes(shares[agent][1]), {})
+        part.suptitle(f"{plain(agent, 40)}: its choices, and which followed which", fontsize=13)
         part.supxlabel(CAPTION if by_step else "", fontsize=9, color="0.4")
-        _draw_agent(part, nodes, by_step, shares)
+        _draw_agent(part, nodes, by_step, shares[agent])
     figure.savefig(path, dpi=110)
     plt.close(figure)
 

@@ -12,6 +12,8 @@ from verl_ext.reports import in_words
 
 # Title, and the (label, metric) of its lines.
 Panel = tuple[str, list[tuple[str, str]]]
+# Lines of a panel whose names have room among them.
+FEW = 4
 # What a workflow's reward may report besides, e.g. of agents that an orchestrator chooses.
 REPORTED = {"tokens": "Tokens of a trajectory", "agents": "Agents of a trajectory"}
 
@@ -53,9 +55,11 @@ def learning_curve(entries: list[dict[str, Any]], headline: str, path: Path) -> 
             axis.plot(steps, values, label=label, marker="o" if len(steps) < 30 else None, markersize=3)
         axis.set_title(title, fontsize=11)
         axis.set_xlabel("step")
+        axis.locator_params(axis="x", integer=True)
         axis.grid(alpha=0.3)
         if any(label for label, _ in lines):
-            axis.legend(frameon=False, fontsize=9)
+            beside = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)} if len(lines) > FEW else {}
+            axis.legend(frameon=False, fontsize=9, **beside)
     for axis in axes.flat[len(drawn) :]:
         axis.axis("off")
     figure.savefig(path, dpi=120)

@@ -13,7 +13,7 @@ from verl_ext.observe.collapse import advice, collapsed
 from verl_ext.observe.plots import learning_curve
 from verl_ext.observe.runlog import NAME, charged, read_log, series
 from verl_ext.observe.trajectory_files import FOLDER
-from verl_ext.reports import in_words
+from verl_ext.reports import in_words, no_headline
 
 # Recipe -> the same system with a critic.
 CRITICS = {"mhgpo": "mappo", "mhgpo_tiny": "mappo_tiny", "solver_verifier_tiny": "solver_verifier_mappo_tiny"}
@@ -115,14 +115,35 @@ def what_was_learned(entries: list[dict[str, Any]], headline: str) -> list[str]:
         )
     elif values:
         lines.append(f"  validation {in_words(headline)}   {values[0]:.3f} at step {steps[0]}")
-    steps, values = series(entries, "system/reward")
+    else:
+        lines += [f"  {line}" for line in no_headline(reported(entries), headline)]
+    _, tokens = series(entries, "val/system/tokens")
+    if len(tokens) > 1:
+        lines.append(f"  tokens a question {tokens[0]:.1f} → {tokens[-1]:.1f} (validation)")
+    _, values = series(entries, "system/reward")
     if len(values) > 1:
-        lines.append(f"  training reward {values[0]:.3f} → {values[-1]:.3f}")
-    last = entries[-1]["metrics"]
-    for agent in sorted({name.split("/")[1] for name in last if name.startswith("agents/")}):
-        _, penalty = series(entries, f"agents/{agent}/penalty")
-        _, unparsable = series(entries, f"agents/{agent}/unparsable")
-        if penalty and unparsable:
-            own = f"penalty {penalty[0]:+.3f} → {penalty[-1]:+.3f}, " if charged(entries) else ""
-            lines.append(f"  {agent:<15} {own}unparsable {unparsable[0]:.1%} → {unparsable[-1]:.1%}")
+        lines.append(f"  training reward {values[0]:.3f} → {values[-1]:.3f} (the first and the last step's questions)")
+    return lines + _agents(entries)
+
+
+def _agents(entries: list[dict[str, Any]]) -> list[str]:
+    """A line for each agent, if any of them ever had a penalty or an output that could not be read."""
+    agents = sorted({name.split("/")[1] for name in entries[-1]["metrics"] if name.startswith("agents/")})
+    found = {
+        agent: [series(entries, f"agents/{agent}/{quantity}")[1] for quantity in ("penalty", "unparsable")]
+        for agent in agents
+    }
+    shown = {agent: both for agent, both in found.items() if all(both)}
+    if not any(any(unparsable) for _, unparsable in shown.values()) and not charged(entries):
+        return [f"  agents          every output of all {len(shown)} could be read"] if shown else []
+    lines = []
+    for agent, (penalty, unparsable) in shown.items():
+        own = f"penalty {penalty[0]:+.3f} → {penalty[-1]:+.3f}, " if charged(entries) else ""
+        lines.append(f"  {agent:<15} {own}unparsable {unparsable[0]:.1%} → {unparsable[-1]:.1%}")
     return lines
+
+
+def reported(entries: list[dict[str, Any]]) -> list[str]:
+    """The quantities that the workflow's reward reported in validation."""
+    start = "val/system/"
+    return sorted({n.removeprefix(start) for e in entries for n in e["metrics"] if n.startswith(start)} - {"reward"})

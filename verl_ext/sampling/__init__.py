@@ -9,7 +9,18 @@ To add one: a file with a `Strategy`, a line here; outside of this package, `STR
 your workflow. A strategy forks through `fork_on`, `fork_at` and `fork_all` alone.
 """
 
-from verl_ext.sampling.base import Sample, Strategy, run_once
+from verl_ext.sampling.base import (
+    Formula,
+    Sample,
+    Strategy,
+    by_position,
+    fork_all,
+    fork_at,
+    fork_on,
+    position_of,
+    run_once,
+    unique_calls,
+)
 from verl_ext.sampling.fof import ForkOnFirst
 from verl_ext.sampling.independent import IndependentSampling
 from verl_ext.sampling.nmc import NodeWiseMonteCarlo
@@ -39,4 +50,17 @@ def make_strategy(name: str, group_size: int, agents: list[str], **options: obje
     return STRATEGIES[name](group_size=group_size, agents=agents, **options)
 
 
-__all__ = ["STRATEGIES", "Sample", "Strategy", "make_strategy", "run_once"]
+__all__ = [
+    "STRATEGIES",
+    "Formula",
+    "Sample",
+    "Strategy",
+    "by_position",
+    "fork_all",
+    "fork_at",
+    "fork_on",
+    "make_strategy",
+    "position_of",
+    "run_once",
+    "unique_calls",
+]

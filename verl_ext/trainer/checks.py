@@ -25,7 +25,7 @@ from verl_ext.trainer.workflow import build_workflow
 OPEN = ("hydra", "mas", "ray_kwargs.ray_init", "reward.custom_reward_function.reward_kwargs")
 # Ours, among verl's.
 OWN = ("actor_rollout_ref.model.lora.adapters",)
-TINY = "+recipe=mhgpo_tiny runs on any machine, without GPU and without downloads"
+TINY = "+recipe=mhgpo_tiny and the others in …_tiny run on any machine, without GPU and without downloads"
 
 
 def check_keys_known(config: DictConfig, overrides: list[str]) -> None:

@@ -146,7 +146,7 @@ class RolloutWorker:
         return asyncio.run_coroutine_threadsafe(take(), self._loop).result()
 
     def take_tool_counts(self) -> dict[str, int]:
-        """`<tool>/<quantity>` -> what the tools have counted since the last call."""
+        """`<tool>/<quantity>` -> what the tools have counted since the last call: a tool counts on, from its start."""
         counting = {name: tool.counts() for name, tool in self.tool_objects.items() if hasattr(tool, "counts")}
         now = {f"{name}/{key}": count for name, counts in counting.items() for key, count in counts.items()}
         taken, self._tool_counts = {key: n - self._tool_counts.get(key, 0) for key, n in now.items()}, now

@@ -7,6 +7,7 @@ import sys
 import tempfile
 import traceback
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
@@ -52,6 +53,7 @@ class RunCallback(Callback):
             raise SystemExit(0)
         self.progress = Progress(folder, self.headline, log_name(config))
         self.progress.start()
+        _say_what_an_interrupt_leaves(self.progress, folder, config.trainer.save_freq)
 
     def on_job_end(self, config: DictConfig, job_return: Any, **_: Any) -> None:
         """Say what was learned and where everything is, or why the run ended."""
@@ -115,6 +117,23 @@ def _explain(error: BaseException, folder: Path) -> None:
     )
     if not os.environ.get("HYDRA_FULL_ERROR"):
         raise SystemExit(1)
+
+
+def _say_what_an_interrupt_leaves(progress: Progress, folder: Path, save_freq: int) -> None:
+    """Ctrl-C: a line in the place of the tracebacks of Ray, Hydra and verl, of which none catches it."""
+    otherwise = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if not issubclass(kind, KeyboardInterrupt) or os.environ.get("HYDRA_FULL_ERROR"):
+            otherwise(kind, error, trace)
+            return
+        progress.stop()
+        left = "starts afresh: it has no checkpoint yet"
+        if (folder / checkpoint.TRACKER).exists():
+            left = f"goes on from {folder}/global_step_{(folder / checkpoint.TRACKER).read_text().strip()}"
+        print(f"\nInterrupted. The same command {left} (trainer.save_freq={save_freq}).\n", file=sys.stderr, flush=True)
+
+    sys.excepthook = hook
 
 
 def root(error: BaseException) -> BaseException:

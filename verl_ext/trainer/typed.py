@@ -78,7 +78,8 @@ def check_keys(given: typing.Iterable[str], allowed: list[str], path: str) -> No
         if key not in allowed:
             close = difflib.get_close_matches(str(key), allowed, n=1)
             hint = f"; did you mean {close[0]!r}?" if close else ""
-            raise ValueError(f"unknown key {path}.{key}{hint} (allowed: {', '.join(sorted(allowed))})")
+            place = f"{path}.{key}" if path else key
+            raise ValueError(f"unknown key {place}{hint} (allowed: {', '.join(sorted(allowed))})")
 
 
 def _convert(hint: Any, value: Any, path: str) -> Any:

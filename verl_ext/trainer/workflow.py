@@ -58,11 +58,18 @@ def build_workflow(mas: MasConfig) -> Workflow:
     """The workflow with `mas.agents` applied: sampling parameters, whether an agent trains, and who answers for it.
 
     Raises:
-        ValueError: the class cannot be imported or built, or `mas.agents` names an agent it does not have, or asks of
-            one what it cannot be.
+        ValueError: the class cannot be imported or built, has no agents, or needs a tool that is not there; or
+            `mas.agents` names an agent it does not have, or asks of one what it cannot be.
     """
-    workflow_class(mas)
+    cls = workflow_class(mas)
     workflow = build(mas.workflow, "mas.workflow")
+    if not getattr(workflow, "agents", None):
+        raise ValueError(f"{cls.__name__} has no agents. Remedy: agents = {{name: Agent(prompt), …}} in the class")
+    if lacking := [name for name in workflow.needs if name not in mas.tools]:
+        raise ValueError(
+            f"{cls.__name__} calls the tool {lacking[0]}, which mas.tools does not have (it has: "
+            f"{', '.join(mas.tools) or 'none'}). Remedy: mas.tools.{lacking[0]}._target_=… (docs/extending.md)"
+        )
     for name, section in mas.agents.items():
         if name in workflow.left_out:
             continue

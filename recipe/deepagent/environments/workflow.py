@@ -23,6 +23,8 @@ class EnvironmentAgent(DeepAgent):
         options: those of DeepAgent; `success`, `ordered` and gold paths have no meaning here, `correct` is `executed`.
     """
 
+    needs = ("environment",)
+
     def __init__(self, **options: Any):
         super().__init__(**{"correct": "executed", **options})
         self.details = tuple(name for name in self.details if name not in OF_A_PATH)

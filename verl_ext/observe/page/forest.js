@@ -1,6 +1,7 @@
 // The forest of a question's calls: a lane per trajectory, time from left to right, what trajectories share drawn once.
 
-const CARD = { narrow: 140, wide: 250, height: 52 };
+// Pixels. A card is never narrower than `narrow`, and up to `named` wide enough for its agent's name and reward.
+const CARD = { narrow: 140, named: 190, wide: 250, height: 52, reward: 66, letter: 8 };
 const PILL = { width: 78, height: 28 };
 const GAP = { x: 38, y: 10 };
 // Margins: the left one holds the lanes' numbers, the right one the ends of trajectories, in words where one failed.
@@ -47,7 +48,9 @@ function layOut(question, room) {
   const gaps = new Set(question.tools.map((tool) => toolDepth(question, tool))).size;
   const taken = LEFT + rightMargin(question) - GAP.x + gaps * (PILL.width + GAP.x);
   const free = (room - taken) / columns - GAP.x;
-  const width = Math.floor(Math.max(CARD.narrow, Math.min(CARD.wide, free)));
+  const longest = Math.max(0, ...question.calls.map((call) => call.agent.length));
+  const least = Math.min(CARD.named, Math.max(CARD.narrow, CARD.reward + CARD.letter * longest));
+  const width = Math.floor(Math.max(least, Math.min(CARD.wide, free)));
   const items = [
     ...question.calls.map((item) => ({ item, depth: item.depth, width, height: CARD.height })),
     ...question.tools.map((item) => ({ item, depth: toolDepth(question, item), ...PILL, tool: true })),
