@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from verl_ext.recipe.smurfs.search import Element
-from verl_ext.tools.catalogue.render import clean, render
+from verl_ext.tools.catalogue.render import clean, neutral, render
 
 Messages = list[dict[str, str]]
 # (sub-task, its answer) of those before.
@@ -122,8 +122,8 @@ def final(question: str, solved: Solved) -> Messages:
 
 
 def documents(result: Any, limit: int) -> str:
-    """A tool's result, as the answer agent reads it."""
-    return render(result, limit)
+    """A tool's result, as the answer agent reads it: whatever it says, it holds no special token."""
+    return neutral(render(result, limit))
 
 
 def _listed(tools: list[dict[str, Any]]) -> str:

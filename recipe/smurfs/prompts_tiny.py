@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from verl_ext.recipe.smurfs.search import Element
-from verl_ext.tools.catalogue.render import clean, render
+from verl_ext.tools.catalogue.render import clean, neutral, render
 
 Messages = list[dict[str, str]]
 Solved = Sequence[tuple[str, str]]
@@ -66,8 +66,8 @@ def final(question: str, solved: Solved) -> Messages:
 
 
 def documents(result: Any, limit: int) -> str:
-    """A tool's result."""
-    return render(result, limit)
+    """A tool's result, without special tokens."""
+    return neutral(render(result, limit))
 
 
 def _listed(tools: list[dict[str, Any]]) -> str:
