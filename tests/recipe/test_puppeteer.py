@@ -278,6 +278,8 @@ def test_a_judge_weighs_open_tasks(rating, reward):
         ({"pool": ["planning", "planning"]}, "must be different ones"),
         ({"pool": []}, "must be different ones"),
         ({"depth": 0}, "depth=0 and width=1 must be at least 1"),
+        ({"token_budget": -1}, "token_budget=-1 must be at least 0"),
+        ({"max_result_chars": 0}, "max_result_chars=0 at least 1"),
         ({"orchestration": "clever"}, "orchestration='clever' is unknown; allowed: learned, random, fixed, oracle"),
         ({"order": ["planning"]}, "is for orchestration=fixed, given learned"),
         ({"orchestration": "fixed"}, "must be from 1 to 4 .mas.workflow.depth. agents of the pool: planning, "),
