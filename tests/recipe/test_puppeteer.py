@@ -298,3 +298,11 @@ def test_what_is_there_and_what_is_left_out():
     assert set(system.left_out) == {"judge", *POOL} - {"planning"}
     assert Puppeteer(pool=["planning"], train_agents=True).trained_agents == ["orchestrator", "planning"]
     assert Puppeteer(orchestration="random").trained_agents == []
+
+
+@pytest.mark.parametrize("path", ["planning", ["critique"], [None]])
+def test_an_oracles_path_that_is_none_of_the_pool(path):
+    task = Task("q", {"target": ["42"]}, "gsm8k", index=3, extra={"path": path})
+    trajectory, _ = played([], {}, task, orchestration="oracle")
+    assert trajectory.status is Status.WORKFLOW_ERROR
+    assert "extra_info.path of row 3 must be a list of planning, reasoning" in trajectory.error

@@ -202,6 +202,13 @@ def test_tools_are_found_for_each_sub_task_or_named_for_all():
     assert trajectory.status is Status.WORKFLOW_ERROR and "extra_info.tools" in trajectory.error
 
 
+@pytest.mark.parametrize("tools", ["film", [None]])
+def test_a_row_whose_tools_are_no_list_of_names(tools):
+    trajectory, _ = played({}, [], task=Task("who?", {"target": ["Tova"]}, index=3, extra={"tools": tools}))
+    assert trajectory.status is Status.WORKFLOW_ERROR
+    assert "extra_info.tools of row 3 must be a list of names" in trajectory.error
+
+
 def test_any_call_can_be_forked():
     async def then(forest, base):
         forest.llm.said["planner"] = SAID["planner"]
