@@ -122,8 +122,8 @@ def final(question: str, solved: Solved) -> Messages:
 
 
 def documents(result: Any, limit: int) -> str:
-    """A tool's result, as the answer agent reads it: whatever it says, it holds no special token."""
-    return neutral(render(result, limit))
+    """A tool's result, as the answer agent reads it."""
+    return render(result, limit)
 
 
 def _listed(tools: list[dict[str, Any]]) -> str:
@@ -139,4 +139,5 @@ def _before(solved: Solved) -> str:
 
 
 def _user(content: str) -> Messages:
-    return [{"role": "user", "content": content}]
+    """Whatever agents, tools and their documentation say in it is no special token."""
+    return [{"role": "user", "content": neutral(content)}]

@@ -84,4 +84,5 @@ def _json(arguments: dict[str, Any]) -> str:
 
 
 def _user(content: str) -> Messages:
-    return [{"role": "user", "content": content}]
+    """Whatever agents, tools and their documentation say in it is no special token."""
+    return [{"role": "user", "content": neutral(content)}]

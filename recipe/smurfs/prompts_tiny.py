@@ -66,8 +66,8 @@ def final(question: str, solved: Solved) -> Messages:
 
 
 def documents(result: Any, limit: int) -> str:
-    """A tool's result, without special tokens."""
-    return neutral(render(result, limit))
+    """A tool's result."""
+    return render(result, limit)
 
 
 def _listed(tools: list[dict[str, Any]]) -> str:
@@ -80,4 +80,5 @@ def _last(memory: Sequence[Element], solved: Solved) -> str:
 
 
 def _user(content: str) -> Messages:
-    return [{"role": "user", "content": content}]
+    """Whatever agents, tools and their documentation say in it is no special token."""
+    return [{"role": "user", "content": neutral(content)}]
