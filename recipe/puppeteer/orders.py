@@ -32,9 +32,14 @@ def oracle(state: State, names: Sequence[str], ctx: Any, task: Task) -> str:
     """The puppets that the task's data name as its shortest way (`extra_info.path`), then the end.
 
     Raises:
-        ValueError: the data name none.
+        ValueError: the data name none, or what is no list of names of the pool.
     """
-    path = list(task.extra.get("path") or ())
-    if not path:
+    path = task.extra.get("path")
+    if path is None or len(path) == 0:
         raise ValueError(f"row {task.index} has no extra_info.path. Remedy: orchestration=learned, random or fixed")
+    if isinstance(path, str) or any(name not in names for name in path):
+        raise ValueError(
+            f"extra_info.path of row {task.index} must be a list of {', '.join(names)}, but is {path!r:.200}. Remedy: "
+            "correct the row, or mas.workflow.pool"
+        )
     return path[len(state.steps)] if len(state.steps) < len(path) else TERMINATE

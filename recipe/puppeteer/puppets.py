@@ -20,6 +20,15 @@ REASONING, FINAL = "REASONING RESULT:", "FINAL ANSWER:"
 # Of a tool's result, before it is cut to what a step shows: its last line may be the answer.
 MAX_RESULT = 100_000
 
+# A result that ends in a tool's own words (the sandbox's, a cut page's) or in a traceback: the last line is no answer,
+# though there may be a number in it ("… after 2 s of CPU time").
+NO_ANSWER = re.compile(
+    r"\[(?:cut: |The program |Nothing was run)[^\n]*\]\Z"
+    r"|^Traceback \(most recent call last\):$"
+    r"|^\w+Error(?::[^\n]*)?\Z",
+    re.MULTILINE,
+)
+
 
 @dataclass(frozen=True)
 class Step:
@@ -152,4 +161,5 @@ async def use_tool(ctx: Any, name: str, text: str, limit: int) -> Step:
     except ToolFailed as error:
         return Step(name, f"error: {str(error).removeprefix(f'{error.status.value}: ')[:200]}", failed=True)
     shown = said if len(said) <= limit else f"{said[:limit]} …"
-    return Step(name, shown, _bare(said.rpartition("\n")[2]), found=True)
+    answer = "" if NO_ANSWER.search(said) else _bare(said.rpartition("\n")[2])
+    return Step(name, shown, answer, found=True)

@@ -9,11 +9,13 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
 from verl.utils.reward_score.search_r1_like_qa_em import normalize_answer
+
+from verl_ext.rewards.truth import targets_of
 
 NUMBER = re.compile(r"[-+−]?\$?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?|[-+−]?\.\d+")
 # GSM-Hard's targets are large and not always whole: PAL's evaluation takes 1e-3.
@@ -64,18 +66,29 @@ def coverage(text: str, concepts: Sequence[str]) -> float:
     return sum(bool(parts) and set(parts) <= words for parts in wanted) / len(wanted) if wanted else 0.0
 
 
+# By the beginning of a data source's name: whether an answer can ever meet a target, and what a target must be.
+KINDS: dict[str, tuple[Callable[[str], bool], str]] = {
+    "gsm": (lambda target: number_of(target) is not None, "a number"),
+    "mmlu": (lambda target: LETTER.fullmatch(target) is not None, "a letter from A to J"),
+    "commongen": (lambda target: bool(re.search(r"[a-z]", target.lower())), "a word in Latin letters"),
+}
+
+
 def score(data_source: str, answer: str, truth: Any) -> float:
     """How right an answer is, in [0, 1].
 
     Args:
-        truth: `reward_model.ground_truth`: a mapping with `target`, a list of right answers, or of concepts.
+        truth: `reward_model.ground_truth`: a mapping with `target`, the right answers, or concepts.
 
     Raises:
-        ValueError: the row has no target.
+        ValueError: the row has no target, or one that no answer could ever meet.
     """
-    targets = [str(one) for one in (truth or {}).get("target") or ()]
+    targets = targets_of(truth, f"a row of {data_source!r}")
     if not targets:
         raise ValueError(f"a row of {data_source!r} has no target: ground_truth is {truth!r}")
+    for kind, (reachable, what) in KINDS.items():
+        if data_source.startswith(kind) and not all(map(reachable, targets)):
+            raise ValueError(f"each target of a row of {data_source!r} must be {what}, given {targets!r:.200}")
     if not answer:
         return 0.0
     if data_source.startswith("gsm"):
@@ -91,7 +104,7 @@ def key_of(data_source: str, answer: str) -> str:
     """Equal for answers that say the same: what a majority vote counts."""
     if data_source.startswith("gsm"):
         said = number_of(answer)
-        return "" if said is None else repr(round(said, 3))
+        return "" if said is None else repr(round(said, 3) + 0.0)  # −0 is 0
     return letter_of(answer) if data_source.startswith("mmlu") else normalize_answer(answer)
 
 

@@ -72,6 +72,11 @@ class Puppeteer(Workflow):
         judge: bool = False,
     ):
         _check(style, pool, depth, width)
+        if token_budget < 0 or max_result_chars < 1:
+            raise ValueError(
+                f"mas.workflow.token_budget={token_budget} must be at least 0 (none), "
+                f"max_result_chars={max_result_chars} at least 1"
+            )
         _check_order(pool, depth, orchestration, order)
         self.prompts = STYLES[style]
         self.pool, self.depth, self.width = tuple(pool), depth, width

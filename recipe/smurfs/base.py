@@ -80,16 +80,18 @@ class ToolSystem(Workflow):
         """The tools for a query: name, description and parameters of each.
 
         Raises:
-            ValueError: the row names none, and the configuration neither.
+            ValueError: the row names none, and the configuration neither; or it has no list of names.
         """
         if self.tools == "search":
             return await ctx.tool("tool_search", query=query)
-        names = self.catalogue or list(task.extra.get("tools") or ())
-        if not names:
+        names = self.catalogue or task.extra.get("tools")
+        if names is None or len(names) == 0:
             raise ValueError(
                 f"row {task.index} has no extra_info.tools. Remedy: mas.workflow.tools=search, or catalogue=[…]"
             )
-        return await ctx.tool("tool_search", names=names)
+        if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+            raise ValueError(f"extra_info.tools of row {task.index} must be a list of names, but is {names!r:.200}")
+        return await ctx.tool("tool_search", names=list(names))
 
     async def call_tool(self, ctx: Any, work: Work, name: str, arguments: dict[str, Any] | None) -> dict[str, Any]:
         """{"ok": True, "result": …} or {"ok": False, "error": …}; counted. arguments: None: they could not be read."""

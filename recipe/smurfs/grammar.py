@@ -51,6 +51,7 @@ def read_object(text: str, schema: Draft202012Validator) -> tuple[dict[str, Any]
     try:
         problem = best_match(schema.iter_errors(value))
         as_json(value)  # NaN equals nothing, not even itself on replay
+        value = _sound(value)
     except (ValueError, RecursionError) as error:
         raise Unparsable(f"this is no JSON: {error!s:.200}") from error
     if problem is not None:
@@ -58,6 +59,11 @@ def read_object(text: str, schema: Draft202012Validator) -> tuple[dict[str, Any]
     if _deeper(value, MAX_DEPTH):
         raise Unparsable(f"the JSON is nested deeper than {MAX_DEPTH}")
     return value, repaired
+
+
+def _sound(value: Any) -> Any:
+    """With "?" in the place of lone surrogates, which JSON can spell and no tokenizer takes."""
+    return json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
 
 
 def _deeper(value: Any, depth: int) -> bool:
@@ -98,7 +104,7 @@ def read_verdict(text: str, /, **_: Any) -> tuple[bool, str]:
         said, _repair = read_object(text, VERDICT)
     except Unparsable as problem:
         raise Unparsable(str(problem), fallback=(False, "")) from problem
-    return str(said["Status"]) == "1", str(said.get("Speak") or "").strip()
+    return int(said["Status"]) == 1, str(said.get("Speak") or "").strip()
 
 
 def well_formed(schema: Draft202012Validator) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 from verl_ext.recipe.smurfs.scoring import FINAL
 from verl_ext.recipe.smurfs.tree import Step
 from verl_ext.recipe.smurfs.turns import FINISH, GIVE_UP, OBSERVATION
-from verl_ext.tools.catalogue.render import clean, render
+from verl_ext.tools.catalogue.render import clean, neutral, render
 
 Messages = list[dict[str, str]]
 DEEPEST = f"No call leads on from here. Answer if you can ({FINAL} …); if not, another way will be tried."
@@ -51,8 +51,9 @@ def dfsdt(
 
 
 def documents(response: dict[str, Any], limit: int) -> str:
-    """A tool's response, as the agent reads it."""
-    return render(response["result"], limit) if response["ok"] else render(f"error: {response['error']}", limit)
+    """A tool's response, as the agent reads it, without special tokens."""
+    said = response["result"] if response["ok"] else f"error: {response['error']}"
+    return neutral(render(said, limit))
 
 
 def _task(tools: list[dict[str, Any]], budget: int) -> str:
@@ -83,4 +84,5 @@ def _json(arguments: dict[str, Any]) -> str:
 
 
 def _user(content: str) -> Messages:
-    return [{"role": "user", "content": content}]
+    """Whatever agents, tools and their documentation say in it is no special token."""
+    return [{"role": "user", "content": neutral(content)}]

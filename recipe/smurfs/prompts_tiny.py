@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from verl_ext.recipe.smurfs.search import Element
-from verl_ext.tools.catalogue.render import clean, render
+from verl_ext.tools.catalogue.render import clean, neutral, render
 
 Messages = list[dict[str, str]]
 Solved = Sequence[tuple[str, str]]
@@ -80,4 +80,5 @@ def _last(memory: Sequence[Element], solved: Solved) -> str:
 
 
 def _user(content: str) -> Messages:
-    return [{"role": "user", "content": content}]
+    """Whatever agents, tools and their documentation say in it is no special token."""
+    return [{"role": "user", "content": neutral(content)}]

@@ -9,6 +9,7 @@ from verl_ext.mas import Task
 from verl_ext.rewards.calls import Invocation, gold_path
 from verl_ext.rewards.correctness import correct_calls, path_share
 from verl_ext.rewards.qa import exact_match, f1_score
+from verl_ext.rewards.truth import targets_of
 
 SUCCESSES = ("answer", "f1", "path")
 FINAL = "FINAL ANSWER:"
@@ -36,10 +37,10 @@ def scores(task: Task, answer: str, calls: Sequence[Invocation], ordered: bool) 
     """answer (exact match) and f1 where the row has answers; path (1: gone), path_share, correct_calls if a path.
 
     Raises:
-        ValueError: the row has neither.
+        ValueError: the row has neither, or what they cannot be.
     """
     found: dict[str, float] = {}
-    targets = [str(one) for one in (task.ground_truth or {}).get("target") or ()]
+    targets = targets_of(task.ground_truth, f"row {task.index}")
     if targets:
         found["answer"] = max(exact_match(answer, target) for target in targets)
         found["f1"] = max(f1_score(answer, target) for target in targets)

@@ -278,6 +278,8 @@ def test_a_judge_weighs_open_tasks(rating, reward):
         ({"pool": ["planning", "planning"]}, "must be different ones"),
         ({"pool": []}, "must be different ones"),
         ({"depth": 0}, "depth=0 and width=1 must be at least 1"),
+        ({"token_budget": -1}, "token_budget=-1 must be at least 0"),
+        ({"max_result_chars": 0}, "max_result_chars=0 at least 1"),
         ({"orchestration": "clever"}, "orchestration='clever' is unknown; allowed: learned, random, fixed, oracle"),
         ({"order": ["planning"]}, "is for orchestration=fixed, given learned"),
         ({"orchestration": "fixed"}, "must be from 1 to 4 .mas.workflow.depth. agents of the pool: planning, "),
@@ -296,3 +298,32 @@ def test_what_is_there_and_what_is_left_out():
     assert set(system.left_out) == {"judge", *POOL} - {"planning"}
     assert Puppeteer(pool=["planning"], train_agents=True).trained_agents == ["orchestrator", "planning"]
     assert Puppeteer(orchestration="random").trained_agents == []
+
+
+@pytest.mark.parametrize("path", ["planning", ["critique"], [None]])
+def test_an_oracles_path_that_is_none_of_the_pool(path):
+    task = Task("q", {"target": ["42"]}, "gsm8k", index=3, extra={"path": path})
+    trajectory, _ = played([], {}, task, orchestration="oracle")
+    assert trajectory.status is Status.WORKFLOW_ERROR
+    assert "extra_info.path of row 3 must be a list of planning, reasoning" in trajectory.error
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "[The program was ended after 42 s of CPU time.]",
+        "1\n[The program ended with exit code 42.]",
+        'Traceback (most recent call last):\n  File "program.py", line 1, in <module>\nValueError: no 42',
+        '  File "program.py", line 1\n    (\nSyntaxError: 42',
+        "year\n[cut: these are the first 4 characters of a file of 42 bytes]",
+    ],
+)
+def test_what_a_tool_says_of_itself_is_no_answer(said):
+    async def run_python(program):
+        return said
+
+    trajectory, _ = played(
+        ["run_python", "terminate"], {"run_python": "print(1)"}, tools={"run_python": run_python}, max_result_chars=200
+    )
+    assert trajectory.ok and (trajectory.reward, trajectory.metrics["answered"]) == (0.0, 0.0)
+    assert trajectory.result.states[0].steps[0].text == said.strip()

@@ -66,6 +66,26 @@ def test_coverage_by_stems():
     assert score("commongen_hard", text, {"target": ["dog", "cat"]}) == 0.5
 
 
+@pytest.mark.parametrize(
+    ("source", "target", "message"),
+    [
+        ("gsm8k", ["forty-two"], "must be a number"),
+        ("mmlu_pro", ["c"], "must be a letter from A to J"),
+        ("mmlu_pro", ["Paris"], "must be a letter from A to J"),
+        ("commongen_hard", ["犬"], "must be a word in Latin letters"),
+        ("other", [None], "must be a text, a number"),
+    ],
+)
+def test_targets_that_no_answer_meets(source, target, message):
+    with pytest.raises(ValueError, match=message):
+        score(source, "42", {"target": target})
+
+
+def test_one_target_is_a_text_and_not_its_characters():
+    assert score("gsm8k", "42", {"target": "42"}) == 1.0 and score("gsm8k", "4", {"target": "42"}) == 0.0
+    assert score("other", "Tova", {"target": "Tova"}) == 1.0
+
+
 def test_a_row_without_a_target():
     for truth in (None, {}, {"target": []}):
         with pytest.raises(ValueError, match="a row of 'gsm8k' has no target"):
@@ -81,6 +101,7 @@ def test_a_row_without_a_target():
         (["", ""], ""),
         (["none", ""], "none"),
         (["3", "1,000", "1000", "3"], "3"),
+        (["3", "0", "-0"], "0"),
     ],
 )
 def test_votes(answers, expected):
@@ -94,7 +115,7 @@ def test_votes_of_letters_and_words():
 
 @given(st.text(max_size=40))
 def test_no_text_breaks_a_score(text):
-    for source in ("gsm8k", "mmlu_pro", "commongen_hard", "tiny_pool"):
-        assert 0.0 <= score(source, text, {"target": ["7"]}) <= 1.0
+    for source, target in (("gsm8k", "7"), ("mmlu_pro", "C"), ("commongen_hard", "dog"), ("tiny_pool", "7")):
+        assert 0.0 <= score(source, text, {"target": [target]}) <= 1.0
         assert majority(source, [text, text]) == text or not text
     assert letter_of(text) in "ABCDEFGHIJ"

@@ -18,6 +18,7 @@ from verl_ext.rewards.calls import Invocation
         ("Sure! {'Tasks': ['a', 'a']} Done.", ["a"]),
         ('```json\n{"Tasks": ["a"]}\n```', ["a"]),
         ('{"Tasks": ["a", "b"', ["a", "b"]),
+        ('{"Tasks": ["\\ud800 a"]}', ["? a"]),  # no tokenizer takes half a surrogate pair
     ],
 )
 def test_plans(text, tasks):
@@ -37,6 +38,9 @@ def test_no_plan(text):
         ('{"Speak": "more", "Status": 0}', (False, "more")),
         ('{"Speak": "done", "Status": "1"}', (True, "done")),
         ('{"Status": 1}', (True, "")),
+        ('{"Status": 1.0}', (True, "")),
+        ('{"Status": 0.0}', (False, "")),
+        ('{"Speak": "\\ud800 more \\ud83d\\ude00", "Status": 0}', (False, "? more 😀")),
         ("{'Speak': 'x', 'Status': 1}", (True, "x")),
     ],
 )

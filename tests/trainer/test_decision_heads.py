@@ -14,11 +14,12 @@ from verl_ext.check import examine
 from verl_ext.evaluate.config import EvaluateConfig
 from verl_ext.evaluate.heads import load_heads
 from verl_ext.heads import PolicyHead
+from verl_ext.heads.learner import Learner
 from verl_ext.memory import HashingSimilarity
 from verl_ext.observe.question import HeadDecision, QuestionStats
 from verl_ext.trainer.checks import check_multi_agent
 from verl_ext.trainer.config import read_mas_config
-from verl_ext.trainer.decision_heads import FILE, FOLDER, DecisionHeads, heads_of
+from verl_ext.trainer.decision_heads import FILE, FOLDER, DecisionHeads, heads_of, weights_from
 from verl_ext.trainer.policy import adapters_of, decides
 from verl_ext.trainer.workflow import build_workflow
 
@@ -107,6 +108,32 @@ def test_a_checkpoint_without_the_head_begins_untrained_and_says_so(tmp_path, ca
     with caplog.at_level(logging.WARNING):
         _, seen = heads(tmp_path, tmp_path / "global_step_7")
     assert not seen[0]["orchestrator"].matrix.any() and "has no head of agent orchestrator" in caplog.text
+
+
+def changed(**saved):
+    """What a checkpoint holds of a head, with other values."""
+    whole = Learner(HashingSimilarity(), 0.1).state()
+    return {"orchestrator": {key: value for key, value in (whole | saved).items() if value is not None}}
+
+
+@pytest.mark.parametrize(
+    ("saved", "message"),
+    [
+        ([1], "holds a list"),
+        ({"orchestrator": []}, "is no policy head: it lacks encoder, matrix"),
+        (changed(baseline=None), "is no policy head: it lacks baseline$"),
+        (changed(matrix=torch.zeros(3, 3)), "must be 128 × 128 finite numbers"),
+        (changed(matrix=torch.full((128, 128), math.nan)), "must be 128 × 128 finite numbers"),
+    ],
+)
+def test_a_file_that_holds_something_else(tmp_path, saved, message):
+    (tmp_path / FOLDER).mkdir()
+    torch.save(saved, tmp_path / FOLDER / FILE)
+    with pytest.raises(ValueError, match=message):
+        heads(tmp_path, tmp_path)
+    workflow = build_workflow(read_mas_config(composed("+recipe=puppeteer_tiny", HEAD)))
+    with pytest.raises(ValueError, match=message):
+        weights_from(tmp_path / FOLDER, workflow)
 
 
 def test_without_heads_nothing_happens(tmp_path):

@@ -11,6 +11,9 @@ import torch
 from verl_ext.heads.policy import Weights
 from verl_ext.memory import Similarity
 
+# What a checkpoint holds of a head, see `Learner.state`.
+SAVED = ("encoder", "matrix", "adam", "version", "baseline")
+
 
 class Learner:
     """W of a head, and Adam's state.
@@ -105,13 +108,21 @@ class Learner:
 
 
 def check_encoder(state: dict[str, Any], similarity: Similarity) -> None:
-    """Check that saved weights are of this encoder.
+    """Check that what was saved of a head is a head's, of this encoder.
 
     Raises:
-        ValueError: they are not.
+        ValueError: it is not; NaN among the weights would make every decision fail.
     """
+    lacking = [key for key in SAVED if not isinstance(state, dict) or key not in state]
+    if lacking:
+        raise ValueError(f"what is saved there is no policy head: it lacks {', '.join(lacking)}")
     if state["encoder"] != similarity.name:
         raise ValueError(
             f"the saved policy head is of the encoder {state['encoder']}, this run's is {similarity.name}. Remedy: the "
             "`head` section with which it was trained"
+        )
+    matrix, shape = state["matrix"], (similarity.width, similarity.width)
+    if not isinstance(matrix, torch.Tensor) or matrix.shape != shape or not torch.isfinite(matrix).all():
+        raise ValueError(
+            f"the weights of the saved policy head must be {shape[0]} × {shape[1]} finite numbers; the file is damaged"
         )

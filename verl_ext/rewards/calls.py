@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -34,13 +34,23 @@ def gold_path(task: Row) -> Sequence[Invocation]:
         ValueError: it is something else.
     """
     said = (task.ground_truth or {}).get("path")
-    path = json.loads(said) if isinstance(said, str) else list(said) if said is not None else []
+    try:
+        path = json.loads(said) if isinstance(said, str) else said
+    except ValueError:
+        path = said
+    path = [] if path is None else path
+    if isinstance(path, str | dict) or not isinstance(path, Iterable):
+        raise ValueError(f"ground_truth.path of row {task.index} must be a list, or one in JSON, given {said!r:.120}")
     gold = []
     for one in path:
         if isinstance(one, str):
             gold.append(Invocation(one, None))
-        elif isinstance(one, dict) and isinstance(one.get("name"), str):
+        elif isinstance(one, dict) and isinstance(one.get("name"), str) and _arguments(one):
             gold.append(Invocation(one["name"], one.get("arguments")))
         else:
             raise ValueError(f"ground_truth.path of row {task.index} must list names or calls, given {one!r:.120}")
     return gold
+
+
+def _arguments(call: dict[str, Any]) -> bool:
+    return call.get("arguments") is None or isinstance(call["arguments"], dict)

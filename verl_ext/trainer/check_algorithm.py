@@ -6,7 +6,10 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from verl_ext.algorithms import ALGORITHMS, SELECTIONS
+from verl_ext.algorithms.puppeteer import decision_advantages
 from verl_ext.mas import Workflow
 
 # verl's estimators that are right on the rows of several agents. The others compare all rows of a question with each
@@ -74,7 +77,7 @@ def check_options(name: str, options: dict[str, Any]) -> None:
     """Check `mas.advantage` against the keyword arguments of the algorithm.
 
     Raises:
-        ValueError: an option that it does not have, or of the wrong type; names the allowed ones.
+        ValueError: an option that it does not have, of the wrong type or out of range; names the allowed ones.
     """
     allowed = options_of(ALGORITHMS.get(name)) | options_of(SELECTIONS.get(name))
     for key, value in options.items():
@@ -86,6 +89,9 @@ def check_options(name: str, options: dict[str, Any]) -> None:
         kinds = (int, float) if isinstance(allowed[key], float) else (type(allowed[key]),)
         if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
             raise ValueError(f"mas.advantage.{key} must be of type {kinds[-1].__name__}, but is {value!r}")
+    # Values are checked where they are used: here on no decision at all, not after the first step's rollouts.
+    nothing = torch.zeros(0), torch.zeros(0, dtype=torch.int64)
+    decision_advantages(*nothing, **own_options(decision_advantages, options), state={})
 
 
 def options_of(function: Callable[..., Any] | None) -> dict[str, Any]:

@@ -70,10 +70,11 @@ def _fields(target: Any) -> list[str]:
 
 
 def check_multi_agent(config: DictConfig) -> str:
-    """Check `mas`, the strategy, the estimator, the policy and the batch arithmetic; return the workflow's headline.
+    """Check `mas`, temperature, strategy, estimator, policy and batch arithmetic; return the workflow's headline.
 
     Raises:
-        ValueError: see `read_mas_config`, `build_workflow`, `strategy_from`, `check_policy`, `optimiser_steps`.
+        ValueError: a temperature of 0; see `read_mas_config`, `build_workflow`, `strategy_from`, `check_policy`,
+            `optimiser_steps`.
     """
     mas = read_mas_config(config)
     workflow = build_workflow(mas)
@@ -83,6 +84,12 @@ def check_multi_agent(config: DictConfig) -> str:
         return workflow.headline
     if not agents:
         raise ValueError(f"no agent of this system trains. {workflow.untrained}")
+    temperature = config.actor_rollout_ref.rollout.temperature
+    if not temperature > 0:
+        raise ValueError(
+            f"actor_rollout_ref.rollout.temperature={temperature} must be above 0: outputs are sampled, and the "
+            "trainer divides by it. Greedy outputs are those of the validation, or of python -m verl_ext.evaluate"
+        )
     strategy_from(mas.sampling, agents)
     check_estimator(config.algorithm.adv_estimator, mas.sampling.strategy, agents)
     check_reports(config.algorithm.adv_estimator, workflow)

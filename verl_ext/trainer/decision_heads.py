@@ -132,9 +132,12 @@ def read_heads(folder: Path) -> dict[str, dict[str, Any]]:
     if not file.exists():
         return {}
     try:
-        return torch.load(file, map_location="cpu", weights_only=True)
+        saved = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # whatever torch makes of a damaged file
         raise ValueError(f"{file} cannot be read: {type(error).__name__}: {error}") from error
+    if not isinstance(saved, dict):
+        raise ValueError(f"{file} cannot be read: it holds a {type(saved).__name__}, and no policy heads by agent")
+    return saved
 
 
 def weights_from(folder: Path, workflow: Workflow) -> dict[str, Weights]:

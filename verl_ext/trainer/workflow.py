@@ -17,6 +17,9 @@ from verl_ext.tools.chat import ChatEndpoint
 from verl_ext.trainer.config import EndpointSection, MasConfig
 from verl_ext.trainer.typed import check_keys
 
+# Annotations of arguments that are checked, as they may be written.
+SCALARS = {"bool": bool, "int": int}
+
 
 def build(section: dict[str, Any], path: str) -> Any:
     """Instantiate a `_target_` section; whatever is wrong with it is a `ValueError` that names the section."""
@@ -29,11 +32,19 @@ def build(section: dict[str, Any], path: str) -> Any:
 
 
 def _check_arguments(section: dict[str, Any], path: str) -> None:
-    """Refuse keys that the target does not take; silent where that cannot be told, or the target not be found."""
+    """Refuse keys that the target does not take, and what is no bool or int where it wants one (`no` is a true text).
+
+    Silent where that cannot be told, or the target not be found.
+    """
     try:
         parameters = inspect.signature(get_object(section["_target_"])).parameters.values()
     except Exception:
         return  # the instantiation says why
+    for parameter in parameters:
+        kind = SCALARS.get(getattr(parameter.annotation, "__name__", parameter.annotation))
+        if kind and parameter.name in section and type(section[parameter.name]) is not kind:
+            value = section[parameter.name]
+            raise ValueError(f"{path}.{parameter.name} must be of type {kind.__name__}, but is {value!r}")
     if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         given = [key for key in section if not key.startswith("_")]
         check_keys(given, [parameter.name for parameter in parameters], path)

@@ -1,0 +1,35 @@
+"""The right answers that a row of a data set holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from numbers import Real
+from typing import Any
+
+
+def targets_of(truth: Any, row: str) -> list[str]:
+    """`target` of `reward_model.ground_truth`: one right answer or several, texts or numbers; empty if there is none.
+
+    A text is one answer: read as a list it would be its characters, none of which is ever right, or one by accident.
+
+    Args:
+        truth: the ground truth as stored.
+        row: of which row, for messages.
+
+    Raises:
+        ValueError: the ground truth is no mapping, or an answer no number and no text that says something.
+    """
+    if truth is not None and not isinstance(truth, Mapping):
+        raise ValueError(f"ground_truth of {row} must be a mapping like {{target: [Paris]}}, but is {truth!r:.200}")
+    given = None if truth is None else truth.get("target")
+    if given is None:
+        return []
+    several = isinstance(given, Iterable) and not isinstance(given, str | bytes | Mapping)
+    answers = list(given) if several else [given]
+    for one in answers:
+        if not (isinstance(one, Real) and not isinstance(one, bool)) and not (isinstance(one, str) and one.strip()):
+            raise ValueError(
+                f"ground_truth.target of {row} must be a text, a number or a list of them, none of them blank, but is "
+                f"{given!r:.200}. Remedy: correct or leave out the row"
+            )
+    return [str(one) for one in answers]
