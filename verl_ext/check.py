@@ -29,6 +29,7 @@ from omegaconf.errors import OmegaConfBaseException
 import verl_ext.plugin  # noqa: F401  (recipes on Hydra's search path, as `import verl` does it)
 from verl_ext.tools.base import ToolError
 from verl_ext.trainer import checks
+from verl_ext.trainer.check_data import check_data
 from verl_ext.trainer.composing import composed
 from verl_ext.trainer.config import read_mas_config
 from verl_ext.trainer.plan import Report, add_model, add_plan, listed, parquet_rows
@@ -109,7 +110,7 @@ def _add_paths(report: Report) -> None:
     if not made:
         report.missing += [f"the data file {path} (data_prep/ has a script per data set)" for path in absent]
     if not absent:
-        report.attempt(checks.check_data, config)
+        report.attempt(check_data, config)
     path = str(config.actor_rollout_ref.model.path)
     if not Path(path).expanduser().is_dir():
         looks_local = path.startswith((".", "/", "~")) or path.count("/") != 1

@@ -28,5 +28,5 @@ class DraftAndCheck(Workflow):
         return answer
 
     def reward(self, task: Task, result: str) -> tuple[float, dict[str, float]]:
-        scores = qa_scores(result, list(task.ground_truth["target"]))
+        scores = qa_scores(result, task.ground_truth["target"])
         return scores["f1"], scores

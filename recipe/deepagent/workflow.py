@@ -13,6 +13,7 @@ from verl_ext.recipe.deepagent import grammar, memories, prompts, prompts_tiny
 from verl_ext.rewards.calls import Invocation, gold_path
 from verl_ext.rewards.correctness import RULES, correct_calls, path_share
 from verl_ext.rewards.qa import exact_match
+from verl_ext.rewards.truth import targets_of
 
 STYLES = {"full": prompts, "tiny": prompts_tiny}
 SUCCESSES = ("answer", "path")
@@ -245,7 +246,7 @@ class DeepAgent(Workflow):
                 )
             success = done["path_complete"]
         else:
-            targets = list((task.ground_truth or {}).get("target") or [])
+            targets = targets_of(task.ground_truth, f"row {task.index}")
             if not targets:
                 raise ValueError(
                     lacking(task, "answer", "no answer (ground_truth.target)", "path, for rows with gold paths")

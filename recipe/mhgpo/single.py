@@ -32,5 +32,5 @@ class SingleQA(Workflow):
         return await ctx.call("single", question=task.question, docs=docs)
 
     def reward(self, task: Task, result: str) -> tuple[float, dict[str, float]]:
-        scores = qa_scores(result, list(task.ground_truth["target"]))
+        scores = qa_scores(result, task.ground_truth["target"])
         return scores["f1"], scores

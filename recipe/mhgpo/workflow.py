@@ -51,5 +51,5 @@ class SearchQA(Workflow):
         return await ctx.call("answerer", question=task.question, docs=chosen)
 
     def reward(self, task: Task, result: str) -> tuple[float, dict[str, float]]:
-        scores = qa_scores(result, list(task.ground_truth["target"]))
+        scores = qa_scores(result, task.ground_truth["target"])
         return scores["f1"], scores

@@ -19,6 +19,8 @@ from verl_ext.tools.catalogue.types import as_json
 
 # Brackets within brackets; of more than that, whatever walks them later would have to beware.
 MAX_DEPTH = 50
+# Longest text that is repaired, in characters: hostile ones take json_repair quadratic time, these about a second.
+MAX_REPAIRED = 8192
 
 # Checked once: a schema that is given to `jsonschema.validate` is itself checked each time, at ten times the cost.
 TASKS = Draft202012Validator(
@@ -75,6 +77,8 @@ def _repaired(text: str) -> Any:
     start = text.find("{")
     if start < 0:
         raise Unparsable("there is no JSON object")
+    if len(text) - start > MAX_REPAIRED:
+        raise Unparsable(f"it is no JSON, and too long to be repaired ({len(text) - start} characters)")
     try:
         return json_repair.loads(text[start:])
     except (ValueError, RecursionError) as error:

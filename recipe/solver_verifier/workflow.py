@@ -7,6 +7,7 @@ from typing import Any
 from verl_ext.mas import Agent, Task, Workflow
 from verl_ext.recipe.solver_verifier import parsers, prompts_tiny
 from verl_ext.recipe.solver_verifier.penalties import unparsable_penalty
+from verl_ext.rewards.truth import targets_of
 
 
 class SolveAndVerify(Workflow):
@@ -41,5 +42,5 @@ class SolveAndVerify(Workflow):
         return solution._replace(number=number)
 
     def reward(self, task: Task, result: parsers.Solution) -> tuple[float, dict[str, float]]:
-        correct = float(result.answer in list(task.ground_truth["target"]))
+        correct = float(result.answer in targets_of(task.ground_truth, f"row {task.index}"))
         return correct, {"em": correct, "solutions": float(result.number)}

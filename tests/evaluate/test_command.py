@@ -212,7 +212,7 @@ def test_the_section_is_documented_where_it_is_set():
     ("override", "words"),
     [
         ("+evaluate.cuncurrency=3", "unknown key evaluate.cuncurrency; did you mean 'concurrency'"),
-        ("evaluate.cuncurrency=3", "Could not override 'evaluate.cuncurrency'"),
+        ("evaluate.cuncurrency=3", "unknown key evaluate.cuncurrency; did you mean 'concurrency'"),
         ("evaluate.concurrency=0", "evaluate.concurrency=0 must be at least 1"),
         ("evaluate.concurrency=many", "evaluate.concurrency must be of type int, but is 'many'"),
         ("evaluate.samples=4", "would be 4 times the same answer. Remedy: evaluate.temperature=1.0"),

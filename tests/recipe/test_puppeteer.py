@@ -8,7 +8,6 @@ from tests.helpers import FakeLLM, Request, forest_of, fork, now, run, walk
 from verl_ext.mas import Status, Task
 from verl_ext.mas.types import Generation
 from verl_ext.recipe.puppeteer import Puppeteer
-from verl_ext.recipe.puppeteer.puppets import POOL
 from verl_ext.tools.base import ToolError, ToolRefused
 
 SMALL = ["planning", "reasoning", "run_python", "web_search"]
@@ -268,36 +267,6 @@ def test_a_judge_weighs_open_tasks(rating, reward):
     trajectory, _ = played(["reasoning", "terminate"], said, task, judge=True)
     assert trajectory.reward == pytest.approx(reward) and trajectory.metrics["accuracy"] == 1.0
     assert not [call for call in trajectory.calls if call.agent == "judge"][0].trained
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"style": "short"}, "style='short' is unknown; allowed: full, tiny"),
-        ({"pool": ["planing"]}, r"pool=\['planing'\] must be different ones of planning"),
-        ({"pool": ["planning", "planning"]}, "must be different ones"),
-        ({"pool": []}, "must be different ones"),
-        ({"depth": 0}, "depth=0 and width=1 must be at least 1"),
-        ({"token_budget": -1}, "token_budget=-1 must be at least 0"),
-        ({"max_result_chars": 0}, "max_result_chars=0 at least 1"),
-        ({"orchestration": "clever"}, "orchestration='clever' is unknown; allowed: learned, random, fixed, oracle"),
-        ({"order": ["planning"]}, "is for orchestration=fixed, given learned"),
-        ({"orchestration": "fixed"}, "must be from 1 to 4 .mas.workflow.depth. agents of the pool: planning, "),
-        ({"orchestration": "fixed", "order": ["critic"]}, "must be from 1 to 4"),
-        ({"orchestration": "fixed", "order": ["planning"] * 5}, "must be from 1 to 4"),
-    ],
-)
-def test_bad_settings(options, message):
-    with pytest.raises(ValueError, match=message):
-        Puppeteer(**options)
-
-
-def test_what_is_there_and_what_is_left_out():
-    system = Puppeteer(pool=["planning"])
-    assert list(system.agents) == ["orchestrator", "planning"] and system.trained_agents == ["orchestrator"]
-    assert set(system.left_out) == {"judge", *POOL} - {"planning"}
-    assert Puppeteer(pool=["planning"], train_agents=True).trained_agents == ["orchestrator", "planning"]
-    assert Puppeteer(orchestration="random").trained_agents == []
 
 
 @pytest.mark.parametrize("path", ["planning", ["critique"], [None]])

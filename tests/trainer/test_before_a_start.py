@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.trainer.test_recipes import composed
-from verl_ext.trainer.checks import check_data, check_tools
+from verl_ext.trainer.check_data import check_data
+from verl_ext.trainer.checks import check_tools
 
 
 @pytest.mark.parametrize(
@@ -71,6 +72,16 @@ def test_questions_need_numbers_of_their_own(tmp_path):
     ):
         with pytest.raises(ValueError, match=message):
             check_data(composed("+recipe=mhgpo_tiny", small, f"data.train_files={files}", f"data.val_files={one}"))
+
+
+@pytest.mark.parametrize("prompt", [[], None, [{"role": "user", "content": None}], [{"role": "user", "content": " "}]])
+def test_a_row_without_a_question_is_named(tmp_path, prompt):
+    path, small = questions(tmp_path / "two.parquet", [{"index": 0}, {"index": 1}]), "data.train_batch_size=2"
+    rows = pq.read_table(path).to_pylist()
+    rows[1]["prompt"] = prompt
+    pq.write_table(pa.Table.from_pylist(rows), path)
+    with pytest.raises(ValueError, match=r"two.parquet, row 1: prompt must be a list of messages with a content"):
+        check_data(composed("+recipe=mhgpo_tiny", small, f"data.train_files={path}", f"data.val_files={path}"))
 
 
 def test_a_failing_preparation_stops_the_run(tmp_path):

@@ -67,7 +67,7 @@ class RunCallback(Callback):
         print_summary(folder / log_name(config), self.headline, config.mas.sampling.strategy, sys.argv[1:])
 
     def _prepare(self, config: DictConfig) -> str:
-        from verl_ext.trainer import checks, policy
+        from verl_ext.trainer import check_data, checks, policy
 
         if config.trainer.device == "cpu":
             choose_cpu_platform()
@@ -77,7 +77,7 @@ class RunCallback(Callback):
         if config.mas.prepare:
             call(OmegaConf.to_container(config.mas.prepare, resolve=True))
         checks.check_resources(config)
-        checks.check_data(config)
+        check_data.check_data(config)
         checks.check_tools(config)
         checkpoint.check_same_run(config)
         return headline

@@ -1,0 +1,43 @@
+"""The puppeteer's settings: what is refused, and which agents there are."""
+
+from __future__ import annotations
+
+import pytest
+
+from verl_ext.recipe.puppeteer import Puppeteer
+from verl_ext.recipe.puppeteer.puppets import POOL
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"style": "short"}, "style='short' is unknown; allowed: full, tiny"),
+        ({"pool": ["planing"]}, r"pool=\['planing'\] must be different ones of planning"),
+        ({"pool": ["planning", "planning"]}, "must be different ones"),
+        ({"pool": []}, "must be different ones"),
+        ({"depth": 0}, "depth=0 and width=1 must be at least 1"),
+        ({"token_budget": -1}, "token_budget=-1 must be at least 0"),
+        ({"max_result_chars": 0}, "max_result_chars=0 at least 1"),
+        ({"orchestration": "clever"}, "orchestration='clever' is unknown; allowed: learned, random, fixed, oracle"),
+        ({"order": ["planning"]}, "is for orchestration=fixed, given learned"),
+        ({"orchestration": "fixed"}, "must be from 1 to 4 .mas.workflow.depth. agents of the pool: planning, "),
+        ({"orchestration": "fixed", "order": ["critic"]}, "must be from 1 to 4"),
+        ({"orchestration": "fixed", "order": ["planning"] * 5}, "must be from 1 to 4"),
+    ],
+)
+def test_bad_settings(options, message):
+    with pytest.raises(ValueError, match=message):
+        Puppeteer(**options)
+
+
+def test_what_is_there_and_what_is_left_out():
+    system = Puppeteer(pool=["planning"])
+    assert list(system.agents) == ["orchestrator", "planning"] and system.trained_agents == ["orchestrator"]
+    assert set(system.left_out) == {"judge", *POOL} - {"planning"}
+    assert Puppeteer(pool=["planning"], train_agents=True).trained_agents == ["orchestrator", "planning"]
+    assert Puppeteer(orchestration="random").trained_agents == []
+
+
+def test_a_pool_needs_the_tools_of_its_agents():
+    assert Puppeteer(pool=["planning", "read_file", "run_python"]).needs == ["read_file", "run_python"]
+    assert Puppeteer(pool=["planning"]).needs == []

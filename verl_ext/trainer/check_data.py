@@ -1,0 +1,108 @@
+"""Checks of data files before a start: verl's schema, a question in every row, a number of its own for every row."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+
+
+def check_data(config: DictConfig) -> None:
+    """Check that the data files exist, are parquet files in verl's schema, and fill at least one batch.
+
+    Raises:
+        ValueError: names the file, what is wrong with it, and the script that writes it.
+    """
+    train = check_files(files_of(config.data.train_files, "data.train_files"))
+    check_files(files_of(config.data.val_files, "data.val_files"))
+    limit = config.data.get("train_max_samples", -1)
+    train = min(train, limit) if limit > 0 else train
+    if train < config.data.train_batch_size:
+        raise ValueError(
+            f"data.train_files hold {train} questions, fewer than "
+            f"data.train_batch_size={config.data.train_batch_size}: there would be no training step. "
+            "Remedy: more data or a smaller batch"
+        )
+
+
+def files_of(value: Any, name: str) -> list[str]:
+    """The files of `data.train_files` or `data.val_files`.
+
+    Raises:
+        ValueError: there are none.
+    """
+    if not value:
+        raise ValueError(f"{name} is not set: give one parquet file or a list of them")
+    return [value] if isinstance(value, str) else list(value)
+
+
+def check_files(paths: list[str]) -> int:
+    """Number of rows of local parquet files; remote and json files are left to verl and count as endless.
+
+    Raises:
+        ValueError: a file is missing, unreadable, or not in verl's schema; or two rows have the same `data_source` and
+            `extra_info.index`, from which sampling noise and the order of rows are derived.
+    """
+    local = [path for path in paths if "://" not in path and not path.endswith((".json", ".jsonl"))]
+    owners: dict[tuple[Any, Any], str] = {}
+    rows = 0
+    for path in local:
+        names = _check_file(path)
+        rows += len(names)
+        for name in names:
+            if name in owners:
+                raise ValueError(
+                    f"{path}: the row with extra_info.index {name[1]} of data_source {name[0]!r} is also in "
+                    f"{owners[name]}; sampling noise depends on both. Remedy: number the rows of all files of a data "
+                    "source differently"
+                )
+            owners[name] = path
+    return rows if len(local) == len(paths) else 1 << 62
+
+
+def _check_file(path: str) -> list[tuple[Any, Any]]:
+    """data_source and extra_info.index of each row."""
+    import pyarrow.parquet as pq
+
+    if not Path(path).expanduser().is_file():
+        raise ValueError(
+            f"the data file {path} does not exist.\nRemedy: point data.train_files / data.val_files to files that do, "
+            "write them (data_prep/ has a script per data set), or leave both out if the recipe brings its own"
+        )
+    try:
+        table = pq.ParquetFile(Path(path).expanduser())
+    except Exception as error:
+        raise ValueError(f"{path} cannot be read as parquet ({error}). Remedy: write it again") from error
+    missing = [name for name in ("prompt", "reward_model", "extra_info") if name not in table.schema_arrow.names]
+    if missing:
+        raise ValueError(
+            f"{path} lacks the column(s) {', '.join(missing)} of verl's schema; it has "
+            f"{', '.join(table.schema_arrow.names)}. Remedy: see data_prep/ for scripts that write it"
+        )
+    info = table.schema_arrow.field("extra_info").type
+    if not hasattr(info, "get_field_index") or info.get_field_index("index") < 0:
+        raise ValueError(
+            f"{path}: extra_info has no field index (its type is {info}). Remedy: write the row's number there, "
+            "see data_prep/ for scripts that do"
+        )
+    _check_questions(path, table)
+    sourced = "data_source" in table.schema_arrow.names
+    rows = table.read(columns=["extra_info.index", *(["data_source"] if sourced else [])])
+    index = rows.column("extra_info").combine_chunks().field("index").to_pylist()
+    return list(zip(rows.column("data_source").to_pylist() if sourced else [None] * len(index), index, strict=True))
+
+
+def _check_questions(path: str, table: Any) -> None:
+    """Raise ValueError for the first row whose last message says nothing: a template would write "None"."""
+    number = 0
+    for batch in table.iter_batches(columns=["prompt"]):
+        for prompt in batch.column(0).to_pylist():
+            last = prompt[-1] if isinstance(prompt, list) and prompt else None
+            content = last.get("content") if isinstance(last, dict) else None
+            if not isinstance(content, str) or not content.strip():
+                raise ValueError(
+                    f"{path}, row {number}: prompt must be a list of messages with a content, of which the last is the "
+                    f"question, but is {prompt!r:.200}. Remedy: correct or leave out the row"
+                )
+            number += 1
