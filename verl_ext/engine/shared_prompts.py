@@ -25,7 +25,6 @@ import torch.nn.functional as F
 from tensordict import TensorDict
 from verl.utils import tensordict_utils as tu
 from verl.utils.torch_functional import entropy_from_logits
-from verl.workers.engine.fsdp import transformer_impl
 
 from verl_ext.engine.choosing import limited, limits_of
 from verl_ext.engine.replaced import replaced
@@ -124,6 +123,8 @@ class SharedPrompts:
         dynamic = tu.get_non_tensor_data(data=data, key="use_dynamic_bsz", default=True)
         if not (dynamic and self._can_share(data)):
             return super().forward_backward_batch(data, loss_function, forward_only)
+        from verl.workers.engine.fsdp import transformer_impl  # where it is loaded first, it imports this module
+
         with replaced(transformer_impl, prepare_micro_batches=self._micro_batches):
             return super().forward_backward_batch(data, loss_function, forward_only)
 
