@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import re
 import sqlite3
 import subprocess
 import sys
@@ -129,7 +130,7 @@ def through_server(folder: Path, path: Path, spec: ToolSpec, calls: list[dict[st
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         process.stdout.readline()
-        url = process.stdout.readline().rpartition("=")[2].strip()
+        url = re.search(r"url=(\S+)", process.stdout.readline())[1]
 
         async def client(first: int) -> list[Any]:
             asks = HttpSimulator(url)
