@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import re
 import threading
 from functools import partial
@@ -160,13 +161,14 @@ def test_episodes_carry_accuracy_and_format_apart_and_leave_failures_out(tmp_pat
     assert [use.agent for use in episode.uses] == ["a", "b"]
 
 
-def test_the_documentation_s_workflow_recalls_and_remembers(tmp_path):
+def test_the_documentation_s_workflow_recalls_and_remembers(tmp_path, monkeypatch):
     page = (Path(__file__).parents[2] / "docs" / "memory.md").read_text()
     _, example = re.findall(r"```python\n(.+?)```", page, re.DOTALL)
-    names: dict = {}
-    exec(example, names)  # the page's own code
+    (tmp_path / "of_the_page.py").write_text(example)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    calculator = importlib.import_module("of_the_page").Calculator
     with store_with(tmp_path, ("2 + 3", "5"), agent="math") as store:
-        forest = forest_of(names["Calculator"](), FakeLLM(lambda request: "5"))
+        forest = forest_of(calculator(), FakeLLM(lambda request: "5"))
         forest.memory, forest.task = partial(store.view().recall, k=1), Task("2 + 3", "5", "d", 7)
         trajectory = run(run_once(forest))
     assert trajectory.reward == 1.0 and '"Answer": "5"' in trajectory.calls[0].messages[0]["content"]

@@ -23,11 +23,11 @@ def panels(entries: list[dict[str, Any]], headline: str) -> list[Panel]:
     decisions collapse, and of tokens and agents of a trajectory, where the workflow reports them."""
     names = {name for entry in entries for name, value in entry["metrics"].items() if value is not None}
     agents = sorted({name.split("/")[1] for name in names if name.startswith("agents/")})
-    orchestrators = deciding(names)
+    orchestrators, penalised = deciding(names), agents if charged(entries) else []
     found: list[Panel] = [
         (f"Validation {in_words(headline)} (greedy)", [("", f"val/system/{headline}")]),
         ("Training reward (sampled)", [("", "system/reward")]),
-        ("Agent-specific penalty", [(agent, f"agents/{agent}/penalty") for agent in agents if charged(entries)]),
+        ("Agent-specific penalty", [(agent, f"agents/{agent}/penalty") for agent in penalised]),
         ("Similarity within a group", [(agent, f"agents/{agent}/similarity") for agent in agents]),
         ("Entropy of decisions (nats)", [(agent, f"decisions/{agent}/entropy") for agent in orchestrators]),
         ("Share of the most frequent path", [(agent, f"decisions/{agent}/top_path") for agent in orchestrators]),

@@ -133,12 +133,12 @@ def _agents(entries: list[dict[str, Any]]) -> list[str]:
         agent: [series(entries, f"agents/{agent}/{quantity}")[1] for quantity in ("penalty", "unparsable")]
         for agent in agents
     }
-    shown = {agent: both for agent, both in found.items() if all(both)}
-    if not any(any(unparsable) for _, unparsable in shown.values()) and not charged(entries):
+    shown, penalised = {agent: both for agent, both in found.items() if all(both)}, charged(entries)
+    if not penalised and not any(any(unparsable) for _, unparsable in shown.values()):
         return [f"  agents          every output of all {len(shown)} could be read"] if shown else []
     lines = []
     for agent, (penalty, unparsable) in shown.items():
-        own = f"penalty {penalty[0]:+.3f} → {penalty[-1]:+.3f}, " if charged(entries) else ""
+        own = f"penalty {penalty[0]:+.3f} → {penalty[-1]:+.3f}, " if penalised else ""
         lines.append(f"  {agent:<15} {own}unparsable {unparsable[0]:.1%} → {unparsable[-1]:.1%}")
     return lines
 
