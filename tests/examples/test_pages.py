@@ -39,7 +39,8 @@ def folder(tmp_path_factory):
 
 def command(folder: Path, module: str, *overrides: str) -> subprocess.CompletedProcess:
     environment = os.environ | {"VERL_PLATFORM": "cpu", "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"}
-    given = [sys.executable, "-m", module, "--config-dir", ".", "+recipe=capitals", *overrides]
+    recipe = [] if "recipe=capitals" in overrides else ["+recipe=capitals"]
+    given = [sys.executable, "-m", module, "--config-dir", ".", *recipe, *overrides]
     return subprocess.run(given, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
 
 
@@ -59,6 +60,7 @@ def test_the_folder_of_the_page_is_right_and_runs(folder):
         ("mas.workflow.round=3", "unknown key mas.workflow.round; did you mean 'rounds'?"),
         ("data.train_fles=x", "unknown key data.train_fles; did you mean 'train_files'?"),
         ("evaluate.model=x", "unknown key evaluate"),
+        ("recipe=capitals", "+recipe=capitals"),
     ],
 )
 def test_what_a_beginner_gets_wrong_is_named(folder, override, message):

@@ -34,7 +34,7 @@ def composed(name: str, overrides: Sequence[str], config_dir: str | None = None,
     try:
         return compose(overrides)
     except ConfigCompositionException as error:
-        refused = re.match(r"Could not override '([^']+)'", str(error))
+        refused = re.match(r"Could not override '([^'.]+\.[^']+)'", str(error))  # of a group Hydra says what to write
         rest = [one for one in overrides if refused is None or one.partition("=")[0] != refused[1]]
         if refused is None or len(rest) == len(overrides):
             raise
