@@ -9,6 +9,8 @@ import json
 import re
 from typing import Any, NamedTuple
 
+from verl_ext.tools.catalogue.types import CallError
+
 # Longest result, in characters. Longer ones, and those nested deeper, no agent could read.
 MAX_RESULT, MAX_DEPTH = 256 * 1024, 64
 # Longest text that is repaired: that takes json_repair about 4 µs a character (1 ms for the usual result).
@@ -20,6 +22,26 @@ FENCE = re.compile(r"```[ \t]*(?:json|JSON)?[ \t]*\n")
 
 class NoResult(Exception):
     """What the model said is no result; the message says why, in words for the model."""
+
+
+def returned(result: Any, name: str) -> Any:
+    """What a call returns that was answered with `result`.
+
+    Args:
+        result: JSON, as the model said it.
+        name: the tool's, for the message.
+
+    Raises:
+        CallError: the real tool would fail. The model is told to say so as `{"error": "its message"}`; other fields may
+            stand beside it, and the message may be an object, or true. An error that is empty beside other fields, or
+            a number, is part of a result.
+    """
+    error = result.get("error") if isinstance(result, dict) else None
+    alone = isinstance(result, dict) and len(result) == 1
+    if error is True or (isinstance(error, str | dict) and (error or alone)):
+        said = error if alone and isinstance(error, str) else json.dumps(result, ensure_ascii=False)
+        raise CallError(said or f"{name} failed")
+    return result
 
 
 class Result(NamedTuple):

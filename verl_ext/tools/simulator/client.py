@@ -9,8 +9,9 @@ from typing import Any
 from verl_ext.tools.base import ToolError
 from verl_ext.tools.catalogue.types import CallError, ToolSpec, as_json
 from verl_ext.tools.http_client import JsonClient, Refused
+from verl_ext.tools.simulator.answers import returned
 from verl_ext.tools.simulator.keys import BadArguments, Tools
-from verl_ext.tools.simulator.player import Counters, NotRecorded
+from verl_ext.tools.simulator.player import RECORDED, Counters, NotRecorded
 
 # Seconds for a call, all attempts together: above the server's own limit for the model, below the toolbox's (30 s).
 TIMEOUT_S, ATTEMPTS = 28.0, 3
@@ -73,7 +74,7 @@ class HttpSimulator(JsonClient):
         except ToolError:
             self.counters.failures += 1
             raise
-        return self._result(answer)
+        return self._result(answer, spec.name)
 
     def health(self) -> dict[str, Any]:
         """The server's /health: {"ready": true, "mode", "model", "tools", "counters", "cache"}. Blocking.
@@ -90,15 +91,15 @@ class HttpSimulator(JsonClient):
         """Close the connections."""
         await self.aclose()
 
-    def _result(self, answer: Any) -> Any:
+    def _result(self, answer: Any, name: str) -> Any:
         if not isinstance(answer, dict) or "result" not in answer:
             self.counters.failures += 1
             raise ToolError(f"{self.url}/call answered in an unknown form: {answer!r:.200}; is it verl_ext's?")
         source = answer.get("source")
         self.counters.hits += source == "cache"
-        self.counters.recorded += source == "recorded"
+        self.counters.recorded += source == RECORDED
         self.counters.misses += source == "model"
-        return answer["result"]
+        return answer["result"] if source == RECORDED else returned(answer["result"], name)
 
     def _meant(self, refusal: Refused) -> Exception:
         """What the server's refusal means to the caller."""

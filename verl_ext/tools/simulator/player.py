@@ -18,12 +18,14 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 from verl_ext.tools.base import ToolError
 from verl_ext.tools.catalogue.types import CallError, ToolSpec
 from verl_ext.tools.chat import ChatEndpoint, EndpointFailed, TooLong
-from verl_ext.tools.simulator.answers import NoResult, result_of
+from verl_ext.tools.simulator.answers import NoResult, result_of, returned
 from verl_ext.tools.simulator.cache import ResultCache
 from verl_ext.tools.simulator.keys import BadArguments, CallKey, Tools
 from verl_ext.tools.simulator.prompt import again, messages
 
 MODES = ("record", "replay", "live")
+# Where a result came from that no model played.
+RECORDED = "recorded"
 # Below the toolbox's limit for a call (30 s), whose message would hide what went wrong here.
 TIMEOUT_S = 25.0
 MAX_TOKENS = 1024
@@ -83,6 +85,11 @@ class Served(NamedTuple):
     text: str
     source: str
 
+    def result(self, name: str) -> Any:
+        """What the tool `name` returns: of a real tool whatever it is, of a played one see `answers.returned`."""
+        result = json.loads(self.text)
+        return result if self.source == RECORDED else returned(result, name)
+
 
 class Simulator:
     """A back end of tools (`verl_ext.tools.catalogue.Backend`). One event loop at a time.
@@ -134,8 +141,13 @@ class Simulator:
         return len(self._flights)
 
     async def __call__(self, spec: ToolSpec, arguments: dict[str, Any]) -> Any:
-        """The result of a call, as JSON has it; see `serve`."""
-        return json.loads((await self.serve(spec, arguments)).text)
+        """The result of a call, as JSON has it; see `serve`.
+
+        Raises:
+            CallError: the played tool failed, too (`answers.returned`).
+        """
+        served = await self.serve(spec, arguments)
+        return served.result(spec.name)
 
     async def serve(self, spec: ToolSpec, arguments: dict[str, Any]) -> Served:
         """The result of a call.
@@ -183,7 +195,7 @@ class Simulator:
             raise
         self.counters.recorded += 1
         try:
-            return Served(json.dumps(result, allow_nan=False), "recorded")
+            return Served(json.dumps(result, allow_nan=False), RECORDED)
         except (TypeError, ValueError) as error:
             raise ToolError(f"the recorded result of a call of {spec.name} is no JSON: {error!s:.200}") from error
 
