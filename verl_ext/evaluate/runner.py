@@ -30,7 +30,7 @@ from verl_ext.mas.workflow import Workflow
 from verl_ext.observe.progress import duration
 from verl_ext.reports import in_words
 from verl_ext.sampling import run_once
-from verl_ext.trainer.config import SHARED, MasConfig
+from verl_ext.trainer.config import SHARED, MasConfig, context_length
 from verl_ext.trainer.workflow import build
 
 # Trajectories in a row that failed for want of an answer, after which there is no use in asking on.
@@ -122,6 +122,7 @@ class Runner:
         self.workflow, self.records = workflow, records
         self.limits = Limits(
             max_prompt_tokens=config.data.max_prompt_length,
+            max_context_tokens=context_length(config),
             max_sequence_tokens=response_length(config),
             **vars(mas.limits),
         )

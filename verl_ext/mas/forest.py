@@ -175,8 +175,11 @@ class Forest:
         before, limits = call.continues, self.limits
         if before is None:
             call.prompt_ids = llm.encode(call.messages)
-            if len(call.prompt_ids) > limits.max_prompt_tokens:
-                return f"the prompt has {len(call.prompt_ids)} tokens, allowed are {limits.max_prompt_tokens}"
+            longest = limits.max_prompt_tokens
+            if not call.trained and limits.max_context_tokens is not None:
+                longest = max(longest, limits.max_context_tokens - sampling["max_tokens"])
+            if len(call.prompt_ids) > longest:
+                return f"the prompt has {len(call.prompt_ids)} tokens, allowed are {longest}"
         elif before.prompt_ids:
             observation = llm.encode_text(call.observation)
             call.prompt_ids = [*before.prompt_ids, *before.generation.token_ids, *observation]

@@ -246,6 +246,13 @@ def _check_determinism(mas: MasConfig, config: DictConfig) -> None:
         )
 
 
+def context_length(config: DictConfig) -> int:
+    """Tokens of prompt and output together that the engine takes; a model may take more where nothing is set."""
+    rollout = config.actor_rollout_ref.rollout
+    given = OmegaConf.select(rollout, f"engine_kwargs.{rollout.name}.max_model_len") or rollout.max_model_len
+    return int(given or config.data.max_prompt_length + config.data.max_response_length)
+
+
 def optimiser_steps(config: DictConfig, section: DictConfig) -> int:
     """Mini-batches into which one training batch is cut: train_batch_size / ppo_mini_batch_size, both in questions.
 

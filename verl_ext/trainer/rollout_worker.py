@@ -27,7 +27,7 @@ from verl_ext.observe.question import QuestionStats, question_stats
 from verl_ext.observe.trajectories import QuestionTrace, TraceStore, resolve, trace_question
 from verl_ext.sampling import Sample, run_once
 from verl_ext.sampling.base import Formula, one_group
-from verl_ext.trainer.config import read_mas_config, strategy_from
+from verl_ext.trainer.config import context_length, read_mas_config, strategy_from
 from verl_ext.trainer.decision_heads import set_weights
 from verl_ext.trainer.llm import ServedLLM, direct_client
 from verl_ext.trainer.policy import adapters_of, add_agent_ids
@@ -62,6 +62,7 @@ class RolloutWorker:
         self.strategy = strategy_from(self.mas.sampling, self.workflow.trained_agents)
         self.limits = Limits(
             max_prompt_tokens=config.data.max_prompt_length,
+            max_context_tokens=context_length(config),
             max_sequence_tokens=config.data.max_response_length,
             **vars(self.mas.limits),
         )
