@@ -160,3 +160,21 @@ def test_weights_make_a_mean_over_rows_one_over_trajectories():
     """Sums of rows 1 + 2 and 6 of two trajectories: Eq. 8's mean is 4.5, that of three rows is 3."""
     weights = trajectory_weights(torch.tensor([0, 0, 5]))
     assert (weights * torch.tensor([1.0, 2.0, 6.0])).mean() == 4.5
+
+
+def test_rows_of_a_helper_that_trains_do_not_count_in_the_length():
+    """By hand: direct 100 tokens, folded 60: S_pref = 40/160 = 0.25, half of it above the mean of two; the memories of
+    the auxiliary role, three rows of 100, change nothing."""
+    direct, folded = (
+        Path(0, 0.0, 0.0, [([True] * 100, [True] * 100)]),
+        Path(0, 0.0, 0.0, [([True] * 30, [True] * 30)] * 2),
+    )
+    memory = ([True] * 100, [False] * 100)
+    alone = advantages(rows([direct, folded]), None)
+    folded.rows = folded.rows + [memory] * 3
+    batch = rows([direct, folded])
+    batch.metrics["folds"] = torch.tensor([0.0, 1.0, 1.0, 1.0, 1.0, 1.0], dtype=torch.float64)
+    batch.agent[3:] = 1
+    helped = advantages(batch, None)
+    assert alone[1, 0] == pytest.approx(0.125) and alone[0, 0] == pytest.approx(-0.125)
+    assert torch.equal(helped[:3], alone) and not helped[3:].any()

@@ -23,7 +23,8 @@ def advantages(
     deviation; a question with one trajectory gets 0.
 
     Args:
-        rows: of them `actions` is M; `metrics` must hold `correct_calls`, Σ_t C(a_call_t), and may hold `folds`.
+        rows: of them `actions` is M; an agent without any in the batch (the auxiliary role, where it trains) does not
+            count in a trajectory's length. `metrics` must hold `correct_calls`, Σ_t C(a_call_t), and may hold `folds`.
         config: verl's `algorithm` section, of which nothing is used.
         lambda_call, lambda_fold: λ1, λ2; the paper's are 1.
         tool_advantage: False leaves out A_action (the paper's ablation "w/o Tool Adv. Attribution").
@@ -50,7 +51,8 @@ def advantages(
     total = success[number][:, None].expand(rows.mask.shape)
     if tool_advantage:
         folds = rows.metrics.get("folds", torch.zeros_like(rows.outcome))
-        length = rows.length.new_zeros(len(question)).index_add(0, number, rows.length)
+        acting = torch.isin(rows.agent, rows.agent[rows.actions.any(-1)])  # not the rows of a helper that trains, too
+        length = rows.length.new_zeros(len(question)).index_add(0, number, rows.length * acting)
         preference = fold_preference(length, of_trajectories(folds) > 0, question)
         action = lambda_call * of_trajectories(rows.metrics["correct_calls"]) + lambda_fold * preference
         total = total + rows.actions * group_normalise(action, question, by_std=False)[number][:, None]
