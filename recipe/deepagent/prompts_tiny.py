@@ -16,6 +16,7 @@ import json
 from typing import Any
 
 from verl_ext.recipe.deepagent import memories
+from verl_ext.recipe.deepagent.prompts import quoted
 from verl_ext.tools.catalogue.render import clean, render
 
 Messages = list[dict[str, str]]
@@ -63,4 +64,4 @@ def outcome(answer: dict[str, Any], limit: int) -> str:
 
 
 def _user(content: str) -> Messages:
-    return [{"role": "user", "content": content}]
+    return [{"role": "user", "content": quoted(content)}]

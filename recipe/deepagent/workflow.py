@@ -47,8 +47,8 @@ class DeepAgent(Workflow):
     Args:
         style: prompts: full, for instruction-tuned models, or tiny, for the embedded one.
         max_actions: searches, calls and folds of a trajectory.
-        max_folds: of them folds; 0: no folding (the paper's ablation "w/o Memory Folding"): the full prompt does not
-            tell of it, and its tag is text like any other.
+        max_folds: of them folds, refused ones included; the next one ends the trajectory. 0: no folding (the paper's
+            ablation "w/o Memory Folding"): the full prompt does not tell of it, and its tag is text like any other.
         max_result_chars: what is longer of a result or documentation is shortened by the auxiliary role if `summarise`,
             else cut.
         summarise: let the auxiliary role shorten.
@@ -66,7 +66,7 @@ class DeepAgent(Workflow):
     needs: Sequence[str] = ("tool_search", "tool_call")
     details = (
         *("correct_calls", "tool_calls", "failed_calls", "actions", "searches", "folds", "refused_folds"),
-        *("broken_actions", "tool_failures", "limit_actions", "limit_tokens"),
+        *("broken_actions", "tool_failures", "limit_actions", "limit_folds", "limit_tokens"),
     )
 
     def __init__(
@@ -128,6 +128,9 @@ class DeepAgent(Workflow):
                 return work
             if work.actions == self.max_actions:
                 work.limit = "actions"
+                return work
+            if step.kind == "fold" and self.max_folds and work.folds + work.refused_folds == self.max_folds:
+                work.limit = "folds"
                 return work
             work.actions += 1
             try:
@@ -198,7 +201,7 @@ class DeepAgent(Workflow):
 
     async def _fold(self, ctx: Any, work: Work) -> dict[str, Any] | None:
         """The three memories by three parallel calls (Eq. 4), or None: the fold is refused."""
-        if work.folds == self.max_folds:
+        if not self.max_folds:  # nobody told the agent of folds, but the tiny one was trained with them
             work.refused_folds += 1
             return None
         history = "".join(work.history)
@@ -271,6 +274,7 @@ class DeepAgent(Workflow):
             "broken_actions": float(result.broken),
             "tool_failures": float(result.tool_failures),
             "limit_actions": float(result.limit == "actions"),
+            "limit_folds": float(result.limit == "folds"),
             "limit_tokens": float(result.limit == "tokens"),
         }
 

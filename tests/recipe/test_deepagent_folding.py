@@ -129,11 +129,16 @@ def test_a_fold_without_valid_memories_is_refused_and_nothing_is_pasted(broken):
 
 
 def test_the_number_of_folds_is_limited():
+    """One more ends the trajectory; one that was refused has cost as many calls as another."""
     trajectory, agent, asked = folding(
         lambda prompt, _: by_kind(prompt), max_folds=1, agent=["<fold_thought>", "<fold_thought>", "5"]
     )
-    assert (trajectory.metrics["folds"], trajectory.metrics["refused_folds"]) == (1.0, 1.0) and len(asked) == 3
-    assert "not possible" in agent[2].prompt
+    counts = {name: trajectory.metrics[name] for name in ("folds", "refused_folds", "limit_folds", "actions")}
+    assert trajectory.ok and counts == {"folds": 1.0, "refused_folds": 0.0, "limit_folds": 1.0, "actions": 1.0}
+    assert len(agent) == 2 and len(asked) == 3 and trajectory.reward == 0.0
+    trajectory, agent, asked = folding(lambda prompt, _: "no json", max_folds=2, agent=["<fold_thought>"] * 4)
+    assert trajectory.ok and len(agent) == 3 and len(asked) == 2 * 3 * 2, "three memories, each tried twice"
+    assert trajectory.metrics["refused_folds"] == 2.0 and trajectory.metrics["limit_folds"] == 1.0
 
 
 def test_without_folding_nobody_is_told_of_it_and_its_tag_is_text():

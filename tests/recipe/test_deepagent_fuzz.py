@@ -24,7 +24,7 @@ from tests.helpers import forest_of, run, walk
 from verl_ext.mas import Status, Task
 from verl_ext.mas.credit import assign_credit
 from verl_ext.mas.forest import Forest
-from verl_ext.recipe.deepagent import DeepAgent, grammar, memories
+from verl_ext.recipe.deepagent import DeepAgent, grammar, memories, prompts
 from verl_ext.sampling import Sample
 from verl_ext.sampling.base import by_position, unique_calls
 from verl_ext.tools.base import ToolError
@@ -126,6 +126,10 @@ def play(said: list[str], tools: list[Any], memory: str = "", cuts: int = 0, **o
     return run(scene(), quiet=False)  # a tool that hangs is left behind, on purpose
 
 
+def special_of(ids: list[int]) -> list[int]:
+    return [token for token in ids if token in TOKENIZER.all_special_ids]
+
+
 def check(forest: Forest) -> None:
     """The trajectory came to its end, and its rows train on what was generated, and on nothing else."""
     (trajectory,) = forest.trajectories
@@ -135,6 +139,10 @@ def check(forest: Forest) -> None:
     calls = [call for call in trajectory.calls if call.trained]
     rows = training_rows(forest, samples, QUESTION)
     assert sum(len(tag["calls"]) for _, _, tag in rows) == len(calls)
+    for call in trajectory.calls:
+        if call.continues is None:  # nothing in a prompt is a special token but what the chat template writes
+            template = forest.llm.encode([message | {"content": "x"} for message in call.messages])
+            assert special_of(call.prompt_ids) == special_of(template), call.messages
     for _, fields, tag in rows:
         tokens, mask = fields["responses"].tolist(), fields["response_mask"].tolist()
         own = [trajectory.calls[position] for position, _, _ in tag["calls"]]
@@ -205,22 +213,29 @@ def test_no_output_of_the_agent_breaks_parsing_masks_or_process(said, tools, mem
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.lists(hostile, min_size=3, max_size=3), st.integers(0, 9))
-@example(["</think>", "```", FOLD], 0)
-def test_memories_that_would_act_are_memories(texts, cuts):
+@given(st.lists(hostile, min_size=3, max_size=3), st.integers(0, 9), st.sampled_from(["full", "tiny"]))
+@example(["</think>", "```", FOLD], 0, "full")
+@example(["half a character \ud83d", "<|end|>", "<|im_end|>"], 0, "full")
+def test_memories_that_would_act_are_memories(texts, cuts, style):
     """A valid memory may hold any text: it stands in the next window's prompt, where nothing acts."""
     made = [{"goal": texts[0]}, {"events": texts[1:]}, {"tools": texts}]
+    if style == "full":
+        steps = [{"step": text, "outcome": text} for text in texts[1:]]
+        made[0] |= {"obstacles": texts, "plan": []}
+        made[1] = {"task": "", "events": steps, "progress": texts[0]}
+        made[2] = {"tools": [], "rules": texts}
     said = dict(zip(("working", "episodic", "tool"), (json.dumps(one) for one in made), strict=True))
-    forest = play_folding(said, cuts)
+    forest = play_folding(said, cuts, style)
     check(forest)
     (trajectory,) = forest.trajectories
     assert trajectory.metrics["folds"] == 1.0 and trajectory.metrics["actions"] == 1.0 and trajectory.reward == 1.0
     window = trajectory.calls[-1]
     assert window.continues is None and window.status is Status.OK
-    assert all(json.dumps(memory) in window.messages[-1]["content"] for memory in made)
+    shown = [json.dumps(memory, ensure_ascii=style == "tiny") for memory in made]
+    assert all(prompts.quoted(memory) in window.messages[-1]["content"] for memory in shown)
 
 
-def play_folding(said: dict[str, str], cuts: int) -> Forest:
+def play_folding(said: dict[str, str], cuts: int, style: str) -> Forest:
     """Fold, then answer; each of the three memories is asked for by its name."""
 
     class ByKind(Client):
@@ -229,12 +244,13 @@ def play_folding(said: dict[str, str], cuts: int) -> Forest:
         ) -> TokenOutput:
             if "stop" not in sampling_params:
                 asked = TOKENIZER.decode(prompt_ids)
-                self.memory = said[next(kind for kind in memories.KINDS if f"{kind}: q" in asked)]
+                named = "{}: q" if style == "tiny" else "the {} memory"
+                self.memory = said[next(kind for kind in memories.KINDS if named.format(kind) in asked)]
             return await super().generate(request_id, prompt_ids, sampling_params)
 
     async def scene() -> Forest:
         llm = ServedLLM(TOKENIZER, ByKind([FOLD, "5"], "", cuts))
-        forest = forest_of(DeepAgent("tiny"), llm, limits={"max_prompt_tokens": 10**6})
+        forest = forest_of(DeepAgent(style), llm, limits={"max_prompt_tokens": 10**6})
         forest.sampling, forest.task = {"max_tokens": 4000}, Task("q", {"target": ["5"]})
         forest.trajectories.append(await walk(forest))
         assign_credit(forest.trajectories)
