@@ -52,5 +52,12 @@ def _refuse(key: Sequence[str], config: DictConfig) -> None:
     for number, part in enumerate(key):
         if not OmegaConf.is_dict(node):
             return
-        check_keys([part], [str(name) for name in node], ".".join(key[:number]))
+        try:
+            check_keys([part], [str(name) for name in node], ".".join(key[:number]))
+        except ValueError as error:
+            if "_target_" not in node:
+                raise
+            raise ValueError(
+                f"{error}; what else {node['_target_']} takes is added with a plus: +{'.'.join(key)}=..."
+            ) from None
         node = node[part]
