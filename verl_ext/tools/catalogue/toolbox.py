@@ -21,7 +21,7 @@ from verl_ext.tools.base import Tool, ToolError
 from verl_ext.tools.catalogue.load import TRUSTED, load_catalogue
 from verl_ext.tools.catalogue.recorded import Recorded, content_of
 from verl_ext.tools.catalogue.render import plain, render
-from verl_ext.tools.catalogue.threads import ordinary
+from verl_ext.tools.catalogue.threads import by_user, ordinary
 from verl_ext.tools.catalogue.types import Backend, CallError, Catalogue, ToolSpec, as_json
 from verl_ext.tools.retrieval.types import options_from
 
@@ -142,9 +142,11 @@ async def _contained(backend: Backend, spec: ToolSpec, arguments: dict[str, Any]
     """What the back end returns or raises, but for exceptions that would end the event loop (sys.exit in a tool)."""
     try:
         return await backend(spec, arguments)
-    except (Exception, asyncio.CancelledError, KeyboardInterrupt):
+    except (Exception, asyncio.CancelledError):
         raise
     except BaseException as error:
+        if by_user(error):
+            raise
         raise ordinary(error) from error
 
 
