@@ -154,7 +154,7 @@ async def _contained(backend: Backend, spec: ToolSpec, arguments: dict[str, Any]
 class ToolboxSettings:
     """Settings of `tool_call`: those of Toolbox, with `sources` and `only` as `load_catalogue` has them.
 
-    recorded: files of recorded results, see recorded.py.
+    recorded: files or folders of recorded results, see recorded.py.
     """
 
     sources: Sequence[Mapping[str, Any]]
@@ -172,16 +172,16 @@ def tool_call(**settings: Any) -> Toolbox:
         ValueError: a setting is unknown or wrong, or a file cannot be read.
     """
     given = _read(settings)
-    recorded = Recorded.load(given.recorded) if given.recorded else None
     catalogue = load_catalogue(given.sources, given.only)
+    recorded = Recorded.load(given.recorded, catalogue.values()) if given.recorded else None
     return Toolbox(catalogue, given.backend, recorded=recorded, timeout_s=given.timeout_s, max_chars=given.max_chars)
 
 
 def _preflight(**settings: Any) -> None:
     """Everything but the back end's own work: settings, files, every schema, servers of MCP sources."""
     given = _read(settings)
-    recorded = Recorded.load(given.recorded) if given.recorded else None
     catalogue = load_catalogue(given.sources, given.only)
+    recorded = Recorded.load(given.recorded, catalogue.values()) if given.recorded else None
     _check_backends(catalogue, given.backend, recorded)
     catalogue.check(TRUSTED)
     of_backend(given.backend, "preflight")
