@@ -35,7 +35,7 @@ CORE = [
     "jinja2>=3.1,<4",
     "jsonschema>=4.23,<5",
     # Patterns of JSON Schema with a time limit; transformers brings it, too.
-    "regex>=2024.11.6",
+    "regex>=2025.10.22,<2027",
     "json-repair>=0.64,<1",
     # Stems of words (coverage of concepts).
     "PyStemmer>=2.2,<4",
