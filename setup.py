@@ -34,6 +34,8 @@ CORE = [
     "pyyaml>=6,<7",
     "jinja2>=3.1,<4",
     "jsonschema>=4.23,<5",
+    # Patterns of JSON Schema with a time limit; transformers brings it, too.
+    "regex>=2025.10.22,<2027",
     "json-repair>=0.64,<1",
     # Stems of words (coverage of concepts).
     "PyStemmer>=2.2,<4",

@@ -36,8 +36,9 @@ from verl_ext.trainer.plan import Report, add_model, add_plan, listed, parquet_r
 
 SEARCHES = ("verl_ext.tools.retrieval.search_tool", "verl_ext.tools.web.web_search")
 SIMULATOR = "verl_ext.tools.simulator.simulator"
-# Settings of tools that name files or folders; `sources` stands for the paths of a catalogue's.
-FILES = ("index", "corpus", "sources", "recorded", "games", "folder")
+# Settings of tools that name files or folders; `sources` stands for the paths of a catalogue's, `recording` for the
+# cache that a simulator replays.
+FILES = ("index", "corpus", "sources", "recorded", "games", "folder", "recording")
 
 
 def examine(
@@ -152,7 +153,9 @@ def _sources(section: dict[str, Any]) -> dict[str, Any]:
     paths = [path for one in given if one.get("kind") != "functions" for path in listed(one.get("path"))]
     backend = section.get("backend") or {}
     found |= {"sources": paths} if paths else {}
-    return found | {key: backend[key] for key in ("endpoint", "url", "index", "corpus") if backend.get(key)}
+    found |= {key: backend[key] for key in ("endpoint", "url", "index", "corpus") if backend.get(key)}
+    replays = backend.get("_target_") == SIMULATOR and backend.get("mode") == "replay" and backend.get("cache")
+    return found | ({"recording": backend["cache"]} if replays else {})
 
 
 def _unasked(section: dict[str, Any]) -> dict[str, Any]:

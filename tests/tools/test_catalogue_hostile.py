@@ -1,13 +1,17 @@
 """Functions that hang, exit and never end, as tools: nobody else is blocked, and the process ends when it should."""
 
 import asyncio
+import signal
 import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
 
 from verl_ext.tools import ToolError
-from verl_ext.tools.catalogue import Catalogue, Toolbox
+from verl_ext.tools.catalogue import Catalogue, Toolbox, ToolSpec
 from verl_ext.tools.catalogue.functions import function_tool
 
 free = threading.Event()
@@ -39,6 +43,35 @@ def leave(x: int) -> int:
         x: anything
     """
     sys.exit(x)
+
+
+async def interrupt(x: int) -> int:
+    """Says that the user has had enough.
+
+    Args:
+        x: anything
+    """
+    raise KeyboardInterrupt(x)
+
+
+def interrupt_in_thread(x: int) -> int:
+    """The same, synchronously.
+
+    Args:
+        x: anything
+    """
+    raise KeyboardInterrupt(x)
+
+
+class Leaving:
+    """Ends the process when somebody looks at it."""
+
+    def __init__(self, error):
+        self.error = error
+
+    @property
+    def __class__(self):
+        raise self.error
 
 
 def generate(x: int) -> dict:
@@ -75,6 +108,44 @@ def test_functions_that_exit_or_never_end_are_answered():
         "kind": "tool_error",
     }
     assert asyncio.run(toolbox(name="generate", arguments={"x": 1})) == {"ok": True, "result": "<generator>"}
+
+
+@pytest.mark.parametrize("function", [interrupt, interrupt_in_thread])
+def test_a_tool_cannot_interrupt_the_run(function):
+    toolbox = Toolbox(Catalogue([function_tool(function)]))
+    with ThreadPoolExecutor(1) as worker:  # as in Ray's actors
+        answer = worker.submit(lambda: asyncio.run(toolbox(name=function.__name__, arguments={"x": 1}))).result()
+    assert answer == {"ok": False, "error": "RuntimeError: KeyboardInterrupt: 1", "kind": "tool_error"}
+    if sys.version_info >= (3, 11):  # asyncio.run handles Ctrl-C there
+        assert asyncio.run(toolbox(name=function.__name__, arguments={"x": 1})) == answer
+
+
+def test_a_ctrl_c_during_a_tool_ends_the_run():
+    async def backend(spec, arguments):
+        signal.raise_signal(signal.SIGINT)
+        await asyncio.sleep(60)
+
+    toolbox = Toolbox(Catalogue([ToolSpec("tool", "")]), backend)
+
+    async def run():
+        return await toolbox(name="tool", arguments={})
+
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(run())
+    loop = asyncio.new_event_loop()  # with Python's own handler
+    with pytest.raises(KeyboardInterrupt):
+        loop.run_until_complete(run())
+    loop.close()
+
+
+@pytest.mark.parametrize("error", [SystemExit(1), GeneratorExit(), asyncio.CancelledError(), RuntimeError()])
+def test_a_result_that_cannot_be_looked_at_is_unreadable(error):
+    async def backend(spec, arguments):
+        return {"a": Leaving(error)}
+
+    toolbox = Toolbox(Catalogue([ToolSpec("tool", "")]), backend)
+    answer = asyncio.run(toolbox(name="tool", arguments={}))
+    assert answer == {"ok": True, "result": {"a": f"<unreadable: {type(error).__name__}>"}}
 
 
 def test_a_hanging_function_does_not_keep_the_process():

@@ -194,6 +194,20 @@ def test_the_files_of_a_tools_back_end(tmp_path):
     assert f"{tmp_path}/index: missing" in dict(report.facts)["tools.tool_call"]
 
 
+def test_a_recording_that_is_not_there_yet_is_missing_and_a_damaged_one_is_wrong(tmp_path):
+    tools = "mas.tools.tool_call.sources=[{kind: encyclopedia}]", "mas.tools.tool_search.sources=[{kind: encyclopedia}]"
+    place, cache = "mas.tools.tool_call.backend", tmp_path / "simulator.db"
+    given = ["+recipe=deepagent", *tools, f"{place}.mode=replay", f"{place}.cache={cache}"]
+    report = examine(given)
+    assert [item for item in report.missing if f"there is no cache at {cache}" in item] and report.problems == []
+    assert f"recording {cache}: missing" in dict(report.facts)["tools.tool_call"]
+    cache.write_bytes(b"no database" * 1000)
+    report = examine(given)
+    assert str(cache) in " ".join(report.problems) and not [item for item in report.missing if str(cache) in item]
+    recording = examine([*given, f"{place}.mode=record", f"{place}.cache={tmp_path}/new.db"])
+    assert recording.problems == [] and "recording" not in dict(recording.facts)["tools.tool_call"]
+
+
 def test_a_small_card_lacks_memory():
     missing = " ".join(examine(["+recipe=mhgpo"], gpu_memory=40).missing)
     assert "vLLM would not start for sequences of 131,072" in missing and "max_model_len=4352" in missing

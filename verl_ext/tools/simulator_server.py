@@ -149,7 +149,11 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--timeout_s", type=float, help="seconds for a call, all attempts together (25)")
     parser.add_argument("--max_rows", type=int, help="most results in the cache (1,000,000)")
     parser.add_argument("--max_mb", type=int, help="most MiB in the cache (1024)")
-    parser.add_argument("--recorded", nargs="+", help="files of results of real calls (API-Bank's), served first")
+    parser.add_argument(
+        "--recorded",
+        nargs="+",
+        help="results of real calls, served first: API-Bank's files, StableToolBench's tool_response_cache",
+    )
     parser.add_argument("--no_verify", action="store_true", help="do not check a large cache when it is opened")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 for other machines too")
     parser.add_argument("--port", type=int, default=8200, help="0 takes a free one")
@@ -195,7 +199,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         make_simulator.preflight(**settings)
         catalogue = load_catalogue(sources_of(arguments.catalogue))
-        recorded = Recorded.load(arguments.recorded) if arguments.recorded else None
+        recorded = Recorded.load(arguments.recorded, catalogue.values()) if arguments.recorded else None
         listener = listen(arguments.host, arguments.port)
         simulator = make_simulator(**{**settings, "verify": False}, recorded=recorded)
     except (ValueError, ImportError, ToolError) as error:

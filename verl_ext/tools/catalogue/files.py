@@ -8,6 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+# Patterns of YAML 1.2's scalars (10.3.2) that PyYAML, which is of version 1.1, reads otherwise.
+SCALARS = {
+    "bool": "true|True|TRUE|false|False|FALSE",
+    "int": "[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+",
+    "float": r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
+}
+
 Paths = str | Path | Sequence[str | Path]
 
 
@@ -45,7 +52,7 @@ def read_rows(paths: Paths, expected: str, remedy: str = "correct the path") -> 
 def read_document(path: Path) -> dict[str, Any]:
     """A JSON (.json) or YAML (.yaml, .yml) document whose top is an object; keys are texts.
 
-    YAML as its version 1.2 reads JSON: `on` and `2020-01-01` are texts.
+    YAML is read as its version 1.2 says: `on`, `2020-01-01` and `12:30` are texts, 010 is ten.
 
     Raises:
         ValueError: it is missing, has another suffix, or is malformed.
@@ -85,18 +92,25 @@ def _yaml(content: bytes) -> Any:
     import yaml
 
     class Loader(yaml.SafeLoader):
-        """YAML 1.1 without the scalars that JSON does not have."""
+        """YAML with the scalars of its version 1.2 (core schema)."""
 
-    dropped = {"tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:bool"}
+    own = {f"tag:yaml.org,2002:{kind}": pattern for kind, pattern in SCALARS.items()}
+    dropped = {*own, "tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:value"}
     Loader.yaml_implicit_resolvers = {
         first: [(tag, pattern) for tag, pattern in resolvers if tag not in dropped]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
-    Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile("^(?:true|True|TRUE|false|False|FALSE)$"), "tTfF")
+    for tag, pattern in own.items():
+        Loader.add_implicit_resolver(tag, re.compile(f"^(?:{pattern})$"), None)
+    Loader.add_constructor("tag:yaml.org,2002:int", _integer)
     try:
         return _text_keys(yaml.load(content, Loader))
     except yaml.YAMLError as error:
         raise ValueError(str(error)) from error
+
+
+def _integer(loader: Any, node: Any) -> int:
+    return int(node.value, 0 if node.value[:2] in ("0o", "0x") else 10)
 
 
 def _text_keys(value: Any) -> Any:

@@ -9,15 +9,19 @@
         '''
 
 The schema is transformers' `get_json_schema`: every argument needs a type hint and a line under Args (Google style). It
-takes types that it does not know for objects; here they are refused. Defaults are added to it.
+takes types that it does not know for objects; here they are refused. Defaults are added to it, and choices may be any
+JSON.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib
 import importlib.util
 import inspect
+import json
+import re
 import types
 import typing
 from collections.abc import Callable, Sequence
@@ -29,6 +33,8 @@ from verl_ext.tools.catalogue.types import ToolSpec, as_json
 
 PLAIN = (str, int, float, bool, dict, type(None), Any)
 ALLOWED = "str, int, float, bool, dict, list[...], tuple[...], dict[str, ...], Literal[...], Any, unions and None"
+# As transformers has it: at the end of an argument's description.
+CHOICES = re.compile(r"\(choices:\s*(.*?)\)\s*$", re.IGNORECASE)
 KINDS_WITHOUT_NAME = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 KINDS_WITHOUT_NAME += (inspect.Parameter.POSITIONAL_ONLY,)
 
@@ -67,7 +73,7 @@ def function_tool(function: Callable[..., Any]) -> ToolSpec:
         raise ValueError(f"{name:.120} is no function; give a function, or the dotted name of one")
     try:
         _check_signature(function)
-        schema = templates.get_json_schema(function)["function"]
+        schema = _schema(function, templates)
     except (
         templates.TypeHintParsingException, templates.DocstringParsingException, ValueError, NameError, TypeError
     ) as error:  # fmt: skip
@@ -81,6 +87,27 @@ def function_tool(function: Callable[..., Any]) -> ToolSpec:
     return ToolSpec(
         name, schema["description"] or "", parameters, schema.get("return"), "functions", extra, _Call(function)
     )
+
+
+def _schema(function: Callable[..., Any], templates: types.ModuleType) -> dict[str, Any]:
+    """get_json_schema's, which reads only choices that are texts; others are hidden from it, and put in afterwards."""
+    doc, choices = (inspect.getdoc(function) or "").strip(), {}
+    for name, text in templates.parse_google_format_docstring(doc)[1].items():
+        said = CHOICES.search(text)
+        values = json.loads(said[1]) if said else None
+        if isinstance(values, list) and not all(isinstance(value, str) for value in values):
+            choices[name] = values
+            doc = re.sub(r"\s+".join(map(re.escape, said[0].split())), "(choices: [])", doc)
+
+    @functools.wraps(function)
+    def documented() -> None:
+        """Stands in for the function."""
+
+    documented.__doc__ = doc
+    schema = templates.get_json_schema(documented if choices else function)["function"]
+    for name in choices.keys() & schema["parameters"]["properties"].keys():
+        schema["parameters"]["properties"][name]["enum"] = choices[name]
+    return schema
 
 
 class _Call:

@@ -29,16 +29,20 @@ TRUSTED = ("toolbench", "api_bank")
 
 @dataclass(frozen=True)
 class Kind:
-    """What makes tools of a source's settings; the settings it has (all of them needed, unless optional)."""
+    """What makes tools of a source's settings; the settings it has (all of them needed, unless optional).
+
+    partial: it leaves out what cannot be read, and says so in `left_out` (name -> reason).
+    """
 
     load: Callable[..., list[ToolSpec]]
     settings: tuple[str, ...] = ("path",)
     optional: bool = False
+    partial: bool = False
 
 
 KINDS = {
     "json": Kind(plain.load),
-    "openapi": Kind(openapi.load),
+    "openapi": Kind(openapi.load, partial=True),
     "toolbench": Kind(toolbench.load),
     "api_bank": Kind(api_bank.load),
     "toolhop": Kind(toolhop.load),
@@ -61,20 +65,24 @@ def load_catalogue(sources: Iterable[Mapping[str, Any]], only: Sequence[str] | N
 
     Raises:
         ValueError: a source is malformed or cannot be read, two tools share a name, or `only` names a tool that there
-            is not.
+            is not, or that its document does not let be read.
         ImportError: a library that a source needs is missing.
     """
     if isinstance(sources, Mapping | str) or not isinstance(sources, Iterable):
         raise ValueError(f"sources must be a list of tool sources, given {sources!r:.200}; e.g. {_example()}")
-    catalogue = Catalogue(tool for number, source in enumerate(sources) for tool in _load(source, number))
+    left_out: dict[str, str] = {}
+    catalogue = Catalogue(tool for number, source in enumerate(sources) for tool in _load(source, number, left_out))
     if not catalogue:
         raise ValueError(f"there are no tools in the sources; e.g. sources: {_example()}")
     if isinstance(only, str):
         raise ValueError(f"only must be a list of names, given {only!r:.120}")
+    for name in only or ():
+        if name in left_out and name not in catalogue:
+            raise ValueError(f"only names {name!r}, which cannot be read: {left_out[name]}")
     return catalogue if only is None else catalogue.only(only)
 
 
-def _load(source: Any, number: int) -> list[ToolSpec]:
+def _load(source: Any, number: int, left_out: dict[str, str]) -> list[ToolSpec]:
     if not isinstance(source, Mapping) or source.get("kind") not in KINDS:
         kind = source.get("kind") if isinstance(source, Mapping) else source
         raise ValueError(f"tool source {number}: given kind {kind!r:.80}, allowed {list(KINDS)}; e.g. {_example()[0]}")
@@ -88,7 +96,9 @@ def _load(source: Any, number: int) -> list[ToolSpec]:
         raise ValueError(
             f"tool source {number} ({source['kind']}): unknown settings {unknown}, missing {missing}; allowed {allowed}"
         )
-    tools = kind.load(**settings)
+    without: dict[str, str] = {}
+    tools = kind.load(**settings, left_out=without) if kind.partial else kind.load(**settings)
+    left_out |= {f"{prefix}{name}": reason for name, reason in without.items()}
     return [replace(tool, name=f"{prefix}{tool.name}") for tool in tools] if prefix else tools
 
 

@@ -7,40 +7,53 @@
 The name is method and path as the document spells it (RestBench's gold paths do the same). Arguments are the parameters
 of path, query, header and cookie by their names, and `body`, the request body with its schema as it is; where names
 collide (Spotify has `ids` in the query and in the body), those within the body stay there, and others get their place
-as a suffix: id, id_query. An argument that the document does not have is refused: it has no place in a request.
+as a suffix: id, id_query. An argument that the document does not have is refused: it has no place in a request. A
+parameter that the path names and the document forgets is a required string.
+
+Documents in the wild have faults. An operation that cannot be read is left out, and a warning says which and why.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import logging
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from verl_ext.tools.catalogue.files import Paths, as_paths, read_document
 from verl_ext.tools.catalogue.openapi_schema import SchemaReader, boolean
+from verl_ext.tools.catalogue.schemas import validator
 from verl_ext.tools.catalogue.types import ToolSpec
+
+logger = logging.getLogger(__name__)
 
 METHODS = ("get", "put", "post", "delete", "options", "head", "patch", "trace")
 # Headers that OpenAPI says are no parameters.
 NOT_PARAMETERS = frozenset({"accept", "content-type", "authorization"})
 JSON_TYPE = "application/json"
 BODY = "body"
+MAX_FAULTS = 3  # that a warning quotes
 
 
-def load(path: Paths) -> list[ToolSpec]:
+def load(path: Paths, left_out: dict[str, str] | None = None) -> list[ToolSpec]:
     """The operations of OpenAPI 3 documents, in their order.
 
     Each tool's `returns` is the schema of its first successful response; `extra` has operationId, method, path,
     servers, tags, `locations` (argument -> "in", "name", serialisation, content type), and `response` (status,
     description, content type, an example if there is one).
 
+    Args:
+        left_out: gets, by its name, why an operation cannot be read.
+
     Raises:
-        ValueError: a file is missing or no OpenAPI 3 document, or an operation is malformed.
+        ValueError: a file is missing or no OpenAPI 3 document, or none of its operations can be read.
     """
-    return [tool for one in as_paths(path) for tool in _document(one)]
+    left_out = {} if left_out is None else left_out
+    return [tool for one in as_paths(path) for tool in _document(one, left_out)]
 
 
-def _document(path: Path) -> Iterator[ToolSpec]:
+def _document(path: Path, left_out: dict[str, str]) -> list[ToolSpec]:
     document = read_document(path)
     version = document.get("openapi")
     if not str(version).startswith("3."):
@@ -50,18 +63,44 @@ def _document(path: Path) -> Iterator[ToolSpec]:
         )
     if not isinstance(document.get("paths"), Mapping) or not document["paths"]:
         raise ValueError(f"{path}: the document has no paths")
+    tools, faults = [], []
     for route, item in document["paths"].items():
-        shared = SchemaReader(document, f"{path}: {route}").resolve(item)
-        for method in METHODS:
-            if method in shared:
-                name = f"{method.upper()} {route}"
-                yield _operation(name, SchemaReader(document, f"{path}: {name}"), shared, document)
+        if route.startswith("x-") or item is None:
+            continue
+        try:
+            shared = SchemaReader(document, route).resolve(item)
+        except ValueError as error:
+            faults.append(str(error))
+            left_out |= {f"{method.upper()} {route}": f"{path}: {error}" for method in METHODS}
+            continue
+        for name in (f"{method.upper()} {route}" for method in METHODS if method in shared):
+            try:
+                tools.append(_operation(name, SchemaReader(document, name), shared, document))
+            except Exception as error:  # whatever a fault that nobody has thought of leads to
+                faults.append(_reason(name, error))
+                left_out[name] = f"{path}: {faults[-1]}"
+    if faults and not tools:
+        raise ValueError(f"{path}: {faults[0]}")
+    if faults:
+        more = f"; and {len(faults) - MAX_FAULTS} more" if len(faults) > MAX_FAULTS else ""
+        told = "; ".join(f"{fault:.300}" for fault in faults[:MAX_FAULTS])
+        logger.warning("%s: %d of %d operations are left out: %s%s", path, len(faults), len(faults + tools), told, more)
+    return tools
+
+
+def _reason(name: str, error: Exception) -> str:
+    if isinstance(error, ValueError):
+        return str(error)
+    if isinstance(error, RecursionError):
+        return f"{name}: nested too deeply"
+    return f"{name}: malformed ({type(error).__name__}: {error})"
 
 
 def _operation(name: str, reader: SchemaReader, shared: Mapping[str, Any], document: Mapping[str, Any]) -> ToolSpec:
     method, route = name.split(" ", 1)
     operation = reader.resolve(shared[method.lower()])
     parameters, locations = _arguments(reader, shared, operation)
+    validator(parameters, f"{name}: the parameters")
     response, returns = _response(reader, operation)
     servers = operation.get("servers") or shared.get("servers") or document.get("servers") or []
     texts = [str(operation.get(key) or "").strip() for key in ("summary", "description")]
@@ -109,7 +148,10 @@ def _arguments(
 
 
 def _parameters(reader: SchemaReader, shared: Mapping[str, Any], operation: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Parameters of the path, and those of the operation, which replace them where name and place are the same."""
+    """Parameters of the path, and those of the operation, which replace them where name and place are the same.
+
+    At the end those that only the route names.
+    """
     found: dict[tuple[str, str], dict[str, Any]] = {}
     for node in [*(shared.get("parameters") or []), *(operation.get("parameters") or [])]:
         parameter = reader.resolve(node)
@@ -117,6 +159,8 @@ def _parameters(reader: SchemaReader, shared: Mapping[str, Any], operation: Mapp
             raise ValueError(f"{reader.name}: a parameter has no name or no place (in): {parameter!r:.120}")
         if parameter["in"] != "header" or parameter["name"].lower() not in NOT_PARAMETERS:
             found[parameter["name"], parameter["in"]] = parameter
+    for name in re.findall(r"\{([^{}]+)\}", reader.name):
+        found.setdefault((name, "path"), {"name": name, "in": "path", "schema": {"type": "string"}})
     return list(found.values())
 
 
@@ -149,7 +193,14 @@ def _response(reader: SchemaReader, operation: Mapping[str, Any]) -> tuple[dict[
     if kind is None:
         return about, None
     media = response["content"][kind] or {}
-    examples = [reader.resolve(node).get("value") for node in (media.get("examples") or {}).values()]
+    examples = _examples(reader, media.get("examples") or {})
     examples += [media["example"]] if "example" in media else []
     about |= {"content_type": kind, **({"example": examples[0]} if examples else {})}
     return about, reader.schema(schema)
+
+
+def _examples(reader: SchemaReader, said: Any) -> list[Any]:
+    """The values of `examples`: of an object by name, or of a list, which OpenAPI does not have."""
+    if isinstance(said, list):
+        return [node["value"] if isinstance(node, Mapping) and "value" in node else node for node in said]
+    return [reader.resolve(node).get("value") for node in said.values()]

@@ -4,11 +4,12 @@ OpenAPI 3.1 uses JSON Schema as it is. 3.0 has a dialect: `nullable`, and `exclu
 References into the document become references into `$defs`, which hold what is needed of it, recursive schemas too.
 Documents that went through a careless YAML converter have numbers and booleans in quotes ("minimum": "0",
 "required": "true"; RestBench's Spotify document): where the keyword or the schema's type leaves no doubt, they are
-taken out of them.
+taken out of them. What older drafts and Swagger 2 wrote is said as 2020-12 says it, see `_modern`.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Mapping
@@ -27,6 +28,7 @@ NUMBERS = frozenset({"minimum", "maximum", "multipleOf", "minLength", "maxLength
 NUMBERS |= {"minProperties", "maxProperties", "exclusiveMinimum", "exclusiveMaximum"}
 BOOLEANS = frozenset({"additionalProperties", "nullable", "uniqueItems", "exclusiveMinimum", "exclusiveMaximum"})
 BOOLEANS |= {"deprecated", "readOnly", "writeOnly"}
+MAX_LEVELS = 64  # of nested schemas; references begin anew
 QUOTED = {"integer": int, "number": (int, float), "boolean": bool}  # type -> what Python reads it as
 
 
@@ -35,7 +37,8 @@ class SchemaReader:
 
     def __init__(self, document: Mapping[str, Any], name: str):
         self._document, self.name = document, name
-        self._names: dict[str, str] = {}  # JSON pointer -> name among $defs
+        self._names: dict[tuple[int | None, str], str] = {}  # (id of the base, JSON pointer) -> name among $defs
+        self._wanted: list[tuple[str, Any, Any]] = []  # (name, schema, base) of definitions yet to be read
 
     def resolve(self, node: Any) -> dict[str, Any]:
         """`node`, or what its "$ref" leads to; for parameters, bodies and responses.
@@ -48,7 +51,7 @@ class SchemaReader:
             if node["$ref"] in seen:
                 raise ValueError(f"{self.name}: the references {seen} form a circle")
             seen.append(node["$ref"])
-            node = self._target(node["$ref"])
+            node = self._target(node["$ref"], self._document)
         if not isinstance(node, Mapping):
             raise ValueError(f"{self.name}: given {type(node).__name__} {node!r:.80}, expected an object")
         return dict(node)
@@ -70,42 +73,65 @@ class SchemaReader:
         Raises:
             ValueError: it is no schema, or a reference in it leads nowhere or to another file.
         """
+        part = self._part(schema, definitions, None, 0)
+        while self._wanted:
+            name, target, base = self._wanted.pop()
+            definitions[name] = self._part(target, definitions, base, 0)
+        return part
+
+    def _part(self, schema: Any, definitions: dict[str, Any], base: Any, level: int) -> Any:
+        """One schema; what it refers to is noted in `_wanted`. base: the schema with an "$id" that it is part of."""
         if isinstance(schema, bool):
             return schema
         if not isinstance(schema, Mapping):
             raise ValueError(f"{self.name}: given {type(schema).__name__} {schema!r:.80}, expected a schema")
+        if level > MAX_LEVELS:
+            raise ValueError(f"{self.name}: a schema is nested deeper than {MAX_LEVELS} levels")
+        base = schema if "$id" in schema else base
         out: dict[str, Any] = {}
-        for key, value in unquoted(schema).items():
+        for key, value in unquoted(_modern(schema)).items():
             if key == "$ref":
-                out[key] = f"#/$defs/{self._define(value, definitions)}"
+                out[key] = f"#/$defs/{self._define(value, definitions, base)}"
             elif key in ONE:
-                out[key] = self.part(value, definitions)
+                out[key] = self._part(value, definitions, base, level + 1)
             elif key in LIST and isinstance(value, list):
-                out[key] = [self.part(item, definitions) for item in value]
+                out[key] = [self._part(item, definitions, base, level + 1) for item in value]
             elif key in NAMED and isinstance(value, Mapping):
-                out[key] = {name: self.part(item, definitions) for name, item in value.items()}
-            else:
+                out[key] = {name: self._part(item, definitions, base, level + 1) for name, item in value.items()}
+            elif key != "$id":  # all references begin at the top of what is returned
                 out[key] = value
         return nullable(_exclusive(out))
 
-    def _define(self, pointer: Any, definitions: dict[str, Any]) -> str:
-        """The name among `definitions` of what `pointer` leads to, put there if it is not yet."""
-        if pointer not in self._names:
+    def _define(self, pointer: Any, definitions: dict[str, Any], base: Any) -> str:
+        """The name among `definitions` of what `pointer` leads to, which is made later if it is new."""
+        inside = base is not None and self._leads(pointer, base)
+        place = (id(base) if inside else None, pointer)
+        if place not in self._names:
             whole, last = (re.sub(r"[^\w.-]", "_", text) for text in (str(pointer), str(pointer).rsplit("/", 1)[-1]))
-            self._names[pointer] = whole if last in self._names.values() else last
-        name = self._names[pointer]
+            taken = self._names.values()
+            free = (f"{whole}_{number}" for number in itertools.count(2))
+            self._names[place] = next(name for name in itertools.chain((last, whole), free) if name not in taken)
+        name = self._names[place]
         if name not in definitions:
-            definitions[name] = {}  # a schema that refers to itself finds this, which is filled below
-            definitions[name] = self.part(self._target(pointer), definitions)
+            definitions[name] = {}
+            target = self._target(pointer, base if inside else self._document)
+            self._wanted.append((name, target, base if inside else None))
         return name
 
-    def _target(self, pointer: Any) -> Any:
+    def _leads(self, pointer: Any, root: Any) -> bool:
+        try:
+            self._target(pointer, root)
+        except ValueError:
+            return False
+        return True
+
+    def _target(self, pointer: Any, root: Any) -> Any:
         if not isinstance(pointer, str) or not pointer.startswith("#"):
             raise ValueError(
                 f"{self.name}: the reference {pointer!r} leads to another file. Remedy: bundle the document into one "
                 "file first (`npx @redocly/cli bundle`)"
             )
-        node: Any = self._document
+        node: Any = root
         for step in filter(None, pointer[1:].split("/")):
             step = unquote(step).replace("~1", "/").replace("~0", "~")
             try:
@@ -118,6 +144,31 @@ class SchemaReader:
 def boolean(value: Any) -> bool:
     """A flag of a document; "true" in quotes is true."""
     return value is True or (isinstance(value, str) and value.lower() == "true")
+
+
+def _modern(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """`schema` (one level of it) with what is not of 2020-12, but clear, in its words.
+
+    `type: file` (Swagger 2); `required: true` within a property (draft 3); `items` as a list (until 2019-09);
+    `examples` as an object, which OpenAPI has beside schemas.
+    """
+    out = dict(schema)
+    if out.get("type") == "file":
+        out |= {"type": "string", "format": "binary"}
+    if isinstance(out.get("items"), list):
+        out["prefixItems"] = out.pop("items")
+        if "additionalItems" in out:
+            out["items"] = out.pop("additionalItems")
+    if isinstance(out.get("examples"), Mapping):
+        named = out["examples"].values()
+        out["examples"] = [one["value"] if isinstance(one, Mapping) and "value" in one else one for one in named]
+    named = out["properties"].items() if isinstance(out.get("properties"), Mapping) else ()
+    needed = [name for name, one in named if isinstance(one, Mapping) and boolean(one.get("required"))]
+    if not isinstance(out.get("required", []), list):
+        del out["required"]
+    if needed:
+        out["required"] = list(dict.fromkeys([*out.get("required", []), *needed]))
+    return out
 
 
 def unquoted(schema: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Results that were recorded of real calls, by (tool, arguments).
 
-Read from API-Bank's files (jsonl), in either of two forms:
+Read from the folder of StableToolBench's cache, see recorded_toolbench.py, or from API-Bank's files (jsonl), in either
+of two forms:
 
     {"turns": [..., {"role": "API", "api_name": "GetUserToken", "param_dict": {"username": "JaneSmith", ...},
                      "result": {"input": {...}, "output": {"token": "o8i7u6"}, "exception": null}}]}       dialogues
@@ -14,11 +15,14 @@ them as the API took them. A result is found by either. Where the same call was 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
+from verl_ext.tools.catalogue import recorded_toolbench
 from verl_ext.tools.catalogue.files import Paths, as_paths, field, read_rows
-from verl_ext.tools.catalogue.types import CallError, as_json, canonical
+from verl_ext.tools.catalogue.types import CallError, ToolSpec, as_json, canonical
 from verl_ext.tools.retrieval.index import file_sha256
 
 EXPECTED = (
@@ -34,18 +38,19 @@ class Recorded:
         self.conflicts = 0  # calls recorded again with another result
 
     @classmethod
-    def load(cls, path: Paths) -> Recorded:
-        """Results of API-Bank's files.
+    def load(cls, path: Paths, tools: Iterable[ToolSpec] = ()) -> Recorded:
+        """Results of API-Bank's files and of StableToolBench's folders.
+
+        Args:
+            tools: the catalogue's; of a folder only their results are read, under their names.
 
         Raises:
-            ValueError: a file is missing, or a row is malformed.
+            ValueError: a file is missing, or malformed.
         """
-        recorded = cls()
-        for where, row in read_rows(path, EXPECTED):
-            for name, inputs, answer in _calls(row, where):
-                error = answer.get("exception")
-                for arguments in inputs:
-                    recorded.add(name, arguments, answer.get("output"), None if error is None else str(error))
+        recorded, tools = cls(), list(tools)
+        for one in as_paths(path):
+            for call in recorded_toolbench.calls(one, tools) if one.is_dir() else _api_bank(one):
+                recorded.add(*call)
         return recorded
 
     def add(self, name: str, arguments: Mapping[str, Any], result: Any, error: str | None = None) -> None:
@@ -82,8 +87,23 @@ class Recorded:
 
 
 def content_of(path: Paths) -> list[str]:
-    """Hashes of recordings' files: what answers depend on, wherever the files lie."""
-    return [file_sha256(one) for one in as_paths(path)]
+    """Hashes of recordings' files and folders: what answers depend on, wherever they lie."""
+    return [_folder_sha256(one) if one.is_dir() else file_sha256(one) for one in as_paths(path)]
+
+
+def _folder_sha256(folder: Path) -> str:
+    files = sorted(folder.glob("*/*/*.json"))
+    return hashlib.sha256(
+        "\n".join(f"{'/'.join(one.parts[-3:])} {file_sha256(one)}" for one in files).encode()
+    ).hexdigest()
+
+
+def _api_bank(path: Path) -> Iterator[recorded_toolbench.Call]:
+    for where, row in read_rows(path, EXPECTED):
+        for name, inputs, answer in _calls(row, where):
+            error = answer.get("exception")
+            for arguments in inputs:
+                yield name, arguments, answer.get("output"), None if error is None else str(error)
 
 
 def _calls(row: Mapping[str, Any], where: str) -> Iterator[tuple[str, list[Any], Mapping[str, Any]]]:

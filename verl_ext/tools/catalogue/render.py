@@ -29,6 +29,8 @@ from dataclasses import fields, is_dataclass
 from itertools import islice
 from typing import Any
 
+from verl_ext.tools.catalogue.threads import by_user
+
 MAX_DEPTH = 50
 MAX_DIGITS = 1000  # of an integer; Python itself refuses to write more than 4,300
 # The Unicode category Cc but for tabulators and line breaks.
@@ -86,7 +88,9 @@ class _Converter:
             return None
         try:
             return self._convert(value, depth)
-        except Exception as error:  # of a property or a hook of an odd object
+        except BaseException as error:  # of a property or a hook of an odd object
+            if by_user(error):
+                raise
             return self._text(f"<unreadable: {type(error).__name__}>")
 
     def _convert(self, value: Any, depth: int) -> Any:

@@ -12,6 +12,8 @@ from jsonschema_specifications import REGISTRY
 from referencing.exceptions import Unresolvable
 from referencing.jsonschema import DRAFT202012
 
+from verl_ext.tools.catalogue.patterns import FORMATS, with_limit
+
 # Their values are data, in which "$ref" is a word like others.
 DATA = frozenset({"default", "const", "enum", "example", "examples"})
 
@@ -19,12 +21,20 @@ DATA = frozenset({"default", "const", "enum", "example", "examples"})
 def validator(schema: Mapping[str, Any], what: str) -> Validator:
     """A validator of `schema`, of the draft that its "$schema" names (2020-12 by default).
 
-    References lead into the schema itself or to the drafts; nothing is fetched from the network.
+    References lead into the schema itself or to the drafts; nothing is fetched from the network. Ask it by
+    `patterns.errors_of`, which limits the time of its patterns.
 
     Raises:
-        ValueError: it is no JSON Schema of an object, a pattern is no regular expression, or a reference leads
-            nowhere; begins with `what`.
+        ValueError: it is no JSON Schema of an object, is nested too deeply, or a reference leads nowhere; begins with
+            `what`.
     """
+    try:
+        return _validator(schema, what)
+    except RecursionError:
+        raise ValueError(f"{what} are nested too deeply") from None
+
+
+def _validator(schema: Mapping[str, Any], what: str) -> Validator:
     if not isinstance(schema, Mapping):
         raise ValueError(f"{what} must be a JSON Schema (an object), given {type(schema).__name__}")
     schema = dict(schema)
@@ -32,7 +42,7 @@ def validator(schema: Mapping[str, Any], what: str) -> Validator:
         raise ValueError(f'{what} must be a JSON Schema of "type": "object", given type {schema["type"]!r}')
     kind = validator_for(schema)
     try:
-        kind.check_schema(schema, format_checker=kind.FORMAT_CHECKER)  # the formats tell a broken pattern
+        kind.check_schema(schema, format_checker=FORMATS)
     except SchemaError as error:
         place = "/".join(map(str, error.path)) or "top"
         raise ValueError(f"{what} are no JSON Schema (at {place}): {error.message:.300}") from error
@@ -42,7 +52,7 @@ def validator(schema: Mapping[str, Any], what: str) -> Validator:
             resolver.lookup(reference)
         except Unresolvable as error:
             raise ValueError(f"{what}: the reference {reference!r} leads nowhere; put its target into $defs") from error
-    return kind(schema, registry=REGISTRY)
+    return with_limit(kind, schema)(schema, registry=REGISTRY)
 
 
 def references(schema: Any, root: bool = True) -> Iterator[str]:

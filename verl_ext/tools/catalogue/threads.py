@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import signal
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -50,3 +51,17 @@ def ordinary(error: BaseException) -> Exception:
     if isinstance(error, Exception) and not isinstance(error, StopIteration | StopAsyncIteration):
         return error
     return RuntimeError(f"{type(error).__name__}: {error}")
+
+
+def by_user(error: BaseException) -> bool:
+    """Whether `error` may be a Ctrl-C, rather than the KeyboardInterrupt of a tool.
+
+    Only the main thread gets one, and only while Python's own handler is in place. asyncio.run (from Python 3.11) has
+    another one: the first Ctrl-C cancels its task, so that the run ends whatever becomes of later ones.
+    """
+    in_main = threading.current_thread() is threading.main_thread()
+    return (
+        isinstance(error, KeyboardInterrupt)
+        and in_main
+        and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    )

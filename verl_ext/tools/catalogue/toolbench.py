@@ -58,8 +58,18 @@ def load(path: Paths) -> list[ToolSpec]:
 
 def standard_name(api_name: str, tool_name: str) -> str:
     """What ToolBench calls an API in its prompts, at most 64 characters."""
-    api = _standard(api_name)
-    return f"{'is_' if api in PREFIXED else ''}{api}_for_{_standard(tool_name)}"[-MAX_NAME:]
+    return f"{identifier(api_name)}_for_{_standard(tool_name)}"[-MAX_NAME:]
+
+
+def identifier(text: str) -> str:
+    """What ToolBench calls an API or a parameter in its Python functions."""
+    name = _standard(text)
+    return f"is_{name}" if name in PREFIXED else name
+
+
+def address(category: str, tool_name: str, api_name: str) -> tuple[str, str, str]:
+    """What tells an API from all others, however its category, tool and API are spelt."""
+    return _standard(category), _standard(tool_name), identifier(api_name)
 
 
 def _tool(row: Mapping[str, Any], where: str, taken: set[str]) -> ToolSpec:

@@ -21,7 +21,7 @@ from verl_ext.tools.base import Tool, ToolError
 from verl_ext.tools.catalogue.load import TRUSTED, load_catalogue
 from verl_ext.tools.catalogue.recorded import Recorded, content_of
 from verl_ext.tools.catalogue.render import plain, render
-from verl_ext.tools.catalogue.threads import ordinary
+from verl_ext.tools.catalogue.threads import by_user, ordinary
 from verl_ext.tools.catalogue.types import Backend, CallError, Catalogue, ToolSpec, as_json
 from verl_ext.tools.retrieval.types import options_from
 
@@ -142,9 +142,11 @@ async def _contained(backend: Backend, spec: ToolSpec, arguments: dict[str, Any]
     """What the back end returns or raises, but for exceptions that would end the event loop (sys.exit in a tool)."""
     try:
         return await backend(spec, arguments)
-    except (Exception, asyncio.CancelledError, KeyboardInterrupt):
+    except (Exception, asyncio.CancelledError):
         raise
     except BaseException as error:
+        if by_user(error):
+            raise
         raise ordinary(error) from error
 
 
@@ -152,7 +154,7 @@ async def _contained(backend: Backend, spec: ToolSpec, arguments: dict[str, Any]
 class ToolboxSettings:
     """Settings of `tool_call`: those of Toolbox, with `sources` and `only` as `load_catalogue` has them.
 
-    recorded: files of recorded results, see recorded.py.
+    recorded: files or folders of recorded results, see recorded.py.
     """
 
     sources: Sequence[Mapping[str, Any]]
@@ -170,16 +172,16 @@ def tool_call(**settings: Any) -> Toolbox:
         ValueError: a setting is unknown or wrong, or a file cannot be read.
     """
     given = _read(settings)
-    recorded = Recorded.load(given.recorded) if given.recorded else None
     catalogue = load_catalogue(given.sources, given.only)
+    recorded = Recorded.load(given.recorded, catalogue.values()) if given.recorded else None
     return Toolbox(catalogue, given.backend, recorded=recorded, timeout_s=given.timeout_s, max_chars=given.max_chars)
 
 
 def _preflight(**settings: Any) -> None:
     """Everything but the back end's own work: settings, files, every schema, servers of MCP sources."""
     given = _read(settings)
-    recorded = Recorded.load(given.recorded) if given.recorded else None
     catalogue = load_catalogue(given.sources, given.only)
+    recorded = Recorded.load(given.recorded, catalogue.values()) if given.recorded else None
     _check_backends(catalogue, given.backend, recorded)
     catalogue.check(TRUSTED)
     of_backend(given.backend, "preflight")

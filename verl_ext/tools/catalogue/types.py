@@ -10,6 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from jsonschema.protocols import Validator
 
+from verl_ext.tools.catalogue.patterns import PatternTimeout, errors_of
 from verl_ext.tools.catalogue.schemas import validator
 
 # An agent reads so many problems of a call, each at most so long (a message quotes what was given, megabytes or not).
@@ -149,7 +150,9 @@ class Catalogue(Mapping[str, ToolSpec]):
         if not isinstance(value, dict):
             return [f"the arguments of {name} must be an object, given {type(arguments).__name__}"]
         try:
-            errors = sorted(check.iter_errors(value), key=lambda error: (list(map(str, error.path)), error.message))
+            errors = sorted(errors_of(check, value), key=lambda error: (list(map(str, error.path)), error.message))
+        except PatternTimeout as error:
+            return [_cut(f"{name}: {error}")]
         except RecursionError:
             return [f"the arguments of {name} are nested too deeply"]
         found = [f"{'.'.join(map(str, error.path)) or name}: {error.message}" for error in errors[:MAX_PROBLEMS]]

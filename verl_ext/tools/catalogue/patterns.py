@@ -1,0 +1,127 @@
+"""Patterns of JSON Schema, matched within a time limit.
+
+Arguments are checked on the event loop, and a third party's pattern may take years to refuse a text (^(a|a)*$). So
+`regex` matches them, which stops when its time is up, and which knows ECMA's \\p{L} as `re` does not.
+
+In a document a pattern is advice: one that `regex` cannot compile is logged once and checked nowhere. Where a schema
+has `patternProperties`, its `unevaluatedProperties` are not checked: jsonschema has only `re` for them.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
+from functools import lru_cache
+from typing import Any
+
+import regex
+from jsonschema import Draft202012Validator, FormatChecker
+from jsonschema.exceptions import ValidationError
+from jsonschema.protocols import Validator
+from jsonschema.validators import extend
+
+logger = logging.getLogger(__name__)
+
+# CPU seconds that all patterns may take together while one call's arguments are checked; usual ones take microseconds.
+LIMIT_S = 0.1
+# What of LIMIT_S is left, of the check that is under way.
+_left: ContextVar[list[float]] = ContextVar("left")
+
+
+class PatternTimeout(Exception):
+    """A pattern took too long; the message is for the agent that made the call."""
+
+
+@lru_cache(maxsize=4096)
+def compiled(pattern: str) -> regex.Pattern[str] | None:
+    """The pattern, or None if it is no regular expression that `regex` knows; that is logged."""
+    try:
+        return regex.compile(pattern)
+    except Exception as error:  # regex.error, and whatever an odd pattern makes its parser raise
+        logger.warning("the pattern %.100r cannot be read (%s): it is not checked", pattern, error)
+        return None
+
+
+# For `check_schema`: tells of patterns that cannot be read, and refuses none.
+FORMATS = FormatChecker(formats=())
+FORMATS.checks("regex")(lambda pattern: not isinstance(pattern, str) or bool(compiled(pattern)) or True)
+
+
+def with_limit(kind: type[Validator], schema: Mapping[str, Any]) -> type[Validator]:
+    """The class of validators `kind` with patterns matched here; for `schema`."""
+    return _extended(kind, _mentions(schema, "patternProperties"))
+
+
+def errors_of(check: Validator, value: Any) -> list[ValidationError]:
+    """What is wrong with `value`, by a validator of a class that `with_limit` made.
+
+    Raises:
+        PatternTimeout: its patterns took longer than LIMIT_S.
+        RecursionError: `value` is nested too deeply.
+    """
+    token = _left.set([LIMIT_S])
+    try:
+        return list(check.iter_errors(value))
+    finally:
+        _left.reset(token)
+
+
+@lru_cache
+def _extended(kind: type[Validator], named: bool) -> type[Validator]:
+    keywords = {"pattern": _pattern}
+    if named:
+        keywords |= {"patternProperties": _pattern_properties, "additionalProperties": _additional_properties}
+        keywords |= {"unevaluatedProperties": lambda *_: ()}
+    return extend(kind, keywords)
+
+
+def _found(pattern: str, text: str) -> bool:
+    """Whether the pattern is found in the text; True if nobody can tell."""
+    expression, left = compiled(pattern), _left.get()
+    if expression is None:
+        return True
+    start = time.thread_time()
+    try:
+        if left[0] > 0:
+            return expression.search(text, timeout=left[0]) is not None
+    except TimeoutError:
+        pass
+    finally:
+        left[0] -= time.thread_time() - start
+    raise PatternTimeout(
+        f"whether {text[:40]!r} fits the pattern {pattern[:100]!r} cannot be told within {LIMIT_S:g} s; "
+        "give another text"
+    )
+
+
+def _pattern(validator: Validator, pattern: str, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    if validator.is_type(instance, "string") and not _found(pattern, instance):
+        yield ValidationError(f"{instance!r} does not match {pattern!r}")
+
+
+def _pattern_properties(validator: Any, patterns: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    if not validator.is_type(instance, "object"):
+        return
+    for pattern, subschema in patterns.items():
+        for name, value in instance.items():
+            if compiled(pattern) is not None and _found(pattern, name):
+                yield from validator.descend(value, subschema, path=name, schema_path=pattern)
+
+
+def _additional_properties(validator: Any, allowed: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    if not validator.is_type(instance, "object"):
+        return
+    named, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
+    taken = {name: {} for name in instance if name in named or any(_found(pattern, name) for pattern in patterns)}
+    check = Draft202012Validator.VALIDATORS["additionalProperties"]
+    yield from check(validator, allowed, instance, {"properties": taken})
+
+
+def _mentions(schema: Any, keyword: str) -> bool:
+    if isinstance(schema, list):
+        return any(_mentions(item, keyword) for item in schema)
+    return isinstance(schema, Mapping) and (
+        keyword in schema or any(_mentions(item, keyword) for item in schema.values())
+    )
