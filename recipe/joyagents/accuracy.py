@@ -14,7 +14,11 @@ KINDS = ("math", "qa", "function")
 # Cosine from which an answer counts as the right one (Section 4.3).
 THRESHOLD = 0.6
 # A minus behind a digit, a letter or a bracket subtracts; commas group three digits, or part two numbers.
-NUMBER = re.compile(r"(?:(?<![\w)\]])-)?(?:\d{1,3}(?:,\d{3})+(?![\d])|\d+)(?:\.\d+)?")
+NUMBER = re.compile(
+    r"(?:(?<![\w)\]])-)?(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|(?<![\w.])\.\d+)(?:[eE][-+]?\d{1,3}(?!\w))?"
+)
+# As models write a minus sign: U+2212, and the dashes U+2012 and U+2013.
+MINUS = str.maketrans(dict.fromkeys("\u2212\u2012\u2013", "-"))
 # How a function-call agent hands on a result (Tables 8 and 9), and how the master must not change it.
 PASSED = re.compile(r"Pass calling \{\s*[\"']api_name[\"']:\s*[\"']([^\"']+)[\"']")
 
@@ -56,7 +60,7 @@ def cosine(one: str, other: str, similarity: Similarity) -> float:
 
 def last_number(text: str) -> Decimal | None:
     """The last number of a text, behind its last "####" if it has one."""
-    numbers: Sequence[str] = NUMBER.findall(text.rpartition("####")[2])
+    numbers: Sequence[str] = NUMBER.findall(text.rpartition("####")[2].translate(MINUS))
     try:
         return Decimal(numbers[-1].replace(",", "")) if numbers else None
     except InvalidOperation:

@@ -62,7 +62,7 @@ def large(count=20_000, width=48, twice=100):
     vectors = np.random.default_rng(0).standard_normal((count, width)).astype(np.float32)
     vectors[twice : 2 * twice] = vectors[:twice]
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    return with_vectors(view_of([""] * count, LookUp(vectors)), vectors), vectors
+    return with_vectors(view_of([str(number) for number in range(count)], LookUp(vectors)), vectors), vectors
 
 
 class LookUp:
@@ -111,9 +111,18 @@ def test_near_ties_are_told_apart_by_exact_cosines():
     base = rng.standard_normal(192)
     copies = np.repeat(base[None], 3000, axis=0) + 1e-7 * rng.standard_normal((3000, 192))
     vectors = (copies / np.linalg.norm(copies, axis=1, keepdims=True)).astype(np.float32)
-    view = with_vectors(view_of([""] * 3000, LookUp(vectors)), vectors)
+    view = with_vectors(view_of([str(number) for number in range(3000)], LookUp(vectors)), vectors)
     assert found(view.recall("math", "7", 20)) == expected(view, "7", 20)
     assert view.recall_many([("math", "7"), ("math", "8")], 20)[0] == view.recall("math", "7", 20)
+
+
+@pytest.mark.parametrize("k", [1, 3, 70, 700])
+def test_queries_that_were_solved_again_and_again(k):
+    """Of each the oldest come first, as of any other equally similar ones."""
+    often = ["how many films", "how many songs", "films"]
+    view = view_of([often[number * number % 3] if number % 2 else f"film {number}" for number in range(2000)])
+    for query in (*often, "film 12"):
+        assert found(view.recall("math", query, k)) == expected(view, query, k)
 
 
 @settings(max_examples=100, deadline=None)

@@ -53,7 +53,11 @@ def test_folded_trajectories_are_several_rows_and_train(tmp_path):
         actions = sum(len(row["actions"]) for row in rows)
         said = {row["trajectory"]: row["metrics"] for row in rows}.values()
         least = sum(one["tool_calls"] + one["folds"] + one["refused_folds"] for one in said)
-        assert least <= actions <= least + sum(one["broken_actions"] + one["limit_tokens"] for one in said)
+        assert (
+            least
+            <= actions
+            <= least + sum(one["broken_actions"] + one["limit_tokens"] + one["limit_folds"] for one in said)
+        )
 
 
 def test_only_the_rows_of_the_best_nodes_train_and_the_others_leave_the_queue(tmp_path):
@@ -72,6 +76,21 @@ def test_only_the_rows_of_the_best_nodes_train_and_the_others_leave_the_queue(tm
             assert len(rewards) == 4 and pvariance(rewards) > 0
         assert 0 < metrics["selection/variance_kept"] < 1
         assert metrics["mhgpo/rows"] == len(rows) and metrics["actor/grad_norm"] > 0
+
+
+def test_where_no_node_has_any_variance_nothing_is_updated(tmp_path):
+    """One sample of each node: not even momentum or decay may move the weights."""
+    run(
+        tmp_path,
+        *JOYAGENTS,
+        "actor_rollout_ref.rollout.n=1",
+        "mas.sampling.group_size=1",
+        "trainer.total_training_steps=1",
+    )
+    (step,) = entries(tmp_path)
+    metrics = step["metrics"]
+    assert metrics["selection/kept_groups"] == metrics["mhgpo/rows"] == metrics["mhgpo/optimiser_steps"] == 0
+    assert not any(name.startswith("actor/grad_norm") for name in metrics)
 
 
 def test_top_k_of_zero_keeps_every_row(tmp_path):

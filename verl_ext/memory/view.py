@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -113,7 +114,7 @@ class View:
         shelf = self.shelves[agent]
         # Of any order of summation: |fl(x·y) − x·y| <= d·u·|x|·|y| (Higham, 2002, section 3.1), on either side.
         slack = 2.1 * len(query) * 2.0**-24
-        rows = np.flatnonzero(scan >= _reached(scan, k) - slack)
+        rows = _first_of_each(shelf, np.flatnonzero(scan >= _reached(scan, k) - slack), k)
         cosines = inner(shelf.vectors[:, rows].T, query)
         order = np.lexsort((shelf.ids[rows], -cosines))[:k]
         return [memory_at(shelf, agent, rows[at], float(cosines[at])) for at in order]
@@ -139,6 +140,20 @@ def memory_at(shelf: Shelf, agent: str, row: int, similarity: float = 0.0) -> Me
     query, plan, output = shelf.texts[row]
     time, score = int(shelf.times[row]), float(shelf.scores[row])
     return Memory(int(shelf.ids[row]), agent, query, plan, output, time, score, similarity)
+
+
+def _first_of_each(shelf: Shelf, rows: np.ndarray, k: int) -> np.ndarray:
+    """Of rows with the same query, which are equally similar to any other, the first k: no later one is recalled."""
+    if len(rows) <= QUERIES_AT_ONCE:
+        return rows
+    seen: Counter[str] = Counter()
+    kept = []
+    for row in rows.tolist():
+        query = shelf.texts[row][0]
+        if seen[query] < k:
+            seen[query] += 1
+            kept.append(row)
+    return np.array(kept)
 
 
 def _reached(scan: np.ndarray, k: int) -> float:

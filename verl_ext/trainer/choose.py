@@ -23,12 +23,15 @@ from verl_ext.trainer.config import MasConfig
 Chosen = tuple[KVBatchMeta, dict[str, float]]
 
 
-def drop_idle(batch: KVBatchMeta) -> tuple[KVBatchMeta, bool]:
-    """The batch without rows that only stand for a question (`rows.idle_row`), unless it has no others; whether so."""
+def drop_idle(batch: KVBatchMeta) -> KVBatchMeta:
+    """The batch without rows that only stand for a question (`rows.idle_row`), unless it has no others."""
     idle = {row for row, tag in enumerate(batch.tags) if tag.get("idle")}
-    if len(idle) == len(batch):
-        return batch, True
-    return without(batch, idle), False
+    return batch if is_idle(batch) else without(batch, idle)
+
+
+def is_idle(batch: KVBatchMeta) -> bool:
+    """True if no row of the batch trains."""
+    return all(tag.get("idle") for tag in batch.tags)
 
 
 def regroup(batch: KVBatchMeta, config: DictConfig, mas: MasConfig, step: int) -> Chosen:
@@ -48,16 +51,20 @@ def regroup(batch: KVBatchMeta, config: DictConfig, mas: MasConfig, step: int) -
 
 
 def select(batch: KVBatchMeta, config: DictConfig, mas: MasConfig, step: int) -> Chosen:
-    """Drop the rows that the algorithm does not train on (e.g. JoyAgents-R1, Eq. 2), before any forward pass."""
+    """Drop the rows that the algorithm does not train on (e.g. JoyAgents-R1, Eq. 2), before any forward pass.
+
+    Where that is all of them (no group has any variance), the first one stays and is idle: verl's loop needs a row.
+    """
     choose = SELECTIONS.get(config.algorithm.adv_estimator)
     if choose is None:
         return batch, {}
     reward = torch.tensor([tag["reward"] for tag in batch.tags], dtype=torch.float64)
     group, question = column(batch.tags, "group"), column(batch.tags, "question")
     kept = choose(reward, group, question, **own_options(choose, mas.advantage))
-    if not kept.any():  # no group has any variance: verl cannot step without rows, and this one's advantage is 0
-        kept[0] = True
-    return without(batch, set((~kept).nonzero()[:, 0].tolist())), selection_metrics(reward, group, kept)
+    metrics = selection_metrics(reward, group, kept)
+    if not kept.any():
+        kept[0] = batch.tags[0]["idle"] = True
+    return without(batch, set((~kept).nonzero()[:, 0].tolist())), metrics
 
 
 def without(batch: KVBatchMeta, dropped: set[int]) -> KVBatchMeta:

@@ -29,7 +29,7 @@ from verl_ext.trainer import checkpoint
 from verl_ext.trainer.advantage import batch_of, live_rows, live_tags, register_estimators
 from verl_ext.trainer.agent_memory import AgentMemory
 from verl_ext.trainer.budget import Budget
-from verl_ext.trainer.choose import drop_idle, regroup, row_weights, select
+from verl_ext.trainer.choose import drop_idle, is_idle, regroup, row_weights, select
 from verl_ext.trainer.config import optimiser_steps, read_mas_config
 from verl_ext.trainer.decision_heads import DecisionHeads
 from verl_ext.trainer.loss import WEIGHT, weighted_ppo_loss
@@ -54,7 +54,7 @@ class MultiAgentTrainer:
         self.heads = DecisionHeads(self.mas, config.trainer.default_local_dir, temperature)
         self._algorithm_state: dict[str, Any] = {}  # what the algorithm keeps from step to step
         self._step_metrics: dict[str, float] = {}
-        self._idle = False  # no row of the step under way trains: policy heads alone do
+        self._idle = False  # no row of the step under way trains: policy heads alone do, or nothing was to be learned
         self._limit_reached = False  # of mas.budget, by the step under way
         self._cut_short: dict[str, Any] | None = None  # the last step in the log, if it was killed before its end
 
@@ -144,10 +144,11 @@ class MultiAgentTrainer:
         self.trajectories.collect(self.global_steps, uids, self.agent_loop_manager, last=self.budget.exhausted)
         order = sorted(range(len(batch)), key=lambda i: batch.tags[i]["order"])
         batch.reorder(order)
-        batch, self._idle = drop_idle(batch)
+        batch = drop_idle(batch)
         for choose in (regroup, select):
             batch, chosen = choose(batch, self.config, self.mas, self.global_steps)
             self._step_metrics |= chosen
+        self._idle = is_idle(batch)
         self._step_metrics["mhgpo/rows"] = 0 if self._idle else len(batch)
         batch = super()._balance_batch(batch, metrics, **kwargs)
         self._step_metrics["mhgpo/padding_rows"] = len(batch) - self._step_metrics["mhgpo/rows"]
