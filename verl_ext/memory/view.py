@@ -12,6 +12,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from verl_ext.memory.records import Memory, clean
 from verl_ext.memory.similarity import Similarity, inner
 
 QUERIES_AT_ONCE = 64
+MANY_TIES = 64  # candidates, from which on it pays to leave out those whose query older ones have, too
 LANES = 64  # of the blocks whose maxima give a bound for the k-th best score
 
 # query, plan, output
@@ -52,6 +54,16 @@ class Shelf:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    @cached_property
+    def earlier(self) -> np.ndarray:
+        """(n,) how many older memories have the same query: with k of them it is never among the best k."""
+        seen: Counter[str] = Counter()
+        counts = np.empty(len(self), dtype=np.int64)
+        for row, (query, _, _) in enumerate(self.texts):
+            counts[row] = seen[query]
+            seen[query] += 1
+        return counts
 
     def rows_of(self, ids: Sequence[int]) -> np.ndarray:
         """(len(ids),) positions, -1 for memories that are not here."""
@@ -114,7 +126,9 @@ class View:
         shelf = self.shelves[agent]
         # Of any order of summation: |fl(x·y) − x·y| <= d·u·|x|·|y| (Higham, 2002, section 3.1), on either side.
         slack = 2.1 * len(query) * 2.0**-24
-        rows = _first_of_each(shelf, np.flatnonzero(scan >= _reached(scan, k) - slack), k)
+        rows = np.flatnonzero(scan >= _reached(scan, k) - slack)
+        if len(rows) > MANY_TIES:
+            rows = rows[shelf.earlier[rows] < k]
         cosines = inner(shelf.vectors[:, rows].T, query)
         order = np.lexsort((shelf.ids[rows], -cosines))[:k]
         return [memory_at(shelf, agent, rows[at], float(cosines[at])) for at in order]
@@ -140,20 +154,6 @@ def memory_at(shelf: Shelf, agent: str, row: int, similarity: float = 0.0) -> Me
     query, plan, output = shelf.texts[row]
     time, score = int(shelf.times[row]), float(shelf.scores[row])
     return Memory(int(shelf.ids[row]), agent, query, plan, output, time, score, similarity)
-
-
-def _first_of_each(shelf: Shelf, rows: np.ndarray, k: int) -> np.ndarray:
-    """Of rows with the same query, which are equally similar to any other, the first k: no later one is recalled."""
-    if len(rows) <= QUERIES_AT_ONCE:
-        return rows
-    seen: Counter[str] = Counter()
-    kept = []
-    for row in rows.tolist():
-        query = shelf.texts[row][0]
-        if seen[query] < k:
-            seen[query] += 1
-            kept.append(row)
-    return np.array(kept)
 
 
 def _reached(scan: np.ndarray, k: int) -> float:
