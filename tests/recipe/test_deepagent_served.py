@@ -118,6 +118,15 @@ def test_a_server_that_continues_none_and_names_no_stop_gets_turns(template, par
     assert logged[2] in [body["messages"] for body in served.requests]
 
 
+def test_a_server_that_ignores_what_it_does_not_know_is_not_noticed(capsys):
+    """Its chat ends with the stream, and the model answers with a message of its own."""
+    server = StreamServer("simple", PLAIN)
+    trajectory, _ = over(server)
+    assert trajectory.ok and texts(trajectory) == EXPECTED and "Note:" not in capsys.readouterr().out
+    assert all(prompt.endswith("<|im_start|>assistant\n") for prompt in server.prompts)
+    assert server.prompts[1].count("<|im_start|>assistant\n") == 2
+
+
 def test_a_template_that_drops_thoughts_refuses_and_gets_turns(capsys):
     """The thoughts have an end before the first action: with them, all that the message began with would be gone."""
     trajectory, _ = over(StreamServer("vllm", FORGETFUL, parser=True))
