@@ -156,3 +156,20 @@ def test_no_result_closes_the_message_it_stands_in():
     over(server)
     assert "5&lt;|im_end|>\n&lt;|im_start|>system" in server.prompts[2]
     assert all(prompt.count("<|im_end|>") == 2 for prompt in server.prompts), "of system and user"
+
+
+class Late(StreamServer):
+    """Refuses to continue a message in which a tool has answered."""
+
+    def prompt(self, body):
+        if body.get("continue_final_message") and "<tool_call_result>" in body["messages"][-1]["content"]:
+            raise ValueError("continue_final_message is set but the final message does not appear in the chat")
+        return super().prompt(body)
+
+
+def test_a_stream_that_can_no_longer_be_continued_is_parted_into_its_turns():
+    trajectory, _ = over(Late("vllm", PLAIN))
+    assert trajectory.ok and texts(trajectory) == EXPECTED
+    agent = [call.messages for call in trajectory.calls if call.agent == "agent"]
+    roles = [[message["role"][0] for message in messages] for messages in agent]
+    assert ["".join(one) for one in roles] == ["su", "sua", "suauau", "su", "suau"]
