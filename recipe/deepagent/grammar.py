@@ -14,7 +14,7 @@ import json
 import re
 from typing import Any, NamedTuple
 
-from verl_ext.tools.catalogue.render import clean
+from verl_ext.tools.catalogue.render import neutral as without_tokens
 
 SEARCH, CALL, FOLD = "tool_search", "tool_call", "fold_thought"
 # An output ends as soon as it has one of these.
@@ -113,5 +113,5 @@ def observed(kind: str, content: str, blank: str = "\n") -> str:
 
 
 def neutral(content: str) -> str:
-    """Text that can be encoded, in which no tag of the grammar is left: their `<` becomes `&lt;`."""
-    return TAG.sub("&lt;", clean(content))
+    """Text that can be encoded, in which nothing is a tag of the grammar or a special token: their `<` is `&lt;`."""
+    return TAG.sub("&lt;", without_tokens(content))

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tests.serving import answer, question_of
-from verl_ext.recipe.deepagent.grammar import STOPS
+from verl_ext.recipe.deepagent.grammar import STOPS, STOPS_WITHOUT_FOLD
 from verl_ext.tools.catalogue import Catalogue
 
 DONE = re.compile(r"(\d+) calls are done")
@@ -117,7 +117,7 @@ class Player(ToolPlayer):
         first = body["messages"][0]
         if first["role"] != "system":
             return "auxiliary", answer(self.auxiliary(first["content"]))
-        return "agent", stopped(self.agent(body["messages"]), body.get("stop") or [], STOPS)
+        return "agent", stopped(self.agent(body["messages"]), body["stop"], (STOPS, STOPS_WITHOUT_FOLD))
 
     def auxiliary(self, asked: str) -> str:
         """A memory that says how many calls were made, or a shorter text."""
@@ -133,11 +133,12 @@ class Player(ToolPlayer):
         """The next step of the task."""
         task = messages[1]["content"]
         question = task.removeprefix("Task: ").split("\n\nTools that")[0].split("\n\nYour work so far")[0]
-        said = [message["content"] for message in messages if message["role"] == "assistant"]
-        made = sum("<tool_call>" in text for text in said) + int((DONE.findall(task) or [0])[-1])
+        said = "".join(message["content"] for message in messages if message["role"] == "assistant")
+        called = said.count("<tool_call>")
+        made = called + int((DONE.findall(task) or [0])[-1])
         if not self.competent:
             wrong = ['{"name": "no such tool", "arguments": {}}', "{broken", '{"name": 3}']
-            return f"Hm. <tool_call>{wrong[len(said) % len(wrong)]}</tool_call>"
+            return f"Hm. <tool_call>{wrong[called % len(wrong)]}</tool_call>"
         calls, final = self.plans[question]
         if self.search and not said and "Your work so far" not in task:
             return f"I look. <tool_search> {question[:200]} </tool_search>"
@@ -148,9 +149,9 @@ class Player(ToolPlayer):
         return f"It is \\boxed{{{final}}}"
 
 
-def stopped(text: str, stops: list[str], expected: Sequence[str]) -> dict[str, Any]:
-    """A completion as vLLM ends it: before the first stop string, which it names."""
-    assert sorted(stops) == sorted(expected)
+def stopped(text: str, stops: list[str], expected: Sequence[Sequence[str]]) -> dict[str, Any]:
+    """A completion as vLLM ends it: before the first of `stops`, which it names. They are one of `expected`."""
+    assert tuple(stops) in expected
     at, stop = min(((text.index(stop), stop) for stop in stops if stop in text), default=(len(text), None))
     body = answer(text[:at])
     body["choices"][0]["stop_reason"] = stop

@@ -99,11 +99,12 @@ class BaselinePlayer(ToolPlayer):
     def role(self, body: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         work = body["messages"][0]["content"].partition("\nQuestion: ")[2]
         question = max((one for one in self.plans if work.startswith(one)), key=len)
-        # ReAct's calls are messages, DFSDT's stand in the one prompt.
-        made = sum(message["role"] == "assistant" for message in body["messages"]) + work.count("\nObservation: ")
+        # ReAct's calls stand in the message that it goes on in, DFSDT's in the one prompt.
+        said = "".join(message["content"] for message in body["messages"] if message["role"] == "assistant")
+        made = (said + work).count("\nObservation: ")
         self.turns[question] += 1
         said = self.say(question, made) if self.competent else self.wrong[(self.turns[question] - 1) % len(self.wrong)]
-        return "agent", stopped(f"Thought: well\n{said}\nObservation: made up", body.get("stop") or [], STOPS)
+        return "agent", stopped(f"Thought: well\n{said}\nObservation: made up", body["stop"], (STOPS,))
 
     def say(self, question: str, made: int) -> str:
         """The next gold call, or the answer."""

@@ -63,7 +63,7 @@ def test_competent_baselines(small, command, recipe):
     assert [len(record["calls"]) for record in records] == [3, 2] and player.asked == {"agent": 5, "tool": 2}
     assert (means["tool_calls"], means["tokens"], means["tokens_per_call"]) == (1.5, (27 + 18) / 2, 9)
     turns = [len(call["messages"]) for call in records[0]["calls"]]
-    assert turns == ([1, 3, 5] if recipe == "smurfs_react" else [1, 1, 1]), "one stream, or a prompt per node"
+    assert turns == ([1, 2, 2] if recipe == "smurfs_react" else [1, 1, 1]), "one stream, or a prompt per node"
     assert not any("made up" in call["text"] for record in records for call in record["calls"])
 
 

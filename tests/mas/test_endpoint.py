@@ -18,13 +18,13 @@ GREEDY = {"temperature": 0.0, "top_p": 1.0, "top_k": -1, "max_tokens": 9, "seed"
 CHAT = [{"role": "user", "content": "Where is the Louvre?"}]
 
 
-def ask(server, connect=False):
+def ask(server, connect=False, **sampling):
     async def scenario():
         llm = EndpointLLM(ChatEndpoint(server.url, retries=0))
         try:
             if connect:
                 await llm.connect()
-            return await llm.complete(CHAT, llm.encode(CHAT), GREEDY, ("q",))
+            return await llm.complete(CHAT, llm.encode(CHAT), {**GREEDY, **sampling}, ("q",))
         finally:
             await llm.close()
 
@@ -37,6 +37,14 @@ def test_an_answer_is_a_completion_without_tokens(connect):
         done = ask(server, connect)
     assert (done.text, done.reasoning, done.prompt_tokens, done.generated_tokens) == ("Pa", "Hm", 7, 2)
     assert done.generation.token_ids == [] == done.generation.log_probs and done.generation.stop_reason == "length"
+
+
+@pytest.mark.parametrize(("text", "ends"), [("Hm <b> and so on", "completed"), ("Hm and so on", "length")])
+def test_a_text_that_stops_before_the_servers_end_of_it_is_complete(text, ends):
+    with ChatServer(lambda body, number: answer(text, "length")) as server:
+        done = ask(server, stop=["</a>", "<b>"])
+    assert done.text == ("Hm <b>" if ends == "completed" else text)
+    assert done.generation.stop_reason == ends
 
 
 def test_a_prompt_too_long_is_the_cores_own_exception_and_others_are_the_engines():

@@ -44,11 +44,30 @@ def test_stop_strings_that_servers_leave_out(text, by, reason, expected):
     assert until_stop(Answer(text, stop_reason=reason, stopped_by=by), ()) == text
 
 
-def test_a_stream_goes_on_over_a_server_as_a_chat():
+@pytest.mark.parametrize(
+    "text,reasoning,goes_on,by,expected",
+    [
+        ("", "Hm <tool_call>{}", False, "</tool_call>", "<think>\nHm <tool_call>{}</tool_call>"),  # R1, QwQ
+        ("", "\nHm <tool_call>{}", False, "</tool_call>", "<think>\nHm <tool_call>{}</tool_call>"),  # Qwen3
+        ("", "Hm <tool_call>{}", False, "", "<think>\nHm <tool_call>{}</tool_call>"),  # servers that do not say
+        ("\n\n5", "Hm\n", False, "", "<think>\nHm\n</think>\n\n5"),
+        ("\n\n5", "so\n", True, "", "so\n</think>\n\n5"),  # opened before, in the same message
+        ("", "so <fold_thought> and", True, "", "so <fold_thought>"),
+        ("", "no end", False, "", "<think>\nno end"),
+    ],
+)
+def test_reasoning_is_part_of_a_text_that_stops(text, reasoning, goes_on, by, expected):
+    sent = [{"role": "assistant" if goes_on else "user", "content": ""}]
+    answer = Answer(text, reasoning, stopped_by=by, sent=sent)
+    assert until_stop(answer, STOPS) == expected
+    assert until_stop(answer, ()) == text
+
+
+def test_a_stream_goes_on_over_a_server_in_one_message():
     call = '<tool_call>{"name": "f", "arguments": {}}'
 
     def behave(body, number):
-        assert body["stop"] == ["</tool_search>", "</tool_call>", "<fold_thought>"]
+        assert body["stop"] == ["</tool_search>", "</tool_call>", "<fold_thought>"][: 2 + number]
         said = answer(call if number == 0 else "\\boxed{5}")
         said["choices"][0]["stop_reason"] = "</tool_call>" if number == 0 else None
         return said
@@ -70,9 +89,10 @@ def test_a_stream_goes_on_over_a_server_as_a_chat():
         trajectory = asyncio.run(scenario(server.url))
     assert trajectory.ok and trajectory.reward == 1.0, trajectory.error
     roles = [message["role"] for message in server.requests[1]["messages"]]
-    assert roles == ["system", "user", "assistant", "user"]
-    assert server.requests[1]["messages"][2]["content"] == call + "</tool_call>"
-    assert "five" in question_of(server.requests[1])
+    assert roles == ["system", "user", "assistant"]
+    assert question_of(server.requests[1]) == call + "</tool_call>\n<tool_call_result>\nfive\n</tool_call_result>\n"
+    flags = [(body.get("continue_final_message"), body.get("add_generation_prompt")) for body in server.requests]
+    assert flags == [(None, None), (True, False)]
 
 
 def test_a_served_agent_stands_beside_the_policy_and_does_not_train():

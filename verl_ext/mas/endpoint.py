@@ -6,7 +6,7 @@ from typing import Any
 
 from verl_ext.mas.llm import TokenlessLLM
 from verl_ext.mas.types import Completion, Generation, PromptTooLong
-from verl_ext.tools.chat import ChatEndpoint, TooLong
+from verl_ext.tools.chat import ChatEndpoint, EndpointFailed, TooLong
 from verl_ext.tools.chat_forms import until_stop
 
 
@@ -35,13 +35,21 @@ class EndpointLLM(TokenlessLLM):
 
         Raises:
             PromptTooLong: the server says that the prompt does not fit the model.
-            EndpointFailed: it refused the call, or none of the attempts succeeded (see `verl_ext.tools.chat`).
+            EndpointFailed: it refused the call, none of the attempts succeeded (see `verl_ext.tools.chat`), or the
+                closing tag of nothing has ended its output.
         """
         try:
             answer = await self.chat.complete(messages, sampling)
         except TooLong as error:
             raise PromptTooLong(str(error)) from error
-        generation = Generation([], [], stop_reason=answer.stop_reason)
+        stops = tuple(sampling.get("stop") or ())
+        text = until_stop(answer, stops)
+        if text in stops and text.startswith("</"):
+            raise EndpointFailed(
+                f"{self.chat.url}: {text} has ended an output without any text. Does the server keep reasoning to "
+                "itself? Remedy: serve the model without a reasoning parser, or so that reasoning is told"
+            )
+        stopped = bool(stops) and text.endswith(stops)  # maybe long before the server's end of it
+        generation = Generation([], [], stop_reason="completed" if stopped else answer.stop_reason)
         counts = (answer.prompt_tokens, answer.generated_tokens)
-        text = until_stop(answer, sampling.get("stop") or ())
-        return Completion(text, generation, *counts, reasoning=answer.reasoning)
+        return Completion(text, generation, *counts, reasoning="" if stops else answer.reasoning, sent=answer.sent)

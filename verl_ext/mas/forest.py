@@ -188,6 +188,8 @@ class Forest:
                 if used >= limits.max_sequence_tokens:
                     return f"the sequence has {used} tokens, allowed are {limits.max_sequence_tokens}"
                 sampling["max_tokens"] = min(sampling["max_tokens"], limits.max_sequence_tokens - used)
+        else:  # a server has the tokens: it is told where the stream begins
+            sampling["stream"] = len(_beginning(call).messages)
         return ""
 
     def _take(self, call: Call, completion: Completion) -> None:
@@ -203,6 +205,7 @@ class Forest:
             call.error = f"the engine aborted the output after {call.generated_tokens} tokens"
         else:
             call.text, call.reasoning = completion.text, completion.reasoning
+            call.messages = list(completion.sent) or call.messages
 
     def _finish(self, call: Call, agent: Agent, inputs: dict[str, Any]) -> Call:
         value, parsable = None, True

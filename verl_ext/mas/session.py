@@ -218,9 +218,9 @@ class Session:
 
 
 def _continued(call: Call, observation: str) -> list[dict[str, str]]:
-    """A sequence as a chat, for engines that take no tokens, and for people."""
-    said = {"role": "assistant", "content": call.text}
-    return [*call.messages, said, {"role": "user", "content": observation}]
+    """A sequence as turns, for engines that take no tokens, and for people. Not of `call.messages`: as it was sent."""
+    before = call.messages if call.continues is None else _continued(call.continues, call.observation)
+    return [*before, {"role": "assistant", "content": call.text}, {"role": "user", "content": observation}]
 
 
 def _first_difference(recorded: Any, now: Any) -> str:

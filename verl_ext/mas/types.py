@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -114,6 +115,7 @@ class Completion:
         generation: its tokens and log-probabilities as far as they are known, and why it stopped.
         prompt_tokens, generated_tokens: how many; 0 if the engine does not tell.
         reasoning: text that the model thought before it answered, where the engine keeps the two apart.
+        sent: the chat that a server was sent, which for a stream depends on what it can; empty: as it was asked.
     """
 
     text: str
@@ -121,6 +123,7 @@ class Completion:
     prompt_tokens: int = 0
     generated_tokens: int = 0
     reasoning: str = ""
+    sent: Sequence[dict[str, str]] = ()
 
 
 @dataclass

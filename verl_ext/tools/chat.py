@@ -5,20 +5,26 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+from dataclasses import replace
 from typing import Any
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from verl_ext.tools.chat_forms import (
+    CONTINUE,
     Answer,
     answer_of,
     complaint_of,
     is_too_long,
+    joined,
     model_names,
     refused,
     renamed,
+    sendable,
+    told,
 )
 
+Messages = list[dict[str, str]]
 # Worth another attempt, as is every 5xx (also those of proxies: 520, 524, 529).
 RETRY_STATUS = frozenset({408, 409, 429})
 # Most seconds between two attempts, also where the server asks for more (Retry-After).
@@ -64,6 +70,7 @@ class ChatEndpoint:
 
     Attributes:
         ignored: parameters that the server refused and that are no longer sent.
+        names_stops: it has named the stop string that ended an output.
     """
 
     def __init__(
@@ -83,6 +90,7 @@ class ChatEndpoint:
         self.timeout, self.retries, self.seeded = timeout, retries, seeded
         self.template = dict(template or {})
         self.ignored: list[str] = []
+        self.names_stops = False
         self._setting = setting
         self._limit_name = "max_tokens"
         self._concurrency = concurrency
@@ -131,7 +139,7 @@ class ChatEndpoint:
     async def _find_model(self) -> str:
         """As `find_model`, but _Transient where no server answers."""
         status, content, _ = await self._request("GET", "/models")
-        served = model_names(_json(content))
+        served = model_names(content)
         if status in (401, 403):
             known = os.environ.get(self.api_key_env)
             given = "was refused" if known else "is needed"
@@ -149,13 +157,15 @@ class ChatEndpoint:
             print(f"Note: {self.url} does not list the model {self.model} (it lists {', '.join(served)}).", flush=True)
         return self.model
 
-    async def complete(self, messages: list[dict[str, str]], sampling: dict[str, Any]) -> Answer:
+    async def complete(self, messages: Messages, sampling: dict[str, Any]) -> Answer:
         """Answer a chat.
 
         Args:
             messages: [{"role", "content"}, …].
             sampling: temperature and max_tokens; top_p (1.0), top_k (-1: all) and seed where they are wanted; `choices`
-                of which the answer is to be one; `adapter` is asked in place of `model`, unless it is empty.
+                of which the answer is to be one; `adapter` is asked in place of `model`, unless it is empty; `stop`
+                (see `sendable`); `stream`: from this message on all are one of the assistant's, in which the answer
+                goes on. A server that cannot is sent the turns.
 
         Raises:
             TooLong: the server says that the prompt does not fit the model.
@@ -178,7 +188,7 @@ class ChatEndpoint:
                 raise EndpointFailed(f"{error} ({self.retries + 1} attempts)") from error
         raise AssertionError("tenacity ended without an attempt")
 
-    async def _ask(self, messages: list[dict[str, str]], sampling: dict[str, Any]) -> Answer:
+    async def _ask(self, messages: Messages, sampling: dict[str, Any]) -> Answer:
         """One attempt; a parameter that the server does not know is left out and the attempt made again.
 
         Only what helps is remembered: another complaint may name a parameter, too.
@@ -187,11 +197,12 @@ class ChatEndpoint:
         if self.model is None:
             await self._find_model()
         while True:
-            body = renamed(self._body(messages, sampling), changed)
+            body = self._body(messages, sampling, changed)
             status, content, after = await self._request("POST", "/chat/completions", body)
             if status == 200:
-                answer = _answer(content)
+                answer = replace(_answer(content), sent=body["messages"])
                 self._remember(changed)
+                self.names_stops |= answer.stopped_by in body.get("stop", ())
                 return answer
             text = content.decode("utf-8", errors="replace")
             said = f"status {status}: {text!r:.300}"
@@ -221,7 +232,7 @@ class ChatEndpoint:
         except (aiohttp.ClientError, OSError) as error:
             raise _Transient(f"{type(error).__name__}: {error}") from error
 
-    def _body(self, messages: list[dict[str, str]], sampling: dict[str, Any]) -> dict[str, Any]:
+    def _body(self, messages: Messages, sampling: dict[str, Any], changed: dict[str, str | None]) -> dict[str, Any]:
         body = {
             "model": sampling.get("adapter") or self.model,
             "messages": messages,
@@ -233,14 +244,16 @@ class ChatEndpoint:
         if sampling.get("top_k", -1) != -1:
             body["top_k"] = sampling["top_k"]
         if sampling.get("stop"):
-            body["stop"] = list(sampling["stop"])
+            body["stop"] = sendable(sampling["stop"], self.names_stops)
         if sampling.get("choices"):  # vLLM's name for it; what another server says is read, and may be none of them
             body["structured_outputs"] = {"choice": list(sampling["choices"])}
         if self.seeded and sampling["temperature"] > 0 and "seed" in sampling:
             body["seed"] = sampling["seed"] & SEED_BITS
         if self.template:
             body["chat_template_kwargs"] = self.template
-        return {name: value for name, value in body.items() if name not in self.ignored}
+        if "stream" in sampling and not CONTINUE.keys() & {*self.ignored, *changed}:
+            body |= {"messages": joined(messages, sampling["stream"]), **CONTINUE}
+        return renamed({name: value for name, value in body.items() if name not in self.ignored}, changed)
 
     def _remember(self, changed: dict[str, str | None]) -> None:
         """Send no later request with what this one was refused for."""
@@ -248,7 +261,7 @@ class ChatEndpoint:
         for name, other in changed.items():
             if other is None and name not in self.ignored:
                 self.ignored.append(name)
-                print(f"Note: {self.url} does not take {name}; it is left out from here on.", flush=True)
+                print(told(self.url, name), flush=True)
 
 
 def _may_pass(status: int) -> bool:
@@ -270,14 +283,6 @@ async def _read(response: Any) -> bytes:
         if len(content) > MAX_BODY:
             raise _Transient(f"an answer of more than {MAX_BODY} bytes")
     return bytes(content)
-
-
-def _json(content: bytes) -> Any:
-    """An answer's content as JSON; None if it is none."""
-    try:
-        return json.loads(content)
-    except (ValueError, RecursionError):
-        return None
 
 
 def _answer(content: bytes) -> Answer:

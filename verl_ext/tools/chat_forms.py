@@ -15,10 +15,16 @@ TOO_LONG = re.compile(
     re.I | re.S,
 )
 TOO_LONG_STATUS = (400, 413, 422)
-# Where an error's text begins to repeat what was sent: pydantic's errors, in JSON or as Python writes them.
-ECHO = re.compile(r"""['"]input['"]\s*:|\binput_value=""")
+# Where an error's text begins to repeat what was sent: pydantic's errors, in JSON or as Python writes them; a chat
+# template's (transformers).
+ECHO = re.compile(r"""['"]input['"]\s*:|\binput_value=|\bFinal message to continue:""")
+# The last message is one of the assistant's, and the answer goes on in it (vLLM, SGLang, TGI; of these SGLang needs and
+# knows only the first).
+CONTINUE = {"continue_final_message": True, "add_generation_prompt": False}
 # Parameters that a server may not know. Without them a call is still answered, but not as was asked: that is told.
-OPTIONAL = ("seed", "top_k", "stop", "structured_outputs")
+OPTIONAL = ("seed", "top_k", "stop", "structured_outputs", *CONTINUE)
+# What is done without one: by default it is left out.
+INSTEAD = dict.fromkeys(CONTINUE, "a stream is sent as turns, which a model may answer otherwise,")
 
 
 @dataclass(frozen=True)
@@ -31,6 +37,7 @@ class Answer:
         stop_reason: "completed", "length", or the server's own word.
         prompt_tokens, generated_tokens: how many; 0 if the server does not tell.
         stopped_by: the stop string that ended it, where the server tells (vLLM, SGLang).
+        sent: the messages that it answers.
     """
 
     text: str
@@ -39,6 +46,23 @@ class Answer:
     prompt_tokens: int = 0
     generated_tokens: int = 0
     stopped_by: str = ""
+    sent: Sequence[dict[str, str]] = ()
+
+
+def joined(messages: list[dict[str, str]], start: int) -> list[dict[str, str]]:
+    """A chat in which the messages from `start` on are one, of the assistant: a stream of texts and observations."""
+    stream = "".join(message["content"] for message in messages[start:])
+    return [*messages[:start], {"role": "assistant", "content": stream}]
+
+
+def sendable(stops: Sequence[str], named: bool) -> list[str]:
+    """The stop strings to send to a server; the others are found in its texts, which go on behind them.
+
+    What a server leaves out without a word is lost unless it closes a tag: `until_stop` could not put it back. So the
+    others wait until a closing tag has been `named`. Without closing tags nothing would ever be named: all are sent.
+    """
+    closing = [stop for stop in stops if stop.startswith("</")]
+    return list(stops) if named or not closing else closing
 
 
 def answer_of(body: Any) -> Answer:
@@ -63,20 +87,37 @@ def answer_of(body: Any) -> Answer:
 
 
 def until_stop(answer: Answer, stops: Sequence[str]) -> str:
-    """The answer's text to the end of its first stop string, which servers leave out.
+    """The answer's text to the end of its first stop string, which servers leave out; without stops the text alone.
 
     Put back is the one that the server names, else the closing tag of one that is open (`</x>` after `<x>`). A server
-    that does not know `stop` has gone on behind it: that is cut off.
+    that has gone on behind one, since it does not know `stop` or was not sent it: that is cut off. An output that stops
+    may do so in its thoughts: these are part of the text.
     """
-    ends = [answer.text.index(stop) + len(stop) for stop in stops if stop in answer.text]
-    if ends:
-        return answer.text[: min(ends)]
-    if answer.stopped_by in stops:
-        return answer.text + answer.stopped_by
-    if answer.stop_reason != "completed":
+    if not stops:
         return answer.text
-    open_tags = [stop for stop in stops if stop.startswith("</") and f"<{stop[2:]}" in answer.text]
-    return answer.text + max(open_tags, key=lambda stop: answer.text.rindex(f"<{stop[2:]}"), default="")
+    text = _with_thoughts(answer)
+    ends = [text.index(stop) + len(stop) for stop in stops if stop in text]
+    if ends:
+        return text[: min(ends)]
+    if answer.stopped_by in stops:
+        return text + answer.stopped_by
+    if answer.stop_reason != "completed":
+        return text
+    open_tags = [stop for stop in stops if stop.startswith("</") and f"<{stop[2:]}" in text]
+    return text + max(open_tags, key=lambda stop: text.rindex(f"<{stop[2:]}"), default="")
+
+
+def _with_thoughts(answer: Answer) -> str:
+    """The text as the model wrote it, where the server has taken its reasoning out of it.
+
+    `<think>` and a line break, as models and templates write it, `</think>` before what is no reasoning. One that goes
+    on in its own message has opened its thoughts there.
+    """
+    if not answer.reasoning:
+        return answer.text
+    goes_on = bool(answer.sent) and answer.sent[-1]["role"] == "assistant"
+    begin = "" if goes_on else "<think>" if answer.reasoning.startswith("\n") else "<think>\n"
+    return f"{begin}{answer.reasoning}" + (f"</think>{answer.text}" if answer.text else "")
 
 
 def _text(content: Any) -> str:
@@ -88,8 +129,12 @@ def _text(content: Any) -> str:
     return content or ""
 
 
-def model_names(body: Any) -> list[str]:
+def model_names(content: bytes) -> list[str]:
     """The names under /models; empty if it is no such page."""
+    try:
+        body = json.loads(content)
+    except (ValueError, RecursionError):
+        return []
     models = body.get("data") if isinstance(body, dict) else None
     named = [model.get("id") for model in models if isinstance(model, dict)] if isinstance(models, list) else []
     return [name for name in named if isinstance(name, str)]
@@ -123,6 +168,11 @@ def refused(body: dict[str, Any], complaint: str) -> dict[str, str | None]:
     if "max_tokens" in body and "max_completion_tokens" in complaint:
         return {"max_tokens": "max_completion_tokens"}
     return {name: None for name in OPTIONAL if name in body and re.search(rf"\b{name}\b", complaint)}
+
+
+def told(url: str, name: str) -> str:
+    """The note that a parameter is no longer sent."""
+    return f"Note: {url} does not take {name}; {INSTEAD.get(name, 'it is left out')} from here on."
 
 
 def renamed(body: dict[str, Any], changed: dict[str, str | None]) -> dict[str, Any]:
