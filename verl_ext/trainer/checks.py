@@ -93,7 +93,7 @@ def check_multi_agent(config: DictConfig) -> str:
     strategy_from(mas.sampling, agents)
     check_estimator(config.algorithm.adv_estimator, mas.sampling.strategy, agents)
     check_reports(config.algorithm.adv_estimator, workflow)
-    check_options(config.algorithm.adv_estimator, mas.advantage)
+    check_options(config.algorithm, mas.advantage, workflow)
     check_policy(config, mas, workflow.policy_agents)
     optimiser_steps(config, config.actor_rollout_ref.actor)
     if config.algorithm.adv_estimator == "gae":
