@@ -19,7 +19,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,8 @@ def gsm8k(path: Path | None, split: str) -> list[Asked]:
 
 def _gsm8k_rows(path: Path | None, split: str) -> list[Row]:
     if path is None:
-        return list(read_hub(GSM8K, "main", split))
+        with _option("--gsm8k"):
+            return list(read_hub(GSM8K, "main", split))
     files = [
         file for file in sorted(path.glob("*.json*")) + sorted(path.glob("*.parquet")) if split_of(file.stem) == split
     ]
@@ -83,7 +85,8 @@ def functions(path: Path | None, test_size: int, seed: int) -> tuple[dict[str, l
     Raises:
         ValueError: they cannot be read, or are too few.
     """
-    prepared = toolbench.prepare(argparse.Namespace(local_dataset_path=path, sets=[]))
+    with _option("--toolbench"):
+        prepared = toolbench.prepare(argparse.Namespace(local_dataset_path=path, sets=[]))
     if len(prepared.tasks) < 2 * test_size:
         raise ValueError(
             f"--toolbench: {len(prepared.tasks)} questions were found, at least {2 * test_size} are needed"
@@ -91,6 +94,15 @@ def functions(path: Path | None, test_size: int, seed: int) -> tuple[dict[str, l
     train, test = (_asked(tasks) for tasks in divide(prepared.tasks, test_size, seed))
     held = {asked.text for asked in test}  # some questions stand under several numbers
     return {"train": [asked for asked in train if asked.text not in held], "test": test}, prepared
+
+
+@contextmanager
+def _option(name: str) -> Iterator[None]:
+    """What is wrong in the words of another script, whose --local_dataset_path is this one's option `name`."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(str(error).replace("--local_dataset_path", name)) from error
 
 
 def _asked(tasks: Sequence[ToolTask]) -> list[Asked]:

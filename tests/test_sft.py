@@ -70,6 +70,12 @@ def test_settings_that_would_fail_late_are_refused(override, message, monkeypatc
         sft.check_settings(composed("+sft=joyagents_tiny", f"model.path={MODEL}", override))
 
 
+def test_a_model_must_be_named(monkeypatch):
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    with pytest.raises(ValueError, match=r"does not exist \(verl's default: it is not set\). Remedy: model.path=…"):
+        sft.check_settings(composed("+sft=joyagents_tiny"))
+
+
 def test_validation_needs_a_file(monkeypatch):
     config = composed("+sft=joyagents_tiny", f"model.path={MODEL}", "data.val_files=null", "trainer.test_freq=5")
     with pytest.raises(ValueError, match="trainer.test_freq=5 needs data.val_files"):

@@ -31,6 +31,7 @@ import verl_ext.plugin  # noqa: F401  (configs/ on Hydra's search path, as `impo
 
 HF_MODEL = "hf_model"  # of checkpoint.save_contents: the folder that RL starts from
 LOG = "sft.jsonl"  # verl's metrics, a line per step
+VERLS_MODEL = "~/models/deepseek-llm-7b-chat"  # verl's default of model.path
 # Steps at the beginning and at the end whose mean loss is reported.
 ENDS = 10
 
@@ -93,8 +94,12 @@ def check_settings(config: DictConfig) -> None:
             f"trainer.test_freq={config.trainer.test_freq} needs data.val_files. Remedy: trainer.test_freq=-1"
         )
     path = str(config.model.path)
-    if path.startswith((".", "/", "runs/", "data/")) and not Path(path).is_dir():
-        raise ValueError(f"model.path={path} does not exist. Give a Hugging Face folder, or a name of the hub")
+    if path.startswith((".", "/", "~", "runs/", "data/")) and not Path(path).is_dir():
+        default = " (verl's default: it is not set)" if path == VERLS_MODEL else ""
+        raise ValueError(
+            f"model.path={path} does not exist{default}. Remedy: model.path=…, a Hugging Face folder (~ is not "
+            "expanded), or a name of the hub"
+        )
 
 
 def check_data(config: DictConfig) -> int:

@@ -12,6 +12,7 @@ from verl_ext.recipe.joyagents import grammar, prompts, prompts_tiny
 from verl_ext.recipe.joyagents.accuracy import accuracy
 from verl_ext.recipe.joyagents.react import ReActAgent, Work, intention_of
 from verl_ext.recipe.joyagents.specialists import RETRIEVALS, FunctionAgent, MathAgent, QuestionAgent
+from verl_ext.tools.retrieval.dense import check_encoder_name
 
 STYLES = {"full": prompts, "tiny": prompts_tiny}
 INTENTION = "tool_intention"
@@ -46,11 +47,18 @@ class JoyAgents(ReActAgent):
         specialist_rounds: int = 6,
         encoder: str = "hashing",
     ):
+        check_encoder_name(encoder, "mas.workflow.encoder", "hashing")
         if style not in STYLES:
             raise ValueError(f"mas.workflow.style={style!r} is unknown; allowed: {', '.join(STYLES)}")
+        if isinstance(specialists, str) or not isinstance(specialists, Sequence):
+            raise ValueError(
+                f"mas.workflow.specialists={specialists!r} must be a list, as [{MATH}], of {', '.join(SPECIALISTS)}"
+            )
         unknown = [name for name in specialists if name not in SPECIALISTS]
         if unknown or not specialists:
             raise ValueError(f"mas.workflow.specialists={list(specialists)} must be some of {', '.join(SPECIALISTS)}")
+        if specialist_rounds < 1:
+            raise ValueError(f"mas.workflow.specialist_rounds={specialist_rounds} must be at least 1")
         super().__init__(MASTER, STYLES[style], max_rounds)
         rounds, shown = specialist_rounds, self.prompts
         made: dict[str, ReActAgent] = {

@@ -189,6 +189,9 @@ def test_what_cannot_be_read_is_said(tmp_path, capsys):
     for split in SPLITS:
         (tmp_path / f"gsm8k_{split}.jsonl").write_text('{"question": "q", "answer": "five"}\n')
     assert joyagents.main(options) == 2 and "expected a solution that ends in '#### N'" in capsys.readouterr().err
+    nowhere = ["--output_dir", str(tmp_path), "--toolbench", str(tmp_path / "no")]
+    assert joyagents_sft.main(["real", *nowhere]) == 2
+    assert f"--toolbench {tmp_path}/no holds none of" in capsys.readouterr().err
 
 
 def test_the_tiny_sets_are_made_once_and_of_all_agents(tmp_path):

@@ -151,6 +151,27 @@ def test_what_is_wrong(overrides, message):
     assert re.search(message, " ".join(report.problems)), report
 
 
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("mas.memory.capacity=5", "mas.memory.capacity is not set by .* plus: [+]mas.memory.capacity=5"),
+        ("mas.memory.capcity=5", "did you mean 'capacity'.*beta, capacity, encoder"),
+        ("mas.agents.math_agent.trained=false", "plus: [+]mas.agents.math_agent.trained=false"),
+        ("mas.agents.math_agent.tokens=3", "allowed: cost, endpoint, head, max_tokens"),
+        ("mas.agents.math.trained=false", "unknown key mas.agents.math; .* master.*[+]mas.agents.math.trained=false"),
+        ("mas.advantage.topk=3", "did you mean 'top_k'"),
+    ],
+)
+def test_a_key_that_the_recipe_does_not_set_needs_a_plus(override, message):
+    with pytest.raises(ValueError, match=message):
+        examine(["+recipe=joyagents_tiny", override])
+
+
+def test_with_the_plus_it_works():
+    added = ["+mas.memory.capacity=5", "+mas.agents.math_agent.trained=false"]
+    assert examine(["+recipe=joyagents_tiny", *added]).problems == []
+
+
 def test_a_critic_needs_no_hub_and_its_limits_count():
     assert examine(["+recipe=mappo"]).problems == []
     (problem,) = examine(["+recipe=mappo", "critic.ppo_max_token_len_per_gpu=4000"]).problems

@@ -173,6 +173,7 @@ def test_what_a_head_means_for_the_rest_of_the_configuration():
         (["+mas.agents.reasoning.head.encoder=hashing"], "reasoning says what it likes. Remedy: no head here"),
         ([HEAD, "+mas.agents.orchestrator.head.lr=0"], "mas.agents.orchestrator.head.lr=0.0 must be above 0"),
         ([HEAD, "+mas.agents.orchestrator.head.entropy=-1"], "head.entropy=-1.0 must be at least 0"),
+        (["+mas.agents.orchestrator.head.encoder=hasing"], "head.encoder='hasing' is no encoder; allowed: hashing, "),
         (["+mas.agents.orchestrator.head.encode=hashing"], "unknown key .*head.encode; did you mean 'encoder'"),
         ([HEAD, "mas.policy=per_agent_lora"], "there is no agent that the policy trains on. Remedy: mas.policy=shared"),
         (

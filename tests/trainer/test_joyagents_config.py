@@ -1,10 +1,11 @@
-"""The systems that JoyAgents-R1's recipes build: specialists left out, helpers that are served."""
+"""The systems that JoyAgents-R1's recipes build: specialists left out, helpers that are served, what is refused."""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.trainer.test_recipes import composed
+from verl_ext.trainer.checks import check_multi_agent
 from verl_ext.trainer.config import read_mas_config
 from verl_ext.trainer.workflow import build_workflow
 
@@ -42,3 +43,30 @@ def test_a_helper_is_served_where_its_url_is_given(recipe):
     assert [name for name, agent in workflow.agents.items() if agent.llm] == ["summary"]
     with pytest.raises(ValueError, match=r"mas.agents.summary.endpoint.model='m' is given, but no .*endpoint.url"):
         built(*given, "mas.agents.summary.endpoint.model=m")
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("mas.workflow.specialist_rounds=0", "mas.workflow.specialist_rounds=0 must be at least 1"),
+        ("mas.workflow.max_rounds=0", "mas.workflow.max_rounds=0 must be at least 1"),
+        (
+            "mas.workflow.specialists=math_agent",
+            "mas.workflow.specialists='math_agent' must be a list, as .math_agent.",
+        ),
+        ("mas.workflow.encoder=miniml", "mas.workflow.encoder='miniml' is no encoder; allowed: hashing, minilm, "),
+        ("mas.workflow.encoder=''", "mas.workflow.encoder='' is no encoder"),
+        ("mas.workflow.encoder=null", "mas.workflow.encoder=None is no encoder"),
+        ("mas.workflow.encoder=runs/no/encoder", "'runs/no/encoder' is no encoder; "),
+        ("+mas.memory.encoder=nothing", "mas.memory.encoder='nothing' is no encoder; allowed: hashing, minilm, "),
+    ],
+)
+def test_what_a_recipe_says_wrongly_is_named_by_its_key(override, message):
+    with pytest.raises(ValueError, match=message):
+        check_multi_agent(composed("+recipe=joyagents_tiny", override))
+
+
+def test_encoders_that_may_be_there_are_not_loaded_for_it(tmp_path):
+    for encoder in ("hashing", "minilm", "MiniLM", "facebook/contriever", "a-b_c/d.e", str(tmp_path)):
+        both = [f"mas.workflow.encoder={encoder}", f"+mas.memory.encoder={encoder}"]
+        assert check_multi_agent(composed("+recipe=joyagents_tiny", *both)) == "accuracy"

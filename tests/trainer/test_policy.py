@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -248,3 +249,25 @@ def test_waves_carry_the_adapter_to_the_server():
         return await walk(forest)
 
     assert [call.text for call in run(scenario()).calls] == ["a", "base", "b"]
+
+
+def test_other_adapters_than_a_named_checkpoint_s_are_refused_before_the_start(tmp_path):
+    place = tmp_path / "global_step_1" / "actor" / "adapters" / "rewriter"
+    place.mkdir(parents=True)
+    (place / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "base"}))
+    record = place.parents[1] / "adapters.json"
+    resume = ["trainer.resume_mode=resume_path", f"trainer.resume_from_path={tmp_path}/global_step_1"]
+    per_agent, shared = (composed("+recipe=mhgpo_tiny", *more, *resume) for more in ([PER_AGENT], []))
+    policy.check_resumed(shared)
+    with pytest.raises(ValueError, match="is no checkpoint of adapters per agent"):
+        policy.check_resumed(per_agent)
+    record.write_text(json.dumps({"names": SEARCHERS, "rank": 16, "alpha": 32}))
+    policy.check_resumed(per_agent)
+    policy.check_resumed(composed("+recipe=mhgpo_tiny"))
+    with pytest.raises(ValueError, match="the configuration has none. Remedy: mas.policy=per_agent_lora, or a run of"):
+        policy.check_resumed(shared)
+    record.write_text(json.dumps({"names": SEARCHERS[1:], "rank": 16, "alpha": 32}))
+    with pytest.raises(
+        ValueError, match="holds adapters .*'reranker', 'answerer'.* Remedy: the former's agents and LoRA"
+    ):
+        policy.check_resumed(per_agent)

@@ -5,6 +5,7 @@ Source: "DeepAgent: A General Reasoning Agent with Scalable Toolsets", Section 3
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -33,8 +34,12 @@ def advantages(
         (N, T) float32, 0 outside the mask.
 
     Raises:
-        ValueError: the workflow does not report `correct_calls`.
+        ValueError: the workflow does not report `correct_calls`, or a λ is negative or not finite.
     """
+    if not (0 <= lambda_call < math.inf and 0 <= lambda_fold < math.inf):
+        raise ValueError(
+            f"mas.advantage: lambda_call={lambda_call} and lambda_fold={lambda_fold} must be finite and at least 0"
+        )
     if "correct_calls" not in rows.metrics:
         known = ", ".join(rows.metrics) or "nothing"
         raise ValueError(

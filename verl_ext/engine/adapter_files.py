@@ -90,7 +90,10 @@ def check_same_adapters(checkpoint: Path, options: AdapterOptions) -> None:
         raise ValueError(f"{checkpoint} is no checkpoint of adapters per agent ({SECTION}.lora.adapters): no {RECORD}")
     before, now = json.loads(file.read_text()), _record(options)
     if before != now:
-        raise ValueError(f"{checkpoint} holds adapters {before}, the configuration asks for {now}. Remedy: the former")
+        raise ValueError(
+            f"{checkpoint} holds adapters {before}, the configuration asks for {now}. Remedy: the former's agents and "
+            "LoRA settings, or a run of its own (trainer.resume_mode=disable, another trainer.default_local_dir)"
+        )
 
 
 def _record(options: AdapterOptions) -> dict[str, Any]:

@@ -26,7 +26,7 @@ def adapters_to_play(model: Model | None, mas: MasConfig, workflow: Workflow) ->
     if without:
         raise ValueError(
             f"{model.adapters} has adapters of {', '.join(names)}, and none of {', '.join(without)}: it is of another "
-            "system. Remedy: the recipe it was trained with, or mas.agents.<name>.trained=false for roles that the "
+            "system. Remedy: the recipe it was trained with, or ++mas.agents.<name>.trained=false for roles that the "
             "base alone is to answer"
         )
     return Adapters({name: name if name in names else BASE for name in workflow.agents})

@@ -33,7 +33,7 @@ class Workflow(ABC):
     agents: dict[str, Agent]
     left_out: Sequence[str] = ()
     headline: str = "reward"
-    untrained: str = "Remedy: mas.agents.<name>.trained=true for one of them"
+    untrained: str = "Remedy: ++mas.agents.<name>.trained=true for one of them"
     needs: Sequence[str] = ()
     details: tuple[str, ...] = ()
 

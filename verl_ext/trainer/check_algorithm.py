@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import torch
+from omegaconf import DictConfig
 
-from verl_ext.algorithms import ALGORITHMS, SELECTIONS
-from verl_ext.algorithms.puppeteer import decision_advantages
+from verl_ext.algorithms import ALGORITHMS, SELECTIONS, Rows
 from verl_ext.mas import Workflow
 
 # verl's estimators that are right on the rows of several agents. The others compare all rows of a question with each
@@ -73,12 +74,16 @@ def check_reports(name: str, workflow: Workflow) -> None:
         )
 
 
-def check_options(name: str, options: dict[str, Any]) -> None:
-    """Check `mas.advantage` against the keyword arguments of the algorithm.
+def check_options(section: DictConfig, options: dict[str, Any], workflow: Workflow) -> None:
+    """Check `mas.advantage` against the keyword arguments of the algorithm, and let it look at their values.
+
+    Args:
+        section: verl's `algorithm`.
 
     Raises:
         ValueError: an option that it does not have, of the wrong type or out of range; names the allowed ones.
     """
+    name = section.adv_estimator
     allowed = options_of(ALGORITHMS.get(name)) | options_of(SELECTIONS.get(name))
     for key, value in options.items():
         if key not in allowed:
@@ -89,11 +94,28 @@ def check_options(name: str, options: dict[str, Any]) -> None:
         kinds = (int, float) if isinstance(allowed[key], float) else (type(allowed[key]),)
         if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
             raise ValueError(f"mas.advantage.{key} must be of type {kinds[-1].__name__}, but is {value!r}")
-    if (
-        name == "puppeteer"
-    ):  # its values are checked where they are used: here on no decision, not after a step's rollouts
-        nothing = torch.zeros(0), torch.zeros(0, dtype=torch.int64)
-        decision_advantages(*nothing, **own_options(decision_advantages, options), state={})
+    if options:
+        with suppress(LookupError):  # of a metric that an algorithm of the user's reads and the workflow does not name
+            _try_options(section, options, [workflow.headline, *workflow.details])
+
+
+def _try_options(section: DictConfig, options: dict[str, Any], reported: list[str]) -> None:
+    """Run the algorithm on one row: it says itself what is wrong with its options, here not after a step's rollouts."""
+    one, number = torch.zeros(1, dtype=torch.float64), torch.zeros(1, dtype=torch.int64)
+    names = ("group", "agent", "question", "trajectory", "length")
+    rows = Rows(
+        rewards=torch.zeros(1, 1),
+        mask=torch.ones(1, 1),
+        **dict.fromkeys(names, number),
+        actions=torch.zeros(1, 1, dtype=torch.bool),
+        decides=torch.ones(1, dtype=torch.bool),
+        outcome=one,
+        metrics=dict.fromkeys(reported, one),
+    )
+    algorithm, choose = ALGORITHMS[section.adv_estimator], SELECTIONS.get(section.adv_estimator)
+    if choose is not None:
+        choose(one, number, number, **own_options(choose, options))
+    algorithm(rows, section, **own_options(algorithm, options), **({STATE: {}} if has_state(algorithm) else {}))
 
 
 def options_of(function: Callable[..., Any] | None) -> dict[str, Any]:

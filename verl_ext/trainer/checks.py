@@ -19,7 +19,7 @@ from verl_ext.mas.credit import aggregate
 from verl_ext.trainer.check_algorithm import check_estimator, check_options, check_reports
 from verl_ext.trainer.config import optimiser_steps, read_mas_config, strategy_from
 from verl_ext.trainer.policy import check_policy
-from verl_ext.trainer.workflow import build_workflow
+from verl_ext.trainer.workflow import build_workflow, similarity_of
 
 # Sections where any key is legal: they are handed to somebody else as they are.
 OPEN = ("hydra", "mas", "ray_kwargs.ray_init", "reward.custom_reward_function.reward_kwargs")
@@ -73,12 +73,14 @@ def check_multi_agent(config: DictConfig) -> str:
     """Check `mas`, temperature, strategy, estimator, policy and batch arithmetic; return the workflow's headline.
 
     Raises:
-        ValueError: a temperature of 0; see `read_mas_config`, `build_workflow`, `strategy_from`, `check_policy`,
-            `optimiser_steps`.
+        ValueError: a temperature of 0; see `read_mas_config`, `build_workflow`, `similarity_of`, `strategy_from`,
+            `check_policy`, `optimiser_steps`.
     """
     mas = read_mas_config(config)
     workflow = build_workflow(mas)
     aggregate(mas.credit.aggregate)
+    if mas.memory is not None:
+        similarity_of(mas.memory.encoder)
     agents = workflow.trained_agents
     if not agents and config.trainer.get("val_only", False):
         return workflow.headline
@@ -93,7 +95,7 @@ def check_multi_agent(config: DictConfig) -> str:
     strategy_from(mas.sampling, agents)
     check_estimator(config.algorithm.adv_estimator, mas.sampling.strategy, agents)
     check_reports(config.algorithm.adv_estimator, workflow)
-    check_options(config.algorithm.adv_estimator, mas.advantage)
+    check_options(config.algorithm, mas.advantage, workflow)
     check_policy(config, mas, workflow.policy_agents)
     optimiser_steps(config, config.actor_rollout_ref.actor)
     if config.algorithm.adv_estimator == "gae":

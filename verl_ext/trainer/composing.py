@@ -10,7 +10,8 @@ import hydra
 from hydra.errors import ConfigCompositionException, HydraException
 from omegaconf import DictConfig, OmegaConf
 
-from verl_ext.trainer.typed import check_keys
+from verl_ext.trainer.config import MasConfig
+from verl_ext.trainer.typed import check_keys, keys_at
 
 
 def composed(name: str, overrides: Sequence[str], config_dir: str | None = None, hydra_too: bool = False) -> DictConfig:
@@ -23,7 +24,7 @@ def composed(name: str, overrides: Sequence[str], config_dir: str | None = None,
         hydra_too: with Hydra's own section.
 
     Raises:
-        ValueError: an override of a key that is not there: names the closest ones.
+        ValueError: an override of a key that is not there: names the closest ones, or says that it needs a plus.
         hydra.errors.HydraException: anything else that Hydra refuses.
     """
     search = [f"hydra.searchpath=[file://{Path(config_dir).resolve()}]"] if config_dir else []
@@ -42,22 +43,31 @@ def composed(name: str, overrides: Sequence[str], config_dir: str | None = None,
             config = compose(rest)
         except HydraException:
             raise error from None
-        _refuse(refused[1].split("."), config)
+        _refuse(next(one for one in overrides if one not in rest), config)
         raise
 
 
-def _refuse(key: Sequence[str], config: DictConfig) -> None:
-    """Raise ValueError at the first part of a key that a configuration does not have."""
+def _refuse(override: str, config: DictConfig) -> None:
+    """Raise ValueError at the first part of an override's key that a configuration does not have."""
+    key = override.partition("=")[0].split(".")
     node = config
     for number, part in enumerate(key):
         if not OmegaConf.is_dict(node):
             return
-        try:
-            check_keys([part], [str(name) for name in node], ".".join(key[:number]))
-        except ValueError as error:
-            if "_target_" not in node:
-                raise
-            raise ValueError(
-                f"{error}; what else {node['_target_']} takes is added with a plus: +{'.'.join(key)}=..."
-            ) from None
+        if part not in node:
+            _refuse_part(part, ".".join(key[:number]), node, override)
         node = node[part]
+
+
+def _refuse_part(part: str, path: str, node: DictConfig, override: str) -> None:
+    ours, *below = path.split(".")
+    known = keys_at(MasConfig, below) if ours == "mas" else None
+    if known is not None and part in known:
+        raise ValueError(f"{path}.{part} is not set by this recipe; it is added with a plus: +{override}")
+    try:
+        check_keys([part], known or [str(name) for name in node], path)
+    except ValueError as error:
+        takes = node.get("_target_") or (path if ours == "mas" and known is None else None)
+        if takes is None:
+            raise
+        raise ValueError(f"{error}; what else {takes} takes is added with a plus: +{override}") from None

@@ -7,10 +7,12 @@ endpoint).
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
+from verl_ext.engine.adapter_files import check_same_adapters, read_record
 from verl_ext.engine.adapters import AGENT_ID, BASE, VENDOR, AdapterOptions, check_settings
 from verl_ext.mas.workflow import Workflow
 from verl_ext.trainer.config import PER_AGENT_LORA, MasConfig, read_mas_config
@@ -105,6 +107,32 @@ def check_policy(config: DictConfig, mas: MasConfig, agents: list[str]) -> None:
         if given not in allowed:
             raise ValueError(f"{what} does not go with {key}={given}. Remedy: {key}={allowed[0]}")
     _check_engine_settings(parts.actor)
+
+
+def check_resumed(config: DictConfig) -> None:
+    """Check that the checkpoint that `resume_path` names has the adapters that are configured.
+
+    Of other ways to go on from a checkpoint `check_same_run` knows that the settings are the same.
+
+    Raises:
+        ValueError: it has others, or has some where none are configured, or has none.
+    """
+    trainer = config.trainer
+    if trainer.resume_mode != "resume_path" or not trainer.resume_from_path:
+        return
+    actor, options = (
+        Path(trainer.resume_from_path) / "actor",
+        AdapterOptions.from_config(config.actor_rollout_ref.model),
+    )
+    if not actor.is_dir():
+        return  # not there, or stored elsewhere: verl's business
+    if options is not None:
+        check_same_adapters(actor, options)
+    elif (found := read_record(actor)) is not None:
+        raise ValueError(
+            f"{actor} holds adapters {found[0]}, the configuration has none. Remedy: mas.policy={PER_AGENT_LORA}, or a "
+            "run of its own (trainer.resume_mode=disable, another trainer.default_local_dir)"
+        )
 
 
 def _check_engine_settings(actor: DictConfig) -> None:

@@ -79,6 +79,7 @@ class RunCallback(Callback):
         checks.check_resources(config)
         check_data.check_data(config)
         checks.check_tools(config)
+        policy.check_resumed(config)
         checkpoint.check_same_run(config)
         return headline
 

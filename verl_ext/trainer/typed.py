@@ -82,6 +82,19 @@ def check_keys(given: typing.Iterable[str], allowed: list[str], path: str) -> No
             raise ValueError(f"unknown key {place}{hint} (allowed: {', '.join(sorted(allowed))})")
 
 
+def keys_at(cls: type, path: typing.Iterable[str]) -> list[str] | None:
+    """Keys that the section at `path` below the dataclass `cls` may have; None: any, or it is no section."""
+    hint: Any = cls
+    for name in path:
+        if dataclasses.is_dataclass(hint):
+            hint = typing.get_type_hints(hint).get(name)
+        else:
+            hint = typing.get_args(hint)[1] if typing.get_origin(hint) is dict else None
+        if type(None) in typing.get_args(hint):
+            hint = next(kind for kind in typing.get_args(hint) if kind is not type(None))
+    return list(typing.get_type_hints(hint)) if dataclasses.is_dataclass(hint) else None
+
+
 def _convert(hint: Any, value: Any, path: str) -> Any:
     if dataclasses.is_dataclass(hint):
         return typed_section(hint, value, path)

