@@ -83,6 +83,10 @@ def functions(path: Path | None, test_size: int, seed: int) -> tuple[dict[str, l
     Raises:
         ValueError: they cannot be read, or are too few.
     """
+    if path is not None and not path.is_file() and not any(path.glob("*.json*")):
+        raise ValueError(
+            f"--toolbench {path}: ToolBench's queries ({toolbench.QUERIES}, G*.json), or their folder, expected"
+        )
     prepared = toolbench.prepare(argparse.Namespace(local_dataset_path=path, sets=[]))
     if len(prepared.tasks) < 2 * test_size:
         raise ValueError(
