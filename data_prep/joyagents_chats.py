@@ -1,8 +1,10 @@
 """Conversations of JoyAgents-R1's agents in natural language, for instruction-tuned models: what they ask, see and say.
 
 Prompts are the recipe's own, what tools say is what they really answer: searches (BM25) find it, the shop's APIs return
-it. ToolBench's questions come without arguments and results, so that a conversation of the function agent ends with its
-first call, and is left out where the arguments are not clear (call_of).
+it. ToolBench's questions come without arguments, results and answers. A call is made where its arguments are clear
+(call_of), and returns the documented form of the API's response ({"date": "str"}; {} where none is documented), not
+data. Where all of a question's calls are clear, the agent makes them and answers with what they returned; where only
+some are, the conversation ends with the first of these; where none is, it is left out.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from typing import Any
 from verl_ext.data_prep.joyagents_questions import Asked, Asking, knowledge, run
 from verl_ext.memory import Memory
 from verl_ext.recipe.joyagents import prompts
-from verl_ext.recipe.joyagents.react import RESULT_CHARS
+from verl_ext.recipe.joyagents.react import RESULT_CHARS, safe
 from verl_ext.recipe.joyagents.specialists import RETRIEVALS, SUMMARY
 from verl_ext.recipe.joyagents.workflow import SPECIALISTS
 from verl_ext.tools.catalogue.documents import passages
@@ -69,11 +71,13 @@ class Found:
         self.catalogue = Catalogue(tools)
         self._retriever = build_retriever(passages(tools))
 
-    def __call__(self, query: str, wanted: str = "") -> str:
-        """What is found; `wanted` takes the last place if it was not among it."""
+    def __call__(self, query: str, wanted: Sequence[str]) -> str:
+        """What is found; those of `wanted` that were not among it take the last places."""
         names = [hit.passage.pid for hit in self._retriever.search([query], FOUND)[0]]
-        if wanted and wanted not in names:
-            names = [*names[: FOUND - 1], wanted]
+        missed = [name for name in wanted if name not in names]
+        others = [name for name in names if name not in wanted]
+        kept = set(others[: max(0, FOUND - len(wanted))])
+        names = [*(name for name in names if name in wanted or name in kept), *missed]
         return prompts.documents([self.catalogue[name].shown() for name in names])
 
 
@@ -114,13 +118,13 @@ class Chats:
     # -- the master ----------------------------------------------------------------------------------------------------
 
     def master(self, asked: Asked) -> Messages:
-        """A user's question -> specialists -> the answer; to another function only the first call."""
+        """A user's question -> specialists -> the answer, unless a specialist's is not known."""
         memories, known = self._memories("master", asked)
         chat = Chat(prompts.master(asked.text, memories, SPECIALISTS))
         if known:
             return chat.answer("The same question stands in the memory.", memories[0].output)
-        if asked.kind == "function":
-            agent, why = SPECIALIST["function"]
+        if not self.result(asked):
+            agent, why = SPECIALIST[asked.kind]
             return chat.call(why, agent, {"intention": asked.text})
         for part in asked.parts or (asked,):
             agent, why = SPECIALIST[part.kind]
@@ -129,9 +133,12 @@ class Chats:
         return chat.answer(why, self.result(asked))
 
     def result(self, asked: Asked) -> str:
-        """What a specialist answers; of a cooperation the number."""
+        """What a specialist answers; of a cooperation the number; "" where not all calls are clear."""
         if not asked.functions:
             return asked.answer
+        if asked.kind == "function":
+            made = self.clear(asked)
+            return "\n".join(result for *_, result in made) if len(made) == len(asked.functions) else ""
         (name,), arguments = asked.functions, asked.arguments or {}
         return prompts.called(name, arguments, {"ok": True, "result": run(asked)}, RESULT_CHARS)
 
@@ -156,22 +163,32 @@ class Chats:
         if known:
             return chat.answer("The memory has the answer to this very question.", memories[0].output)
         name, result = asked.functions[0], self.result(asked)
-        found = self.apis(asked.text, name)
+        found = self.apis(asked.text, [name])
         chat.call("I look for a function that can tell this.", RETRIEVALS, {"intention": asked.text}, found)
         chat.call(f"{name} fits, and the question has its arguments.", name, asked.arguments or {}, result)
         return chat.answer("The function has returned what was asked for.", result)
 
     def function_agent(self, asked: Asked) -> Messages | None:
-        """A question -> functions -> the call of one, if its arguments are clear."""
-        calls = (call_of(self.others.catalogue[name], asked.text) for name in asked.functions)
-        clear = [(name, call) for name, call in zip(asked.functions, calls, strict=True) if call is not None]
-        if not clear:
+        """A question -> functions -> their calls -> what they return; only one call if not all are clear."""
+        made, answer = self.clear(asked), self.result(asked)
+        if not made:
             return None
-        name, arguments = clear[0]
         chat = Chat(prompts.function_agent(asked.text, []))
-        found = self.others(asked.text, name)
+        found = self.others(asked.text, [name for name, *_ in made])
         chat.call("I look for a function that can do this.", RETRIEVALS, {"intention": asked.text}, found)
-        return chat.call(f"{name} does what is wanted.", name, arguments)
+        for name, arguments, result in made if answer else made[:1]:
+            chat.call(f"{name} does what is wanted.", name, arguments, result if answer else None)
+        return chat.answer("The functions have returned what was asked for.", answer) if answer else chat.messages
+
+    def clear(self, asked: Asked) -> list[tuple[str, dict[str, Any], str]]:
+        """Of a question to other functions the calls whose arguments are clear: name, arguments, what is returned."""
+        made = []
+        for tool in map(self.others.catalogue.__getitem__, asked.functions):
+            arguments = call_of(tool, asked.text)
+            if arguments is not None:
+                answer = {"ok": True, "result": tool.returns or {}}
+                made.append((tool.name, arguments, safe(prompts.called(tool.name, arguments, answer, RESULT_CHARS))))
+        return made
 
     def math_agent(self, asked: Asked) -> Messages:
         """A problem -> its steps -> the number."""

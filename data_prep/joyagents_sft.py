@@ -6,10 +6,11 @@
 verl's SFTTrainer takes the loss on what the assistant says, in every turn of a conversation (python -m verl_ext.sft).
 
     python data_prep/joyagents_sft.py tiny --output_dir data/joyagents_sft_tiny    # noisy, of the tiny shop world
-    python data_prep/joyagents_sft.py real --output_dir data/joyagents_sft         # natural language, the paper's sizes
+    python data_prep/joyagents_sft.py real --output_dir data/joyagents_sft         # natural language
     python data_prep/joyagents_sft.py real --output_dir data/joyagents_sft --gsm8k FOLDER --toolbench FOLDER
 
-What `real` takes from where: joyagents.py.
+What `real` takes from where: joyagents.py. Where that has fewer questions than the paper's sizes, or ToolBench does not
+tell a call's arguments (joyagents_chats.py), there are fewer conversations; a table at the end says how many, and why.
 """
 
 from __future__ import annotations
@@ -17,14 +18,16 @@ from __future__ import annotations
 import argparse
 import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from verl_ext.data_prep import joyagents, shop_demos
 from verl_ext.data_prep.common import exit_status, say_written, write_parquet
-from verl_ext.data_prep.joyagents_chats import Chats
+from verl_ext.data_prep.joyagents_chats import Chats, Messages
 from verl_ext.data_prep.shop_demos import AGENTS
 from verl_ext.data_prep.tiny_files import stamped_folder
+from verl_ext.recipe.joyagents.grammar import read_step
+from verl_ext.reports import markdown
 from verl_ext.tools.catalogue.load import load_catalogue
 
 VERSION = 2  # raise it whenever the same arguments would give other files: `ensure_tiny` then regenerates
@@ -43,6 +46,10 @@ REAL = {
     "math_agent": {"math": 7500},
 }
 REAL_HELD_OUT = 0.02  # share of each agent's conversations
+NOT_REAL = (
+    "What the function agent's calls return is generated: the documented form of the API's response, not data; "
+    "ToolBench's queries have neither results nor answers."
+)
 
 
 def ensure_tiny(output_dir: str | Path, size: int = 20_000, habits: float = 1.0, seed: int = 0) -> Path:
@@ -89,15 +96,28 @@ def write_real(arguments: argparse.Namespace) -> dict[str, int]:
     tools = load_catalogue([{"kind": "toolbench", "path": str(documents)}])
     math = joyagents.gsm8k(arguments.gsm8k, "train")
     chats = Chats(arguments.seed, math, calls["train"], list(tools.values()))
-    written, held_out = {}, []
+    written, held_out, table = {}, [], []
     for agent, conversations in chats.sets(REAL):
+        table.append(_made(agent, conversations, chats.given))
         rows = [_row(agent, messages) for messages in conversations]
         held = int(len(rows) * REAL_HELD_OUT)
         held_out += rows[:held]
         write_parquet(rows[held:], output / f"{agent}.parquet", chats_schema())
         written[f"{agent}.parquet"] = len(rows) - held
     write_parquet(held_out, output / "val.parquet", chats_schema())
+    print("\n".join(markdown(["agent", "paper's size", "made", "end with an answer", "why fewer"], table)))
+    print(f"made: {REAL_HELD_OUT:.0%} of them in val.parquet. {NOT_REAL}")
     return written | {"val.parquet": len(held_out)}
+
+
+def _made(agent: str, conversations: Sequence[Messages], given: Mapping[str, Sequence[object]]) -> list[str]:
+    """A row of the closing table: what the paper has of an agent, what was made, and why it is less."""
+    there = {kind: min(size, len(given.get(kind, range(size)))) for kind, size in REAL[agent].items()}
+    few = [f"{there[kind]} {kind} questions of {size}" for kind, size in REAL[agent].items() if there[kind] < size]
+    unclear = sum(there.values()) - len(conversations)
+    few += [f"{unclear} of them without a call whose arguments are clear"] if unclear else []
+    answered = sum(read_step(messages[-1]["content"]).kind == "answer" for messages in conversations)
+    return [agent, str(sum(REAL[agent].values())), str(len(conversations)), str(answered), "; ".join(few)]
 
 
 def chats_schema() -> object:
@@ -121,7 +141,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     tiny.add_argument("--size", type=int, default=20_000, help="conversations of all agents together")
     tiny.add_argument("--habits", type=float, default=1.0, help="noise: 0 none, 1 that of the shipped model")
     tiny.add_argument("--seed", type=int, default=0, help="of the conversations")
-    joyagents.add_options(commands.add_parser("real", help="natural language, in the paper's sizes"))
+    joyagents.add_options(commands.add_parser("real", help="natural language, at most the paper's sizes"))
     arguments = parser.parse_args(argv)
     if arguments.command == "real":
         return exit_status(lambda: say_written(arguments.output_dir, write_real(arguments)))

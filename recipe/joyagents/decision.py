@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from verl_ext.mas import Agent, Task, Workflow
 from verl_ext.recipe.joyagents import grammar, prompts
 from verl_ext.rewards.calls import gold_path
-from verl_ext.rewards.toolbench import Decision, Step, toolbench_scores
+from verl_ext.rewards.toolbench import COLUMNS, Decision, Step, toolbench_scores
+
+# Ways of counting, as the table names them; the script's is the one to compare with Table 5.
+COUNTED = {"published script": "script", "paper's words": "text"}
 
 
 class FunctionDecision(Workflow):
@@ -15,8 +19,9 @@ class FunctionDecision(Workflow):
 
     A row is one of `data_prep/tool_tasks.py`: `ground_truth.path` begins with the call that comes next, or is empty
     where the answer does. On offer are its functions (`extra_info.tools`) and those found for the question. Reported
-    are the columns of Table 5, each by the steps that count in it, so that their means over a data set are the table's
-    (in the paper's words; verl_ext/rewards/toolbench.py has the published script's way of counting, too).
+    are the columns of Table 5 in the paper's words, each by the steps that count in it, so that their means over a data
+    set are the table's. An evaluation has the whole table, over all steps, by both ways of counting
+    (verl_ext/rewards/toolbench.py).
 
     Args:
         offered: functions in the prompt; at least 1. Those of the row are always among them.
@@ -50,13 +55,24 @@ class FunctionDecision(Workflow):
         return step, [tool["name"] for tool in tools]
 
     def reward(self, task: Task, result: tuple[grammar.Step, list[str]]) -> tuple[float, dict[str, float]]:
-        said, offered = result
-        gold, predicted = gold_decision(task), decision_of(said)
-        columns = toolbench_scores([Step(gold, predicted, frozenset(offered))])
-        if predicted.plan != "call":
+        step = step_of(task, result)
+        columns = toolbench_scores([step])
+        if step.predicted.plan != "call":
             del columns["No_Hallu"]  # a share of the steps that call something
-        reward = columns["F1"] if gold.plan == "call" else columns["Plan_ACC"]
+        reward = columns["F1"] if step.gold.plan == "call" else columns["Plan_ACC"]
         return reward, {name.lower(): value for name, value in columns.items()}
+
+    def table(self, answered: Sequence[tuple[Task, Any]]) -> dict[str, dict[str, float]]:
+        """Table 5: Plan_ACC, Act_EM, Easy_F1, Hard_F1, F1, No_Hallu and Avg, a row for each way of counting."""
+        steps = [step_of(task, (grammar.Step(*said), offered)) for task, (said, offered) in answered]
+        rows = {title: toolbench_scores(steps, counting) for title, counting in COUNTED.items()}
+        return {title: {name: row[name] for name in (*COLUMNS, "Avg") if name in row} for title, row in rows.items()}
+
+
+def step_of(task: Task, result: tuple[grammar.Step, Sequence[str]]) -> Step:
+    """What was right, what was said, and what was on offer."""
+    said, offered = result
+    return Step(gold_decision(task), decision_of(said), frozenset(offered))
 
 
 def decision_of(step: grammar.Step) -> Decision:

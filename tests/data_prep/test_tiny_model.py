@@ -1,11 +1,13 @@
 """The tiny models: tokenizers, shipped checkpoints, a five-step cold start."""
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors import safe_open
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import verl_ext.recipe as recipes
@@ -97,6 +99,15 @@ def test_shipped_folders_are_small_and_float32(name):
     assert shipped.config.vocab_size == len(tokenizer) and shipped.config.max_position_embeddings >= 1024
     assert shipped.generation_config.eos_token_id == tokenizer.eos_token_id
     assert shipped.generation_config.pad_token_id == tokenizer.pad_token_id
+
+
+def test_every_shipped_model_names_the_type_of_its_weights():
+    folders = [folder for place in recipes.__path__ for folder in Path(place).glob("*/assets/tiny_model")]
+    assert set(ASSETS.values()) < set(folders)
+    for folder in folders:
+        with safe_open(folder / "model.safetensors", "pt") as weights:
+            kinds = {str(weights.get_tensor(name).dtype) for name in weights.keys()}  # noqa: SIM118
+        assert kinds == {f"torch.{json.loads((folder / 'config.json').read_text())['dtype']}"}, folder
 
 
 # Examination -> bounds of F1 (EM where the answer is a number), greedy: wrong on most questions, but not hopeless.

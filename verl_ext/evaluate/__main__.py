@@ -68,6 +68,7 @@ def evaluate(config: DictConfig, command: list[str]) -> int:
     """
     from verl_ext.evaluate.heads import load_heads
     from verl_ext.evaluate.records import Records
+    from verl_ext.evaluate.report import table_of
     from verl_ext.evaluate.runner import Runner, output_folder, settings_of
 
     section, mas, model, workflow, tasks = prepare(config)
@@ -84,6 +85,7 @@ def evaluate(config: DictConfig, command: list[str]) -> int:
             if records.outcomes:
                 about = {"command": command, "settings": settings, "seconds_of_this_command": time.monotonic() - start}
                 about |= {"details": list(workflow.details), "headline": workflow.headline}
+                about["table"] = table_of(workflow, tasks, section.samples, records.outcomes)
                 text = finish(folder, tasks, section.samples, records.outcomes, about)
         answered = len(records.missing(tasks, section.samples)) < len(tasks) * section.samples
     print(f"\n{text}\n\n{next_steps(folder)}", flush=True)

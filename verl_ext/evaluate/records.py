@@ -26,6 +26,7 @@ class Outcome:
     """What the report needs of a trajectory.
 
     metrics: of one that is ok, its reward and what the workflow reports beside it; NaN where that was no finite number.
+    result: what the workflow returned, as JSON has it.
     """
 
     key: Key
@@ -37,6 +38,7 @@ class Outcome:
     calls: list[dict[str, Any]] = field(default_factory=list)
     tool_calls: int = 0
     tool_failures: int = 0
+    result: Any = None
 
     @property
     def ok(self) -> bool:
@@ -154,6 +156,7 @@ class Records:
             numbers,
             len(record["tools"]),
             sum(tool["failure"] is not None for tool in record["tools"]),
+            record["result"],
         )
 
     def missing(self, tasks: Iterable[Task], samples: int) -> list[tuple[Task, int]]:

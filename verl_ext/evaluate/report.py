@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import comb
 from pathlib import Path
 from statistics import fmean, stdev
@@ -13,6 +13,7 @@ from typing import Any
 
 from verl_ext.evaluate.records import Outcome
 from verl_ext.mas.types import Status, Task
+from verl_ext.mas.workflow import Workflow
 from verl_ext.reports import in_words, markdown, no_headline
 from verl_ext.trainer.checkpoint import write_atomically
 
@@ -43,6 +44,15 @@ def summarise(tasks: Sequence[Task], samples: int, outcomes: dict[Any, Outcome])
         by_source[task.data_source].append([outcomes[key] for key in keys if key in outcomes])
     sources = {source: _source(questions, samples) for source, questions in by_source.items()}
     return {"data": sources, "average": _average(list(sources.values()))}
+
+
+def table_of(
+    workflow: Workflow, tasks: Sequence[Task], samples: int, outcomes: Mapping[Any, Outcome]
+) -> Mapping[str, Mapping[str, float]]:
+    """The workflow's own table over all trajectories of these questions that did not fail; empty if there is none."""
+    keys = [(task, (task.data_source, task.index, sample)) for task in tasks for sample in range(samples)]
+    answered = [(task, outcomes[key].result) for task, key in keys if key in outcomes and outcomes[key].ok]
+    return workflow.table(answered) if answered else {}
 
 
 def _source(questions: list[list[Outcome]], samples: int) -> dict[str, Any]:
@@ -173,8 +183,16 @@ def as_text(results: dict[str, Any]) -> str:
         for agent, a in result["agents"].items()
     ]
     head = ["data", "agent", "calls", "ok", "not ok", "prompt tok", "gen tok", "seconds"]
-    lines += ["", *markdown(head, agents), ""] if agents else [""]
+    lines += ["", *markdown(head, agents)] if agents else []
+    lines += ["", *table_lines(results["table"]), ""] if results.get("table") else [""]
     return "\n".join([*lines, *best_lines(sources), *failure_lines(sources)]).rstrip()
+
+
+def table_lines(table: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """The workflow's own table."""
+    names = list(dict.fromkeys(name for row in table.values() for name in row))
+    rows = [[title, *[f"{row[name]:.3f}" if name in row else "–" for name in names]] for title, row in table.items()]
+    return markdown(["over all trajectories", *names], rows)
 
 
 def detail_lines(sources: dict[str, dict[str, Any]], details: list[str]) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from verl_ext.mas.agent import Agent
@@ -61,3 +61,12 @@ class Workflow(ABC):
         """Shared reward of a result and named metrics (e.g. em, f1, acc). May be `async`: one that takes longer than
         milliseconds must be, or it holds up every other trajectory. Must not raise: a broken reward stops the training,
         because zeros in its place would flatten every group."""
+
+    def table(self, answered: Sequence[tuple[Task, Any]]) -> Mapping[str, Mapping[str, float]]:
+        """Rows of named columns over all that an evaluation has answered: what no mean over questions gives, e.g. a
+        ratio of sums. None by default.
+
+        Args:
+            answered: at least one; a result is as JSON has it, in `trajectories.jsonl`.
+        """
+        return {}
