@@ -102,7 +102,8 @@ def _option(name: str) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        raise ValueError(str(error).replace("--local_dataset_path", name)) from error
+        said = str(error).replace("--local_dataset_path", name)
+        raise ValueError(said if name in said else f"{name}: {said}") from error
 
 
 def _asked(tasks: Sequence[ToolTask]) -> list[Asked]:
