@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from tests.helpers import FakeLLM, Script, chain, forest_of, now, run, speaker, walk
-from verl_ext.mas import Agent, CallFailed, Status, Unparsable
+from verl_ext.mas import CallFailed, Status, Unparsable
 from verl_ext.mas.forest import BrokenReward
 from verl_ext.mas.types import Generation, Stream
 
@@ -96,29 +96,6 @@ def test_a_prompt_that_is_too_long_is_not_cut():
     forest, (good, bad) = failing("x" * 200, {"max_prompt_tokens": 100})
     assert good.ok and bad.status is Status.PROMPT_TOO_LONG and "allowed are 100" in bad.error
     assert forest.llm.count("c") == 1 and forest.cost.agent_calls == 5
-
-
-@pytest.mark.parametrize(
-    ("trained", "room", "status"),
-    [
-        (False, 100 + 20, Status.OK),  # 20 are the output's
-        (False, 99 + 20, Status.PROMPT_TOO_LONG),
-        (True, 100 + 20, Status.PROMPT_TOO_LONG),  # it needs a row
-        (False, None, Status.PROMPT_TOO_LONG),
-    ],
-)
-def test_what_does_not_train_may_fill_the_engine_with_its_prompt(trained, room, status):
-    """A helper that reads a whole history, with the shared checkpoint."""
-
-    async def program(task, ctx):
-        await ctx.call("helper", text="x" * 100)
-
-    workflow = Script(program, {"helper": Agent(lambda text: [{"role": "user", "content": text}], trained=trained)})
-    limits = {"max_prompt_tokens": 50, "max_context_tokens": room}
-    forest = forest_of(workflow, FakeLLM(), limits=limits)
-    forest.sampling = {"max_tokens": 20}
-    (call,) = run(walk(forest)).calls
-    assert len(call.prompt_ids) == 100 and call.status is status
 
 
 def test_unparsable_output_with_and_without_fallback():

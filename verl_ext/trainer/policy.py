@@ -120,10 +120,8 @@ def check_resumed(config: DictConfig) -> None:
     trainer = config.trainer
     if trainer.resume_mode != "resume_path" or not trainer.resume_from_path:
         return
-    actor, options = (
-        Path(trainer.resume_from_path) / "actor",
-        AdapterOptions.from_config(config.actor_rollout_ref.model),
-    )
+    actor = Path(trainer.resume_from_path) / "actor"
+    options = AdapterOptions.from_config(config.actor_rollout_ref.model)
     if not actor.is_dir():
         return  # not there, or stored elsewhere: verl's business
     if options is not None:
