@@ -76,10 +76,12 @@ def subpackages(folder: str, name: str) -> dict[str, str]:
     return found
 
 
+# Cold starts make the tiny checkpoints that are committed. Only developers run them, from the repository.
 mapped = {
-    **subpackages("recipe", "verl_ext.recipe"),
-    **subpackages("configs", "verl_ext.configs"),
-    **subpackages("data_prep", "verl_ext.data_prep"),
+    name: folder
+    for top in ("recipe", "configs", "data_prep")
+    for name, folder in subpackages(top, f"verl_ext.{top}").items()
+    if "cold_start" not in name
 }
 
 setup(

@@ -16,8 +16,8 @@ from hydra.core.global_hydra import GlobalHydra
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from verl_ext import sft
-from verl_ext.data_prep import joyagents_sft
 from verl_ext.plugin import package_path
+from verl_ext.recipe.joyagents.data import sft as joyagents_sft
 
 MODEL = package_path("recipe/joyagents/assets/tiny_model")
 

@@ -28,11 +28,11 @@ from omegaconf.errors import OmegaConfBaseException
 
 import verl_ext.plugin  # noqa: F401  (recipes on Hydra's search path, as `import verl` does it)
 from verl_ext.tools.base import ToolError
-from verl_ext.trainer import checks
-from verl_ext.trainer.check_data import check_data
-from verl_ext.trainer.composing import composed
 from verl_ext.trainer.config import read_mas_config
-from verl_ext.trainer.plan import Report, add_model, add_plan, listed, parquet_rows
+from verl_ext.trainer.preflight import checks
+from verl_ext.trainer.preflight.composing import composed
+from verl_ext.trainer.preflight.data import check_data
+from verl_ext.trainer.preflight.plan import Report, add_model, add_plan, listed, parquet_rows
 
 SEARCHES = ("verl_ext.tools.retrieval.search_tool", "verl_ext.tools.web.web_search")
 SIMULATOR = "verl_ext.tools.simulator.simulator"

@@ -40,8 +40,8 @@ def register() -> None:
     register_platform()
     # FSDP2 engines of the CPU (actor, reference, critic); on CUDA one with adapters per agent, which is asked for by
     # VERL_ENGINE_VENDOR=verl_ext.
-    after_import("verl.workers.engine.fsdp.transformer_impl", "verl_ext.engine.fsdp_cpu")
-    after_import("verl.workers.engine.fsdp.transformer_impl", "verl_ext.engine.fsdp_cuda")
+    after_import("verl.workers.engine.fsdp.transformer_impl", "verl_ext.engine.fsdp.cpu")
+    after_import("verl.workers.engine.fsdp.transformer_impl", "verl_ext.engine.fsdp.cuda")
     # The rollout engine `rollout.name=hf`, on both sides: replicas (driver) and weight senders (workers).
     after_import("verl.workers.rollout", "verl_ext.engine.registration")
     # The trainers `trainer.v1.trainer_mode=mas_sync | mas_colocate_async`, and our advantage estimators.
@@ -77,7 +77,7 @@ def package_path(name: str) -> str:
 
 def policy_setting(name: str, *, _root_: Any) -> Any:
     """A setting of verl's as `mas.policy` has it; `_root_` is the whole configuration."""
-    return importlib.import_module("verl_ext.trainer.policy").setting(name, _root_)
+    return importlib.import_module("verl_ext.trainer.lora_setup").setting(name, _root_)
 
 
 class _AfterImport(importlib.abc.MetaPathFinder):

@@ -1,4 +1,4 @@
-"""The same prompts in compact form, for the tiny model that was trained on them (data_prep/tool_demos.py).
+"""The same prompts in compact form, for the tiny model trained on recipe/deepagent/cold_start/demonstrations.py.
 
     agent      task: film:Amber Harbor:director:birthplace                        (after a fold: … memory: {…} {…} {…})
     a search   <tool_search>director:film</tool_search>

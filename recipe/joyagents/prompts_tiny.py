@@ -1,4 +1,4 @@
-"""The same prompts in compact form, for the tiny model that was trained on them (data_prep/shop_demos.py).
+"""The same prompts in compact form, for the tiny model trained on recipe/joyagents/cold_start/demonstrations.py.
 
     master          user: shop:Amber Harbor:guarantee + 7        (memories: … same: <query> = <answer> like: …)
       says          <think>shop</think><tool_call>{"name": "shop_agent", "arguments": {"intention": "shop:Amber

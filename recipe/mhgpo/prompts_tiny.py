@@ -1,4 +1,4 @@
-"""The three agents' prompts in compact form, for the tiny model (data_prep/tiny_model.py) that was trained on them.
+"""The three agents' prompts in compact form, for the tiny model (recipe/cold_start/train.py) that was trained on them.
 
 Same roles and same output contract as the natural-language prompts, so that the same parsers serve both:
 

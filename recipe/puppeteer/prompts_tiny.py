@@ -1,4 +1,4 @@
-"""The same prompts in compact form, for the tiny model that was trained on them (data_prep/pool_demos.py).
+"""The same prompts in compact form, for the tiny model trained on recipe/puppeteer/cold_start/demonstrations.py.
 
     orchestrator   who: 34 + price of Amber Harbor [web_search] 9         says run_python, one of the pool's names
     run_python     run_python: 34 + price of Amber Harbor [web_search] 9  says print( 34 + 9 )

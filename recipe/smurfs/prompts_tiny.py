@@ -1,4 +1,4 @@
-"""The same prompts in compact form, for the tiny model that was trained on them (data_prep/smurf_demos.py).
+"""The same prompts in compact form, for the tiny model trained on recipe/smurfs/cold_start/demonstrations.py.
 
     planner    plan: film:Amber Harbor:director:birthplace
                                     says {"Tasks": ["film:Amber Harbor:director", "person:birthplace"]}

@@ -1,4 +1,4 @@
-"""The two agents' prompts in compact form, for the tiny model that was trained on them (data_prep/tiny_model.py).
+"""The two agents' prompts in compact form, for the tiny model that was trained on them (recipe/cold_start/train.py).
 
     solver     7 + 5 - 3 + 8                       -> `12 9 17`
     solver     … + its last solution and verdict   -> `12 9 17`

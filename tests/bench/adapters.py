@@ -8,11 +8,11 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from verl_ext.engine.adapters import AdapterOptions, wire_name
-from verl_ext.engine.params import Request, SamplingParams
-from verl_ext.engine.routed_lora import add_adapters
-from verl_ext.engine.served_adapters import AdapterEngine, AdapterRequest
-from verl_ext.engine.slots import SlotEngine
+from verl_ext.engine.hf.params import Request, SamplingParams
+from verl_ext.engine.hf.slots import SlotEngine
+from verl_ext.engine.lora.adapters import AdapterOptions, wire_name
+from verl_ext.engine.lora.routed_lora import add_adapters
+from verl_ext.engine.lora.served_adapters import AdapterEngine, AdapterRequest
 
 NUMBERS = (1, 2, 4, 8)
 RANK, ROWS, TOKENS, SLOTS, VOCABULARY = 16, 16, 64, 32, 4096

@@ -19,11 +19,11 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from verl_ext.data_prep import tiny_pool
-from verl_ext.data_prep.tiny_eval import ModelLLM
 from verl_ext.plugin import package_path
+from verl_ext.recipe.cold_start.evaluate import ModelLLM
 from verl_ext.recipe.puppeteer import prompts_tiny
 from verl_ext.recipe.puppeteer.puppets import TERMINATE, State, Step
+from verl_ext.worlds import pool as tiny_pool
 
 POOL = ("planning", "reasoning", "critique", "reflect", "summarize", "conclude", "run_python", "web_search", TERMINATE)
 ALIKE = tuple(f"agent_{number:03d}" for number in range(100))

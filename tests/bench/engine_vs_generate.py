@@ -19,8 +19,8 @@ from dataclasses import dataclass
 import torch
 from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM, StoppingCriteria
 
-from verl_ext.engine.params import Request, SamplingParams
-from verl_ext.engine.slots import SlotEngine
+from verl_ext.engine.hf.params import Request, SamplingParams
+from verl_ext.engine.hf.slots import SlotEngine
 
 FLOOR = 1.5
 QUESTIONS, TRAJECTORIES, CONTEXT = 16, 4, 512

@@ -25,7 +25,7 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, Qwen2Tok
 
 from verl_ext.plugin import package_path
 from verl_ext.recipe.deepagent import DeepAgent, grammar
-from verl_ext.trainer.llm import ServedLLM
+from verl_ext.trainer.rollout.llm import ServedLLM
 
 SEQUENCES, OUTPUTS, TOKENS = 1_000, 16, 512  # tokens of an output
 KINDS = 40  # different sequences; the 1,000 are these again and again

@@ -13,7 +13,7 @@ from verl_ext.mas.forest import Forest
 from verl_ext.mas.llm import TokenLLM
 from verl_ext.mas.types import Generation
 from verl_ext.sampling import make_strategy
-from verl_ext.trainer.waves import WaveLLM
+from verl_ext.trainer.rollout.waves import WaveLLM
 
 AGENTS = ["rewriter", "reranker", "answerer"]
 TOKENS = 8

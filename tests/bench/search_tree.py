@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from verl_ext.data_prep.cold_starts import COLD_STARTS
-from verl_ext.data_prep.tiny_eval import ModelLLM
 from verl_ext.mas.forest import Forest
 from verl_ext.mas.types import Completion
 from verl_ext.plugin import package_path
+from verl_ext.recipe.cold_start.evaluate import ModelLLM
+from verl_ext.recipe.cold_start.registry import COLD_STARTS
 from verl_ext.recipe.smurfs.search import Element, Search
 from verl_ext.sampling import run_once
 

@@ -9,11 +9,11 @@ import torch
 import torch.nn.functional as F
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from verl_ext.data_prep.cold_starts import COLD_STARTS
-from verl_ext.data_prep.tiny_eval import run_workflow
-from verl_ext.engine.shared_prompts import lay_out, scored_logits
-from verl_ext.engine.sharing import batches, share
+from verl_ext.engine.fsdp.shared_prompts import lay_out, scored_logits
+from verl_ext.engine.fsdp.sharing import batches, share
 from verl_ext.plugin import package_path
+from verl_ext.recipe.cold_start.evaluate import run_workflow
+from verl_ext.recipe.cold_start.registry import COLD_STARTS
 
 MODEL = package_path("recipe/mhgpo/assets/tiny_model")
 

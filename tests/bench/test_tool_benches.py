@@ -9,7 +9,7 @@ import pytest
 
 from tests.bench import masks, top_k
 from verl_ext.recipe.deepagent import DeepAgent
-from verl_ext.trainer.llm import ServedLLM
+from verl_ext.trainer.rollout.llm import ServedLLM
 
 
 def test_masks_are_found_exactly_and_reported():

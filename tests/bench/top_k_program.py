@@ -38,7 +38,7 @@ from verl.workers.config import ActorConfig, FSDPEngineConfig, FSDPOptimizerConf
 from verl.workers.engine_workers import TrainingWorker
 
 from verl_ext.algorithms.joyagents import select
-from verl_ext.engine import fsdp_cpu
+from verl_ext.engine.fsdp import cpu as fsdp_cpu
 from verl_ext.plugin import package_path
 from verl_ext.trainer.loss import WEIGHT, weighted_ppo_loss
 

@@ -10,8 +10,8 @@ from hydra.core.global_hydra import GlobalHydra
 
 import verl_ext.plugin  # noqa: F401  (search path and resolvers, as `import verl` does it)
 from verl_ext.compare.study import Study, read_study
-from verl_ext.trainer.checks import check_multi_agent
 from verl_ext.trainer.config import read_mas_config
+from verl_ext.trainer.preflight.checks import check_multi_agent
 
 ROOT = Path(__file__).parents[2]
 STUDIES = sorted(path.stem for path in (ROOT / "configs" / "compare").glob("*.yaml"))

@@ -12,12 +12,13 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from verl_ext.data_prep import joyagents, joyagents_sft
-from verl_ext.data_prep.joyagents_chats import Chats, call_of
-from verl_ext.data_prep.joyagents_questions import ASKED, RULES, SPLITS, Asked, Asking, distinct, knowledge, run
 from verl_ext.memory import HashingSimilarity
 from verl_ext.recipe.joyagents import grammar
 from verl_ext.recipe.joyagents.accuracy import accuracy, functions_called
+from verl_ext.recipe.joyagents.data import datasets as joyagents
+from verl_ext.recipe.joyagents.data import sft as joyagents_sft
+from verl_ext.recipe.joyagents.data.chats import Chats, call_of
+from verl_ext.recipe.joyagents.data.questions import ASKED, RULES, SPLITS, Asked, Asking, distinct, knowledge, run
 from verl_ext.recipe.joyagents.workflow import SPECIALISTS
 from verl_ext.tools.catalogue.functions import load
 from verl_ext.tools.catalogue.types import Catalogue, ToolSpec

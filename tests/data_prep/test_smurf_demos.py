@@ -8,16 +8,16 @@ import random
 import pytest
 
 from tests.helpers import FakeLLM
-from verl_ext.data_prep import tiny_tools
-from verl_ext.data_prep.cold_starts import COLD_STARTS
-from verl_ext.data_prep.smurf_demos import Habits, Teacher, kinds_of, marks, scaled, subtasks, words
-from verl_ext.data_prep.tiny_model import build_tokenizer
-from verl_ext.data_prep.tiny_tools import Chain, Thing
 from verl_ext.mas.forest import Forest
 from verl_ext.mas.types import Completion, Generation
+from verl_ext.recipe.cold_start.registry import COLD_STARTS
+from verl_ext.recipe.cold_start.train import build_tokenizer
 from verl_ext.recipe.smurfs import grammar
+from verl_ext.recipe.smurfs.cold_start.demonstrations import Habits, Teacher, kinds_of, marks, scaled, subtasks, words
 from verl_ext.recipe.smurfs.scoring import read_final
 from verl_ext.sampling import run_once
+from verl_ext.worlds import tools as tiny_tools
+from verl_ext.worlds.tools import Chain, Thing
 
 CHAIN = Chain(Thing("film", "Amber Harbor"), ("director", "birthplace", "twin"))
 

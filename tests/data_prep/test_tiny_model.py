@@ -11,9 +11,12 @@ from safetensors import safe_open
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import verl_ext.recipe as recipes
-from verl_ext.data_prep import arithmetic_demos, tiny_demos, tiny_model, tool_demos
-from verl_ext.data_prep.cold_starts import COLD_STARTS
-from verl_ext.data_prep.tiny_eval import run_workflow, summary
+from verl_ext.recipe.cold_start import train as tiny_model
+from verl_ext.recipe.cold_start.evaluate import run_workflow, summary
+from verl_ext.recipe.cold_start.registry import COLD_STARTS
+from verl_ext.recipe.deepagent.cold_start import demonstrations as tool_demos
+from verl_ext.recipe.mhgpo.cold_start import demonstrations as tiny_demos
+from verl_ext.recipe.solver_verifier.cold_start import demonstrations as arithmetic_demos
 
 SYSTEMS = {"search": "mhgpo", "arithmetic": "solver_verifier", "tools": "deepagent"}
 ASSETS = {world: Path(recipes.__path__[0]) / system / "assets" / "tiny_model" for world, system in SYSTEMS.items()}

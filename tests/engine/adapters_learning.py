@@ -44,7 +44,7 @@ from tests.engine.lora_models import (
     row_losses,
     separate,
 )
-from verl_ext.engine.shared_prompts import SharedPrompts
+from verl_ext.engine.fsdp.shared_prompts import SharedPrompts
 
 
 def sharded(dtype: torch.dtype, checkpointing: bool = False) -> tuple[PeftModel, Any]:

@@ -31,8 +31,8 @@ from verl.workers.config import FSDPEngineConfig, FSDPOptimizerConfig, HFModelCo
 from verl.workers.engine.base import EngineRegistry
 
 from tests.engine.lora_models import NAMES, OPTIONS, TOKENS, adapter_parameters, randomise
-from verl_ext.engine import fsdp_cpu  # noqa: F401
-from verl_ext.engine.adapters import wire_name
+from verl_ext.engine.fsdp import cpu as fsdp_cpu  # noqa: F401
+from verl_ext.engine.lora.adapters import wire_name
 
 RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 CLIP, RATE, DECAY = 0.05, 1e-2, 0.1

@@ -30,9 +30,9 @@ from tests.engine.adapters_ranks import (
     weights_of,
 )
 from tests.engine.lora_models import CASES, NAMES, OPTIONS, TOKENS, adapter_parameters
-from verl_ext.engine.adapter_files import read_adapters
-from verl_ext.engine.adapters import wire_name
-from verl_ext.engine.fsdp_cuda import CUDAEngineWithLMHead
+from verl_ext.engine.fsdp.cuda import CUDAEngineWithLMHead
+from verl_ext.engine.lora.adapter_files import read_adapters
+from verl_ext.engine.lora.adapters import wire_name
 
 
 def check_checkpoints(folder: Path) -> None:

@@ -8,8 +8,8 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
-from verl_ext.engine.params import Finished, Request, SamplingParams
-from verl_ext.engine.slots import SlotEngine
+from verl_ext.engine.hf.params import Finished, Request, SamplingParams
+from verl_ext.engine.hf.slots import SlotEngine
 
 VOCAB = 97
 EOS = 1

@@ -40,10 +40,10 @@ from verl.utils.dataset.dataset_utils import DatasetPadMode
 from verl.workers.config import FSDPEngineConfig, FSDPOptimizerConfig, HFModelConfig
 from verl.workers.engine.base import EngineRegistry
 
-from verl_ext.engine import fsdp_cpu
-from verl_ext.engine.choosing import ALLOWED, packed
-from verl_ext.engine.shared_prompts import SharedPrompts
-from verl_ext.engine.sharing import batches, share
+from verl_ext.engine.fsdp import cpu as fsdp_cpu
+from verl_ext.engine.fsdp.masked_logits import ALLOWED, packed
+from verl_ext.engine.fsdp.shared_prompts import SharedPrompts
+from verl_ext.engine.fsdp.sharing import batches, share
 
 LONG = list(range(5, 25))
 PROMPTS = [[2, 3, 4], LONG, [2, 3, 4], [2, 3, 4], LONG]

@@ -10,8 +10,8 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import PreTrainedModel
 
 from tests.engine.conftest import tiny_model
-from verl_ext.engine.adapters import AdapterOptions, wire_name
-from verl_ext.engine.routed_lora import Route, add_adapters
+from verl_ext.engine.lora.adapters import AdapterOptions, wire_name
+from verl_ext.engine.lora.routed_lora import Route, add_adapters
 
 NAMES = ("rewriter", "reranker", "answerer")
 OPTIONS = AdapterOptions(NAMES, rank=4, alpha=8)

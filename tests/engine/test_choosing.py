@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from tensordict import TensorDict
 from transformers import AutoModelForCausalLM
 
-from verl_ext.engine.choosing import ALLOWED, BLOCKED, OnlyAllowed, limited, limits_of, packed
-from verl_ext.engine.params import Request, SamplingParams
-from verl_ext.engine.sampler import sample
-from verl_ext.engine.slots import SlotEngine
+from verl_ext.engine.fsdp.masked_logits import ALLOWED, BLOCKED, OnlyAllowed, limited, limits_of, packed
+from verl_ext.engine.hf.params import Request, SamplingParams
+from verl_ext.engine.hf.sampler import sample
+from verl_ext.engine.hf.slots import SlotEngine
 
 
 def jagged(rows):

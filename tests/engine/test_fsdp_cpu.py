@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from verl_ext.engine.fsdp_cpu import usable_cores
+from verl_ext.engine.fsdp.cpu import usable_cores
 
 
 @pytest.fixture(scope="module")

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from tests.engine.conftest import EOS, VOCAB, tiny_model
-from verl_ext.engine.loop import EngineLoop
-from verl_ext.engine.params import Request, SamplingParams
-from verl_ext.engine.slots import SlotEngine
+from verl_ext.engine.hf.loop import EngineLoop
+from verl_ext.engine.hf.params import Request, SamplingParams
+from verl_ext.engine.hf.slots import SlotEngine
 
 SECONDS = 30
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from verl.workers.config import RolloutConfig
 
-from verl_ext.engine.options import EngineOptions
-from verl_ext.engine.params import SamplingParams, derived_seed
+from verl_ext.engine.hf.options import EngineOptions
+from verl_ext.engine.hf.params import SamplingParams, derived_seed
 
 
 def rollout(**changes) -> RolloutConfig:

@@ -21,8 +21,8 @@ from tests.engine.lora_models import (
     row_losses,
     separate,
 )
-from verl_ext.engine.adapters import AdapterOptions, wire_name
-from verl_ext.engine.routed_lora import add_adapters
+from verl_ext.engine.lora.adapters import AdapterOptions, wire_name
+from verl_ext.engine.lora.routed_lora import add_adapters
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-5}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from verl_ext.engine.sampler import inverse_cdf, keep_mask, mix_seeds, sample, uniform_noise
+from verl_ext.engine.hf.sampler import inverse_cdf, keep_mask, mix_seeds, sample, uniform_noise
 
 GRID = 20_000  # noise values (i + 1/2) / GRID: frequencies are then exact to 1 / GRID
 

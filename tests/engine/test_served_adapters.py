@@ -14,10 +14,10 @@ from verl.workers.rollout.replica import get_rollout_replica_class
 from tests.engine.conftest import EOS, LENGTH, prompt_of, request, same, tiny_model
 from tests.engine.lora_models import NAMES, OPTIONS, adapter_parameters, routed
 from tests.engine.test_server import SEEDED, rollout_config
-from verl_ext.engine.adapters import BASE, AdapterOptions
-from verl_ext.engine.replica import ServerAdapter, server_name
-from verl_ext.engine.served_adapters import AdapterEngine, AdapterRequest
-from verl_ext.engine.slots import SlotEngine
+from verl_ext.engine.hf.replica import ServerAdapter, server_name
+from verl_ext.engine.hf.slots import SlotEngine
+from verl_ext.engine.lora.adapters import BASE, AdapterOptions
+from verl_ext.engine.lora.served_adapters import AdapterEngine, AdapterRequest
 
 
 @pytest.fixture(scope="module")

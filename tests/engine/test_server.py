@@ -14,8 +14,8 @@ from verl.workers.rollout.llm_server import FullyAsyncLLMServerClient
 from verl.workers.rollout.replica import get_rollout_replica_class
 
 from tests.engine.conftest import EOS, VOCAB, tiny_model
-from verl_ext.engine.replica import ServerAdapter, server_handles, server_name
-from verl_ext.engine.server import HFServer
+from verl_ext.engine.hf.replica import ServerAdapter, server_handles, server_name
+from verl_ext.engine.hf.server import HFServer
 
 SEEDED = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "repetition_penalty": 1.0, "logprobs": True, "seed": 3}
 

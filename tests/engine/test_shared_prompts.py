@@ -13,9 +13,9 @@ from transformers import AutoModelForCausalLM
 from verl.utils import tensordict_utils as tu
 from verl.workers.engine.fsdp import transformer_impl
 
-from verl_ext.engine import sharing
-from verl_ext.engine.shared_prompts import SharedPrompts, lay_out, scored_logits, tree_mask
-from verl_ext.engine.sharing import SPREAD, Shared, batches, dealt, merged, share
+from verl_ext.engine.fsdp import sharing
+from verl_ext.engine.fsdp.shared_prompts import SharedPrompts, lay_out, scored_logits, tree_mask
+from verl_ext.engine.fsdp.sharing import SPREAD, Shared, batches, dealt, merged, share
 
 TOKENS = st.integers(1, 30)
 # Few distinct prompts, so that they repeat.

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.engine.conftest import EOS, LENGTH, VOCAB, engine_of, prompt_of, request, same, tiny_model
-from verl_ext.engine.admission import Job, plan
-from verl_ext.engine.params import Finished, Request, SamplingParams
-from verl_ext.engine.slots import SlotEngine
+from verl_ext.engine.hf.admission import Job, plan
+from verl_ext.engine.hf.params import Finished, Request, SamplingParams
+from verl_ext.engine.hf.slots import SlotEngine
 
 FAMILIES = ("qwen2", "llama")
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from tests.engine.conftest import VOCAB, engine_of, request
-from verl_ext.engine.admission import Job
-from verl_ext.engine.params import SamplingParams
-from verl_ext.engine.stops import StopStrings
+from verl_ext.engine.hf.admission import Job
+from verl_ext.engine.hf.params import SamplingParams
+from verl_ext.engine.hf.stops import StopStrings
 
 # Byte pieces of a vocabulary in which </a> and é may be cut anywhere; every fifth token has no text (a special one).
 PIECES = [b"<", b"/", b"a", b">", b"</", b"a>", b"/a>x", b"\xc3", b"\xa9", b"z"]

@@ -7,8 +7,8 @@ import torch
 from transformers import DynamicCache, GPT2Config, GPT2LMHeadModel, MistralConfig, MistralForCausalLM
 
 from tests.engine.conftest import EOS, LENGTH, VOCAB, engine_of, prompt_of, request, same, tiny_model
-from verl_ext.engine.params import Request, SamplingParams
-from verl_ext.engine.slots import SlotEngine
+from verl_ext.engine.hf.params import Request, SamplingParams
+from verl_ext.engine.hf.slots import SlotEngine
 
 
 def test_new_weights_drop_every_key_and_value():

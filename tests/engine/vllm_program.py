@@ -46,7 +46,7 @@ def server_of(folder: Path) -> Any:
     from verl.workers.rollout.replica import RolloutMode
     from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMHttpServer
 
-    from verl_ext.engine.vllm_server import AdapterServer
+    from verl_ext.engine.vllm.server import VLLMAdapterServer
 
     started: list[Namespace] = []
 
@@ -54,7 +54,7 @@ def server_of(folder: Path) -> Any:
         started.append(args)
         self.engine = fake_vllm.AsyncLLM(loaded={1001, 1002, 1003})
 
-    server = AdapterServer(
+    server = VLLMAdapterServer(
         config=rollout_config(),
         model_config=model_config(folder),
         rollout_mode=RolloutMode.HYBRID,
@@ -75,8 +75,8 @@ def check_the_vendor_registers_it(folder: Path) -> None:
     from verl.workers.rollout.base import get_rollout_class
     from verl.workers.rollout.replica import get_rollout_replica_class
 
-    from verl_ext.engine.vllm_sender import AdapterSender
-    from verl_ext.engine.vllm_server import AdapterReplica, AdapterServer
+    from verl_ext.engine.vllm.sender import AdapterSender
+    from verl_ext.engine.vllm.server import AdapterReplica, VLLMAdapterServer
 
     assert get_rollout_replica_class("vllm") is AdapterReplica
     assert get_rollout_class("vllm") is AdapterSender
@@ -84,7 +84,7 @@ def check_the_vendor_registers_it(folder: Path) -> None:
     without = AdapterReplica(0, rollout_config(), model_config(folder, adapters=False), gpus_per_node=1)
     judge = AdapterReplica(0, rollout_config(), model_config(folder), gpus_per_node=1, is_reward_model=True)
     classes = [r.server_class.__ray_metadata__.modified_class.__mro__ for r in (with_adapters, without, judge)]
-    assert [AdapterServer in mro for mro in classes] == [True, False, False]
+    assert [VLLMAdapterServer in mro for mro in classes] == [True, False, False]
 
 
 def check_a_request_goes_to_its_agents_lora(folder: Path) -> None:
@@ -142,7 +142,7 @@ def check_one_push_becomes_a_lora_per_adapter(folder: Path) -> None:
     """Over verl's real transport, in buckets smaller than an adapter."""
     from verl.workers.rollout.vllm_rollout.bucketed_weight_transfer import BucketedWeightSender
 
-    from verl_ext.engine.vllm_worker import AdapterWorker
+    from verl_ext.engine.vllm.worker import AdapterWorker
 
     weights = {key: parameter.detach() for key, parameter in adapter_parameters(routed()[0]).items()}
     handle = f"ipc://{folder}/push.sock"
@@ -170,7 +170,7 @@ def check_one_push_becomes_a_lora_per_adapter(folder: Path) -> None:
 
 
 def check_an_engine_without_the_adapters_is_noticed(folder: Path) -> None:
-    from verl_ext.engine.vllm_sender import AdapterSender
+    from verl_ext.engine.vllm.sender import AdapterSender
 
     sender = AdapterSender.__new__(AdapterSender)
     sender.adapters = OPTIONS

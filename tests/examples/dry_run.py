@@ -21,10 +21,11 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig
 
 from verl_ext import check
-from verl_ext.data_prep import corpus, joyagents_sft, qa_common
+from verl_ext.data_prep import corpus, qa_common
 from verl_ext.evaluate.config import EvaluateConfig, compose, read_config
+from verl_ext.recipe.joyagents.data import sft as joyagents_sft
 from verl_ext.tools import retrieval_server
-from verl_ext.trainer.plan import Report, listed
+from verl_ext.trainer.preflight.plan import Report, listed
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
@@ -142,9 +143,9 @@ class Commands:
             for source in given.input:
                 self._need(str(source))
             self.made.add(str(given.output_dir))
-        elif path == "data_prep/tiny_model.py":
+        elif path == "recipe/cold_start/train.py":
             self.made.add(parsed(path, arguments).output_dir)
-        elif path == "data_prep/joyagents_sft.py":
+        elif path == "recipe/joyagents/data/sft.py":
             folder = parsed(path, arguments).output_dir
             self.made |= {f"{folder}/{name}.parquet" for name in (*joyagents_sft.AGENTS, "val")}
         elif path.startswith("data_prep/"):

@@ -13,7 +13,7 @@ import pytest
 from hydra.errors import HydraException
 
 from tests.examples.dry_run import EXAMPLES, ROOT, Commands, dry_run
-from verl_ext.trainer.memory import KNOWN
+from verl_ext.trainer.preflight.gpu_memory import KNOWN
 
 TABLE = sorted(path.relative_to(EXAMPLES).as_posix() for path in EXAMPLES.glob("table1/*.sh") if path.stem != "common")
 ARGUMENTS = {"ray_multi_node.sh": ("2", "http://10.0.0.1:8000")}

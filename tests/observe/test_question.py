@@ -17,7 +17,7 @@ from verl_ext.observe.metrics import METRICS, group_metrics, reduce_stats
 from verl_ext.observe.question import mean_pairwise_f1, question_stats
 from verl_ext.sampling import make_strategy, run_once
 from verl_ext.sampling.base import Formula
-from verl_ext.trainer.rows import training_rows, validation_rows
+from verl_ext.trainer.rollout.rows import training_rows, validation_rows
 
 
 @pytest.mark.parametrize(

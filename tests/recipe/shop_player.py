@@ -7,8 +7,8 @@ import re
 from typing import Any
 
 from tests.helpers import FakeLLM, Request
-from verl_ext.data_prep.tiny_shop import API_OF, SPECIALIST
 from verl_ext.recipe.joyagents import grammar
+from verl_ext.worlds.shop import API_OF, SPECIALIST
 
 KIND = {"total": "math", "ask": "qa", "shop": "shop"}
 THOUGHT = {"math": "total", "qa": "ask"}

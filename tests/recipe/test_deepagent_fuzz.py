@@ -30,8 +30,8 @@ from verl_ext.sampling.base import by_position, unique_calls
 from verl_ext.tools.base import ToolError
 from verl_ext.tools.catalogue.toolbox import Toolbox
 from verl_ext.tools.catalogue.types import CallError, Catalogue, ToolSpec
-from verl_ext.trainer.llm import ServedLLM, encode_plain
-from verl_ext.trainer.rows import training_rows
+from verl_ext.trainer.rollout.llm import ServedLLM, encode_plain
+from verl_ext.trainer.rollout.rows import training_rows
 
 TOKENIZER = AutoTokenizer.from_pretrained(Path(recipes.__path__[0]) / "deepagent" / "assets" / "tiny_model")
 QUESTION = {"uid": "u", "index": 0, "global_steps": 1, "data_source": "s"}

@@ -31,8 +31,8 @@ from verl_ext.sampling.base import by_position, unique_calls
 from verl_ext.tools.base import ToolError
 from verl_ext.tools.catalogue.toolbox import Toolbox
 from verl_ext.tools.catalogue.types import Catalogue, ToolSpec
-from verl_ext.trainer.llm import ServedLLM, encode_plain
-from verl_ext.trainer.rows import training_rows
+from verl_ext.trainer.rollout.llm import ServedLLM, encode_plain
+from verl_ext.trainer.rollout.rows import training_rows
 
 TOKENIZER = AutoTokenizer.from_pretrained(Path(recipes.__path__[0]) / "joyagents" / "assets" / "tiny_model")
 SPECIAL = TOKENIZER.all_special_tokens

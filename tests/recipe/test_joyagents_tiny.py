@@ -9,7 +9,6 @@ import pytest
 
 from tests.helpers import walk
 from tests.recipe.shop_player import Player, answer, call, play
-from verl_ext.data_prep import tiny_shop
 from verl_ext.mas import Task
 from verl_ext.mas.forest import Forest
 from verl_ext.mas.limits import Limits
@@ -18,6 +17,7 @@ from verl_ext.memory import Memory
 from verl_ext.recipe.joyagents import JoyAgents
 from verl_ext.recipe.joyagents.workflow import SPECIALISTS
 from verl_ext.sampling import make_strategy
+from verl_ext.worlds import shop as tiny_shop
 
 # Outputs that the questions of a kind take; a cooperation of two look-ups takes two more.
 ROUNDS = {"math": 3, "qa": 5, "shop": 4, "function": 5, "cooperation": 6}

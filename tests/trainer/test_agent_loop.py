@@ -2,7 +2,7 @@
 
 import pytest
 
-from verl_ext.trainer.agent_loop import deal
+from verl_ext.trainer.rollout.agent_loop import deal
 
 
 @pytest.mark.parametrize("sizes", [[8, 8], [1] * 11, [5, 1, 1, 7, 3], [0, 2]])

@@ -13,8 +13,8 @@ import pytest
 
 from tests.mas.test_memory import rare_success
 from verl_ext.memory import Use, read_snapshot
-from verl_ext.trainer.agent_memory import FOLDER, AgentMemory
 from verl_ext.trainer.config import MemorySection
+from verl_ext.trainer.state.agent_memory import FOLDER, AgentMemory
 
 SECTION = MemorySection(alpha=0.001)
 

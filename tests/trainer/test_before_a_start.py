@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.trainer.test_recipes import composed
-from verl_ext.trainer.check_data import check_data
-from verl_ext.trainer.checks import check_tools
+from verl_ext.trainer.preflight.checks import check_tools
+from verl_ext.trainer.preflight.data import check_data
 
 
 @pytest.mark.parametrize(

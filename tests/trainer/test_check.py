@@ -15,8 +15,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from verl_ext.check import examine
 from verl_ext.sampling import make_strategy
-from verl_ext.trainer.memory import GIB, KNOWN, Memory, estimate, read_model
-from verl_ext.trainer.plan import calls_per_question
+from verl_ext.trainer.preflight.gpu_memory import GIB, KNOWN, Memory, estimate, read_model
+from verl_ext.trainer.preflight.plan import calls_per_question
 
 TINY = Path(__file__).parents[2] / "recipe" / "mhgpo" / "assets" / "tiny_model"
 TENSOR = "actor_rollout_ref.rollout.tensor_model_parallel_size"

@@ -6,8 +6,8 @@ import pytest
 from omegaconf import OmegaConf
 
 from verl_ext.observe.runlog import NAME, VALIDATION, LogTail, RunLog, log_name, read_log, series
-from verl_ext.trainer import checkpoint
-from verl_ext.trainer.checkpoint import TRACKER, check_same_run, complete_steps, mark_complete, repair_tracker
+from verl_ext.trainer.state import checkpoint
+from verl_ext.trainer.state.checkpoint import TRACKER, check_same_run, complete_steps, mark_complete, repair_tracker
 
 
 def checkpoints(folder, complete, partial=()):

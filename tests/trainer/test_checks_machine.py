@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from verl_ext.check import examine, main
-from verl_ext.trainer import checks
+from verl_ext.trainer.preflight import checks
 
 
 def machine(monkeypatch, gpus: int, cores: int, packages: bool) -> None:

@@ -8,7 +8,7 @@ from omegaconf import OmegaConf
 
 from verl_ext.mas.limits import Limits
 from verl_ext.trainer.config import optimiser_steps, read_mas_config, strategy_from
-from verl_ext.trainer.typed import check_keys
+from verl_ext.trainer.preflight.typed import check_keys
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 WORKFLOW = {"_target_": "verl_ext.recipe.mhgpo.SearchQA"}

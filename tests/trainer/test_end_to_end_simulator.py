@@ -11,10 +11,10 @@ import pytest
 
 from tests.serving import ChatServer, answer, question_of
 from tests.trainer.running import entries, lasting, run
-from verl_ext.data_prep.tiny_tools import Thing, World
 from verl_ext.tools.catalogue import load_catalogue
 from verl_ext.tools.catalogue.types import CallError
 from verl_ext.tools.simulator import simulator
+from verl_ext.worlds.tools import Thing, World
 
 pytestmark = pytest.mark.end_to_end
 

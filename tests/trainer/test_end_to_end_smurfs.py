@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.trainer.running import entries, run
-from verl_ext.engine.choosing import ALLOWED
+from verl_ext.engine.fsdp.masked_logits import ALLOWED
 
 pytestmark = pytest.mark.end_to_end
 RECIPE = "smurfs_tiny"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.helpers import FakeLLM, Script, forest_of, fork, run, walk
-from verl_ext.engine.choosing import ALLOWED
+from verl_ext.engine.fsdp.masked_logits import ALLOWED
 from verl_ext.heads import PolicyHead, Weights
 from verl_ext.mas import Agent, Task
 from verl_ext.mas.credit import assign_credit
@@ -18,7 +18,7 @@ from verl_ext.memory import HashingSimilarity
 from verl_ext.observe.question import question_stats
 from verl_ext.recipe.puppeteer import Puppeteer
 from verl_ext.sampling import make_strategy
-from verl_ext.trainer.rows import training_rows, validation_rows
+from verl_ext.trainer.rollout.rows import training_rows, validation_rows
 
 QUESTION = {"uid": "u", "index": 3, "global_steps": 1, "data_source": "s"}
 RULE = Returns(price=0.1, discount=0.99, steps=4, unit=10.0)

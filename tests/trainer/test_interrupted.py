@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers import heed_signals
-from verl_ext.trainer.checkpoint import TRACKER
+from verl_ext.trainer.state.checkpoint import TRACKER
 
 WAITING = """
 import sys, time

@@ -9,7 +9,7 @@ import pytest
 from verl.workers.rollout.llm_server import FullyAsyncLLMServerClient, LLMServerClient
 from verl.workers.rollout.replica import TokenOutput
 
-from verl_ext.trainer.llm import ServedLLM, direct_client
+from verl_ext.trainer.rollout.llm import ServedLLM, direct_client
 
 CONFIG = SimpleNamespace(actor_rollout_ref=SimpleNamespace(rollout=SimpleNamespace(name="hf", response_length=9)))
 

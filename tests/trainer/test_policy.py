@@ -16,13 +16,13 @@ from verl_ext.mas import Status
 from verl_ext.mas.credit import assign_credit
 from verl_ext.sampling import Sample
 from verl_ext.sampling.base import by_position, unique_calls
-from verl_ext.trainer import policy
-from verl_ext.trainer.checkpoint import check_same_run, mark_complete
-from verl_ext.trainer.checks import check_multi_agent
+from verl_ext.trainer import lora_setup
 from verl_ext.trainer.config import MasConfig
-from verl_ext.trainer.memory import estimate, read_model
-from verl_ext.trainer.rows import training_rows, validation_rows
+from verl_ext.trainer.preflight.checks import check_multi_agent
+from verl_ext.trainer.preflight.gpu_memory import estimate, read_model
+from verl_ext.trainer.rollout.rows import training_rows, validation_rows
 from verl_ext.trainer.run_callback import RunCallback
+from verl_ext.trainer.state.checkpoint import check_same_run, mark_complete
 
 PER_AGENT = "mas.policy=per_agent_lora"
 MODEL, ACTOR, ROLLOUT = (f"actor_rollout_ref.{name}" for name in ("model", "actor", "rollout"))
@@ -160,7 +160,7 @@ def test_on_cuda_the_job_asks_for_the_engine_with_adapters():
     config = composed("+recipe=mhgpo", PER_AGENT)
     RunCallback().on_run_start(config)
     assert config.ray_kwargs.ray_init.runtime_env.env_vars == {"VERL_ENGINE_VENDOR": "verl_ext"}
-    policy.check_engine(config)
+    lora_setup.check_engine(config)
 
 
 @pytest.mark.parametrize("overrides", [["+recipe=mhgpo"], ["+recipe=mhgpo_tiny", PER_AGENT]])
@@ -168,15 +168,15 @@ def test_who_does_not_need_it_is_left_alone(overrides):
     config = composed(*overrides)
     before = OmegaConf.to_container(config.ray_kwargs)
     RunCallback().on_run_start(config)
-    policy.check_engine(config)
+    lora_setup.check_engine(config)
     assert OmegaConf.to_container(config.ray_kwargs) == before
 
 
 def test_a_job_for_which_nobody_has_asked_is_refused_with_the_remedy():
     """Of a multirun, whose jobs Hydra composes itself."""
     with pytest.raises(ValueError, match="one adapter for all agents. Remedy: (.*)$") as error:
-        policy.check_engine(composed("+recipe=mhgpo", PER_AGENT))
-    policy.check_engine(composed("+recipe=mhgpo", PER_AGENT, str(error.value).rpartition(" ")[2]))
+        lora_setup.check_engine(composed("+recipe=mhgpo", PER_AGENT))
+    lora_setup.check_engine(composed("+recipe=mhgpo", PER_AGENT, str(error.value).rpartition(" ")[2]))
 
 
 # --- whose adapter a call and a row have ------------------------------------------------------------------------------
@@ -200,27 +200,27 @@ def system() -> Script:
 
 def test_calls_name_their_adapter_and_rows_its_number():
     mas = MasConfig(workflow={}, policy="per_agent_lora")
-    adapters = policy.adapters_of(mas, system())
+    adapters = lora_setup.adapters_of(mas, system())
     assert adapters == {"a": "a", "helper": "", "b": "b"}
     train, validate, forest = rows_of(system(), adapters)
     assert {request.agent: request.sampling["adapter"] for request in forest.llm.log} == adapters
-    found = {tag["agent"]: fields["agent_id"] for _, fields, tag in policy.add_agent_ids(train, adapters)}
+    found = {tag["agent"]: fields["agent_id"] for _, fields, tag in lora_setup.add_agent_ids(train, adapters)}
     assert found == {"a": 0, "b": 1}
-    found = {tag["agent"]: fields["agent_id"] for _, fields, tag in policy.add_agent_ids(validate, adapters)}
+    found = {tag["agent"]: fields["agent_id"] for _, fields, tag in lora_setup.add_agent_ids(validate, adapters)}
     assert found == {"a": 0, "helper": -1, "b": 1}, "all rows of a batch have the same fields"
 
 
 def test_of_shared_weights_neither_calls_nor_rows_say_anything():
-    assert policy.adapters_of(MasConfig(workflow={}), system()) is None
+    assert lora_setup.adapters_of(MasConfig(workflow={}), system()) is None
     train, _, forest = rows_of(system(), None)
     assert all("adapter" not in request.sampling for request in forest.llm.log)
-    assert policy.add_agent_ids(train, None) is train and "agent_id" not in train[0][1]
+    assert lora_setup.add_agent_ids(train, None) is train and "agent_id" not in train[0][1]
 
 
 def test_a_role_with_an_endpoint_is_asked_without():
     workflow, other = system(), FakeLLM()
     workflow.agents["helper"].llm = other
-    *_, forest = rows_of(workflow, policy.adapters_of(MasConfig(workflow={}, policy="per_agent_lora"), workflow))
+    *_, forest = rows_of(workflow, lora_setup.adapters_of(MasConfig(workflow={}, policy="per_agent_lora"), workflow))
     assert "adapter" not in other.log[0].sampling and len(forest.llm.log) == 2
 
 
@@ -231,7 +231,7 @@ def test_an_agent_of_a_sub_workflow_must_be_named_above():
         await ctx.call("a", said="q")
         return await ctx.run(inner, task)
 
-    adapters = policy.Adapters({"a": "a", "b": "b"})
+    adapters = lora_setup.Adapters({"a": "a", "b": "b"})
     _, _, forest = rows_of(Script(outer, {"a": speaker("a"), "b": speaker("b")}), adapters)
     (trajectory,) = forest.trajectories
     assert trajectory.status is Status.WORKFLOW_ERROR
@@ -258,16 +258,16 @@ def test_other_adapters_than_a_named_checkpoint_s_are_refused_before_the_start(t
     record = place.parents[1] / "adapters.json"
     resume = ["trainer.resume_mode=resume_path", f"trainer.resume_from_path={tmp_path}/global_step_1"]
     per_agent, shared = (composed("+recipe=mhgpo_tiny", *more, *resume) for more in ([PER_AGENT], []))
-    policy.check_resumed(shared)
+    lora_setup.check_resumed(shared)
     with pytest.raises(ValueError, match="is no checkpoint of adapters per agent"):
-        policy.check_resumed(per_agent)
+        lora_setup.check_resumed(per_agent)
     record.write_text(json.dumps({"names": SEARCHERS, "rank": 16, "alpha": 32}))
-    policy.check_resumed(per_agent)
-    policy.check_resumed(composed("+recipe=mhgpo_tiny"))
+    lora_setup.check_resumed(per_agent)
+    lora_setup.check_resumed(composed("+recipe=mhgpo_tiny"))
     with pytest.raises(ValueError, match="the configuration has none. Remedy: mas.policy=per_agent_lora, or a run of"):
-        policy.check_resumed(shared)
+        lora_setup.check_resumed(shared)
     record.write_text(json.dumps({"names": SEARCHERS[1:], "rank": 16, "alpha": 32}))
     with pytest.raises(
         ValueError, match="holds adapters .*'reranker', 'answerer'.* Remedy: the former's agents and LoRA"
     ):
-        policy.check_resumed(per_agent)
+        lora_setup.check_resumed(per_agent)

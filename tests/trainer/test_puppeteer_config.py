@@ -8,9 +8,9 @@ import pytest
 
 from tests.trainer.test_recipes import composed
 from verl_ext.check import examine
-from verl_ext.trainer import policy
-from verl_ext.trainer.checks import check_multi_agent
+from verl_ext.trainer import lora_setup
 from verl_ext.trainer.config import read_mas_config
+from verl_ext.trainer.preflight.checks import check_multi_agent
 from verl_ext.trainer.workflow import build, build_workflow
 
 WEB = ("web_search", "access_website", "search_arxiv")
@@ -45,14 +45,14 @@ def test_only_decisions_train_unless_agents_are_to(recipe):
 def test_decisions_ask_for_our_engine_on_gpus_and_for_none_on_the_cpu():
     config = composed("+recipe=puppeteer")
     with pytest.raises(ValueError, match="an agent that decides .* needs VERL_ENGINE_VENDOR=verl_ext"):
-        policy.check_engine(config)
-    policy.choose_engine(config)
-    policy.check_engine(config)
+        lora_setup.check_engine(config)
+    lora_setup.choose_engine(config)
+    lora_setup.check_engine(config)
     for other in ("+recipe=puppeteer_tiny", "+recipe=mhgpo"):
         config = composed(other)
-        policy.check_engine(config)
+        lora_setup.check_engine(config)
         before = str(config)
-        policy.choose_engine(config)
+        lora_setup.choose_engine(config)
         assert str(config) == before
 
 

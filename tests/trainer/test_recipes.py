@@ -20,7 +20,7 @@ from verl_ext.mas import Agent, Workflow
 from verl_ext.mas.credit import AGGREGATES
 from verl_ext.sampling import STRATEGIES
 from verl_ext.trainer.advantage import batch_of, register_estimators
-from verl_ext.trainer.checks import check_keys_known, check_multi_agent
+from verl_ext.trainer.preflight.checks import check_keys_known, check_multi_agent
 
 ROOT = Path(__file__).parents[2]
 RECIPES = sorted(path.stem for path in (ROOT / "configs" / "recipe").glob("*.yaml"))

@@ -4,8 +4,8 @@ import asyncio
 
 import torch
 
-from verl_ext.trainer import row_writer
-from verl_ext.trainer.row_writer import RowWriter
+from verl_ext.trainer.rollout import row_writer
+from verl_ext.trainer.rollout.row_writer import RowWriter
 
 
 class Queue:

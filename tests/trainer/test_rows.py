@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from tests.helpers import FakeLLM, Script, forest_of, fork, run, speaker, walk
-from verl_ext.engine.choosing import ALLOWED
+from verl_ext.engine.fsdp.masked_logits import ALLOWED
 from verl_ext.mas import Agent
 from verl_ext.mas.credit import assign_credit
 from verl_ext.mas.types import CallId, Generation
 from verl_ext.sampling import Sample
 from verl_ext.sampling.base import by_position, unique_calls
-from verl_ext.trainer.rows import training_rows, validation_rows
+from verl_ext.trainer.rollout.rows import training_rows, validation_rows
 
 QUESTION = {"uid": "u", "index": 3, "global_steps": 1, "data_source": "s"}
 

@@ -8,8 +8,8 @@ from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY
 
 from tests.trainer.test_recipes import AGENTS, Alone, composed
 from verl_ext.algorithms import ALGORITHMS
-from verl_ext.trainer.checks import check_multi_agent
 from verl_ext.trainer.config import read_mas_config
+from verl_ext.trainer.preflight.checks import check_multi_agent
 
 TOOLPO = ("algorithm.adv_estimator=toolpo", "mas.sampling.strategy=fof")
 # As the study's GRPO was written when its published runs were made.

@@ -11,9 +11,9 @@ from omegaconf import OmegaConf
 from tests.trainer.test_config import check_refused, configured
 from verl_ext.observe.trajectories import QuestionTrace
 from verl_ext.observe.trajectory_files import read_records
-from verl_ext.trainer import trajectories
 from verl_ext.trainer.config import TrajectoryLogSection, read_mas_config
-from verl_ext.trainer.trajectories import TrajectoryRecorder
+from verl_ext.trainer.state import trajectories
+from verl_ext.trainer.state.trajectories import TrajectoryRecorder
 
 
 @pytest.mark.parametrize(

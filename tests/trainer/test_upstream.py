@@ -19,7 +19,7 @@ from verl.workers.engine_workers import ActorRolloutRefWorker
 from verl.workers.rollout.llm_server import LLMServerClient
 from verl.workers.utils.losses import ppo_loss
 
-from verl_ext.engine.fsdp_adapters import PerAgentAdapters
+from verl_ext.engine.lora.fsdp_adapters import PerAgentAdapters
 from verl_ext.trainer.trainer import MultiAgentTrainer
 
 HASHES = {

@@ -12,7 +12,7 @@ from tests.helpers import Script, chain, forest_of, now, run, speaker
 from verl_ext.mas import Status
 from verl_ext.mas.forest import Forest
 from verl_ext.sampling import make_strategy, run_once
-from verl_ext.trainer.waves import WaveLLM
+from verl_ext.trainer.rollout.waves import WaveLLM
 
 
 class Server:

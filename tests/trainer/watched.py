@@ -14,7 +14,7 @@ from typing import Any
 
 import transfer_queue as tq
 
-from verl_ext.engine.choosing import ALLOWED
+from verl_ext.engine.fsdp.masked_logits import ALLOWED
 from verl_ext.recipe.deepagent import DeepAgent
 from verl_ext.recipe.mhgpo import SearchQA
 from verl_ext.recipe.smurfs import Smurfs

@@ -21,7 +21,7 @@ from verl_ext.observe.progress import duration
 from verl_ext.observe.runlog import NAME, LogTail
 from verl_ext.reports import commit, machine
 from verl_ext.tools.lock import hold
-from verl_ext.trainer.checkpoint import write_atomically
+from verl_ext.trainer.state.checkpoint import write_atomically
 
 # Written last: says that the run is complete, with which command, and what it cost.
 DONE = "run.json"

@@ -14,13 +14,13 @@ from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry
 
 
 def _load_replica() -> type[RolloutReplica]:
-    from verl_ext.engine.replica import HFReplica
+    from verl_ext.engine.hf.replica import HFReplica
 
     return HFReplica
 
 
 def _load_vllm_replica() -> type[RolloutReplica]:
-    from verl_ext.engine.vllm_server import AdapterReplica
+    from verl_ext.engine.vllm.server import AdapterReplica
 
     return AdapterReplica
 
@@ -28,13 +28,13 @@ def _load_vllm_replica() -> type[RolloutReplica]:
 def register_rollout() -> None:
     """Register the replica (driver side) and the weight sender (in every trainer rank); may be called repeatedly."""
     RolloutReplicaRegistry.register("hf", _load_replica)
-    _ROLLOUT_REGISTRY["hf", "async"] = "verl_ext.engine.replica.ServerAdapter"
+    _ROLLOUT_REGISTRY["hf", "async"] = "verl_ext.engine.hf.replica.ServerAdapter"
 
 
 def register_vllm() -> None:
     """Register vLLM with several adapters in the place of verl's, which has one. Not run: there was no GPU."""
     RolloutReplicaRegistry.register("vllm", _load_vllm_replica)
-    _ROLLOUT_REGISTRY["vllm", "async"] = "verl_ext.engine.vllm_sender.AdapterSender"
+    _ROLLOUT_REGISTRY["vllm", "async"] = "verl_ext.engine.vllm.sender.AdapterSender"
 
 
 register_rollout()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from verl_ext.evaluate.checkpoint import Model
 from verl_ext.mas.workflow import Workflow
 from verl_ext.trainer.config import MasConfig
-from verl_ext.trainer.policy import BASE, Adapters, adapters_of
+from verl_ext.trainer.lora_setup import BASE, Adapters, adapters_of
 
 
 def adapters_to_play(model: Model | None, mas: MasConfig, workflow: Workflow) -> Adapters | None:

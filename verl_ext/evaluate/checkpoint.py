@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from verl_ext.engine.adapter_files import FOLDER, read_record
-from verl_ext.trainer.checkpoint import complete_steps
+from verl_ext.engine.lora.adapter_files import FOLDER, read_record
+from verl_ext.trainer.state.checkpoint import complete_steps
 
 WEIGHTS = ("*.safetensors", "pytorch_model*.bin", "model_world_size_*_rank_*.pt")
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import hydra
 from omegaconf import DictConfig, OmegaConf
 
-from verl_ext.trainer import checks
-from verl_ext.trainer.composing import composed
 from verl_ext.trainer.config import MasConfig, read_mas_config
-from verl_ext.trainer.typed import typed_section
+from verl_ext.trainer.preflight import checks
+from verl_ext.trainer.preflight.composing import composed
+from verl_ext.trainer.preflight.typed import typed_section
 
 
 @dataclass

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from verl_ext.evaluate.config import EvaluateConfig
 from verl_ext.mas.workflow import Workflow
-from verl_ext.trainer.decision_heads import FOLDER, heads_of, set_weights, weights_from
+from verl_ext.trainer.state.decision_heads import FOLDER, heads_of, set_weights, weights_from
 
 
 def load_heads(section: EvaluateConfig, workflow: Workflow) -> str | None:

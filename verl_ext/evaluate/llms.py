@@ -8,13 +8,13 @@ from typing import Any
 from hydra.errors import InstantiationException
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from verl_ext.engine.adapter_files import read_adapters
-from verl_ext.engine.adapters import AdapterOptions
+from verl_ext.engine.lora.adapter_files import read_adapters
+from verl_ext.engine.lora.adapters import AdapterOptions
 from verl_ext.evaluate.checkpoint import Model, find_model, full_weights
 from verl_ext.evaluate.config import EvaluateConfig
 from verl_ext.mas.endpoint import EndpointLLM
 from verl_ext.tools.chat import ChatEndpoint
-from verl_ext.trainer.llm import ServedLLM
+from verl_ext.trainer.rollout.llm import ServedLLM
 
 
 class LocalLLM(ServedLLM):
@@ -34,8 +34,8 @@ class LocalLLM(ServedLLM):
         from transformers.utils.logging import disable_progress_bar
         from verl.utils.config import omega_conf_to_dataclass
 
-        from verl_ext.engine.adapter_server import AdapterServer
-        from verl_ext.engine.server import HFServer
+        from verl_ext.engine.hf.server import HFServer
+        from verl_ext.engine.lora.hf_server import HFAdapterServer
 
         disable_progress_bar()
         section = config.copy().actor_rollout_ref  # a copy of the whole: the section refers to others
@@ -43,7 +43,7 @@ class LocalLLM(ServedLLM):
             section.model.update(path=model.path, hf_config_path=None, tokenizer_path=None, **_lora_settings(model))
             section.rollout.load_format = "dummy" if model.shards else "auto"
         rollout, itself = omega_conf_to_dataclass(section.rollout), omega_conf_to_dataclass(section.model)
-        server = (AdapterServer if model.adapters else HFServer)(rollout, itself, device=device)
+        server = (HFAdapterServer if model.adapters else HFServer)(rollout, itself, device=device)
         super().__init__(server.model_config.tokenizer, server, template_of(config), seeded)
         self.model = model
 

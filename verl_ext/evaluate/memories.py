@@ -6,8 +6,8 @@ from pathlib import Path
 
 from verl_ext.evaluate.config import EvaluateConfig
 from verl_ext.memory import View, read_snapshot
-from verl_ext.trainer.agent_memory import FOLDER
 from verl_ext.trainer.config import MasConfig
+from verl_ext.trainer.state.agent_memory import FOLDER
 from verl_ext.trainer.workflow import similarity_of
 
 

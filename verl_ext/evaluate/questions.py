@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from verl_ext.mas.types import Task
-from verl_ext.trainer.check_data import check_files, files_of
+from verl_ext.trainer.preflight.data import check_files, files_of
 
 
 def read_tasks(val_files: Any, max_questions: int | None = None) -> list[Task]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from verl_ext.mas.types import Task, Trajectory
 from verl_ext.tools.lock import hold
-from verl_ext.trainer.checkpoint import differences, plain, write_atomically
+from verl_ext.trainer.state.checkpoint import differences, plain, write_atomically
 
 TRAJECTORIES, SETTINGS = "trajectories.jsonl", "settings.json"
 

@@ -15,7 +15,7 @@ from verl_ext.evaluate.records import Outcome
 from verl_ext.mas.types import Status, Task
 from verl_ext.mas.workflow import Workflow
 from verl_ext.reports import in_words, markdown, no_headline
-from verl_ext.trainer.checkpoint import write_atomically
+from verl_ext.trainer.state.checkpoint import write_atomically
 
 RESULTS, REPORT = "results.json", "report.md"
 

@@ -12,7 +12,7 @@ import torch
 from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, register_adv_est
 
 from verl_ext.algorithms import ALGORITHMS, Rows
-from verl_ext.trainer.check_algorithm import has_state, own_options
+from verl_ext.trainer.preflight.algorithm import has_state, own_options
 
 # verl hands an estimator the rewards, the mask and one index per row, nothing else. The trainer leaves the rows' tags
 # and the algorithm's options here for the time of the call; both run in the same thread of the same process.

@@ -9,7 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from verl_ext.mas.returns import Returns
 from verl_ext.sampling import Strategy, make_strategy
-from verl_ext.trainer.typed import typed_section
+from verl_ext.trainer.preflight.typed import typed_section
 
 AGENT_WEIGHTS = ("batch", "question", "trajectory", "none")
 GROUP_BY = ("position", "question")

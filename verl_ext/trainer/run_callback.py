@@ -18,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 from verl_ext.observe.progress import Progress
 from verl_ext.observe.runlog import NAME, log_name
 from verl_ext.observe.summary import finished_already, print_summary
-from verl_ext.trainer import checkpoint
+from verl_ext.trainer.state import checkpoint
 
 
 class RunCallback(Callback):
@@ -34,9 +34,9 @@ class RunCallback(Callback):
 
     def on_run_start(self, config: DictConfig, **_: Any) -> None:
         """Before Hydra makes a job of it: the environment of the workers, which is part of the configuration."""
-        from verl_ext.trainer import policy
+        from verl_ext.trainer import lora_setup
 
-        policy.choose_engine(config)
+        lora_setup.choose_engine(config)
 
     def on_job_start(self, config: DictConfig, **_: Any) -> None:
         """Check everything that can be checked without starting Ray; prepare data; start the progress display."""
@@ -67,19 +67,21 @@ class RunCallback(Callback):
         print_summary(folder / log_name(config), self.headline, config.mas.sampling.strategy, sys.argv[1:])
 
     def _prepare(self, config: DictConfig) -> str:
-        from verl_ext.trainer import check_data, checks, policy
+        from verl_ext.trainer import lora_setup
+        from verl_ext.trainer.preflight import checks
+        from verl_ext.trainer.preflight import data as check_data
 
         if config.trainer.device == "cpu":
             choose_cpu_platform()
         checks.check_keys_known(config, list(HydraConfig.get().overrides.task))
         headline = checks.check_multi_agent(config)
-        policy.check_engine(config)
+        lora_setup.check_engine(config)
         if config.mas.prepare:
             call(OmegaConf.to_container(config.mas.prepare, resolve=True))
         checks.check_resources(config)
         check_data.check_data(config)
         checks.check_tools(config)
-        policy.check_resumed(config)
+        lora_setup.check_resumed(config)
         checkpoint.check_same_run(config)
         return headline
 

@@ -25,15 +25,15 @@ from verl.utils.config import omega_conf_to_dataclass
 
 from verl_ext.observe.metrics import failure_report, group_metrics, reduce_stats
 from verl_ext.observe.runlog import RunLog, log_name, read_log
-from verl_ext.trainer import checkpoint
 from verl_ext.trainer.advantage import batch_of, live_rows, live_tags, register_estimators
-from verl_ext.trainer.agent_memory import AgentMemory
 from verl_ext.trainer.budget import Budget
-from verl_ext.trainer.choose import drop_idle, is_idle, regroup, row_weights, select
 from verl_ext.trainer.config import optimiser_steps, read_mas_config
-from verl_ext.trainer.decision_heads import DecisionHeads
 from verl_ext.trainer.loss import WEIGHT, weighted_ppo_loss
-from verl_ext.trainer.trajectories import TrajectoryRecorder
+from verl_ext.trainer.row_selection import drop_idle, is_idle, regroup, row_weights, select
+from verl_ext.trainer.state import checkpoint
+from verl_ext.trainer.state.agent_memory import AgentMemory
+from verl_ext.trainer.state.decision_heads import DecisionHeads
+from verl_ext.trainer.state.trajectories import TrajectoryRecorder
 from verl_ext.trainer.workflow import workflow_class
 
 

@@ -16,7 +16,7 @@ from verl_ext.memory import EncoderSimilarity, HashingSimilarity, Similarity
 from verl_ext.tools.chat import ChatEndpoint
 from verl_ext.tools.retrieval.dense import check_encoder_name
 from verl_ext.trainer.config import EndpointSection, MasConfig
-from verl_ext.trainer.typed import check_keys
+from verl_ext.trainer.preflight.typed import check_keys
 
 # Annotations of arguments that are checked, as they may be written.
 SCALARS = {"bool": bool, "int": int}

@@ -1,0 +1,95 @@
+"""verl's FSDP2 engines for the CPU. Importing this module registers them for the device "cpu".
+
+Import it right after `verl.workers.engine.fsdp.transformer_impl` (post-import hook of the plugin): the critic's engine
+is looked up before verl reads any `external_lib`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import torch
+from tensordict import TensorDict
+from verl.workers.engine.base import EngineRegistry
+from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead, FSDPEngineWithValueHead
+
+from verl_ext.engine.fsdp.masked_logits import OnlyAllowed
+from verl_ext.engine.fsdp.shared_prompts import SharedPromptsLM, SharedPromptsValue
+from verl_ext.engine.lora.fsdp_adapters import PerAgentAdapters
+from verl_ext.engine.replaced import replaced
+
+# More threads per rank than this only wait for each other in models that one trains on a CPU.
+MOST_THREADS = 8
+
+
+def usable_cores(quota: str = "/sys/fs/cgroup/cpu.max") -> int:
+    """Cores that this process may use: its affinity, and a container's quota ("microseconds period", or "max")."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        allowed, period = Path(quota).read_text().split()
+        return max(1, min(cores, int(allowed) // int(period)))
+    except (OSError, ValueError):  # no such file (another system), or "max"
+        return cores
+
+
+class _OnCPU:
+    """FSDP2 without CPUOffloadPolicy, on all cores.
+
+    verl gives a forward-only engine (the reference model) CPUOffloadPolicy(pin_memory=True), which needs an
+    accelerator (transformer_impl.py, _build_fsdp_module). On the CPU there is nowhere to offload to.
+    """
+
+    def initialize(self) -> None:
+        """Ranks of one machine share its cores: while they compute, the other processes have little to do."""
+        cores = usable_cores()
+        # verl's Ray workers overwrite LOCAL_WORLD_SIZE with 1; torchrun sets only that one.
+        ranks = int(os.environ.get("RAY_LOCAL_WORLD_SIZE") or os.environ.get("LOCAL_WORLD_SIZE") or 1)
+        torch.set_num_threads(max(1, min(cores // ranks, MOST_THREADS)))
+        super().initialize()
+
+    def _build_fsdp_module(self, module: torch.nn.Module) -> torch.nn.Module:
+        if self.engine_config.strategy != "fsdp2":
+            raise ValueError(
+                f"strategy={self.engine_config.strategy!r} does not run on the CPU; set strategy=fsdp2, in both "
+                "actor.strategy and fsdp_config.strategy (critic: critic.strategy and critic.fsdp.strategy)"
+            )
+        plain = dataclasses.replace(self.engine_config, forward_only=False, offload_policy=False)
+        with replaced(self, engine_config=plain):
+            return super()._build_fsdp_module(module)
+
+
+@EngineRegistry.register(model_type="language_model", backend="fsdp2", device="cpu")
+class CPUEngineWithLMHead(SharedPromptsLM, OnlyAllowed, _OnCPU, PerAgentAdapters, FSDPEngineWithLMHead):
+    """Actor and reference model. Rows share a prompt only if they go through the same adapter."""
+
+    def kinds_of(self, micro_batch: TensorDict) -> list[int] | None:
+        """The rows' adapters."""
+        return self.agents_of(micro_batch).tolist() if self.adapters is not None else None
+
+    def forward_pass(self, kinds: list[int]) -> AbstractContextManager[None]:
+        """Routed: a sequence is a row of the model."""
+        if self.adapters is None:
+            return super().forward_pass(kinds)
+        return self.route.using([kinds.count(adapter) for adapter in range(len(self.adapters.names))])
+
+
+@EngineRegistry.register(model_type="value_model", backend="fsdp2", device="cpu")
+class CPUEngineWithValueHead(SharedPromptsValue, _OnCPU, FSDPEngineWithValueHead):
+    """Critic: a token classifier with one label, under the attention of the model config.
+
+    verl's load_valuehead_model asks for flash_attention_2 whatever is configured (utils/model.py). The branch for
+    language models takes the class from `architectures` and the attention from the config, so that branch is used, with
+    the token classifier of the same family.
+    """
+
+    def _build_module(self) -> torch.nn.Module:
+        config = self.model_config.hf_config
+        config.num_labels = 1
+        config.classifier_dropout = config.hidden_dropout = config.summary_dropout_prob = 0.0
+        family = config.architectures[0].removesuffix("ForCausalLM").removesuffix("ForTokenClassification")
+        config.architectures = [f"{family}ForTokenClassification"]
+        with replaced(self.model_config, model_type="language_model"):
+            return super()._build_module()

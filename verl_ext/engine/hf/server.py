@@ -1,0 +1,235 @@
+"""The Ray actor behind `rollout.name=hf`: verl's server interface on one side, an EngineLoop on the other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
+from typing import Any, TypeVar
+
+import ray
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedModel
+from verl.utils.config import omega_conf_to_dataclass
+from verl.workers.config import HFModelConfig, RolloutConfig
+from verl.workers.rollout.replica import TokenOutput
+
+from verl_ext.engine.hf.loop import EngineLoop
+from verl_ext.engine.hf.options import EngineOptions
+from verl_ext.engine.hf.params import Finished, Request, SamplingParams, derived_seed
+from verl_ext.engine.hf.slots import SlotEngine
+
+T = TypeVar("T")
+
+# Control calls have a concurrency group of their own: a thousand generations that wait for `resume_generation` must not
+# keep `resume_generation` itself out.
+_control = ray.method(concurrency_group="control")
+
+
+class HFServer:
+    """One replica's server. All methods are coroutines on the actor's event loop; the model lives in the loop's thread.
+
+    Args:
+        config: `actor_rollout_ref.rollout` (a RolloutConfig or its DictConfig).
+        model_config: `actor_rollout_ref.model` (an HFModelConfig or its DictConfig).
+        replica_rank: number of this replica.
+        device: where the model goes unless engine_kwargs.hf.device says otherwise.
+    """
+
+    def __init__(self, config: Any, model_config: Any, replica_rank: int = 0, device: str = "cpu") -> None:
+        self.config: RolloutConfig = omega_conf_to_dataclass(config, dataclass_type=RolloutConfig)
+        self.model_config: HFModelConfig = omega_conf_to_dataclass(model_config, dataclass_type=HFModelConfig)
+        self.replica_rank = replica_rank
+        hf_config = self.model_config.hf_config
+        positions = getattr(hf_config.get_text_config(decoder=True), "max_position_embeddings", None)
+        self.options = EngineOptions.from_config(self.config, positions, device)
+        torch.set_num_threads(self.options.threads)
+        model = load_model(self.model_config, self.options, random=self.config.load_format == "dummy")
+        tokenizer = self.model_config.tokenizer
+        engine = self.make_engine(
+            model,
+            slots=self.options.slots,
+            max_model_len=self.options.max_model_len,
+            eos_token_ids=end_tokens(self.model_config),
+            decode=tokenizer and partial(tokenizer.decode, skip_special_tokens=True),
+        )
+        self._loop = EngineLoop(engine, self.options.threads)
+
+    def make_engine(self, model: PreTrainedModel, **kwargs: Any) -> SlotEngine:
+        """The engine of a model, from the arguments of `SlotEngine`."""
+        return SlotEngine(model, **kwargs)
+
+    # -- generation ---------------------------------------------------------------------------------------------------
+
+    async def generate(
+        self,
+        prompt_ids: Sequence[int],
+        sampling_params: Mapping[str, Any],
+        request_id: str,
+        image_data: list[Any] | None = None,
+        video_data: list[Any] | None = None,
+        **kwargs: Any,
+    ) -> TokenOutput:
+        """Continue one prompt, see `SamplingParams`. Extra keyword arguments of verl's client have no effect.
+
+        Raises:
+            ValueError: the request cannot be run (parameters, prompt length, token ids, images or videos).
+        """
+        if image_data or video_data:
+            raise ValueError("rollout.name=hf takes text only; use rollout.name=vllm or sglang for images and videos")
+        request = self._request(prompt_ids, sampling_params, request_id)
+        future = asyncio.wrap_future(self._loop.submit(request))
+        try:
+            return self._output(await future)
+        except asyncio.CancelledError:
+            self._loop.abort(lambda other: other is request)
+            raise
+
+    async def generate_wave(self, requests: Sequence[Mapping[str, Any]]) -> list[TokenOutput | ValueError]:
+        """Continue a fixed list of prompts, deterministically: same list + same weights -> same bits.
+
+        Args:
+            requests: each has the keys of `generate`: prompt_ids, sampling_params, request_id. They are admitted in
+                this order and nothing else joins; whatever arrives meanwhile waits. Requests without a seed get one
+                that depends on rollout.seed and request_id only.
+
+        Returns:
+            One entry per request; a request that cannot be run has its ValueError there and the others go on.
+        """
+        built: list[Request | ValueError] = []
+        for item in requests:
+            try:
+                built.append(self._request(**{"seeded": True, **item}))
+            except ValueError as error:
+                built.append(error)
+        wave = iter(await asyncio.wrap_future(self._loop.submit_wave([r for r in built if isinstance(r, Request)])))
+        results = [item if isinstance(item, ValueError) else next(wave) for item in built]
+        return [item if isinstance(item, ValueError) else self._output(item) for item in results]
+
+    def _request(
+        self, prompt_ids: Sequence[int], sampling_params: Mapping[str, Any], request_id: str, seeded: bool = False
+    ) -> Request:
+        prompt = tuple(int(token) for token in prompt_ids)
+        room = self.config.prompt_length + self.config.response_length - len(prompt)  # as verl's vLLM server does
+        default = max(1, min(self.config.response_length, room))
+        given = dict(sampling_params)
+        if given.get("seed") is None and (seeded or self.config.full_determinism):
+            given["seed"] = derived_seed(self.config.seed, request_id)
+        return Request(str(request_id), prompt, SamplingParams.from_mapping(given, default, self.config.ignore_eos))
+
+    @staticmethod
+    def _output(finished: Finished) -> TokenOutput:
+        return TokenOutput(
+            token_ids=finished.token_ids,
+            log_probs=finished.log_probs,
+            stop_reason=finished.stop_reason,
+            extra_fields={"global_steps": finished.version},
+        )
+
+    # -- weights, pauses, memory --------------------------------------------------------------------------------------
+
+    async def _call(self, function: Callable[[SlotEngine], T]) -> T:
+        return await asyncio.wrap_future(self._loop.call(function))
+
+    @_control
+    async def update_weights(self, state_dict: Mapping[str, torch.Tensor], global_steps: int | None = None) -> None:
+        """Load new weights in place. Running requests end with what they have, as "aborted"; keys and values go.
+
+        Raises:
+            ValueError: names or shapes that do not fit; nothing has been changed then.
+        """
+        await self._call(lambda engine: engine.load_weights(state_dict, global_steps))
+
+    @_control
+    async def set_global_steps(self, global_steps: int | None) -> None:
+        """The version of the weights, reported with every output."""
+        await self._call(lambda engine: setattr(engine, "version", global_steps))
+
+    @_control
+    async def abort_all_requests(self, reject_request: bool = False) -> dict[str, Any]:
+        """Stop generating: running requests return what they have as "aborted", later ones wait for resume_generation.
+
+        Args:
+            reject_request: return later and queued ones at once, aborted and empty, instead of letting them wait.
+        """
+        ended = await asyncio.wrap_future(self._loop.pause(reject_request))
+        return {"aborted_count": len(ended), "request_ids": [done.request.request_id for done in ended]}
+
+    @_control
+    async def abort_request(self, request_id: str) -> dict[str, Any]:
+        """Abort the requests of this id, running or queued."""
+        ended = await asyncio.wrap_future(self._loop.abort(lambda request: request.request_id == request_id))
+        return {"aborted": bool(ended), "request_id": request_id}
+
+    @_control
+    async def resume_generation(self) -> None:
+        """Go on after abort_all_requests."""
+        await asyncio.wrap_future(self._loop.resume())
+
+    @_control
+    async def clear_kv_cache(self) -> None:
+        """Free the keys and values; requests that run (verl has none here) return what they have as "aborted"."""
+        await self._call(lambda engine: engine.drop_kv())
+
+    @_control
+    async def release_kv_cache(self) -> None:
+        """As clear_kv_cache: memory is taken again by the next request."""
+        await self._call(lambda engine: engine.drop_kv())
+
+    @_control
+    async def sleep(self, **kwargs: Any) -> None:
+        """Free the keys and values. The weights stay: a request that comes while "asleep" is answered with them."""
+        await self._call(lambda engine: engine.drop_kv())
+
+    @_control
+    async def wake_up(self, **kwargs: Any) -> None:
+        """Nothing to do, see `sleep`."""
+
+    @_control
+    async def resume_kv_cache(self) -> None:
+        """Nothing to do, see `release_kv_cache`."""
+
+    @_control
+    async def start_profile(self, **kwargs: Any) -> None:
+        """verl's hook; this engine has counters instead, see `stats`."""
+
+    @_control
+    async def stop_profile(self) -> None:
+        """verl's hook, see `start_profile`."""
+
+    @_control
+    async def stats(self) -> dict[str, float]:
+        """Counters since the start (see slots.Stats), and how many requests run and wait now."""
+        return await self._call(
+            lambda engine: asdict(engine.stats) | {"active": len(engine.active), "waiting": len(engine.waiting)}
+        )
+
+
+def load_model(model_config: HFModelConfig, options: EngineOptions, random: bool) -> PreTrainedModel:
+    """The causal LM of a verl model config, with weights from its folder, or random ones (load_format=dummy).
+
+    Raises:
+        ValueError: verl's platform has a device that this machine lacks.
+    """
+    if torch.device(options.device).type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"rollout.name=hf: no device {options.device!r} here; without a GPU set VERL_PLATFORM=cpu")
+    common = {
+        "dtype": getattr(torch, options.dtype),
+        "attn_implementation": "sdpa",
+        "trust_remote_code": model_config.trust_remote_code,
+    }
+    if random:  # verl pushes the trainer's weights before the first request
+        model = AutoModelForCausalLM.from_config(model_config.hf_config, **common)
+    else:
+        model = AutoModelForCausalLM.from_pretrained(model_config.local_path, config=model_config.hf_config, **common)
+    return model.to(options.device)
+
+
+def end_tokens(model_config: HFModelConfig) -> list[int]:
+    """The model's end tokens: those of its generation config (often several) and of its config, without repeats."""
+    found: list[int] = []
+    for source in (model_config.generation_config, model_config.hf_config.get_text_config(decoder=True)):
+        tokens = getattr(source, "eos_token_id", None)
+        found += [tokens] if isinstance(tokens, int) else list(tokens or [])
+    return list(dict.fromkeys(found))

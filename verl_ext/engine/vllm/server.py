@@ -1,0 +1,91 @@
+"""vLLM's server with adapters per agent: a request's sampling parameters name one. Not run: there was no GPU.
+
+verl has one LoRA, under a number of its own, in the server as in the worker. Here the worker holds one per adapter
+(vllm_worker.py), and between verl's `generate` and vLLM's stands `RoutedEngine`, which names the request's own.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any
+
+import ray
+from verl.workers.rollout.replica import TokenOutput
+from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMHttpServer, vLLMReplica
+from vllm.lora.request import LoRARequest
+
+from verl_ext.engine.lora.adapters import ADAPTER, BASE, SECTION, AdapterOptions
+from verl_ext.engine.vllm.worker import FIRST_ID
+
+
+class RoutedEngine:
+    """vLLM's engine; each request goes to the LoRA that `extra_args` of its sampling parameters names.
+
+    Args:
+        engine: vLLM's AsyncLLM.
+        loras: by adapter; None: the base alone.
+    """
+
+    def __init__(self, engine: Any, loras: Mapping[str, LoRARequest | None]) -> None:
+        self._engine, self._loras = engine, loras
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def generate(self, *, sampling_params: Any, lora_request: LoRARequest | None, **kwargs: Any) -> AsyncGenerator:
+        """vLLM's, as verl calls it: verl's own LoRA is never loaded, so `lora_request` is None."""
+        assert lora_request is None, lora_request
+        extra = dict(sampling_params.extra_args)
+        lora = self._loras[extra.pop(ADAPTER)]
+        sampling_params.extra_args = extra or None
+        return self._engine.generate(sampling_params=sampling_params, lora_request=lora, **kwargs)
+
+
+class VLLMAdapterServer(vLLMHttpServer):
+    """verl's, for a model with `lora.adapters`."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        names = AdapterOptions.from_config(self.model_config).names
+        self.loras = {name: LoRARequest(name, number, name) for number, name in enumerate(names, FIRST_ID)}
+
+    def _get_worker_extension_cls(self) -> str:
+        return "verl_ext.engine.vllm.worker.AdapterWorker"
+
+    async def run_server(self, args: argparse.Namespace) -> None:
+        """verl's, with room for all adapters in a batch."""
+        args.max_loras = len(self.loras)
+        await super().run_server(args)
+        self.engine = RoutedEngine(self.engine, {**self.loras, BASE: None})
+
+    async def run_headless(self, args: argparse.Namespace) -> None:
+        """verl's, on the other machines of a replica."""
+        args.max_loras = len(self.loras)
+        await super().run_headless(args)
+
+    async def generate(
+        self, prompt_ids: list[int], sampling_params: Mapping[str, Any], request_id: str, **kwargs: Any
+    ) -> TokenOutput:
+        """verl's, by the adapter that the sampling parameters name.
+
+        Raises:
+            ValueError: they name none, or an unknown one.
+        """
+        given = dict(sampling_params)
+        name = given.pop(ADAPTER, None)
+        if name != BASE and name not in self.loras:
+            allowed = f"{', '.join(self.loras)} ({SECTION}.lora.adapters), or {BASE!r} for the base"
+            raise ValueError(f"request {request_id}: adapter {name!r} is unknown; allowed: {allowed}")
+        given["extra_args"] = {**(given.get("extra_args") or {}), ADAPTER: name}
+        return await super().generate(prompt_ids, given, request_id, **kwargs)
+
+
+class AdapterReplica(vLLMReplica):
+    """verl's, which starts `VLLMAdapterServer`s if the model has adapters."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        policy = not (self.is_reward_model or self.is_teacher_model)
+        if policy and AdapterOptions.from_config(self.model_config) is not None:
+            self.server_class = ray.remote(VLLMAdapterServer)

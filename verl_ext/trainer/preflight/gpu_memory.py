@@ -1,0 +1,200 @@
+"""How much memory a run needs on each GPU, estimated from its configuration before anything is loaded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+GIB = 2**30
+BYTES = {"fp32": 4, "float32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2}
+# vLLM's activations and CUDA graphs, out of its share of the card. A guess; vLLM measures it at its start.
+ENGINE_OVERHEAD = 2 * GIB
+# The models of examples/, for machines that cannot reach the hub: what their config.json says.
+_QWEN = {"model_type": "qwen2", "max_position_embeddings": 32768}
+KNOWN: dict[str, dict[str, Any]] = {
+    "meta-llama/Llama-3.1-8B-Instruct": {
+        "model_type": "llama", "max_position_embeddings": 131072, "hidden_size": 4096, "intermediate_size": 14336,
+        "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256,
+    },
+    "Qwen/Qwen2.5-1.5B-Instruct": _QWEN | {
+        "hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28, "num_attention_heads": 12,
+        "num_key_value_heads": 2, "vocab_size": 151936, "tie_word_embeddings": True,
+    },
+    "Qwen/Qwen2.5-3B-Instruct": _QWEN | {
+        "hidden_size": 2048, "intermediate_size": 11008, "num_hidden_layers": 36, "num_attention_heads": 16,
+        "num_key_value_heads": 2, "vocab_size": 151936, "tie_word_embeddings": True,
+    },
+    "Qwen/Qwen2.5-7B-Instruct": _QWEN | {
+        "hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28, "num_attention_heads": 28,
+        "num_key_value_heads": 4, "vocab_size": 152064,
+    },
+    "Qwen/Qwen2.5-72B-Instruct": _QWEN | {
+        "hidden_size": 8192, "intermediate_size": 29568, "num_hidden_layers": 80, "num_attention_heads": 64,
+        "num_key_value_heads": 8, "vocab_size": 152064,
+    },
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Model:
+    """Sizes of a language model: numbers of parameters, of positions, and bytes of keys and values per token (bf16)."""
+
+    config: Any
+    parameters: int
+    linear: tuple[tuple[int, int], ...]
+    source: str
+
+    @property
+    def positions(self) -> int:
+        """Longest sequence that the model was made for."""
+        return int(self.config.max_position_embeddings)
+
+    @property
+    def kv_bytes(self) -> int:
+        """Bytes that one token takes in the KV cache."""
+        text = self.config
+        width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+        return 2 * 2 * text.num_hidden_layers * text.num_key_value_heads * width
+
+    def adapter(self, rank: int) -> int:
+        """Parameters of LoRA on all linear layers but the head: r (in + out) each."""
+        return sum(rank * (inner + outer) for inner, outer in self.linear)
+
+
+def read_model(path: str) -> Model:
+    """Sizes of the model in a folder, in the hub's local cache, or in `KNOWN`. Nothing is downloaded or allocated.
+
+    Raises:
+        LookupError: it is in none of them, or of a kind that transformers cannot build; says which.
+    """
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    try:
+        config, source = AutoConfig.from_pretrained(path, local_files_only=True), "its config.json"
+    except (OSError, ValueError) as error:
+        if path not in KNOWN:
+            raise LookupError(
+                f"{path} is neither here nor in the hub's cache, nor in the table in preflight/gpu_memory.py"
+            ) from error
+        config, source = AutoConfig.for_model(**KNOWN[path]), "the table in preflight/gpu_memory.py"
+    try:
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(config)
+    except Exception as error:  # whatever a model's own code raises
+        raise LookupError(f"{path} could not be built without its weights ({error})") from error
+    head = model.get_output_embeddings()
+    linear = [m for m in model.modules() if isinstance(m, torch.nn.Linear) and m is not head]
+    shapes = tuple((m.in_features, m.out_features) for m in linear)
+    return Model(config.get_text_config(decoder=True), sum(p.numel() for p in model.parameters()), shapes, source)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes on one GPU.
+
+    resident: what training keeps there while the engine samples. training: the peak of an actor update, without the
+    engine, which sleeps. sync: the peak while the engine gets the new weights. engine: weights of the rollout engine.
+    kv_bytes: of one token in its cache, per GPU. parts: what `training` consists of.
+    """
+
+    parts: dict[str, float]
+    resident: float
+    sync: float
+    engine: float
+    kv_bytes: float
+    share: float
+
+    @property
+    def training(self) -> float:
+        """Peak of an actor update."""
+        return sum(self.parts.values())
+
+    def kv_tokens(self, card: float) -> int:
+        """Tokens that the KV cache holds on a card of so many bytes; 0 or less: the engine's weights do not fit."""
+        return int((self.share * card - self.engine - ENGINE_OVERHEAD) / self.kv_bytes)
+
+    def needed(self) -> float:
+        """Bytes of the smallest card that holds training, the weights' way, and training's rest beside the engine."""
+        sampling = max(self.resident / (1 - self.share), (self.engine + ENGINE_OVERHEAD) / self.share)
+        return max(self.training, self.sync, sampling)
+
+
+def estimate(config: DictConfig, model: Model, critic: bool) -> Memory:
+    """Estimate one GPU's memory. A lower bound within some GiB: allocator, buffers and CUDA itself come on top.
+
+    Parameters, gradients and Adam's two moments are sharded over the FSDP ranks in `model_dtype`; LoRA has gradients
+    and moments for its adapters only. Activations: with gradient checkpointing every layer's input and the inside of
+    one layer. Logits: those of one micro-batch and their gradients, in the compute precision. The reference model takes
+    none: verl always offloads its parameters, layer by layer (transformer_impl.py, _build_fsdp_module: forward_only).
+
+    When the engine gets new weights, its old ones and the bucket in which the new ones travel are on the GPU, beside
+    what training keeps there. Offloaded parameters come back for it; only whole models under FSDP2 go tensor by tensor
+    (get_per_tensor_param).
+
+    Args:
+        config: verl's, with `actor_rollout_ref`.
+        model: of the policy; the critic is taken to be of the same size.
+        critic: there is a critic.
+    """
+    actor, settings = config.actor_rollout_ref.actor, config.actor_rollout_ref.model
+    lora, rollout = settings.lora_rank, config.actor_rollout_ref.rollout
+    adapters = len(settings.lora.get("adapters") or ())  # one per agent, which the engine holds, too
+    trained = model.adapter(lora) * max(1, adapters) if lora > 0 else model.parameters
+    weights = model.parameters + (trained if lora > 0 else 0)
+    size, shards = _weight_bytes(actor.fsdp_config), _shards(config, actor.fsdp_config)
+    parts = {
+        "parameters": weights * size / shards,
+        "gradients": trained * size / shards,
+        "optimiser": 2 * trained * size / shards,
+        "activations": _activations(config, model),
+        "logits": 2 * _compute_bytes(actor.fsdp_config) * _tokens(config) * model.config.vocab_size,
+    }
+    offload = actor.fsdp_config
+    resident = 0 if offload.optimizer_offload else parts["optimiser"]
+    resident += 0 if offload.param_offload else parts["parameters"]
+    if critic:
+        fsdp = config.critic.fsdp
+        kept = (0 if fsdp.param_offload else 1) + (0 if fsdp.optimizer_offload else 2)
+        parts["critic"] = kept * model.parameters * _weight_bytes(fsdp) / _shards(config, fsdp)
+        resident += parts["critic"]
+    tensor = rollout.tensor_model_parallel_size
+    served = model.parameters + (trained if adapters else 0)
+    engine = served * BYTES.get(str(rollout.dtype), 2) / tensor
+    comes_back = offload.param_offload and (lora > 0 or actor.strategy == "fsdp")
+    bucket = rollout.checkpoint_engine.update_weights_bucket_megabytes * 2**20
+    sync = resident + (parts["parameters"] if comes_back else 0) + engine + bucket
+    return Memory(parts, resident, sync, engine, model.kv_bytes / tensor, rollout.gpu_memory_utilization)
+
+
+def _tokens(config: DictConfig) -> int:
+    """Tokens of one micro-batch of an actor update."""
+    actor = config.actor_rollout_ref.actor
+    if actor.use_dynamic_bsz:
+        return actor.ppo_max_token_len_per_gpu
+    rows = actor.ppo_micro_batch_size_per_gpu or 1
+    return rows * (config.data.max_prompt_length + config.data.max_response_length)
+
+
+def _activations(config: DictConfig, model: Model) -> float:
+    text, tokens = model.config, _tokens(config)
+    inside = 8 * text.hidden_size + 3 * text.intermediate_size
+    checkpointed = config.actor_rollout_ref.model.enable_gradient_checkpointing
+    layers = text.num_hidden_layers
+    numbers = layers * text.hidden_size + inside if checkpointed else layers * inside
+    return numbers * tokens * _compute_bytes(config.actor_rollout_ref.actor.fsdp_config)
+
+
+def _weight_bytes(fsdp: DictConfig) -> int:
+    return BYTES.get(str(fsdp.model_dtype), 4)
+
+
+def _compute_bytes(fsdp: DictConfig) -> int:
+    return BYTES.get(str(OmegaConf.select(fsdp, "mixed_precision.param_dtype") or fsdp.dtype), 2)
+
+
+def _shards(config: DictConfig, fsdp: DictConfig) -> int:
+    world = config.trainer.nnodes * config.trainer.n_gpus_per_node
+    return world if fsdp.fsdp_size in (-1, None) else min(fsdp.fsdp_size, world)

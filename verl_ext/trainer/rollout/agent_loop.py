@@ -1,0 +1,199 @@
+"""verl's agent-loop manager for workflows (`rollout.agent.agent_loop_manager_class`)."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import ray
+import torch
+import transfer_queue as tq
+from omegaconf import DictConfig
+from tensordict import NonTensorData, NonTensorStack, TensorDict
+
+from verl_ext.heads import Weights
+from verl_ext.memory import View
+from verl_ext.observe.question import QuestionStats
+from verl_ext.observe.trajectories import QuestionTrace, first
+from verl_ext.trainer.rollout.worker import RolloutWorker
+
+# Seconds between two looks at whether the remote workers live.
+WATCH = 5.0
+
+
+@ray.remote
+class RemoteRolloutWorker(RolloutWorker):
+    """A `RolloutWorker` in a process of its own."""
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        tq.init()
+        super().__init__(*args, **kwargs)
+
+
+class MultiAgentLoopManager:
+    """Deals questions out to rollout workers and collects their statistics.
+
+    `rollout.agent.num_workers=0` samples in the trainer's own process (one process fewer: right for small machines);
+    n > 0 starts n Ray actors, over which questions are dealt round robin.
+    """
+
+    def __init__(self, config: DictConfig, client: Any):
+        n = config.actor_rollout_ref.rollout.agent.num_workers
+        if n > 0 and config.mas.deterministic:
+            raise ValueError(
+                f"mas.deterministic=true orders the calls of a whole batch: set "
+                f"actor_rollout_ref.rollout.agent.num_workers=0 (given: {n})"
+            )
+        self._local = RolloutWorker(config, client) if n == 0 else None
+        self._remote = [
+            RemoteRolloutWorker.options(name=f"rollout_worker_{rank}", scheduling_strategy="SPREAD").remote(
+                config, client, rank
+            )
+            for rank in range(n)
+        ]
+        self._dealt = 0
+        self._given: list[set[str]] = [set() for _ in self._remote]
+        self._dead: str | None = None
+        if self._remote:
+            threading.Thread(target=self._watch, daemon=True, name="watch").start()
+
+    @classmethod
+    def create(
+        cls, config: DictConfig, llm_client: Any, teacher_client: Any = None, reward_loop_worker_handles: Any = None
+    ) -> MultiAgentLoopManager:
+        """verl's constructor. Workflows score themselves, so verl's reward workers are not used."""
+        if teacher_client is not None:
+            raise ValueError("workflows cannot be distilled from a teacher: set distillation.enabled=false")
+        return cls(config, llm_client)
+
+    def generate_sequences(self, prompts: TensorDict) -> None:
+        """Start sampling a batch of data-set rows; returns at once, rows appear in TransferQueue.
+
+        Raises:
+            RuntimeError: see `raise_if_broken`. An asynchronous trainer comes by here only while it waits for rows.
+        """
+        self.raise_if_broken()
+        validate = bool(_row(prompts, 0).get("validate", False))
+        questions = [_row(prompts, i) for i in range(len(prompts))]
+        if self._local is not None:
+            self._local.submit(questions, validate)
+            return
+        shares = deal(questions, len(self._remote), self._dealt)
+        self._dealt += len(questions)
+        for given, share in zip(self._given, shares, strict=True):
+            given |= {str(question["uid"]) for question in share}
+        ray.get([w.submit.remote(s, validate) for w, s in zip(self._remote, shares, strict=True) if s])
+
+    def pause(self) -> None:
+        """The engine stands still for a weight update: limits on calls do not run."""
+        self._tell("pause")
+
+    def resume(self) -> None:
+        """The engine goes on."""
+        self._tell("resume")
+
+    def set_memory(self, view: View) -> None:
+        """Questions that begin from now on recall from this state of the agents' memory."""
+        self._tell("set_memory", view if self._local is not None else ray.put(view))
+
+    def set_heads(self, weights: dict[str, Weights]) -> None:
+        """Policy heads decide with these weights from now on."""
+        self._tell("set_heads", weights if self._local is not None else ray.put(weights))
+
+    def _tell(self, method: str, *arguments: Any) -> None:
+        if self._local is not None:
+            getattr(self._local, method)(*arguments)
+        ray.get([getattr(worker, method).remote(*arguments) for worker in self._remote])
+
+    def take_stats(self, uids: list[str]) -> list[QuestionStats]:
+        """Statistics of these questions, in a fixed order."""
+        if self._local is not None:
+            found = self._local.take_stats(uids)
+        else:
+            found = [s for stats in ray.get([w.take_stats.remote(uids) for w in self._remote]) for s in stats]
+        return sorted(found, key=lambda stats: stats.index)
+
+    def take_validation_stats(self) -> list[QuestionStats]:
+        """Statistics of all validation questions since the last call."""
+        if self._local is not None:
+            found = self._local.take_validation_stats()
+        else:
+            found = [s for stats in ray.get([w.take_validation_stats.remote() for w in self._remote]) for s in stats]
+        return sorted(found, key=lambda stats: stats.index)
+
+    def take_tool_counts(self) -> dict[str, int]:
+        """Metrics `tools/<tool>/<quantity>`: what all workers' tools have counted since the last call."""
+        if self._local is not None:
+            found = [self._local.take_tool_counts()]
+        else:
+            found = ray.get([worker.take_tool_counts.remote() for worker in self._remote])
+        keys = dict.fromkeys(key for counts in found for key in counts)  # a kind of answer that one worker has met
+        return {f"tools/{key}": sum(counts.get(key, 0) for counts in found) for key in keys}
+
+    def take_traces(self, uids: list[str], count: int) -> list[QuestionTrace]:
+        """The first `count` traces for the log of these questions, and of those that gave no rows."""
+        if self._local is not None:
+            return self._local.take_traces(uids, count)
+        found = ray.get([worker.take_traces.remote(uids, count) for worker in self._remote])
+        return first([trace for traces in found for trace in traces], count)
+
+    def take_validation_traces(self, count: int) -> list[QuestionTrace]:
+        """The first `count` traces for the log of all validation questions since the last call."""
+        if self._local is not None:
+            return self._local.take_validation_traces(count)
+        found = ray.get([worker.take_validation_traces.remote(count) for worker in self._remote])
+        return first([trace for traces in found for trace in traces], count)
+
+    def raise_if_broken(self) -> None:
+        """Raise what a worker could not go on with.
+
+        Raises:
+            RuntimeError: a reward or penalty function raised, an internal error occurred, or a worker died.
+        """
+        if self._dead:
+            raise RuntimeError(self._dead)
+        local = [self._local.broken()] if self._local is not None else []
+        for reason in local + ray.get([worker.broken.remote() for worker in self._remote]):
+            if reason:
+                raise RuntimeError(reason)
+
+    def _watch(self) -> None:
+        """A worker that dies leaves its questions "running", and verl would wait for them for ever: fail them."""
+        while self._dead is None:
+            time.sleep(WATCH)
+            for rank, worker in enumerate(self._remote):
+                try:
+                    ray.get(worker.broken.remote())
+                except ray.exceptions.RayActorError as error:
+                    self._dead = f"rollout worker {rank} died: {str(error).strip().splitlines()[0]}"
+                    self._fail(self._given[rank])
+
+    def _fail(self, uids: set[str]) -> None:
+        for partition, tags in tq.kv_list().items():
+            for uid, tag in tags.items():
+                if uid in uids and tag.get("status") == "running":
+                    tq.kv_put(key=uid, partition_id=partition, tag={"status": "failure"})
+
+
+def deal(questions: list[Any], workers: int, dealt: int) -> list[list[Any]]:
+    """Each worker's share, round robin from where the last deal ended (`dealt` questions so far).
+
+    An asynchronous trainer refills its batch question by question: always starting over would give all to one worker.
+    """
+    return [questions[(rank - dealt) % workers :: workers] for rank in range(workers)]
+
+
+def _row(batch: TensorDict, i: int) -> dict[str, Any]:
+    """Row i of a TensorDict as plain values."""
+
+    def value(column: Any) -> Any:
+        if isinstance(column, torch.Tensor):
+            return column[i]
+        if isinstance(column, NonTensorStack):
+            return column[i].data
+        if isinstance(column, NonTensorData):
+            return column.data
+        return column
+
+    return {name: value(column) for name, column in batch.items()}

@@ -1,0 +1,277 @@
+"""Runs workflows: questions in, rows in TransferQueue out. All trajectories of all questions run concurrently."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import threading
+import traceback
+from functools import partial
+from typing import Any
+
+import transfer_queue as tq
+from omegaconf import DictConfig, OmegaConf
+from verl.utils.config import omega_conf_to_dataclass
+
+from verl_ext.heads import Weights
+from verl_ext.mas.credit import aggregate, assign_credit
+from verl_ext.mas.forest import BrokenReward, Forest
+from verl_ext.mas.limits import Limits
+from verl_ext.mas.noise import derive_seed
+from verl_ext.mas.stopwatch import Stopwatch
+from verl_ext.mas.types import Status, Task
+from verl_ext.memory import View
+from verl_ext.observe.metrics import failure_report
+from verl_ext.observe.question import QuestionStats, question_stats
+from verl_ext.observe.trajectories import QuestionTrace, TraceStore, resolve, trace_question
+from verl_ext.sampling import Sample, run_once
+from verl_ext.sampling.base import Formula, one_group
+from verl_ext.trainer.config import context_length, read_mas_config, strategy_from
+from verl_ext.trainer.lora_setup import adapters_of, add_agent_ids
+from verl_ext.trainer.rollout.llm import ServedLLM, direct_client
+from verl_ext.trainer.rollout.row_writer import RowWriter
+from verl_ext.trainer.rollout.rows import Row, training_rows, validation_rows
+from verl_ext.trainer.rollout.waves import WaveLLM
+from verl_ext.trainer.state.decision_heads import set_weights
+from verl_ext.trainer.workflow import build, build_workflow
+
+logger = logging.getLogger(__name__)
+
+
+class RolloutWorker:
+    """Samples questions on an event loop in a thread of its own, in this process or as a Ray actor.
+
+    Args:
+        config: verl's whole configuration with our section `mas`.
+        client: verl's client of the rollout servers.
+        rank: of this worker, for request names.
+    """
+
+    def __init__(self, config: DictConfig, client: Any, rank: int = 0):
+        self.config, self.rank = config, rank
+        self.mas = read_mas_config(config)
+        self.rollout = config.actor_rollout_ref.rollout
+        self.workflow = build_workflow(self.mas)
+        self.adapters = adapters_of(self.mas, self.workflow)
+        aggregate(self.mas.credit.aggregate)
+        self.tool_objects = {name: build(section, f"mas.tools.{name}") for name, section in self.mas.tools.items()}
+        # Of the questions that are being sampled, by name.
+        self._forests: dict[str, Forest] = {}
+        self.llm = self._make_llm(client)
+        self.strategy = strategy_from(self.mas.sampling, self.workflow.trained_agents)
+        self.limits = Limits(
+            max_prompt_tokens=config.data.max_prompt_length,
+            max_context_tokens=context_length(config),
+            max_sequence_tokens=config.data.max_response_length,
+            **vars(self.mas.limits),
+        )
+        self.clock = Stopwatch()
+        self._writer = RowWriter()
+        self._stats: dict[str, QuestionStats] = {}
+        self._fruitless: list[str] = []
+        # Training questions since the last one that gave rows.
+        self._streak = 0
+        self._validation_stats: list[QuestionStats] = []
+        self._traces, self._validation_traces = TraceStore(), TraceStore()
+        # The agents' memories as of the last step, if they have any.
+        self._memory: View | None = None
+        self._broken: str | None = None
+        self._counter = itertools.count()
+        self._tool_counts: dict[str, int] = {}
+        self._tasks: set[asyncio.Task] = set()
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, daemon=True, name="rollouts").start()
+
+    def _make_llm(self, client: Any) -> ServedLLM:
+        tokenizer = omega_conf_to_dataclass(self.config.actor_rollout_ref.model).tokenizer
+        template = self.config.data.get("apply_chat_template_kwargs") or {}
+        template = OmegaConf.to_container(template) if OmegaConf.is_config(template) else dict(template)
+        if self.rollout.name != "hf":
+            return ServedLLM(tokenizer, client, template, seeded=self.mas.sampling.seeded)
+        from verl_ext.engine.hf.replica import server_handles
+
+        servers = server_handles()
+        if self.mas.deterministic:
+            return WaveLLM(tokenizer, client, template, servers=servers, busy=self._busy)
+        return ServedLLM(tokenizer, direct_client(client, servers), template, seeded=self.mas.sampling.seeded)
+
+    def _busy(self) -> int:
+        return sum(forest.busy for forest in self._forests.values())
+
+    # Called from the trainer's thread (or through Ray).
+
+    def submit(self, questions: list[dict[str, Any]], validate: bool) -> None:
+        """Start sampling these data-set rows; returns at once."""
+        asyncio.run_coroutine_threadsafe(self._start(questions, validate), self._loop).result()
+
+    def pause(self) -> None:
+        """The engine stands still: limits on calls do not run until `resume`."""
+        self._loop.call_soon_threadsafe(self.clock.stop)
+
+    def resume(self) -> None:
+        """The engine goes on."""
+        self._loop.call_soon_threadsafe(self.clock.start)
+
+    def set_memory(self, view: View) -> None:
+        """Questions that begin from now on recall from this state of the memory."""
+        self._memory = view
+
+    def set_heads(self, weights: dict[str, Weights]) -> None:
+        """Policy heads decide with these weights from now on."""
+        set_weights(self.workflow, weights)
+
+    def take_stats(self, uids: list[str]) -> list[QuestionStats]:
+        """What was recorded of these questions, and of all that gave no rows; each can be taken once."""
+        taken = [self._stats.pop(uid) for uid in (*uids, *self._fruitless) if uid in self._stats]
+        self._fruitless.clear()
+        return taken
+
+    def take_validation_stats(self) -> list[QuestionStats]:
+        """What was recorded of all validation questions since the last call."""
+        taken, self._validation_stats = self._validation_stats, []
+        return taken
+
+    def take_traces(self, uids: list[str], count: int) -> list[QuestionTrace]:
+        """Traces for the log: the first `count` of these questions and of those without rows; all of them go."""
+        return self._taken(self._traces, uids, count)
+
+    def take_validation_traces(self, count: int) -> list[QuestionTrace]:
+        """Traces for the log: the first `count` of the validation since the last call; all of them go."""
+        return self._taken(self._validation_traces, None, count)
+
+    def _taken(self, store: TraceStore, uids: list[str] | None, count: int) -> list[QuestionTrace]:
+        async def take() -> list[QuestionTrace]:  # on the loop, which has the tokenizer
+            return [resolve(trace, self.llm.decode) for trace in store.take(uids, count)]
+
+        return asyncio.run_coroutine_threadsafe(take(), self._loop).result()
+
+    def take_tool_counts(self) -> dict[str, int]:
+        """`<tool>/<quantity>` -> what the tools have counted since the last call: a tool counts on, from its start."""
+        counting = {name: tool.counts() for name, tool in self.tool_objects.items() if hasattr(tool, "counts")}
+        now = {f"{name}/{key}": count for name, counts in counting.items() for key, count in counts.items()}
+        taken, self._tool_counts = {key: n - self._tool_counts.get(key, 0) for key, n in now.items()}, now
+        return taken
+
+    def broken(self) -> str | None:
+        """Why training must stop (a reward raised, an internal error), or None."""
+        return self._broken
+
+    # On the event loop.
+
+    async def _start(self, questions: list[dict[str, Any]], validate: bool) -> None:
+        await self._writer.begin([question["uid"] for question in questions], _partition(validate))
+        for question in questions:  # all at once and in this order, which the names of their calls follow
+            task = asyncio.ensure_future(self._answer(question, validate))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _answer(self, question: dict[str, Any], validate: bool) -> None:
+        """Sample a question and store what came of it. Nothing that goes wrong may leave verl waiting."""
+        uid, name, rows = question["uid"], f"{self.rank}-{next(self._counter):012d}", []
+        try:
+            rows = await self._rows(name, question, validate)
+        except BrokenReward as error:
+            self._broken = f"{error}\n\n{''.join(traceback.format_exception(error))}"
+        except Exception as error:  # ours: never a silent loss
+            self._broken = f"internal error while sampling a question: {error!r}\n\n{traceback.format_exc()}"
+        finally:
+            if name in self._forests:
+                await self._forests.pop(name).close()
+        try:
+            await self._writer.end(uid, _partition(validate), rows)
+        except Exception as error:
+            self._broken = f"the rows of a question could not be stored: {error!r}\n\n{traceback.format_exc()}"
+            await tq.async_kv_put(key=uid, partition_id=_partition(validate), tag={"status": "failure"})
+
+    async def _rows(self, name: str, question: dict[str, Any], validate: bool) -> list[Row]:
+        forest = self._forests[name] = self._forest(name, question, validate)
+        samples, formula = await self._sample(forest, validate)
+        forest.trajectories.sort(key=lambda trajectory: trajectory.stream.path)
+        credit = self.mas.credit
+        assign_credit(forest.trajectories, credit.aggregate, credit.propagate, credit.efficiency, credit.returns)
+        self._record(question["uid"], question_stats(forest, samples, formula), validate)
+        self._log_failures(forest)
+        if self.mas.sampling.group_by == "question":
+            samples = one_group(samples)
+        rows = validation_rows(forest, question) if validate else training_rows(forest, samples, question)
+        rows = add_agent_ids(rows, self.adapters)
+        self._trace(forest, question["uid"], validate, fruitless=not rows)
+        if not validate:
+            self._note_fruits(question["uid"], bool(rows))
+        return rows
+
+    def _note_fruits(self, uid: str, any_rows: bool) -> None:
+        """An asynchronous trainer replaces failed questions for ever; after two batches without any row, stop."""
+        if any_rows:
+            self._streak = 0
+            return
+        self._streak += 1
+        self._fruitless.append(uid)
+        if self._streak >= 2 * self.config.data.train_batch_size:
+            reasons = failure_report([self._stats[uid] for uid in self._fruitless if uid in self._stats])
+            self._broken = (
+                f"the last {self._streak} questions gave nothing to train on; trajectories that could not finish: "
+                f"{reasons}"
+            )
+
+    async def _sample(self, forest: Forest, validate: bool) -> tuple[list[Sample], Formula]:
+        if not validate:
+            return await self.strategy.sample(forest)
+        await asyncio.gather(*[run_once(forest, str(i)) for i in range(self.rollout.val_kwargs.n)])
+        return [], Formula(forest.cost.agent_calls)
+
+    def _forest(self, name: str, question: dict[str, Any], validate: bool) -> Forest:
+        source = self.rollout.val_kwargs if validate else self.rollout
+        greedy = validate and not source.do_sample
+        sampling = {
+            "temperature": 0.0 if greedy else float(source.temperature),
+            "top_p": 1.0 if greedy else float(source.top_p),
+            "top_k": -1 if greedy else int(source.top_k),
+            "max_tokens": int(self.rollout.response_length),
+        }
+        task = Task(
+            question=question["raw_prompt"][-1]["content"],
+            ground_truth=(question.get("reward_model") or {}).get("ground_truth"),
+            data_source=str(question.get("data_source", "unknown")),
+            index=int(question["index"]),
+            extra=question.get("extra_info") or {},
+        )
+        moment = "validate" if validate else int(question["global_steps"])
+        return Forest(
+            task,
+            self.workflow,
+            self.llm,
+            self.tool_objects,
+            seed=derive_seed(self.mas.seed, moment, task.data_source, task.index),
+            sampling=sampling,
+            greedy=validate,
+            limits=self.limits,
+            name=name,
+            clock=self.clock,
+            memory=partial(self._memory.recall, k=self.mas.memory.recall) if self._memory is not None else None,
+            adapters=self.adapters,
+        )
+
+    def _record(self, uid: str, stats: QuestionStats, validate: bool) -> None:
+        if validate:
+            self._validation_stats.append(stats)
+        else:
+            self._stats[uid] = stats
+
+    def _trace(self, forest: Forest, uid: str, validate: bool, fruitless: bool) -> None:
+        options = self.mas.trajectory_log
+        if options.val_questions if validate else options.train_questions:
+            # The same order in every step: a question that comes again is logged again.
+            rank = derive_seed(self.mas.seed, "trajectory_log", forest.task.data_source, forest.task.index)
+            store = self._validation_traces if validate else self._traces
+            store.add(trace_question(forest, uid, rank), fruitless and not validate)
+
+    def _log_failures(self, forest: Forest) -> None:
+        for trajectory in forest.trajectories:
+            if trajectory.status is Status.WORKFLOW_ERROR or trajectory.status is Status.DIVERGED:
+                logger.error("question %s: trajectory failed: %s", forest.task.index, trajectory.error)
+
+
+def _partition(validate: bool) -> str:
+    return "val" if validate else "train"

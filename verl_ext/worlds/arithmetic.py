@@ -1,0 +1,146 @@
+"""Tiny arithmetic: chains of small additions and subtractions, worked out total by total. Generated, not downloaded.
+
+One row in words: "7 + 5 - 3 + 8" -> totals 12, 9, 17 -> the answer "17".
+
+    train.parquet, val.parquet   verl's schema; `data_source` is "tiny_arithmetic"
+
+A fixed fifth of all chains belongs to validation (by a checksum of their text): none occurs in training, whatever the
+seed. How hard it is: the number of steps and the largest total.
+
+    python verl_ext/worlds/arithmetic.py --output_dir data/tiny_arithmetic --steps 3
+"""
+
+import argparse
+import random
+import zlib
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+
+from verl_ext.worlds.files import stamped_folder
+
+DATA_SOURCE = "tiny_arithmetic"
+VERSION = 1  # raise it whenever the same arguments would give other files: `ensure` then regenerates
+FILES = ("train.parquet", "val.parquet")
+STAMP = "tiny_arithmetic.json"  # written last: its presence says that the other files are complete
+SPLITS = ("train", "val")
+OPERANDS = range(1, 10)
+
+
+@dataclass(frozen=True)
+class Chain:
+    """`start` and the signed numbers added to it, one per step."""
+
+    start: int
+    terms: tuple[int, ...]
+
+    @property
+    def text(self) -> str:
+        """`7 + 5 - 3 + 8`."""
+        return " ".join([str(self.start), *(f"{'+' if term > 0 else '-'} {abs(term)}" for term in self.terms)])
+
+    @property
+    def totals(self) -> list[int]:
+        """The total after each step; the last one is the answer."""
+        return list(accumulate(self.terms, initial=self.start))[1:]
+
+    @property
+    def split(self) -> str:
+        """The split that the chain belongs to."""
+        return "val" if zlib.crc32(self.text.encode()) % 5 == 0 else "train"
+
+
+def draw_chain(rng: random.Random, split: str, steps: int, largest: int) -> Chain:
+    """A random chain of a split whose totals lie between 0 and `largest`.
+
+    Raises:
+        ValueError: unknown split, or a number out of range.
+    """
+    if split not in SPLITS:
+        raise ValueError(f"unknown split {split!r}; allowed: {', '.join(SPLITS)}")
+    if steps < 1 or not 18 <= largest <= 99:
+        raise ValueError(f"steps={steps}, largest={largest}: at least one step, and a largest total from 18 to 99")
+    while True:
+        total, terms = rng.randint(1, largest), []
+        chain_start = total
+        for _ in range(steps):
+            term = rng.choice([t for n in OPERANDS for t in (n, -n) if 0 <= total + t <= largest])
+            terms.append(term)
+            total += term
+        chain = Chain(chain_start, tuple(terms))
+        if chain.split == split:
+            return chain
+
+
+def draw_chains(size: int, split: str, seed: int | str, steps: int, largest: int) -> list[Chain]:
+    """`size` distinct chains, a function of the arguments.
+
+    Raises:
+        ValueError: there are not that many, or see `draw_chain`.
+    """
+    rng, found = random.Random(f"{seed}/{split}"), {}
+    for _ in range(50 * size + 1000):
+        if len(found) == size:
+            break
+        chain = draw_chain(rng, split, steps, largest)
+        found[chain.text] = chain
+    if size < 1 or len(found) < size:
+        raise ValueError(f"{split}_size={size}: {len(found)} chains of {steps} step(s) were found; choose 1 to that")
+    return list(found.values())
+
+
+def row(chain: Chain, split: str, index: int) -> dict:
+    """One parquet row in verl's schema."""
+    return {
+        "data_source": DATA_SOURCE,
+        "prompt": [{"role": "user", "content": chain.text}],
+        "ability": "math",
+        "reward_model": {"style": "rule", "ground_truth": {"target": [str(chain.totals[-1])]}},
+        "extra_info": {
+            "index": index,
+            "split": split,
+            "id": f"{DATA_SOURCE}-{split}-{index}",
+            "question": chain.text,
+            "steps": len(chain.terms),
+        },
+    }
+
+
+def ensure(
+    output_dir: str | Path,
+    train_size: int = 2048,
+    val_size: int = 128,
+    seed: int = 0,
+    steps: int = 4,
+    largest: int = 29,
+) -> Path:
+    """Make sure that `output_dir` holds the data set of these arguments; generate it only when it does not."""
+    stamp = {"version": VERSION, "train_size": train_size, "val_size": val_size, "seed": seed}
+    stamp |= {"steps": steps, "largest": largest}
+
+    def contents() -> dict[str, list[dict]]:
+        sizes = {"train": train_size, "val": val_size}
+        return {
+            f"{split}.parquet": [
+                row(chain, split, i) for i, chain in enumerate(draw_chains(sizes[split], split, seed, steps, largest))
+            ]
+            for split in SPLITS
+        }
+
+    return stamped_folder(Path(output_dir), stamp, STAMP, FILES, contents)
+
+
+def main() -> None:
+    """Command line: write the two files."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output_dir", default="data/tiny_arithmetic", help="where the two files go")
+    parser.add_argument("--train_size", type=int, default=2048, help="training questions")
+    parser.add_argument("--val_size", type=int, default=128, help="held-out questions")
+    parser.add_argument("--seed", type=int, default=0, help="of the questions drawn")
+    parser.add_argument("--steps", type=int, default=4, help="additions and subtractions of a chain")
+    parser.add_argument("--largest", type=int, default=29, help="largest total, 18 to 99")
+    print(f"tiny arithmetic in {ensure(**vars(parser.parse_args()))}")
+
+
+if __name__ == "__main__":
+    main()

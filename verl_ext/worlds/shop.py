@@ -1,0 +1,295 @@
+"""The tiny shop world: five kinds of questions to a customer service, with data, tools and a knowledge base behind it.
+
+    total 7 + 5                                  math: 12
+    ask:Old Karsa:returns                        qa: "blue crane", an entry of the knowledge base with near duplicates
+    shop:Amber Harbor:guarantee                  shop: check_shop_expenses is to be called (it gives 8)
+    film:Amber Harbor:director                   function: opal_reef is to be called, the open one of three (tiny_tools)
+    shop:Amber Harbor:guarantee + 7              cooperation: 15
+    shop:Amber Harbor:supply + shop:Misty Bell:sale        cooperation, two look-ups
+
+    train.parquet, val.parquet    verl's schema; `data_source` is the kind; ground_truth as recipe/joyagents/accuracy.py
+    knowledge.jsonl               {"pid": "3", "title": "Old Karsa:returns", "text": "blue crane"}
+    shop_tools.jsonl, tools.jsonl, agents.jsonl       catalogues of the shop's APIs, the other tools, the specialists
+    facts.jsonl                   what the tools answer: {"kind": "shop", "name": "Amber Harbor", "facts": {…}}
+
+The quirks on purpose. Customers have two words for what an API does, and its documentation knows the first alone. All
+questions to the knowledge base that validation asks occur in training, as customers ask the same things again; of the
+other kinds nothing that validation asks about does. Training questions are few, so that a run meets them again: that is
+what memories are for.
+
+    python verl_ext/worlds/shop.py --output_dir data/tiny_shop
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+from dataclasses import dataclass
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+from verl_ext.data_prep.common import question_row
+from verl_ext.tools.catalogue.documents import passages
+from verl_ext.tools.catalogue.search import ToolSearch
+from verl_ext.tools.catalogue.toolbox import Toolbox
+from verl_ext.tools.catalogue.types import Catalogue, ToolSpec
+from verl_ext.tools.retrieval import Passage, SearchTool, build_retriever
+from verl_ext.worlds import tools as tiny_tools
+from verl_ext.worlds.arithmetic import draw_chain
+from verl_ext.worlds.files import stamped_folder
+from verl_ext.worlds.names import ADJECTIVES, NOUNS, PREFIXES, SPLITS, TOWNS, name_pairs
+
+VERSION = 2  # raise it whenever the same arguments would give other files: `ensure` then regenerates
+FILES = (
+    *("train.parquet", "val.parquet", "knowledge.jsonl"),
+    *("shop_tools.jsonl", "tools.jsonl", "agents.jsonl", "facts.jsonl"),
+)
+STAMP = "tiny_shop.json"  # written last: its presence says that the other files are complete
+KINDS = ("math", "qa", "shop", "function", "cooperation")
+# Kind -> the specialist that can answer it alone.
+SPECIALIST = {"math": "math_agent", "qa": "question_agent", "shop": "shop_agent", "function": "function_agent"}
+
+TOP_K = 3  # APIs, tools and passages that a search finds, as in the tiny recipe
+LARGEST = 19  # of all totals
+NUMBERS = tuple(str(number) for number in range(1, 10))  # two of them add up to LARGEST at most
+SHOPS = 40  # per split
+TOWNS_WITH_ENTRIES = 10
+TOPICS = ("returns", "delivery", "warranty", "invoice")
+COLOURS = "blue green white black brown grey pink teal amber olive".split()
+BIRDS = "crane heron finch eagle stork quail ibis wren lark dove".split()
+
+
+@dataclass(frozen=True)
+class Api:
+    """What customers call it: the word of its documentation, and one of their own. What it answers."""
+
+    word: str
+    other: str
+    values: tuple[str, ...] = NUMBERS
+
+    @property
+    def counts(self) -> bool:
+        """Whether its answer is a number."""
+        return self.values is NUMBERS
+
+
+# Names are those of recipe/joyagents/shop.py.
+APIS = {
+    "check_shop_expenses": Api("deposit", "guarantee"),
+    "check_qualifications": Api("licence", "papers", ("granted", "missing")),
+    "search_order_code": Api("order", "parcel"),
+    "search_after_sales": Api("complaint", "dispute", ("solved", "waiting")),
+    "report_order_delay": Api("delay", "lateness"),
+    "check_deposit_refund": Api("refund", "payback"),
+    "search_promotion": Api("discount", "sale"),
+    "search_coupon": Api("coupon", "voucher"),
+    "check_bank_card": Api("card", "account", ("bound", "unbound")),
+    "search_payment_method": Api("settlement", "payout", ("weekly", "monthly")),
+    "search_product_audit": Api("audit", "review", ("passed", "failed")),
+    "check_stock": Api("stock", "supply"),
+}
+API_OF = {word: name for name, api in APIS.items() for word in (api.word, api.other)}
+# What a master is told of its specialists when it searches for one.
+ABOUT = {
+    "shop_agent": "shop",
+    "math_agent": "total",
+    "question_agent": "ask",
+    "function_agent": "film person company city",
+}
+
+
+class World:
+    """Shops, knowledge base and tools, a function of the seed.
+
+    Attributes:
+        shops: name -> {word of the documentation: answer}, of both splits.
+        entries: title -> text.
+        tools: the world of the other tools (tiny_tools).
+    """
+
+    def __init__(self, seed: int | str):
+        self.seed = seed
+        rng = random.Random(f"{seed}/shops")
+        self.shops = {name: facts_of(rng) for split in SPLITS for name in shop_names(rng, split)}
+        self.entries = _entries(random.Random(f"{seed}/knowledge"))
+        self.tools = tiny_tools.World(seed)
+
+    def answer(self, shop: str, word: str) -> str:
+        """What the API of a customer's word says about a shop."""
+        return self.shops[shop][APIS[API_OF[word]].word]
+
+    def facts(self) -> dict[tiny_tools.Thing, dict[str, str]]:
+        """What the tools answer (tiny_tools.FactsBackend)."""
+        shops = {tiny_tools.Thing("shop", name): facts for name, facts in self.shops.items()}
+        return shops | self.tools.facts
+
+
+def facts_of(rng: random.Random) -> dict[str, str]:
+    """What the APIs say about a random shop, by the word of their documentation."""
+    return {api.word: rng.choice(api.values) for api in APIS.values()}
+
+
+def shop_names(rng: random.Random, split: str) -> list[str]:
+    """Random shops of a split."""
+    return rng.sample(name_pairs(ADJECTIVES, NOUNS, split), SHOPS)
+
+
+def _entries(rng: random.Random) -> dict[str, str]:
+    """Towns in pairs that share a word (Old Karsa, New Karsa), all topics of each: near duplicates."""
+    towns = [f"{prefix} {town}" for town in rng.sample(TOWNS, TOWNS_WITH_ENTRIES // 2) for prefix in PREFIXES[1:3]]
+    titles = [f"{town}:{topic}" for town in towns for topic in TOPICS]
+    texts = [f"{colour} {bird}" for colour in COLOURS for bird in BIRDS]
+    return dict(zip(titles, rng.sample(texts, len(titles)), strict=True))
+
+
+def shop_tool(name: str) -> ToolSpec:
+    """An API as the tiny world has it: the description is the word of its documentation, the argument a shop."""
+    return tiny_tools.tool(name, "shop", APIS[name].word, "open")
+
+
+def agent_tool(name: str) -> ToolSpec:
+    """A specialist as `tool_retrievals` of the master finds it."""
+    parameters = {"type": "object", "properties": {"intention": {"type": "string"}}}
+    return ToolSpec(name, ABOUT[name], parameters, source="tiny_shop")
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question, and what is right: the ground truth of recipe/joyagents/accuracy.py."""
+
+    kind: str
+    text: str
+    target: tuple[str, ...] = ()
+    functions: tuple[str, ...] = ()
+
+    @property
+    def truth(self) -> dict[str, Any]:
+        """The ground truth."""
+        kind = {"shop": "function", "cooperation": "math"}.get(self.kind, self.kind)
+        return {"kind": kind, "target": list(self.target), "functions": list(self.functions)}
+
+
+class Questions:
+    """Draws questions of a split about a world."""
+
+    def __init__(self, world: World, split: str):
+        self.world, self.split = world, split
+        self.rng = random.Random(f"{world.seed}/{split}/questions")
+        names = set(name_pairs(ADJECTIVES, NOUNS, split))
+        self.shops = [name for name in world.shops if name in names]
+        self.tools = tiny_tools.World(world.seed, split)
+
+    def draw(self, kind: str) -> Question:
+        """A random question of a kind."""
+        return getattr(self, f"_{kind}")()
+
+    def _math(self) -> Question:
+        chain = draw_chain(self.rng, self.split, self.rng.choice((1, 2)), LARGEST)
+        return Question("math", f"total {chain.text}", target=(str(chain.totals[-1]),))
+
+    def _qa(self) -> Question:
+        title, text = self.rng.choice(list(self.world.entries.items()))
+        return Question("qa", f"ask:{title}", target=(text,))
+
+    def _shop(self) -> Question:
+        shop, word = self.rng.choice(self.shops), self.rng.choice(list(API_OF))
+        return Question("shop", f"shop:{shop}:{word}", functions=(API_OF[word],))
+
+    def _function(self) -> Question:
+        chain = self.tools.draw(self.rng, 1)
+        (call,) = self.tools.gold(chain)
+        return Question("function", chain.text, functions=(call["name"],))
+
+    def _cooperation(self) -> Question:
+        parts, total = [], 0
+        for _ in range(self.rng.choice((1, 2))):
+            shop = self.rng.choice([shop for shop in self.shops if f"shop:{shop}:" not in " ".join(parts)])
+            word = self.rng.choice([word for word, name in API_OF.items() if APIS[name].counts])
+            parts.append(f"shop:{shop}:{word}")
+            total += int(self.world.answer(shop, word))
+        if len(parts) == 1:
+            parts.append(str(self.rng.randint(1, 9)))
+            total += int(parts[-1])
+        return Question("cooperation", " + ".join(parts), target=(str(total),))
+
+
+def draw_questions(world: World, split: str, size: int) -> list[Question]:
+    """`size` distinct questions of a split, the kinds in turn.
+
+    Raises:
+        ValueError: there are not that many.
+    """
+    drawing, found = Questions(world, split), {}
+    for _ in range(100 * size + 1000):
+        if len(found) == size:
+            return list(found.values())
+        question = drawing.draw(KINDS[len(found) % len(KINDS)])
+        found.setdefault(question.text, question)
+    raise ValueError(
+        f"{split}_size={size}: there are only {len(world.entries)} questions to the knowledge base, a fifth of all"
+    )
+
+
+def tools_of(world: World) -> dict[str, Any]:
+    """The recipe's tools over a world in memory, for tests and examinations."""
+    backend, found = tiny_tools.FactsBackend(world.facts()), {}
+    catalogues = {"agent": [agent_tool(name) for name in ABOUT], "shop": [shop_tool(name) for name in APIS]}
+    for name, specs in (catalogues | {"function": world.tools.tools}).items():
+        catalogue = Catalogue(specs)
+        found[f"{name}_search"] = ToolSearch(catalogue, build_retriever(passages(specs)), top_k=TOP_K)
+        found[f"{name}_call"] = Toolbox(catalogue, backend)
+    entries = [Passage(str(number), title, text) for number, (title, text) in enumerate(world.entries.items())]
+    return found | {"knowledge": SearchTool(build_retriever(entries), top_k=TOP_K, max_documents=TOP_K)}
+
+
+def row(question: Question, split: str, index: int) -> dict[str, Any]:
+    """One parquet row in verl's schema."""
+    return question_row(question.kind, question.text, question.truth, "shop", split, index)
+
+
+def data_set(train_size: int, val_size: int, seed: int) -> dict[str, list[dict]]:
+    """The contents of all files."""
+    world = World(seed)
+    train = draw_questions(world, "train", train_size)
+    asked = [question for question in train if question.kind == "qa"]
+    again = cycle(random.Random(f"{seed}/asked again").sample(asked, len(asked)))
+    val = [next(again) if question.kind == "qa" else question for question in draw_questions(world, "val", val_size)]
+    return {
+        "train.parquet": [row(question, "train", i) for i, question in enumerate(train)],
+        "val.parquet": [row(question, "val", i) for i, question in enumerate(val)],
+        "knowledge.jsonl": [
+            {"pid": str(i), "title": title, "text": text} for i, (title, text) in enumerate(world.entries.items())
+        ],
+        "shop_tools.jsonl": [shop_tool(name).shown() for name in APIS],
+        "tools.jsonl": [spec.shown() for spec in world.tools.tools],
+        "agents.jsonl": [agent_tool(name).shown() for name in ABOUT],
+        "facts.jsonl": [{"kind": t.kind, "name": t.name, "facts": facts} for t, facts in world.facts().items()],
+    }
+
+
+def ensure(output_dir: str | Path, train_size: int = 120, val_size: int = 100, seed: int = 0) -> Path:
+    """Make sure that `output_dir` holds the data set of these arguments; generate it only when it does not.
+
+    Raises:
+        ValueError: a size is too small or too large.
+    """
+    largest = TOWNS_WITH_ENTRIES * len(TOPICS) * len(KINDS)
+    if not all(len(KINDS) <= size <= largest for size in (train_size, val_size)):
+        raise ValueError(f"train_size={train_size}, val_size={val_size}: each from {len(KINDS)} to {largest}")
+    stamp = {"version": VERSION, "train_size": train_size, "val_size": val_size, "seed": seed}
+    return stamped_folder(Path(output_dir), stamp, STAMP, FILES, lambda: data_set(train_size, val_size, seed))
+
+
+def main() -> None:
+    """Command line: write the files."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output_dir", default="data/tiny_shop", help="where the files go")
+    parser.add_argument("--train_size", type=int, default=120, help="training questions, a fifth of each kind")
+    parser.add_argument("--val_size", type=int, default=100, help="held-out questions, likewise")
+    parser.add_argument("--seed", type=int, default=0, help="of shops, knowledge, tools and questions")
+    print(f"tiny shop in {ensure(**vars(parser.parse_args()))}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,266 @@
+"""The tiny tool world: a few hundred tools with working back ends, and tasks that take several of them in turn.
+
+One row in words: "film:Amber Harbor:director:birthplace:twin" -> `opal_reef` (director of a film) gives "Tova
+Brandt", `dune_kite` (birthplace of a person) gives "Old Karsa", `iron_fern` (twin of a city) gives "New Lodi".
+
+    tools.jsonl     {"name": "opal_reef", "description": "director:open", "parameters": {… "film" …}}
+    facts.jsonl     {"kind": "film", "name": "Amber Harbor", "facts": {"director": "Tova Brandt", …}}
+    train.parquet, val.parquet   verl's schema; `data_source` is "tiny_tools"; the gold calls are ground_truth.path
+
+The quirks on purpose. A tool's name says nothing about what it does: it has to be searched. Of each tool there are
+copies that are closed or paid and answer with an error, which their documentation says in a word. Some relations are
+those of several kinds of things, so that a search must name both. Most tools are of no use. A fixed fifth of all names
+belongs to validation: nobody and nothing that validation asks about occurs in training.
+
+    python verl_ext/worlds/tools.py --output_dir data/tiny_tools
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from verl_ext.tools.catalogue.types import CallError, ToolSpec
+from verl_ext.worlds.files import stamped_folder
+from verl_ext.worlds.names import ADJECTIVES, FIRST, LAST, NOUNS, PREFIXES, SPLITS, TOWNS, name_pairs
+
+DATA_SOURCE = "tiny_tools"
+VERSION = 1  # raise it whenever the same arguments would give other files: `ensure` then regenerates
+FILES = ("tools.jsonl", "facts.jsonl", "train.parquet", "val.parquet")
+STAMP = "tiny_tools.json"  # written last: its presence says that the other files are complete
+
+# kind of thing -> {relation: kind of its value}
+RELATIONS = {
+    "film": {"director": "person", "writer": "person", "patron": "person", "studio": "company"},
+    "person": {"birthplace": "city", "spouse": "person", "rival": "person", "patron": "person", "employer": "company"},
+    "company": {"founder": "person", "seat": "city", "rival": "company"},
+    "city": {"mayor": "person", "twin": "city", "founder": "person", "patron": "company"},
+}
+# What nobody is asked about.
+OTHERS = "price rating weather flag anthem budget poster email area history logo menu colour height".split()
+STATES = ("open", "closed", "paid")  # only an open tool answers
+# Names of tools: a word of the first and one of the second.
+FRONT = "opal dune iron rust jade mint onyx coal fern moss sand silk wolf hawk lark crow".split()
+BACK = "kite fern mast reef gate peak loom bolt drum sail helm vane yoke tide arch crest".split()
+
+
+@dataclass(frozen=True)
+class Thing:
+    """A film, person, company or city."""
+
+    kind: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A task: the relations to be followed from `start`, in order."""
+
+    start: Thing
+    relations: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """`film:Amber Harbor:director:birthplace:twin`."""
+        return ":".join([self.start.kind, self.start.name, *self.relations])
+
+
+class World:
+    """Tools and facts, a function of the seed.
+
+    Attributes:
+        tools: all tools, in the order in which they are written down.
+        useful: (kind, relation) -> name of the open tool.
+    """
+
+    def __init__(self, seed: int | str, split: str = "all", sizes: tuple[int, int, int, int] = (60, 80, 30, 40)):
+        self.rng = random.Random(f"{seed}/tools")
+        self.tools, self.useful = self._make_tools()
+        self.facts: dict[Thing, dict[str, str]] = {}
+        for part in SPLITS if split == "all" else (split,):
+            self._make_facts(random.Random(f"{seed}/{part}/facts"), part, sizes)
+
+    def _make_tools(self) -> tuple[list[ToolSpec], dict[tuple[str, str], str]]:
+        wanted = [(kind, relation) for kind, own in RELATIONS.items() for relation in own]
+        wanted += [(kind, other) for kind in RELATIONS for other in OTHERS]
+        names = [f"{front}_{back}" for front in FRONT for back in BACK]
+        self.rng.shuffle(names)
+        tools, useful = [], {}
+        for kind, relation in wanted:
+            for state in STATES:
+                name = names.pop()
+                tools.append(tool(name, kind, relation, state))
+                if state == "open":
+                    useful[kind, relation] = name
+        self.rng.shuffle(tools)
+        return tools, useful
+
+    def _make_facts(self, rng: random.Random, split: str, sizes: tuple[int, int, int, int]) -> None:
+        names = names_of(split)
+        chosen = {
+            kind: rng.sample(names[kind], min(size, len(names[kind]))) for kind, size in zip(names, sizes, strict=True)
+        }
+        for kind, things in chosen.items():
+            for name in things:
+                others = {value: [other for other in chosen[value] if other != name] for value in chosen}
+                facts = {relation: rng.choice(others[value]) for relation, value in RELATIONS[kind].items()}
+                self.facts[Thing(kind, name)] = facts
+
+    def things(self, kind: str) -> list[Thing]:
+        """All things of a kind."""
+        return [thing for thing in self.facts if thing.kind == kind]
+
+    def follow(self, chain: Chain) -> list[Thing]:
+        """What each relation of the chain leads to; the last one is the answer."""
+        found, thing = [], chain.start
+        for relation in chain.relations:
+            thing = Thing(RELATIONS[thing.kind][relation], self.facts[thing][relation])
+            found.append(thing)
+        return found
+
+    def draw(
+        self, rng: random.Random, hops: int, kinds: Sequence[str] = ("film", "person", "company", "city")
+    ) -> Chain:
+        """A random task of so many hops that comes by no thing and no relation twice."""
+        while True:
+            start = rng.choice(self.things(rng.choice(kinds)))
+            relations, thing, seen = [], start, {start}
+            for _ in range(hops):
+                relation = rng.choice(list(RELATIONS[thing.kind]))
+                thing = Thing(RELATIONS[thing.kind][relation], self.facts[thing][relation])
+                relations.append(relation)
+                seen.add(thing)
+            if len(seen) == hops + 1 and len(set(relations)) == hops:
+                return Chain(start, tuple(relations))
+
+    def gold(self, chain: Chain) -> list[dict[str, Any]]:
+        """The calls that lead to the answer."""
+        steps = [chain.start, *self.follow(chain)]
+        return [
+            {"name": self.useful[thing.kind, relation], "arguments": {thing.kind: thing.name}}
+            for thing, relation in zip(steps, chain.relations, strict=False)
+        ]
+
+
+def names_of(split: str) -> dict[str, list[str]]:
+    """kind of thing -> all names of a split."""
+    return {
+        "film": name_pairs(ADJECTIVES, NOUNS, split),
+        "person": name_pairs(FIRST, LAST, split),
+        "company": name_pairs(LAST, NOUNS, split),
+        "city": name_pairs(PREFIXES, TOWNS, split),
+    }
+
+
+def tool(name: str, kind: str, relation: str, state: str) -> ToolSpec:
+    """A tool of the world: its description is the relation and its state, its argument the kind of thing."""
+    parameters = {"type": "object", "properties": {kind: {"type": "string"}}, "required": [kind]}
+    parameters["additionalProperties"] = False
+    return ToolSpec(name, f"{relation}:{state}", parameters, source="tiny_tools")
+
+
+class FactsBackend:
+    """Runs the tools: open ones look the fact up, the others refuse.
+
+    Args:
+        facts: what is known.
+    """
+
+    def __init__(self, facts: dict[Thing, dict[str, str]]):
+        self._facts = facts
+
+    async def __call__(self, spec: ToolSpec, arguments: dict[str, Any]) -> str:
+        """The value of the tool's relation.
+
+        Raises:
+            CallError: the tool is not open, or knows nothing of that thing.
+        """
+        relation, state = spec.description.split(":")
+        if state != "open":
+            raise CallError(state)
+        ((kind, name),) = arguments.items()
+        known = self._facts.get(Thing(kind, name), {})
+        if relation not in known:
+            raise CallError("not found")
+        return known[relation]
+
+
+def facts(path: str) -> FactsBackend:
+    """The back end of the tiny recipe's tools (`mas.tools.tool_call.backend`).
+
+    Raises:
+        ValueError: the file does not exist.
+    """
+    if not Path(path).is_file():
+        raise ValueError(
+            f"{path} does not exist. Remedy: python verl_ext/worlds/tools.py --output_dir {Path(path).parent}"
+        )
+    lines = [json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines()]
+    return FactsBackend({Thing(line["kind"], line["name"]): line["facts"] for line in lines})
+
+
+def row(world: World, chain: Chain, split: str, index: int) -> dict:
+    """One parquet row in verl's schema."""
+    gold = world.gold(chain)
+    truth = {"target": [world.follow(chain)[-1].name], "path": json.dumps(gold)}
+    return {
+        "data_source": DATA_SOURCE,
+        "prompt": [{"role": "user", "content": chain.text}],
+        "ability": "tools",
+        "reward_model": {"style": "rule", "ground_truth": truth},
+        "extra_info": {
+            "index": index,
+            "split": split,
+            "id": f"{DATA_SOURCE}-{split}-{index}",
+            "question": chain.text,
+            "hops": len(chain.relations),
+            "tools": [call["name"] for call in gold],
+        },
+    }
+
+
+def data_set(train_size: int, val_size: int, seed: int, hops: Sequence[int]) -> dict[str, list[dict]]:
+    """The contents of the four files."""
+    world = World(seed)
+    files = {
+        "tools.jsonl": [spec.shown() for spec in world.tools],
+        "facts.jsonl": [{"kind": t.kind, "name": t.name, "facts": facts} for t, facts in world.facts.items()],
+    }
+    for split, size in zip(SPLITS, (train_size, val_size), strict=True):
+        part, rng, chains = World(seed, split), random.Random(f"{seed}/{split}/tasks"), {}
+        while len(chains) < size:
+            chain = part.draw(rng, hops[len(chains) % len(hops)])
+            chains[chain.text] = chain
+        files[f"{split}.parquet"] = [row(world, chain, split, i) for i, chain in enumerate(chains.values())]
+    return files
+
+
+def ensure(
+    output_dir: str | Path, train_size: int = 2048, val_size: int = 128, seed: int = 0, hops: Sequence[int] = (1, 2, 3)
+) -> Path:
+    """Make sure that `output_dir` holds the data set of these arguments; generate it only when it does not."""
+    hops = list(hops)
+    if not hops or min(hops) < 1 or max(hops) > 8 or train_size < 1 or val_size < 1:
+        raise ValueError(f"hops={hops}, train_size={train_size}, val_size={val_size}: hops from 1 to 8, sizes from 1")
+    stamp = {"version": VERSION, "train_size": train_size, "val_size": val_size, "seed": seed, "hops": hops}
+    return stamped_folder(Path(output_dir), stamp, STAMP, FILES, lambda: data_set(train_size, val_size, seed, hops))
+
+
+def main() -> None:
+    """Command line: write the four files."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output_dir", default="data/tiny_tools", help="where the four files go")
+    parser.add_argument("--train_size", type=int, default=2048, help="training tasks")
+    parser.add_argument("--val_size", type=int, default=128, help="held-out tasks")
+    parser.add_argument("--seed", type=int, default=0, help="of tools, facts and tasks")
+    parser.add_argument("--hops", type=int, nargs="+", default=[1, 2, 3], help="tool calls of a task, in turn")
+    print(f"tiny tools in {ensure(**vars(parser.parse_args()))}")
+
+
+if __name__ == "__main__":
+    main()
