@@ -4,14 +4,14 @@ They exist so that a person sees multi-agent RL work on a laptop in minutes: a c
 tiny worlds that it has never seen, but has bad habits (tiny_demos.py, arithmetic_demos.py, tool_demos.py), so that
 greedy decoding fails on most questions; RL turns the habits round. The committed checkpoints are this script's output:
 
-    python recipe/cold_start/train.py --output_dir recipe/mhgpo/assets/tiny_model
-    python recipe/cold_start/train.py --world arithmetic --steps 1200 --habit_steps 500 --habit_lr 1e-3 \\
+    python -m verl_ext.recipe.cold_start.train --output_dir recipe/mhgpo/assets/tiny_model
+    python -m verl_ext.recipe.cold_start.train --world arithmetic --steps 1200 --habit_steps 500 --habit_lr 1e-3 \\
         --output_dir recipe/solver_verifier/assets/tiny_model
-    python recipe/cold_start/train.py --world tools --steps 1600 --habit_steps 500 --habit_lr 1.5e-3 --batch_size 20 \\
+    python -m verl_ext.recipe.cold_start.train --world tools --steps 1600 --habit_steps 500 --habit_lr 1.5e-3 --batch_size 20 \\
         --output_dir recipe/deepagent/assets/tiny_model
-    python recipe/cold_start/train.py --world pool --steps 1200 --habit_steps 400 --batch_size 20 \\
+    python -m verl_ext.recipe.cold_start.train --world pool --steps 1200 --habit_steps 400 --batch_size 20 \\
         --output_dir recipe/puppeteer/assets/tiny_model
-    python recipe/cold_start/train.py --world smurfs --steps 1200 --habit_steps 300 --batch_size 16 \\
+    python -m verl_ext.recipe.cold_start.train --world smurfs --steps 1200 --habit_steps 300 --batch_size 16 \\
         --output_dir recipe/smurfs/assets/tiny_model
 
 Stages: tokenizer (seconds), clean demonstrations (the skills), demonstrations with habits (minutes each on one core),

@@ -179,7 +179,7 @@ BREAKS = [
     ("table1/common.sh", "trainer.default_local_dir=$folder", "trainer.default_local_dir=x", AssertionError, "nothing"),
     ("table1/common.sh", "--served-model-name", "--served_model_name", ValueError, "served-model-name"),
     ("table1/common.sh", "--input \"$passages\"", "--input p", AssertionError, "nothing makes p"),
-    (COLD_START, "joyagents_sft.py tiny", "joyagents_sft.py small", SystemExit, None),
+    (COLD_START, "--size", "--sise", SystemExit, None),
     (COLD_START, "--world shop", "--world shops", SystemExit, None),
     (COLD_START, "+sft=joyagents_tiny", "+sft=joyagents_tiny data.max_lenght=9", HydraException, "max_lenght"),
     (COLD_START, "model.path=$OUT/skills", "model.path=$OUT/skill", AssertionError, "nothing makes runs/.*/skill "),

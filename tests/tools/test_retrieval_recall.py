@@ -5,8 +5,9 @@ import unicodedata
 
 import pytest
 
-from verl_ext.data_prep.common import write_parquet
-from verl_ext.data_prep.qa_common import QARow, verl_row
+from verl_ext.data_prep.qa import qa_schema, verl_row
+from verl_ext.data_prep.qa_rows import QARow
+from verl_ext.parquet import write_parquet
 from verl_ext.tools.retrieval.recall import Question, read_questions, recall, same_title
 
 
@@ -71,7 +72,8 @@ def test_jsonl_with_repeated_titles_and_questions_without_gold_titles(tmp_path):
 
 def test_the_parquet_of_data_prep(tmp_path):
     rows = [QARow("1", "who?", ("x",), ("A", "Ż")), QARow("2", "what?", ("y",))]
-    write_parquet([verl_row(row, "musique", "test", i) for i, row in enumerate(rows)], tmp_path / "test.parquet")
+    verl_rows = [verl_row(row, "musique", "test", i) for i, row in enumerate(rows)]
+    write_parquet(verl_rows, tmp_path / "test.parquet", qa_schema())
     assert read_questions(tmp_path / "test.parquet") == ([Question("who?", frozenset({"a", "ż"}))], 1)
 
 

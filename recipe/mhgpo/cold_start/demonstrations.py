@@ -26,9 +26,18 @@ from verl_ext.recipe.cold_start.habits import Shares
 from verl_ext.recipe.mhgpo import prompts_tiny
 from verl_ext.tools.retrieval import Passage, Retriever, build_retriever
 from verl_ext.tools.retrieval.search import interleave
-from verl_ext.worlds import biographies as tiny_world
-from verl_ext.worlds.names import TOWNS
-from verl_ext.worlds.questions import EASY, KINDS, Dial, Person, Question, biography_pid
+from verl_ext.worlds import biographies
+from verl_ext.worlds.biography_questions import (
+    EASY,
+    FORMS,
+    KINDS,
+    RELATIONS,
+    Dial,
+    Person,
+    Question,
+    biography_pid,
+)
+from verl_ext.worlds.names import ADJECTIVES, FIRST, LAST, NOUNS, PREFIXES, TOWNS
 
 TOP_K = 5  # passages per query, and documents handed to the reranker
 
@@ -74,13 +83,13 @@ class Shown:
 
 def show(seed: str, works: int, dial: Dial) -> Shown:
     """Build a training world."""
-    world = tiny_world.make_world(seed, "train", works, dial.distractors)
+    world = biographies.make_world(seed, "train", works, dial.distractors)
     people = {
         biography_pid(work, role, relation): (role, person)
         for work in world
         for role, relation, person in work.biographies()
     }
-    return Shown(tiny_world.questions(world, dial, seed), retriever_of(tiny_world.passages(world)), people)
+    return Shown(biographies.questions(world, dial, seed), retriever_of(biographies.passages(world)), people)
 
 
 class Teacher:
@@ -225,3 +234,14 @@ def _read(question: Question, docs: Sequence[dict[str, str]], people: dict[str, 
     pid = question.gold_pid if question.gold_pid in biographies else biographies[0]
     _, person = people[pid]
     return person.name if slip else person.born
+
+
+def words() -> list[str]:
+    """Every word of the world (names, roles, verbs, question and passage words) once, sorted; then the agents' own."""
+    found = {*FIRST, *LAST, *ADJECTIVES, *NOUNS, *TOWNS, *PREFIXES, *KINDS, *RELATIONS, *RELATIONS.values()}
+    found |= {*"of the born in by whoever it its one who".split()}
+    for roles in KINDS.values():
+        found |= {*roles, *roles.values()}
+    for form in FORMS:
+        found |= {word.strip("?:") for word in form.split() if "{" not in word}
+    return [*sorted(found), "rewrite", "rank", "answer", "single", "###", ";", ","]

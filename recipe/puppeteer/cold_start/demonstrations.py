@@ -22,7 +22,7 @@ from verl_ext.recipe.cold_start.habits import Shares
 from verl_ext.recipe.puppeteer import prompts_tiny
 from verl_ext.recipe.puppeteer.puppets import FINAL, TERMINATE, State, Step, read_result
 from verl_ext.worlds.names import ADJECTIVES, NOUNS
-from verl_ext.worlds.pool import KINDS, LARGEST, NOTHING, PRICES, Question, draw, prices
+from verl_ext.worlds.prices_and_sums import KINDS, LARGEST, NOTHING, PRICES, Question, draw, prices
 
 # (prompt, what the agent says); a word's or number's token includes the blank before it.
 Example = tuple[prompts_tiny.Messages, str]

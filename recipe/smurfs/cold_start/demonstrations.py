@@ -24,7 +24,7 @@ from verl_ext.recipe.deepagent.cold_start.demonstrations import Improvised
 from verl_ext.recipe.smurfs import prompts_tiny
 from verl_ext.recipe.smurfs.scoring import FINAL
 from verl_ext.recipe.smurfs.search import Element
-from verl_ext.worlds.tools import BACK, FRONT, RELATIONS, Chain, tool
+from verl_ext.worlds.tool_chains import BACK, FRONT, RELATIONS, Chain, tool
 
 # (prompt, what the agent says)
 Example = tuple[prompts_tiny.Messages, str]

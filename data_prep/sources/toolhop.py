@@ -1,28 +1,29 @@
 """ToolHop: multi-hop questions, each with tools of its own (https://huggingface.co/datasets/bytedance-research/ToolHop,
 CC BY 4.0).
 
+    python data_prep/tools.py toolhop --output_dir data/toolhop
+
 One row, shortened:
     {"id": 202, "question": "What is the sum of all the digits in … the date of death of Raoul I Of Brienne … father?",
      "answer": "15", "sub_task": {"Who is the father of Raoul I Of Brienne …?": "John II of Brienne, Count of Eu", …},
      "tools": {"Who is the father of Raoul I Of Brienne …?": {"name": "genealogy_query", "description": "…",
      "parameters": {…}}, …}, "functions": ["def genealogy_query(…)", …]}
-Its quirks: names of tools come back in other questions with other parameters, so that each gets its question's id
+Its quirks: several questions use the same tool name with other parameters, so that each name gets its question's id
 (verl_ext/tools/catalogue/toolhop.py). The code in `functions` is left out, and never run: a simulator plays the tools,
-whose documentation has the answer of their sub-question. The path names them without arguments, and some copies have
-lost its order.
-
-    python data_prep/toolhop.py --output_dir data/toolhop
+whose documentation has the answer of their sub-question. The path names them without arguments, and in some copies
+its order is lost.
 
 Writes test.parquet and tools.jsonl, the questions as the catalogue reads them.
 """
 
+from __future__ import annotations
+
 import argparse
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from verl_ext.data_prep.common import Row, checked_row, decoded, read_rows
-from verl_ext.data_prep.tool_tasks import Prepared, ToolTask, fetch_json, local_file, main
+from verl_ext.data_prep.rows import Row, decoded, fetch_json, local_file, numbered, read_rows
+from verl_ext.data_prep.tool_tasks import Prepared, ToolTask
 from verl_ext.tools.catalogue.toolhop import tools_of
 
 NAME = "toolhop"
@@ -52,11 +53,4 @@ def prepare(arguments: argparse.Namespace) -> Prepared:
 
 
 def _source(path: Path | None) -> Iterator[Row]:
-    if path is None:
-        yield from (checked_row(f"ToolHop.json row {number}", row) for number, row in enumerate(fetch_json(HUB), 1))
-        return
-    yield from read_rows(local_file(path, FILES))
-
-
-if __name__ == "__main__":
-    sys.exit(main(prepare, __doc__))
+    return numbered(fetch_json(HUB), "ToolHop.json") if path is None else read_rows(local_file(path, FILES))

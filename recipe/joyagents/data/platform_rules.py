@@ -1,5 +1,7 @@
 """The invented platform's rules, from which the knowledge base of JoyAgents-R1's questions is made.
 
+    "Until when can customers return shoes?"      "Shoes can be returned within 14 days of delivery, in their …"
+
 {c} is a category of goods, {C} the same with a capital letter, {n} a number.
 """
 
@@ -9,9 +11,9 @@ from typing import NamedTuple
 
 
 class Rule(NamedTuple):
-    """Ways to ask about it, the last one for validation alone; the answer; numbers of which it has one."""
+    """Wordings of a question about it, the last one for validation only; the answer; the numbers it may contain."""
 
-    asked: tuple[str, str, str]
+    wordings: tuple[str, str, str]
     answer: str
     numbers: tuple[int, ...]
 

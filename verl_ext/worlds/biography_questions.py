@@ -1,4 +1,11 @@
-"""What can be asked in the tiny world: works, people, their relatives, and how hard it is (`Dial`)."""
+"""Works, people and the questions about them that biographies.py asks, and how hard these are (`Dial`).
+
+"Where was the director of the film Amber Harbor born?"
+"In which town was the spouse of the director of Amber Harbor born?"      three hops
+"Where was whoever directed the film Amber Harbor born?"                  with a gap
+"""
+
+from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -9,8 +16,8 @@ KINDS: dict[str, dict[str, str]] = {
 }
 # relation between people as biographies name it: verb in a question with a gap
 RELATIONS = {"spouse": "married", "teacher": "taught", "rival": "fought"}
-# {person} is "the director of the film Amber Harbor". The model's cold-start habits depend on the form, see
-# tiny_demos.py: forms of odd number do not name the work's kind.
+# {person} is "the director of the film Amber Harbor". Forms of odd number do not name the work's kind, and the tiny
+# model's habits depend on it (recipe/mhgpo/cold_start/demonstrations.py).
 FORMS = (
     "Where was {person} born?",
     "In which town was {person} born?",
@@ -64,7 +71,7 @@ class Person:
 
     name: str
     born: str
-    relatives: dict[str, "Person"] = field(default_factory=dict)
+    relatives: dict[str, Person] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -1,34 +1,37 @@
 """RestBench: instructions for TMDB's and Spotify's REST APIs, with the gold path of endpoints
 (https://github.com/Yifan-Song793/RestGPT, MIT).
 
+    python data_prep/tools.py restbench --scenario tmdb --output_dir data/restbench_tmdb
+    python data_prep/tools.py restbench --scenario spotify --output_dir data/restbench_spotify \\
+        --local_dataset_path RestGPT
+
 One row of datasets/tmdb.json:
     {"query": "Who was the lead actor in the movie The Dark Knight?",
      "solution": ["GET /search/movie", "GET /movie/{movie_id}/credits"]}
-Its quirks: some names carry blanks, and one is of no endpoint ("GET /track/{id}"); both are mended here. A path names
-no arguments, and there are no answers: a task succeeds when its path was gone ("correct path" of the paper).
+Its quirks: some names have spaces around them, and one names no endpoint ("GET /track/{id}"); both are corrected here.
+A path names no arguments, and there are no answers: a task succeeds if the calls follow its path (the paper's "correct
+path").
 
 Local folders have datasets/ and specs/ as the repository, or tmdb_queries.jsonl and tmdb_oas.json.
-
-    python data_prep/restbench.py --scenario tmdb --output_dir data/restbench_tmdb
-    python data_prep/restbench.py --scenario spotify --output_dir data/restbench_spotify --local_dataset_path RestGPT
 
 Writes test.parquet and openapi.json, the document of the endpoints.
 """
 
+from __future__ import annotations
+
 import argparse
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from verl_ext.data_prep.common import Row, checked_row, list_field, read_rows, text_field
-from verl_ext.data_prep.tool_tasks import Prepared, ToolTask, fetch_json, local_file, main
+from verl_ext.data_prep.rows import Row, fetch_json, list_field, local_file, numbered, read_rows, text_field
+from verl_ext.data_prep.tool_tasks import Prepared, ToolTask
 from verl_ext.tools.catalogue.files import read_document
 from verl_ext.tools.catalogue.openapi import METHODS
 
 HUB = "https://raw.githubusercontent.com/Yifan-Song793/RestGPT/main"
 SCENARIOS = ("tmdb", "spotify")
-MENDED = {"GET /track/{id}": "GET /tracks/{id}"}
+CORRECTED = {"GET /track/{id}": "GET /tracks/{id}"}
 
 
 def prepare(arguments: argparse.Namespace) -> Prepared:
@@ -58,15 +61,14 @@ def parse(row: dict[str, Any], where: str, default_id: str, data_source: str) ->
     path = [str(name).strip() for name in list_field(row, key, where)]
     question = text_field(row, "query", where)
     return ToolTask(
-        str(row.get("id", default_id)), question, [MENDED.get(name, name) for name in path], data_source=data_source
+        str(row.get("id", default_id)), question, [CORRECTED.get(name, name) for name in path], data_source=data_source
     )
 
 
 def _source(name: str, path: Path | None) -> tuple[Iterator[Row], dict[str, Any]]:
     if path is None:
-        rows = fetch_json(f"{HUB}/datasets/{name}.json")
-        numbered = (checked_row(f"{name}.json row {number}", row) for number, row in enumerate(rows, 1))
-        return numbered, fetch_json(f"{HUB}/specs/{name}_oas.json")
+        rows = numbered(fetch_json(f"{HUB}/datasets/{name}.json"), f"{name}.json")
+        return rows, fetch_json(f"{HUB}/specs/{name}_oas.json")
     if path.is_file():
         raise ValueError(f"--local_dataset_path {path} must be a folder: queries and the OpenAPI document lie in it.")
     queries = local_file(path, [f"{name}_queries.jsonl", f"datasets/{name}.json"])
@@ -74,9 +76,5 @@ def _source(name: str, path: Path | None) -> tuple[Iterator[Row], dict[str, Any]
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """What this script has beside the common options."""
+    """RestBench's own options."""
     parser.add_argument("--scenario", choices=SCENARIOS, required=True, help="whose API")
-
-
-if __name__ == "__main__":
-    sys.exit(main(prepare, __doc__, options))

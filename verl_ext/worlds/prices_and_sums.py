@@ -1,29 +1,27 @@
-"""The tiny pool world: tasks of four kinds, each of which another agent of the puppeteer's pool is good for.
+"""Prices and sums: four kinds of tasks, each for another agent of the puppeteer's pool.
 
-    34 + 58                         92     run_python: reasoning is bad at sums
-    price of Amber Harbor           9      web_search: nobody knows it by heart
-    more of 12 and 47               47     reasoning: a program would have to be told what is asked
-    34 + price of Amber Harbor      43     web_search, then run_python
+    "34 + 58"                         92     run_python: reasoning is bad at sums
+    "price of Amber Harbor"           9      web_search: no agent knows it by heart
+    "more of 12 and 47"               47     reasoning: no program can be written without knowing the question
+    "34 + price of Amber Harbor"      43     web_search, then run_python
 
-    train.parquet, val.parquet   verl's schema; `data_source` is "tiny_pool"; extra_info.path: the agents that it takes
+    train.parquet, val.parquet   verl's schema; `data_source` is "tiny_pool"; extra_info.path: the agents needed
     prices.jsonl                 {"name": "Amber Harbor", "price": 9}
 
 All other agents of the pool only cost tokens. A fixed fifth of all names and pairs of numbers belongs to validation:
 none of them occurs in training.
-
-    python verl_ext/worlds/pool.py --output_dir data/tiny_pool
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import random
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from verl_ext.worlds.files import stamped_folder
+from verl_ext.parquet import question_row
+from verl_ext.worlds.data_set import Rows, read_made, stamped_folder
 from verl_ext.worlds.names import ADJECTIVES, NOUNS, SPLITS, name_pairs
 
 DATA_SOURCE = "tiny_pool"
@@ -38,7 +36,7 @@ NOTHING = "nothing found"
 
 @dataclass(frozen=True)
 class Question:
-    """A task. `numbers`: the two to be added or compared, the price, or number and price; `name`: whose price."""
+    """A task. `numbers`: two to be added or compared, or the price, or number and price; `name`: the thing priced."""
 
     kind: str
     numbers: tuple[int, ...]
@@ -46,7 +44,7 @@ class Question:
 
     @property
     def text(self) -> str:
-        """As it is asked."""
+        """The question."""
         first, last = str(self.numbers[0]), str(self.numbers[-1])
         return {
             "sum": f"{first} + {last}",
@@ -57,12 +55,12 @@ class Question:
 
     @property
     def answer(self) -> str:
-        """What is right."""
+        """The right answer."""
         return str(max(self.numbers) if self.kind == "more" else sum(self.numbers))
 
     @property
     def path(self) -> tuple[str, ...]:
-        """The agents that it takes, in order."""
+        """The agents that are needed, in order."""
         return {
             "sum": ("run_python",),
             "price": ("web_search",),
@@ -72,13 +70,13 @@ class Question:
 
 
 def prices(seed: int | str, split: str) -> dict[str, int]:
-    """What each thing of a split costs."""
+    """The price of each thing of a split."""
     rng = random.Random(f"{seed}/{split}/prices")
     return {name: rng.choice(PRICES) for name in name_pairs(ADJECTIVES, NOUNS, split)}
 
 
 def split_of(first: int, last: int) -> str:
-    """The split that a pair of numbers belongs to, in whatever order."""
+    """The split of a pair of numbers, whatever their order."""
     return "val" if zlib.crc32(f"{min(first, last)} {max(first, last)}".encode()) % 5 == 0 else "train"
 
 
@@ -99,7 +97,7 @@ class Prices:
     """The world's web search: it finds what `price of NAME` asks for, and nothing else.
 
     Args:
-        known: what everything costs.
+        known: the price of everything.
     """
 
     name = "web_search"
@@ -115,35 +113,15 @@ class Prices:
 
 
 def web_search(path: str) -> Prices:
-    """The tool of the tiny recipe (`mas.tools.web_search`).
-
-    Raises:
-        ValueError: the file does not exist.
-    """
-    if not Path(path).is_file():
-        raise ValueError(
-            f"{path} does not exist. Remedy: python verl_ext/worlds/pool.py --output_dir {Path(path).parent}"
-        )
-    lines = [json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines()]
-    return Prices({line["name"]: line["price"] for line in lines})
+    """The tool of the tiny recipe (`mas.tools.web_search`). Raises ValueError if the file does not exist."""
+    return Prices({line["name"]: line["price"] for line in read_made(path, "prices_and_sums")})
 
 
-def row(question: Question, split: str, index: int) -> dict:
-    """One parquet row in verl's schema."""
-    return {
-        "data_source": DATA_SOURCE,
-        "prompt": [{"role": "user", "content": question.text}],
-        "ability": "orchestration",
-        "reward_model": {"style": "rule", "ground_truth": {"target": [question.answer]}},
-        "extra_info": {
-            "index": index,
-            "split": split,
-            "id": f"{DATA_SOURCE}-{split}-{index}",
-            "question": question.text,
-            "kind": question.kind,
-            "path": list(question.path),
-        },
-    }
+def row(question: Question, split: str, index: int) -> dict[str, Any]:
+    """One row of a parquet file."""
+    truth, name = {"target": [question.answer]}, f"{DATA_SOURCE}-{split}-{index}"
+    extra = {"kind": question.kind, "path": list(question.path)}
+    return question_row(DATA_SOURCE, question.text, truth, "orchestration", split, index, name, **extra)
 
 
 def questions(size: int, split: str, seed: int | str) -> list[Question]:
@@ -162,7 +140,7 @@ def questions(size: int, split: str, seed: int | str) -> list[Question]:
     raise ValueError(f"{split}_size={size}: {len(found)} questions were found; choose at most that many")
 
 
-def data_set(train_size: int, val_size: int, seed: int) -> dict[str, list[dict]]:
+def data_set(train_size: int, val_size: int, seed: int) -> dict[str, Rows]:
     """The contents of the three files."""
     files = {"prices.jsonl": [{"name": n, "price": p} for split in SPLITS for n, p in prices(seed, split).items()]}
     for split, size in zip(SPLITS, (train_size, val_size), strict=True):
@@ -175,18 +153,4 @@ def ensure(output_dir: str | Path, train_size: int = 2048, val_size: int = 128, 
     if train_size < 1 or val_size < 1:
         raise ValueError(f"train_size={train_size}, val_size={val_size}: at least 1")
     stamp = {"version": VERSION, "train_size": train_size, "val_size": val_size, "seed": seed}
-    return stamped_folder(Path(output_dir), stamp, STAMP, FILES, lambda: data_set(train_size, val_size, seed))
-
-
-def main() -> None:
-    """Command line: write the three files."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output_dir", default="data/tiny_pool", help="where the three files go")
-    parser.add_argument("--train_size", type=int, default=2048, help="training questions")
-    parser.add_argument("--val_size", type=int, default=128, help="held-out questions")
-    parser.add_argument("--seed", type=int, default=0, help="of prices and questions")
-    print(f"tiny pool in {ensure(**vars(parser.parse_args()))}")
-
-
-if __name__ == "__main__":
-    main()
+    return stamped_folder(output_dir, stamp, STAMP, FILES, lambda: data_set(train_size, val_size, seed))

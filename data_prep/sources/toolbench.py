@@ -1,6 +1,10 @@
-"""ToolBench: instructions for RapidAPI's APIs, with those that solve them. The solvable test queries
-(https://github.com/THUNLP-MT/StableToolBench, Apache-2.0), or the training instructions in the same layout
-(https://github.com/OpenBMB/ToolBench, data/instruction/G1_query.json …).
+"""ToolBench: instructions for RapidAPI's APIs, with those that solve them (https://github.com/THUNLP-MT/StableToolBench,
+Apache-2.0: the solvable test queries; https://github.com/OpenBMB/ToolBench: training instructions in the same layout,
+data/instruction/G1_query.json …).
+
+    python data_prep/tools.py toolbench --output_dir data/toolbench --sets G3_instruction
+    python data_prep/tools.py toolbench --test_size 100 --output_dir data/toolbench \\
+        --local_dataset_path data/instruction
 
 One row, shortened:
     {"query_id": 588, "query": "I'm a football enthusiast and I want to know more about Lionel Messi's career. …",
@@ -10,22 +14,29 @@ Its quirks: the relevant APIs have no order and no arguments, and there is no an
 that a task succeeds when all of them were called. Tools stand under several categories; `api_list` says which is meant.
 The catalogue is a file of documents beside the queries, or what their api_list documents.
 
-    python data_prep/toolbench.py --output_dir data/toolbench --sets G3_instruction
-    python data_prep/toolbench.py --output_dir data/toolbench --test_size 100 --local_dataset_path data/instruction
-
 Writes train.parquet and test.parquet, and tools.jsonl, the documents of the APIs.
 """
 
+from __future__ import annotations
+
 import argparse
 import json
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from verl_ext.data_prep.common import Row, checked_row, decoded, read_rows, text_field, write_jsonl
-from verl_ext.data_prep.tool_tasks import Prepared, ToolTask, fetch_json, local_file, main
+from verl_ext.data_prep.rows import (
+    Row,
+    decoded,
+    fetch_json,
+    local_file,
+    numbered,
+    read_rows,
+    text_field,
+    write_jsonl,
+)
+from verl_ext.data_prep.tool_tasks import Prepared, ToolTask
 from verl_ext.tools.catalogue import Catalogue, load_catalogue
 from verl_ext.tools.catalogue.gold import apis_of, relevant_apis
 
@@ -60,8 +71,8 @@ def _source(path: Path | None, sets: Sequence[str]) -> Iterator[Row]:
     """Rows with their set. Lists that some copies hold as JSON texts are read."""
     if path is None:
         for name in sets or SETS:
-            rows = fetch_json(f"{HUB}/{name}.json")
-            yield from ((where, _row(row, name)) for where, row in _numbered(name, rows))
+            rows = numbered(fetch_json(f"{HUB}/{name}.json"), f"{name}.json")
+            yield from ((where, _row(row, name)) for where, row in rows)
         return
     folder = path.is_dir() and not (path / QUERIES).is_file()
     for file in sorted(path.glob("G*.json")) if folder else [local_file(path, [QUERIES])]:
@@ -69,11 +80,6 @@ def _source(path: Path | None, sets: Sequence[str]) -> Iterator[Row]:
             row = _row(row, file.stem)
             if not sets or row["set"] in sets:
                 yield where, row
-
-
-def _numbered(name: str, rows: Any) -> Iterator[Row]:
-    for number, row in enumerate(rows, 1):
-        yield checked_row(f"{name}.json row {number}", row)
 
 
 def _row(row: dict[str, Any], name: str) -> dict[str, Any]:
@@ -100,9 +106,5 @@ def _catalogue(documents: Sequence[dict[str, Any]]) -> Catalogue:
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """What this script has beside the common options."""
+    """ToolBench's own options."""
     parser.add_argument("--sets", nargs="+", default=[], help=f"of the queries; all without it, e.g. {SETS[-1]}")
-
-
-if __name__ == "__main__":
-    sys.exit(main(prepare, __doc__, options))

@@ -1,34 +1,50 @@
-"""One question in memory (`QARow`), and the file layouts that several question-answering sets share."""
+"""Questions of the question-answering sets in memory, and the layouts that several sets share."""
 
-from collections.abc import Iterable, Sequence
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from verl_ext.data_prep.common import decoded, list_field, split_of, text_field
+from verl_ext.data_prep.rows import decoded, list_field, split_of, text_field
 
 
 @dataclass(frozen=True)
 class QARow:
-    """One question. answers: gold aliases, the main one first; split: train | validation | None (not told)."""
+    """One question. answers: accepted answers, the main one first; split: train | validation | None (not given)."""
 
     id: str
     question: str
     answers: tuple[str, ...]
     gold_titles: tuple[str, ...] = ()
-    paragraphs: tuple[tuple[str, str], ...] = ()
+    paragraphs: tuple[tuple[str, str], ...] = ()  # (title, text)
     split: str | None = None
+
+
+@dataclass(frozen=True)
+class QASet:
+    """A data set.
+
+    Attributes:
+        parse: (row, where) -> QARow, or None for a row without an accepted answer.
+        exclude: see rows.find_files.
+    """
+
+    name: str
+    hub: str
+    hub_config: str | None
+    parse: Callable[[dict[str, Any], str], QARow | None]
+    exclude: str = r"(?!)"
 
 
 def parse_unified(row: dict[str, Any], where: str) -> QARow | None:
     """{"id", "question", "answers": [...], "gold_titles": [...], "paragraphs": [{"title", "text"}, ...] or null}.
 
-    gold_titles, paragraphs and "split" may be missing.
+    Every set may be given in this layout. gold_titles, paragraphs and "split" may be missing.
     """
-    items = enumerate(_optional(row, "paragraphs", where))
-    paragraphs = [_paragraph(item, f"{where}: paragraph {number}") for number, item in items]
-    return make_row(
-        row, where, list_field(row, "answers", where), _optional(row, "gold_titles", where), paragraphs, row.get("id")
-    )
+    paragraphs = paragraphs_of(row, "text", where)
+    titles = list_field(row, "gold_titles", where, optional=True)
+    return make_row(row, where, list_field(row, "answers", where), titles, paragraphs, row.get("id"))
 
 
 def parse_hotpot_layout(row: dict[str, Any], where: str) -> QARow | None:
@@ -45,9 +61,14 @@ def parse_hotpot_layout(row: dict[str, Any], where: str) -> QARow | None:
 
 
 def make_row(
-    row: dict[str, Any], where: str, answers: Sequence[Any], titles: Sequence[Any], paragraphs: Any, identity: Any
+    row: dict[str, Any],
+    where: str,
+    answers: Sequence[Any],
+    titles: Sequence[Any],
+    paragraphs: Iterable[tuple[str, str]],
+    identity: Any,
 ) -> QARow | None:
-    """A QARow with its fields checked; None when no answer is left after stripping. Raises ValueError."""
+    """A QARow with its fields checked; None if no answer is left after stripping. Raises ValueError."""
     question = text_field(row, "question", where)
     if not question:
         raise ValueError(f"{where}: field 'question': given an empty string, expected a question.")
@@ -55,18 +76,28 @@ def make_row(
         raise ValueError(f"{where}: field 'id' (or '_id'): given {identity!r:.80}, expected a string or integer.")
     for value in (*answers, *titles):
         if not isinstance(value, str):
-            raise ValueError(
-                f"{where}: answers and titles must be strings, given {type(value).__name__} {value!r:.80}."
-            )
-    kept = tuple(dict.fromkeys(answer.strip() for answer in answers if answer.strip()))
+            given = f"{type(value).__name__} {value!r:.80}"
+            raise ValueError(f"{where}: answers and titles must be strings, given {given}.")
+    accepted = tuple(dict.fromkeys(answer.strip() for answer in answers if answer.strip()))
     gold = tuple(dict.fromkeys(title.strip() for title in titles if title.strip()))
-    split = row.get("split")
-    told = split_of(split) if isinstance(split, str) else None
-    return QARow(str(identity), question, kept, gold, tuple(paragraphs), told) if kept else None
+    label = row.get("split")
+    split = split_of(label) if isinstance(label, str) else None
+    return QARow(str(identity), question, accepted, gold, tuple(paragraphs), split) if accepted else None
+
+
+def paragraphs_of(row: dict[str, Any], text: str, where: str) -> list[tuple[str, str]]:
+    """(title, text) of each paragraph; `text`: name of the field with its text. A missing column has none."""
+    found = []
+    for number, item in enumerate(list_field(row, "paragraphs", where, optional=True)):
+        place = f"{where}: paragraph {number}"
+        if not isinstance(item, dict):
+            raise ValueError(f"{place}: given {type(item).__name__}, expected {{'title': ..., '{text}': ...}}.")
+        found.append((text_field(item, "title", place), text_field(item, text, place)))
+    return found
 
 
 def join_sentences(sentences: Any, where: str) -> str:
-    """One paragraph. HotpotQA's sentences carry their leading blank, 2WikiMultihopQA's do not: added if missing."""
+    """One paragraph. HotpotQA's sentences begin with a space, 2WikiMultihopQA's do not: added if missing."""
     if isinstance(sentences, str):
         return sentences.strip()
     if not isinstance(sentences, Iterable) or not all(isinstance(sentence, str) for sentence in sentences):
@@ -96,13 +127,3 @@ def _pairs(value: Any, keys: tuple[str, ...], name: str, where: str) -> list[tup
     except (TypeError, ValueError, KeyError, StopIteration) as error:
         expected = f'[[title, {keys[0]}], ...] or {{"title": [...], "{keys[0]}": [...]}} of equal lengths'
         raise ValueError(f"{where}: field '{name}': given {value!r:.120}, expected {expected}.") from error
-
-
-def _paragraph(item: Any, where: str) -> tuple[str, str]:
-    if not isinstance(item, dict):
-        raise ValueError(f"{where}: given {type(item).__name__}, expected {{'title': ..., 'text': ...}}.")
-    return text_field(item, "title", where), text_field(item, "text", where)
-
-
-def _optional(row: dict[str, Any], name: str, where: str) -> list[Any]:
-    return list_field(row, name, where, optional=True)

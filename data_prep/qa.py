@@ -1,33 +1,31 @@
-"""From the rows of a question-answering set to train.parquet, test.parquet and corpus.jsonl.
+"""Prepare a question-answering set: train.parquet, test.parquet and corpus.jsonl (the paragraphs of its questions).
 
-Shared by hotpotqa.py, wiki2multihopqa.py and musique.py, each of which is a `QASet`: where the data come from and how
-one row of its own layout is read. The layout of qa_layouts.parse_unified is understood for all of them.
+    python data_prep/qa.py hotpotqa --output_dir data/hotpotqa
+    python data_prep/qa.py musique --output_dir data/musique --local_dataset_path musique_ans_v1.0_train.jsonl
+
+Then data_prep/corpus.py builds the search index. `qa.py NAME --help` shows a set's layout, licence and a row.
 """
+
+from __future__ import annotations
 
 import argparse
 import hashlib
+import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from verl_ext.data_prep.common import Row, exit_status, find_files, read_hub, read_rows, write_jsonl, write_parquet
-from verl_ext.data_prep.qa_layouts import QARow, parse_unified
+from verl_ext.arguments import Parser, described, exit_status
+from verl_ext.data_prep.qa_rows import QARow, QASet, parse_unified
+from verl_ext.data_prep.rows import Row, find_files, print_written, read_hub, read_rows, write_jsonl
+from verl_ext.data_prep.sources import hotpotqa, musique, wiki2multihopqa
+from verl_ext.parquet import question_row, rows_schema, write_parquet
 
+SOURCES = {module.SOURCE.name: module for module in (hotpotqa, wiki2multihopqa, musique)}
 DEFAULT_VAL_SIZE = 500  # MHGPO validates on the first 500 test questions
 SPLITS = ("auto", "train", "validation", "all")
-
-
-@dataclass(frozen=True)
-class QASet:
-    """A data set. parse: (row, where) -> QARow, or None for a row without a gold answer; exclude: see find_files."""
-
-    name: str
-    hub: str
-    hub_config: str | None
-    parse: Callable[[dict[str, Any], str], QARow | None]
-    exclude: str = r"(?!)"
 
 
 @dataclass
@@ -46,7 +44,7 @@ class Report:
         )
 
 
-def collect(spec: QASet, rows: Iterator[tuple[Row, str | None]]) -> tuple[list[QARow], Report]:
+def collect(spec: QASet, rows: Iterable[tuple[Row, str | None]]) -> tuple[list[QARow], Report]:
     """Parse rows given with their file's split, and drop repeated questions (validation wins over train)."""
     report, parsed = Report(), []
     seen_ids: dict[str, tuple[str, str]] = {}
@@ -57,11 +55,9 @@ def collect(spec: QASet, rows: Iterator[tuple[Row, str | None]]) -> tuple[list[Q
         if item is None:
             report.without_answer += 1
             continue
-        earlier = seen_ids.setdefault(item.id, (item.question, where))
-        if earlier[0] != item.question:
-            raise ValueError(
-                f"{where}: id {item.id!r} is taken by another question at {earlier[1]}; ids must be unique."
-            )
+        question, place = seen_ids.setdefault(item.id, (item.question, where))
+        if question != item.question:
+            raise ValueError(f"{where}: id {item.id!r} is taken by another question at {place}; ids must be unique.")
         split = split or item.split
         parsed.append(replace(item, split="validation" if split == "test" else split))  # a test row with an answer
     validation = {_key(item) for item in parsed if item.split == "validation"}
@@ -83,7 +79,7 @@ def divide(rows: Sequence[QARow], which: str, val_size: int | None, seed: int) -
 
     which "auto": the source's own two splits if it has both: all training rows, the first `val_size` validation rows.
     Otherwise (one split, "train", "validation" or "all" pooled) `val_size` rows are held out, chosen by a hash of seed
-    and id, hence independent of the order; by default 500, at most a fifth. Raises ValueError when none would be left.
+    and id, hence independent of the order; by default 500, at most a fifth. Raises ValueError if none would be left.
     """
     if val_size is not None and val_size < 0:
         raise ValueError(f"--val_size must be >= 0 (0: no test.parquet), given {val_size}.")
@@ -107,19 +103,16 @@ def divide(rows: Sequence[QARow], which: str, val_size: int | None, seed: int) -
 
 def verl_row(row: QARow, data_source: str, split: str, index: int) -> dict[str, Any]:
     """One row of verl's parquet. index: position in its file."""
-    return {
-        "data_source": data_source,
-        "prompt": [{"role": "user", "content": row.question}],
-        "ability": "qa",
-        "reward_model": {"style": "rule", "ground_truth": {"target": list(row.answers)}},
-        "extra_info": {
-            "index": index,
-            "split": split,
-            "id": row.id,
-            "question": row.question,
-            "gold_titles": list(row.gold_titles),
-        },
-    }
+    truth, titles = {"target": list(row.answers)}, list(row.gold_titles)
+    return question_row(data_source, row.question, truth, "qa", split, index, row.id, gold_titles=titles)
+
+
+def qa_schema() -> Any:
+    """Arrow schema of these rows."""
+    import pyarrow as pa
+
+    strings = pa.list_(pa.string())
+    return rows_schema({"target": strings}, {"gold_titles": strings})
 
 
 def passages_of(rows: Sequence[QARow], name: str) -> list[dict[str, str]]:
@@ -129,46 +122,56 @@ def passages_of(rows: Sequence[QARow], name: str) -> list[dict[str, str]]:
 
 
 def prepare(spec: QASet, arguments: argparse.Namespace) -> Counter[str]:
-    """Read, divide and write one data set as its command line says; prints a report. Returns rows per written file."""
+    """Read, divide and write one data set; prints a report. Returns rows per written file."""
     rows, report = collect(spec, _source(spec, arguments))
     print(f"{spec.name}: {report}")
     train, validation, how = divide(rows, arguments.split, arguments.val_size, arguments.seed)
     train = train[: arguments.max_samples]
-    output, written = Path(arguments.output_dir), Counter()
+    output, written = arguments.output_dir, Counter[str]()
     for file, split, part in (("train.parquet", "train", train), ("test.parquet", "test", validation)):
         if part:
-            write_parquet([verl_row(row, spec.name, split, i) for i, row in enumerate(part)], output / file)
+            verl_rows = [verl_row(row, spec.name, split, i) for i, row in enumerate(part)]
+            write_parquet(verl_rows, output / file, qa_schema())
             written[file] = len(part)
     passages = passages_of([*train, *validation], spec.name)
     if passages:
         write_jsonl(passages, output / "corpus.jsonl")
         written["corpus.jsonl"] = len(passages)
     print(f"chosen: {how}")
-    for file, count in written.items():
-        print(f"wrote {output / file}: {count} rows")
+    print_written(output, written)
     for file in ("train.parquet", "test.parquet", "corpus.jsonl"):
         if file not in written and (output / file).exists():
             print(f"not written, left from an earlier run: {output / file}")
-    corpus = output / "corpus.jsonl" if passages else "CORPUS.jsonl"
     if not passages:
-        print(
-            "these rows carry no paragraphs: take the corpus from elsewhere (wiki-18.jsonl of FlashRAG, for instance)"
-        )
+        print("these rows have no paragraphs: take the corpus from elsewhere (wiki-18.jsonl of FlashRAG, for instance)")
+    corpus = output / "corpus.jsonl" if passages else "CORPUS.jsonl"
     print(f"next: python data_prep/corpus.py --input {corpus} --output_dir {output / 'index'}")
     return written
 
 
-def main(spec: QASet, description: str, argv: Sequence[str] | None = None) -> int:
-    """Command line of a data set's script. Returns the exit status; user errors are printed without a traceback."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output_dir", required=True, help="folder for train.parquet, test.parquet, corpus.jsonl")
-    parser.add_argument("--local_dataset_path", type=Path, help=f"file or folder instead of the hub ({spec.hub})")
-    parser.add_argument("--split", choices=SPLITS, default="auto", help="rows to use; auto: the source's own splits")
-    parser.add_argument("--max_samples", type=_positive, help="at most so many training rows (the first ones)")
-    parser.add_argument("--val_size", type=int, help="rows of test.parquet (default 500, or a fifth of a single pool)")
-    parser.add_argument("--seed", type=int, default=0, help="of the held-out rows")
-    arguments = parser.parse_args(argv)
-    return exit_status(lambda: prepare(spec, arguments))
+def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """The command line."""
+    parser = Parser(description=__doc__)
+    names = parser.add_subparsers(dest="name", metavar="NAME", required=True)
+    for name, module in SOURCES.items():
+        one = names.add_parser(name, **described(module.__doc__))
+        one.add_argument(
+            "--output_dir", type=Path, required=True, help="folder for train.parquet, test.parquet, corpus.jsonl"
+        )
+        one.add_argument(
+            "--local_dataset_path", type=Path, help=f"file or folder instead of the hub ({module.SOURCE.hub})"
+        )
+        one.add_argument("--split", choices=SPLITS, default="auto", help="rows to use; auto: the source's own splits")
+        one.add_argument("--max_samples", type=_positive, help="at most so many training rows (the first ones)")
+        one.add_argument("--val_size", type=int, help="rows of test.parquet (default 500, or a fifth of a single pool)")
+        one.add_argument("--seed", type=int, default=0, help="of the held-out rows")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns the exit status; user errors are printed without a traceback."""
+    arguments = parse_arguments(argv)
+    return exit_status(lambda: prepare(SOURCES[arguments.name].SOURCE, arguments))
 
 
 def _source(spec: QASet, arguments: argparse.Namespace) -> Iterator[tuple[Row, str | None]]:
@@ -190,3 +193,7 @@ def _positive(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError(f"must be >= 1, given {text}")
     return value
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,23 +1,21 @@
-"""The tiny tool world: a few hundred tools with working back ends, and tasks that take several of them in turn.
+"""Tool chains: tasks that need several tool calls in turn, and a few hundred tools that answer them.
 
-One row in words: "film:Amber Harbor:director:birthplace:twin" -> `opal_reef` (director of a film) gives "Tova
-Brandt", `dune_kite` (birthplace of a person) gives "Old Karsa", `iron_fern` (twin of a city) gives "New Lodi".
+    "film:Amber Harbor:director:birthplace:twin"
+        `opal_reef` (director of a film) returns "Tova Brandt", `dune_kite` (birthplace of a person) "Old Karsa",
+        `iron_fern` (twin of a city) the answer "New Lodi"
 
     tools.jsonl     {"name": "opal_reef", "description": "director:open", "parameters": {… "film" …}}
     facts.jsonl     {"kind": "film", "name": "Amber Harbor", "facts": {"director": "Tova Brandt", …}}
     train.parquet, val.parquet   verl's schema; `data_source` is "tiny_tools"; the gold calls are ground_truth.path
 
-The quirks on purpose. A tool's name says nothing about what it does: it has to be searched. Of each tool there are
-copies that are closed or paid and answer with an error, which their documentation says in a word. Some relations are
-those of several kinds of things, so that a search must name both. Most tools are of no use. A fixed fifth of all names
-belongs to validation: nobody and nothing that validation asks about occurs in training.
-
-    python verl_ext/worlds/tools.py --output_dir data/tiny_tools
+The intended difficulties: the name of a tool does not say what it does, so that an agent must search for it. Each tool
+has copies that are closed or paid and return an error, which one word of their documentation says. Several kinds of
+things have relations of the same name, so that a search must name both. Most tools are of no use. A fixed fifth of all
+names belongs to validation: nobody and nothing in a validation task occurs in training.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 from collections.abc import Sequence
@@ -25,8 +23,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from verl_ext.parquet import question_row
 from verl_ext.tools.catalogue.types import CallError, ToolSpec
-from verl_ext.worlds.files import stamped_folder
+from verl_ext.worlds.data_set import Rows, read_made, stamped_folder
 from verl_ext.worlds.names import ADJECTIVES, FIRST, LAST, NOUNS, PREFIXES, SPLITS, TOWNS, name_pairs
 
 DATA_SOURCE = "tiny_tools"
@@ -41,7 +40,7 @@ RELATIONS = {
     "company": {"founder": "person", "seat": "city", "rival": "company"},
     "city": {"mayor": "person", "twin": "city", "founder": "person", "patron": "company"},
 }
-# What nobody is asked about.
+# Relations that no task asks about.
 OTHERS = "price rating weather flag anthem budget poster email area history logo menu colour height".split()
 STATES = ("open", "closed", "paid")  # only an open tool answers
 # Names of tools: a word of the first and one of the second.
@@ -59,7 +58,7 @@ class Thing:
 
 @dataclass(frozen=True)
 class Chain:
-    """A task: the relations to be followed from `start`, in order."""
+    """A task: the relations to follow from `start`, in order."""
 
     start: Thing
     relations: tuple[str, ...]
@@ -126,7 +125,7 @@ class World:
     def draw(
         self, rng: random.Random, hops: int, kinds: Sequence[str] = ("film", "person", "company", "city")
     ) -> Chain:
-        """A random task of so many hops that comes by no thing and no relation twice."""
+        """A random task of `hops` relations that repeats no thing and no relation."""
         while True:
             start = rng.choice(self.things(rng.choice(kinds)))
             relations, thing, seen = [], start, {start}
@@ -165,10 +164,10 @@ def tool(name: str, kind: str, relation: str, state: str) -> ToolSpec:
 
 
 class FactsBackend:
-    """Runs the tools: open ones look the fact up, the others refuse.
+    """Runs the tools: open ones look a fact up, the others return an error.
 
     Args:
-        facts: what is known.
+        facts: thing -> {relation: value}.
     """
 
     def __init__(self, facts: dict[Thing, dict[str, str]]):
@@ -178,7 +177,7 @@ class FactsBackend:
         """The value of the tool's relation.
 
         Raises:
-            CallError: the tool is not open, or knows nothing of that thing.
+            CallError: the tool is not open, or has no fact about that thing.
         """
         relation, state = spec.description.split(":")
         if state != "open":
@@ -191,40 +190,21 @@ class FactsBackend:
 
 
 def facts(path: str) -> FactsBackend:
-    """The back end of the tiny recipe's tools (`mas.tools.tool_call.backend`).
-
-    Raises:
-        ValueError: the file does not exist.
-    """
-    if not Path(path).is_file():
-        raise ValueError(
-            f"{path} does not exist. Remedy: python verl_ext/worlds/tools.py --output_dir {Path(path).parent}"
-        )
-    lines = [json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines()]
+    """The back end of the tiny recipe's tools (`mas.tools.tool_call.backend`). Raises ValueError without the file."""
+    lines = read_made(path, "tool_chains")
     return FactsBackend({Thing(line["kind"], line["name"]): line["facts"] for line in lines})
 
 
-def row(world: World, chain: Chain, split: str, index: int) -> dict:
-    """One parquet row in verl's schema."""
+def row(world: World, chain: Chain, split: str, index: int) -> dict[str, Any]:
+    """One row of a parquet file."""
     gold = world.gold(chain)
     truth = {"target": [world.follow(chain)[-1].name], "path": json.dumps(gold)}
-    return {
-        "data_source": DATA_SOURCE,
-        "prompt": [{"role": "user", "content": chain.text}],
-        "ability": "tools",
-        "reward_model": {"style": "rule", "ground_truth": truth},
-        "extra_info": {
-            "index": index,
-            "split": split,
-            "id": f"{DATA_SOURCE}-{split}-{index}",
-            "question": chain.text,
-            "hops": len(chain.relations),
-            "tools": [call["name"] for call in gold],
-        },
-    }
+    extra = {"hops": len(chain.relations), "tools": [call["name"] for call in gold]}
+    name = f"{DATA_SOURCE}-{split}-{index}"
+    return question_row(DATA_SOURCE, chain.text, truth, "tools", split, index, name, **extra)
 
 
-def data_set(train_size: int, val_size: int, seed: int, hops: Sequence[int]) -> dict[str, list[dict]]:
+def data_set(train_size: int, val_size: int, seed: int, hops: Sequence[int]) -> dict[str, Rows]:
     """The contents of the four files."""
     world = World(seed)
     files = {
@@ -248,19 +228,4 @@ def ensure(
     if not hops or min(hops) < 1 or max(hops) > 8 or train_size < 1 or val_size < 1:
         raise ValueError(f"hops={hops}, train_size={train_size}, val_size={val_size}: hops from 1 to 8, sizes from 1")
     stamp = {"version": VERSION, "train_size": train_size, "val_size": val_size, "seed": seed, "hops": hops}
-    return stamped_folder(Path(output_dir), stamp, STAMP, FILES, lambda: data_set(train_size, val_size, seed, hops))
-
-
-def main() -> None:
-    """Command line: write the four files."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output_dir", default="data/tiny_tools", help="where the four files go")
-    parser.add_argument("--train_size", type=int, default=2048, help="training tasks")
-    parser.add_argument("--val_size", type=int, default=128, help="held-out tasks")
-    parser.add_argument("--seed", type=int, default=0, help="of tools, facts and tasks")
-    parser.add_argument("--hops", type=int, nargs="+", default=[1, 2, 3], help="tool calls of a task, in turn")
-    print(f"tiny tools in {ensure(**vars(parser.parse_args()))}")
-
-
-if __name__ == "__main__":
-    main()
+    return stamped_folder(output_dir, stamp, STAMP, FILES, lambda: data_set(train_size, val_size, seed, hops))

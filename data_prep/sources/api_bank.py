@@ -1,6 +1,8 @@
 """API-Bank: dialogues and requirements with the API calls that they need, and what those calls returned
 (https://github.com/AlibabaResearch/DAMO-ConvAI/tree/main/api-bank).
 
+    python data_prep/tools.py api_bank --output_dir data/api_bank --local_dataset_path DAMO-ConvAI/api-bank
+
 A dialogue (levels 1 and 2; a folder of the repository has one file per dialogue, a turn per line):
     {"file": "…-level-2-1.jsonl", "level": 2, "turns": [{"role": "User", "text": "Can you add a schedule …"}, …,
      {"role": "API", "api_name": "GetUserToken", "param_dict": {"username": "JaneSmith", "password": "password"},
@@ -15,24 +17,23 @@ without the calls, and makes all of them. So Success and Path of DeepAgent's Tab
 one API call, after the dialogue before it with its earlier calls and their results: API-Bank's own accuracy at levels 1
 and 2.
 
-Its quirks: calls are texts of Python, so that numbers came in quotes; the gold arguments are those that the API took
-(`result.input`). ToolSearcher is API-Bank's own tool search: `tool_search` takes its place, and its calls are no part
-of the path. Some arguments cannot be known from the dialogue (a date "tomorrow", a password that nobody says).
-
-    python data_prep/api_bank.py --output_dir data/api_bank --local_dataset_path DAMO-ConvAI/api-bank
+Its quirks: calls are Python expressions, in which some numbers are quoted; the gold arguments are those that the API
+received (`result.input`). ToolSearcher is API-Bank's own tool search: `tool_search` replaces it, and its calls are not
+in the path. Some arguments are not in the dialogue (a date "tomorrow", a password that nobody mentions).
 
 Writes test.parquet, tools.jsonl (the catalogue) and recorded.jsonl (what all calls returned; tool_call's `recorded`).
 """
 
+from __future__ import annotations
+
 import argparse
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from verl_ext.data_prep.common import Row, decoded, list_field, read_rows, text_field
-from verl_ext.data_prep.tool_tasks import Prepared, ToolTask, local_file, main
+from verl_ext.data_prep.rows import Row, decoded, list_field, local_file, read_rows, text_field
+from verl_ext.data_prep.tool_tasks import Prepared, ToolTask
 from verl_ext.tools.catalogue import api_bank
 
 SEARCHER = "ToolSearcher"
@@ -41,7 +42,7 @@ DIALOGUES, REQUIREMENTS = "lv1_lv2_dialogues.jsonl", "test_level-3.jsonl"
 SAMPLES = "lv1-lv2-samples"  # of the repository: a folder per set, a file per dialogue
 LEVEL_3 = (REQUIREMENTS, "test-data/level-3.json")
 CATALOGUES = ("tool_catalogue.jsonl", "all_apis_101.jsonl")
-SAID = {
+INSTRUCTIONS = {
     "dialogue": "Do what the user of this dialogue asks for, by calling the APIs that it takes:",
     "turn": "Make the one API call that comes next in this dialogue:",
 }
@@ -100,11 +101,11 @@ def from_dialogue(row: dict[str, Any], where: str, unit: str) -> list[ToolTask]:
     source = f"api_bank_level{level}"
     if unit == "dialogue":
         path = [gold_call(turns[number], "param_dict", "result") for number in calls]
-        question = "\n".join([SAID[unit], *_lines(turns[: calls[-1]], False)])
+        question = "\n".join([INSTRUCTIONS[unit], *_lines(turns[: calls[-1]], False)])
         return [ToolTask(name, question, path, data_source=source)]
     tasks = []
     for number in calls:
-        question = "\n".join([SAID[unit], *_lines(turns[:number], True)])
+        question = "\n".join([INSTRUCTIONS[unit], *_lines(turns[:number], True)])
         gold = gold_call(turns[number], "param_dict", "result")
         tasks.append(ToolTask(f"{name}-turn{number}", question, [gold], data_source=source))
     return tasks
@@ -118,7 +119,7 @@ def from_requirement(row: dict[str, Any], where: str, task_id: str) -> ToolTask:
 
 
 def gold_call(call: dict[str, Any], arguments: str, result: str) -> dict[str, Any]:
-    """A call with the arguments as the API took them, or as they are written where that is not told."""
+    """A call with the arguments that the API received, or with the written ones if the result does not show them."""
     taken = (decoded(call.get(result)) or {}).get("input")
     return {"name": call["api_name"], "arguments": taken if isinstance(taken, dict) else decoded(call[arguments])}
 
@@ -161,10 +162,6 @@ def _calls(row: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """What this script has beside the common options."""
+    """API-Bank's own options."""
     parser.add_argument("--unit", choices=UNITS, default="dialogue", help="what a task is at levels 1 and 2")
     parser.add_argument("--catalogue", type=Path, help="jsonl of the tools, if it does not lie in the folder")
-
-
-if __name__ == "__main__":
-    sys.exit(main(prepare, __doc__, options))

@@ -1,8 +1,11 @@
-"""Questions in natural language to the customer service of JoyAgents-R1: to the shop's APIs, to a knowledge base, and
-those that take several specialists. Generated: the paper's are a company's own and not public.
+"""Generated questions to the customer service of JoyAgents-R1; the paper's own are a company's, and not public.
 
-Everything is a function of a seed. The shops that validation asks about, with their orders, cases and products, do not
-occur in training, nor do its wordings of questions to the knowledge base.
+    "What is the status of order 1003?"                                       shop: one of twelve APIs
+    "Until when can customers return shoes?"                                  qa: the knowledge base
+    "What do the orders 1003 and 1007 come to together?"                      cooperation: two look-ups and a sum
+
+Everything is a function of a seed. The shops in validation questions, with their orders, cases and products, do not
+occur in training, nor do the wordings of validation questions to the knowledge base.
 """
 
 from __future__ import annotations
@@ -14,15 +17,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from verl_ext.recipe.joyagents import shop
-from verl_ext.recipe.joyagents.data.rules import RULES
+from verl_ext.recipe.joyagents.data.platform_rules import RULES
 from verl_ext.recipe.joyagents.shop_records import BODIES, CATEGORIES, SHOP_TYPES, Records, records
 
 SPLITS = ("train", "test")
 Arguments = dict[str, Any]
 
 A_BODY = {"individual": "an individual", "company": "a company"}
-# API -> ways to ask for what it does.
-ASKED = {
+# API -> wordings of a question that it answers.
+WORDINGS = {
     "check_shop_expenses": (
         "I want to open a {shop_type} as {a_body} to sell {category}. How much deposit do I need to pay?",
         "What are the platform's fees for {category} if {a_body} opens a {shop_type}?",
@@ -66,13 +69,13 @@ ASKED = {
 
 
 @dataclass(frozen=True)
-class Asked:
+class Question:
     """A question of any kind.
 
     Attributes:
-        answer: of a sum, or of the knowledge base. title: of the entry that answers it.
-        functions: those to be called; arguments: of the only one, where they are known.
-        parts: what a cooperation takes. thought: of a sum.
+        answer: to a sum, or from the knowledge base. title: of the entry that answers it.
+        functions: the functions to call; arguments: those of the only function, if they are known.
+        parts: the questions that a cooperation consists of. thought: the steps of a sum.
     """
 
     kind: str
@@ -81,7 +84,7 @@ class Asked:
     title: str = ""
     functions: tuple[str, ...] = ()
     arguments: Arguments | None = None
-    parts: tuple[Asked, ...] = ()
+    parts: tuple[Question, ...] = ()
     thought: str = ""
 
     @property
@@ -93,11 +96,11 @@ class Asked:
 
 
 def split_of(name: str) -> str:
-    """The split of a shop, or of a question that is about none: a fifth is validation's, by a checksum of the text."""
+    """The split of a shop, or of a question about no shop: a fifth is validation's, by a checksum of the text."""
     return SPLITS[zlib.crc32(name.encode()) % 5 == 0]
 
 
-class Asking:
+class QuestionGenerator:
     """Draws questions of a split. A function of `seed`."""
 
     def __init__(self, seed: int, split: str):
@@ -108,29 +111,28 @@ class Asking:
         self.cases = [number for number, one in self.records.cases.items() if one["shop"] in self.shops]
         self.rules = knowledge(seed)
 
-    def shop(self, function: str = "", **given: Any) -> Asked:
+    def shop(self, function: str = "", **given: Any) -> Question:
         """A question for one of the twelve APIs; `given` fixes some of its arguments."""
-        function = function or self.rng.choice(list(ASKED))
+        function = function or self.rng.choice(list(WORDINGS))
         while True:
             arguments = self._arguments(function) | given
             words = arguments | {"a_body": A_BODY.get(arguments.get("shop_body", ""))}
-            text = self.rng.choice(ASKED[function]).format(**words)
-            if (
-                "category" not in arguments or split_of(text) == self.split
-            ):  # others have a shop or a number of the split
-                return Asked("shop", text, functions=(function,), arguments=arguments)
+            text = self.rng.choice(WORDINGS[function]).format(**words)
+            # Questions about a category name no shop and no order of the split: their text decides.
+            if "category" not in arguments or split_of(text) == self.split:
+                return Question("shop", text, functions=(function,), arguments=arguments)
 
-    def qa(self) -> Asked:
+    def qa(self) -> Question:
         """A question to the knowledge base."""
         topic, category = self.rng.choice(list(RULES)), self.rng.choice(list(CATEGORIES))
-        ways = RULES[topic].asked
-        text = ways[-1] if self.split == "test" else self.rng.choice(ways[:-1])
+        wordings = RULES[topic].wordings
+        text = wordings[-1] if self.split == "test" else self.rng.choice(wordings[:-1])
         title = title_of(topic, category)
-        return Asked("qa", text.format(c=category), answer=self.rules[title], title=title)
+        return Question("qa", text.format(c=category), answer=self.rules[title], title=title)
 
-    def cooperation(self) -> Asked:
-        """A question that takes look-ups and a sum."""
-        kinds: Sequence[Callable[[], Asked]] = (self._deposits, self._amounts, self._pieces)
+    def cooperation(self) -> Question:
+        """A question that needs look-ups and a sum."""
+        kinds: Sequence[Callable[[], Question]] = (self._deposits, self._amounts, self._pieces)
         return self.rng.choice(kinds)()
 
     def _arguments(self, function: str) -> Arguments:
@@ -149,7 +151,7 @@ class Asking:
         with_product = function in ("search_product_audit", "check_stock")
         return {"shop": name} | ({"product": draw(list(self.records.shops[name].stock))} if with_product else {})
 
-    def _deposits(self) -> Asked:
+    def _deposits(self) -> Question:
         part, count = self.shop("check_shop_expenses"), self.rng.randint(2, 6)
         given = part.arguments or {}
         about = f"{given['shop_type']}s for {given['category']} as {A_BODY[given['shop_body']]}"
@@ -159,14 +161,14 @@ class Asking:
         deposit = run(part)["deposit_yuan_per_year"]
         return self._joined(text, (part,), f"What is {deposit} times {count}?", f"{deposit} * {count}", deposit * count)
 
-    def _amounts(self) -> Asked:
+    def _amounts(self) -> Question:
         orders = self.rng.sample(self.orders, 2)
         parts = tuple(self.shop("search_order_code", order=order) for order in orders)
         one, other = (run(part)["amount_yuan"] for part in parts)
         text = f"What do the orders {orders[0]} and {orders[1]} come to together?"
         return self._joined(text, parts, f"What is {one} plus {other}?", f"{one} + {other}", one + other)
 
-    def _pieces(self) -> Asked:
+    def _pieces(self) -> Question:
         name = self.rng.choice(self.shops)
         products = list(self.records.shops[name].stock)
         parts = tuple(self.shop("check_stock", shop=name, product=product) for product in products)
@@ -174,18 +176,14 @@ class Asking:
         text = f"How many pieces of {' and '.join(products)} does {name} have altogether?"
         return self._joined(text, parts, f"What is {one} plus {other}?", f"{one} + {other}", one + other)
 
-    def _joined(self, text: str, lookups: tuple[Asked, ...], sum_text: str, steps: str, result: int) -> Asked:
-        added = Asked("math", sum_text, answer=str(result), thought=f"{steps} = {result}")
-        return Asked("cooperation", text, answer=str(result), parts=(*lookups, added), thought=added.thought)
+    def _joined(self, text: str, lookups: tuple[Question, ...], sum_text: str, steps: str, result: int) -> Question:
+        added = Question("math", sum_text, answer=str(result), thought=f"{steps} = {result}")
+        return Question("cooperation", text, answer=str(result), parts=(*lookups, added), thought=added.thought)
 
 
-def run(asked: Asked) -> Any:
-    """What the API answers.
-
-    Raises:
-        CallError: it answers with an error.
-    """
-    return getattr(shop, asked.functions[0])(**(asked.arguments or {}))
+def run(question: Question) -> Any:
+    """The result of the question's API call. Raises CallError if the API returns an error."""
+    return getattr(shop, question.functions[0])(**(question.arguments or {}))
 
 
 def knowledge(seed: int) -> dict[str, str]:
@@ -203,18 +201,14 @@ def title_of(topic: str, category: str) -> str:
     return f"{topic}: {category}"
 
 
-def distinct(draw: Callable[[], Asked], size: int, name: str) -> list[Asked]:
-    """`size` questions of different wording.
-
-    Raises:
-        ValueError: there are not that many.
-    """
-    found: dict[str, Asked] = {}
+def distinct(draw: Callable[[], Question], size: int, name: str) -> list[Question]:
+    """`size` questions of different wording. Raises ValueError if there are not that many."""
+    found: dict[str, Question] = {}
     for _ in range(200 * size + 200):
         if len(found) == size:
             break
-        asked = draw()
-        found.setdefault(asked.text, asked)
+        question = draw()
+        found.setdefault(question.text, question)
     if len(found) < size:
         raise ValueError(f"{size} {name} questions were wanted, but there are only about {len(found)}")
     return list(found.values())
