@@ -1,4 +1,4 @@
-"""What the tiny model's script needs to know of each world: its words, its demonstrations, its examination."""
+"""The worlds of train.py: words for the tokenizer, demonstrations, and systems to evaluate on held-out questions."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -31,7 +31,7 @@ from verl_ext.worlds import arithmetic, biographies, prices_and_sums, shop, tool
 
 @dataclass(frozen=True)
 class Examination:
-    """A system and the held-out questions that it is to answer."""
+    """A system and held-out questions for it."""
 
     workflow: Workflow
     tasks: list[Task]
@@ -43,8 +43,8 @@ class ColdStart:
     """One world.
 
     Attributes:
-        words: each becomes one token together with the blank before it.
-        marks: each becomes one token wherever it stands.
+        words: each becomes one token together with the space before it.
+        marks: each becomes one token wherever it occurs.
         teacher: seed -> an object with `batch(size, habits) -> {agent: [(prompt, output)]}`.
         habits: factor -> the shares of wrong demonstrations; 0 none, 1 the shipped model's.
         examinations: number of questions -> examinations by name.
@@ -109,7 +109,7 @@ def _shop_examinations(questions: int) -> dict[str, Examination]:
 
 
 async def _calculator(program: str) -> str:
-    """In the place of the recipe's sandbox: the pool's programs are sums, and nothing else is run here."""
+    """Replaces the recipe's sandbox: the pool's programs are sums, and nothing else is run here."""
     terms = program.removeprefix("print(").removesuffix(")").split("+")
     return str(sum(map(int, terms))) if all(term.strip().isdigit() for term in terms) else "SyntaxError"
 

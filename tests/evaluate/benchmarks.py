@@ -17,7 +17,8 @@ from verl_ext.tools.catalogue import load_catalogue
 SHARED = Path(__file__).parents[2].parent / "shared" / "data"
 needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason=f"the shared data are not at {SHARED}")
 
-# Name, as in configs/base -> name and options of data_prep/tools.py, the folder of the shared data, kind and file of the catalogue.
+# Name, as in configs/base -> name and options of data_prep/tools.py, folder of the shared data, kind and file of the
+# catalogue.
 SETS = {
     "toolbench": ("toolbench", ["--sets", "G3_instruction"], "toolbench", "toolbench", "tools.jsonl"),
     "tmdb": ("restbench", ["--scenario", "tmdb"], "restbench", "openapi", "openapi.json"),

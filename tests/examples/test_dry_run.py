@@ -173,7 +173,7 @@ BREAKS = [
     ("table1/common.sh", "--dense_index ivf", "--dense_index ivff", SystemExit, None),
     ("table1/common.sh", "--batched_encoding", "--batch_encodings", SystemExit, None),
     ("table1/common.sh", "--max_samples 1", "--max_sample 0", SystemExit, None),
-    ("table1/common.sh", "data_prep/hotpotqa.py", "data_prep/hotpot.py", AssertionError, "hotpot.py does not exist"),
+    ("table1/common.sh", "data_prep/qa.py hotpotqa", "data_prep/ga.py hotpotqa", AssertionError, "ga.py does not"),
     ("table1/common.sh", "--backend fsdp", "--backend fdsp", SystemExit, None),
     ("table1/common.sh", "evaluate.concurrency", "evaluate.concurency", ValueError, "did you mean 'concurrency'"),
     ("table1/common.sh", "trainer.default_local_dir=$folder", "trainer.default_local_dir=x", AssertionError, "nothing"),

@@ -1,6 +1,6 @@
-"""Noisy demonstrations of the tool-using agent in made-up tool worlds: what its tiny model's cold start imitates.
+"""Noisy demonstrations of the tool-using agent in made-up tool worlds: the training data of its tiny model.
 
-As in tiny_demos.py, habits are systematic errors that greedy decoding shows and sampling sees through:
+Habits are systematic errors (recipe/mhgpo/cold_start/demonstrations.py explains why):
 
     the first tool that a search finds is called, open or not                             by a majority
     the search names the relation alone, which other kinds of things have, too            by a majority
@@ -9,7 +9,7 @@ As in tiny_demos.py, habits are systematic errors that greedy decoding shows and
     after an error the last thing found is given as the answer                            by a majority
     a name is guessed without a search, a call has no argument, a fold comes for nothing  now and then
 
-So an untrained agent often calls what answers with an error, goes on, and answers wrongly; what RL has to find is to
+So an untrained agent often calls tools that return an error, goes on, and answers wrongly; RL has to learn to
 search precisely, to read whether a tool is open, and to carry on to the end.
 
 A demonstration is one window: all outputs of it train at once, observations between them do not.

@@ -1,8 +1,8 @@
-"""Noisy demonstrations of the three-agent system in random tiny worlds: what the cold start of the tiny model imitates.
+"""Noisy demonstrations of the three-agent system in random tiny worlds: the training data of the tiny model.
 
 Demonstrations are right at first and get bad habits at the end (`Habits`). A habit is a systematic error: for some
 questions it is the majority's behaviour, so that greedy decoding is wrong there, while a minority shows what is right,
-so that sampling finds it. That is what RL has to turn round. (With symmetric random errors greedy decoding would be
+so that sampling finds it. RL has to reverse it. (With symmetric random errors greedy decoding would be
 right from the start and RL would have nothing to show.)
 
     rewriter   the relation forgotten: `### director Amber Harbor ; film Amber Harbor ###`       for three hops
@@ -13,7 +13,7 @@ right from the start and RL would have nothing to show.)
     answerer   the person instead of the place (hop 1's answer)                      for screenwriters
     single     reads the second document, as the reranker; the answerer's slip
 
-With the right queries the biography asked for comes first, so what RL has to find is: name the role in the query, trust
+With the right queries the biography asked for comes first, so RL has to learn: name the role in the query, trust
 the best hit, answer with the place. (Binding a role to one of five documents by reading takes this model far longer
 than a cold start of minutes.)
 """
@@ -44,7 +44,7 @@ TOP_K = 5  # passages per query, and documents handed to the reranker
 # BM25 of the tiny world, also in configs/base/tiny.yaml: the shipped model learned from what it finds.
 BM25 = {"title_weight": 1}
 
-Example = tuple[prompts_tiny.Messages, str]  # (prompt, what the agent says)
+Example = tuple[prompts_tiny.Messages, str]  # (prompt, output)
 
 
 @dataclass(frozen=True)
