@@ -40,8 +40,8 @@ def test_every_help_shows_an_example_that_its_parser_accepts(main, name, capsys,
         main([name, "--help"] if name else ["--help"])
     shown = capsys.readouterr().out.replace("\\\n", " ")
     script = Path(sys.modules[main.__module__].__file__)
-    command = rf"python (?:\S*{script.name}|-m {main.__module__.removesuffix('.__main__')}) ({name}.*)"
-    examples = re.findall(command, shown)
+    command = rf"^    python (?:\S*{script.name}|-m {main.__module__.removesuffix('.__main__')}) ({name}.*)"
+    examples = re.findall(command, shown, re.MULTILINE)
     assert examples, shown
     parse = Parser.parse_args
 
