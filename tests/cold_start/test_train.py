@@ -1,6 +1,7 @@
-"""The tiny models: tokenizers, shipped checkpoints, a five-step cold start."""
+"""The tiny models: tokenizers, shipped checkpoints, a few steps of training."""
 
 import json
+import unicodedata
 from pathlib import Path
 
 import pytest
@@ -11,106 +12,110 @@ from safetensors import safe_open
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import verl_ext.recipe as recipes
-from verl_ext.recipe.cold_start import train as tiny_model
+from verl_ext.recipe.cold_start import train
 from verl_ext.recipe.cold_start.evaluate import run_workflow, summary
 from verl_ext.recipe.cold_start.registry import COLD_STARTS
-from verl_ext.recipe.deepagent.cold_start import demonstrations as tool_demos
-from verl_ext.recipe.mhgpo.cold_start import demonstrations as tiny_demos
-from verl_ext.recipe.solver_verifier.cold_start import demonstrations as arithmetic_demos
+from verl_ext.recipe.joyagents.cold_start import demonstrations as shop_demos
+from verl_ext.recipe.joyagents.cold_start import improvised
+from verl_ext.recipe.mhgpo.cold_start import demonstrations as search_demos
 
-SYSTEMS = {"search": "mhgpo", "arithmetic": "solver_verifier", "tools": "deepagent"}
+SYSTEMS = {
+    "search": "mhgpo",
+    "arithmetic": "solver_verifier",
+    "tools": "deepagent",
+    "shop": "joyagents",
+    "pool": "puppeteer",
+    "smurfs": "smurfs",
+}
 ASSETS = {world: Path(recipes.__path__[0]) / system / "assets" / "tiny_model" for world, system in SYSTEMS.items()}
+BUILT = {}
 
 
 def built(world):
-    return tiny_model.build_tokenizer(COLD_STARTS[world].words(), COLD_STARTS[world].marks())
+    """The tokenizer that the script builds."""
+    if world not in BUILT:
+        BUILT[world] = train.build_tokenizer(COLD_STARTS[world].words(), COLD_STARTS[world].marks())
+    return BUILT[world]
 
 
-@pytest.fixture(scope="module")
-def tokenizer():
-    return AutoTokenizer.from_pretrained(ASSETS["search"])
+@pytest.mark.parametrize("world", list(SYSTEMS))
+def test_the_script_builds_the_shipped_tokenizers(world, tmp_path):
+    built(world).save_pretrained(tmp_path)
+    shipped = AutoTokenizer.from_pretrained(ASSETS[world])
+    assert built(world).get_vocab() == shipped.get_vocab() and built(world).chat_template == shipped.chat_template
+    if world != "shop":  # which verl's trainer has saved
+        assert (tmp_path / "tokenizer.json").read_text() == (ASSETS[world] / "tokenizer.json").read_text()
 
 
-@pytest.mark.parametrize("name", list(SYSTEMS))
-def test_the_script_builds_the_shipped_tokenizers(name, tmp_path):
-    made, shipped = built(name), AutoTokenizer.from_pretrained(ASSETS[name])
-    assert made.get_vocab() == shipped.get_vocab() and made.chat_template == shipped.chat_template
-    made.save_pretrained(tmp_path)
-    assert (tmp_path / "tokenizer.json").read_text() == (ASSETS[name] / "tokenizer.json").read_text()
-
-
-@pytest.mark.parametrize("name", ["search", "arithmetic"])
-def test_every_word_of_a_world_is_one_token(name):
-    tokenizer = AutoTokenizer.from_pretrained(ASSETS[name])
-    for word in COLD_STARTS[name].words():
+@pytest.mark.parametrize("world", list(SYSTEMS))
+def test_words_and_marks_are_single_tokens(world):
+    tokenizer = built(world)
+    for word in COLD_STARTS[world].words():
         assert len(tokenizer.encode(f" {word}")) == 1, word
+    if world == "tools":  # a mark is one wherever it stands
+        for mark in COLD_STARTS[world].marks():
+            (one,) = tokenizer.encode(mark)
+            assert tokenizer.encode(f"x{mark}opal")[1] == one, mark
 
 
-def test_every_mark_of_the_tool_world_is_one_token_wherever_it_stands():
-    tokenizer = AutoTokenizer.from_pretrained(ASSETS["tools"])
-    for mark in COLD_STARTS["tools"].marks():
-        (one,) = tokenizer.encode(mark)
-        assert tokenizer.encode(f"x{mark}opal")[1] == one, mark
+@pytest.mark.parametrize(("world", "longest"), [("search", (200, 24)), ("pool", (99, 24)), ("smurfs", (99, 24))])
+def test_demonstrations_are_short_in_tokens(world, longest):
+    tokenizer = built(world)
+    teacher = search_demos.Teacher(1, worlds=2, works=60) if world == "search" else COLD_STARTS[world].teacher(3)
+    for examples in teacher.batch(20, COLD_STARTS[world].habits(1.0)).values():
+        for prompt, output in examples:
+            sizes = [len(tokenizer.encode(text)) for text in (prompt[-1]["content"], output)]
+            assert sizes[0] <= longest[0] and sizes[1] <= longest[1], (prompt, output)
 
 
-def test_prompts_are_as_short_as_they_look(tokenizer):
-    for prompt, said in tiny_demos.Teacher(seed=1, worlds=2, works=60).batch(10, tiny_demos.NO_HABITS)["rewriter"]:
-        asked = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=False)
-        assert len(asked) <= 28 and len(tokenizer.encode(said)) == len(said.split())
-        assert tokenizer.decode(asked[:2]) == "<|user|> rewrite"
+def test_the_shops_chats_are_short_and_hold_no_byte_tokens():
+    tokenizer, teacher = built("shop"), shop_demos.Teacher(8)
+    whole = {*tokenizer.get_added_vocab(), "Ġ", *"ernon"}  # " founder" is " found", e, r; "none" after " of: ": n, o …
+    for agent in shop_demos.AGENTS:
+        for _ in range(100):
+            ids = tokenizer.apply_chat_template(teacher.chat(agent, shop_demos.scaled(1.0)), return_dict=False)
+            assert len(ids) <= 192 and not set(tokenizer.convert_ids_to_tokens(ids)) - whole, tokenizer.decode(ids)
 
 
 def test_numbers_are_single_tokens_in_any_text():
-    tokenizer = AutoTokenizer.from_pretrained(ASSETS["arithmetic"])
+    tokenizer = built("arithmetic")
     assert [tokenizer.decode([i]) for i in tokenizer.encode(" 12 9 17")] == [" 12", " 9", " 17"]
     assert tokenizer.decode(tokenizer.encode("x12, 3456 7")) == "x12, 3456 7"
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.text(st.characters(exclude_categories=["Cs"])))
 def test_any_text_survives_encoding(text):
-    import unicodedata
-
-    tokenizer = _cached_tokenizer()
     text = unicodedata.normalize("NFC", text)  # Qwen2's tokenizer normalises
+    tokenizer = built("search")
     assert tokenizer.decode(tokenizer.encode(text), skip_special_tokens=False) == text
 
 
-_TOKENIZER = []
+def test_a_chat_ends_a_turn_with_eos_and_the_script_renders_it_as_the_template_does():
+    tokenizer = built("shop")
+    messages = shop_demos.Teacher(9).chat("function_agent", shop_demos.NO_HABITS)
+    ids, target = train.collate(tokenizer, [improvised.segments(messages)])
+    assert ids[0].tolist() == list(tokenizer.apply_chat_template(messages, return_dict=False))
+    outputs = [message["content"] for message in messages if message["role"] == "assistant"]
+    assert tokenizer.decode(ids[0][target[0].bool()]) == "".join(f" {text}{improvised.END}" for text in outputs)
+    assert ids[0].tolist().count(tokenizer.eos_token_id) == len(messages)
+    assert ids[0][0] == tokenizer.convert_tokens_to_ids("<|user|>") and ids[0][-1] == tokenizer.eos_token_id
+    prompt = tokenizer.apply_chat_template(messages[:1], add_generation_prompt=True, return_dict=False)
+    assert ids[0].tolist()[: len(prompt)] == prompt and tokenizer.pad_token_id != tokenizer.eos_token_id
 
 
-def _cached_tokenizer():
-    if not _TOKENIZER:
-        _TOKENIZER.append(AutoTokenizer.from_pretrained(ASSETS["search"]))
-    return _TOKENIZER[0]
-
-
-def test_chat_ends_a_turn_with_eos_and_roles_are_single_tokens(tokenizer):
-    chat = [{"role": "user", "content": "rewrite: x"}, {"role": "assistant", "content": "y"}]
-    ids = tokenizer.apply_chat_template(chat, return_dict=False)
-    assert ids[0] == tokenizer.convert_tokens_to_ids("<|user|>") and ids[-1] == tokenizer.eos_token_id
-    assert ids.count(tokenizer.eos_token_id) == 2 and tokenizer.pad_token_id != tokenizer.eos_token_id
-    prompt = tokenizer.apply_chat_template(chat[:1], add_generation_prompt=True, return_dict=False)
-    assert ids[: len(prompt)] == prompt
-
-
-@pytest.mark.parametrize("name", list(SYSTEMS))
-def test_shipped_folders_are_small_and_float32(name):
-    shipped, tokenizer = AutoModelForCausalLM.from_pretrained(ASSETS[name]), AutoTokenizer.from_pretrained(ASSETS[name])
-    assert sum(path.stat().st_size for path in ASSETS[name].iterdir()) < 4e6
-    assert shipped.dtype == torch.float32 and shipped.num_parameters() <= 800_000
-    assert shipped.config.vocab_size == len(tokenizer) and shipped.config.max_position_embeddings >= 1024
-    assert shipped.generation_config.eos_token_id == tokenizer.eos_token_id
-    assert shipped.generation_config.pad_token_id == tokenizer.pad_token_id
-
-
-def test_every_shipped_model_names_the_type_of_its_weights():
-    folders = [folder for place in recipes.__path__ for folder in Path(place).glob("*/assets/tiny_model")]
-    assert set(ASSETS.values()) < set(folders)
-    for folder in folders:
-        with safe_open(folder / "model.safetensors", "pt") as weights:
-            kinds = {str(weights.get_tensor(name).dtype) for name in weights.keys()}  # noqa: SIM118
-        assert kinds == {f"torch.{json.loads((folder / 'config.json').read_text())['dtype']}"}, folder
+@pytest.mark.parametrize("world", list(SYSTEMS))
+def test_shipped_folders_are_small_and_say_what_they_are(world):
+    folder, tokenizer = ASSETS[world], built(world)
+    assert sum(path.stat().st_size for path in folder.iterdir()) < 4e6
+    config, generation = (json.loads((folder / f"{name}.json").read_text()) for name in ("config", "generation_config"))
+    with safe_open(folder / "model.safetensors", "pt") as weights:
+        tensors = [weights.get_tensor(name) for name in weights.keys()]  # noqa: SIM118
+    assert {str(tensor.dtype) for tensor in tensors} == {f"torch.{config['dtype']}"} == {"torch.float32"}
+    assert sum(tensor.numel() for tensor in tensors) <= 900_000
+    assert config["vocab_size"] == len(tokenizer) and config["max_position_embeddings"] >= 1024
+    assert generation["eos_token_id"] in (tokenizer.eos_token_id, [tokenizer.eos_token_id])
+    assert generation["pad_token_id"] == tokenizer.pad_token_id
 
 
 # Examination -> bounds of F1 (EM where the answer is a number), greedy: wrong on most questions, but not hopeless.
@@ -127,74 +132,64 @@ ADVERTISED = {
 LONGEST = {"search": (200, 24), "arithmetic": (200, 24), "tools": (400, 32)}
 
 
-@pytest.mark.parametrize("name", list(SYSTEMS))
-def test_shipped_models_are_as_good_and_as_bad_as_advertised(name):
-    model, tokenizer = AutoModelForCausalLM.from_pretrained(ASSETS[name]), AutoTokenizer.from_pretrained(ASSETS[name])
-    for title, exam in COLD_STARTS[name].examinations(128).items():
+@pytest.mark.parametrize("world", list(LONGEST))
+def test_shipped_models_are_as_good_and_as_bad_as_advertised(world):
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(ASSETS[world]), built(world)
+    for title, exam in COLD_STARTS[world].examinations(128).items():
         if title not in ADVERTISED:
             continue
         forests = run_workflow(model, tokenizer, exam.workflow, exam.tasks, exam.tools, greedy=True)
-        scores = summary(forests)
-        low, high = ADVERTISED[title]
+        scores, (low, high) = summary(forests), ADVERTISED[title]
         assert low <= scores[exam.workflow.headline] <= high and scores["finished"] == 1, (title, scores)
         assert min(value for key, value in scores.items() if key.endswith("parsable")) > 0.85, (title, scores)
         calls = [call for forest in forests for call in forest.trajectories[0].calls]
-        prompt, output = LONGEST[name]
+        prompt, output = LONGEST[world]
         assert max(len(call.prompt_ids) for call in calls) <= prompt
         assert max(call.generated_tokens for call in calls) <= output
+    if world == "arithmetic":  # sampled: the same twice, another one by seed
+        exam = COLD_STARTS[world].examinations(24)["solver and verifier"]
+        found = [
+            [[call.text for call in forest.trajectories[0].calls] for forest in forests]
+            for forests in (
+                run_workflow(model, tokenizer, exam.workflow, exam.tasks, exam.tools, greedy=False, seed=seed)
+                for seed in (1, 1, 2)
+            )
+        ]
+        assert found[0] == found[1] != found[2]
 
 
-def test_an_examination_is_the_same_twice_and_differs_by_seed():
-    model, tokenizer = AutoModelForCausalLM.from_pretrained(ASSETS["arithmetic"]), built("arithmetic")
-    exam = COLD_STARTS["arithmetic"].examinations(24)["solver and verifier"]
-
-    def texts(seed):
-        forests = run_workflow(model, tokenizer, exam.workflow, exam.tasks, exam.tools, greedy=False, seed=seed)
-        return [[call.text for call in forest.trajectories[0].calls] for forest in forests]
-
-    assert texts(1) == texts(1) != texts(2)
-
-
-@pytest.mark.parametrize(
-    ("name", "teacher", "habits"),
-    [
-        ("search", lambda: tiny_demos.Teacher(seed=0, worlds=2, works=60), tiny_demos.Habits()),
-        ("arithmetic", lambda: arithmetic_demos.Teacher(seed=0), arithmetic_demos.Habits()),
-        ("tools", lambda: tool_demos.Teacher(seed=0), tool_demos.Habits()),
-    ],
-)
-def test_five_steps_of_cold_start_learn_and_are_deterministic(name, teacher, habits, tmp_path):
-    tokenizer = built(name)
-    weights, losses = [], []
-    for _ in range(2):
-        model = tiny_model.build_model(tokenizer, seed=0)
-        losses.append(tiny_model.train(model, tokenizer, teacher(), habits, 5, 8, 2e-3, report_every=1))
-        weights.append(torch.cat([parameter.detach().flatten() for parameter in model.parameters()]))
-    assert losses[0] == losses[1] and torch.equal(*weights)
-    assert [row["step"] for row in losses[0]] == [0, 1, 2, 3, 4]
-    assert all(losses[0][-1][agent] < first for agent, first in losses[0][0].items() if agent != "step")
-    loaded = AutoModelForCausalLM.from_pretrained(tiny_model.save(model, tokenizer, tmp_path))
-    assert torch.equal(loaded.lm_head.weight, model.lm_head.weight)
+@pytest.mark.parametrize("world", list(SYSTEMS))
+def test_a_few_steps_learn_are_deterministic_and_go_on_from_a_folder(world, tmp_path):
+    tokenizer, habits, runs = built(world), COLD_STARTS[world].habits(1.0), []
+    steps = 5 if world in ("search", "arithmetic", "tools") else 2
+    for _ in range(2 if world == "arithmetic" else 1):
+        teacher = search_demos.Teacher(0, worlds=2, works=60) if world == "search" else COLD_STARTS[world].teacher(0)
+        model = train.build_model(tokenizer, seed=0)
+        losses = train.train(model, tokenizer, teacher, habits, steps, 6, 2e-3, report_every=1)
+        runs.append((losses, [parameter.tolist() for parameter in model.parameters()]))
+    assert all(run == runs[0] for run in runs) and [row["step"] for row in losses] == list(range(steps))
+    assert steps == 2 or all(losses[-1][agent] < first for agent, first in losses[0].items() if agent != "step")
+    again = train.load_model(str(train.save(model, tokenizer, tmp_path)), tokenizer)
+    assert torch.equal(again.lm_head.weight, model.lm_head.weight)
 
 
-def test_the_second_stage_goes_on_from_a_folder_of_the_same_world(tmp_path):
-    tokenizer = built("tools")
-    folder = tiny_model.save(tiny_model.build_model(tokenizer, seed=3), tokenizer, tmp_path)
-    again = tiny_model.going_on(str(folder), tokenizer)
-    assert torch.equal(again.lm_head.weight, tiny_model.build_model(tokenizer, seed=3).lm_head.weight)
-    with pytest.raises(ValueError, match="its tokens are not this world's"):
-        tiny_model.going_on(str(ASSETS["search"]), tokenizer)
+def test_the_command(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(train, "evaluate", lambda *given: {"easy, greedy": {"f1": 0.5}})
+    first = ["--world", "arithmetic", "--output_dir", str(tmp_path / "a"), "--steps", "1", "--habit_steps", "0"]
+    assert train.main([*first, "--batch_size", "2"]) == 0
+    printed = capsys.readouterr().out
+    assert "skills: easy, greedy: f1 0.500" in printed and f"saved to {tmp_path / 'a'}" in printed
+    other = ["--world", "tools", "--output_dir", str(tmp_path / "b"), "--start", str(tmp_path / "a")]
+    assert train.main(other) == 2 and "its tokens are not this world's" in capsys.readouterr().err
 
 
-def test_loss_counts_output_tokens_only():
+def test_the_loss_counts_output_tokens_only():
     tokenizer = built("search")
-    model = tiny_model.build_model(tokenizer, seed=0)
+    model = train.build_model(tokenizer, seed=0)
     examples = [([{"role": "user", "content": "rank: x"}], "1"), ([{"role": "user", "content": "answer: y"}], " Karsa")]
-    ids, target = tiny_model.collate(tokenizer, examples)
-    assert target.sum(-1).tolist() == [2, 2]  # the output's token and the end token
-    said = [tokenizer.decode(row[mask.bool()]) for row, mask in zip(ids, target, strict=True)]
-    assert said == ["1<|end|>", " Karsa<|end|>"]
-    loss = tiny_model.batch_loss(model, ids, target)
-    logs = model(ids).logits.log_softmax(-1)
+    ids, target = train.collate(tokenizer, examples)
+    trained = [tokenizer.decode(row[mask.bool()]) for row, mask in zip(ids, target, strict=True)]
+    assert trained == ["1<|end|>", " Karsa<|end|>"] and target.sum(-1).tolist() == [2, 2]
+    loss, logs = train.batch_loss(model, ids, target), model(ids).logits.log_softmax(-1)
     expected = -sum(logs[b, t - 1, ids[b, t]] for b, t in target.nonzero().tolist()) / 4
     assert loss.item() == pytest.approx(expected.item(), rel=1e-5)

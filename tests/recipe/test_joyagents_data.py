@@ -15,10 +15,19 @@ import pytest
 from verl_ext.memory import HashingSimilarity
 from verl_ext.recipe.joyagents import grammar
 from verl_ext.recipe.joyagents.accuracy import accuracy, functions_called
-from verl_ext.recipe.joyagents.data import datasets as joyagents
-from verl_ext.recipe.joyagents.data import sft as joyagents_sft
-from verl_ext.recipe.joyagents.data.chats import Chats, call_of
-from verl_ext.recipe.joyagents.data.questions import ASKED, RULES, SPLITS, Asked, Asking, distinct, knowledge, run
+from verl_ext.recipe.joyagents.cold_start import sft_demonstrations
+from verl_ext.recipe.joyagents.data import rl_questions, sft_conversations
+from verl_ext.recipe.joyagents.data.agent_chats import ChatGenerator, call_of
+from verl_ext.recipe.joyagents.data.generated_questions import (
+    RULES,
+    SPLITS,
+    WORDINGS,
+    Question,
+    QuestionGenerator,
+    distinct,
+    knowledge,
+    run,
+)
 from verl_ext.recipe.joyagents.workflow import SPECIALISTS
 from verl_ext.tools.catalogue.functions import load
 from verl_ext.tools.catalogue.types import Catalogue, ToolSpec
@@ -29,56 +38,57 @@ needs_data = pytest.mark.skipif(
     not (GSM8K.is_dir() and TOOLBENCH.is_dir()), reason=f"{SHARED} has no GSM8K and ToolBench (development data)"
 )
 APIS = Catalogue(load("verl_ext.recipe.joyagents.shop"))
-PROBLEM = Asked("math", "How many are 2 and 3?", answer="5", thought="2 + 3 = <<2+3=5>>5")
+PROBLEM = Question("math", "How many are 2 and 3?", answer="5", thought="2 + 3 = <<2+3=5>>5")
 
 
 @pytest.fixture(params=SPLITS)
-def asking(request):
-    return Asking(0, request.param)
+def generator(request):
+    return QuestionGenerator(0, request.param)
 
 
-def test_questions_to_the_apis_can_be_answered_with_their_arguments(asking):
-    for function in ASKED:
+def test_questions_to_the_apis_can_be_answered_with_their_arguments(generator):
+    for function in WORDINGS:
         for _ in range(20):
-            asked = asking.shop(function)
-            assert APIS.problems(function, asked.arguments) == [] and isinstance(run(asked), dict), asked
-            assert asked.truth == {"kind": "function", "target": [], "functions": [function]}
-            given = [str(value) for value in asked.arguments.values() if value != "small shop"]
-            assert all(value in asked.text for value in given), (asked.text, given)
+            question = generator.shop(function)
+            assert APIS.problems(function, question.arguments) == [] and isinstance(run(question), dict), question
+            assert question.truth == {"kind": "function", "target": [], "functions": [function]}
+            given = [str(value) for value in question.arguments.values() if value != "small shop"]
+            assert all(value in question.text for value in given), (question.text, given)
 
 
-def test_cooperations_are_sums_of_what_the_apis_say(asking):
+def test_cooperations_are_sums_of_what_the_apis_say(generator):
     kinds = Counter()
     for _ in range(60):
-        asked = asking.cooperation()
-        *lookups, added = asked.parts
+        question = generator.cooperation()
+        *lookups, added = question.parts
         numbers = [int(number) for number in re.findall(r"\d+", added.text)]
         seen = [value for part in lookups for value in run(part).values()]
-        assert any(number in seen for number in numbers), (asked.text, seen)
+        assert any(number in seen for number in numbers), (question.text, seen)
         right = numbers[0] * numbers[1] if "times" in added.text else sum(numbers)
-        assert asked.answer == added.answer == str(right) and asked.truth["target"] == [str(right)]
+        assert question.answer == added.answer == str(right) and question.truth["target"] == [str(right)]
         kinds[lookups[0].functions[0]] += 1
     assert set(kinds) == {"check_shop_expenses", "search_order_code", "check_stock"}
 
 
 def test_validation_asks_about_other_shops_and_in_other_words():
-    train, test = (Asking(0, split) for split in SPLITS)
+    train, test = (QuestionGenerator(0, split) for split in SPLITS)
     assert not set(train.shops) & set(test.shops) and not set(train.orders) & set(test.orders)
     assert not set(train.cases) & set(test.cases) and test.cases
-    words = {split: {asking.qa().text for _ in range(800)} for split, asking in zip(SPLITS, (train, test), strict=True)}
+    both = zip(SPLITS, (train, test), strict=True)
+    words = {split: {generator.qa().text for _ in range(800)} for split, generator in both}
     assert not words["train"] & words["test"] and len(words["test"]) > 95
 
 
 def test_everything_is_a_function_of_the_seed():
-    first, again, other = (Asking(seed, "train") for seed in (1, 1, 2))
-    drawn = [[asking.cooperation(), asking.qa(), asking.shop()] for asking in (first, again, other)]
+    first, again, other = (QuestionGenerator(seed, "train") for seed in (1, 1, 2))
+    drawn = [[generator.cooperation(), generator.qa(), generator.shop()] for generator in (first, again, other)]
     assert drawn[0] == drawn[1] != drawn[2] and knowledge(1) == knowledge(1) != knowledge(2)
     assert len(knowledge(0)) == len(RULES) * 8
 
 
 def test_too_few_questions_are_said():
     with pytest.raises(ValueError, match="500 qa questions were wanted, but there are only about"):
-        distinct(Asking(0, "test").qa, 500, "qa")
+        distinct(QuestionGenerator(0, "test").qa, 500, "qa")
 
 
 # -- conversations ----------------------------------------------------------------------------------------------------
@@ -115,13 +125,13 @@ def test_arguments_are_clear_only_where_the_documented_example_stands_in_the_que
 
 @pytest.fixture(scope="module")
 def conversations():
-    one = Asked("function", "Will it rain in Oslo?", functions=(TOOL.name,))
-    two = Asked("function", "Will it rain in Oslo? And else?", functions=(TOOL.name, "other_3"))
-    half = Asked("function", "Will it rain in Oslo, and in Rome?", functions=("unclear", TOOL.name))
-    none = Asked("function", "Will it rain in Rome?", functions=("unclear",))
+    one = Question("function", "Will it rain in Oslo?", functions=(TOOL.name,))
+    two = Question("function", "Will it rain in Oslo? And else?", functions=(TOOL.name, "other_3"))
+    half = Question("function", "Will it rain in Oslo, and in Rome?", functions=("unclear", TOOL.name))
+    none = Question("function", "Will it rain in Rome?", functions=("unclear",))
     unclear = ToolSpec("unclear", "Something of a city.", {**TOOL.parameters, "required": ["days"]})
-    chats = Chats(0, [PROBLEM] * 30, [one, two, half, none] * 3, [TOOL, unclear, *OTHERS])
-    sizes = {agent: {kind: 12 for kind in kinds} for agent, kinds in joyagents_sft.REAL.items()}
+    chats = ChatGenerator(0, [PROBLEM] * 30, [one, two, half, none] * 3, [TOOL, unclear, *OTHERS])
+    sizes = {agent: {kind: 12 for kind in kinds} for agent, kinds in sft_conversations.SIZES.items()}
     return dict(chats.sets(sizes))
 
 
@@ -197,12 +207,12 @@ def test_a_conversation_about_a_problem_has_its_steps_without_the_calculator(con
 @needs_data
 def test_the_files_have_the_papers_sizes(tmp_path):
     options = ["--output_dir", str(tmp_path), "--gsm8k", str(GSM8K), "--toolbench", str(TOOLBENCH)]
-    assert joyagents.main(options) == 0
+    assert rl_questions.main(options) == 0
     similarity = HashingSimilarity()
     texts = {}
     for split in SPLITS:
         rows = pq.read_table(tmp_path / f"{split}.parquet").to_pylist()
-        assert Counter(row["data_source"] for row in rows) == joyagents.SIZES[split]
+        assert Counter(row["data_source"] for row in rows) == rl_questions.SIZES[split]
         assert [row["extra_info"]["index"] for row in rows] == list(range(len(rows)))
         texts[split] = {row["prompt"][0]["content"] for row in rows}
         for row in random.Random(0).sample(rows, 60):
@@ -219,7 +229,7 @@ def test_the_files_have_the_papers_sizes(tmp_path):
 @needs_data
 def test_what_is_fewer_than_the_papers_sizes_is_said(tmp_path, capsys):
     options = ["--output_dir", str(tmp_path), "--gsm8k", str(GSM8K), "--toolbench", str(TOOLBENCH)]
-    assert joyagents_sft.main(["real", *options]) == 0
+    assert sft_conversations.main(options) == 0
     said = capsys.readouterr().out
     rows = {
         line.split("|")[1].strip(): [cell.strip() for cell in line.split("|")[2:6]] for line in said.splitlines()[:7]
@@ -233,28 +243,26 @@ def test_what_is_fewer_than_the_papers_sizes_is_said(tmp_path, capsys):
     assert "not data" in said
 
 
-def test_the_flag_of_what_is_missing_is_named(tmp_path, capsys):
-    for path in (tmp_path, tmp_path / "nope"):
-        assert joyagents_sft.main(["real", "--output_dir", str(tmp_path), "--toolbench", str(path)]) == 2
+def test_errors_name_the_flag_and_what_is_expected(tmp_path, capsys):
+    output = ["--output_dir", str(tmp_path / "out")]
+    for path in (tmp_path, tmp_path / "no"):
+        assert sft_conversations.main([*output, "--toolbench", str(path)]) == 2
         assert capsys.readouterr().err.startswith("error: --toolbench")
-
-
-def test_what_cannot_be_read_is_said(tmp_path, capsys):
-    options = ["--output_dir", str(tmp_path), "--gsm8k", str(tmp_path)]
-    assert joyagents.main(options) == 2
-    assert "a folder with a file whose name contains 'train' is expected" in capsys.readouterr().err
-    for split in SPLITS:
-        (tmp_path / f"gsm8k_{split}.jsonl").write_text('{"question": "q", "answer": "five"}\n')
-    assert joyagents.main(options) == 2 and "expected a solution that ends in '#### N'" in capsys.readouterr().err
-    nowhere = ["--output_dir", str(tmp_path), "--toolbench", str(tmp_path / "no")]
-    assert joyagents_sft.main(["real", *nowhere]) == 2
-    assert f"--toolbench {tmp_path}/no holds none of" in capsys.readouterr().err
+    options = [*output, "--gsm8k", str(tmp_path)]
+    assert rl_questions.main(options) == 2
+    assert f"--gsm8k {tmp_path} does not exist, or holds no" in capsys.readouterr().err
+    for split, answer, message in (
+        ("test", "#### 5", "a folder with a file whose name contains 'train' is expected"),
+        ("train", "five", "gsm8k_train.jsonl:1: field 'answer' has no '####'"),
+    ):
+        (tmp_path / f"gsm8k_{split}.jsonl").write_text(f'{{"question": "q", "answer": "{answer}"}}\n')
+        assert rl_questions.main(options) == 2 and message in capsys.readouterr().err
 
 
 def test_the_tiny_sets_are_made_once_and_of_all_agents(tmp_path):
-    assert joyagents_sft.main(["tiny", "--output_dir", str(tmp_path), "--size", "100", "--habits", "0"]) == 0
+    assert sft_demonstrations.main(["--output_dir", str(tmp_path), "--size", "100", "--habits", "0"]) == 0
     rows = {path.stem: pq.read_table(path).to_pylist() for path in tmp_path.glob("*.parquet")}
-    assert set(rows) == {*joyagents_sft.AGENTS, "val"} and len(rows["val"]) == joyagents_sft.HELD_OUT
-    assert all(row["agent"] == agent for agent in joyagents_sft.AGENTS for row in rows[agent])
-    assert {row["agent"] for row in rows["val"]} == set(joyagents_sft.AGENTS)
-    assert joyagents_sft.main(["tiny", "--output_dir", str(tmp_path), "--size", "3"]) == 2
+    assert set(rows) == {*sft_demonstrations.AGENTS, "val"} and len(rows["val"]) == sft_demonstrations.HELD_OUT
+    assert all(row["agent"] == agent for agent in sft_demonstrations.AGENTS for row in rows[agent])
+    assert {row["agent"] for row in rows["val"]} == set(sft_demonstrations.AGENTS)
+    assert sft_demonstrations.main(["--output_dir", str(tmp_path), "--size", "3"]) == 2
