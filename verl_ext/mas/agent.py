@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from verl_ext.mas.choices import named
@@ -38,13 +38,14 @@ def plain(text: str, /, **_: Any) -> str:
     return text.strip()
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class Agent:
-    """A role of the shared policy. Its name is its key in the workflow's `agents`.
+    """A role of the shared policy. Its name is its key in the workflow's `agents`. It cannot be changed: a workflow is
+    built with copies (`changed`), so that two configurations in one process share nothing.
 
     Attributes:
         prompt: inputs of the call -> chat messages. Must be a pure function of its arguments.
-        parse: (text, /, **inputs) -> value; raises `Unparsable`. Must be pure: it runs again on replay.
+        parse: (text, /, **inputs) -> value; raises `Unparsable`. Must be pure.
         penalty: (text, value, parsable, /, **inputs) -> agent-specific reward R_spe (usually <= 0) and named quantities
             for the metrics (e.g. number of queries). None: R_spe = 0.
         sampling: overrides of top_p, top_k, max_tokens for this agent alone, and `stop`: texts with which an output
@@ -76,6 +77,14 @@ class Agent:
         unknown = [name for name in self.sampling if name not in SAMPLING]
         if unknown:
             raise ValueError(f"Agent.sampling has {', '.join(unknown)}; allowed: {', '.join(SAMPLING)}")
+
+    def changed(self, *, sampling: dict[str, Any] | None = None, **fields: Any) -> Agent:
+        """A copy with other fields; `sampling` is merged into the agent's own.
+
+        Raises:
+            ValueError: see the class.
+        """
+        return replace(self, sampling={**self.sampling, **(sampling or {})}, **fields)
 
     def options(self, **inputs: Any) -> tuple[str, ...]:
         """The texts of which an output is one, each once.

@@ -9,9 +9,8 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from verl_ext.mas.agent import Unparsable
 from verl_ext.mas.noise import derive_seed
-from verl_ext.mas.types import Call, CallFailed, CallId, Status, Task
+from verl_ext.mas.types import Call, CallFailed, CallId, Invocation, Status, Task
 from verl_ext.mas.workflow import Workflow
 from verl_ext.memory import Memory, Use
 
@@ -73,7 +72,8 @@ class Context:
             allowed = ", ".join(sorted(self.agents))
             raise ValueError(f"unknown agent {agent!r}; this workflow's agents are: {allowed}")
         before = list(self.frontier)
-        return self._call(self._next_id(agent), inputs, before, before if parents is None else list(parents))
+        edges = before if parents is None else list(parents)
+        return self._call(Invocation(self._next_id(agent), self.agents[agent], inputs, before, edges))
 
     def resume(self, call: Call, observation: str, /, **inputs: Any) -> Coroutine[Any, Any, Any]:
         """Let the agent of `call` go on after its output and `observation`, token by token in the same sequence.
@@ -94,28 +94,23 @@ class Context:
             raise ValueError(f"call {call.id} has produced nothing to go on from: {call.status.value}")
         before = list(self.frontier)
         parents = before if call in before else [*before, call]
-        return self._call(self._next_id(call.agent), inputs, before, parents, call, observation)
+        agent = self.agents[call.agent]
+        return self._call(Invocation(self._next_id(call.agent), agent, inputs, before, parents, call, observation))
 
-    async def _call(
-        self,
-        call_id: CallId,
-        inputs: dict[str, Any],
-        before: list[Call],
-        parents: list[Call],
-        continues: Call | None = None,
-        observation: str = "",
-    ) -> Any:
-        agent = call_id.agent
-        call = await self._session.call(self.agents[agent], call_id, inputs, before, parents, continues, observation)
-        self._advance(parents, [call])
+    async def _call(self, invocation: Invocation) -> Any:
+        call = await self._session.call(invocation)
+        self._advance(invocation.parents, [call])
         if not call.status.trainable:
-            raise CallFailed(call.status, f"agent {agent!r}: {call.error}")
+            raise CallFailed(call.status, f"agent {call.agent!r}: {call.error}")
+        if call.unparsable is not None and not call.unparsable.has_fallback:
+            raise CallFailed(Status.UNPARSABLE, f"agent {call.agent!r}: {call.unparsable}") from call.unparsable
         try:
-            return self.agents[agent].read(call.text, **inputs)
-        except Unparsable as problem:
-            if problem.has_fallback:
-                return problem.fallback
-            raise CallFailed(Status.UNPARSABLE, f"agent {agent!r}: {problem}") from problem
+            return copy.deepcopy(call.value)  # trajectories that share the call must not share what they may change
+        except Exception as error:
+            raise TypeError(
+                f"the parser of agent {call.agent!r} returned {type(call.value).__name__}, which cannot be copied "
+                f"({error}): let it return plain data"
+            ) from error
 
     @property
     def last(self) -> Call:

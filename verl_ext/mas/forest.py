@@ -14,7 +14,18 @@ from verl_ext.mas.limits import Limits
 from verl_ext.mas.llm import LLM
 from verl_ext.mas.noise import call_seed
 from verl_ext.mas.stopwatch import Stopwatch
-from verl_ext.mas.types import Call, CallId, Completion, PromptTooLong, Status, Stream, Task, ToolRecord, Trajectory
+from verl_ext.mas.types import (
+    Call,
+    CallId,
+    Completion,
+    Invocation,
+    PromptTooLong,
+    Status,
+    Stream,
+    Task,
+    ToolRecord,
+    Trajectory,
+)
 from verl_ext.mas.workflow import Workflow
 from verl_ext.memory import Memory
 from verl_ext.tools.base import ToolRefused
@@ -102,30 +113,27 @@ class Forest:
         """Arguments with which this tool call was made before, or None if it was not."""
         return self._tool_arguments.get((call, stream))
 
-    async def call(
-        self,
-        call_id: CallId,
-        stream: Stream,
-        agent: Agent,
-        messages: list[dict[str, str]],
-        inputs: dict[str, Any],
-        parents: tuple[Call, ...],
-        continues: Call | None = None,
-        observation: str = "",
-    ) -> Call:
+    async def call(self, invocation: Invocation, stream: Stream, messages: list[dict[str, str]]) -> Call:
         """The recorded call, or a new one. Failures are recorded too: a replay meets the same failed call."""
         self._admit()
-        key = (call_id, stream)
+        key = (invocation.id, stream)
         if key in self._calls:
             self.cost.replayed_calls += 1
             await asyncio.sleep(0)  # a turn of the event loop, like a new call: concurrent siblings all start first
         else:
             # A copy: a prompt function may hand out a chat history that grows later.
-            call = Call(call_id, stream, copy.deepcopy(messages), continues, observation, parents=parents)
-            call.trained = agent.trained
-            call.depth = 1 + max((parent.depth for parent in parents), default=-1)
+            call = Call(
+                invocation.id,
+                stream,
+                copy.deepcopy(messages),
+                invocation.continues,
+                invocation.observation,
+                parents=tuple(invocation.parents),
+            )
+            call.trained = invocation.agent.trained
+            call.depth = 1 + max((parent.depth for parent in call.parents), default=-1)
             self._messages[key] = call.messages
-            self._calls[key] = asyncio.ensure_future(self._generate(call, agent, inputs))
+            self._calls[key] = asyncio.ensure_future(self._generate(call, invocation.agent, invocation.inputs))
         return await asyncio.shield(self._calls[key])
 
     async def _generate(self, call: Call, agent: Agent, inputs: dict[str, Any]) -> Call:
@@ -188,8 +196,8 @@ class Forest:
                 if used >= limits.max_sequence_tokens:
                     return f"the sequence has {used} tokens, allowed are {limits.max_sequence_tokens}"
                 sampling["max_tokens"] = min(sampling["max_tokens"], limits.max_sequence_tokens - used)
-        else:  # a server has the tokens: it is told where the stream begins
-            sampling["stream"] = len(_beginning(call).messages)
+        else:  # a server has the tokens: tell it where the sequence begins
+            sampling["continue_from"] = len(_beginning(call).messages)
         return ""
 
     def _take(self, call: Call, completion: Completion) -> None:
@@ -208,20 +216,19 @@ class Forest:
             call.messages = list(completion.sent) or call.messages
 
     def _finish(self, call: Call, agent: Agent, inputs: dict[str, Any]) -> Call:
-        value, parsable = None, True
         try:
-            value = agent.read(call.text, **inputs)
+            call.value = agent.read(call.text, **inputs)
         except Unparsable as problem:
-            parsable = False
-            value = problem.fallback if problem.has_fallback else None
-            call.status, call.error = Status.UNPARSABLE, str(problem)
+            call.unparsable, call.status, call.error = problem, Status.UNPARSABLE, str(problem)
+            call.value = problem.fallback if problem.has_fallback else None
+        parsable = call.unparsable is None
         if parsable and call.generation.stop_reason == "length":
             call.status, call.error = Status.TRUNCATED, "the output reached max_tokens"
         if agent.actions is not None and agent.trained and call.generation.token_ids:
             call.actions = self.llm.locate(call.generation.token_ids, call.text, agent.actions(call.text))
         if agent.penalty is not None:
             try:
-                reward, metrics = agent.penalty(call.text, value, parsable, **inputs)
+                reward, metrics = agent.penalty(call.text, call.value, parsable, **inputs)
                 call.reward_specific, call.metrics = float(reward), {k: float(v) for k, v in metrics.items()}
                 if not math.isfinite(call.reward_specific):
                     raise ValueError(f"the agent-specific reward {call.reward_specific} is not finite")

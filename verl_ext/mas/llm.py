@@ -33,8 +33,8 @@ class LLM(Protocol):
 
         `sampling` holds temperature, top_p, top_k, max_tokens, seed, `adapter` if the policy has adapters (the name of
         the agent's; "" is the base alone), `choices` if the answer is to be one of these texts, and for an engine
-        without tokens `stream`: the place of the message with which a continued sequence begins. `key` names the call
-        within the batch (question, stream, call) for ordered scheduling and sticky routing.
+        without tokens `continue_from`: the place of the message with which a continued sequence begins. `key` names
+        the call within the batch (question, stream, call) for ordered scheduling and sticky routing.
 
         Raises:
             PromptTooLong: the engine refuses the prompt for its length. Any other exception counts as its failure.

@@ -9,10 +9,20 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from verl_ext.mas.agent import Agent
 from verl_ext.mas.context import Context
 from verl_ext.mas.forest import BrokenReward, Forest
-from verl_ext.mas.types import Call, CallFailed, CallId, Diverged, Status, Stream, Task, ToolFailed, Trajectory
+from verl_ext.mas.types import (
+    Call,
+    CallFailed,
+    CallId,
+    Diverged,
+    Invocation,
+    Status,
+    Stream,
+    Task,
+    ToolFailed,
+    Trajectory,
+)
 
 
 class Session:
@@ -23,7 +33,7 @@ class Session:
         self.trajectory = Trajectory(stream)
         self._lineage = stream.lineage()
         self._forks = {s.fork: s for s in self._lineage if s.fork is not None}
-        # Agent calls belong to this stream or a deeper one: the root, or the last twin.
+        # Agent calls belong to this stream or a deeper one: the root, or the last sibling.
         self._floor = [s for s in self._lineage if s.fork is None][-1]
         self._fork_reached = stream.parent is None
         self._calls: list[Call] = []
@@ -145,39 +155,22 @@ class Session:
         self._fatal = self._fatal or Diverged(f"call {call_id} on replay: {_first_difference(recorded, now)}")
         return self._fatal
 
-    async def call(
-        self,
-        agent: Agent,
-        call_id: CallId,
-        inputs: dict[str, Any],
-        before: list[Call],
-        parents: list[Call],
-        continues: Call | None = None,
-        observation: str = "",
-    ) -> Call:
-        """Make or replay one call; called by `Context.call` and `Context.resume`.
-
-        Args:
-            before: ends of what came before in this scope: all of it may have had an effect, whatever `parents` says.
-            parents: calls whose output the prompt uses, the edges for credit.
-            continues: the call that this one goes on from, with `observation` between them.
-        """
+    async def call(self, invocation: Invocation) -> Call:
+        """Make or replay one call; called by `Context.call` and `Context.resume`."""
         self._admit()
         self._check_limit()
-        messages = agent.prompt(**inputs) if continues is None else _continued(continues, observation)
-        after = [call.stream for call in (*parents, *before)]
+        call_id, messages = invocation.id, invocation.messages()
+        after = [call.stream for call in (*invocation.parents, *invocation.before)]
         if call_id == self.trajectory.stream.fork:
             self._reach_fork(call_id, after, messages)
         elif not self._fork_reached and self.trajectory.stream.fork is None:
-            self._enter_twin(call_id, messages)
+            self._enter_sibling(call_id, messages)
         stream = self._settle(call_id, self._stream_of(call_id, self._floor, after), self.forest.recorded, messages)
         self._issued += 1
-        if agent.trained:
+        if invocation.agent.trained:
             self._announce(call_id)
         try:
-            call = await self.forest.call(
-                call_id, stream, agent, messages, inputs, tuple(parents), continues, observation
-            )
+            call = await self.forest.call(invocation, stream, messages)
         except BrokenReward as error:
             self._fatal = error
             raise
@@ -197,8 +190,8 @@ class Session:
         if messages not in made:
             raise self._diverged(call_id, made[0], messages)
 
-    def _enter_twin(self, call_id: CallId, messages: Any) -> None:
-        """Check the prompt of a twin's first call, before which nothing was sampled, against its parent's."""
+    def _enter_sibling(self, call_id: CallId, messages: Any) -> None:
+        """Check the prompt of a sibling's first call, before which nothing was sampled, against its parent's."""
         self._fork_reached = True
         record = self.forest.recorded(call_id, self._lineage[-2])
         if record is not None and record != messages:
@@ -215,12 +208,6 @@ class Session:
             self.trajectory.tool_failures += 1
             raise ToolFailed(record.failure)
         return copy.deepcopy(record.result)
-
-
-def _continued(call: Call, observation: str) -> list[dict[str, str]]:
-    """A sequence as turns, for engines that take no tokens, and for people. Not of `call.messages`: as it was sent."""
-    before = call.messages if call.continues is None else _continued(call.continues, call.observation)
-    return [*before, {"role": "assistant", "content": call.text}, {"role": "user", "content": observation}]
 
 
 def _first_difference(recorded: Any, now: Any) -> str:
