@@ -53,11 +53,11 @@ class Agent:
             sampled at another would be trained off-policy.
         actions: text -> ranges [start, end) of its characters that are actions, e.g. tool calls with their tags. An
             algorithm may give their tokens an advantage of their own (ToolPO).
-        choices: inputs -> the texts of which the output is one: an agent that decides, e.g. who acts next. The policy
-            cannot say anything else, and what is trained is its choice among them. Must be pure, as `prompt`.
-        cost: of one generated token, relative to other agents' (a larger model's is higher); see `Call.cost`.
-        trained: False: a helper whose calls are never trained on; credit passes through them to the calls before.
-        llm: another model than the policy: one that a server serves, which cannot be trained, or a policy head.
+        choices: inputs -> the texts among which the agent decides, e.g. who acts next. Its output is one of them, and
+            the choice is what trains. Must be pure, as `prompt`.
+        cost: of one generated token, relative to other agents (higher for a larger model); see `Call.cost`.
+        trained: False for a helper, whose calls never train; credit passes through them to the calls before.
+        llm: the model that answers in place of the policy: a served model, which cannot be trained, or a policy head.
 
     Raises:
         ValueError: another key in `sampling`.
@@ -87,14 +87,14 @@ class Agent:
         return replace(self, sampling={**self.sampling, **(sampling or {})}, **fields)
 
     def options(self, **inputs: Any) -> tuple[str, ...]:
-        """The texts of which an output is one, each once.
+        """The choices for these inputs, without repetition.
 
         Raises:
-            ValueError: there is none.
+            ValueError: there are none.
         """
         options = tuple(dict.fromkeys(self.choices(**inputs)))
         if not options:
-            raise ValueError("an agent's `choices` are empty: there must be one at least")
+            raise ValueError("an agent's `choices` are empty; there must be at least one")
         return options
 
     def read(self, text: str, /, **inputs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""All trajectories of one question. Record and replay live here: a call is generated once, whoever asks first."""
+"""All trajectories of one question, with record and replay: a call is generated once and answers every replay."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Tools = dict[str, Callable[..., Any]]
 
 # Sampling parameters that validation sets for every agent, whatever the agent's own training values are.
 TRUNCATION = ("temperature", "top_p", "top_k")
-# Stop reasons of an output that the engine broke off and nobody resumed.
+# Stop reasons of an output that the engine aborted and did not resume.
 ABORTED = ("aborted", "abort")
 # Seconds that cancelled calls and tools have to clean up.
 CLOSE_TIMEOUT = 5.0
@@ -46,7 +46,7 @@ class BrokenReward(RuntimeError):
 
 @dataclass
 class Cost:
-    """What sampling this question has cost, generated once and counted once."""
+    """What sampling this question has cost. A shared call counts once."""
 
     agent_calls: int = 0
     generated_tokens: int = 0
@@ -68,10 +68,10 @@ class Forest:
         seed: covers (run seed, training step, data-set index); every call's noise derives from it.
         sampling: sampling parameters, overridden per agent by `Agent.sampling` unless `greedy`.
         greedy: validation; temperature and truncation are taken from `sampling` for every agent.
-        clock: measures calls and their limit; stands still while the weights are updated.
-        memory: (agent, query) -> the memories that it recalls, the same whenever it is asked, from any thread; None:
-            there are none.
-        adapters: of the policy, by agent ("" is the base alone); None: the policy has no adapters.
+        clock: measures calls and their timeouts; paused while the weights are updated.
+        memory: (agent, query) -> the memories that the agent recalls; always the same answer, from any thread. None:
+            there is no memory.
+        adapters: name of each agent's adapter ("" is the base alone); None: the policy has no adapters.
     """
 
     task: Task
@@ -98,10 +98,10 @@ class Forest:
         self.closed = False
 
     async def recall(self, agent: str, query: str) -> list[Memory]:
-        """The memories of an agent that are most similar to a query, for all trajectories of the question the same."""
+        """The memories of an agent that are most similar to a query; the same for all trajectories of the question."""
         if self.memory is None:
             return []
-        if (agent, query) not in self._recalled:  # in a thread: a sentence encoder takes its time
+        if (agent, query) not in self._recalled:  # in a thread: a sentence encoder would block the event loop
             self._recalled[agent, query] = asyncio.ensure_future(asyncio.to_thread(self.memory, agent, query))
         return list(await asyncio.shield(self._recalled[agent, query]))
 
@@ -266,7 +266,7 @@ class Forest:
             except ToolRefused as error:
                 record.failure = str(error)
                 return record
-            except Exception as error:  # any failure of a tool is data of this trajectory
+            except Exception as error:  # a tool's failure is an observation of this trajectory
                 reason = "no answer in time" if isinstance(error, asyncio.TimeoutError) else f"{error}"
                 record.failure = f"tool {name!r}, attempt {attempt + 1} of {attempts}: {type(error).__name__}: {reason}"
             if attempt + 1 < attempts:
@@ -276,7 +276,7 @@ class Forest:
 
     @property
     def busy(self) -> int:
-        """What is under way beside generations: tool calls, the waits between their attempts included, and recalls."""
+        """Number of tool calls (waits between attempts included) and recalls under way."""
         return sum(not task.done() for task in (*self._tools.values(), *self._recalled.values()))
 
     def _admit(self) -> None:
@@ -284,7 +284,7 @@ class Forest:
             raise asyncio.CancelledError
 
     async def close(self) -> None:
-        """Cancel whatever still runs: after an abort, or for branches that a failed sibling left behind.
+        """Cancel everything that still runs, after an abort or in branches that a failed sibling left behind.
 
         Sessions that still run, or start after this, end with `CancelledError`.
         """

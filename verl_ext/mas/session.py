@@ -39,7 +39,7 @@ class Session:
         self._calls: list[Call] = []
         self._issued = 0
         self._refused = 0
-        # What the workflow cannot repair by catching it: the trajectory's status whatever `run` makes of it.
+        # An error that decides the trajectory's status even if the workflow catches it.
         self._fatal: Exception | None = None
         self._over = False
         # Called with the identity of every call of a trained agent as it is issued, with None at the end of the run.
@@ -53,7 +53,7 @@ class Session:
         """
         work = asyncio.ensure_future(self._work())
         try:
-            await asyncio.wait([work])  # of its own task: what is cancelled here was cancelled from outside
+            await asyncio.wait([work])  # a task of its own: a cancellation here came from outside
         except asyncio.CancelledError:
             self._over = True
             work.cancel()
@@ -67,7 +67,7 @@ class Session:
             raise self._fatal
         if isinstance(self._fatal, CallFailed):
             trajectory.status, trajectory.error = self._fatal.status, str(self._fatal)
-        elif self._fatal is not None:  # a bug of the workflow met by this sample: counted, shown, not fatal
+        elif self._fatal is not None:  # a bug in the workflow: counted and logged, it does not stop the training
             error = self._fatal
             trajectory.status, trajectory.error = Status.WORKFLOW_ERROR, f"{type(error).__name__}: {error}"
         else:
@@ -94,7 +94,7 @@ class Session:
             self._announce(None)
 
     def _admit(self) -> None:
-        """Unwind a workflow whose trajectory is decided, also one that catches every `Exception` and goes on."""
+        """Stop a workflow whose trajectory has ended, even if it catches every `Exception`."""
         if self._over or self._fatal is not None:
             raise asyncio.CancelledError
 
@@ -211,7 +211,7 @@ class Session:
 
 
 def _first_difference(recorded: Any, now: Any) -> str:
-    """Where two prompts or argument sets part, in words."""
+    """Describe the first difference of two prompts or argument sets."""
     old, new = _in_words(recorded), _in_words(now)
     at = next((i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
     lo = max(0, at - 30)
