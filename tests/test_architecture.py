@@ -30,7 +30,7 @@ MAY_IMPORT = {
     "worlds": {"tools"},
 }
 # Single modules on the ground floor, which every room may import.
-GROUND = {"reports", "arguments", "parquet"}
+GROUND = {"reports", "settings", "arguments", "parquet"}
 WITHOUT_TORCH_AND_VERL = ("mas", "sampling", "tools", "memory", "rewards", "observe", "worlds")
 
 
