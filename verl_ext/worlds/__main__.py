@@ -1,7 +1,9 @@
-"""Write the data set of a generated world. Recipes do it themselves when they start (`mas.prepare`).
+"""Write the data set of a generated world.
 
-python -m verl_ext.worlds arithmetic --steps 3 --output_dir data/tiny_arithmetic
-python -m verl_ext.worlds biographies --hops 2 3 --distractors 2 --gap 0.5 --output_dir data/hard_world
+    python -m verl_ext.worlds arithmetic --steps 3 --output_dir data/tiny_arithmetic
+    python -m verl_ext.worlds biographies --hops 2 3 --distractors 2 --gap 0.5 --output_dir data/hard_world
+
+Recipes do it themselves when they start (`mas.prepare`).
 """
 
 from __future__ import annotations
