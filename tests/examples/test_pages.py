@@ -70,14 +70,14 @@ def test_what_a_beginner_gets_wrong_is_named(folder, override, message):
 
 @pytest.fixture
 def extensions(tmp_path, monkeypatch):
-    """The three blocks of extending.md as modules; what they register goes again."""
+    """The blocks of three pages as modules; what they register is removed again."""
     monkeypatch.syspath_prepend(str(tmp_path))
-    names = ("page_strategy", "page_estimator", "page_tool")
-    for name, block in zip(names, blocks("extending.md"), strict=True):
-        (tmp_path / f"{name}.py").write_text(block)
-    yield [importlib.import_module(name) for name in names]
+    pages = {"page_strategy": "new_strategy.md", "page_estimator": "new_algorithm.md", "page_tool": "extending.md"}
+    for name, page in pages.items():
+        (tmp_path / f"{name}.py").write_text("\n".join(blocks(page)))
+    yield [importlib.import_module(name) for name in pages]
     STRATEGIES.pop("last"), ALGORITHMS.pop("centred")
-    for name in names:
+    for name in pages:
         del sys.modules[name]
 
 
