@@ -20,7 +20,7 @@ MAY_IMPORT = {
     "rewards": {"tools"},
     "mas": {"tools", "rewards", "memory"},
     "sampling": {"mas"},
-    "algorithms": set(),
+    "algorithms": {"mas"},
     "heads": {"mas", "memory"},
     "observe": {"mas", "sampling", "memory"},
     "engine": set(),
