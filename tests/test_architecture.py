@@ -103,6 +103,16 @@ def test_names_in_the_code_are_where_the_page_says(page, least):
         assert re.search(rf"\b(class|def) {name}\b|^ *{name}\b.*[:=]", code, re.MULTILINE), (name, path)
 
 
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 180
+
+
+@pytest.mark.parametrize("page", sorted(path.name for path in (ROOT / "docs").glob("*.md")))
+def test_a_page_begins_with_an_example(page):
+    lines = (ROOT / "docs" / page).read_text(encoding="utf-8").splitlines()
+    assert any(line.startswith(("    ", "```")) for line in lines[:7])
+
+
 def test_commands_in_the_readme_exist():
     text = (ROOT / "README.md").read_text()
     for recipe in re.findall(r"\+recipe=(\w+)", text):
