@@ -85,7 +85,7 @@ def test_api_bank_recordings_answer_their_own_calls():
     catalogue = load("api_bank", "api_bank/tool_catalogue.jsonl")
     paths = [DATA / "api_bank" / name for name in ("lv1_lv2_dialogues.jsonl", "test_level-3.jsonl")]
     recorded = Recorded.load(paths)
-    assert recorded.conflicts == 0 and recorded.tools() - set(catalogue) == {"ToolSearcher"}
+    assert recorded.tools() - set(catalogue) == {"ToolSearcher"}
     toolbox, fitting, calls = Toolbox(catalogue, recorded=recorded), 0, 0
     for row in rows("api_bank/lv1_lv2_dialogues.jsonl"):
         for turn in (turn for turn in row["turns"] if turn["role"] == "API" and turn["api_name"] in catalogue):

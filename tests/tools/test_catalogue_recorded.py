@@ -39,7 +39,7 @@ def dialogues(folder):
 
 def test_recorded_results_come_first(tmp_path):
     recorded, backend = Recorded.load(dialogues(tmp_path)), Log("of the back end")
-    assert len(recorded) == 5 and recorded.conflicts == 2 and recorded.tools() == {"echo"}
+    assert len(recorded) == 5 and recorded.tools() == {"echo"}
     toolbox = box(backend, recorded=recorded)
     assert ask(toolbox) == {"ok": True, "result": "one"}
     assert ask(toolbox, arguments={"x": 2}) == {"ok": False, "error": "no such x", "kind": "tool_error"}

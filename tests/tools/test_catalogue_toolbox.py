@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from verl_ext.tools import Tool, ToolError
 from verl_ext.tools.catalogue import Backend, Catalogue, Toolbox, ToolSpec
 from verl_ext.tools.catalogue.types import CallError
-from verl_ext.tools.simulator import Counters, NotRecorded
+from verl_ext.tools.simulator import Counters
 
 PARAMETERS = {
     "type": "object",
@@ -84,7 +84,7 @@ def test_answers_are_counted_by_kind_and_with_what_the_back_end_counts():
     backend.result = ToolError("the infrastructure")
     with pytest.raises(ToolError):
         ask(toolbox)
-    backend.result = NotRecorded("a kind of its own")
+    backend.result = CallError("not recorded", "not_recorded")
     assert ask(toolbox)["kind"] == "not_recorded"
     expected = {"answered": 2, "bad_arguments": 1, "unknown_tool": 1, "tool_error": 1, "not_recorded": 1}
     assert toolbox.counts() == expected

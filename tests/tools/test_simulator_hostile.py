@@ -9,8 +9,8 @@ import pytest
 from tests.serving import ChatServer, answer
 from tests.tools.simulating import counted, numbered, play, simulate
 from verl_ext.tools import ToolError
+from verl_ext.tools.catalogue.types import CallError
 from verl_ext.tools.simulator import ResultCache
-from verl_ext.tools.simulator.keys import BadArguments
 
 CALL = {"query": "Titanic"}
 
@@ -32,7 +32,7 @@ def test_arguments_that_do_not_fit_are_answered_without_the_model(arguments, wor
     with ChatServer() as server:
         simulator = simulate(server, tmp_path / "c.db")
         (found,) = play(simulator, arguments)
-        assert isinstance(found, BadArguments) and found.kind == "bad_arguments" and words in str(found)
+        assert isinstance(found, CallError) and found.kind == "bad_arguments" and words in str(found)
         assert server.requests == [] and counted(simulator) == {}
 
 

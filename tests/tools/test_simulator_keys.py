@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.tools.simulating import MOVIE
 from verl_ext.tools.catalogue import ToolSpec
 from verl_ext.tools.simulator import keys
-from verl_ext.tools.simulator.keys import MAX_ARGUMENTS, BadArguments, Tools, call_key
+from verl_ext.tools.simulator.keys import MAX_ARGUMENTS, Tools, call_key
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
 NUMBER = (
@@ -111,7 +111,7 @@ def test_the_tool_and_the_prompt_are_part_of_the_key(monkeypatch):
     ],
 )
 def test_arguments_that_no_api_would_take(arguments, words):
-    with pytest.raises(BadArguments, match=words):
+    with pytest.raises(CallError, match=words):
         call_key("tool", "v1", arguments)
     call_key("tool", "v1", {"q": "x" * (MAX_ARGUMENTS - 8)})  # the longest
 

@@ -14,8 +14,7 @@ from tests.tools.simulating import MOVIE, counted, numbered, play, simulate
 from verl_ext.tools import ToolError
 from verl_ext.tools.catalogue import Catalogue, Recorded, Toolbox, ToolSpec
 from verl_ext.tools.catalogue.types import CallError
-from verl_ext.tools.simulator import NotRecorded, ResultCache, Simulator
-from verl_ext.tools.simulator.keys import BadArguments
+from verl_ext.tools.simulator import ResultCache, Simulator
 from verl_ext.tools.simulator.player import Busy
 
 CALL = {"query": "Titanic"}
@@ -60,9 +59,9 @@ def test_replay_answers_from_the_cache_and_never_asks(tmp_path):
         replay = simulate(server, tmp_path / "c.db", mode="replay")
         hit, miss, bad = play(replay, CALL, {"query": "Alien"}, {"page": 1})
         assert hit == {"request": 0} and len(server.requests) == asked
-    assert isinstance(miss, NotRecorded) and miss.kind == "not_recorded" and not isinstance(miss, ToolError)
+    assert isinstance(miss, CallError) and miss.kind == "not_recorded" and not isinstance(miss, ToolError)
     assert str(miss) == "nothing is recorded of this call of GET /search/movie"
-    assert isinstance(bad, BadArguments)
+    assert isinstance(bad, CallError) and bad.kind == "bad_arguments"
     assert counted(replay) == {"hits": 1, "misses": 1}
     assert (tmp_path / "c.db").read_bytes() == before
     assert play(simulate(None, tmp_path / "c.db", mode="replay"), CALL) == [hit]  # nor is a model needed

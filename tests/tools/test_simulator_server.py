@@ -20,8 +20,7 @@ from tests.tools.simulating import ask, fill
 from verl_ext.tools import ToolError
 from verl_ext.tools.catalogue import Catalogue, ToolSpec, load_catalogue
 from verl_ext.tools.catalogue.types import CallError
-from verl_ext.tools.simulator import HttpSimulator, NotRecorded, ResultCache
-from verl_ext.tools.simulator.keys import BadArguments
+from verl_ext.tools.simulator import HttpSimulator, ResultCache
 from verl_ext.tools.simulator_server import MAX_BODY_BYTES, sources_of
 
 NAME, CALL = "GET /search/movie", {"query": "Titanic"}
@@ -147,7 +146,12 @@ def test_clients_in_many_processes_ask_the_model_once(url, spec, model):
 def test_arguments_that_do_not_fit_are_the_agents_to_mend(url, spec, model, call, words):
     before = len(model.requests)
     ((found,), client) = ask(url, spec, call)
-    assert isinstance(found, BadArguments) and words in str(found) and client.counters.failures == 0
+    assert (
+        isinstance(found, CallError)
+        and found.kind == "bad_arguments"
+        and words in str(found)
+        and client.counters.failures == 0
+    )
     assert len(model.requests) == before
 
 
@@ -208,7 +212,7 @@ def test_replay_and_results_of_real_calls(films, spec, tmp_path):
     )
     try:
         (found, client) = ask(url, spec, CALL, {"query": "real"}, {"query": "fails"})
-        assert isinstance(found[0], NotRecorded) and "nothing is recorded of this call" in str(found[0])
+        assert found[0].kind == "not_recorded" and "nothing is recorded of this call" in str(found[0])
         assert found[1] == {"title": "é"} and isinstance(found[2], CallError) and str(found[2]) == "no such film"
         assert client.counters.as_dict() == {
             "hits": 0,

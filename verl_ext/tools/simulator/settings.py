@@ -1,4 +1,4 @@
-"""The simulator in a configuration: settings, what to check before a start, what answers depend on."""
+"""The simulator in a configuration: settings, checks before a start, and the settings on which answers depend."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from verl_ext.tools.simulator.client import TIMEOUT_S as CLIENT_TIMEOUT_S
 from verl_ext.tools.simulator.player import MAX_TOKENS, TIMEOUT_S, RecordedResults, Simulator, check_mode
 from verl_ext.tools.simulator.prompt import PROMPT_VERSION
 
-# What goes with `url`; everything else is the server's own.
+# Settings that may stand beside `url`; all others belong to the server.
 WITH_URL = ("url", "timeout_s", "attempts", "check")
 
 
@@ -26,18 +26,18 @@ WITH_URL = ("url", "timeout_s", "attempts", "check")
 class SimulatorSettings:
     """Settings of `simulator`; null means the default.
 
-    mode: record, replay or live, see player.py. In replay `endpoint` may stay set, in live `cache`: not used.
+    mode: record, replay or live, see player.py. In replay an `endpoint` is ignored, in live a `cache`.
     cache: file of the results.
     endpoint: base URL of the model's OpenAI-compatible server. model: its name there, null: the only one it serves.
     api_key_env: environment variable of the server's API key.
     template: arguments of the server's chat template, e.g. {enable_thinking: false}.
-    concurrency: requests at a time. retries: attempts after a first failure.
+    concurrency: parallel requests. retries: attempts after a first failure.
     max_tokens: longest answer of the model.
     max_rows, max_mb: bounds of the cache. verify: check the whole file when it is opened.
     recorded: results of real calls, an object with `get(name, arguments)`.
-    url: http://HOST:PORT of a simulator's server, instead of all these. attempts: tries per call, with `url`.
+    url: http://HOST:PORT of a simulator's server, instead of the settings above. attempts: per call, with `url`.
     timeout_s: seconds for a call, all attempts together.
-    check: before a start, ask the model's or the simulator's server whether it answers.
+    check: ask the model's or the simulator's server before a start whether it answers.
     """
 
     mode: str | None = None
@@ -93,7 +93,7 @@ def read_settings(settings: Mapping[str, Any]) -> SimulatorSettings:
 
 
 def simulator(**settings: Any) -> Simulator | HttpSimulator:
-    """A back end of `tool_call` that plays every tool; `settings` are those of SimulatorSettings.
+    """A back end of `tool_call` that simulates every tool; `settings` are those of SimulatorSettings.
 
     In a recipe: mas.tools.tool_call.backend: {_target_: verl_ext.tools.simulator.simulator, mode: record, …}.
 
@@ -136,12 +136,12 @@ def _chat(given: SimulatorSettings) -> ChatEndpoint:
 
 
 def preflight(**settings: Any) -> None:
-    """Would it work: does the model's or the simulator's server answer, can the cache be read and written?
+    """Check before a start that the model's or the simulator's server answers and that the cache is usable.
 
-    Nothing is made: a cache that does not exist yet only needs a folder that can be written.
+    No file is created: for a cache that does not exist yet, only its folder is checked.
 
     Raises:
-        ValueError: no, and why.
+        ValueError: a setting, the cache or the model's server is not usable.
         ToolError: the simulator's server does not answer.
     """
     given = read_settings(settings)
@@ -159,7 +159,7 @@ def preflight(**settings: Any) -> None:
 
 
 def identity(**settings: Any) -> dict[str, Any]:
-    """What answers depend on. Of a server nothing is known; what a recording holds changes while it is made."""
+    """The settings on which answers depend. With `url` none are known; `record` still changes the cache's content."""
     given = read_settings(settings)
     if given.url is not None:
         return {}
@@ -174,7 +174,7 @@ def identity(**settings: Any) -> dict[str, Any]:
     return {"mode": mode, "prompt": PROMPT_VERSION, **asked}
 
 
-# A run asks this before it starts anything; an evaluation that goes on asks the other: are the answers still the same?
+# A run calls `preflight` before it starts. A resumed evaluation compares `identity`: are the answers still the same?
 simulator.preflight = preflight
 simulator.identity = identity
 
