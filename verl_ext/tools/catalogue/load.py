@@ -21,7 +21,7 @@ from typing import Any
 
 from verl_ext.tools.catalogue import api_bank, encyclopedia, functions, mcp, openapi, plain, toolbench, toolhop
 from verl_ext.tools.catalogue.types import Catalogue, ToolSpec
-from verl_ext.tools.retrieval.types import options_from
+from verl_ext.tools.settings import options_from
 
 # Sources whose schemas are made here, and are what they should be; those of others are taken as they come.
 TRUSTED = ("toolbench", "api_bank")

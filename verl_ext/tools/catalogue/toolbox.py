@@ -23,7 +23,7 @@ from verl_ext.tools.catalogue.recorded import Recorded, content_of
 from verl_ext.tools.catalogue.render import plain, render
 from verl_ext.tools.catalogue.threads import by_user, ordinary
 from verl_ext.tools.catalogue.types import Backend, CallError, Catalogue, ToolSpec, as_json
-from verl_ext.tools.retrieval.types import options_from
+from verl_ext.tools.settings import options_from
 
 ANSWERED, UNKNOWN_TOOL, BAD_ARGUMENTS, TOOL_ERROR = "answered", "unknown_tool", "bad_arguments", "tool_error"
 # Below the time limit of a tool call (mas.limits.tool_timeout, 60 s), whose message does not say which tool it was.
