@@ -9,7 +9,7 @@ import pytest
 from tests.serving import ChatServer, answer
 from tests.tools.chatting import CHAT, GREEDY
 from verl_ext.tools.chat import ChatEndpoint, EndpointFailed
-from verl_ext.tools.chat_forms import complaint_of, is_too_long, sendable
+from verl_ext.tools.chat.wire import complaint_of, is_too_long, sendable
 
 TURNS = [*CHAT, {"role": "assistant", "content": "I look"}, {"role": "user", "content": " -> 5 "}]
 JOINED = [*CHAT, {"role": "assistant", "content": "I look -> 5 "}]

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tests.tools.simulating import MOVIE
 from verl_ext.tools.catalogue import ToolSpec
+from verl_ext.tools.catalogue.types import CallError
 from verl_ext.tools.simulator import keys
 from verl_ext.tools.simulator.keys import MAX_ARGUMENTS, Tools, call_key
 

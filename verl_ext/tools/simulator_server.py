@@ -33,7 +33,7 @@ from pydantic import BaseModel, ConfigDict, StrictStr, ValidationError
 from verl_ext.tools.base import ToolError
 from verl_ext.tools.catalogue import Catalogue, Recorded, load_catalogue
 from verl_ext.tools.catalogue.types import NOT_RECORDED, CallError
-from verl_ext.tools.http_server import BodyLimit, address_of, listen, serve, while_connected
+from verl_ext.tools.http.server import BodyLimit, address_of, listen, serve, while_connected
 from verl_ext.tools.simulator.keys import Tools
 from verl_ext.tools.simulator.player import Busy, Simulator
 from verl_ext.tools.simulator.settings import simulator as make_simulator

@@ -22,7 +22,7 @@ from typing import Any
 from verl_ext.tools.catalogue.formats import api_bank, encyclopedia, functions, mcp, openapi, toolbench, toolhop
 from verl_ext.tools.catalogue.formats import json_lines as plain
 from verl_ext.tools.catalogue.types import Catalogue, ToolSpec
-from verl_ext.tools.retrieval.types import options_from
+from verl_ext.tools.settings import options_from
 
 # Kinds of sources whose schemas this package makes, so that they need no check.
 TRUSTED = ("toolbench", "api_bank")

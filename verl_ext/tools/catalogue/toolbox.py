@@ -32,7 +32,7 @@ from verl_ext.tools.catalogue.types import (
     ToolSpec,
     as_json,
 )
-from verl_ext.tools.retrieval.types import options_from
+from verl_ext.tools.settings import options_from
 
 ANSWERED = "answered"
 # Below the time limit of a tool call (mas.limits.tool_timeout, 60 s), whose message does not name the tool.

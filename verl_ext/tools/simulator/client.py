@@ -8,7 +8,7 @@ from typing import Any
 
 from verl_ext.tools.base import ToolError
 from verl_ext.tools.catalogue.types import BAD_ARGUMENTS, NOT_RECORDED, TOOL_ERROR, CallError, ToolSpec, as_json
-from verl_ext.tools.http_client import JsonClient, Refused
+from verl_ext.tools.http.client import JsonClient, Refused
 from verl_ext.tools.simulator.answers import returned
 from verl_ext.tools.simulator.keys import Tools
 from verl_ext.tools.simulator.player import RECORDED, Counters

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from verl_ext.tools.chat import ChatEndpoint
-from verl_ext.tools.retrieval.types import options_from
+from verl_ext.tools.settings import options_from
 from verl_ext.tools.simulator.cache import MAX_MB, MAX_ROWS, ResultCache
 from verl_ext.tools.simulator.client import ATTEMPTS, HttpSimulator
 from verl_ext.tools.simulator.client import TIMEOUT_S as CLIENT_TIMEOUT_S

@@ -23,9 +23,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from verl_ext.tools.catalogue.types import CallError, ToolSpec
+from verl_ext.tools.retrieval.batching import BatchedRetriever
 from verl_ext.tools.retrieval.open import check_source, open_retriever, read_config
 from verl_ext.tools.retrieval.recall import same_title
-from verl_ext.tools.retrieval.search import BatchedRetriever, SearchTool
+from verl_ext.tools.retrieval.search import SearchTool
 from verl_ext.tools.retrieval.types import Passage, Retriever
 
 TOP_K = 5
@@ -78,7 +79,6 @@ class Encyclopedia:
     Args:
         retriever: searches the passages; its attribute `passages` holds all of them.
         top_k: passages of a search. beginning_chars: characters of each that a search shows.
-        max_batch, max_delay_s: searches per batch, and seconds that one waits for others to join it.
 
     Raises:
         ValueError: the retriever has no `passages` (it asks a server), or a number is out of range.
@@ -90,8 +90,6 @@ class Encyclopedia:
         *,
         top_k: int = TOP_K,
         beginning_chars: int = BEGINNING_CHARS,
-        max_batch: int = 64,
-        max_delay_s: float = 0.005,
     ) -> None:
         passages: Sequence[Passage] | None = getattr(retriever, "passages", None)
         if passages is None:
@@ -106,7 +104,7 @@ class Encyclopedia:
         for number in range(len(passages)):
             self._titles.setdefault(same_title(passages[number].title), []).append(number)
         self._titles.pop("", None)
-        self._batched = BatchedRetriever(retriever, max_batch=max_batch, max_delay_s=max_delay_s)
+        self._batched = BatchedRetriever(retriever)
 
     async def __call__(self, spec: ToolSpec, arguments: Mapping[str, Any]) -> Any:
         """The result of a tool. Its name may have a prefix.
@@ -198,9 +196,8 @@ def _split(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]
     given = {key: value for key, value in settings.items() if value is not None}
     if given.get("url"):
         raise ValueError(f"the encyclopedia needs the passages themselves: give index or corpus, no url={given['url']}")
-    names = ("top_k", "beginning_chars", "max_batch", "max_delay_s")
-    own = {key: given.pop(key) for key in names if key in given}
-    _check(**{key: own[key] for key in names[:2] if key in own})
+    own = {key: given.pop(key) for key in ("top_k", "beginning_chars") if key in given}
+    _check(**own)
     return own, given
 
 

@@ -22,7 +22,8 @@ from verl_ext.storage.files import lock_folder
 from verl_ext.tools.retrieval.corpus import corpus_sha256
 from verl_ext.tools.retrieval.index import FORMATS, backend_class, build_index, load_index
 from verl_ext.tools.retrieval.targets import digest
-from verl_ext.tools.retrieval.types import Passage, Retriever, options_from
+from verl_ext.tools.retrieval.types import Passage, Retriever
+from verl_ext.tools.settings import options_from
 
 logger = logging.getLogger(__name__)
 POLL_S = 0.1
@@ -45,7 +46,7 @@ def cached_index(
 ) -> Retriever:
     """The index of `passages` in the folder `cache`, built there if it is missing or broken.
 
-    Waits while another process builds it. runtime: device, batch_invariant (dense).
+    Waits while another process builds it. runtime: device (dense).
 
     Raises:
         ValueError: the options are wrong, or the folder cannot be written.

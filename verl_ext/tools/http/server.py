@@ -1,4 +1,4 @@
-"""What the servers of this package share: limits, disconnected clients, listening, ending."""
+"""Shared by the servers of this package: limits, disconnected clients, listening, ending."""
 
 import asyncio
 import signal
@@ -9,14 +9,14 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 
-# Seconds between looks whether the client of a request is still there.
+# Seconds between checks whether the client of a request is still connected.
 POLL_S = 0.1
 
 
 class BodyLimit:
     """ASGI middleware: refuses bodies above `limit` bytes with 413, also those that do not announce their length.
 
-    remedy: what the client is told to do.
+    remedy: the advice to the client.
     """
 
     def __init__(self, app: Any, limit: int, remedy: str) -> None:
@@ -72,7 +72,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def address_of(listener: socket.socket, host: str) -> str:
-    """http://HOST:PORT at which other machines, or this one alone, find the listener of `host`."""
+    """http://HOST:PORT of the listener on `host`, for other machines if they can reach it."""
     host = socket.gethostname() if host in ("0.0.0.0", "::") else host
     return f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
 

@@ -1,4 +1,4 @@
-"""The forms in which OpenAI-compatible servers answer and refuse: pure functions of what came back."""
+"""How OpenAI-compatible servers word their answers and refusals: pure functions of a response."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-# How servers say that a prompt is too long for the model: OpenAI's code, vLLM, SGLang, TGI, llama.cpp. By which status.
+# Refusals of a prompt that is too long for the model, by OpenAI, vLLM, SGLang, TGI and llama.cpp, and their statuses.
 TOO_LONG = re.compile(
     r"context[_ ]length|context[_ ]size|context window|maximum context|tokens? exceed"
     r"|(prompt|input|context)\b.{0,80}\btoo long|too long\b.{0,20}\b(prompt|input|context)",
     re.I | re.S,
 )
 TOO_LONG_STATUS = (400, 413, 422)
-# Where an error's text begins to repeat what was sent: pydantic's errors, in JSON or as Python writes them; a chat
-# template's (transformers).
+# Where the text of an error begins to repeat the request: errors of pydantic (JSON or Python) and of chat templates
+# (transformers).
 ECHO = re.compile(r"""['"]input['"]\s*:|\binput_value=|\bFinal message to continue:""")
-# The last message is one of the assistant's, and the answer goes on in it (vLLM, SGLang, TGI; of these SGLang needs and
-# knows only the first).
+# Ask the server to continue the last message, which is an assistant's (vLLM, SGLang, TGI; SGLang knows and needs only
+# the first).
 CONTINUE = {"continue_final_message": True, "add_generation_prompt": False}
-# Parameters that a server may not know. Without them a call is still answered, but not as was asked: that is told.
+# Parameters that a server may not know. Without them it still answers, but differently, so a note is printed.
 OPTIONAL = ("seed", "top_k", "stop", "structured_outputs", *CONTINUE)
-# What is done without one: by default it is left out.
-INSTEAD = dict.fromkeys(CONTINUE, "a stream is sent as turns, which a model may answer otherwise,")
+# What happens instead when a server refuses one; for the others: it is left out.
+INSTEAD = dict.fromkeys(CONTINUE, "a stream is sent as turns, which a model may answer differently,")
 
 
 @dataclass(frozen=True)
@@ -32,12 +32,12 @@ class Answer:
     """One answer to a chat.
 
     Attributes:
-        text: what the model said; its reasoning is no part of it where the server keeps the two apart.
-        reasoning: what it thought before, there.
-        stop_reason: "completed", "length", or the server's own word.
-        prompt_tokens, generated_tokens: how many; 0 if the server does not tell.
-        stopped_by: the stop string that ended it, where the server tells (vLLM, SGLang).
-        sent: the messages that it answers.
+        text: the model's text, without its reasoning if the server separates the two.
+        reasoning: the reasoning, if the server separates it.
+        stop_reason: "completed", "length", or the server's own value.
+        prompt_tokens, generated_tokens: numbers of tokens; 0 if the server does not report them.
+        stopped_by: the stop string that ended the text, if the server reports it (vLLM, SGLang).
+        sent: the messages that were sent.
     """
 
     text: str
@@ -49,27 +49,28 @@ class Answer:
     sent: Sequence[dict[str, str]] = ()
 
 
-def joined(messages: list[dict[str, str]], start: int) -> list[dict[str, str]]:
-    """A chat in which the messages from `start` on are one, of the assistant: a stream of texts and observations."""
+def join_stream(messages: list[dict[str, str]], start: int) -> list[dict[str, str]]:
+    """A chat whose messages from `start` on (texts and observations) are joined to one message of the assistant."""
     stream = "".join(message["content"] for message in messages[start:])
     return [*messages[:start], {"role": "assistant", "content": stream}]
 
 
 def sendable(stops: Sequence[str], named: bool) -> list[str]:
-    """The stop strings to send to a server; the others are found in its texts, which go on behind them.
+    """The stop strings to send to a server. `until_stop` finds the others in the text, which continues after them.
 
-    What a server leaves out without a word is lost unless it closes a tag: `until_stop` could not put it back. So the
-    others wait until a closing tag has been `named`. Without closing tags nothing would ever be named: all are sent.
+    Servers leave the stop string out of the text. `until_stop` can restore a closing tag, but another stop string only
+    if the server names it. So the others are sent only after the server has `named` a closing tag. Without closing tags
+    it would never name one: then all are sent.
     """
     closing = [stop for stop in stops if stop.startswith("</")]
     return list(stops) if named or not closing else closing
 
 
 def answer_of(body: Any) -> Answer:
-    """A chat completion as the API words it.
+    """The answer in the body of a chat completion.
 
     Raises:
-        ValueError: it is none (a proxy's page, no choices, content that is no text).
+        ValueError: the body is not a chat completion (a proxy's page, no choices, content that is not text).
     """
     try:
         choice = body["choices"][0]
@@ -87,15 +88,15 @@ def answer_of(body: Any) -> Answer:
 
 
 def until_stop(answer: Answer, stops: Sequence[str]) -> str:
-    """The answer's text to the end of its first stop string, which servers leave out; without stops the text alone.
+    """The answer's text up to and including its first stop string; without stops the text alone.
 
-    Put back is the one that the server names, else the closing tag of one that is open (`</x>` after `<x>`). A server
-    that has gone on behind one, since it does not know `stop` or was not sent it: that is cut off. An output that stops
-    may do so in its thoughts: these are part of the text.
+    Servers leave the stop string out. This adds the one that the server names, else the closing tag of a tag that is
+    open (`</x>` after `<x>`). If the text continues after a stop string (the server does not know `stop`, or was not
+    sent this one), the rest is cut off. A stop string may also end the reasoning, so reasoning is part of the text.
     """
     if not stops:
         return answer.text
-    text = _with_thoughts(answer)
+    text = _with_reasoning(answer)
     ends = [text.index(stop) + len(stop) for stop in stops if stop in text]
     if ends:
         return text[: min(ends)]
@@ -107,21 +108,21 @@ def until_stop(answer: Answer, stops: Sequence[str]) -> str:
     return text + max(open_tags, key=lambda stop: text.rindex(f"<{stop[2:]}"), default="")
 
 
-def _with_thoughts(answer: Answer) -> str:
-    """The text as the model wrote it, where the server has taken its reasoning out of it.
+def _with_reasoning(answer: Answer) -> str:
+    """The text as the model wrote it, with the reasoning that the server has separated.
 
-    `<think>` and a line break, as models and templates write it, `</think>` before what is no reasoning. One that goes
-    on in its own message has opened its thoughts there.
+    Models and templates write `<think>` and a line break before the reasoning, and `</think>` after it. An answer that
+    continues a message of the assistant has its `<think>` there.
     """
     if not answer.reasoning:
         return answer.text
-    goes_on = bool(answer.sent) and answer.sent[-1]["role"] == "assistant"
-    begin = "" if goes_on else "<think>" if answer.reasoning.startswith("\n") else "<think>\n"
+    continues = bool(answer.sent) and answer.sent[-1]["role"] == "assistant"
+    begin = "" if continues else "<think>" if answer.reasoning.startswith("\n") else "<think>\n"
     return f"{begin}{answer.reasoning}" + (f"</think>{answer.text}" if answer.text else "")
 
 
 def _text(content: Any) -> str:
-    """A message's content: text, nothing, or a list of parts of which the texts count."""
+    """The text of a message's content: a string, None, or a list of parts, some of them text."""
     if isinstance(content, list):
         return "".join(part["text"] for part in content if part.get("type") in ("text", "output_text"))
     if content is not None and not isinstance(content, str):
@@ -130,7 +131,7 @@ def _text(content: Any) -> str:
 
 
 def model_names(content: bytes) -> list[str]:
-    """The names under /models; empty if it is no such page."""
+    """The model names in the answer of /models; empty if it is another page."""
     try:
         body = json.loads(content)
     except (ValueError, RecursionError):
@@ -141,21 +142,21 @@ def model_names(content: bytes) -> list[str]:
 
 
 def complaint_of(text: str) -> str:
-    """What a refusal says, without what it repeats of the request (which names all parameters, and holds the prompt).
+    """The message of a refusal, without its copy of the request, which names all parameters and contains the prompt.
 
-    OpenAI, vLLM: {"error": {"message"}} or {"message"}; FastAPI: {"detail": [{"loc", "msg", "input"}]}; or just text.
+    OpenAI, vLLM: {"error": {"message"}} or {"message"}; FastAPI: {"detail": [{"loc", "msg", "input"}]}; or plain text.
     """
     try:
-        said = json.loads(text)
+        complaint = json.loads(text)
     except (ValueError, RecursionError):
-        said = text
-    if isinstance(said, dict):
-        said = next((said[name] for name in ("error", "detail", "message") if said.get(name)), "")
-    if isinstance(said, dict):
-        said = said.get("message", "")
-    if isinstance(said, list):
-        said = "; ".join(f"{one.get('loc')}: {one.get('msg')}" for one in said if isinstance(one, dict))
-    return ECHO.split(said, maxsplit=1)[0] if isinstance(said, str) else ""
+        complaint = text
+    if isinstance(complaint, dict):
+        complaint = next((complaint[name] for name in ("error", "detail", "message") if complaint.get(name)), "")
+    if isinstance(complaint, dict):
+        complaint = complaint.get("message", "")
+    if isinstance(complaint, list):
+        complaint = "; ".join(f"{one.get('loc')}: {one.get('msg')}" for one in complaint if isinstance(one, dict))
+    return ECHO.split(complaint, maxsplit=1)[0] if isinstance(complaint, str) else ""
 
 
 def is_too_long(status: int, complaint: str) -> bool:
@@ -163,18 +164,18 @@ def is_too_long(status: int, complaint: str) -> bool:
     return status in TOO_LONG_STATUS and TOO_LONG.search(complaint) is not None
 
 
-def refused(body: dict[str, Any], complaint: str) -> dict[str, str | None]:
-    """Parameters of `body` that the server complains of, with their other names; None: to be left out."""
+def refused_parameters(body: dict[str, Any], complaint: str) -> dict[str, str | None]:
+    """Parameters of `body` that the complaint names, with the names to use instead; None: leave it out."""
     if "max_tokens" in body and "max_completion_tokens" in complaint:
         return {"max_tokens": "max_completion_tokens"}
     return {name: None for name in OPTIONAL if name in body and re.search(rf"\b{name}\b", complaint)}
 
 
-def told(url: str, name: str) -> str:
+def refusal_note(url: str, name: str) -> str:
     """The note that a parameter is no longer sent."""
     return f"Note: {url} does not take {name}; {INSTEAD.get(name, 'it is left out')} from here on."
 
 
-def renamed(body: dict[str, Any], changed: dict[str, str | None]) -> dict[str, Any]:
-    """`body` with parameters under their other names, or without them."""
+def rename(body: dict[str, Any], changed: dict[str, str | None]) -> dict[str, Any]:
+    """`body` with some parameters renamed, and without those whose new name is None."""
     return {name: value for old, value in body.items() if (name := changed.get(old, old)) is not None}

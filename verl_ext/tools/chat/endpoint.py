@@ -1,4 +1,4 @@
-"""An OpenAI-compatible server: chats in, text and token counts out."""
+"""`ChatEndpoint`: a client of an OpenAI-compatible server. Takes chats, returns text and token counts."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ from typing import Any
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
-from verl_ext.tools.chat_forms import (
+from verl_ext.tools.chat.wire import (
     CONTINUE,
     Answer,
     answer_of,
     complaint_of,
     is_too_long,
-    joined,
+    join_stream,
     model_names,
-    refused,
-    renamed,
+    refusal_note,
+    refused_parameters,
+    rename,
     sendable,
-    told,
 )
 
 Messages = list[dict[str, str]]
-# Worth another attempt, as is every 5xx (also those of proxies: 520, 524, 529).
+# These are tried again, as is every 5xx (also those of proxies: 520, 524, 529).
 RETRY_STATUS = frozenset({408, 409, 429})
-# Most seconds between two attempts, also where the server asks for more (Retry-After).
+# At most so many seconds pass between two attempts, even if the server asks for more (Retry-After).
 MAX_WAIT = 30.0
 # Many servers hold seeds in 32 bits.
 SEED_BITS = (1 << 31) - 1
-# Most bytes read of one answer: a server that never ends must not fill the memory of its clients.
+# At most so many bytes of an answer are read: an endless answer must not fill the client's memory.
 MAX_BODY = 64 * 1024 * 1024
 
 
 class EndpointFailed(Exception):
-    """The server did not answer a call, for good."""
+    """The server refused a call, or all attempts failed."""
 
 
 class TooLong(Exception):
@@ -44,7 +44,7 @@ class TooLong(Exception):
 
 
 class _Transient(Exception):
-    """A failure worth another attempt; `after` is how many seconds the server asks to wait."""
+    """A failure after which another attempt may succeed. after: seconds that the server asks to wait."""
 
     def __init__(self, message: str, after: float = 0.0):
         super().__init__(message)
@@ -59,18 +59,18 @@ class ChatEndpoint:
 
     Args:
         url: base URL, e.g. http://127.0.0.1:8100/v1.
-        model: the model's name there; None: the only one it serves (see `find_model`).
-        api_key_env: environment variable of the API key; without a value no key is sent.
+        model: the model's name on the server; None: the only model it serves (see `find_model`).
+        api_key_env: environment variable of the API key; if it is empty, no key is sent.
         concurrency: requests at a time.
         timeout: seconds for one request.
         retries: attempts after a first failure.
         template: arguments for the server's chat template (`data.apply_chat_template_kwargs`).
-        seeded: send each call's seed (never for greedy calls, where it changes nothing).
-        setting: what the configuration calls `url` and `model`; only error messages need it.
+        seeded: send each call's seed (never for greedy calls, where it has no effect).
+        setting: names of `url` and `model` in the configuration, for error messages.
 
     Attributes:
         ignored: parameters that the server refused and that are no longer sent.
-        names_stops: it has named the stop string that ended an output.
+        names_stops: whether the server has ever named the stop string that ended an output.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class ChatEndpoint:
         self._open()
 
     def _open(self) -> Any:
-        """The session of the running loop; one that belonged to a finished loop is replaced."""
+        """The session of the running loop; replaces one of a finished loop."""
         import aiohttp
 
         loop = asyncio.get_running_loop()
@@ -123,10 +123,10 @@ class ChatEndpoint:
         self._session = self._loop = None
 
     async def find_model(self) -> str:
-        """Ask the server which models it serves; returns the name of the one to ask.
+        """Ask the server which models it serves, and return the name of the model to use.
 
         Raises:
-            ValueError: no server answers there, it refuses the key, or `model` is None and it does not serve just one.
+            ValueError: no server answers, it refuses the key, or `model` is None and it does not serve exactly one.
         """
         try:
             return await self._find_model()
@@ -137,7 +137,7 @@ class ChatEndpoint:
             ) from error
 
     async def _find_model(self) -> str:
-        """As `find_model`, but _Transient where no server answers."""
+        """As `find_model`, but raises _Transient if no server answers."""
         status, content, _ = await self._request("GET", "/models")
         served = model_names(content)
         if status in (401, 403):
@@ -162,15 +162,17 @@ class ChatEndpoint:
 
         Args:
             messages: [{"role", "content"}, …].
-            sampling: temperature and max_tokens; top_p (1.0), top_k (-1: all) and seed where they are wanted; `choices`
-                of which the answer is to be one; `adapter` is asked in place of `model`, unless it is empty; `stop`
-                (see `sendable`); `stream`: from this message on all are one of the assistant's, in which the answer
-                goes on. A server that cannot is sent the turns.
+            sampling: temperature and max_tokens; optionally top_p (1.0), top_k (-1: all), seed, and
+                choices: the answer must be one of them;
+                adapter: asked in place of `model`, unless it is empty;
+                stop: see `sendable`;
+                stream: index of a message. It and all later ones become one message of the assistant, which the answer
+                    continues. A server that cannot do this gets the separate messages.
 
         Raises:
             TooLong: the server says that the prompt does not fit the model.
-            EndpointFailed: it refused the call, or none of the attempts succeeded.
-            ValueError: `model` is None, and `find_model` cannot tell it.
+            EndpointFailed: the server refused the call, or all attempts failed.
+            ValueError: `model` is None, and `find_model` does not find exactly one.
         """
         retrying = AsyncRetrying(
             stop=stop_after_attempt(self.retries + 1),
@@ -189,11 +191,11 @@ class ChatEndpoint:
         raise AssertionError("tenacity ended without an attempt")
 
     async def _ask(self, messages: Messages, sampling: dict[str, Any]) -> Answer:
-        """One attempt; a parameter that the server does not know is left out and the attempt made again.
+        """One attempt, repeated without parameters that the server does not know.
 
-        Only what helps is remembered: another complaint may name a parameter, too.
+        A parameter is left out of later calls only if that helped: other complaints may name parameters, too.
         """
-        changed: dict[str, str | None] = {}  # a parameter -> its other name, None: left out
+        changed: dict[str, str | None] = {}  # parameter -> its other name; None: left out
         if self.model is None:
             await self._find_model()
         while True:
@@ -205,22 +207,22 @@ class ChatEndpoint:
                 self.names_stops |= answer.stopped_by in body.get("stop", ())
                 return answer
             text = content.decode("utf-8", errors="replace")
-            said = f"status {status}: {text!r:.300}"
+            failure = f"status {status}: {text!r:.300}"
             if _may_pass(status):
-                raise _Transient(said, float(after) if after.isdigit() else 0.0)
+                raise _Transient(failure, float(after) if after.isdigit() else 0.0)
             complaint = complaint_of(text)
             if is_too_long(status, complaint):
-                raise TooLong(said)
-            unknown = refused(body, complaint) if status in (400, 422) else {}
+                raise TooLong(failure)
+            unknown = refused_parameters(body, complaint) if status in (400, 422) else {}
             if not unknown:
-                raise EndpointFailed(said)
+                raise EndpointFailed(failure)
             changed |= unknown
 
     async def _request(self, method: str, path: str, body: Any = None) -> tuple[int, bytes, str]:
         """(status, content, Retry-After) of one request.
 
         Raises:
-            _Transient: no answer, none in time, or one without end.
+            _Transient: no answer, not in time, or an answer longer than MAX_BODY.
         """
         import aiohttp
 
@@ -245,23 +247,23 @@ class ChatEndpoint:
             body["top_k"] = sampling["top_k"]
         if sampling.get("stop"):
             body["stop"] = sendable(sampling["stop"], self.names_stops)
-        if sampling.get("choices"):  # vLLM's name for it; what another server says is read, and may be none of them
+        if sampling.get("choices"):  # vLLM's parameter; other servers may answer something else
             body["structured_outputs"] = {"choice": list(sampling["choices"])}
         if self.seeded and sampling["temperature"] > 0 and "seed" in sampling:
             body["seed"] = sampling["seed"] & SEED_BITS
         if self.template:
             body["chat_template_kwargs"] = self.template
         if "stream" in sampling and not CONTINUE.keys() & {*self.ignored, *changed}:
-            body |= {"messages": joined(messages, sampling["stream"]), **CONTINUE}
-        return renamed({name: value for name, value in body.items() if name not in self.ignored}, changed)
+            body |= {"messages": join_stream(messages, sampling["stream"]), **CONTINUE}
+        return rename({name: value for name, value in body.items() if name not in self.ignored}, changed)
 
     def _remember(self, changed: dict[str, str | None]) -> None:
-        """Send no later request with what this one was refused for."""
+        """Change the parameters of later requests as in this one."""
         self._limit_name = changed.get("max_tokens") or self._limit_name
         for name, other in changed.items():
             if other is None and name not in self.ignored:
                 self.ignored.append(name)
-                print(told(self.url, name), flush=True)
+                print(refusal_note(self.url, name), flush=True)
 
 
 def _may_pass(status: int) -> bool:
@@ -276,7 +278,7 @@ def _wait(state: RetryCallState) -> float:
 
 
 async def _read(response: Any) -> bytes:
-    """The body; _Transient if it goes on after MAX_BODY bytes."""
+    """The body. Raises _Transient if it is longer than MAX_BODY bytes."""
     content = bytearray()
     async for chunk in response.content.iter_any():
         content += chunk
@@ -286,7 +288,7 @@ async def _read(response: Any) -> bytes:
 
 
 def _answer(content: bytes) -> Answer:
-    """An answer's content; _Transient if it is none."""
+    """The parsed answer. Raises _Transient if the content is not a chat completion."""
     try:
         return answer_of(json.loads(content))
     except (ValueError, RecursionError) as error:

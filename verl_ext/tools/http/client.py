@@ -1,4 +1,4 @@
-"""JSON over HTTP with this package's own servers: bounded retries, errors that say what to do."""
+"""JSON over HTTP with this package's own servers: bounded retries, and errors with a remedy."""
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
@@ -11,9 +11,9 @@ RETRY_STATUS = frozenset({429, 500, 502, 503, 504})
 
 
 class Refused(ToolError):
-    """The server refused a request, for good.
+    """The server refused a request; another attempt would be refused, too.
 
-    status: of HTTP. text: what the server said.
+    status: HTTP status. text: the server's explanation.
     """
 
     def __init__(self, message: str, status: int, text: str) -> None:
@@ -22,17 +22,17 @@ class Refused(ToolError):
 
 
 class _Transient(Exception):
-    """A failure worth another attempt: no connection, time limit, or a status of RETRY_STATUS."""
+    """A failure after which another attempt may succeed: no connection, time limit, or a status of RETRY_STATUS."""
 
 
 class JsonClient:
-    """Asks a server; to be subclassed with what is asked.
+    """Base class of the clients. A subclass adds its requests, `server` and `remedy`.
 
     url: http://HOST:PORT of the server. timeout_s: seconds for one attempt. attempts: tries per request, with
     exponential waits of at most `max_wait_s` seconds between them; refused requests (4xx) are not tried again.
     Raises ValueError for a malformed url, ToolError when the server cannot be reached, refuses, or answers nonsense.
 
-    server: what it is, in error messages. remedy: what to do when it does not answer; may name {host} and {port}.
+    server: its name in error messages. remedy: what to do if it does not answer; may contain {host} and {port}.
     """
 
     server: str
@@ -64,7 +64,7 @@ class JsonClient:
         self._session = self._loop = None
 
     async def _request(self, method: str, path: str, body: Any, session: Any) -> Any:
-        """The answer to one request; without a session it gets a connection of its own."""
+        """The answer to one request. session: None opens a connection for this request alone."""
         from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
         retrying = AsyncRetrying(
@@ -113,7 +113,7 @@ class JsonClient:
         return aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=self._timeout_s))
 
     async def _open(self) -> Any:
-        """The session of the running loop, kept until `aclose`; one that belonged to a finished loop is replaced."""
+        """The session of the running loop, kept until `aclose`; replaces one of a finished loop."""
         loop = asyncio.get_running_loop()
         if self._session is None or self._session.closed or self._loop is not loop:
             self._session, self._loop = self._new_session(), loop
