@@ -1,11 +1,12 @@
-"""Settings of tools: dataclasses that pydantic checks, and errors that name the field and what is allowed.
+"""Settings of tools: dataclasses that pydantic checks. (The sandbox runs where pydantic is missing, so its limits are
+a dataclass; hence these are no models.)
 
-@dataclass(frozen=True, config=STRICT)          # pydantic.dataclasses
-class Settings:
-    top_k: Annotated[int, Field(ge=1)] = 5
+    @dataclass(frozen=True, config=STRICT)          # pydantic.dataclasses
+    class Settings:
+        top_k: AtLeastOne = 5
 
-options_from(Settings, {"top_k": 0}, "settings of search")
-# ValueError: settings of search: top_k: input should be greater than or equal to 1, given 0
+    options_from(Settings, {"top_k": 0}, "settings of search")
+    # ValueError: settings of search: top_k=0 must be at least 1
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import ConfigDict, Field, ValidationError
 
-# No conversions: "3" is no number, true is no integer. An integer is a number.
+from verl_ext.settings import messages
+
+# No conversions: "3" is not a number, true is not an integer. An integer is a number.
 STRICT = ConfigDict(strict=True, arbitrary_types_allowed=True, allow_inf_nan=False)
 AtLeastOne = Annotated[int, Field(ge=1)]
 NotNegative = Annotated[int, Field(ge=0)]
@@ -37,7 +40,7 @@ def options_from(kind: type[Options], given: Mapping[str, Any], what: str) -> Op
     try:
         return kind(**{name: value for name, value in given.items() if value is not None})
     except ValidationError as error:
-        raise ValueError(f"{what}: {explain(error)}") from error
+        raise ValueError(f"{what}: {'; '.join(messages(error, kind, ''))}") from error  # type: ignore[arg-type]
 
 
 def check_names(given: Iterable[str], allowed: Sequence[str], what: str) -> None:
@@ -47,15 +50,3 @@ def check_names(given: Iterable[str], allowed: Sequence[str], what: str) -> None
         similar = get_close_matches(str(unknown[0]), allowed, n=1)
         hint = f" Did you mean {similar[0]!r}?" if similar else " Correct or remove it."
         raise ValueError(f"unknown {what} {unknown}; allowed: {list(allowed)}.{hint}")
-
-
-def explain(error: ValidationError) -> str:
-    """What pydantic found wrong, in one line: field, what is allowed, what was given."""
-    return "; ".join(_explain_one(found) for found in error.errors(include_url=False))
-
-
-def _explain_one(found: Any) -> str:
-    if found["type"] == "value_error":  # raised by a check of the dataclass, which says it all
-        return str(found["ctx"]["error"])
-    message = found["msg"][0].lower() + found["msg"][1:]
-    return f"{'.'.join(map(str, found['loc']))}: {message}, given {found['input']!r:.80}"
