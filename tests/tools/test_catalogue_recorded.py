@@ -123,9 +123,9 @@ def test_the_identity_is_of_contents_not_of_places(tmp_path):
     "change, message",
     [
         ({"source": 1}, r"unknown settings of tool_call \['source'\]; allowed: \['sources', 'only', 'recorded'"),
-        ({"timeout_s": 0}, "timeout_s must be a number > 0"),
-        ({"timeout_s": "9"}, "timeout_s must be a number > 0"),
-        ({"max_chars": 0}, "max_chars must be an integer >= 1"),
+        ({"timeout_s": 0}, "timeout_s=0 must be above 0"),
+        ({"timeout_s": "9"}, "timeout_s='9' must be of type float"),
+        ({"max_chars": 0}, "max_chars=0 must be at least 1"),
         ({"only": ["gone"]}, "names belong to no tool: 'gone'"),
         ({"sources": []}, "there are no tools in the sources"),
         ({"sources": None}, "tool_call needs sources, e.g."),

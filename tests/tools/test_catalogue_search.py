@@ -223,12 +223,12 @@ def test_the_factory_searches_its_sources(sources, tmp_path, letters):
     [
         ({"source": 1}, r"unknown settings of tool_search \['source'\]; allowed: \['sources', 'only', 'method'"),
         ({"sources": None}, "tool_search needs sources, e.g."),
-        ({"method": "bm52"}, r"method must be one of \['bm25', 'dense', 'hybrid'\], given 'bm52'"),
-        ({"top_k": 0}, "top_k must be an integer >= 1"),
+        ({"method": "bm52"}, "method='bm52' is unknown; allowed: hybrid, bm25, dense"),
+        ({"top_k": 0}, "top_k=0 must be at least 1"),
         ({"only": ["gone"]}, "names belong to no tool: 'gone'"),
         ({"bm25": {"k2": 1}}, r"unknown bm25 options \['k2'\]; allowed"),
         ({"method": "dense", "bm25": {"k1": 1}}, "options of bm25 do nothing with method=dense"),
-        ({"dense": {"index": "flat"}}, "dense index kind: given 'flat'"),
+        ({"dense": {"index": "flat"}}, "index='flat' is unknown; allowed"),
     ],
 )
 def test_settings_that_cannot_work_are_refused_before_anything_is_built(sources, tmp_path, change, message):

@@ -55,12 +55,12 @@ def test_a_url_makes_a_client():
         ({"caching": "x"}, r"unknown settings of the simulator \['caching'\]; allowed: .*'cache'"),
         ({}, "mode=record needs a cache"),
         ({"mode": "live", "endpoint": "localhost:8100"}, "must be a base URL, e.g. http://127.0.0.1:8100/v1"),
-        ({"mode": "live", "endpoint": "http://a/v1", "concurrency": 0}, "concurrency must be an integer >= 1, given 0"),
-        ({"mode": "live", "endpoint": "http://a/v1", "retries": -1}, "retries must be an integer >= 0"),
-        ({"mode": "live", "endpoint": "http://a/v1", "max_rows": 1.5}, "max_rows must be an integer >= 1, given 1.5"),
-        ({"mode": "live", "endpoint": "http://a/v1", "max_tokens": True}, "max_tokens must be an integer"),
-        ({"mode": "live", "endpoint": "http://a/v1", "timeout_s": 0}, "timeout_s must be a number > 0"),
-        ({"mode": "live", "endpoint": "http://a/v1", "timeout_s": "long"}, "timeout_s must be a number > 0"),
+        ({"mode": "live", "endpoint": "http://a/v1", "concurrency": 0}, "concurrency=0 must be at least 1"),
+        ({"mode": "live", "endpoint": "http://a/v1", "retries": -1}, "retries=-1 must be at least 0"),
+        ({"mode": "live", "endpoint": "http://a/v1", "max_rows": 1.5}, "max_rows=1.5 must be of type int"),
+        ({"mode": "live", "endpoint": "http://a/v1", "max_tokens": True}, "max_tokens=True must be of type int"),
+        ({"mode": "live", "endpoint": "http://a/v1", "timeout_s": 0}, "timeout_s=0 must be above 0"),
+        ({"mode": "live", "endpoint": "http://a/v1", "timeout_s": "long"}, "timeout_s='long' must be of type float"),
         ({"url": "http://a:1", "cache": "c.db", "mode": "replay"}, "the server has its own cache, mode. Remedy"),
         ({"url": "a:1"}, "simulator's server url: given 'a:1', expected http://HOST:PORT"),
         ({"mode": "live", "endpoint": "http://a/v1", "recorded": 3}, "recorded must have get.*given int"),
@@ -97,7 +97,7 @@ def test_preflight_says_what_would_not_work_and_makes_nothing(tmp_path, monkeypa
                 "cannot be made: .*file cannot be written",
             ),
             ({"cache": str(tmp_path / "none.db"), "mode": "replay"}, "there is no cache at"),
-            ({"cache": new, "mode": "replya"}, "mode is 'replya'"),
+            ({"cache": new, "mode": "replya"}, "mode='replya' is unknown; allowed: record, replay, live"),
         ):
             with pytest.raises(ValueError, match=words):
                 simulator.preflight(**settings)

@@ -67,9 +67,7 @@ class SimulatorSettings:
             return
         check_mode(self.mode or "record", self.cache is not None, self.endpoint is not None)
         if self.endpoint is not None and not self.endpoint.startswith(("http://", "https://")):
-            raise ValueError(
-                f"endpoint={self.endpoint!r} must be a base URL, e.g. http://127.0.0.1:8100/v1."
-            )
+            raise ValueError(f"endpoint={self.endpoint!r} must be a base URL, e.g. http://127.0.0.1:8100/v1.")
 
     def _check_url(self) -> None:
         others = [field.name for field in fields(self) if getattr(self, field.name) != field.default]
