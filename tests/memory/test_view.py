@@ -39,7 +39,7 @@ def found(memories):
     return [(memory.id, memory.similarity) for memory in memories]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.lists(TEXTS, min_size=1, max_size=40), st.lists(TEXTS, min_size=1, max_size=5), st.integers(1, 50))
 def test_recall_is_exact(texts, queries, k):
     """Many texts are equal: their order is that of their ids."""

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import shutil
 import signal
 import subprocess
 import sys
@@ -102,34 +103,18 @@ def test_every_broken_file_is_noticed_and_the_index_built_again(tmp_path, built,
         assert len(built) == number + 2 and files() == whole
 
 
-def test_two_processes_build_one_index(tmp_path):
-    processes = [start(tmp_path, 0.5) for _ in range(2)]
-    outputs = [process.communicate(timeout=120) for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], outputs
-    assert sorted(output for output, _ in outputs) == ["building\nfound tool7\n", "found tool7\n"]
-    assert any("another process builds" in error for _, error in outputs)
-
-
-def test_a_killed_build_leaves_nothing_that_disturbs(tmp_path, built):
-    process = start(tmp_path, 60)
-    assert process.stdout.readline() == "building\n"
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    (place,) = tmp_path.iterdir()
-    assert list(place.glob(".index.*/half")) and not (place / "index").exists()
-    assert found(tmp_path) == ["tool7"] and len(built) == 1
-    assert sorted(path.name for path in place.iterdir()) == [".lock", "index"]
-
-
-def test_who_waits_for_a_killed_process_builds_itself(tmp_path):
+def test_processes_wait_for_the_one_that_builds_and_one_of_them_builds_if_that_is_killed(tmp_path):
     killed = start(tmp_path, 60)
     assert killed.stdout.readline() == "building\n"
-    waiting = start(tmp_path, 0)
-    assert "another process builds" in waiting.stderr.readline()
-    killed.send_signal(signal.SIGKILL)
+    (place,) = tmp_path.iterdir()
+    waiting = [start(tmp_path, 0.3) for _ in range(2)]
+    assert all("another process builds" in process.stderr.readline() for process in waiting)
+    assert list(place.glob(".index.*/half")) and not (place / "index").exists()
+    killed.kill()
     killed.wait()
-    output, _ = waiting.communicate(timeout=120)
-    assert output == "building\nfound tool7\n"
+    outputs = [process.communicate(timeout=120)[0] for process in waiting]
+    assert sorted(outputs) == ["building\nfound tool7\n", "found tool7\n"]
+    assert sorted(path.name for path in place.iterdir()) == [".lock", "index"]
 
 
 def test_a_cache_that_cannot_be_written_is_named(tmp_path):
@@ -180,15 +165,11 @@ def dense(cache, mode):
 def test_a_killed_embedding_goes_on_and_its_vectors_go_when_it_is_done(tmp_path):
     assert dense(tmp_path, "kill").returncode == -signal.SIGKILL
     (place,) = tmp_path.iterdir()
-    assert json.loads((place / "vectors" / "state.json").read_text())["rows"] == 20
-    again = dense(tmp_path, "go on")
-    assert again.stdout == "30 50\n", again.stderr
-    assert sorted(path.name for path in place.iterdir()) == [".lock", "index"]
-
-
-def test_broken_vectors_are_made_again(tmp_path):
-    dense(tmp_path, "kill")
-    (place,) = tmp_path.iterdir()
-    (place / "vectors" / "state.json").write_text("{")
-    again = dense(tmp_path, "go on")
-    assert again.stdout == "50 50\n", again.stderr
+    state = place / "vectors" / "state.json"
+    assert json.loads(state.read_text())["rows"] == 20
+    broken = shutil.copytree(tmp_path, tmp_path.with_name("broken")) / place.name
+    (broken / state.relative_to(place)).write_text("{")
+    for folder, embedded in ((place, 30), (broken, 50)):  # what is broken is made again
+        again = dense(folder.parent, "go on")
+        assert again.stdout == f"{embedded} 50\n", again.stderr
+        assert sorted(path.name for path in folder.iterdir()) == [".lock", "index"]

@@ -18,13 +18,8 @@ def jsonl(folder, *rows, name="tools.jsonl"):
 
 def api(name="Songkick concert", tool="TheClique", category="Data", required=(), optional=(), **more):
     row = {"category_name": category, "tool_name": tool, "api_name": name, "api_description": " Info "}
-    return {
-        **row,
-        "required_parameters": list(required),
-        "optional_parameters": list(optional),
-        "method": "GET",
-        **more,
-    }
+    row |= {"required_parameters": list(required), "optional_parameters": list(optional), "method": "GET"}
+    return {**row, **more}
 
 
 def parameter(name, kind="STRING", default="", description=""):

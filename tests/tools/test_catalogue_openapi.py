@@ -164,27 +164,14 @@ def test_quoted_scalars_are_read_and_words_that_only_look_so_are_not(tmp_path):
 
 
 def test_schemas_of_3_1_are_kept_and_same_names_of_other_places_stay_apart(tmp_path):
-    document = {
-        "openapi": "3.1.0",
-        "paths": {
-            "/a": {
-                "post": {
-                    "requestBody": {
-                        "content": {
-                            "application/json": {
-                                "schema": {
-                                    "type": ["object", "null"],
-                                    "prefixItems": [{"$ref": "#/components/schemas/A~1B"}],
-                                    "properties": {"x": {"$ref": "#/components/other/A~1B"}},
-                                }
-                            }
-                        }
-                    }
-                }
-            }
-        },
-        "components": {"schemas": {"A/B": {"const": 1}}, "other": {"A/B": {"const": 2}}},
+    schema = {
+        "type": ["object", "null"],
+        "prefixItems": [{"$ref": "#/components/schemas/A~1B"}],
+        "properties": {"x": {"$ref": "#/components/other/A~1B"}},
     }
+    paths = {"/a": {"post": {"requestBody": {"content": {"application/json": {"schema": schema}}}}}}
+    components = {"schemas": {"A/B": {"const": 1}}, "other": {"A/B": {"const": 2}}}
+    document = {"openapi": "3.1.0", "paths": paths, "components": components}
     (tool,) = load(written(tmp_path, json.dumps(document), "api.json"))
     body, definitions = tool.parameters["properties"]["body"], tool.parameters["$defs"]
     names = [body["prefixItems"][0]["$ref"], body["properties"]["x"]["$ref"]]

@@ -14,23 +14,12 @@ def dialogues(folder):
         answer = {"api_name": name, "input": taken, "output": output, "exception": exception}
         return {"role": "API", "api_name": name, "param_dict": given, "result": answer}
 
+    second = [turn("echo", {"x": "1"}, {"x": 1}, "another"), turn("echo", {"x": "2"}, {"x": 2}, None, "no such x")]
+    output = {"input": None, "output": {"a": 1}, "exception": None}
     rows = [
         {"turns": [{"role": "User", "text": "hi"}, turn("echo", {"x": "1"}, {"x": 1}, "one")]},
-        {
-            "turns": [
-                turn("echo", {"x": "1"}, {"x": 1}, "another"),
-                turn("echo", {"x": "2"}, {"x": 2}, None, "no such x"),
-            ]
-        },
-        {
-            "apis": [
-                {
-                    "api_name": "echo",
-                    "input": {"x": 3.0},
-                    "output": {"input": None, "output": {"a": 1}, "exception": None},
-                }
-            ]
-        },
+        {"turns": second},
+        {"apis": [{"api_name": "echo", "input": {"x": 3.0}, "output": output}]},
     ]
     path = folder / "dialogues.jsonl"
     path.write_text("\n".join(map(json.dumps, rows)))

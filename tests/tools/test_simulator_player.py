@@ -23,12 +23,8 @@ CALL = {"query": "Titanic"}
 def test_record_asks_once_and_remembers_over_restarts(tmp_path):
     with ChatServer(numbered) as server:
         first = simulate(server, tmp_path / "c.db", max_tokens=77)
-        assert play(first, CALL, {"page": 1, "query": "Titanic"}, CALL, {"query": "Titanic", "page": 1.0}) == [
-            {"request": 0},
-            {"request": 1},
-            {"request": 0},
-            {"request": 1},
-        ]
+        found = play(first, CALL, {"page": 1, "query": "Titanic"}, CALL, {"query": "Titanic", "page": 1.0})
+        assert found == [{"request": number} for number in (0, 1, 0, 1)]
         assert counted(first) == {"hits": 2, "misses": 2, "model_calls": 2}
         again = simulate(server, tmp_path / "c.db")
         assert play(again, CALL) == [{"request": 0}] and counted(again) == {"hits": 1}
@@ -146,7 +142,7 @@ def test_nobody_waits_any_more_and_it_fails_without_a_complaint(tmp_path, caplog
 
         asyncio.run(scenario())
         gc.collect()
-    assert simulator.counters.failures == 1 and not caplog.records
+    assert simulator.counters.failures == 1 and "never retrieved" not in caplog.text
 
 
 def test_calls_wait_in_bounded_number(tmp_path):

@@ -20,8 +20,7 @@ from verl_ext.compare.study import Method, Study
 from verl_ext.observe.progress import duration
 from verl_ext.observe.runlog import NAME, LogTail
 from verl_ext.reports import commit, machine
-from verl_ext.storage.files import lock_folder
-from verl_ext.trainer.state.checkpoint import write_atomically
+from verl_ext.storage.files import lock_folder, write_file
 
 # Written last: says that the run is complete, with which command, and what it cost.
 DONE = "run.json"
@@ -122,7 +121,7 @@ class Live:
                 "machine": machine(),
                 "jobs": jobs,
             }
-            write_atomically(self.run.folder / DONE, json.dumps(record))
+            write_file(self.run.folder / DONE, json.dumps(record))
 
     def kill(self) -> None:
         """End it and everything that it has started."""

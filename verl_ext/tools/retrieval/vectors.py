@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from verl_ext.storage.files import LOCK, lock_folder
+from verl_ext.storage.files import LOCK, lock_folder, write_file
 from verl_ext.tools.retrieval.types import Passage
 
 STATE, VECTORS = "state.json", "vectors.f32"
@@ -114,6 +114,4 @@ def _write_rows(path: Path, start: int, vectors: Any) -> None:
 
 
 def _write_state(folder: Path, state: Mapping[str, Any]) -> None:
-    temporary = folder / f".{STATE}.{os.getpid()}"
-    temporary.write_text(json.dumps(state) + "\n", encoding="utf-8")
-    os.replace(temporary, folder / STATE)
+    write_file(folder / STATE, json.dumps(state) + "\n")
