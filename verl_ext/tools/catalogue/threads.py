@@ -6,8 +6,11 @@ import asyncio
 import contextvars
 import signal
 import threading
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
 
 
 async def in_thread(call: Callable[[], Any]) -> Any:
@@ -44,6 +47,12 @@ async def in_thread(call: Callable[[], Any]) -> Any:
 
     threading.Thread(target=work, daemon=True, name="tool").start()
     return await done
+
+
+def run_blocking(coroutine: Coroutine[Any, Any, Result]) -> Result:
+    """Run a coroutine to its end from synchronous code, also while an event loop runs in this thread."""
+    with ThreadPoolExecutor(max_workers=1) as executor:
+        return executor.submit(asyncio.run, coroutine).result()
 
 
 def ordinary(error: BaseException) -> Exception:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -13,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from verl_ext.tools.catalogue.threads import run_blocking
 from verl_ext.tools.chat import ChatEndpoint
 from verl_ext.tools.settings import STRICT, AtLeastOne, NotNegative, options_from
 from verl_ext.tools.simulator.cache import MAX_MB, MAX_ROWS, ResultCache
@@ -148,7 +147,7 @@ def preflight(**settings: Any) -> None:
     elif mode == "record":
         _check_folder(Path(given.cache))
     if mode != "replay" and given.check:
-        _blocking(lambda: _found(_chat(given)))
+        run_blocking(_find_model(_chat(given)))
 
 
 def identity(**settings: Any) -> dict[str, Any]:
@@ -178,13 +177,8 @@ def _check_folder(path: Path) -> None:
         raise ValueError(f"the cache {path} cannot be made: {folder} cannot be written. Remedy: another path.")
 
 
-async def _found(chat: ChatEndpoint) -> str:
+async def _find_model(chat: ChatEndpoint) -> str:
     try:
         return await chat.find_model()
     finally:
         await chat.close()
-
-
-def _blocking(work: Callable[[], Any]) -> Any:
-    with ThreadPoolExecutor(max_workers=1) as executor:  # a thread, because a loop may be running in this one
-        return executor.submit(lambda: asyncio.run(work())).result()

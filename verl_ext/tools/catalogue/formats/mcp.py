@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
 from verl_ext.tools.base import ToolError
+from verl_ext.tools.catalogue.threads import run_blocking
 from verl_ext.tools.catalogue.types import CallError, ToolSpec
 
 TIMEOUT_S = 30.0
@@ -66,11 +66,10 @@ def load(server: Server) -> list[ToolSpec]:
         finally:
             await backend.close()
 
-    with ThreadPoolExecutor(max_workers=1) as executor:  # a thread, because a loop may be running in this one
-        try:
-            tools = executor.submit(asyncio.run, listed()).result()
-        except (ToolError, CallError) as error:
-            raise ValueError(str(error)) from error
+    try:
+        tools = run_blocking(listed())
+    except (ToolError, CallError) as error:
+        raise ValueError(str(error)) from error
     return [
         ToolSpec(
             tool.name,
