@@ -13,7 +13,7 @@ from verl_ext.tools.chat.wire import complaint_of, is_too_long, refused_paramete
 
 TURNS = [*CHAT, {"role": "assistant", "content": "I look"}, {"role": "user", "content": " -> 5 "}]
 JOINED = [*CHAT, {"role": "assistant", "content": "I look -> 5 "}]
-STREAM = {**GREEDY, "stop": ["</a>", "<b>"], "stream": 1}
+STREAM = {**GREEDY, "stop": ["</a>", "<b>"], "continue_from": 1}
 CONTINUATION = {"continue_final_message", "add_generation_prompt"}
 
 

@@ -166,8 +166,8 @@ class ChatEndpoint:
                 choices: the answer must be one of them;
                 adapter: asked in place of `model`, unless it is empty;
                 stop: see `sendable`;
-                stream: index of a message. It and all later ones become one message of the assistant, which the answer
-                    continues. A server that cannot do this gets the separate messages.
+                continue_from: index of a message. It and all later ones become one message of the assistant, which the
+                    answer continues. A server that cannot do this gets the separate messages.
 
         Raises:
             TooLong: the server says that the prompt does not fit the model.
@@ -253,8 +253,8 @@ class ChatEndpoint:
             body["seed"] = sampling["seed"] & SEED_BITS
         if self.template:
             body["chat_template_kwargs"] = self.template
-        if "stream" in sampling and not CONTINUE.keys() & {*self.ignored, *changed}:
-            body |= {"messages": join_stream(messages, sampling["stream"]), **CONTINUE}
+        if "continue_from" in sampling and not CONTINUE.keys() & {*self.ignored, *changed}:
+            body |= {"messages": join_stream(messages, sampling["continue_from"]), **CONTINUE}
         return rename({name: value for name, value in body.items() if name not in self.ignored}, changed)
 
     def _remember(self, changed: dict[str, str | None]) -> None:
