@@ -157,20 +157,6 @@ def test_every_method_finds_at_most_k_tools_of_the_catalogue(tmp_path, letters):
     assert len(names_of(tool, "xylophone", k=100)) == 4  # no word is known, every tool has letters
 
 
-def test_concurrent_searches_answer_as_if_alone(tmp_path, letters):
-    tool = search("hybrid", tmp_path, top_k=2)
-    queries = ["crew", "token", "snow", "", "quotes", "half \ud800", "x" * 100_000] * 3
-
-    async def together():
-        found = await asyncio.gather(*(tool(query=query, k=1 + number % 3) for number, query in enumerate(queries)))
-        await tool.close()
-        return found
-
-    alone = search("hybrid", tmp_path)
-    for number, found in enumerate(asyncio.run(together())):
-        assert found == asyncio.run(alone(query=queries[number], k=1 + number % 3))
-
-
 def test_named_tools_are_documented_in_order(tmp_path):
     tool = search("bm25", tmp_path)
     found = asyncio.run(tool(names=["stock_price", "GetUserToken"]))

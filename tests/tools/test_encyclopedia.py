@@ -188,13 +188,6 @@ def test_hostile_passages_and_questions():
     assert all(len(json.dumps(answer)) < 250_000 for answer in answered) and len(answered[4]["error"]) < 400
 
 
-@given(st.text(), st.text(), st.text())
-def test_whatever_is_asked_is_answered(query, entity, keyword):
-    calls = [("search", {"query": query}), ("retrieve", {"entity": entity})]
-    calls += [("lookup", {"keyword": keyword, "entity": "Ghana"})]
-    assert all(answer["ok"] or answer["error"] for answer in asked(*calls))
-
-
 def test_the_same_question_has_the_same_answer():
     calls = [
         ("retrieve", {"entity": "Ghana"}),

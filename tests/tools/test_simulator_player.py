@@ -12,7 +12,7 @@ import pytest
 from tests.serving import ChatServer, answer
 from tests.tools.simulating import MOVIE, counted, numbered, play, simulate
 from verl_ext.tools import ToolError
-from verl_ext.tools.catalogue import Catalogue, Recorded, Toolbox, ToolSpec
+from verl_ext.tools.catalogue import Recorded, ToolSpec
 from verl_ext.tools.catalogue.types import CallError
 from verl_ext.tools.simulator import ResultCache, Simulator
 from verl_ext.tools.simulator.player import Busy
@@ -245,28 +245,3 @@ def test_closing_ends_what_is_under_way(tmp_path):
 def test_what_a_mode_needs(options, words):
     with pytest.raises(ValueError, match=words):
         Simulator(**options)
-
-
-def test_in_a_toolbox(tmp_path):
-    """As agents meet it: results, answers that are errors, and the tool's own failure."""
-
-    def behave(body, number):
-        said = json.loads(body["messages"][1]["content"].split("\n")[1][5:])["arguments"]["query"]
-        return answer("no" if said == "broken" else json.dumps({"results": [said]}))
-
-    async def scenario(mode):
-        toolbox = Toolbox(Catalogue([MOVIE]), simulate(server, tmp_path / "c.db", mode=mode))
-        calls = [{"query": "Alien"}, {"query": "Alien"}, {"page": 1}, {"query": "broken"}]
-        found = await asyncio.gather(
-            *[toolbox(name=MOVIE.name, arguments=call) for call in calls], return_exceptions=True
-        )
-        await toolbox.close()
-        return found
-
-    with ChatServer(behave) as server:
-        *answers, failed = asyncio.run(scenario("record"))
-        assert answers[:2] == [{"ok": True, "result": {"results": ["Alien"]}}] * 2
-        assert (answers[2]["ok"], answers[2]["kind"]) == (False, "bad_arguments")
-        assert isinstance(failed, ToolError) and len(server.requests) == 3
-        *answers, missed = asyncio.run(scenario("replay"))
-        assert answers[0]["ok"] and not missed["ok"] and "nothing is recorded" in missed["error"]
