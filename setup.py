@@ -103,5 +103,8 @@ setup(
     },
     install_requires=CORE,
     extras_require=EXTRAS,
-    entry_points={"verl.plugins": ["verl_ext = verl_ext.plugin"]},
+    entry_points={
+        "verl.plugins": ["verl_ext = verl_ext.plugin"],
+        "console_scripts": ["verl_ext = verl_ext.cli:main"],
+    },
 )
