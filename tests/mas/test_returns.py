@@ -68,7 +68,7 @@ def test_against_the_recursion_as_the_paper_writes_it(costs, reward, price, disc
         return reward - price * c if t == len(costs) else discount * naive(t + 1) - price * c
 
     calls = chain(costs)
-    found = decision_returns(trajectory(reward, *calls), Returns(price, discount, steps, 7.0))
+    found = decision_returns(trajectory(reward, *calls), Returns(price=price, discount=discount, steps=steps, unit=7.0))
     assert [found[c] for c in calls if c.decides] == pytest.approx([naive(t) for t in range(1, len(costs) + 1)])
 
 

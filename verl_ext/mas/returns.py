@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from dataclasses import dataclass
 from statistics import fmean
 
+from pydantic import Field
+
 from verl_ext.mas.types import Call, Trajectory
+from verl_ext.settings import Settings
 
 
-@dataclass(frozen=True)
-class Returns:
+class Returns(Settings):
     """Eq. 6: R_T = r − λ C_T; R_t = γ R_{t+1} − λ C_t, with C_t = F_t · log(1 + t/φ), t from 1.
 
     F_t is what step t cost: generated tokens, each times its agent's `cost`, of the decision and of all calls up to the
@@ -27,10 +28,10 @@ class Returns:
         unit: tokens that cost F = 1; the price of a token at step t is λ log(1 + t/φ) / unit.
     """
 
-    price: float = 0.1
-    discount: float = 0.99
-    steps: int = 4
-    unit: float = 1000.0
+    price: float = Field(0.1, ge=0, description="0: free")
+    discount: float = Field(0.99, ge=0, le=1)
+    steps: int = Field(4, ge=1)
+    unit: float = Field(1000.0, gt=0, description="tokens")
 
     def cost(self, step: int, tokens: float) -> float:
         """C_t of a step, from 1, that cost so many tokens."""

@@ -25,6 +25,7 @@ from verl_ext.sampling.fof import ForkOnFirst
 from verl_ext.sampling.independent import IndependentSampling
 from verl_ext.sampling.nmc import NodeWiseMonteCarlo
 from verl_ext.sampling.round_robin import RoundRobin
+from verl_ext.settings import unknown_name
 
 STRATEGIES: dict[str, type[Strategy]] = {
     "fof": ForkOnFirst,
@@ -46,7 +47,7 @@ def make_strategy(name: str, group_size: int, agents: list[str], **options: obje
         ValueError: unknown name or option, or a value out of range.
     """
     if name not in STRATEGIES:
-        raise ValueError(f"mas.sampling.strategy={name!r} is unknown; allowed: {', '.join(STRATEGIES)}")
+        raise ValueError(unknown_name("mas.sampling.strategy", name, STRATEGIES))
     return STRATEGIES[name](group_size=group_size, agents=agents, **options)
 
 
