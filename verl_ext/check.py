@@ -67,21 +67,29 @@ def examine(
     """
     import hydra
 
-    from verl_ext.trainer.preflight import checks
-    from verl_ext.trainer.preflight.plan import Report, add_model, add_plan
+    from verl_ext.trainer.preflight.checks import check_keys_known
+    from verl_ext.trainer.preflight.plan import Report
 
     report = Report(compose(overrides, config_dir))
     with hydra.initialize_config_module("verl.trainer.config", version_base=None):
-        report.attempt(checks.check_keys_known, report.config, list(overrides))
+        report.attempt(check_keys_known, report.config, list(overrides))
+    fill(report, gpu_memory, strict)
+    return report
+
+
+def fill(report: Report, gpu_memory: float = 80.0, strict: bool = False) -> None:
+    """Check the report's configuration, whose keys are known; add what it would run if nothing is wrong with it."""
+    from verl_ext.trainer.preflight.checks import check_multi_agent
+    from verl_ext.trainer.preflight.plan import add_model, add_plan
+
     before = len(report.problems)
-    report.attempt(checks.check_multi_agent, report.config)
+    report.attempt(check_multi_agent, report.config)
     report.attempt(_check_with_verl, report)
     if len(report.problems) == before:
         add_plan(report)
         add_model(report, gpu_memory)
         _add_paths(report)
         _add_tools(report, strict)
-    return report
 
 
 def _check_with_verl(report: Report) -> None:
