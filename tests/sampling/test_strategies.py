@@ -230,7 +230,7 @@ def test_no_workflow_makes_a_strategy_generate_twice_or_crash(program, strategy,
 @pytest.mark.parametrize(
     "name,options,message",
     [
-        ("foff", {}, "strategy='foff' is unknown; allowed: fof, is, rr, nmc"),
+        ("foff", {}, "strategy='foff' is unknown; did you mean 'fof'. .allowed: fof, is, rr, nmc."),
         ("rr", {"probabilities": [0.5, 0.5]}, "2 values for 3 agents .a, b, c.: give one per agent"),
         ("rr", {"probabilities": [0.5, 0.4, 0.2]}, "sum to 1, but sum to 1.1"),
         ("rr", {"probabilities": [1.5, -0.5, 0.0]}, "must be >= 0"),
