@@ -208,7 +208,7 @@ def read_mas_config(config: DictConfig) -> MasConfig:
 
 
 def _check_together(mas: MasConfig, config: DictConfig) -> None:
-    """Refuse values that are fine alone and wrong together."""
+    """Refuse values that are fine alone and wrong together: a table of (what is refused, why and the remedy)."""
 
     def verl(key: str) -> Any:
         return OmegaConf.select(config, key)
@@ -216,48 +216,34 @@ def _check_together(mas: MasConfig, config: DictConfig) -> None:
     weights, mode = mas.loss.agent_weights, verl("actor_rollout_ref.actor.loss_agg_mode")
     engine, workers = verl("actor_rollout_ref.rollout.name"), verl("actor_rollout_ref.rollout.agent.num_workers")
     fixed, unseeded = mas.deterministic, not mas.sampling.seeded
-    refusals = (
-        (
-            "_target_" not in mas.workflow,
-            "mas.workflow._target_ is missing: name the workflow class, e.g. verl_ext.recipe.mhgpo.SearchQA",
+    needs = "mas.deterministic=true needs"
+    refusals = {
+        "mas.workflow._target_ is missing: name the workflow class, e.g. verl_ext.recipe.mhgpo.SearchQA": (
+            "_target_" not in mas.workflow
         ),
-        (weights not in AGENT_WEIGHTS, unknown_name("mas.loss.agent_weights", weights, AGENT_WEIGHTS)),
-        (
-            weights == "trajectory" and not mode.startswith("seq-mean"),
-            "mas.loss.agent_weights=trajectory needs a mean over sequences, but actor_rollout_ref.actor.loss_agg_mode "
-            f"is {mode!r}: set it to seq-mean-token-sum (ToolPO's Eq. 8)",
+        unknown_name("mas.loss.agent_weights", weights, AGENT_WEIGHTS): weights not in AGENT_WEIGHTS,
+        "mas.loss.agent_weights=trajectory needs a mean over sequences, but actor_rollout_ref.actor.loss_agg_mode is "
+        f"{mode!r}: set it to seq-mean-token-sum (ToolPO's Eq. 8)": (
+            weights == "trajectory" and not mode.startswith("seq-mean")
         ),
-        (
-            weights in ("batch", "question") and mode != "seq-mean-token-mean",
-            f"mas.loss.agent_weights={weights} reproduces Eq. 6 only under actor_rollout_ref.actor.loss_agg_mode="
-            f"seq-mean-token-mean, but that is {mode!r}: change it, or set mas.loss.agent_weights=none",
+        f"mas.loss.agent_weights={weights} reproduces Eq. 6 only under actor_rollout_ref.actor.loss_agg_mode="
+        f"seq-mean-token-mean, but that is {mode!r}: change it, or set mas.loss.agent_weights=none": (
+            weights in ("batch", "question") and mode != "seq-mean-token-mean"
         ),
-        (
-            fixed and engine != "hf",
-            f"mas.deterministic=true needs actor_rollout_ref.rollout.name=hf (given: {engine}); other engines schedule "
-            "by arrival",
+        f"{needs} actor_rollout_ref.rollout.name=hf (given: {engine}); other engines schedule by arrival": (
+            fixed and engine != "hf"
         ),
-        (
-            fixed and verl("trainer.v1.trainer_mode") == "mas_colocate_async",
-            "mas.deterministic=true needs trainer.v1.trainer_mode=mas_sync: under mas_colocate_async it depends on "
-            "timing which trajectories are unfinished when the weights change",
+        f"{needs} trainer.v1.trainer_mode=mas_sync: under mas_colocate_async it depends on timing which trajectories "
+        "are unfinished when the weights change": fixed and verl("trainer.v1.trainer_mode") == "mas_colocate_async",
+        f"{needs} actor_rollout_ref.rollout.agent.num_workers=0 (given: {workers}): one process orders the calls of a "
+        "whole batch": fixed and workers not in (0, None),
+        f"{needs} a seed for every call. Remedy: mas.sampling.seeded=true": fixed and unseeded,
+        "actor_rollout_ref.rollout.full_determinism=true with mas.sampling.seeded=false would give all samples of a "
+        "question the same noise. Remedy: mas.sampling.seeded=true": (
+            unseeded and verl("actor_rollout_ref.rollout.full_determinism")
         ),
-        (
-            fixed and workers not in (0, None),
-            "mas.deterministic=true orders the calls of a whole batch: set actor_rollout_ref.rollout.agent.num_workers"
-            f"=0 (given: {workers})",
-        ),
-        (
-            fixed and unseeded,
-            "mas.deterministic=true needs a seed for every call. Remedy: mas.sampling.seeded=true",
-        ),
-        (
-            unseeded and verl("actor_rollout_ref.rollout.full_determinism"),
-            "actor_rollout_ref.rollout.full_determinism=true with mas.sampling.seeded=false would give all samples of "
-            "a question the same noise. Remedy: mas.sampling.seeded=true",
-        ),
-    )
-    for refused, message in refusals:
+    }
+    for message, refused in refusals.items():
         if refused:
             raise ValueError(message)
 

@@ -7,7 +7,7 @@ adapter under its name. Agents that do not train are answered by the base, or by
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
@@ -15,8 +15,10 @@ from verl_ext.engine.lora.adapter_files import check_same_adapters, read_record
 from verl_ext.engine.lora.adapters import AGENT_ID, BASE, VENDOR, AdapterOptions, check_settings
 from verl_ext.mas.workflow import Workflow
 from verl_ext.trainer.config import PER_AGENT_LORA, MasConfig, read_mas_config
-from verl_ext.trainer.rollout.rows import Row
 from verl_ext.trainer.workflow import build_workflow
+
+if TYPE_CHECKING:
+    from verl_ext.trainer.rollout.rows import Row
 
 # verl's settings under (shared, per_agent_lora), for recipes that do not give them: `${verl_ext.policy:…}` in
 # configs/base.
