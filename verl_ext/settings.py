@@ -10,12 +10,11 @@ Limits.read({"max_cals": 3}, "mas.limits")     # ValueError: unknown key mas.lim
 from __future__ import annotations
 
 import difflib
-import inspect
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 S = TypeVar("S", bound="Settings")
 
@@ -137,16 +136,4 @@ def check_keys(given: Iterable[str], known: Iterable[str], path: str) -> None:
             raise ValueError(unknown_key(key, allowed, path))
 
 
-def arguments_of(function: Callable[..., Any], leave_out: Iterable[str] = ()) -> type[Settings]:
-    """A section with the named arguments of a function or class, by its annotations and defaults."""
-    without = set(leave_out)
-    hints = typing.get_type_hints(function.__init__ if inspect.isclass(function) else function)
-    fields: dict[str, Any] = {
-        p.name: (hints.get(p.name, Any), ... if p.default is p.empty else p.default)
-        for p in inspect.signature(function).parameters.values()
-        if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD) and p.name not in without
-    }
-    return create_model("Arguments", __base__=Settings, **fields)
-
-
-__all__ = ["Settings", "arguments_of", "check_keys", "messages", "section_at", "unknown_key", "unknown_name"]
+__all__ = ["Settings", "check_keys", "messages", "section_at", "unknown_key", "unknown_name"]

@@ -15,9 +15,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from tests.trainer.test_before_a_start import questions
 from tests.trainer.test_recipes import composed, examined
 from verl_ext.check import compose, main
-from verl_ext.trainer.config import MasConfig, SamplingSection
+from verl_ext.sampling import make_strategy
 from verl_ext.trainer.preflight.gpu_memory import GIB, KNOWN, Memory, estimate, read_model
-from verl_ext.trainer.preflight.plan import calls_per_question
 
 TINY = Path(__file__).parents[2] / "recipe" / "mhgpo" / "assets" / "tiny_model"
 
@@ -30,8 +29,7 @@ TINY = Path(__file__).parents[2] / "recipe" / "mhgpo" / "assets" / "tiny_model"
     ],
 )
 def test_calls_per_question(strategy, options, calls):
-    sampling = SamplingSection(strategy=strategy, **({strategy: options} if options else {}))
-    assert calls_per_question(MasConfig(workflow={}, sampling=sampling), ["a", "b", "c"]) == pytest.approx(calls)
+    assert make_strategy(strategy, 4, ["a", "b", "c"], **options).expected_calls(3) == pytest.approx(calls)
 
 
 # Totals of the published checkpoints (model.safetensors.index.json, or their model cards).

@@ -7,7 +7,7 @@ from omegaconf import DictConfig, OmegaConf
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from verl_ext.settings import Settings
-from verl_ext.trainer.config import MasConfig, check_top_k, read_mas_config
+from verl_ext.trainer.config import MasConfig, TopK, read_mas_config
 from verl_ext.trainer.preflight import checks
 from verl_ext.trainer.preflight.composing import composed
 
@@ -30,7 +30,7 @@ class EvaluateConfig(Settings):
     samples: int = Field(1, ge=1, description="answers to a question")
     temperature: float = Field(0.0, ge=0)
     top_p: float = Field(1.0, gt=0, le=1)
-    top_k: int = -1
+    top_k: TopK = -1
     max_questions: int | None = Field(None, ge=1, description="null: all")
 
     @model_validator(mode="after")
@@ -41,11 +41,6 @@ class EvaluateConfig(Settings):
                 "answer. Remedy: evaluate.temperature=1.0, or evaluate.samples=1"
             )
         return self
-
-    @field_validator("top_k")
-    @classmethod
-    def _check_top_k(cls, value: int) -> int:
-        return check_top_k(value)
 
     @field_validator("endpoint")
     @classmethod

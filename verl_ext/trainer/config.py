@@ -2,28 +2,43 @@
 
 from __future__ import annotations
 
+import importlib
 import typing
-from typing import Any, Literal
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Annotated, Any, Literal
 
+from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf
-from pydantic import ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, field_validator, model_validator
 
-from verl_ext.mas.returns import Returns
+from verl_ext.algorithms import credit_keys, credit_rules, row_weights
 from verl_ext.sampling import STRATEGIES, Strategy, make_strategy
-from verl_ext.settings import Settings, arguments_of, unknown_key, unknown_name
+from verl_ext.settings import Settings, unknown_key, unknown_name
 
-AGENT_WEIGHTS = ("batch", "question", "trajectory", "none")
 Policy = Literal["shared", "per_agent_lora"]
 SHARED, PER_AGENT_LORA = typing.get_args(Policy)
 
 
-class SamplingSection(Settings):
-    """`mas.sampling`: which calls are forked and how groups are formed. Other keys are strategies, with their options.
-
-    Options of the strategies stay plain values here: `strategy_from` checks them against the strategy's arguments.
-    """
+class OpenSettings(Settings):
+    """A section that also takes keys of plug-ins, whose values the plug-ins check."""
 
     model_config = ConfigDict(extra="allow")
+
+    @property
+    def plugged(self) -> dict[str, Any]:
+        """Values of the keys of plug-ins."""
+        return self.model_extra or {}
+
+    def _check_plugged(self, known: Iterable[str], path: str) -> None:
+        allowed = [*type(self).model_fields, *known]
+        for key in self.plugged:
+            if key not in allowed:
+                raise ValueError(unknown_key(key, allowed, path))
+
+
+class SamplingSection(OpenSettings):
+    """`mas.sampling`: which calls are forked, how groups are formed. Plug-ins: options in `mas.sampling.<strategy>`."""
 
     strategy: str = "fof"
     group_size: int = Field(4, ge=1, description="samples of a fork")
@@ -32,24 +47,21 @@ class SamplingSection(Settings):
 
     @model_validator(mode="after")
     def _check_strategies(self) -> SamplingSection:
-        for key in self.options:
-            if key not in STRATEGIES and key != self.strategy:
-                raise ValueError(unknown_key(key, [*type(self).model_fields, *STRATEGIES], "mas.sampling"))
+        self._check_plugged(STRATEGIES, "mas.sampling")
         return self
 
-    @property
-    def options(self) -> dict[str, Any]:
-        """Options of strategies, by the strategy's name."""
-        return self.model_extra or {}
 
-
-class CreditSection(Settings):
-    """`mas.credit`: Eq. 4's aggregation, JoyAgents-R1's efficiency term, Puppeteer's returns of decisions."""
+class CreditSection(OpenSettings):
+    """`mas.credit`: Eq. 4's aggregation. Plug-ins: credit rules of algorithms, e.g. `mas.credit.efficiency`."""
 
     aggregate: str = "mean"
     propagate: bool = True
-    efficiency: float = Field(0.0, ge=0, description="0: off")
-    returns: Returns | None = None
+
+    @model_validator(mode="after")
+    def _check_rules(self) -> CreditSection:
+        self._check_plugged(credit_keys(), "mas.credit")
+        credit_rules(self.plugged)
+        return self
 
 
 class LimitsSection(Settings):
@@ -69,7 +81,7 @@ class BudgetSection(Settings):
 
 
 class LossSection(Settings):
-    """`mas.loss`: weights of rows. `_check_together` knows the allowed names."""
+    """`mas.loss`: weights of rows, by a name that an algorithm brings (`row_weights`)."""
 
     agent_weights: str = "batch"
 
@@ -87,10 +99,7 @@ class EndpointSection(Settings):
     @model_validator(mode="after")
     def _check_model(self) -> EndpointSection:
         if self.model is not None and self.url is None:
-            raise ValueError(
-                f"model={self.model!r} is given, but no url: set it to the server's base URL, e.g. "
-                "http://127.0.0.1:8100/v1"
-            )
+            raise ValueError(f"model={self.model!r} is given, but no url, e.g. http://127.0.0.1:8100/v1")
         return self
 
 
@@ -102,11 +111,13 @@ class HeadSection(Settings):
     entropy: float = Field(0.0, ge=0, description="weight of the bonus; 0: off")
 
 
-def check_top_k(value: int) -> int:
-    """A validator of `top_k`."""
+def _check_top_k(value: int) -> int:
     if value != -1 and value < 1:
         raise ValueError("must be at least 1, or -1 for all")
     return value
+
+
+TopK = Annotated[int, AfterValidator(_check_top_k)]
 
 
 class AgentSection(Settings):
@@ -117,17 +128,12 @@ class AgentSection(Settings):
     """
 
     top_p: float | None = Field(None, gt=0, le=1)
-    top_k: int | None = None
+    top_k: TopK | None = None
     max_tokens: int | None = Field(None, ge=1)
     cost: float | None = Field(None, ge=0, description="of one token; 0: free")
     trained: bool | None = None
     endpoint: EndpointSection | None = None
     head: HeadSection | None = None
-
-    @field_validator("top_k")
-    @classmethod
-    def _check_top_k(cls, value: int | None) -> int | None:
-        return value if value is None else check_top_k(value)
 
     @field_validator("endpoint")
     @classmethod
@@ -161,6 +167,7 @@ class MasConfig(Settings):
     """The whole section."""
 
     workflow: dict[str, Any]
+    plugins: list[str] = []
     policy: Policy = "shared"
     sampling: SamplingSection = SamplingSection()
     credit: CreditSection = CreditSection()
@@ -202,7 +209,9 @@ def read_mas_config(config: DictConfig) -> MasConfig:
             "there is no section `mas`: no recipe was given. Remedy: start from one of our recipes, e.g. "
             "+recipe=mhgpo_tiny, which runs on any machine"
         )
-    mas = MasConfig.read(OmegaConf.to_container(config.mas, resolve=True), "mas")
+    section: Any = OmegaConf.to_container(config.mas, resolve=True)
+    import_plugins(section)
+    mas = MasConfig.read(section, "mas")
     _check_together(mas, config)
     return mas
 
@@ -213,22 +222,19 @@ def _check_together(mas: MasConfig, config: DictConfig) -> None:
     def verl(key: str) -> Any:
         return OmegaConf.select(config, key)
 
-    weights, mode = mas.loss.agent_weights, verl("actor_rollout_ref.actor.loss_agg_mode")
+    name, mode = mas.loss.agent_weights, verl("actor_rollout_ref.actor.loss_agg_mode")
     engine, workers = verl("actor_rollout_ref.rollout.name"), verl("actor_rollout_ref.rollout.agent.num_workers")
     fixed, unseeded = mas.deterministic, not mas.sampling.seeded
-    needs = "mas.deterministic=true needs"
+    weights, needs = row_weights(), "mas.deterministic=true needs"
+    modes, source = (weights[name].loss_agg_modes, weights[name].source) if name in weights else ((mode,), "")
     refusals = {
         "mas.workflow._target_ is missing: name the workflow class, e.g. verl_ext.recipe.mhgpo.SearchQA": (
             "_target_" not in mas.workflow
         ),
-        unknown_name("mas.loss.agent_weights", weights, AGENT_WEIGHTS): weights not in AGENT_WEIGHTS,
-        "mas.loss.agent_weights=trajectory needs a mean over sequences, but actor_rollout_ref.actor.loss_agg_mode is "
-        f"{mode!r}: set it to seq-mean-token-sum (ToolPO's Eq. 8)": (
-            weights == "trajectory" and not mode.startswith("seq-mean")
-        ),
-        f"mas.loss.agent_weights={weights} reproduces Eq. 6 only under actor_rollout_ref.actor.loss_agg_mode="
-        f"seq-mean-token-mean, but that is {mode!r}: change it, or set mas.loss.agent_weights=none": (
-            weights in ("batch", "question") and mode != "seq-mean-token-mean"
+        unknown_name("mas.loss.agent_weights", name, ["none", *weights]): name not in ("none", *weights),
+        f"mas.loss.agent_weights={name} reproduces {source} only under actor_rollout_ref.actor.loss_agg_mode="
+        f"{' or '.join(map(str, modes))}, but that is {mode!r}: change it, or set mas.loss.agent_weights=none": (
+            mode not in modes
         ),
         f"{needs} actor_rollout_ref.rollout.name=hf (given: {engine}); other engines schedule by arrival": (
             fixed and engine != "hf"
@@ -248,17 +254,32 @@ def _check_together(mas: MasConfig, config: DictConfig) -> None:
             raise ValueError(message)
 
 
+def import_plugins(section: dict[str, Any]) -> None:
+    """Import the modules of `mas.plugins` and that of the workflow: they may register algorithms and strategies.
+
+    Raises:
+        ValueError: a module of `mas.plugins` cannot be imported. (`build_workflow` refuses a wrong workflow.)
+    """
+    for name in section.get("plugins") or ():
+        try:
+            importlib.import_module(name)
+        except Exception as error:
+            raise ValueError(
+                f"mas.plugins: the module {name!r} cannot be imported: {type(error).__name__}: {error}. Remedy: start "
+                "from its folder with PYTHONPATH=., or install it"
+            ) from error
+    with suppress(Exception):
+        get_class(section["workflow"]["_target_"])
+
+
 def strategy_from(sampling: SamplingSection, agents: list[str]) -> Strategy:
     """The configured sampling strategy for a workflow with these agents.
 
     Raises:
         ValueError: unknown strategy; an option that it does not have, of the wrong type or out of range.
     """
-    for name, options in sampling.options.items():
-        if name in STRATEGIES:  # also the options of strategies that are not chosen
-            arguments_of(STRATEGIES[name], leave_out=("group_size", "agents")).read(options, f"mas.sampling.{name}")
-    own = sampling.options.get(sampling.strategy, {})
-    return make_strategy(sampling.strategy, sampling.group_size, agents, **own)
+    options = sampling.plugged.get(sampling.strategy) or {}
+    return make_strategy(sampling.strategy, sampling.group_size, agents, **options)
 
 
 def context_length(config: DictConfig) -> int:

@@ -91,21 +91,22 @@ def build_workflow(mas: MasConfig) -> Workflow:
             )
     for name, section in mas.agents.items():
         if name in workflow.agents:
-            _apply(section, workflow.agents[name], f"mas.agents.{name}")
+            # In a dictionary of the instance: the class's may serve another configuration of this process.
+            workflow.agents = {**workflow.agents, name: _changed(workflow.agents[name], section, f"mas.agents.{name}")}
         elif name not in workflow.left_out:
             raise ValueError(unknown_key(name, workflow.agents, "mas.agents"))
     return workflow
 
 
-def _apply(section: AgentSection, agent: Agent, path: str) -> None:
+def _changed(agent: Agent, section: AgentSection, path: str) -> Agent:
     given = {key: value for key, value in vars(section).items() if value is not None}
-    endpoint, head = given.pop("endpoint", None), given.pop("head", None)
-    agent.trained = given.pop("trained", agent.trained and endpoint is None)
-    agent.cost = given.pop("cost", agent.cost)
-    agent.sampling.update(given)
+    endpoint, head, cost = (given.pop(key, None) for key in ("endpoint", "head", "cost"))
+    fields: dict[str, Any] = {"trained": given.pop("trained", agent.trained and endpoint is None)}
+    if cost is not None:
+        fields["cost"] = cost
     if endpoint is not None and head is not None:
         raise ValueError(f"{path} has an endpoint and a head; one can answer. Remedy: one of them null")
-    if endpoint is not None and agent.trained:
+    if endpoint is not None and fields["trained"]:
         raise ValueError(f"{path}: a served model (endpoint) cannot be trained. Remedy: ++{path}.trained=false")
     if head is not None and agent.choices is None:
         raise ValueError(
@@ -114,9 +115,10 @@ def _apply(section: AgentSection, agent: Agent, path: str) -> None:
         )
     if endpoint is not None:
         place = f"{path}.endpoint"
-        agent.llm = EndpointLLM(ChatEndpoint(**vars(endpoint), setting=(f"{place}.url", f"{place}.model")))
+        fields["llm"] = EndpointLLM(ChatEndpoint(**vars(endpoint), setting=(f"{place}.url", f"{place}.model")))
     if head is not None:
-        agent.llm = PolicyHead(similarity_of(head.encoder, f"{path}.head.encoder"))
+        fields["llm"] = PolicyHead(similarity_of(head.encoder, f"{path}.head.encoder"))
+    return agent.changed(sampling=given, **fields)
 
 
 def similarity_of(encoder: str, setting: str = "mas.memory.encoder") -> Similarity:

@@ -68,7 +68,7 @@ def add_plan(report: Report) -> None:
     report.add("algorithm", f"{config.algorithm.adv_estimator} on {sampling}")
     _add_machines(report)
     _add_steps(report, mas)
-    calls = calls_per_question(mas, agents)
+    calls = strategy_from(mas.sampling, agents).expected_calls(len(agents))
     if calls is not None:
         each = f"{calls:g} a question, {calls * config.data.train_batch_size:,.0f} a step"
         report.add("agent calls", f"{each} (if each agent is called once; forks included)")
@@ -87,19 +87,6 @@ def _add_steps(report: Report, mas: MasConfig) -> None:
     steps = optimiser_steps(config, config.actor_rollout_ref.actor) * config.actor_rollout_ref.actor.ppo_epochs
     often = f"validation every {trainer.test_freq}, checkpoint every {trainer.save_freq}"
     report.add("steps", f"{questions} questions and {steps} optimiser step(s) each; {length}; {end}; {often}")
-
-
-def calls_per_question(mas: MasConfig, agents: list[str]) -> float | None:
-    """Expected agent calls for one question if each agent is called once; None: not known for this strategy.
-
-    A fork at agent i of n, from 1, costs (i - 1) + G (n - i + 1) calls (docs/mhgpo.md).
-    """
-    n, size = len(agents), mas.sampling.group_size
-    each = [i + size * (n - i) for i in range(n)]
-    if mas.sampling.strategy == "rr":
-        chances = strategy_from(mas.sampling, agents).probabilities  # type: ignore[attr-defined]
-        return float(sum(p * calls for p, calls in zip(chances, each, strict=True)))
-    return {"fof": each[0], "is": sum(each), "nmc": n + sum(calls - n for calls in each)}.get(mas.sampling.strategy)
 
 
 def _add_machines(report: Report) -> None:
