@@ -69,7 +69,7 @@ def compose(overrides: list[str], config_dir: str | None = None) -> DictConfig:
 
     with hydra.initialize_config_module("verl.trainer.config", version_base=None):
         config = composed("evaluate", overrides, config_dir)
-        rest = OmegaConf.masked_copy(config, [key for key in config if key != "evaluate"])
+        rest = OmegaConf.masked_copy(config, [str(key) for key in config if key != "evaluate"])
         checks.check_keys_known(rest, overrides)
     return config
 

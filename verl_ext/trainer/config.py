@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import typing
-from collections.abc import Iterable
 from contextlib import suppress
 from typing import Annotated, Any, Literal
 
@@ -14,7 +13,7 @@ from pydantic import AfterValidator, ConfigDict, Field, field_validator, model_v
 
 from verl_ext.algorithms import credit_keys, credit_rules, row_weights
 from verl_ext.sampling import STRATEGIES, Strategy, make_strategy
-from verl_ext.settings import Settings, unknown_key, unknown_name
+from verl_ext.settings import Settings, check_keys, unknown_name
 
 Policy = Literal["shared", "per_agent_lora"]
 SHARED, PER_AGENT_LORA = typing.get_args(Policy)
@@ -30,12 +29,6 @@ class OpenSettings(Settings):
         """Values of the keys of plug-ins."""
         return self.model_extra or {}
 
-    def _check_plugged(self, known: Iterable[str], path: str) -> None:
-        allowed = [*type(self).model_fields, *known]
-        for key in self.plugged:
-            if key not in allowed:
-                raise ValueError(unknown_key(key, allowed, path))
-
 
 class SamplingSection(OpenSettings):
     """`mas.sampling`: which calls are forked, how groups are formed. Plug-ins: options in `mas.sampling.<strategy>`."""
@@ -47,7 +40,7 @@ class SamplingSection(OpenSettings):
 
     @model_validator(mode="after")
     def _check_strategies(self) -> SamplingSection:
-        self._check_plugged(STRATEGIES, "mas.sampling")
+        check_keys(self.plugged, [*type(self).model_fields, *STRATEGIES], "mas.sampling")
         return self
 
 
@@ -59,7 +52,7 @@ class CreditSection(OpenSettings):
 
     @model_validator(mode="after")
     def _check_rules(self) -> CreditSection:
-        self._check_plugged(credit_keys(), "mas.credit")
+        check_keys(self.plugged, [*type(self).model_fields, *credit_keys()], "mas.credit")
         credit_rules(self.plugged)
         return self
 
