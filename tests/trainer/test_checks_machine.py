@@ -89,7 +89,7 @@ def test_a_model_that_is_nowhere_is_named_before_the_start(model, problem, monke
     monkeypatch.setattr("huggingface_hub.HfApi.model_info", offline)
     machine(monkeypatch, gpus=0, cores=1, packages=True)
     path = f"./{model}" if model.startswith("runs") else model
-    config = composed("+recipe=mhgpo_tiny", f"actor_rollout_ref.model.path={path}")
+    config = composed("+recipe=mhgpo", f"actor_rollout_ref.model.path={path}")
     with pytest.raises(ValueError, match=problem):
         checks.check_paths(config)
     monkeypatch.setenv("RAY_ADDRESS", "auto")

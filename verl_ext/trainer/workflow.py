@@ -94,7 +94,7 @@ def build_workflow(mas: MasConfig) -> Workflow:
             # In a dictionary of the instance: the class's may serve another configuration of this process.
             workflow.agents = {**workflow.agents, name: _changed(workflow.agents[name], section, f"mas.agents.{name}")}
         elif name not in workflow.left_out:
-            raise ValueError(unknown_key(name, workflow.agents, "mas.agents"))
+            raise ValueError(unknown_key(name, [*workflow.agents, *workflow.left_out], "mas.agents"))
     return workflow
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
 import importlib.util
 import inspect
@@ -18,6 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from verl_ext.algorithms import System
 from verl_ext.mas.credit import aggregate
+from verl_ext.settings import unknown_key
 from verl_ext.trainer.config import optimiser_steps, read_mas_config, strategy_from
 from verl_ext.trainer.lora_setup import check_policy
 from verl_ext.trainer.preflight.algorithm import check_algorithm
@@ -61,9 +61,8 @@ def _unknown(given: Any, stock: Any, path: str, allowed: tuple[str, ...]) -> lis
         if place in allowed or any(one.startswith(f"{place}.") and key not in known for one in allowed):
             continue
         if key not in known:
-            close = difflib.get_close_matches(str(key), known, n=1)
-            hint = f"did you mean {path}{close[0]}?" if close else f"known there: {', '.join(map(str, known))}"
-            problems.append(f"unknown key {place}: {hint} (to add it on purpose: +{place}=… on the command line)")
+            message = unknown_key(key, map(str, known), path.rstrip("."))
+            problems.append(f"{message}; to add it on purpose: +{place}=… on the command line")
         elif isinstance(value, dict) and isinstance(stock.get(key), dict) and stock[key]:
             problems += _unknown(value, stock[key], f"{place}.", allowed)
     return problems
