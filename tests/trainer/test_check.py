@@ -198,7 +198,7 @@ SOURCES = [f"mas.tools.{name}.sources=[{{kind: encyclopedia}}]" for name in ("to
 
 
 def test_the_files_of_a_tools_back_end(tmp_path):
-    place, target = "mas.tools.tool_call.backend", "verl_ext.tools.catalogue.encyclopedia.encyclopedia"
+    place, target = "mas.tools.tool_call.backend", "verl_ext.tools.catalogue.formats.encyclopedia.encyclopedia"
     back_end = f"+{place}={{_target_: {target}, index: {tmp_path}/index}}"
     report = examined("+recipe=deepagent", *SOURCES, f"~{place}", back_end)
     assert [item for item in report.missing if f"no index at {tmp_path}/index" in item] and report.problems == []
