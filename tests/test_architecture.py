@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from verl_ext.observe.metrics import METRICS
 
 ROOT = Path(__file__).parents[1]
+TRAINER = ROOT / "verl_ext" / "trainer"
 # Each room may import from itself, from those listed and, except for storage, from EVERYONES.
 EVERYONES = {"storage", "settings", "reports"}
 MAY_IMPORT = {
@@ -51,6 +53,12 @@ def test_rooms_use_only_what_stands_below_them(room):
     for path in (ROOT / "verl_ext" / room).rglob("*.py"):
         used = {name.split(".")[1] for name in imports(path) if name.startswith("verl_ext.") and "." in name}
         assert used <= MAY_IMPORT[room] | {room} | (EVERYONES if room != "storage" else set()), path
+
+
+def test_the_modules_of_the_trainer_do_not_import_each_other_in_circles():
+    files = {path: ".".join(path.relative_to(ROOT).with_suffix("").parts) for path in TRAINER.rglob("*.py")}
+    above = {name: imports(path, at_top_only=True) & set(files.values()) - {name} for path, name in files.items()}
+    list(TopologicalSorter(above).static_order())
 
 
 @pytest.mark.parametrize("room", WITHOUT_TORCH_AND_VERL)

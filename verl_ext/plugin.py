@@ -62,6 +62,7 @@ def _add_recipes() -> None:
 
         def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
             search_path.append(provider="verl_ext", path="pkg://verl_ext.configs")
+            importlib.import_module("verl_ext.trainer.preflight.composing").install()
 
     Plugins.instance().register(RecipeSearchPath)
     OmegaConf.register_new_resolver("verl_ext.path", package_path, replace=True)

@@ -79,6 +79,7 @@ class RunCallback(Callback):
         if config.mas.prepare:
             call(OmegaConf.to_container(config.mas.prepare, resolve=True))
         checks.check_resources(config)
+        checks.check_paths(config)
         check_data.check_data(config)
         checks.check_tools(config)
         lora_setup.check_resumed(config)
