@@ -234,7 +234,7 @@ def test_the_factory_searches_its_sources(sources, tmp_path, letters):
         ({"only": ["gone"]}, "names are of no tool: 'gone'"),
         ({"bm25": {"k2": 1}}, r"unknown bm25 options \['k2'\]; allowed"),
         ({"method": "dense", "bm25": {"k1": 1}}, "options of bm25 do nothing with method=dense"),
-        ({"dense": {"index": "flat"}}, "dense index kind: given 'flat'"),
+        ({"dense": {"index": "flat"}}, "dense options: index='flat' is unknown; allowed: exact, ivf"),
     ],
 )
 def test_settings_that_cannot_work_are_refused_before_anything_is_built(sources, tmp_path, change, message):
