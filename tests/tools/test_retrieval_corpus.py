@@ -153,7 +153,7 @@ def test_questions_without_gold_titles_are_counted_and_left_out(tmp_path):
     [
         ("q.jsonl", "{broken", r"q.jsonl:1: not valid JSON"),
         pytest.param("q.jsonl", DEEP, r"q.jsonl:1: not valid JSON", id="deep"),
-        ("q.jsonl", '{"question": "a", "gold_titles": ["A"]}\n[1]', r"q.jsonl:2: given \[1\], expected"),
+        ("q.jsonl", '{"question": "a", "gold_titles": ["A"]}\n[1]', r"q.jsonl:2: given list \[1\], expected"),
         ("q.jsonl", '{"question": 3, "gold_titles": ["A"]}', "q.jsonl:1: given"),
         ("q.jsonl", '{"question": "a", "gold_titles": "A"}', "q.jsonl:1: given"),
         ("q.jsonl", '{"question": "a", "gold_titles": [3]}', "q.jsonl:1: given"),

@@ -5,13 +5,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import urlsplit
 
-from verl_ext.tools.base import ToolError
+from verl_ext.tools.base import ToolError, ToolRefused
 
 RETRY_STATUS = frozenset({429, 500, 502, 503, 504})
 
 
-class Refused(ToolError):
-    """The server refused a request; another attempt would be refused, too.
+class Refused(ToolRefused):
+    """The server refused a request (status 4xx); another attempt would be refused, too.
 
     status: HTTP status. text: the server's explanation.
     """

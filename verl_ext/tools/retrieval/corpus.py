@@ -5,15 +5,14 @@ Two layouts of jsonl (also .jsonl.gz) are accepted:
     {"id": "0", "contents": "\"Meet Corliss Archer\"\nMeet Corliss Archer, a program ..."}     (FlashRAG, Search-R1)
 """
 
-import gzip
 import hashlib
 import json
 import mmap
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
+from verl_ext.storage.jsonl import read_rows
 from verl_ext.tools.retrieval.types import Passage
 
 PASSAGES, OFFSETS = "passages.jsonl", "offsets.npy"
@@ -142,19 +141,4 @@ def _rows(file: Path) -> Iterator[tuple[str, Any]]:
         raise ValueError(
             f"corpus file {file} does not exist; make one with a script of data_prep/ or correct the path."
         )
-    with gzip.open(file, "rb") if file.suffix == ".gz" else open(file, "rb") as source:
-        for number, line in enumerate(_lines(source, file), 1):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-            except (ValueError, RecursionError) as error:  # a broken object, broken UTF-8, a thousand brackets
-                raise ValueError(f"{file}:{number}: not valid JSON ({error}); expected {EXPECTED}.") from error
-            yield f"{file}:{number}", row
-
-
-def _lines(source: IO[bytes], file: Path) -> Iterator[bytes]:
-    try:
-        yield from source
-    except (OSError, EOFError, zlib.error) as error:
-        raise ValueError(f"{file} cannot be read to its end ({error}); fetch or write it again.") from error
+    yield from read_rows(file, EXPECTED)

@@ -6,12 +6,13 @@ A questions file is parquet in verl's schema (the scripts of data_prep/ write it
 """
 
 import html
-import json
 import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from verl_ext.storage.jsonl import read_rows
 
 EXPECTED = '{"question": string, "gold_titles": list of strings}, at the top or in "extra_info"'
 
@@ -78,14 +79,8 @@ def _rows(path: Path) -> Iterator[tuple[str, Any]]:
         raise ValueError(f"questions file {path} {reason}; give a .parquet or .jsonl file.")
     if path.suffix == ".parquet":
         yield from _parquet_rows(path)
-        return
-    with open(path, "rb") as source:
-        for number, line in enumerate(source, 1):
-            if line.strip():
-                try:
-                    yield f"{path}:{number}", json.loads(line)
-                except (ValueError, RecursionError) as error:
-                    raise ValueError(f"{path}:{number}: not valid JSON ({error}); expected {EXPECTED}.") from error
+    else:
+        yield from read_rows(path, EXPECTED)
 
 
 def _parquet_rows(path: Path) -> Iterator[tuple[str, Any]]:

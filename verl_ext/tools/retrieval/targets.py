@@ -3,12 +3,12 @@
 import argparse
 import hashlib
 import json
-import os
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from verl_ext.storage.files import write_file
 from verl_ext.tools.retrieval.corpus import file_sha256, read_corpus
 from verl_ext.tools.retrieval.dense import model_sha256
 from verl_ext.tools.retrieval.index import FORMATS, build_index, read_meta
@@ -112,7 +112,4 @@ def built(arguments: argparse.Namespace, backend: str, options: dict[str, Any], 
 
 def write_json(path: Path, value: Any) -> None:
     """Write `value`; the file appears complete or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(json.dumps(value, indent=None if isinstance(value, dict) else 1) + "\n", encoding="utf-8")
-    os.replace(temporary, path)
+    write_file(path, json.dumps(value, indent=None if isinstance(value, dict) else 1) + "\n")

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from verl_ext.tools.lock import LOCK, hold
+from verl_ext.storage.files import LOCK, lock_folder, write_file
 from verl_ext.tools.retrieval.types import Passage
 
 STATE, VECTORS = "state.json", "vectors.f32"
@@ -37,7 +37,7 @@ def stored_vectors(
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / STATE).is_file() and any(path.name != LOCK for path in folder.iterdir()):
         raise ValueError(f"{folder} holds files that are not embeddings; choose another folder for the embeddings.")
-    lock = hold(folder)
+    lock = lock_folder(folder)
     if lock is None:
         raise ValueError(f"another process computes the embeddings in {folder}; wait for it, or choose another folder.")
     with lock:
@@ -114,6 +114,4 @@ def _write_rows(path: Path, start: int, vectors: Any) -> None:
 
 
 def _write_state(folder: Path, state: Mapping[str, Any]) -> None:
-    temporary = folder / f".{STATE}.{os.getpid()}"
-    temporary.write_text(json.dumps(state) + "\n", encoding="utf-8")
-    os.replace(temporary, folder / STATE)
+    write_file(folder / STATE, json.dumps(state) + "\n")

@@ -1,16 +1,16 @@
-"""Tools in the form in which models are told of functions, one JSON object per line.
+"""Tools in the form of OpenAI's functions, one JSON object per line.
 
     {"name": "get_weather", "description": "...", "parameters": {"type": "object", "properties": {…}}, "returns": …}
     {"type": "function", "function": {"name": "get_weather", …}}                                   OpenAI's wrapping
 
-`parameters` is kept as it is; without it a tool takes no arguments. Other fields go to `extra`.
+`parameters` is kept as it is; a tool without it takes no arguments. Other fields go to `extra`.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from verl_ext.tools.catalogue.files import Paths, field, read_rows
+from verl_ext.tools.catalogue.formats.files import Paths, field, read_rows
 from verl_ext.tools.catalogue.types import ToolSpec
 
 EXPECTED = '{"name", "description", "parameters"}, alone or under "function"'

@@ -11,19 +11,21 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+from pydantic.dataclasses import dataclass
 
 from verl_ext.tools.base import Tool
-from verl_ext.tools.catalogue.cache import cached_index, default_cache, described
-from verl_ext.tools.catalogue.documents import passages
-from verl_ext.tools.catalogue.fusion import HybridRetriever
 from verl_ext.tools.catalogue.load import load_catalogue
+from verl_ext.tools.catalogue.search.documents import passages
+from verl_ext.tools.catalogue.search.fusion import HybridRetriever
+from verl_ext.tools.catalogue.search.indexes import cached_index, default_cache, described
 from verl_ext.tools.catalogue.types import Catalogue
 from verl_ext.tools.retrieval.batching import BatchedRetriever
 from verl_ext.tools.retrieval.types import Retriever, missing_extra
-from verl_ext.tools.settings import options_from
+from verl_ext.tools.settings import STRICT, AtLeastOne, options_from
 
 # Method -> the indexes that it asks.
 METHODS = {"bm25": ("bm25",), "dense": ("dense",), "hybrid": ("bm25", "dense")}
@@ -31,7 +33,7 @@ METHODS = {"bm25": ("bm25",), "dense": ("dense",), "hybrid": ("bm25", "dense")}
 LIBRARIES = {"faiss": "faiss-cpu", "sentence_transformers": "sentence-transformers"}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class SearchSettings:
     """Settings of `tool_search`, with `sources` and `only` as `load_catalogue` has them.
 
@@ -44,22 +46,19 @@ class SearchSettings:
         device: of the encoder, as torch names it; None: its own choice.
     """
 
-    sources: Sequence[Mapping[str, Any]]
-    only: Sequence[str] | None = None
-    method: str = "hybrid"
-    top_k: int = 5
+    sources: Any
+    only: Any = None
+    method: Literal["hybrid", "bm25", "dense"] = "hybrid"
+    top_k: AtLeastOne = 5
     bm25: Mapping[str, Any] = field(default_factory=dict)
     dense: Mapping[str, Any] = field(default_factory=dict)
     cache_dir: str | None = None
     device: str | None = None
 
     def __post_init__(self) -> None:
-        if self.method not in METHODS:
-            raise ValueError(f"tool_search: method must be one of {list(METHODS)}, given {self.method!r}")
-        check_k(self.top_k, "top_k")
         for backend in ("bm25", "dense"):
             if getattr(self, backend) and backend not in METHODS[self.method]:
-                raise ValueError(f"tool_search: options of {backend} do nothing with method={self.method}; remove them")
+                raise ValueError(f"options of {backend} do nothing with method={self.method}; remove them")
 
 
 class ToolSearch(Tool):
@@ -143,12 +142,7 @@ def tool_search(**settings: Any) -> ToolSearch:
     given = _read(settings)
     catalogue = load_catalogue(given.sources, given.only)
     retriever = open_search(
-        catalogue,
-        given.method,
-        bm25=given.bm25,
-        dense=given.dense,
-        cache_dir=given.cache_dir,
-        device=given.device,
+        catalogue, given.method, bm25=given.bm25, dense=given.dense, cache_dir=given.cache_dir, device=given.device
     )
     return ToolSearch(catalogue, retriever, top_k=given.top_k)
 
