@@ -59,7 +59,7 @@ def test_flags_of_the_other_backend_are_refused_before_the_corpus_is_read(tmp_pa
             "--dense_index, --batch_size would do nothing with --backend bm25",
         ),
         (["--backend", "dense", "--k1", "0.9"], "--k1 would do nothing with --backend dense; add --backend bm25"),
-        (["--k1", "-1"], "k1 > 0"),
+        (["--k1", "-1"], "k1=-1.0 must be above 0"),
         ([], "none.jsonl does not exist"),
     ):
         assert corpus_script.main([*there, *flags]) == 2

@@ -133,8 +133,10 @@ def test_a_path_that_changes_under_the_reader_never_leads_out(folder):
             os.rename(folder / "kept", folder / "swap")
 
     async def many():
-        tool = read_file(folder=str(folder))
-        found = await asyncio.gather(*[tool(path="swap/secret.txt") for _ in range(1000)], return_exceptions=True)
+        """Reads until it has met both states; a loaded machine may need many reads for that."""
+        tool, found = read_file(folder=str(folder)), []
+        while len(found) < 500 or (len(set(map(type, found))) < 2 and len(found) < 100_000):
+            found += await asyncio.gather(*[tool(path="swap/secret.txt") for _ in range(50)], return_exceptions=True)
         return found, tool.counts()
 
     thread = threading.Thread(target=swap)
@@ -146,7 +148,7 @@ def test_a_path_that_changes_under_the_reader_never_leads_out(folder):
         thread.join()
     texts = [one for one in found if isinstance(one, str)]
     assert texts and set(texts) == {"inside"} and all(isinstance(one, str | ToolRefused) for one in found)
-    assert counts == {"read": len(texts), "cut": 0, "refused": 1000 - len(texts)} and counts["refused"]
+    assert counts == {"read": len(texts), "cut": 0, "refused": len(found) - len(texts)} and counts["refused"]
 
 
 @given(st.text(max_size=30) | st.lists(st.sampled_from(PARTS)).map("/".join))
