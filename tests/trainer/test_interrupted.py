@@ -44,7 +44,8 @@ def interrupted(command: list[str], folder: Path, moment: str, **environment: st
         process.send_signal(signal.SIGINT)
         seen.append(process.stdout.read())
         status = process.wait(60)
-    return status, "".join(seen), [one.pid for one in started if one.is_running() and one.status() != "zombie"]
+    _, left = psutil.wait_procs(started, timeout=30)
+    return status, "".join(seen), [one.pid for one in left]
 
 
 @pytest.mark.parametrize("checkpointed", [False, True])

@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 from pathlib import Path
+from subprocess import Popen
 from types import FrameType
 
 import psutil
@@ -22,7 +23,7 @@ STATUS = 128 + signal.SIGINT
 PATIENCE = 2.0
 
 
-def end_on_interrupt(progress: Progress, folder: Path, save_freq: int) -> None:
+def end_on_interrupt(progress: Progress, folder: Path, save_freq: int, template: Popen | None = None) -> None:
     """From now on Ctrl-C ends this process and all that it has started, with exit status 130.
 
     Ray's processes are killed: an orderly shutdown waits for the actors' present step. A checkpoint is complete only
@@ -32,6 +33,7 @@ def end_on_interrupt(progress: Progress, folder: Path, save_freq: int) -> None:
         progress: shows the last steps, then ends.
         folder: of the run.
         save_freq: steps between two checkpoints, for the message.
+        template: of Ray's workers; it ends and removes its socket by itself once this process is gone.
     """
     if threading.current_thread() is not threading.main_thread() or os.environ.get("HYDRA_FULL_ERROR"):
         return
@@ -39,7 +41,7 @@ def end_on_interrupt(progress: Progress, folder: Path, save_freq: int) -> None:
     def end(number: int, frame: FrameType | None) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the second Ctrl-C of an impatient user changes nothing
         try:
-            end_processes()
+            end_processes(template)
             progress.stop()
             print(_message(folder, save_freq), file=sys.stderr, flush=True)
             if entries := read_log(folder / NAME):
@@ -53,9 +55,9 @@ def end_on_interrupt(progress: Progress, folder: Path, save_freq: int) -> None:
     signal.signal(signal.SIGINT, end)
 
 
-def end_processes() -> None:
-    """Kill all descendants of this process: Ray's, its workers, the tools' of the workers."""
-    started = psutil.Process().children(recursive=True)
+def end_processes(spared: Popen | None = None) -> None:
+    """Kill the descendants of this process: Ray's, its workers, the tools' of the workers."""
+    started = [one for one in psutil.Process().children(recursive=True) if spared is None or one.pid != spared.pid]
     for process in started:
         try:
             process.kill()

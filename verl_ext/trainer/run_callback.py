@@ -59,7 +59,7 @@ class RunCallback(Callback):
         self.progress = Progress(folder, self.headline, log_name(config))
         self.progress.start()
         silence_verl()
-        interrupt.end_on_interrupt(self.progress, folder, config.trainer.save_freq)
+        interrupt.end_on_interrupt(self.progress, folder, config.trainer.save_freq, self.template)
 
     def on_job_end(self, config: DictConfig, job_return: Any, **_: Any) -> None:
         """Say what was learned and where everything is, or why the run ended."""

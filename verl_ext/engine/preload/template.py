@@ -1,4 +1,4 @@
-"""The process that Ray's workers are forks of: `template.py ADDRESS`, a path for a Unix socket (see the package).
+"""The process that Ray's workers are forks of: `template.py ADDRESS MODULE…` (see the package).
 
 It imports third-party modules only. Not Ray, whose native part reads a worker's environment (job, raylet) when it is
 loaded; and so not verl, which imports Ray.
@@ -18,43 +18,25 @@ import signal
 import socket
 import sys
 
-# What verl's workers import, the parents first. They take 6 s of processor time; what a fork still imports takes 1 s.
-MODULES = (
-    "torch",
-    "torch.distributed.fsdp",
-    "torch._dynamo",
-    "torch.distributed.checkpoint",
-    "torchdata.stateful_dataloader",
-    "tensordict",
-    "transformers.modeling_utils",
-    "transformers.generation",
-    "transformers.models.auto.modeling_auto",
-    "transformers.models.qwen2.modeling_qwen2",
-    "networkx",
-    "peft",
-    "datasets",
-    "pandas",
-    "hydra",
-    "accelerate",
-    "aiohttp",
-    "fastapi",
-    "uvicorn",
-    "requests",
-    "jsonschema",
-    "zmq",
-    "msgspec",
-    "codetiming",
-    "dill",
-)
-
 
 def main() -> None:
-    address = sys.argv[1]
+    address, *modules = sys.argv[1:]
     del sys.path[0]  # this folder
     listener = socket.socket(socket.AF_UNIX)
-    listener.bind(address)
+    listener.bind(address + ".new")
     listener.listen(64)  # workers that come during the imports wait
-    for name in MODULES:
+    os.rename(address + ".new", address)
+    try:
+        serve(listener, modules)
+    finally:
+        if listener.fileno() >= 0:  # a worker, which closes its copy, comes by here, too
+            os.unlink(address)
+            os.rmdir(os.path.dirname(address))
+
+
+def serve(listener: socket.socket, modules: list[str]) -> None:
+    """Import the modules, then fork a worker for every connection, until the driver has ended."""
+    for name in modules:
         if _driver_has_ended():
             return
         with contextlib.suppress(ImportError):  # a worker that needs it says so
@@ -65,14 +47,12 @@ def main() -> None:
     while True:
         select.select([listener, sys.stdin], [], [])
         if _driver_has_ended():
-            break
+            return
         connection, _ = listener.accept()
         if os.fork() == 0:
             listener.close()
             run_worker(connection)
         connection.close()
-    os.unlink(address)
-    os.rmdir(os.path.dirname(address))
 
 
 def _driver_has_ended() -> bool:
