@@ -35,6 +35,7 @@ def register() -> None:
         raise RuntimeError(
             f"verl {installed} is installed, verl_ext was built for {TESTED_VERL}: pip install verl=={TESTED_VERL}"
         )
+    from verl_ext.engine import preload
     from verl_ext.engine.platform_cpu import register_platform
 
     # The platform "cpu", chosen only by VERL_PLATFORM=cpu (CPU recipes set it), never auto-detected.
@@ -42,6 +43,7 @@ def register() -> None:
     if recipe_asked_for():
         # The recipe chooses the platform, and its checks say what is missing: verl's guess before that is noise.
         logging.getLogger("verl.plugin.platform.platform_manager").setLevel(logging.ERROR)
+        preload.begin()
     # FSDP2 engines of the CPU (actor, reference, critic); on CUDA one with adapters per agent, which is asked for by
     # VERL_ENGINE_VENDOR=verl_ext.
     after_import("verl.workers.engine.fsdp.transformer_impl", "verl_ext.engine.fsdp.cpu")

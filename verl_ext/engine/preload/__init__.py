@@ -18,6 +18,8 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
+HERE = Path(__file__).parent
+
 RUNTIME_ENV = "ray_kwargs.ray_init.runtime_env"
 # What a runtime environment may contain if workers are to be forked: the rest changes which modules a worker finds.
 SUPPORTED = {"env_vars"}
@@ -52,6 +54,9 @@ MODULES = (
 )
 
 
+_template: list[subprocess.Popen] = []  # of this process, once it is started
+
+
 def can_fork(config: DictConfig) -> bool:
     """Whether the configuration starts a Ray of its own, on the CPU, in the modules of this process."""
     runtime_env = OmegaConf.select(config, RUNTIME_ENV) or {}
@@ -60,27 +65,46 @@ def can_fork(config: DictConfig) -> bool:
         and OmegaConf.select(config, "trainer.device") == "cpu"
         and OmegaConf.select(config, "ray_kwargs.ray_init.address") == "local"
         and {name for name, value in runtime_env.items() if value is not None} <= SUPPORTED
-        and "PYTHONPATH" not in (runtime_env.get("env_vars") or {})
+        and not {"PYTHONPATH", "OMP_NUM_THREADS"} & set(runtime_env.get("env_vars") or ())
     )
 
 
+def begin() -> None:
+    """Start the template of this command line's workers, if it trains a recipe of a laptop's scale (`<name>_tiny`).
+
+    The plug-in calls it while verl is being imported: the configuration is known four seconds later only.
+    """
+    command, settings = sys.orig_argv[1:3], sys.argv[1:]
+    tiny = any(setting.lstrip("+").startswith("recipe=") and setting.endswith("_tiny") for setting in settings)
+    if command == ["-m", "verl.trainer.main_ppo"] and tiny and not any(s.startswith("-") for s in settings):
+        _launch()
+
+
 def start(config: DictConfig) -> subprocess.Popen | None:
-    """Start the template and make Ray's workers forks of it, where `can_fork`.
+    """Start the template if that has not been done, and make Ray's workers forks of it, where `can_fork`.
 
     The template ends when the returned process's stdin is closed, at the latest with this process.
     """
     if not can_fork(config):
+        for process in _template:
+            process.stdin.close()
         return None
-    here, address = Path(__file__).parent, str(Path(tempfile.mkdtemp(prefix="verl_ext_")) / "workers")
-    variables = OmegaConf.to_container(config.ray_kwargs.ray_init.runtime_env.get("env_vars") or OmegaConf.create())
+    process = _template[0] if _template else _launch()
+    command = shlex.join([sys.executable, "-I", "-S", str(HERE / "client.py"), process.args[2]])
+    with open_dict(config):
+        OmegaConf.update(config, f"{RUNTIME_ENV}.py_executable", command, force_add=True)
+    return process
+
+
+def _launch() -> subprocess.Popen:
+    address = str(Path(tempfile.mkdtemp(prefix="verl_ext_")) / "workers")
     process = subprocess.Popen(
-        [sys.executable, str(here / "template.py"), address, *MODULES],
-        env={"OMP_NUM_THREADS": "1", **os.environ, **variables},  # the default of choose_cpu_platform
+        [sys.executable, str(HERE / "template.py"), address, *MODULES],
+        # OpenMP reads its number of threads when it is loaded: the default of choose_cpu_platform.
+        env={"OMP_NUM_THREADS": "1", **os.environ},
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         start_new_session=True,  # Ctrl-C is for the driver, which ends everything
     )
-    command = shlex.join([sys.executable, "-I", "-S", str(here / "client.py"), address])
-    with open_dict(config):
-        OmegaConf.update(config, f"{RUNTIME_ENV}.py_executable", command, force_add=True)
+    _template.append(process)
     return process
