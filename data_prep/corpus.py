@@ -22,7 +22,7 @@ from verl_ext.arguments import Parser, exit_status
 from verl_ext.tools.retrieval.corpus import read_corpus
 from verl_ext.tools.retrieval.dense import INDEX_KINDS
 from verl_ext.tools.retrieval.index import BACKENDS, FLAGS, backend_class, build_index, check_target
-from verl_ext.tools.retrieval.types import options_from
+from verl_ext.tools.settings import options_from
 
 RUNTIME = ("device", "batch_size", "vectors")  # dense: flags that are not options of the index
 

@@ -21,7 +21,7 @@ from verl_ext.arguments import Parser, described, exit_status
 from verl_ext.data_prep.qa_rows import QARow, QASet, parse_unified
 from verl_ext.data_prep.rows import Row, find_files, print_written, read_hub, read_rows, write_jsonl
 from verl_ext.data_prep.sources import hotpotqa, musique, wiki2multihopqa
-from verl_ext.parquet import question_row, rows_schema, write_parquet
+from verl_ext.storage.parquet import question_row, rows_schema, write_parquet
 
 SOURCES = {module.SOURCE.name: module for module in (hotpotqa, wiki2multihopqa, musique)}
 DEFAULT_VAL_SIZE = 500  # MHGPO validates on the first 500 test questions

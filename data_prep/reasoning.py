@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 
 from verl_ext.arguments import Parser, described, exit_status
 from verl_ext.data_prep.rows import Row, list_field, print_written, read_hub, read_rows, split_of, text_field
-from verl_ext.parquet import question_row, rows_schema, write_parquet
+from verl_ext.storage.parquet import question_row, rows_schema, write_parquet
 
 SPLITS = ("train", "test")
 LETTERS = "ABCDEFGHIJ"

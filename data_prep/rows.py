@@ -6,7 +6,6 @@ Each row comes with a `where` ("FILE:LINE" or "FILE row N"), so that every error
 from __future__ import annotations
 
 import json
-import os
 import re
 import urllib.error
 import urllib.request
@@ -14,7 +13,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from verl_ext.storage import jsonl
+from verl_ext.storage.files import writing
+
 Row = tuple[str, dict[str, Any]]
+EXPECTED = "an object with the fields of one question"
 SUFFIXES = (".json", ".jsonl", ".parquet")
 SPLIT_WORDS = dict.fromkeys(("dev", "val", "valid", "validation"), "validation") | {"train": "train", "test": "test"}
 FETCH_TIMEOUT_S = 60.0
@@ -35,14 +38,7 @@ def read_rows(path: Path) -> Iterator[Row]:
         raise ValueError(f"{path}: given suffix {path.suffix!r}, expected one of {list(SUFFIXES)}.")
     if path.suffix == ".parquet":
         return _read_parquet(path)
-    return _read_jsonl(path) if path.suffix == ".jsonl" else _read_json(path)
-
-
-def _read_jsonl(path: Path) -> Iterator[Row]:
-    with open(path, "rb") as lines:
-        for number, line in enumerate(lines, 1):
-            if line.strip():
-                yield checked_row(f"{path}:{number}", _parse(line, f"{path}:{number}"))
+    return jsonl.read_rows(path, EXPECTED) if path.suffix == ".jsonl" else _read_json(path)
 
 
 def _read_json(path: Path) -> Iterator[Row]:
@@ -53,7 +49,7 @@ def _read_json(path: Path) -> Iterator[Row]:
     except ValueError as error:
         if text.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"[":
             raise ValueError(f"{path}: not valid JSON ({error}).") from error
-        return _read_jsonl(path)
+        return jsonl.read_rows(path, EXPECTED)
     if isinstance(whole, dict):
         whole = whole["data"] if isinstance(whole.get("data"), list) else [whole]
     return numbered(whole if isinstance(whole, list) else [whole], str(path))
@@ -78,15 +74,8 @@ def numbered(rows: Iterable[Any], name: str) -> Iterator[Row]:
 def checked_row(where: str, row: Any) -> Row:
     """(where, row). Raises ValueError for a row that is no object."""
     if not isinstance(row, dict):
-        raise ValueError(f"{where}: given {type(row).__name__}, expected an object with the fields of one question.")
+        raise ValueError(f"{where}: given {type(row).__name__}, expected {EXPECTED}.")
     return where, row
-
-
-def _parse(text: bytes, where: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError as error:  # broken JSON or broken UTF-8
-        raise ValueError(f"{where}: not valid JSON ({error}).") from error
 
 
 def find_files(path: Path, exclude: str = r"(?!)") -> list[tuple[Path, str | None]]:
@@ -200,14 +189,8 @@ def decoded(value: Any) -> Any:
 
 def write_jsonl(rows: Iterable[Mapping[str, Any]], path: Path) -> None:
     """Write one JSON object per line; the file appears whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(temporary, "w", encoding="utf-8") as out:
-            out.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with writing(path) as out:
+        out.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
 
 
 def print_written(folder: Path, written: Mapping[str, int]) -> None:

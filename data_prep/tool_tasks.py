@@ -23,7 +23,7 @@ from typing import Any
 
 from verl_ext.arguments import exit_status
 from verl_ext.data_prep.rows import print_written, write_jsonl
-from verl_ext.parquet import question_row, rows_schema, write_parquet
+from verl_ext.storage.parquet import question_row, rows_schema, write_parquet
 
 # So many rejected rows are named per reason; all are counted.
 NAMED = 5

@@ -34,7 +34,7 @@ from typing import Any
 
 from verl_ext.data_prep.rows import Row, decoded, list_field, local_file, read_rows, text_field
 from verl_ext.data_prep.tool_tasks import Prepared, ToolTask
-from verl_ext.tools.catalogue import api_bank
+from verl_ext.tools.catalogue.formats import api_bank
 
 SEARCHER = "ToolSearcher"
 UNITS = ("dialogue", "turn")

@@ -26,8 +26,8 @@ from typing import Any
 
 from verl_ext.data_prep.rows import Row, fetch_json, list_field, local_file, numbered, read_rows, text_field
 from verl_ext.data_prep.tool_tasks import Prepared, ToolTask
-from verl_ext.tools.catalogue.files import read_document
-from verl_ext.tools.catalogue.openapi import METHODS
+from verl_ext.tools.catalogue.formats.files import read_document
+from verl_ext.tools.catalogue.formats.openapi import METHODS
 
 HUB = "https://raw.githubusercontent.com/Yifan-Song793/RestGPT/main"
 SCENARIOS = ("tmdb", "spotify")

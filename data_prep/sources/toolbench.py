@@ -38,7 +38,7 @@ from verl_ext.data_prep.rows import (
 )
 from verl_ext.data_prep.tool_tasks import Prepared, ToolTask
 from verl_ext.tools.catalogue import Catalogue, load_catalogue
-from verl_ext.tools.catalogue.gold import apis_of, relevant_apis
+from verl_ext.tools.catalogue.search.queries import apis_of, relevant_apis
 
 HUB = "https://raw.githubusercontent.com/THUNLP-MT/StableToolBench/master/solvable_queries/test_instruction"
 SETS = ("G1_instruction", "G1_category", "G1_tool", "G2_instruction", "G2_category", "G3_instruction")

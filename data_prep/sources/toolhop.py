@@ -9,9 +9,9 @@ One row, shortened:
      "tools": {"Who is the father of Raoul I Of Brienne …?": {"name": "genealogy_query", "description": "…",
      "parameters": {…}}, …}, "functions": ["def genealogy_query(…)", …]}
 Its quirks: several questions use the same tool name with other parameters, so that each name gets its question's id
-(verl_ext/tools/catalogue/toolhop.py). The code in `functions` is left out, and never run: a simulator plays the tools,
-whose documentation has the answer of their sub-question. The path names them without arguments, and in some copies
-its order is lost.
+(verl_ext/tools/catalogue/formats/toolhop.py). The code in `functions` is left out, and never run: a simulator plays
+the tools, whose documentation has the answer of their sub-question. The path names them without arguments, and in some
+copies its order is lost.
 
 Writes test.parquet and tools.jsonl, the questions as the catalogue reads them.
 """
@@ -24,7 +24,7 @@ from pathlib import Path
 
 from verl_ext.data_prep.rows import Row, decoded, fetch_json, local_file, numbered, read_rows
 from verl_ext.data_prep.tool_tasks import Prepared, ToolTask
-from verl_ext.tools.catalogue.toolhop import tools_of
+from verl_ext.tools.catalogue.formats.toolhop import tools_of
 
 NAME = "toolhop"
 HUB = "https://huggingface.co/datasets/bytedance-research/ToolHop/resolve/main/data/ToolHop.json"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# JoyAgents-R1 from nothing on a laptop's CPU: a random tiny model, its skills, supervised fine-tuning by verl's SFTTrainer
-# on the agents' noisy demonstrations, then reinforcement learning with memories. What exists is not made again: after a
-# kill, the same command goes on. About 45 minutes of a slow core (skills 30, fine-tuning 7, RL the rest).
+# JoyAgents-R1 on a laptop's CPU, starting from a random tiny model: first its skills, then supervised fine-tuning by verl's
+# SFTTrainer on the agents' noisy demonstrations, then reinforcement learning with memories. Results that exist are not made
+# again, so after a kill the same command continues. About 45 minutes of a slow core (skills 30, fine-tuning 7, RL the rest).
 #
 #   examples/joyagents/train.sh [overrides of the reinforcement learning]
 #

@@ -23,7 +23,7 @@ from verl_ext.recipe.joyagents.cold_start import improvised
 from verl_ext.recipe.smurfs import grammar as smurf_grammar
 from verl_ext.recipe.smurfs.cold_start import demonstrations as smurf_demos
 from verl_ext.recipe.smurfs.scoring import read_final
-from verl_ext.tools.catalogue.documents import passages
+from verl_ext.tools.catalogue.search.documents import passages
 from verl_ext.tools.retrieval import build_retriever
 from verl_ext.worlds import shop
 from verl_ext.worlds.arithmetic import Chain, draw_chain

@@ -46,7 +46,7 @@ def test_an_index_of_a_corpus_with_repeats_is_not_stale(tmp_path):
     [
         (["--dense_index", "ivf", "--batch_size", "8"], "--batch_size would do nothing with --backend bm25"),
         (["--backend", "dense", "--k1", "0.9"], "--k1 would do nothing with --backend dense; add --backend bm25"),
-        (["--k1", "-1"], "k1 > 0"),
+        (["--k1", "-1"], "k1=-1.0 must be above 0"),
         ([], "none.jsonl does not exist"),
     ],
 )

@@ -147,7 +147,7 @@ def test_a_model_that_cannot_be_loaded_is_named(monkeypatch, through_hydra):
 
     monkeypatch.setattr(llms, "LocalLLM", absent)
     for given, named in (("nobody/nothing", "evaluate.model"), (None, "actor_rollout_ref.model.path")):
-        section = EvaluateConfig("out", model=given, device="cpu")
+        section = EvaluateConfig(output="out", model=given, device="cpu")
         with pytest.raises(ValueError, match=f"{named}=nobody/nothing cannot be loaded: .* is not a valid .*\nRemedy"):
             llms.open_llm(OmegaConf.create(), section, Model("nobody/nothing"), True)
 

@@ -29,7 +29,7 @@ from verl_ext.recipe.joyagents.data.generated_questions import (
     run,
 )
 from verl_ext.recipe.joyagents.workflow import SPECIALISTS
-from verl_ext.tools.catalogue.functions import load
+from verl_ext.tools.catalogue.formats.functions import load
 from verl_ext.tools.catalogue.types import Catalogue, ToolSpec
 
 SHARED = Path(__file__).parents[2].parent / "shared" / "data"

@@ -12,7 +12,7 @@ from verl_ext.memory import HashingSimilarity
 from verl_ext.recipe.joyagents import shop as shop_apis
 from verl_ext.recipe.joyagents.accuracy import THRESHOLD
 from verl_ext.tools.catalogue import tool_call, tool_search
-from verl_ext.tools.catalogue.functions import load
+from verl_ext.tools.catalogue.formats.functions import load
 from verl_ext.worlds import arithmetic, biographies, prices_and_sums, shop, tool_chains
 from verl_ext.worlds.__main__ import WORLDS, main
 from verl_ext.worlds.arithmetic import Chain, draw_chains

@@ -17,7 +17,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from verl_ext.parquet import question_row
+from verl_ext.storage.parquet import question_row
 from verl_ext.worlds.data_set import Rows, stamped_folder
 
 DATA_SOURCE = "tiny_arithmetic"

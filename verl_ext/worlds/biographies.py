@@ -27,7 +27,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from verl_ext.parquet import question_row
+from verl_ext.storage.parquet import question_row
 from verl_ext.worlds.biography_questions import (
     EASY,
     FORMS,

@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from verl_ext.parquet import write_parquet
+from verl_ext.storage.jsonl import read_rows
+from verl_ext.storage.parquet import write_parquet
 
 Rows = list[dict[str, Any]]
 
@@ -68,4 +69,4 @@ def read_made(path: str | Path, world: str) -> Rows:
     path = Path(path)
     if not path.is_file():
         raise ValueError(f"{path} does not exist. Remedy: python -m verl_ext.worlds {world} --output_dir {path.parent}")
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return [row for _, row in read_rows(path)]

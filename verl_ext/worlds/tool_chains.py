@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from verl_ext.parquet import question_row
+from verl_ext.storage.parquet import question_row
 from verl_ext.tools.catalogue.types import CallError, ToolSpec
 from verl_ext.worlds.data_set import Rows, read_made, stamped_folder
 from verl_ext.worlds.names import ADJECTIVES, FIRST, LAST, NOUNS, PREFIXES, SPLITS, TOWNS, name_pairs

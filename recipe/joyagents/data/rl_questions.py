@@ -29,8 +29,8 @@ from verl_ext.data_prep import reasoning
 from verl_ext.data_prep.rows import print_written, text_field, write_jsonl
 from verl_ext.data_prep.sources import toolbench
 from verl_ext.data_prep.tool_tasks import Prepared, ToolTask, divide
-from verl_ext.parquet import question_row, rows_schema, write_parquet
 from verl_ext.recipe.joyagents.data.generated_questions import SPLITS, Question, QuestionGenerator, distinct, knowledge
+from verl_ext.storage.parquet import question_row, rows_schema, write_parquet
 
 SIZES = {
     "train": {"math": 100, "qa": 100, "shop": 100, "function": 100, "cooperation": 200},

@@ -22,11 +22,11 @@ from pathlib import Path
 
 from verl_ext.arguments import Parser, exit_status
 from verl_ext.data_prep.rows import print_written, write_jsonl
-from verl_ext.parquet import write_parquet
 from verl_ext.recipe.joyagents.data import rl_questions
 from verl_ext.recipe.joyagents.data.agent_chats import ChatGenerator, Messages
 from verl_ext.recipe.joyagents.grammar import read_step
 from verl_ext.reports import markdown
+from verl_ext.storage.parquet import write_parquet
 from verl_ext.tools.catalogue.load import load_catalogue
 
 # Section 4.2: agent -> kind of question -> conversations, where there are so many.
