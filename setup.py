@@ -101,6 +101,8 @@ setup(
         "verl_ext.observe": ["page/*"],
         "verl_ext.tools.web": ["*.jsonl"],
     },
+    # Its data come from a cold start.
+    exclude_package_data={"verl_ext.configs": ["sft/joyagents_tiny.yaml"]},
     install_requires=CORE,
     extras_require=EXTRAS,
     entry_points={

@@ -95,12 +95,11 @@ check_evaluation() {
 
 questions() {
   stage "questions: minutes, 3 GB with the hub's cache"
-  once data/hotpotqa/test.parquet python data_prep/hotpotqa.py --output_dir data/hotpotqa
-  local name script
+  once data/hotpotqa/test.parquet python data_prep/qa.py hotpotqa --output_dir data/hotpotqa
+  local name
   for name in "${data_sets[@]}"; do  # the whole validation splits, for evaluation
-    script=data_prep/${name/2wiki/wiki2}.py
     once "data/table1/$name/corpus.jsonl" \
-      python "$script" --output_dir "data/table1/$name" --val_size 1000000 --max_samples 1
+      python data_prep/qa.py "$name" --output_dir "data/table1/$name" --val_size 1000000 --max_samples 1
   done
 }
 

@@ -207,14 +207,12 @@ def test_a_checkpoint_that_lacks_a_shard_is_refused(trained, tmp_path, monkeypat
 
 @pytest.mark.skipif(not REAL.is_dir(), reason="real questions (../shared/data/qa) are not on this machine")
 def test_real_questions(tmp_path, monkeypatch):
-    from verl_ext.data_prep.hotpotqa import HOTPOTQA
-    from verl_ext.data_prep.musique import MUSIQUE
-    from verl_ext.data_prep.qa_common import main as prepare
+    from verl_ext.data_prep import qa
 
     monkeypatch.chdir(tmp_path)
-    for spec in (HOTPOTQA, MUSIQUE):
-        arguments = ["--output_dir", f"data/{spec.name}", "--local_dataset_path", str(REAL / f"{spec.name}.jsonl")]
-        assert prepare(spec, "", [*arguments, "--val_size", "20"]) == 0
+    for name in ("hotpotqa", "musique"):
+        arguments = [name, "--output_dir", f"data/{name}", "--local_dataset_path", str(REAL / f"{name}.jsonl")]
+        assert qa.main([*arguments, "--val_size", "20"]) == 0
     results = evaluate(
         "runs/real",
         "data.val_files=[data/hotpotqa/test.parquet,data/musique/test.parquet]",

@@ -7,8 +7,9 @@ import unicodedata
 
 import pytest
 
-from verl_ext.data_prep.common import write_parquet
-from verl_ext.data_prep.qa_common import QARow, verl_row
+from verl_ext.data_prep.qa import qa_schema, verl_row
+from verl_ext.data_prep.qa_rows import QARow
+from verl_ext.storage.parquet import write_parquet
 from verl_ext.tools.retrieval import Passage, load_corpus
 from verl_ext.tools.retrieval.corpus import PASSAGES, PassageStore, corpus_sha256, read_corpus, write_store
 from verl_ext.tools.retrieval.recall import Question, read_questions, recall, same_title
@@ -144,7 +145,8 @@ def test_questions_without_gold_titles_are_counted_and_left_out(tmp_path):
     assert [(q.text, sorted(q.gold)) for q in questions] == [("one", ["a", "b"]), ("two", ["c"])] and without == 4
     assert read_questions(path, 2) == (questions[:1], 1)
     made = [QARow("1", "who?", ("x",), ("A", "Ż")), QARow("2", "what?", ("y",))]
-    write_parquet([verl_row(row, "musique", "test", i) for i, row in enumerate(made)], tmp_path / "test.parquet")
+    made = [verl_row(row, "musique", "test", i) for i, row in enumerate(made)]
+    write_parquet(made, tmp_path / "test.parquet", qa_schema())
     assert read_questions(tmp_path / "test.parquet") == ([Question("who?", frozenset({"a", "ż"}))], 1)
 
 

@@ -14,7 +14,7 @@ from tests.trainer.running import entries, lasting, run
 from verl_ext.tools.catalogue import load_catalogue
 from verl_ext.tools.catalogue.types import CallError
 from verl_ext.tools.simulator import simulator
-from verl_ext.worlds.tools import Thing, World
+from verl_ext.worlds.tool_chains import Thing, World
 
 pytestmark = pytest.mark.end_to_end
 
