@@ -10,8 +10,8 @@ import sys
 import pytest
 import torch
 
-# Composes verl's stock configuration through its own entry and reports what its registries hold. To ask whether a module
-# exists, before it is imported, must not use up the hook that waits for its import.
+# Composes verl's stock configuration through its own entry and reports what its registries hold. `find_spec` is there
+# because asking whether a module exists must not use up the hook that waits for its import.
 REPORT = """
 import importlib.util, json, sys
 import verl
