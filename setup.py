@@ -26,6 +26,7 @@ CORE = [
     "fastapi>=0.115,<1",
     "tensorboard>=2.18,<3",
     "bm25s==0.3.16",
+    "pydantic>=2.9,<3",
     "aiohttp>=3.10,<4",
     "tenacity>=9,<10",
     "rich>=13,<16",
