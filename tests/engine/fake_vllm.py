@@ -3,8 +3,8 @@
 Why a fake: vLLM runs on GPUs, and tests run on CPUs. Nothing else of the rollout is faked; verl's classes are real.
 
 It takes the place of the package `vllm`, so only processes of their own use it (vllm_program.py). LoRARequest,
-SamplingParams, AsyncLLM.generate and list_loras, and the outputs have the form of vLLM 0.24. Every other name is a class
-without behaviour.
+SamplingParams, AsyncLLM.generate and list_loras, and the outputs have the form of vLLM 0.24. Every other name is a
+class without behaviour.
 """
 
 from __future__ import annotations
