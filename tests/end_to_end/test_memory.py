@@ -1,4 +1,4 @@
-"""JoyAgents-R1 as it ships: memories that evolve with training, and what a kill leaves of them."""
+"""JoyAgents-R1 as it ships: memories that evolve with training; killed with SIGKILL, it goes on with the right ones."""
 
 from __future__ import annotations
 
