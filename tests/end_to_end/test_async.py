@@ -25,7 +25,7 @@ def test_training_goes_on_with_partial_rollouts(tmp_path):
     log = {entry["step"]: entry["metrics"] for entry in entries(tmp_path) if entry["step"] > 0}
     assert tuple(log) == STEPS
     for metrics in log.values():
-        assert metrics["mhgpo/rows"] == 96 and metrics["sampling/failed_trajectories"] == 0
+        assert metrics["update/rows"] == 96 and metrics["sampling/failed_trajectories"] == 0
     # Some rows have an output that was begun under one version of the weights and finished under another.
     assert max(metrics[SPANS] for metrics in log.values()) >= 2
     assert max(metrics[OLDEST] for metrics in log.values()) >= 1

@@ -9,8 +9,8 @@ def test_mappo_trains_a_shared_critic(tmp_path):
     run(tmp_path, "trainer.total_training_steps=2", recipe="mappo_tiny")
     for metrics in steps(tmp_path, "mappo_tiny"):
         assert metrics["critic/grad_norm"] > 0 and metrics["actor/grad_norm"] > 0
-        assert metrics["mhgpo/rows"] == 24
-        assert metrics["mhgpo/weight_max"] == metrics["mhgpo/weight_min"] == 1
+        assert metrics["update/rows"] == 24
+        assert metrics["update/weight_max"] == metrics["update/weight_min"] == 1
     _, calls = records(tmp_path, "mappo_tiny")
     train = [call for call in calls if call["phase"] == "train"]
     several = [call for call in train if isinstance(call["advantage"], list)]

@@ -35,8 +35,8 @@ def test_the_policy_learns_among_the_names_it_may_choose(whole):
         assert sum(shares) == pytest.approx(1.0) and len(shares) > 4
         # One row per decision, in trajectories of two explorations.
         decisions = metrics["decisions/orchestrator/length"] * 2 * metrics["sampling/trajectories"]
-        assert metrics["mhgpo/rows"] == pytest.approx(decisions)
-        assert metrics["mhgpo/weight_max"] == pytest.approx(metrics["mhgpo/rows"] / metrics["sampling/trajectories"])
+        assert metrics["update/rows"] == pytest.approx(decisions)
+        assert metrics["update/weight_max"] == pytest.approx(metrics["update/rows"] / metrics["sampling/trajectories"])
         # A return is the reward minus a price.
         assert returned < metrics["system/reward"]
     assert state(whole) == {"mean_return": pytest.approx(kept)}

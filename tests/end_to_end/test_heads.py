@@ -25,7 +25,7 @@ def test_head_and_agents_train_in_one_run(tmp_path):
     run(tmp_path, *overrides, "trainer.total_training_steps=1", recipe=RECIPE)
     (metrics,) = steps(tmp_path, RECIPE)
     calls = {name: value for name, value in metrics.items() if name.startswith("agents/") and name.endswith("/calls")}
-    assert metrics["mhgpo/rows"] == sum(calls.values()) - calls["agents/orchestrator/calls"] > 0
+    assert metrics["update/rows"] == sum(calls.values()) - calls["agents/orchestrator/calls"] > 0
     assert calls["agents/orchestrator/calls"] > 0
     assert metrics["head/orchestrator/grad_norm"] > 0 and metrics["actor/grad_norm"] > 0
     assert abs(metrics["actor/ppo_kl"]) < 1e-5
@@ -48,7 +48,9 @@ def test_a_head_learns_while_the_policy_stands_still(whole):
     assert second["head/orchestrator/entropy"] < math.log(9) and third["head/orchestrator/entropy"] < math.log(9)
     assert second["decisions/orchestrator/entropy"] != pytest.approx(math.log(9), abs=1e-6)
     for step in (first, second, third):
-        assert (step["mhgpo/rows"], step["mhgpo/optimiser_steps"]) == (0, 0) and step["head/orchestrator/grad_norm"] > 0
+        assert (step["update/rows"], step["update/optimiser_steps"]) == (0, 0) and step[
+            "head/orchestrator/grad_norm"
+        ] > 0
         assert step["agents/orchestrator/output_tokens"] == 0 < step["agents/planning/output_tokens"]
         assert step["head/orchestrator/return"] == pytest.approx(step["agents/orchestrator/reward"])
         assert step["head/orchestrator/decisions"] == step["agents/orchestrator/calls"]

@@ -42,11 +42,11 @@ def trained(tmp_path_factory) -> Path:
 
 def test_round_robin_in_two_mini_batches(trained):
     for metrics in steps(trained):
-        assert metrics["mhgpo/optimiser_steps"] == 2
-        assert metrics["mhgpo/padding_rows"] <= 3
+        assert metrics["update/optimiser_steps"] == 2
+        assert metrics["update/padding_rows"] <= 3
         assert metrics["sampling/agent_calls"] == metrics["sampling/agent_calls_formula"]
-        assert metrics["mhgpo/rows"] + metrics["groups/dropped_rows"] == metrics["sampling/agent_calls"]
-        assert metrics["mhgpo/weight_max"] > metrics["mhgpo/weight_min"] > 0
+        assert metrics["update/rows"] + metrics["groups/dropped_rows"] == metrics["sampling/agent_calls"]
+        assert metrics["update/weight_max"] > metrics["update/weight_min"] > 0
         assert metrics["actor/grad_norm"] > 0
         # Every group that the advantages were computed in has G members, the shuffled singletons' as well.
         assert metrics["groups/size"] == 4 and metrics["groups/single"] == 0

@@ -40,12 +40,12 @@ def test_only_the_rows_of_the_best_nodes_train_and_the_others_leave_the_queue(fo
         rewards = [row["reward"] for row in rows.values() if (row["question"], row["group"]) == node]
         assert len(rewards) == 4 and pvariance(rewards) > 0
     assert 0 < metrics["selection/variance_kept"] < 1
-    assert metrics["mhgpo/rows"] == len(rows) and metrics["actor/grad_norm"] > 0
+    assert metrics["update/rows"] == len(rows) and metrics["actor/grad_norm"] > 0
 
 
 def test_where_no_node_has_any_variance_not_even_momentum_moves_the_weights(folder):
     metrics = steps(folder)[1]
-    assert metrics["selection/kept_groups"] == metrics["mhgpo/rows"] == metrics["mhgpo/optimiser_steps"] == 0
+    assert metrics["selection/kept_groups"] == metrics["update/rows"] == metrics["update/optimiser_steps"] == 0
     assert not any(name.startswith("actor/grad_norm") for name in metrics)
     before, after = weights(folder, 1), weights(folder, 2)
     assert len(before) > 10 and all(torch.equal(before[name], after[name]) for name in before)

@@ -128,14 +128,14 @@ def test_folded_trajectories_are_several_rows(direct):
     """Eight tasks of one to three calls, eight trajectories each: tasks of three do not fit a window."""
     for metrics, watched in zip(steps(direct, RECIPE), seen(direct, RECIPE), strict=True):
         rows = list(watched["rows"].values())
-        assert metrics["mhgpo/rows"] == len(rows) and metrics["actor/grad_norm"] > 0
+        assert metrics["update/rows"] == len(rows) and metrics["actor/grad_norm"] > 0
         windows = Counter(row["trajectory"] for row in rows)
         folds = {row["trajectory"]: row["metrics"]["folds"] for row in rows}
         assert len(windows) == 64 and windows == {name: 1 + number for name, number in folds.items()}
         assert metrics["system/folds"] == pytest.approx(sum(folds.values()) / 64) and sum(folds.values()) > 0
         assert {row["agent"] for row in rows} == {"agent"}
         # Eq. 8: the rows of a trajectory are summed up, so a row of N weighs N / 64.
-        assert metrics["mhgpo/weight_max"] == metrics["mhgpo/weight_min"] == pytest.approx(len(rows) / 64)
+        assert metrics["update/weight_max"] == metrics["update/weight_min"] == pytest.approx(len(rows) / 64)
         check_actions(rows)
 
 
