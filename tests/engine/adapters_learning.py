@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from peft import PeftModel
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from transformers import AutoModelForCausalLM
 
 from tests.engine.adapters_ranks import (
@@ -19,6 +22,7 @@ from tests.engine.adapters_ranks import (
     base_of,
     batch_of,
     build,
+    error,
     gradients_of,
     mean_loss,
     optimiser_state,
@@ -34,9 +38,74 @@ from tests.engine.lora_models import (
     NAMES,
     TOKENS,
     adapter_parameters,
+    in_order,
+    reference_gradients,
+    routed,
+    row_losses,
     separate,
 )
 from verl_ext.engine.fsdp.shared_prompts import SharedPrompts
+
+
+def sharded(dtype: torch.dtype, checkpointing: bool = False) -> tuple[PeftModel, Any]:
+    model, route = routed(dtype, checkpointing)
+    mesh = init_device_mesh("cpu", (WORLD,))
+    for layer in model.base_model.model.model.layers:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    return model, route
+
+
+def check_gradients_are_those_of_separate_models(folder: Path) -> None:
+    for case in CASES:
+        for dtype, tolerance, checkpointing in ((torch.float64, 1e-12, True), (torch.float32, 2e-5, False)):
+            expected = reference_gradients(case, dtype)
+            model, route = sharded(dtype, checkpointing)
+            tokens = own_rows(TOKENS)
+            order, sizes = in_order(own_rows(CASES[case]))
+            with route.using(sizes):
+                loss = row_losses(model, tokens[order]).mean()
+            loss.backward()
+            gradients = gradients_of(model)
+            for name in NAMES:
+                assert error(gradients, expected, name) < tolerance, (case, dtype, checkpointing, name)
+
+
+def check_switching_adapters_mixes_them(folder: Path) -> None:
+    """The control: what an ordinary `set_adapter` per micro-batch does where ranks hold rows of different agents."""
+    expected = reference_gradients("one each", torch.float64)
+    model, route = sharded(torch.float64)
+    tokens, agents = own_rows(TOKENS), torch.tensor(own_rows(CASES["one each"]))
+    for number, name in enumerate(NAMES):
+        if not (agents == number).any():
+            continue
+        model.base_model.set_adapter([name])
+        rows = tokens[agents == number]
+        sizes = [len(rows) if other == number else 0 for other in range(len(NAMES))]
+        # As in a model that knows one adapter at a time: the others are not in the graph.
+        with route.using(sizes), only(model, name):
+            (row_losses(model, rows).sum() / len(tokens)).backward()
+    errors = [error(gradients_of(model), expected, name) for name in NAMES]
+    assert max(errors) > 0.5, errors
+
+
+class only:
+    """The routed layers run one adapter, as peft's own do."""
+
+    def __init__(self, model: PeftModel, name: str) -> None:
+        self.layers = [m for m in model.modules() if hasattr(m, "route")]
+        self.name = name
+
+    def __enter__(self) -> None:
+        from peft.tuners.lora import Linear
+
+        for layer in self.layers:
+            layer.forward = Linear.forward.__get__(layer)
+
+    def __exit__(self, *_: object) -> None:
+        for layer in self.layers:
+            del layer.forward
+
 
 # Prompts repeat: also across agents, which must not share them.
 REPEATED = torch.cat([TOKENS[:1, :PROMPT].expand(8, -1), TOKENS[:, PROMPT:]], 1)

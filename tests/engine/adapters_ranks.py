@@ -53,6 +53,13 @@ def shard(tensor: torch.Tensor) -> torch.Tensor:
     return parts[RANK] if RANK < len(parts) else tensor[:0]
 
 
+def error(gradients: dict[str, torch.Tensor], expected: dict[str, torch.Tensor], name: str) -> float:
+    """Of this rank's part of one adapter, relative to the adapter's largest gradient."""
+    own = [key for key in expected if key.startswith(f"{name}/")]
+    scale = max(expected[key].abs().max().item() for key in own) or 1.0
+    return max((gradients[key] - shard(expected[key])).abs().max().item() for key in own) / scale
+
+
 def gradients_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {
         key: shard(p.grad if p.grad is not None else torch.zeros(p.shape, dtype=p.dtype))

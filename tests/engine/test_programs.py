@@ -17,6 +17,8 @@ from tests.engine.programs import results_of
 from verl_ext.engine.fsdp.cpu import usable_cores
 
 ADAPTERS = (
+    "gradients_are_those_of_separate_models",
+    "switching_adapters_mixes_them",
     "engine_paths_agree",
     "half_precision_as_on_cuda",
     "training_is_that_of_separate_models",
