@@ -52,7 +52,7 @@ EXTRAS = {
     # be combined with "retrieval", whose faiss-cpu has the same module.
     "gpu": ["verl[vllm]==0.9.1", "flash-attn==2.8.3", *DENSE, "faiss-gpu-cu12>=1.12,<2"],
     "retrieval": [*DENSE, "faiss-cpu>=1.12,<2"],
-    # Tools of MCP servers (verl_ext/tools/catalogue/mcp.py).
+    # Tools of MCP servers (verl_ext/tools/catalogue/formats/mcp.py).
     "mcp": MCP,
     # ALFWorld's text games (recipe/deepagent/environments/alfworld.py); WebShop has no package, see webshop.py there.
     "alfworld": ["alfworld>=0.4.2,<0.5"],
@@ -102,7 +102,12 @@ setup(
         "verl_ext.observe": ["page/*"],
         "verl_ext.tools.web": ["*.jsonl"],
     },
+    # Its data come from a cold start.
+    exclude_package_data={"verl_ext.configs": ["sft/joyagents_tiny.yaml"]},
     install_requires=CORE,
     extras_require=EXTRAS,
-    entry_points={"verl.plugins": ["verl_ext = verl_ext.plugin"]},
+    entry_points={
+        "verl.plugins": ["verl_ext = verl_ext.plugin"],
+        "console_scripts": ["verl_ext = verl_ext.cli:main"],
+    },
 )

@@ -18,7 +18,7 @@ from tests.serving import ChatServer, answer, question_of
 from verl_ext.tools.catalogue import load_catalogue
 from verl_ext.tools.catalogue.types import CallError
 from verl_ext.tools.simulator import simulator
-from verl_ext.worlds.tools import Thing, World
+from verl_ext.worlds.tool_chains import Thing, World
 
 pytestmark = pytest.mark.slow
 

@@ -144,7 +144,7 @@ def test_a_model_that_cannot_be_loaded_is_named(monkeypatch, through_hydra):
 
     monkeypatch.setattr(llms, "LocalLLM", absent)
     for given, named in (("nobody/nothing", "evaluate.model"), (None, "actor_rollout_ref.model.path")):
-        section = EvaluateConfig("out", model=given, device="cpu")
+        section = EvaluateConfig(output="out", model=given, device="cpu")
         with pytest.raises(ValueError, match=f"{named}=nobody/nothing cannot be loaded: .* is not a valid .*\nRemedy"):
             llms.open_llm(OmegaConf.create(), section, Model("nobody/nothing"), True)
 
@@ -163,14 +163,12 @@ def test_weights_that_change_are_other_weights(tmp_path):
 
 @pytest.mark.skipif(not REAL.is_dir(), reason="real questions (../shared/data/qa) are not on this machine")
 def test_real_questions(tmp_path, monkeypatch):
-    from verl_ext.data_prep.hotpotqa import HOTPOTQA
-    from verl_ext.data_prep.musique import MUSIQUE
-    from verl_ext.data_prep.qa_common import main as prepare
+    from verl_ext.data_prep import qa
 
     monkeypatch.chdir(tmp_path)
-    for spec in (HOTPOTQA, MUSIQUE):
-        arguments = ["--output_dir", f"data/{spec.name}", "--local_dataset_path", str(REAL / f"{spec.name}.jsonl")]
-        assert prepare(spec, "", [*arguments, "--val_size", "20"]) == 0
+    for name in ("hotpotqa", "musique"):
+        arguments = [name, "--output_dir", f"data/{name}", "--local_dataset_path", str(REAL / f"{name}.jsonl")]
+        assert qa.main([*arguments, "--val_size", "20"]) == 0
     results = evaluate(
         "runs/real",
         "data.val_files=[data/hotpotqa/test.parquet,data/musique/test.parquet]",

@@ -165,7 +165,7 @@ BREAKS = [
     ("table1/mhgpo_rr.sh", "sampling.strategy=rr", "sampling.stratgy=rr", ValueError, "did you mean 'strategy'"),
     ("table1/mhgpo_rr.sh", "+recipe=mhgpo ", "+recipe=mgpo ", HydraException, "recipe/mgpo"),
     ("table1/common.sh", "--dense_index ivf", "--dense_index ivff", SystemExit, None),
-    ("table1/common.sh", "data_prep/hotpotqa.py", "data_prep/hotpot.py", AssertionError, "hotpot.py does not exist"),
+    ("table1/common.sh", "data_prep/qa.py hotpotqa", "data_prep/ga.py hotpotqa", AssertionError, "ga.py does not"),
     ("table1/common.sh", "--backend fsdp", "--backend fdsp", SystemExit, None),
     ("table1/common.sh", "evaluate.concurrency", "evaluate.concurency", ValueError, "did you mean 'concurrency'"),
     ("table1/common.sh", "--served-model-name", "--served_model_name", ValueError, "served-model-name"),

@@ -51,7 +51,7 @@ def test_a_memory_is_found_again(tmp_path):
         assert store.version == 7
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_the_rows_are_the_view(tmp_path, seed):
     """After every step, with deletions, insertions and decay, the file holds what the view says, bit by bit."""
     rng = random.Random(seed)
@@ -59,13 +59,6 @@ def test_the_rows_are_the_view(tmp_path, seed):
         for step in range(1, 25, 1 + seed % 2):
             store.apply(step, episodes(rng, store.view(), step))
             assert store._database.load().content_hash() == store.view().content_hash()
-
-
-def test_a_new_memory_is_empty(tmp_path):
-    with MemoryStore(tmp_path) as store:
-        assert store.version == 0 and len(store.view()) == 0 and store.recall("math", "q", 3, 0) == []
-        assert store.rules == Rules() and store.view().similarity == HashingSimilarity()
-        assert store.apply(1, [])["memories"] == 0 and store.version == 1
 
 
 def test_hostile_texts_come_back_and_can_be_recalled(tmp_path):
@@ -120,8 +113,8 @@ def test_a_snapshot_is_one_file_and_is_restored_whole(tmp_path):
 def test_a_snapshot_replaces_the_one_that_was_there(tmp_path):
     with grown(tmp_path / "memory", 2) as store:
         store.snapshot(tmp_path / "copy")
-        (tmp_path / "copy" / ".memory.sqlite.part").write_bytes(b"of a copy that was killed")
-        (tmp_path / "copy" / ".memory.sqlite.part-journal").write_bytes(b"its journal")
+        (tmp_path / "copy" / ".memory.sqlite.99.part").write_bytes(b"of a copy that was killed")
+        (tmp_path / "copy" / ".memory.sqlite.99.part-journal").write_bytes(b"its journal")
         store.apply(3, made_at(3, store.view()))
         now = store.view().content_hash()
         store.snapshot(tmp_path / "copy")
@@ -146,7 +139,7 @@ def test_damaged_and_foreign_snapshots_are_refused_and_nothing_is_replaced(tmp_p
     with grown(tmp_path / "memory") as store:
         before = store.view().content_hash()
         copy = store.snapshot(tmp_path / "copy")
-        with pytest.raises(ValueError, match="there is no memory at .*name the folder given to `snapshot`"):
+        with pytest.raises(ValueError, match="there is no memory at .*Remedy: name the folder given to `snapshot`"):
             store.restore(tmp_path / "none")
         whole = copy.read_bytes()
         for content in (
@@ -156,7 +149,7 @@ def test_damaged_and_foreign_snapshots_are_refused_and_nothing_is_replaced(tmp_p
             whole[:5000] + bytes(9000) + whole[14000:],
         ):
             copy.write_bytes(content)
-            with pytest.raises(ValueError, match="could not be restored|is damaged|is no memory"):
+            with pytest.raises(ValueError, match="is damaged, or no memory|is empty"):
                 store.restore(copy.parent)
             assert store.view().content_hash() == before
         with grown(tmp_path / "other", 1, HashingSimilarity(64)) as other:
@@ -175,10 +168,10 @@ def test_another_similarity_schema_or_file_is_refused_and_the_folder_let_go(tmp_
     connection = sqlite3.connect(tmp_path / "memory.sqlite")
     connection.execute("PRAGMA user_version=2")
     connection.close()
-    with pytest.raises(ValueError, match="no memory of this version of verl_ext .*schema 2"):
+    with pytest.raises(ValueError, match="has version 2, this verl_ext reads version 1"):
         MemoryStore(tmp_path, RULES, Halves())
     (tmp_path / "memory.sqlite").write_bytes(b"a thesis, not a database" * 1000)
-    with pytest.raises(ValueError, match="could not be opened as a memory .*remove or restore it"):
+    with pytest.raises(ValueError, match="is damaged, or no memory .*Remedy: restore a copy"):
         MemoryStore(tmp_path, RULES, Halves())
     (tmp_path / "memory.sqlite").unlink()
     MemoryStore(tmp_path, RULES, Halves()).close()
@@ -194,17 +187,6 @@ def test_other_rules_may_be_given_when_a_memory_is_opened(tmp_path):
     grown(tmp_path).close()
     with MemoryStore(tmp_path, Rules(alpha=0, capacity=1), Halves()) as store:
         assert store.apply(7, [])["memories"] == 3  # of three agents
-
-
-def test_the_tables_hold_the_same_memories(tmp_path):
-    with MemoryStore(tmp_path, Rules(alpha=0.3, capacity=4), Halves()) as store:
-        for step in range(1, 12):
-            store.apply(step, made_at(step, store.view()))
-        ids = [
-            store._database._connection.execute(f"SELECT id FROM {table} ORDER BY id").fetchall()
-            for table in ("memories", "scores")
-        ]
-        assert ids[0] == ids[1] == [(memory.id,) for memory in everything(store.view())]
 
 
 def test_the_documentation_s_example_runs(tmp_path):

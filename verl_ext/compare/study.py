@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from verl_ext.trainer.preflight.typed import check_keys
+from verl_ext.settings import check_keys
 
 BUDGETS = ("generated_tokens", "questions")
 VALIDATE = "trainer.val_only=true"

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import hydra
 from omegaconf import DictConfig, OmegaConf
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
-from verl_ext.trainer.config import MasConfig, read_mas_config
+from verl_ext.settings import Settings
+from verl_ext.trainer.config import MasConfig, TopK, read_mas_config
 from verl_ext.trainer.preflight import checks
 from verl_ext.trainer.preflight.composing import composed
-from verl_ext.trainer.preflight.typed import typed_section
 
 
-@dataclass
-class EvaluateConfig:
-    """The whole section; `configs/evaluate.yaml` documents each field where it is set.
+class EvaluateConfig(Settings):
+    """The whole section; `configs/evaluate.yaml` documents each field where it is set."""
 
-    Raises:
-        ValueError: a value out of range, or several samples without a temperature.
-    """
+    model_config = ConfigDict(frozen=False)  # the name of an endpoint's model is asked of the server
 
     output: str
     model: str | None = None
@@ -27,34 +23,31 @@ class EvaluateConfig:
     heads: str | None = None
     endpoint: str | None = None
     api_key_env: str = "OPENAI_API_KEY"
-    request_timeout: float = 120.0
-    retries: int = 5
+    request_timeout: float = Field(120.0, gt=0, description="seconds")
+    retries: int = Field(5, ge=0)
     device: str | None = None
-    concurrency: int = 32
-    samples: int = 1
-    temperature: float = 0.0
-    top_p: float = 1.0
-    top_k: int = -1
-    max_questions: int | None = None
+    concurrency: int = Field(32, ge=1, description="questions at a time")
+    samples: int = Field(1, ge=1, description="answers to a question")
+    temperature: float = Field(0.0, ge=0)
+    top_p: float = Field(1.0, gt=0, le=1)
+    top_k: TopK = -1
+    max_questions: int | None = Field(None, ge=1, description="null: all")
 
-    def __post_init__(self) -> None:
-        for name, least in (("concurrency", 1), ("samples", 1), ("retries", 0), ("temperature", 0.0)):
-            if getattr(self, name) < least:
-                raise ValueError(f"evaluate.{name}={getattr(self, name)} must be at least {least}")
-        if self.request_timeout <= 0:
-            raise ValueError(f"evaluate.request_timeout={self.request_timeout} must be above 0 (seconds)")
-        if self.max_questions is not None and self.max_questions < 1:
-            raise ValueError(f"evaluate.max_questions={self.max_questions} must be at least 1, or null for all")
+    @model_validator(mode="after")
+    def _check_together(self) -> EvaluateConfig:
         if self.samples > 1 and self.temperature == 0:
             raise ValueError(
                 f"evaluate.samples={self.samples} at evaluate.temperature=0 would be {self.samples} times the same "
                 "answer. Remedy: evaluate.temperature=1.0, or evaluate.samples=1"
             )
-        if self.endpoint is not None and not self.endpoint.startswith(("http://", "https://")):
-            raise ValueError(
-                f"evaluate.endpoint={self.endpoint!r} must be a base URL, e.g. http://127.0.0.1:8100/v1, or null for a "
-                "model in this process"
-            )
+        return self
+
+    @field_validator("endpoint")
+    @classmethod
+    def _check_endpoint(cls, value: str | None) -> str | None:
+        if value is not None and not value.startswith(("http://", "https://")):
+            raise ValueError("must be a base URL, e.g. http://127.0.0.1:8100/v1, or null for a model in this process")
+        return value
 
     @property
     def sampling(self) -> dict[str, float]:
@@ -76,7 +69,7 @@ def compose(overrides: list[str], config_dir: str | None = None) -> DictConfig:
 
     with hydra.initialize_config_module("verl.trainer.config", version_base=None):
         config = composed("evaluate", overrides, config_dir)
-        rest = OmegaConf.masked_copy(config, [key for key in config if key != "evaluate"])
+        rest = OmegaConf.masked_copy(config, [str(key) for key in config if key != "evaluate"])
         checks.check_keys_known(rest, overrides)
     return config
 
@@ -87,7 +80,7 @@ def read_config(config: DictConfig) -> tuple[EvaluateConfig, MasConfig]:
     Raises:
         ValueError: a missing section, an unknown key, or a value of the wrong type or range.
     """
-    section = typed_section(EvaluateConfig, OmegaConf.to_container(config.evaluate, resolve=True), "evaluate")
+    section = EvaluateConfig.read(OmegaConf.to_container(config.evaluate, resolve=True), "evaluate")
     mas = read_mas_config(config)
     if mas.deterministic and section.concurrency > 1:
         raise ValueError(

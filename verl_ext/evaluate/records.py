@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from verl_ext.mas.types import Task, Trajectory
-from verl_ext.tools.lock import hold
-from verl_ext.trainer.state.checkpoint import differences, plain, write_atomically
+from verl_ext.storage.files import lock_folder, write_file
+from verl_ext.trainer.state.checkpoint import differences, plain
 
 TRAJECTORIES, SETTINGS = "trajectories.jsonl", "settings.json"
 
@@ -105,7 +105,7 @@ class Records:
         self.outcomes: dict[Key, Outcome] = {}
         self._asked: dict[Key, tuple[Any, Any]] = {}
         folder.mkdir(parents=True, exist_ok=True)
-        self._lock = hold(folder)
+        self._lock = lock_folder(folder)
         if self._lock is None:
             raise ValueError(f"another process evaluates into {folder}. Remedy: wait for it, or evaluate.output=…")
         self._check_settings(folder / SETTINGS, plain(settings))
@@ -120,7 +120,7 @@ class Records:
                 f"{path.parent} holds answers under other settings:\n{changed}\n"
                 f"Remedy: another folder (evaluate.output=…), or remove this one (rm -r {path.parent})"
             )
-        write_atomically(path, json.dumps(settings, indent=1))
+        write_file(path, json.dumps(settings, indent=1))
 
     def _read(self) -> None:
         """Read what is there; a line cut short by a kill is dropped, and the file cut back to its last whole line."""

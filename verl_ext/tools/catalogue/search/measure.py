@@ -1,0 +1,118 @@
+"""Measure tool search by itself: how many of a query's gold tools it finds, and how fast.
+
+    python -m verl_ext.tools.catalogue.search.measure --catalogue toolbench:tool_catalogue.jsonl \\
+        --queries solvable_queries.jsonl --k 1 5 10 20 --method bm25 dense hybrid
+    python -m verl_ext.tools.catalogue.search.measure --catalogue openapi:tmdb_oas.json openapi:spotify_oas.json \\
+        --queries tmdb_queries.jsonl spotify_queries.jsonl
+
+Several catalogues are searched as one. Indexes are kept in the cache of tool search. docs/tools.md defines the columns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from verl_ext.reports import machine
+from verl_ext.tools import measuring
+from verl_ext.tools.catalogue.load import KINDS, load_catalogue
+from verl_ext.tools.catalogue.search.queries import Asked, read_queries
+from verl_ext.tools.catalogue.search.tool import METHODS, open_search
+from verl_ext.tools.measuring import check_distinct, exit_status, positive, search_all
+from verl_ext.tools.retrieval.recall import recall
+from verl_ext.tools.retrieval.targets import write_json
+from verl_ext.tools.retrieval.types import Retriever
+
+
+def measure(retriever: Retriever, method: str, asked: Asked, ks: Sequence[int], open_s: float) -> dict[str, Any]:
+    """One row of the table, and what each query found."""
+    hits, speed = search_all(retriever, [question.text for question in asked.questions], max(ks))
+    names = [[hit.passage.pid for hit in found] for found in hits]
+    shares = {k: recall(asked.questions, names, k) for k in ks}
+    row: dict[str, Any] = {"queries": asked.name, "asked": len(asked.questions), "tools": len(retriever)}
+    row |= {"method": method, **{f"recall@{k}": shares[k][0] for k in ks}, **{f"all@{k}": shares[k][1] for k in ks}}
+    return row | {"queries/s": speed, "open s": open_s, "found": names, "left_out": asked.left_out}
+
+
+def describe(asked: Asked, ks: Sequence[int]) -> list[str]:
+    """What is asked, in lines: how many queries, the best recall there can be, and which queries are left out."""
+    lines = [f"{asked.name}: {len(asked.questions)} queries; {asked.without} without gold tools left out"]
+    for k in ks:  # k tools cannot be all of more
+        best = sum(min(k / len(question.gold), 1) for question in asked.questions) / len(asked.questions)
+        lines += [f"  no recall@{k} can be above {best:.3f}: queries need several tools"] if best < 0.9995 else []
+    if asked.left_out:
+        lines.append(f"  {len(asked.left_out)} left out, because the catalogue lacks their gold tools:")
+    return lines + [f"    {query}: {', '.join(names)}" for query, names in asked.left_out.items()]
+
+
+def table(rows: Sequence[dict[str, Any]], ks: Sequence[int]) -> str:
+    """The rows as a Markdown table, queries together."""
+    columns = ["queries", "method", "asked", "tools"]
+    columns += [*(f"recall@{k}" for k in ks), *(f"all@{k}" for k in ks), "queries/s", "open s"]
+    digits = {"asked": ",d", "tools": ",d", "queries/s": ",.0f", "open s": ",.1f"}
+    return measuring.table(columns, rows, digits, words=2)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Measure, print the table, and write it where --output says."""
+    sources = [dict(zip(("kind", "path"), text.split(":", 1), strict=False)) for text in arguments.catalogue]
+    catalogue = load_catalogue(sources)
+    asked = [read_queries(path, catalogue, arguments.max_queries) for path in arguments.queries]
+    print(f"{machine()}\n{len(catalogue):,} tools")
+    for one in asked:
+        print("\n".join(describe(one, arguments.k)), flush=True)
+    rows = []
+    for method in arguments.method:
+        start = time.perf_counter()
+        dense = {"model": arguments.model} if arguments.model and "dense" in METHODS[method] else {}
+        retriever = open_search(
+            catalogue, method, dense=dense, cache_dir=arguments.cache_dir, device=arguments.device, progress=True
+        )
+        seconds = time.perf_counter() - start
+        for one in asked:
+            rows.append(measure(retriever, method, one, arguments.k, seconds))
+            first = arguments.k[-1]
+            print(f"{one.name}, {method}: recall@{first} {rows[-1][f'recall@{first}']:.3f}", flush=True)
+    print(f"\n{table(rows, arguments.k)}")
+    if arguments.output:
+        write_json(arguments.output, rows)
+        print(f"\nwritten to {arguments.output}, with what each query found")
+
+
+def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """Command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m verl_ext.tools.catalogue.search.measure",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    kinds = [kind for kind in KINDS if kind != "mcp"]
+    parser.add_argument("--catalogue", nargs="+", required=True, metavar="KIND:PATH", help=f"KIND: {', '.join(kinds)}")
+    parser.add_argument("--queries", nargs="+", type=Path, required=True, help="jsonl of ToolBench or RestBench")
+    parser.add_argument("--k", nargs="+", type=positive, default=[1, 5, 10, 20], help="tools found (1 5 10 20)")
+    parser.add_argument("--method", nargs="+", choices=METHODS, default=list(METHODS), help="all of them by default")
+    parser.add_argument("--model", help="of the dense index: minilm (the default), a folder, a hub name")
+    parser.add_argument("--device", help="of the encoder: cpu, cuda, ...; by default its own choice")
+    parser.add_argument("--cache_dir", type=Path, help="folder of the indexes; by default the user's cache folder")
+    parser.add_argument("--max_queries", type=positive, help="only the first ones of each file")
+    parser.add_argument("--output", type=Path, help="a .json file for the rows")
+    arguments = parser.parse_args(argv)
+    check_distinct(parser, "queries", arguments.queries)
+    for flag in ("model", "device"):
+        if getattr(arguments, flag) and arguments.method == ["bm25"]:
+            parser.error(f"--{flag} would do nothing; add --method dense or leave it out")
+    return arguments
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns the exit status; user errors are printed without a traceback."""
+    arguments = parse_arguments(argv)
+    return exit_status(lambda: run(arguments), "stopped; the same command continues with the indexes built so far")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
