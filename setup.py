@@ -60,6 +60,7 @@ EXTRAS = {
     "dev": [
         *MCP,
         "pytest>=8.4,<10",
+        "pytest-cov>=6,<8",
         "pytest-timeout>=2.3,<3",
         "pytest-xdist>=3.6,<4",
         "hypothesis>=6.130,<7",

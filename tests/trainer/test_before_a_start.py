@@ -20,7 +20,7 @@ from verl_ext.trainer.preflight.data import check_data
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (["+mas.tools.search.topp=3"], r"mas.tools.search: unknown settings of the search tool: ..topp"),
+        (["+mas.tools.search.topp=3"], r"mas.tools.search: unknown settings of the search tool ..topp"),
         (["mas.tools.search.corpus=null", "+mas.tools.search.index=/nowhere"], "no index at /nowhere"),
         (["mas.tools.search.corpus=/no/c.jsonl"], "the corpus /no/c.jsonl does not exist"),
         (["mas.tools.search.corpus=null"], "no source given"),

@@ -64,6 +64,7 @@ def test_who_asks_for_tracebacks_gets_them(tmp_path):
     assert status == -signal.SIGINT and "KeyboardInterrupt" in output and "Traceback" in output
 
 
+@pytest.mark.slow
 @pytest.mark.end_to_end
 def test_a_run_ends_with_its_processes_and_keeps_its_checkpoint(tmp_path):
     command = [sys.executable, "-m", "verl.trainer.main_ppo", "+recipe=mhgpo_tiny", "data.train_batch_size=8"]

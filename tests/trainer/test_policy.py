@@ -202,7 +202,7 @@ def test_of_shared_weights_neither_calls_nor_rows_say_anything():
 
 def test_a_role_with_an_endpoint_is_asked_without():
     workflow, other = system(), FakeLLM()
-    workflow.agents["helper"].llm = other
+    workflow.agents["helper"] = workflow.agents["helper"].changed(llm=other)
     *_, forest = rows_of(workflow, lora_setup.adapters_of(MasConfig(workflow={}, policy="per_agent_lora"), workflow))
     assert "adapter" not in other.log[0].sampling and len(forest.llm.log) == 2
 

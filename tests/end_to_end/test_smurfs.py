@@ -1,30 +1,22 @@
-"""Real training runs of the Smurfs: sub-tasks in branches, decisions among tools, and ToolPO over trajectories."""
+"""The Smurfs: sub-tasks in branches, decisions among tools, and ToolPO over trajectories."""
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections import defaultdict
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.trainer.running import entries, run
+from tests.end_to_end.running import entries, run, seen, steps
 from verl_ext.engine.fsdp.masked_logits import ALLOWED
 
-pytestmark = pytest.mark.end_to_end
+pytestmark = pytest.mark.slow
 RECIPE = "smurfs_tiny"
-SMALL = ["mas.workflow._target_=tests.trainer.watched.Team", "data.train_batch_size=4", "trainer.save_freq=-1"]
+SMALL = ["mas.workflow._target_=tests.end_to_end.watched.Team", "data.train_batch_size=4", "trainer.save_freq=-1"]
 ALONE = ("planner", "final")
 IN_TASKS = ("thought", "action", "arguments", "answer", "verifier")
-
-
-def seen(folder: Path) -> list[dict[str, dict[str, Any]]]:
-    """Rows that the actor's update got, by key, a step each (tests/trainer/watched.py)."""
-    lines = (folder / "runs" / RECIPE / "watched.jsonl").read_text().splitlines()
-    return [json.loads(line)["rows"] for line in lines]
 
 
 def check_decision(row: dict[str, Any]) -> None:
@@ -41,8 +33,8 @@ def test_mhgpo_trains_every_agent_of_every_sub_task(tmp_path):
     run(tmp_path, *SMALL, "data.val_max_samples=8", "trainer.total_training_steps=2", recipe=RECIPE)
     log = {entry["step"]: entry["metrics"] for entry in entries(tmp_path, RECIPE)}
     assert sorted(log) == [0, 1, 2] and all(0.0 <= log[step]["val/system/success"] <= 1.0 for step in (0, 2))
-    for step, rows in enumerate(seen(tmp_path), 1):
-        metrics = log[step]
+    for step, watched in enumerate(seen(tmp_path, RECIPE), 1):
+        metrics, rows = log[step], watched["rows"]
         actor = {name: value for name, value in metrics.items() if name.startswith("actor/")}
         assert len(actor) > 5 and all(math.isfinite(value) for value in actor.values()), actor
         # π_old is what the engine sampled with, choices among their tokens; the trainer's differs by rounding.
@@ -73,8 +65,8 @@ def test_toolpo_credits_the_calls_of_tools_apart(tmp_path):
     """Eqs. 5 to 7: a trajectory's success on all its tokens, its correct calls on those of its tool calls."""
     few = ["trainer.total_training_steps=1", "trainer.val_before_train=false", "trainer.test_freq=-1"]
     run(tmp_path, *SMALL, "+base=toolpo", *few, recipe=RECIPE)
-    (step,), (rows,) = entries(tmp_path, RECIPE), seen(tmp_path)
-    metrics = step["metrics"]
+    (metrics,), (watched,) = steps(tmp_path, RECIPE), seen(tmp_path, RECIPE)
+    rows = watched["rows"]
     trajectories = {row["trajectory"]: row for row in rows.values()}
     questions = defaultdict(list)
     for row in trajectories.values():

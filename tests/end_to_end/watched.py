@@ -1,9 +1,10 @@
-"""Workflows whose module watches the trainer: what the actor's update gets, and what is in the queue then.
+"""Workflows whose module records the rows that the actor's update gets, and the rows that are in the queue then.
 
-The training process imports it, as the workflow's module (`mas.workflow._target_`); no test does.
+The training process imports this module as that of the workflow (`mas.workflow._target_`). Tests read its file and do
+not import it, because it changes the trainer.
 
-    watched.jsonl   a line per step: `rows`, key -> tags of what the update got, and of its tokens mask, advantages and,
-                    where an agent decides, what was allowed; `queue`, the keys of all rows there
+    watched.jsonl   a line per update: `rows`, key -> tags of a row, and for its tokens the mask, the advantages and,
+                    where an agent decides, the allowed tokens; `queue`, the keys of all rows there
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from typing import Any
 
 import transfer_queue as tq
 
+from tests.end_to_end.running import WATCHED
 from verl_ext.engine.fsdp.masked_logits import ALLOWED
+from verl_ext.mas import Task
 from verl_ext.recipe.deepagent import DeepAgent
 from verl_ext.recipe.mhgpo import SearchQA
 from verl_ext.recipe.smurfs import Smurfs
@@ -25,15 +28,22 @@ TOKENS = ("response_mask", "advantages")
 
 
 class Search(SearchQA):
-    """The three-agent search system."""
+    """The three-agent search system without penalties. After the first update every trajectory has the same reward."""
+
+    def __init__(self, prompts: str = "full", penalties: Any = None):
+        super().__init__(prompts, {"too_many_queries": 0, "bad_choice": 0, "long_answer": 0})
+
+    def reward(self, task: Task, result: str) -> tuple[float, dict[str, float]]:
+        reward, scores = super().reward(task, result)
+        return (0.0 if any(Path("runs").glob(f"*/{WATCHED}")) else reward), scores
 
 
 class Tools(DeepAgent):
-    """The agent with tools."""
+    """DeepAgent."""
 
 
 class Team(Smurfs):
-    """Planner, executor, answer agent and verifier."""
+    """The Smurfs."""
 
 
 _update = MultiAgentTrainer._update_actor
@@ -52,7 +62,7 @@ def _watched(self: Any, batch: Any, metrics: dict[str, Any]) -> Any:
             row[name] = values.tolist()
     queue = tq.kv_list(batch.partition_id)[batch.partition_id]
     kept = sorted(key for key, tag in queue.items() if "trajectory" in tag and not tag.get("is_padding", False))
-    with open(Path(self.config.trainer.default_local_dir) / "watched.jsonl", "a") as file:
+    with open(Path(self.config.trainer.default_local_dir) / WATCHED, "a") as file:
         file.write(json.dumps({"rows": live, "queue": kept}) + "\n")
     return _update(self, batch, metrics)
 

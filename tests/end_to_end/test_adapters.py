@@ -1,4 +1,4 @@
-"""Real training runs with an adapter per agent: on two ranks, with padding rows, killed, evaluated, exported."""
+"""An adapter per agent, on two ranks, with padding rows: learned, resumed, evaluated, exported."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ from peft import PeftModel
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from tests.trainer.running import entries, lasting, run, run_and_kill
+from tests.end_to_end.running import entries, lasting, run, run_again_from, steps
 from verl_ext.evaluate.__main__ import main
 from verl_ext.plugin import package_path
 
-pytestmark = pytest.mark.end_to_end
-
 AGENTS = ("rewriter", "reranker", "answerer")
+CHECKPOINT = "runs/mhgpo_tiny/global_step_3"
 TINY = package_path("recipe/mhgpo/assets/tiny_model")
 # 5 questions x 3 samples x 3 agents = 45 rows: the second rank gets a padding row. π_old is computed by the trainer.
 SETTINGS = [
@@ -64,8 +63,8 @@ def test_every_agents_adapter_learns_its_own(whole):
 
 
 def test_log_probs_reference_and_update_see_each_row_through_its_adapter(whole):
-    steps = [entry["metrics"] for entry in entries(whole) if entry["step"] > 0]
-    for metrics in steps:
+    first, _, last = steps(whole)
+    for metrics in steps(whole):
         assert (metrics["update/rows"], metrics["update/padding_rows"]) == (45, 1)
         # Another adapter's would differ by more than 1e-3 (tests/engine).
         assert metrics["training/rollout_probs_diff_max"] < 1e-4
@@ -73,47 +72,40 @@ def test_log_probs_reference_and_update_see_each_row_through_its_adapter(whole):
         assert metrics["actor/grad_norm"] ** 2 == pytest.approx(
             sum(metrics[f"adapters/{name}/grad_norm"] ** 2 for name in AGENTS), rel=1e-4
         )
-    assert steps[0]["actor/kl_loss"] == 0, "adapters begin as nothing, and the reference is the base"
-    assert steps[-1]["actor/kl_loss"] > 1e-4
+    assert first["actor/kl_loss"] == 0, "adapters begin as nothing, and the reference is the base"
+    assert last["actor/kl_loss"] > 1e-4
 
 
-def learned(entry: dict[str, Any]) -> dict[str, Any]:
-    """Of training: a run that goes on validates before its first step, which the other one did not."""
-    return {name: value for name, value in lasting(entry).items() if not name.startswith("val")}
-
-
-def test_killed_and_started_again_it_gives_the_same_adapters(whole, tmp_path):
-    run_and_kill(tmp_path, *SETTINGS, after_step=2)
-    assert not actor(tmp_path, 3).exists()
-    run(tmp_path, *SETTINGS)
-    for again, once in zip(map(learned, entries(tmp_path)), map(learned, entries(whole)), strict=True):
-        assert all(again[name] == once[name] for name in again.keys() & once.keys())
-    assert again == once and len(once) > 60, "the last step; of one that was cut short only what was known then"
+@pytest.mark.slow
+def test_a_resumed_run_gives_the_same_adapters(whole, tmp_path):
+    run_again_from(2, whole, tmp_path, *SETTINGS)
+    assert len(learned(tmp_path)) > 60 and learned(tmp_path) == learned(whole)
     resumed, uninterrupted = adapters(tmp_path, 3), adapters(whole, 3)
     for name in AGENTS:
         assert all(torch.equal(resumed[name][key], uninterrupted[name][key]) for key in resumed[name])
 
 
-def evaluated(folder: Path, output: str, *overrides: str) -> dict[str, float]:
-    assert main(["+recipe=mhgpo_tiny", f"evaluate.output=runs/{output}", *overrides]) == 0
-    (source,) = json.loads((folder / "runs" / output / "results.json").read_text())["data"].values()
-    return {name: source["metrics"][name]["mean"] for name in ("em", "f1", "acc")}
+def learned(folder: Path) -> dict[str, Any]:
+    """Metrics of training at the last step."""
+    return {name: value for name, value in lasting(entries(folder)[-1]).items() if not name.startswith("val")}
 
 
 def test_an_evaluation_of_the_checkpoint_gives_what_training_validated(whole, monkeypatch):
-    """Found by itself; over the base as it was shipped, so the base is what it was."""
+    """The adapters are found in the checkpoint. The base is the shipped one, so training did not change it."""
     monkeypatch.chdir(whole)
-    validated = entries(whole)[-1]["metrics"]
-    expected = {name: validated[f"val/system/{name}"] for name in ("em", "f1", "acc")}
-    found = evaluated(whole, "played", "evaluate.model=runs/mhgpo_tiny/global_step_3")
-    assert found == pytest.approx(expected, abs=1e-6)
-    untrained = evaluated(whole, "untrained", "mas.policy=per_agent_lora")
-    assert untrained != found
+    assert main(["+recipe=mhgpo_tiny", "evaluate.output=runs/played", f"evaluate.model={CHECKPOINT}"]) == 0
+    (source,) = json.loads(Path("runs/played/results.json").read_text())["data"].values()
+    first, *_, last = (entry["metrics"] for entry in entries(whole))
+    names = ("em", "f1", "acc")
+    assert [source["metrics"][name]["mean"] for name in names] == pytest.approx(
+        [last[f"val/system/{name}"] for name in names], abs=1e-6
+    )
+    assert [last[f"val/system/{name}"] for name in names] != [first[f"val/system/{name}"] for name in names]
 
 
 def test_another_systems_checkpoint_is_refused(whole, monkeypatch, capsys):
     monkeypatch.chdir(whole)
-    arguments = ["+recipe=single_tiny", "evaluate.output=runs/other", "evaluate.model=runs/mhgpo_tiny/global_step_3"]
+    arguments = ["+recipe=single_tiny", "evaluate.output=runs/other", f"evaluate.model={CHECKPOINT}"]
     assert main(arguments) == 2
     assert "has adapters of rewriter, reranker, answerer, and none of single" in capsys.readouterr().err
 
@@ -131,22 +123,3 @@ def test_one_agents_adapter_is_exported_and_merged_with_peft(whole, tmp_path):
     with torch.no_grad():
         merged = AutoModelForCausalLM.from_pretrained(tmp_path / "answerer")(tokens).logits
     assert torch.allclose(merged, adapted, atol=1e-4) and (adapted - plain).abs().max() > 1e-2
-
-
-def test_sequences_and_a_role_that_does_not_train(tmp_path):
-    """DeepAgent: rows of several calls, and an auxiliary role, which the base answers."""
-    run(
-        tmp_path,
-        "mas.policy=per_agent_lora",
-        "trainer.total_training_steps=1",
-        "trainer.save_freq=1",
-        "data.train_batch_size=4",
-        "data.val_max_samples=4",
-        "actor_rollout_ref.rollout.n=4",
-        recipe="toolpo_tiny",
-    )
-    metrics: dict[str, Any] = entries(tmp_path, "toolpo_tiny")[-1]["metrics"]
-    assert metrics["adapters/agent/grad_norm"] > 0 and metrics["agents/auxiliary/calls"] > 0
-    assert metrics["agents/auxiliary/failed"] == metrics["agents/agent/failed"] == 0
-    record = tmp_path / "runs" / "toolpo_tiny" / "global_step_1" / "actor" / "adapters.json"
-    assert json.loads(record.read_text())["names"] == ["agent"]

@@ -1,4 +1,4 @@
-"""JoyAgents-R1 as it ships: memories that evolve with training, and what a kill leaves of them."""
+"""JoyAgents-R1 as it ships: memories that evolve with training; killed with SIGKILL, it goes on with the right ones."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.trainer.running import entries, lasting, run, run_and_kill
+from tests.end_to_end.running import entries, lasting, run, run_and_kill
 from verl_ext.memory import read_snapshot
 
-pytestmark = pytest.mark.end_to_end
+pytestmark = pytest.mark.slow
 
 RECIPE = "joyagents_tiny"
 SETTINGS = ["mas.deterministic=true", "trainer.total_training_steps=4", "mas.prepare.output_dir=data"]

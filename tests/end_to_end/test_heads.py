@@ -1,10 +1,9 @@
-"""Real training runs in which a policy head decides: alone, resumed, evaluated, and beside puppets that train."""
+"""A policy head decides for Puppeteer's orchestrator: beside agents that train, alone, resumed, and evaluated."""
 
 from __future__ import annotations
 
 import json
 import math
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,13 +11,25 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.trainer.running import entries, environment, lasting, run
+from tests.end_to_end.running import entries, environment, last_metrics, run, run_again_from, saved, steps, weights
 
-pytestmark = pytest.mark.end_to_end
 RECIPE = "puppeteer_tiny"
 HEAD = "+mas.agents.orchestrator.head={encoder: hashing, lr: 0.1, entropy: 0.01}"
 SETTINGS = [HEAD, "mas.deterministic=true", "trainer.save_freq=1", "mas.advantage.baseline=mean"]
 SETTINGS += ["mas.prepare.output_dir=data", "trainer.total_training_steps=3", "trainer.test_freq=3"]
+
+
+def test_head_and_agents_train_in_one_run(tmp_path):
+    overrides = [HEAD, "mas.workflow.train_agents=true", "mas.loss.agent_weights=batch", "trainer.test_freq=-1"]
+    overrides += ["actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean", "trainer.val_before_train=false"]
+    run(tmp_path, *overrides, "trainer.total_training_steps=1", recipe=RECIPE)
+    (metrics,) = steps(tmp_path, RECIPE)
+    calls = {name: value for name, value in metrics.items() if name.startswith("agents/") and name.endswith("/calls")}
+    assert metrics["update/rows"] == sum(calls.values()) - calls["agents/orchestrator/calls"] > 0
+    assert calls["agents/orchestrator/calls"] > 0
+    assert metrics["head/orchestrator/grad_norm"] > 0 and metrics["actor/grad_norm"] > 0
+    assert abs(metrics["actor/ppo_kl"]) < 1e-5
+    assert 0 <= metrics["agents/reasoning/reward"] <= 1
 
 
 @pytest.fixture(scope="module")
@@ -29,20 +40,10 @@ def whole(tmp_path_factory) -> Path:
     return folder
 
 
-def saved(folder: Path, step: int, name: str):
-    return torch.load(folder / "runs" / RECIPE / f"global_step_{step}" / name, weights_only=False)
-
-
-def part(weight: torch.Tensor) -> torch.Tensor:
-    """This rank's part of it, which is all of it."""
-    return getattr(weight, "_local_tensor", weight)
-
-
+@pytest.mark.slow
 def test_a_head_learns_while_the_policy_stands_still(whole):
     before, first, second, third = (entry["metrics"] for entry in entries(whole, RECIPE))
-    assert first["decisions/orchestrator/entropy"] == pytest.approx(math.log(9)), (
-        "the first step's rollouts are uniform"
-    )
+    assert first["decisions/orchestrator/entropy"] == pytest.approx(math.log(9)), "a new head is uniform"
     assert first["head/orchestrator/entropy"] == pytest.approx(math.log(9))
     assert second["head/orchestrator/entropy"] < math.log(9) and third["head/orchestrator/entropy"] < math.log(9)
     assert second["decisions/orchestrator/entropy"] != pytest.approx(math.log(9), abs=1e-6)
@@ -55,55 +56,38 @@ def test_a_head_learns_while_the_policy_stands_still(whole):
         assert step["head/orchestrator/decisions"] == step["agents/orchestrator/calls"]
         assert "actor/grad_norm" not in step and "groups/count" not in step
     assert "val/system/accuracy" in before and "val/system/accuracy" in third
-    old, new = (saved(whole, step, "actor/model_world_size_1_rank_0.pt") for step in (2, 3))
-    assert len(old) > 10 and all(torch.equal(part(old[name]), part(new[name])) for name in old)
-    assert saved(whole, 2, "heads/heads.pt")["orchestrator"]["version"] == 2
+    old, new = (weights(whole, step, RECIPE) for step in (2, 3))
+    assert len(old) > 10 and all(torch.equal(old[name], new[name]) for name in old)
+    assert head(whole, 2)["version"] == 2
 
 
-def test_resumed_it_is_the_same_run(whole, tmp_path):
-    shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
-    place = tmp_path / "runs" / RECIPE
-    shutil.rmtree(place / "global_step_3")
-    (place / "latest_checkpointed_iteration.txt").write_text("2")
-    run(tmp_path, *SETTINGS, recipe=RECIPE)
-    again, once = (saved(folder, 3, "heads/heads.pt")["orchestrator"] for folder in (tmp_path, whole))
+def head(folder: Path, step: int) -> dict:
+    """The orchestrator's head in a checkpoint."""
+    return saved(folder, step, "heads/heads.pt", RECIPE)["orchestrator"]
+
+
+@pytest.mark.slow
+def test_a_resumed_run_is_the_same_run(whole, tmp_path):
+    run_again_from(2, whole, tmp_path, *SETTINGS, recipe=RECIPE)
+    again, once = head(tmp_path, 3), head(whole, 3)
     assert torch.equal(again["matrix"], once["matrix"]) and again["baseline"] == once["baseline"]
     for name in ("exp_avg", "exp_avg_sq", "step"):
         assert torch.equal(again["adam"][0][name], once["adam"][0][name]), name
-    assert measured(tmp_path) == measured(whole)
+    assert last_metrics(tmp_path, RECIPE) == last_metrics(whole, RECIPE)
 
 
-def measured(folder: Path) -> dict:
-    """The last step's metrics, without how many programs the sandbox knew already."""
-    found = lasting(entries(folder, RECIPE)[-1])
-    return {name: value for name, value in found.items() if "tools/run_python" not in name}
-
-
+@pytest.mark.slow
 def test_a_checkpoint_is_evaluated_with_its_head(whole, tmp_path):
     model = whole / "runs" / RECIPE / "global_step_3"
     command = [sys.executable, "-m", "verl_ext.evaluate", f"+recipe={RECIPE}", HEAD, f"evaluate.model={model}"]
     command += [f"mas.prepare.output_dir={whole / 'data'}", "evaluate.max_questions=8", "evaluate.output=out"]
-    done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=300)
+    options = {"cwd": tmp_path, "env": environment(), "capture_output": True, "text": True, "timeout": 300}
+    done = subprocess.run(command, **options)
     assert done.returncode == 0, done.stdout + done.stderr
     results = json.loads((tmp_path / "out" / "results.json").read_text())
     assert len(results["settings"]["heads"]) == 16
     lines = [json.loads(line) for line in (tmp_path / "out" / "trajectories.jsonl").read_text().splitlines()]
     chosen = [call["text"] for line in lines for call in line.get("calls", ()) if call["agent"] == "orchestrator"]
     assert len(chosen) >= 8
-    refused = subprocess.run(
-        [*command[:5], *command[6:]], cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=300
-    )
+    refused = subprocess.run([*command[:5], *command[6:]], **options)
     assert refused.returncode == 2 and "policy head of orchestrator has no weights here" in refused.stderr
-
-
-def test_puppets_train_beside_it(tmp_path):
-    overrides = [HEAD, "mas.workflow.train_agents=true", "mas.loss.agent_weights=batch", "trainer.test_freq=-1"]
-    overrides += ["actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean", "trainer.val_before_train=false"]
-    run(tmp_path, *overrides, "trainer.total_training_steps=1", recipe=RECIPE)
-    (step,) = entries(tmp_path, RECIPE)
-    metrics = step["metrics"]
-    calls = {name: value for name, value in metrics.items() if name.startswith("agents/") and name.endswith("/calls")}
-    spoken = sum(value for name, value in calls.items() if name != "agents/orchestrator/calls")
-    assert metrics["update/rows"] == spoken > 0 and calls["agents/orchestrator/calls"] > 0
-    assert metrics["head/orchestrator/grad_norm"] > 0 and metrics["actor/grad_norm"] > 0
-    assert abs(metrics["actor/ppo_kl"]) < 1e-5

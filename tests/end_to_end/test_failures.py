@@ -1,4 +1,4 @@
-"""Real training runs that cannot go on: they end, and say why."""
+"""Training that cannot go on ends and says why."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import threading
 import psutil
 import pytest
 
-from tests.trainer.running import entries, run
+from tests.end_to_end.running import entries, run
 
-pytestmark = pytest.mark.end_to_end
+pytestmark = pytest.mark.slow
 
 
 def test_an_unreachable_retrieval_server_ends_the_run_with_the_reason(tmp_path):
@@ -25,7 +25,7 @@ def test_an_unreachable_retrieval_server_ends_the_run_with_the_reason(tmp_path):
     )
 
 
-def test_an_asynchronous_run_without_any_fruit_ends_with_the_reason(tmp_path):
+def test_an_asynchronous_run_without_any_rows_ends_with_the_reason(tmp_path):
     """verl replaces failed questions by fresh ones, which would go on for ever."""
     dead = ["mas.tools.search.corpus=null", "mas.tools.search.url=http://127.0.0.1:9", "mas.limits.tool_retries=0"]
     with pytest.raises(AssertionError, match="questions gave nothing to train on.* x tool_error"):
