@@ -108,9 +108,9 @@ def prepare(config: DictConfig) -> tuple[Any, ...]:
     from verl_ext.evaluate.config import read_config
     from verl_ext.evaluate.llms import model_of, served_model
     from verl_ext.evaluate.questions import read_tasks
+    from verl_ext.trainer.build import build_workflow
     from verl_ext.trainer.preflight.checks import check_tools
     from verl_ext.trainer.run_callback import choose_cpu_platform
-    from verl_ext.trainer.workflow import build_workflow
 
     if config.trainer.device == "cpu":
         choose_cpu_platform()

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from verl_ext.evaluate.config import EvaluateConfig
 from verl_ext.memory import View, read_snapshot
+from verl_ext.trainer.build import similarity_of
 from verl_ext.trainer.config import MasConfig
 from verl_ext.trainer.state.agent_memory import FOLDER
-from verl_ext.trainer.workflow import similarity_of
 
 
 def open_memory(section: EvaluateConfig, mas: MasConfig) -> View | None:

@@ -30,8 +30,8 @@ from verl_ext.mas.workflow import Workflow
 from verl_ext.observe.progress import duration
 from verl_ext.reports import in_words
 from verl_ext.sampling import run_once
+from verl_ext.trainer.build import build
 from verl_ext.trainer.config import SHARED, MasConfig, context_length
-from verl_ext.trainer.workflow import build
 
 # Trajectories in a row that failed for want of an answer, after which there is no use in asking on.
 STREAK = 32

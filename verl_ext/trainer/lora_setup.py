@@ -14,8 +14,8 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from verl_ext.engine.lora.adapter_files import check_same_adapters, read_record
 from verl_ext.engine.lora.adapters import AGENT_ID, BASE, VENDOR, AdapterOptions, check_settings
 from verl_ext.mas.workflow import Workflow
+from verl_ext.trainer.build import build_workflow
 from verl_ext.trainer.config import PER_AGENT_LORA, MasConfig, read_mas_config
-from verl_ext.trainer.workflow import build_workflow
 
 if TYPE_CHECKING:
     from verl_ext.trainer.rollout.rows import Row

@@ -38,12 +38,12 @@ from verl_ext.observe.metrics import failure_report, group_metrics, reduce_stats
 from verl_ext.trainer import row_selection
 from verl_ext.trainer.advantage import batch_of, register_estimators
 from verl_ext.trainer.batch import live_rows, live_tags
+from verl_ext.trainer.build import workflow_class
 from verl_ext.trainer.config import optimiser_steps, read_mas_config
 from verl_ext.trainer.loss import WEIGHT, weighted_ppo_loss
 from verl_ext.trainer.state import checkpoint
 from verl_ext.trainer.state.run_state import RunState
 from verl_ext.trainer.step import AfterRollouts, Step
-from verl_ext.trainer.workflow import workflow_class
 
 
 class MultiAgentTrainer:

@@ -26,8 +26,8 @@ from tensordict import TensorDict
 from verl.utils import tensordict_utils as tu
 from verl.utils.torch_functional import entropy_from_logits
 
+from verl_ext.engine.fsdp.batching import Shared, batches, merge_batches, share, split_rows
 from verl_ext.engine.fsdp.masked_logits import limited, limits_of
-from verl_ext.engine.fsdp.sharing import Shared, batches, dealt, merged, share
 from verl_ext.engine.replaced import replaced
 
 
@@ -135,7 +135,7 @@ class SharedPrompts:
         number = torch.tensor(-(-sum(map(len, sequences)) // limit))
         if self.get_data_parallel_size() > 1:
             torch.distributed.all_reduce(number, torch.distributed.ReduceOp.MAX, group=dp_group)
-        rows = dealt(sequences, min(int(number), len(data)))
+        rows = split_rows(sequences, min(int(number), len(data)))
         return [tu.index_select_tensor_dict(data, part) for part in rows], rows
 
     def forward_step(
@@ -224,7 +224,7 @@ class SharedPrompts:
             return own
         number = torch.tensor(len(own))
         torch.distributed.all_reduce(number, torch.distributed.ReduceOp.MIN, group=self.get_data_parallel_group())
-        return merged(own, int(number))
+        return merge_batches(own, int(number))
 
 
 class SharedPromptsLM(SharedPrompts):

@@ -26,9 +26,9 @@ from verl_ext.engine.hf.admission import Job, plan
 from verl_ext.engine.hf.cache import ATTENTION, SlotCache, round_up
 from verl_ext.engine.hf.params import Finished, Request
 from verl_ext.engine.hf.selfcheck import check_model, require_full_attention
+from verl_ext.engine.hf.slot_table import SlotTable, View
 from verl_ext.engine.hf.stats import Stats
 from verl_ext.engine.hf.stops import StopStrings
-from verl_ext.engine.hf.table import SlotTable, View
 from verl_ext.engine.hf.weights import matched_tensors
 
 PATIENCE = 4  # decode steps that waiting requests wait, at most, for company in their prefill

@@ -18,10 +18,10 @@ from omegaconf import DictConfig, OmegaConf
 from verl_ext.algorithms import System
 from verl_ext.mas.credit import aggregate
 from verl_ext.settings import unknown_key
+from verl_ext.trainer.build import build_workflow, similarity_of
 from verl_ext.trainer.config import optimiser_steps, read_mas_config, strategy_from
 from verl_ext.trainer.lora_setup import check_policy
 from verl_ext.trainer.preflight.algorithm import check_algorithm
-from verl_ext.trainer.workflow import build_workflow, similarity_of
 
 # Sections where any key is legal: they are handed on as they are.
 OPEN = ("hydra", "mas", "ray_kwargs.ray_init", "reward.custom_reward_function.reward_kwargs")

@@ -12,10 +12,10 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from verl_ext.trainer.build import build_workflow
 from verl_ext.trainer.config import SHARED, MasConfig, optimiser_steps, read_mas_config, strategy_from
 from verl_ext.trainer.preflight import checks
 from verl_ext.trainer.preflight.gpu_memory import GIB, Model, estimate, read_model
-from verl_ext.trainer.workflow import build_workflow
 
 
 @dataclass

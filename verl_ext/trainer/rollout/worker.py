@@ -28,6 +28,7 @@ from verl_ext.observe.question import QuestionStats, question_stats
 from verl_ext.observe.trajectories import QuestionTrace, TraceStore, resolve, trace_question
 from verl_ext.sampling import Sample, run_once
 from verl_ext.sampling.base import one_group
+from verl_ext.trainer.build import build, build_workflow
 from verl_ext.trainer.config import context_length, read_mas_config, strategy_from
 from verl_ext.trainer.lora_setup import adapters_of, add_agent_ids
 from verl_ext.trainer.rollout.llm import ServedLLM, direct_client
@@ -35,7 +36,6 @@ from verl_ext.trainer.rollout.row_writer import RowWriter
 from verl_ext.trainer.rollout.rows import Row, training_rows, validation_rows
 from verl_ext.trainer.rollout.waves import WaveLLM
 from verl_ext.trainer.state.decision_heads import set_weights
-from verl_ext.trainer.workflow import build, build_workflow
 
 logger = logging.getLogger(__name__)
 

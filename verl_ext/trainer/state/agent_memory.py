@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from verl_ext.memory import Episode, MemoryStore, Rules, Use, View
+from verl_ext.trainer.build import similarity_of
 from verl_ext.trainer.config import MemorySection
-from verl_ext.trainer.workflow import similarity_of
 
 logger = logging.getLogger(__name__)
 

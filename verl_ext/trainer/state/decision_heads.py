@@ -17,8 +17,8 @@ from verl_ext.heads.learner import Learner, check_encoder
 from verl_ext.mas.workflow import Workflow
 from verl_ext.observe.question import HeadDecision, QuestionStats
 from verl_ext.trainer.batch import numbered
+from verl_ext.trainer.build import build_workflow
 from verl_ext.trainer.config import MasConfig
-from verl_ext.trainer.workflow import build_workflow
 
 logger = logging.getLogger(__name__)
 

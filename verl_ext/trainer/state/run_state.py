@@ -14,7 +14,7 @@ from verl_ext.trainer.config import MasConfig
 from verl_ext.trainer.state import checkpoint
 from verl_ext.trainer.state.agent_memory import AgentMemory
 from verl_ext.trainer.state.decision_heads import DecisionHeads
-from verl_ext.trainer.state.trajectories import TrajectoryRecorder
+from verl_ext.trainer.state.trajectory_recorder import TrajectoryRecorder
 
 
 class RunState:

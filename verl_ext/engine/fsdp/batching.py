@@ -62,13 +62,13 @@ def batches(sequences: Sequence[Shared]) -> list[list[Shared]]:
     return result
 
 
-def merged(own: list[list[Shared]], number: int) -> list[list[Shared]]:
+def merge_batches(own: list[list[Shared]], number: int) -> list[list[Shared]]:
     """The batches as `number` of them, at most what there are: the shortest are put together, which pads least."""
     surplus = len(own) - number
     return [sum(own[: surplus + 1], []), *own[surplus + 1 :]]
 
 
-def dealt(sequences: Sequence[Shared], number: int) -> list[list[int]]:
+def split_rows(sequences: Sequence[Shared], number: int) -> list[list[int]]:
     """Rows, one sequence after the other, in `number` parts of about the same tokens; not more parts than rows.
 
     A sequence stays whole unless it lies across the end of a part.
