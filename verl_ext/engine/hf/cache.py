@@ -2,8 +2,8 @@
 
 Per layer one tensor (slots, kv heads, capacity, head dim). The running requests are the contiguous prefix [0, n) of
 the slots, so one decode step reads `keys[:n, :, :length]` as a view: nothing is gathered or concatenated.
-The model's own code is unchanged: it calls `past_key_values.update(...)` and the attention function of its config,
-both of which are public extension points of transformers.
+The model's own code is unchanged: it calls `past_key_values.update(...)` and the attention function of its config. Both
+are public extension points of transformers.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class HFServer:
         config: `actor_rollout_ref.rollout` (a RolloutConfig or its DictConfig).
         model_config: `actor_rollout_ref.model` (an HFModelConfig or its DictConfig).
         replica_rank: number of this replica.
-        device: where the model goes unless engine_kwargs.hf.device says otherwise.
+        device: device of the model, unless engine_kwargs.hf.device is set.
     """
 
     def __init__(self, config: Any, model_config: Any, replica_rank: int = 0, device: str = "cpu") -> None:

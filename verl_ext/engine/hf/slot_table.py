@@ -1,4 +1,4 @@
-"""What the engine keeps per slot besides keys and values: tensors of one row per slot, updated for all rows at once."""
+"""The state of each slot besides keys and values, as tensors of one row per slot: updated for all rows at once."""
 
 from __future__ import annotations
 

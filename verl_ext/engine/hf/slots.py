@@ -1,8 +1,8 @@
 """Continuous batching over KV slots under the unchanged Hugging Face forward of any causal LM.
 
 Requests join and leave the running batch between two tokens. That is what multi-agent rollouts need: many short calls
-of different length, each of which becomes possible when another has ended; in a static batch every row waits for the
-longest one.
+of different length, and a call can start only when the calls before it have ended. In a static batch every row waits
+for the longest one.
 
 A request's life: `add` -> waiting -> admitted (its prompt but for the last token is prefilled into a slot, or copied
 from a slot that holds the same prompt) -> one token per `step` -> `Finished`, and the last slot moves into the hole.

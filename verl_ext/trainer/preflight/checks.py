@@ -1,4 +1,4 @@
-"""Checks of a run before it starts. Every failure is a `ValueError` that says what, given, allowed and remedy."""
+"""Checks of a run before it starts. A failure is a `ValueError`: what is wrong, given and allowed values, remedy."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from verl_ext.trainer.config import optimiser_steps, read_mas_config, strategy_f
 from verl_ext.trainer.lora_setup import check_policy
 from verl_ext.trainer.preflight.algorithm import check_algorithm
 
-# Sections where any key is legal: they are handed on as they are.
+# Sections in which every key is allowed: verl passes them on unchanged.
 OPEN = ("hydra", "mas", "ray_kwargs.ray_init", "reward.custom_reward_function.reward_kwargs")
-# Keys of ours among verl's.
+# Our own keys in verl's sections.
 OWN = ("actor_rollout_ref.model.lora.adapters",)
 TINY = "+recipe=mhgpo_tiny and the others in …_tiny run on any machine, without GPU and without downloads"
 

@@ -1,4 +1,4 @@
-"""What a configuration would run: the facts, and what is wrong or missing, found without accelerators."""
+"""Describes what a configuration would run, and what is wrong or missing. Needs no accelerators."""
 
 from __future__ import annotations
 
