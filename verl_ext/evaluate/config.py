@@ -1,4 +1,4 @@
-"""The `evaluate` section, typed; composition of the whole configuration; checks before anything is loaded."""
+"""The section `evaluate`, typed and checked; composes the whole configuration."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from verl_ext.trainer.preflight.composing import composed
 class EvaluateConfig(Settings):
     """The whole section; `configs/evaluate.yaml` documents each field where it is set."""
 
-    model_config = ConfigDict(frozen=False)  # the name of an endpoint's model is asked of the server
+    model_config = ConfigDict(frozen=False)  # the name of an endpoint's model is set later: the server knows it
 
     output: str
     model: str | None = None

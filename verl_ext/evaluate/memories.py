@@ -1,4 +1,4 @@
-"""The agents' memories in an evaluation: read as a checkpoint holds them, and never changed."""
+"""The agents' memories in an evaluation: read from a checkpoint, never changed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from verl_ext.trainer.state.agent_memory import FOLDER
 
 
 def open_memory(section: EvaluateConfig, mas: MasConfig) -> View | None:
-    """`evaluate.memory`, or what lies in the checkpoint that `evaluate.model` names; None: agents recall nothing.
+    """Open `evaluate.memory`, or the memory in the checkpoint that `evaluate.model` names; None: no memory.
 
     Raises:
         ValueError: the named folder holds no memory, it is damaged or of another encoder, or `mas.memory` is not set.

@@ -1,4 +1,4 @@
-"""trajectories.jsonl: one JSON line per trajectory, over kills and resumes; settings.json: what they are answers to."""
+"""trajectories.jsonl: one JSON line per trajectory, over kills and resumes; settings.json: their settings."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ Key = tuple[str, int, int]
 
 @dataclass
 class Outcome:
-    """What the report needs of a trajectory.
+    """A trajectory, as far as the report needs it.
 
-    metrics: of one that is ok, its reward and what the workflow reports beside it; NaN where that was no finite number.
-    result: what the workflow returned, as JSON has it.
+    metrics: reward and reported quantities of a trajectory that is ok; NaN for values that are not finite.
+    result: the value that the workflow returned, in JSON types.
     """
 
     key: Key
@@ -93,7 +93,7 @@ class Records:
 
     Args:
         folder: made if it does not exist.
-        settings: of this evaluation; they decide what an answer would be.
+        settings: of this evaluation, as far as answers depend on them.
 
     Raises:
         ValueError: the folder holds answers under other settings (names those that differ), or another process
@@ -123,7 +123,7 @@ class Records:
         write_file(path, json.dumps(settings, indent=1))
 
     def _read(self) -> None:
-        """Read what is there; a line cut short by a kill is dropped, and the file cut back to its last whole line."""
+        """Read the file; drop a line that a kill cut short, and truncate the file to its last complete line."""
         if not self.path.exists():
             return
         whole = 0
@@ -163,7 +163,7 @@ class Records:
         """(question, sample) pairs that have no answer yet. Those that failed are asked again.
 
         Raises:
-            ValueError: an answer that is there was given to another question of the same number.
+            ValueError: the file has an answer to another question with the same number.
         """
         wanted = []
         for task in tasks:
@@ -180,7 +180,7 @@ class Records:
         return wanted
 
     def add(self, record: dict[str, Any]) -> Outcome:
-        """Append a record of `record_of`; it is with the operating system when this returns."""
+        """Append a record of `record_of`; when this returns, the operating system has it."""
         line = json.dumps(finite(record), default=str, allow_nan=False)  # ASCII: hostile text cannot break a line
         self._file.write(line + "\n")
         self._file.flush()
@@ -188,13 +188,13 @@ class Records:
         return self.outcomes[(record["data_source"], record["index"], record["sample"])]
 
     def close(self) -> None:
-        """Close the file and let others have the folder."""
+        """Close the file and release the lock of the folder."""
         self._file.close()
         self._lock.close()
 
 
 def finite(value: Any) -> Any:
-    """Numbers that JSON does not know (NaN, infinity) become null."""
+    """Replace numbers that JSON lacks (NaN, infinity) by null."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, dict):

@@ -33,7 +33,7 @@ from verl_ext.sampling import run_once
 from verl_ext.trainer.build import build
 from verl_ext.trainer.config import SHARED, MasConfig, context_length
 
-# Trajectories in a row that failed for want of an answer, after which there is no use in asking on.
+# After so many trajectories in a row that failed without an answer, the evaluation stops.
 STREAK = 32
 HOPELESS = (
     Status.ENGINE_ERROR.value,
@@ -48,13 +48,15 @@ INTERVAL = 5.0
 def settings_of(
     config: DictConfig, section: EvaluateConfig, mas: MasConfig, model: Model | None, heads: str | None = None
 ) -> dict[str, Any]:
-    """What an answer depends on. Answers under other settings are not mixed with these; `heads`: hash of their weights.
+    """The settings on which answers depend; an output folder has answers under one set of them. `heads`: weights' hash.
 
-    Not among them: which questions, how many samples, how many at a time, time limits, and where an endpoint or a
-    retrieval server is; what an endpoint serves under a name, and what a retrieval server finds, they do not tell.
+    They leave out which questions and how many samples are asked, concurrency, time limits, and the addresses of
+    endpoints and retrieval servers. They cannot detect that a server has changed its model or its index.
     """
     local, memory = model is not None, open_memory(section, mas)
-    served = {} if local or mas.policy == SHARED else {"policy": mas.policy}  # which of an endpoint's models answer
+    served = (
+        {} if local or mas.policy == SHARED else {"policy": mas.policy}
+    )  # it decides which of an endpoint's models answer
     served |= {"heads": heads} if heads else {}
     return served | {
         "model": model.source if local else section.model,
@@ -78,7 +80,7 @@ def settings_of(
 
 
 def _agents_of(config: DictConfig) -> dict[str, Any]:
-    """`mas.agents`; of an agent that is served elsewhere only the model counts, as with `evaluate.endpoint`."""
+    """`mas.agents`; for an agent with an endpoint only the name of its model counts, as with `evaluate.endpoint`."""
     agents = OmegaConf.to_container(config.mas.agents, resolve=True)
     for section in agents.values():
         if section and section.get("endpoint"):
@@ -87,19 +89,19 @@ def _agents_of(config: DictConfig) -> dict[str, Any]:
 
 
 def response_length(config: DictConfig) -> int:
-    """Most tokens of a call of an agent that has no limit of its own, and of calls that go on in one sequence."""
+    """The token limit of calls of agents without a limit of their own, and of calls that continue one sequence."""
     return int(config.actor_rollout_ref.rollout.response_length)
 
 
 def identity_of(tool: dict[str, Any]) -> dict[str, Any]:
-    """What a tool's answers depend on: its settings, unless its `_target_` says (`identity`, like `preflight`)."""
+    """The settings on which a tool's answers depend: all, unless its `_target_` has a function `identity`."""
     settings = {key: value for key, value in tool.items() if not key.startswith("_")}
     identity = getattr(get_object(tool["_target_"]), "identity", dict)
     return {"_target_": tool["_target_"], **identity(**settings)}
 
 
 class Runner:
-    """Runs the workflow on questions and keeps what happened.
+    """Runs the workflow on questions and records the trajectories.
 
     Args:
         config: the whole configuration.
@@ -138,7 +140,7 @@ class Runner:
 
         Raises:
             ValueError: no engine, model or tool as configured.
-            RuntimeError: `STREAK` trajectories in a row failed for want of answers (or as many as run at a time, if
+            RuntimeError: `STREAK` trajectories in a row failed without an answer (or as many as run at a time, if
                 that is more).
             BrokenReward: the workflow's reward or a penalty raised.
         """
@@ -156,11 +158,11 @@ class Runner:
                 ticker.cancel()
             served = [agent.llm for agent in self.workflow.agents.values() if agent.llm is not None]
             for owner in (llm, *served, *tools.values()):
-                with suppress(AttributeError):  # a tool need not have anything to close
+                with suppress(AttributeError):  # a tool may have no `close`
                     await owner.close()
 
     async def _work(self, rest: Iterator[tuple[Task, int]], llm: Any, tools: dict[str, Any]) -> None:
-        """One of the trajectories that run at a time: takes the next pair until there is none."""
+        """One of the concurrent workers: takes the next pair until there is none."""
         for task, sample in rest:
             outcome = await self._answer(task, sample, llm, tools)
             self.progress.add(outcome)
@@ -206,7 +208,7 @@ async def _all(work: Iterator[Any]) -> None:
 
 
 class Progress:
-    """A line every few seconds: how far, how good, how fast, how long still.
+    """Prints a line every few seconds: trajectories done, mean score, speed, time left.
 
     Args:
         headline: quantity of the workflow's reward to show, as the mean of those trajectories that have it.
@@ -219,11 +221,11 @@ class Progress:
         self._said = 0
 
     def start(self, total: int) -> None:
-        """Now the first of `total` trajectories begins."""
+        """Start the clock for `total` trajectories."""
         self.total, self._start = total, time.monotonic()
 
     def add(self, outcome: Outcome) -> None:
-        """One more has ended."""
+        """Count a trajectory that has ended."""
         self.done += 1
         self.failed += not outcome.ok
         value = outcome.metrics.get(self.headline, math.nan)
@@ -232,14 +234,14 @@ class Progress:
             self.say()
 
     async def tick(self) -> None:
-        """Say something every `INTERVAL` seconds until cancelled."""
+        """Print a line every `INTERVAL` seconds until cancelled."""
         while True:
             await asyncio.sleep(INTERVAL)
             if self.done < self.total:
                 self.say()
 
     def say(self) -> None:
-        """Print where the evaluation is."""
+        """Print a line of progress."""
         seconds = time.monotonic() - self._start
         parts = [f"{self.done:>{len(str(self.total))}}/{self.total}"]
         if self._values:

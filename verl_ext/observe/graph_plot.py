@@ -1,4 +1,4 @@
-"""A folded graph of decisions in matplotlib, as the viewer's page draws it (page/graph.js): choices on a ring."""
+"""Draws a graph of decisions in matplotlib, with the choices on a ring, as the viewer's page does (page/graph.js)."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Point = tuple[float, float]
 
 
 def plain(text: str, longest: int = 18) -> str:
-    """A name as matplotlib can draw it: one line, no formulas, nothing invisible, not too long."""
+    """A name as matplotlib can draw it: one line, no formulas, no invisible characters, not too long."""
     seen = "".join(letter if letter.isprintable() else " " for letter in text)
     cut = seen if len(seen) <= longest else seen[: longest - 1] + "…"
     return cut.replace("\\", "\N{FULLWIDTH REVERSE SOLIDUS}").replace("$", r"\$")
 
 
 def draw_graph(axis: Any, graph: Folded, labels: Sequence[str], colours: Sequence[Any], most: float) -> None:
-    """Draw a graph: nodes as large as their share, edges as wide as they were often taken, starts from a dot.
+    """Draw a graph. A node's size is its share, an edge's width its frequency; an arrow from a dot is a start.
 
     Args:
         labels, colours: by node.
@@ -56,7 +56,7 @@ def draw_graph(axis: Any, graph: Folded, labels: Sequence[str], colours: Sequenc
 
 
 def _looks(wide: float, colour: str = "0.35", least: float = 0.25) -> dict[str, Any]:
-    """Width, head and opacity of an arrow, of which `wide` is in [0, 1]; rare ones do not hide the others."""
+    """Width, head and opacity of an arrow of relative width `wide` in [0, 1]; rare arrows do not hide the others."""
     width = 0.7 + 5 * wide
     head = f"-|>,head_length={3 + 0.5 * width},head_width={1.4 + 0.25 * width}"  # its outline is as wide as the line
     return {"linewidth": width, "arrowstyle": head, "color": colour, "alpha": least + (0.85 - least) * wide,
@@ -68,7 +68,7 @@ def _toward(point: Point, angle: float, distance: float) -> Point:
 
 
 def _edge(axis: Any, a: Any, b: Any, turn: float, wide: float) -> None:
-    """Bent inwards, where no other node is; against the clock more, so that there and back are apart."""
+    """Draw an edge bent inwards, where no node is; anticlockwise more, so that both directions can be seen."""
     from matplotlib.patches import FancyArrowPatch
 
     clockwise = turn > math.pi - 1e-6

@@ -1,7 +1,7 @@
-"""The trajectory log: what every agent was asked and said, what it earned, and what it learned from it.
+"""The trajectory log: prompts and outputs of every agent, with their rewards and advantages.
 
-A question that was sampled becomes a `QuestionTrace` in the rollout worker; the trainer adds what only it knows (step,
-groups, advantages) and writes the lines: one of the kind "question", then one of the kind "call" per agent call.
+The rollout worker turns a sampled question into a `QuestionTrace`. The trainer adds step, groups and advantages and
+writes the lines: one of the kind "question", then one of the kind "call" per agent call.
 docs/trajectories.md describes every field; trajectory_files.py keeps the files.
 """
 
@@ -33,7 +33,7 @@ class QuestionTrace:
     Attributes:
         uid: verl's, of this question in this run.
         rank: order in which questions are chosen for the log, the smallest first.
-        calls: records of its calls as far as they are known, with `token_ids` in place of the final `tokens`.
+        calls: records of its calls, as far as the worker knows them; `token_ids` instead of the final `tokens`.
     """
 
     uid: str
@@ -46,14 +46,14 @@ class QuestionTrace:
 
 @dataclass(frozen=True)
 class Trained:
-    """What training made of a call: the group it was compared in, and its advantage for each of its tokens."""
+    """A call in training: the group in which it was compared, and the advantage of each of its tokens."""
 
     group: str
     advantages: list[float]
 
 
 def trace_question(forest: Forest, uid: str, rank: int) -> QuestionTrace:
-    """What is kept of a sampled forest (credit assigned). Cheap: texts are shared with the forest, ids not decoded."""
+    """The trace of a sampled forest (credit assigned). Cheap: texts are shared with the forest, ids not decoded."""
     task = forest.task
     numbers: dict[Call, list[int]] = {}
     used: dict[ToolRecord, list[int]] = {}
@@ -132,7 +132,7 @@ def _call(call: Call, among: list[int], trajectories: list[Trajectory]) -> dict[
 
 
 def resolve(trace: QuestionTrace, decode: Callable[[list[int]], str]) -> QuestionTrace:
-    """Make a chosen trace ready to travel: tokens as pieces of text, and nothing but JSON's own types."""
+    """Prepare a chosen trace for another process: tokens become pieces of text, all values JSON types."""
     for call in trace.calls:
         ids = call.pop("token_ids", None)
         if ids is not None:
@@ -221,21 +221,21 @@ def _plain(value: Any, depth: int = 0) -> Any:
 
 @dataclass
 class TraceStore:
-    """Traces of a rollout worker until the trainer takes those it wants; the others are dropped then."""
+    """Holds the traces of a rollout worker until the trainer takes the ones to log; then drops the others."""
 
     _held: dict[str, QuestionTrace] = field(default_factory=dict)
-    _fruitless: set[str] = field(default_factory=set)
+    _without_rows: set[str] = field(default_factory=set)
 
-    def add(self, trace: QuestionTrace, fruitless: bool = False) -> None:
-        """Hold a trace; `fruitless`: the trainer never hears of this question, as nothing of it trains."""
+    def add(self, trace: QuestionTrace, without_rows: bool = False) -> None:
+        """Hold a trace; `without_rows`: nothing of this question trains, so the trainer does not know of it."""
         self._held[trace.uid] = trace
-        if fruitless:
-            self._fruitless.add(trace.uid)
+        if without_rows:
+            self._without_rows.add(trace.uid)
 
     def take(self, uids: Iterable[str] | None, count: int) -> list[QuestionTrace]:
-        """The `count` of smallest rank among these questions (None: all) and the fruitless ones; all of them go."""
-        names = list(self._held) if uids is None else [*uids, *self._fruitless]
-        self._fruitless.clear()
+        """The `count` traces of smallest rank of these questions (None: all) and those without rows. Drops the rest."""
+        names = list(self._held) if uids is None else [*uids, *self._without_rows]
+        self._without_rows.clear()
         return first([self._held.pop(name) for name in names if name in self._held], count)
 
 

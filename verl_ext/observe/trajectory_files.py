@@ -12,7 +12,7 @@ from typing import Any
 logger = logging.getLogger(__name__)
 
 FOLDER = "trajectories"
-# Of `trainer.val_only=true`: evaluating a checkpoint must not touch the log of its training.
+# The folder under `trainer.val_only=true`: evaluating a checkpoint must not change the log of its training.
 VALIDATION_FOLDER = "trajectories_validation"
 
 
@@ -24,7 +24,7 @@ def folder_name(config: Any) -> str:
 class TrajectoryLog:
     """Appends JSON lines to `<folder>/000001.jsonl`, …: at most `files` of at most `file_bytes`, the oldest go first.
 
-    What one `write` gets stays in one file if a file can hold it. A line longer than a file is left out, and said so.
+    The records of one `write` stay in one file if they fit. A line longer than a file is left out, with a warning.
     """
 
     def __init__(self, folder: str | Path, file_bytes: int, files: int):
@@ -34,7 +34,7 @@ class TrajectoryLog:
         """Prepare for a run that goes on after `restored_step` (0: from scratch): later records are dropped.
 
         Args:
-            validates_again: the run starts with a validation, so the one that was made at `restored_step` goes, too.
+            validates_again: the run starts with a validation, so the old one at `restored_step` is dropped, too.
         """
         for path in _numbered(self.folder):
             kept = [line for line in _lines(path) if restored_step and _stays(line, restored_step, validates_again)]
@@ -78,7 +78,7 @@ def log_files(path: str | Path) -> list[Path]:
         path: a run's folder, the log's folder in it, or one file.
 
     Raises:
-        FileNotFoundError: there is no trajectory log; says where one is looked for.
+        FileNotFoundError: there is no trajectory log; names the places that were searched.
     """
     path = Path(path)
     if path.is_file():
@@ -117,7 +117,7 @@ def _stays(line: bytes, restored_step: int, validates_again: bool) -> bool:
 
 
 def _parsed(line: bytes) -> dict[str, Any] | None:
-    """The record of a line; None if it is none, or cut short by a kill."""
+    """The record in a line; None if the line is no record, or was cut short by a kill."""
     try:
         record = json.loads(line, parse_constant=lambda _: None) if line.endswith(b"\n") else None
     except ValueError:

@@ -2,8 +2,8 @@
 
     python -m verl_ext.observe.viewer runs/mhgpo_tiny
 
-The page needs nothing but itself: a content security policy forbids it the network. What models and data sets say is in
-it as compressed data, which its script only ever turns into text.
+The page is self-contained: a content security policy forbids it the network. Texts of models and data sets are in it as
+compressed data, which its script inserts as text only, never as HTML.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SCRIPTS = (
     *("graph.js", "collaboration.js", "app.js"),
 )
 STYLES = ("style.css", "collaboration.css")
-# A page larger than this opens slowly; said, not refused.
+# Above this size a page opens slowly; the command warns.
 LARGE = 100e6
 
 Moment = tuple[str, int]
@@ -61,7 +61,7 @@ def moments(records: Iterable[dict[str, Any]]) -> dict[Moment, list[dict[str, An
 
 
 def _complete(question: dict[str, Any]) -> None:
-    """Stand-ins for trajectories that calls name and no line describes."""
+    """Add placeholders for trajectories that calls name and no line describes."""
     known = question["trajectories"]
     missing = max((number for call in question["calls"] for number in call["trajectories"]), default=-1) + 1
     for _ in range(len(known), missing):
@@ -71,7 +71,7 @@ def _complete(question: dict[str, Any]) -> None:
 
 
 def index_entry(moment: Moment, questions: list[dict[str, Any]]) -> dict[str, Any]:
-    """What the page knows of a step before it unpacks it."""
+    """The entry of a step in the page's index, which the page reads before it unpacks the step."""
     trajectories = [trajectory for question in questions for trajectory in question["trajectories"]]
     rewards = [t["reward"] for t in trajectories if t["status"] == "ok" and t["reward"] is not None]
     return {

@@ -64,9 +64,9 @@ class ServedLLM(TokenLLM):
         output = await self.client.generate(
             request_id=key[0], prompt_ids=prompt_ids, sampling_params=self.request(sampling)
         )
-        return self._truncation_told(to_generation(output), sampling)
+        return self._mark_truncated(to_generation(output), sampling)
 
-    def _truncation_told(self, generation: Generation, sampling: dict[str, Any]) -> Generation:
+    def _mark_truncated(self, generation: Generation, sampling: dict[str, Any]) -> Generation:
         """verl's vLLM server reports an output that was cut off as completed; here the stop reason is then "length"."""
         full = len(generation.token_ids) >= sampling.get("max_tokens", math.inf)
         if full and generation.stop_reason == "completed" and generation.token_ids[-1] != self.tokenizer.eos_token_id:

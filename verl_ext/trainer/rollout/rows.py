@@ -108,13 +108,13 @@ def sequence_row(sequence: list[tuple[int, Call]], number: int, forest: Forest, 
     tokens, log_probs, mask = list[int](), list[float](), list[int]()
     spans, actions, allowed = [], [], []
     for position, call in sequence:
-        said, observed = call.generation.token_ids, call.observed if call is not first else 0
-        tokens += call.prompt_ids[len(call.prompt_ids) - observed :] + said
+        output, observed = call.generation.token_ids, call.observed if call is not first else 0
+        tokens += call.prompt_ids[len(call.prompt_ids) - observed :] + output
         log_probs += [0.0] * observed + list(call.generation.log_probs)
-        start = len(tokens) - len(said)
+        start = len(tokens) - len(output)
         decided = [(start + place, some) for place, some in enumerate(call.generation.allowed) if len(some) > 1]
         allowed += decided
-        mask += [0] * observed + [1] * len(said)
+        mask += [0] * observed + [1] * len(output)
         if call.generation.allowed:  # only positions with several allowed tokens train
             mask[start:] = [int(len(some) > 1) for some in call.generation.allowed]
         spans.append([position, start, len(tokens)])
@@ -177,8 +177,8 @@ def idle_row(number: int, forest: Forest, question: dict[str, Any]) -> Row:
     trajectory, end = forest.trajectories[number], [forest.llm.end_token]
     first = trajectory.calls[0]
     versions = (first.generation.min_version, first.generation.max_version)
-    said = Generation(end, [0.0], min_version=versions[0], max_version=versions[1])
-    call = Call(first.id, first.stream, [], prompt_ids=end, generation=said, reward=trajectory.reward)
+    output = Generation(end, [0.0], min_version=versions[0], max_version=versions[1])
+    call = Call(first.id, first.stream, [], prompt_ids=end, generation=output, reward=trajectory.reward)
     key, fields, tag = sequence_row([(0, call)], number, forest, question)
     return key, fields, tag | {"group": key, "calls": [], "idle": True}
 
