@@ -23,7 +23,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import transfer_queue as tq
 from omegaconf import DictConfig, open_dict
@@ -46,7 +46,13 @@ from verl_ext.trainer.step import AfterRollouts, Step
 from verl_ext.trainer.workflow import workflow_class
 
 
-class MultiAgentTrainer:
+if TYPE_CHECKING:  # the trainer of verl that `MultiAgentTrainer` goes in front of
+    from verl.trainer.ppo.v1.trainer_base import PPOTrainer as Trainer
+else:
+    Trainer = object
+
+
+class MultiAgentTrainer(Trainer):
     """What both trainers add to verl's: credit, the choice and order of rows, weights, metrics, and what they keep."""
 
     def __init__(self, config: DictConfig):
