@@ -45,7 +45,9 @@ class Outcome:
         return self.status == "ok"
 
 
-def record_of(task: Task, sample: int, trajectory: Trajectory, recall: dict[str, float], seconds: float) -> dict:
+def record_of(
+    task: Task, sample: int, trajectory: Trajectory, recall: dict[str, float], seconds: float
+) -> dict[str, Any]:
     """A trajectory as its line in the file; docs/evaluate.md explains each field."""
     return {
         "data_source": task.data_source,

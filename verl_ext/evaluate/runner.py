@@ -54,7 +54,9 @@ def settings_of(
     retrieval server is; what an endpoint serves under a name, and what a retrieval server finds, they do not tell.
     """
     local, memory = model is not None, open_memory(section, mas)
-    served = {} if local or mas.policy == SHARED else {"policy": mas.policy}  # which of an endpoint's models answer
+    served: dict[str, Any] = (
+        {} if local or mas.policy == SHARED else {"policy": mas.policy}
+    )  # which of an endpoint's models answer
     served |= {"heads": heads} if heads else {}
     return served | {
         "model": model.source if local else section.model,

@@ -122,5 +122,6 @@ def _parsed(line: bytes) -> dict[str, Any] | None:
         record = json.loads(line, parse_constant=lambda _: None) if line.endswith(b"\n") else None
     except ValueError:
         return None
-    ours = isinstance(record, dict) and record.get("kind") in ("question", "call") and "step" in record
-    return record if ours and "phase" in record and "question" in record else None
+    if not isinstance(record, dict) or record.get("kind") not in ("question", "call"):
+        return None
+    return record if record.keys() >= {"step", "phase", "question"} else None

@@ -47,7 +47,7 @@ def moments(records: Iterable[dict[str, Any]]) -> dict[Moment, list[dict[str, An
     for record in records:
         given = record["question"]
         questions = found.setdefault((record["phase"], record["step"]), {})
-        empty = {"trajectories": [], "tools": [], "calls": []}
+        empty: dict[str, list[Any]] = {"trajectories": [], "tools": [], "calls": []}
         question = questions.setdefault(given["number"], {**given, "text": str(given.get("text")), **empty})
         if record["kind"] == "question":
             question |= {"trajectories": record["trajectories"], "tools": record["tools"]}

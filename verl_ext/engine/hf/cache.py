@@ -8,6 +8,9 @@ both of which are public extension points of transformers.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from transformers import AttentionInterface, AttentionMaskInterface
@@ -48,6 +51,9 @@ class SlotLayer(CacheLayerMixin):
     """One layer's keys and values; what `update` does is set by the `SlotCache` before each forward pass."""
 
     is_sliding = False
+    # (slots, heads, capacity, width) each
+    keys: torch.Tensor
+    values: torch.Tensor
 
     def __init__(self, cache: SlotCache) -> None:
         super().__init__()
@@ -69,7 +75,9 @@ class SlotLayer(CacheLayerMixin):
         for new, kept in zip((self.keys, self.values), old, strict=True):
             new[: kept.shape[0], :, : kept.shape[2]] = kept
 
-    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args, **kwargs):
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Store the new states; return what the queries attend to (see `SlotCache.prefill` and `.decode`)."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
@@ -172,7 +180,7 @@ class SlotCache(Cache):
         for store in self._stores():
             store[slots] = 0
 
-    def _stores(self):
+    def _stores(self) -> Iterator[torch.Tensor]:
         for layer in self.layers:
             if layer.is_initialized:
                 yield from (layer.keys, layer.values)

@@ -72,7 +72,7 @@ def errors_of(check: Validator, value: Any) -> list[ValidationError]:
 
 @lru_cache
 def _extended(kind: type[Validator], named: bool) -> type[Validator]:
-    keywords = {"pattern": _pattern}
+    keywords: dict[str, Any] = {"pattern": _pattern}
     if named:
         keywords |= {"patternProperties": _pattern_properties, "additionalProperties": _additional_properties}
         keywords |= {"unevaluatedProperties": lambda *_: ()}

@@ -80,7 +80,7 @@ class RolloutWorker:
         self._broken: str | None = None
         self._counter = itertools.count()
         self._tool_counts: dict[str, int] = {}
-        self._tasks: set[asyncio.Task] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, daemon=True, name="rollouts").start()
 
