@@ -81,7 +81,7 @@ def settings_of(
 
 def _agents_of(config: DictConfig) -> dict[str, Any]:
     """`mas.agents`; of an agent that is served elsewhere only the model counts, as with `evaluate.endpoint`."""
-    agents = OmegaConf.to_container(config.mas.agents, resolve=True)
+    agents: Any = OmegaConf.to_container(config.mas.agents, resolve=True)
     for section in agents.values():
         if section and section.get("endpoint"):
             section["endpoint"] = {"model": section["endpoint"].get("model")}

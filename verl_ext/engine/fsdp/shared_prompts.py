@@ -135,7 +135,7 @@ class SharedPrompts(Engine):
 
     def _micro_batches(self, data: TensorDict, dp_group: Any, **_: Any) -> tuple[list[TensorDict], list[list[int]]]:
         """As verl's prepare_micro_batches: the micro-batches, as many on every rank, and the rows of each."""
-        sequences = share(*(_lists(data[name]) for name in ("prompts", "responses")), self.kinds_of(data))
+        sequences = share(_lists(data["prompts"]), _lists(data["responses"]), self.kinds_of(data))
         limit = tu.get_non_tensor_data(data=data, key="max_token_len_per_gpu", default=None)
         number = torch.tensor(-(-sum(map(len, sequences)) // limit))
         if self.get_data_parallel_size() > 1:

@@ -105,6 +105,8 @@ class SlotLayer(CacheLayerMixin):
 class SlotCache(Cache):
     """Keys and values of all layers; grows in steps, never beyond (max_slots, max_length)."""
 
+    layers: list[SlotLayer]
+
     def __init__(self, layers: int, max_slots: int, max_length: int) -> None:
         self.max_slots, self.max_length = max_slots, round_up(max_length)
         self.slots = self.capacity = 0
@@ -154,7 +156,8 @@ class SlotCache(Cache):
         Attended are the first `length` positions of each slot; the caller masks those after `positions`.
         """
         self.prefill_slot, self.length = None, length
-        self._rows, self._positions, self._flat = rows, positions, {}
+        self._rows, self._positions = rows, positions
+        self._flat: dict[int, torch.Tensor] = {}
         return self
 
     def flat_index(self, heads: int) -> torch.Tensor:

@@ -86,7 +86,7 @@ class RolloutWorker:
 
     def _make_llm(self, client: Any) -> ServedLLM:
         tokenizer = omega_conf_to_dataclass(self.config.actor_rollout_ref.model).tokenizer
-        template = self.config.data.get("apply_chat_template_kwargs") or {}
+        template: Any = self.config.data.get("apply_chat_template_kwargs") or {}
         template = OmegaConf.to_container(template) if OmegaConf.is_config(template) else dict(template)
         if self.rollout.name != "hf":
             return ServedLLM(tokenizer, client, template, seeded=self.mas.sampling.seeded)
