@@ -15,7 +15,7 @@ import yaml
 from tests.compare.studying import PROGRAM, STUDY, study_of
 from tests.helpers import heed_signals
 from verl_ext.compare.__main__ import main
-from verl_ext.compare.launcher import DONE, plan, run_all, settings, shares
+from verl_ext.compare.launcher import DONE, PROCESS, end_left_behind, plan, run_all, settings, shares
 from verl_ext.compare.study import read_study
 
 
@@ -175,10 +175,29 @@ def test_what_a_killed_launcher_left_behind_is_ended_and_two_at_once_are_refused
     place = f"trainer.default_local_dir={runs[0].folder}"
     left = [process for process in psutil.process_iter(["cmdline"]) if place in (process.info["cmdline"] or ())]
     assert len(left) == 1, "nobody is left to end it"
-    assert run_all(runs, tmp_path, 2, PROGRAM) == []
+    code = "import time; print(1, flush=True); time.sleep(600)"
+    with subprocess.Popen([sys.executable, "-c", code, place], stdout=subprocess.PIPE, start_new_session=True) as other:
+        other.stdout.readline()
+        assert run_all(runs, tmp_path, 2, PROGRAM) == []
+        assert other.poll() is None, "another process with the same argument is not ours to end"
+        other.kill()
     assert not left[0].is_running() or left[0].status() == psutil.STATUS_ZOMBIE
     steps = [json.loads(line)["step"] for line in (runs[0].folder / "metrics.jsonl").read_text().splitlines()]
     assert steps == [0, 1, 2, 3, 4, 5, 6], "only one process wrote"
+
+
+def test_a_process_that_got_the_recorded_number_later_is_left_alone(tmp_path):
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True) as other:
+        started = psutil.Process(other.pid).create_time()
+        for record in ({"pid": other.pid, "started": started - 60}, {"pid": other.pid}, [], "x"):
+            (tmp_path / PROCESS).write_text(json.dumps(record))
+            end_left_behind(tmp_path)
+        assert other.poll() is None
+        (tmp_path / PROCESS).write_text(json.dumps({"pid": other.pid, "started": started}))
+        end_left_behind(tmp_path)
+        other.wait(10)
+    end_left_behind(tmp_path)  # it is gone
+    end_left_behind(tmp_path / "nothing")
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system does not pin processes")
