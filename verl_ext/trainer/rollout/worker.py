@@ -196,7 +196,7 @@ class RolloutWorker:
             samples = one_group(samples)
         rows = validation_rows(forest, question) if validate else training_rows(forest, samples, question)
         rows = add_agent_ids(rows, self.adapters)
-        self._trace(forest, question["uid"], validate, fruitless=not rows)
+        self._trace(forest, question["uid"], validate, without_rows=not rows)
         if not validate:
             self._note_fruits(question["uid"], bool(rows))
         return rows
@@ -259,13 +259,13 @@ class RolloutWorker:
         else:
             self._stats[uid] = stats
 
-    def _trace(self, forest: Forest, uid: str, validate: bool, fruitless: bool) -> None:
+    def _trace(self, forest: Forest, uid: str, validate: bool, without_rows: bool) -> None:
         options = self.mas.trajectory_log
         if options.val_questions if validate else options.train_questions:
             # The same order in every step: a question that comes again is logged again.
             rank = derive_seed(self.mas.seed, "trajectory_log", forest.task.data_source, forest.task.index)
             store = self._validation_traces if validate else self._traces
-            store.add(trace_question(forest, uid, rank), fruitless and not validate)
+            store.add(trace_question(forest, uid, rank), without_rows and not validate)
 
     def _log_failures(self, forest: Forest) -> None:
         for trajectory in forest.trajectories:
