@@ -26,6 +26,7 @@ CORE = [
     "fastapi>=0.115,<1",
     "tensorboard>=2.18,<3",
     "bm25s==0.3.16",
+    "pydantic>=2.9,<3",
     "aiohttp>=3.10,<4",
     "tenacity>=9,<10",
     "rich>=13,<16",
@@ -51,7 +52,7 @@ EXTRAS = {
     # be combined with "retrieval", whose faiss-cpu has the same module.
     "gpu": ["verl[vllm]==0.9.1", "flash-attn==2.8.3", *DENSE, "faiss-gpu-cu12>=1.12,<2"],
     "retrieval": [*DENSE, "faiss-cpu>=1.12,<2"],
-    # Tools of MCP servers (verl_ext/tools/catalogue/mcp.py).
+    # Tools of MCP servers (verl_ext/tools/catalogue/formats/mcp.py).
     "mcp": MCP,
     # ALFWorld's text games (recipe/deepagent/environments/alfworld.py); WebShop has no package, see webshop.py there.
     "alfworld": ["alfworld>=0.4.2,<0.5"],

@@ -33,7 +33,7 @@ from typing import Any
 
 from verl_ext.data_prep.common import Row, decoded, list_field, read_rows, text_field
 from verl_ext.data_prep.tool_tasks import Prepared, ToolTask, local_file, main
-from verl_ext.tools.catalogue import api_bank
+from verl_ext.tools.catalogue.formats import api_bank
 
 SEARCHER = "ToolSearcher"
 UNITS = ("dialogue", "turn")

@@ -23,8 +23,8 @@ from typing import Any
 
 from verl_ext.data_prep.common import Row, checked_row, list_field, read_rows, text_field
 from verl_ext.data_prep.tool_tasks import Prepared, ToolTask, fetch_json, local_file, main
-from verl_ext.tools.catalogue.files import read_document
-from verl_ext.tools.catalogue.openapi import METHODS
+from verl_ext.tools.catalogue.formats.files import read_document
+from verl_ext.tools.catalogue.formats.openapi import METHODS
 
 HUB = "https://raw.githubusercontent.com/Yifan-Song793/RestGPT/main"
 SCENARIOS = ("tmdb", "spotify")

@@ -27,7 +27,7 @@ from typing import Any
 from verl_ext.data_prep.common import Row, checked_row, decoded, read_rows, text_field, write_jsonl
 from verl_ext.data_prep.tool_tasks import Prepared, ToolTask, fetch_json, local_file, main
 from verl_ext.tools.catalogue import Catalogue, load_catalogue
-from verl_ext.tools.catalogue.gold import apis_of, relevant_apis
+from verl_ext.tools.catalogue.search.queries import apis_of, relevant_apis
 
 HUB = "https://raw.githubusercontent.com/THUNLP-MT/StableToolBench/master/solvable_queries/test_instruction"
 SETS = ("G1_instruction", "G1_category", "G1_tool", "G2_instruction", "G2_category", "G3_instruction")

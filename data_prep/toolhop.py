@@ -7,9 +7,9 @@ One row, shortened:
      "tools": {"Who is the father of Raoul I Of Brienne …?": {"name": "genealogy_query", "description": "…",
      "parameters": {…}}, …}, "functions": ["def genealogy_query(…)", …]}
 Its quirks: names of tools come back in other questions with other parameters, so that each gets its question's id
-(verl_ext/tools/catalogue/toolhop.py). The code in `functions` is left out, and never run: a simulator plays the tools,
-whose documentation has the answer of their sub-question. The path names them without arguments, and some copies have
-lost its order.
+(verl_ext/tools/catalogue/formats/toolhop.py). The code in `functions` is left out, and never run: a simulator plays
+the tools, whose documentation has the answer of their sub-question. The path names them without arguments, and some
+copies have lost its order.
 
     python data_prep/toolhop.py --output_dir data/toolhop
 
@@ -23,7 +23,7 @@ from pathlib import Path
 
 from verl_ext.data_prep.common import Row, checked_row, decoded, read_rows
 from verl_ext.data_prep.tool_tasks import Prepared, ToolTask, fetch_json, local_file, main
-from verl_ext.tools.catalogue.toolhop import tools_of
+from verl_ext.tools.catalogue.formats.toolhop import tools_of
 
 NAME = "toolhop"
 HUB = "https://huggingface.co/datasets/bytedance-research/ToolHop/resolve/main/data/ToolHop.json"

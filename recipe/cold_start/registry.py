@@ -21,8 +21,8 @@ from verl_ext.recipe.smurfs import Smurfs
 from verl_ext.recipe.smurfs.cold_start import demonstrations as smurf_demos
 from verl_ext.recipe.solver_verifier import SolveAndVerify
 from verl_ext.recipe.solver_verifier.cold_start import demonstrations as arithmetic_demos
-from verl_ext.tools.catalogue.documents import passages
-from verl_ext.tools.catalogue.search import ToolSearch
+from verl_ext.tools.catalogue.search.documents import passages
+from verl_ext.tools.catalogue.search.tool import ToolSearch
 from verl_ext.tools.catalogue.toolbox import Toolbox
 from verl_ext.tools.catalogue.types import Catalogue
 from verl_ext.tools.retrieval import build_retriever

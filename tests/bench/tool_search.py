@@ -22,9 +22,9 @@ from threadpoolctl import threadpool_limits
 from tests.bench.retrieval import QUERIES as ASKED
 from tests.bench.retrieval import LookUp, per_second, scan_words
 from verl_ext.tools.catalogue import Catalogue, ToolSearch, ToolSpec
-from verl_ext.tools.catalogue.documents import passages
-from verl_ext.tools.catalogue.fusion import CONSTANT, DEPTH
-from verl_ext.tools.catalogue.search import open_search
+from verl_ext.tools.catalogue.search.documents import passages
+from verl_ext.tools.catalogue.search.fusion import CONSTANT, DEPTH
+from verl_ext.tools.catalogue.search.tool import open_search
 from verl_ext.tools.retrieval import Retriever
 
 TOOLS, WORDS, WIDTH, K, CLIENTS = 16_000, 40, 384, 5, 32

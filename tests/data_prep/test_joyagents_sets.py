@@ -20,7 +20,7 @@ from verl_ext.recipe.joyagents.data import sft as joyagents_sft
 from verl_ext.recipe.joyagents.data.chats import Chats, call_of
 from verl_ext.recipe.joyagents.data.questions import ASKED, RULES, SPLITS, Asked, Asking, distinct, knowledge, run
 from verl_ext.recipe.joyagents.workflow import SPECIALISTS
-from verl_ext.tools.catalogue.functions import load
+from verl_ext.tools.catalogue.formats.functions import load
 from verl_ext.tools.catalogue.types import Catalogue, ToolSpec
 
 SHARED = Path(__file__).parents[2].parent / "shared" / "data"

@@ -120,8 +120,8 @@ def test_a_snapshot_is_one_file_and_is_restored_whole(tmp_path):
 def test_a_snapshot_replaces_the_one_that_was_there(tmp_path):
     with grown(tmp_path / "memory", 2) as store:
         store.snapshot(tmp_path / "copy")
-        (tmp_path / "copy" / ".memory.sqlite.part").write_bytes(b"of a copy that was killed")
-        (tmp_path / "copy" / ".memory.sqlite.part-journal").write_bytes(b"its journal")
+        (tmp_path / "copy" / ".memory.sqlite.99.part").write_bytes(b"of a copy that was killed")
+        (tmp_path / "copy" / ".memory.sqlite.99.part-journal").write_bytes(b"its journal")
         store.apply(3, made_at(3, store.view()))
         now = store.view().content_hash()
         store.snapshot(tmp_path / "copy")
@@ -146,7 +146,7 @@ def test_damaged_and_foreign_snapshots_are_refused_and_nothing_is_replaced(tmp_p
     with grown(tmp_path / "memory") as store:
         before = store.view().content_hash()
         copy = store.snapshot(tmp_path / "copy")
-        with pytest.raises(ValueError, match="there is no memory at .*name the folder given to `snapshot`"):
+        with pytest.raises(ValueError, match="there is no memory at .*Remedy: name the folder given to `snapshot`"):
             store.restore(tmp_path / "none")
         whole = copy.read_bytes()
         for content in (
@@ -156,7 +156,7 @@ def test_damaged_and_foreign_snapshots_are_refused_and_nothing_is_replaced(tmp_p
             whole[:5000] + bytes(9000) + whole[14000:],
         ):
             copy.write_bytes(content)
-            with pytest.raises(ValueError, match="could not be restored|is damaged|is no memory"):
+            with pytest.raises(ValueError, match="is damaged, or no memory|is empty"):
                 store.restore(copy.parent)
             assert store.view().content_hash() == before
         with grown(tmp_path / "other", 1, HashingSimilarity(64)) as other:
@@ -175,10 +175,10 @@ def test_another_similarity_schema_or_file_is_refused_and_the_folder_let_go(tmp_
     connection = sqlite3.connect(tmp_path / "memory.sqlite")
     connection.execute("PRAGMA user_version=2")
     connection.close()
-    with pytest.raises(ValueError, match="no memory of this version of verl_ext .*schema 2"):
+    with pytest.raises(ValueError, match="has version 2, this verl_ext reads version 1"):
         MemoryStore(tmp_path, RULES, Halves())
     (tmp_path / "memory.sqlite").write_bytes(b"a thesis, not a database" * 1000)
-    with pytest.raises(ValueError, match="could not be opened as a memory .*remove or restore it"):
+    with pytest.raises(ValueError, match="is damaged, or no memory .*Remedy: restore a copy"):
         MemoryStore(tmp_path, RULES, Halves())
     (tmp_path / "memory.sqlite").unlink()
     MemoryStore(tmp_path, RULES, Halves()).close()

@@ -10,8 +10,8 @@ from tests.recipe.test_smurfs_baselines import BOTH, prompts_of
 from verl_ext.mas import Task
 from verl_ext.recipe.smurfs import Smurfs
 from verl_ext.tools.catalogue import Toolbox, ToolSearch, load_catalogue
-from verl_ext.tools.catalogue.documents import passages
-from verl_ext.tools.catalogue.encyclopedia import Encyclopedia
+from verl_ext.tools.catalogue.formats.encyclopedia import Encyclopedia
+from verl_ext.tools.catalogue.search.documents import passages
 from verl_ext.tools.retrieval import Passage, build_retriever
 
 PAGES = ["search", "retrieve", "lookup"]

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from verl_ext.tools.catalogue import Catalogue, ToolSpec
-from verl_ext.tools.catalogue import cache as module
-from verl_ext.tools.catalogue.cache import cached_index, default_cache
-from verl_ext.tools.catalogue.documents import passages
+from verl_ext.tools.catalogue.search import indexes as module
+from verl_ext.tools.catalogue.search.documents import passages
+from verl_ext.tools.catalogue.search.indexes import cached_index, default_cache
 from verl_ext.tools.retrieval import Passage
 
 PASSAGES = [Passage(f"tool{i}", f"tool{i}", f"does thing number n{i}") for i in range(50)]
@@ -23,7 +23,7 @@ PROGRAM = """
 import sys, time
 from pathlib import Path
 from unittest import mock
-from verl_ext.tools.catalogue import cache
+from verl_ext.tools.catalogue.search import indexes as cache
 from verl_ext.tools.retrieval.bm25 import BM25Retriever
 from tests.tools.test_catalogue_cache import PASSAGES
 
@@ -160,7 +160,7 @@ DENSE = """
 import os, signal, sys
 from pathlib import Path
 from unittest import mock
-from verl_ext.tools.catalogue.cache import cached_index
+from verl_ext.tools.catalogue.search.indexes import cached_index
 from verl_ext.tools.retrieval import vectors
 from tests.tools.test_catalogue_cache import PASSAGES
 from tests.tools.test_catalogue_search import Letters

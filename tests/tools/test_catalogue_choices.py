@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from verl_ext.tools.catalogue import Catalogue
-from verl_ext.tools.catalogue.functions import function_tool
+from verl_ext.tools.catalogue.formats.functions import function_tool
 
 
 async def choices(days: int, size: float | str, city: str, both: bool | None = None) -> int:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import pytest
 
 from verl_ext.tools.catalogue import Catalogue, load_catalogue
-from verl_ext.tools.catalogue.functions import function_tool
+from verl_ext.tools.catalogue.formats.functions import function_tool
 from verl_ext.tools.catalogue.threads import in_thread
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from verl_ext.tools import ToolError
 from verl_ext.tools.catalogue import Catalogue, Toolbox, ToolSpec
-from verl_ext.tools.catalogue.functions import function_tool
+from verl_ext.tools.catalogue.formats.functions import function_tool
 
 free = threading.Event()
 

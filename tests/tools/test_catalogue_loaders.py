@@ -5,9 +5,9 @@ import json
 import pytest
 
 from verl_ext.tools.catalogue import Catalogue, load_catalogue
-from verl_ext.tools.catalogue.api_bank import literals, schema_of
+from verl_ext.tools.catalogue.formats.api_bank import literals, schema_of
+from verl_ext.tools.catalogue.formats.toolbench import standard_name
 from verl_ext.tools.catalogue.load import KINDS
-from verl_ext.tools.catalogue.toolbench import standard_name
 
 
 def jsonl(folder, *rows, name="tools.jsonl"):
@@ -240,7 +240,7 @@ def test_json_functions_alone_and_wrapped(tmp_path):
         ("toolhop", {"id": 1, "tools": {"Who?": {"name": "a"}}}, "tool of 'Who\\?': field 'parameters'"),
         ("json", {"description": "x"}, "tools.jsonl:2: field 'name' must be of type str, given nothing"),
         ("json", {"name": "x", "parameters": []}, "tools.jsonl:2: field 'parameters' must be of type dict"),
-        ("toolbench", "[1]", "tools.jsonl:2: given list, expected"),
+        ("toolbench", "[1]", "tools.jsonl:2: given list "),
         ("toolhop", "{", "tools.jsonl:2: not valid JSON"),
         ("toolhop", "[" * 100_000, "tools.jsonl:2: not valid JSON"),
     ],

@@ -16,7 +16,7 @@ if not hasattr(mcp, "Client"):
 
 from verl_ext.tools import ToolError  # noqa: E402
 from verl_ext.tools.catalogue import Toolbox, load_catalogue, tool_search  # noqa: E402
-from verl_ext.tools.catalogue.mcp import McpBackend, Server  # noqa: E402
+from verl_ext.tools.catalogue.formats.mcp import McpBackend, Server  # noqa: E402
 
 SERVER = '''
 import logging, os, sys, time

@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from verl_ext.tools.catalogue import load_catalogue
-from verl_ext.tools.catalogue.gold import read_queries
-from verl_ext.tools.catalogue.measure import main
+from verl_ext.tools.catalogue.search.measure import main
+from verl_ext.tools.catalogue.search.queries import read_queries
 
 APIS = [
     ("Music", "Songs", "Search", "finds songs by title"),
@@ -147,6 +147,11 @@ def test_flags_that_cannot_be(bench, tmp_path, more, message, capsys):
 
 
 def test_it_is_a_command(bench, tmp_path):
-    run = [sys.executable, "-m", "verl_ext.tools.catalogue.measure", *command(bench, tmp_path, "--method", "bm25")]
+    run = [
+        sys.executable,
+        "-m",
+        "verl_ext.tools.catalogue.search.measure",
+        *command(bench, tmp_path, "--method", "bm25"),
+    ]
     done = subprocess.run(run, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0 and "recall@20" in done.stdout, done.stderr

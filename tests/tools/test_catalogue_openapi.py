@@ -5,7 +5,7 @@ import json
 import pytest
 
 from verl_ext.tools.catalogue import Catalogue, load_catalogue
-from verl_ext.tools.catalogue.openapi import load
+from verl_ext.tools.catalogue.formats.openapi import load
 
 DOCUMENT = """
 openapi: 3.0.3

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from verl_ext.tools.catalogue import Catalogue, load_catalogue
-from verl_ext.tools.catalogue.files import read_document
-from verl_ext.tools.catalogue.openapi import load
+from verl_ext.tools.catalogue.formats.files import read_document
+from verl_ext.tools.catalogue.formats.openapi import load
 
 GOOD = {"responses": {"200": {"description": "ok"}}}
 BAD = {"parameters": [{"name": "q", "in": "query", "schema": {"type": "int"}}]}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from verl_ext.tools.catalogue import Recorded, Toolbox, load_catalogue
-from verl_ext.tools.catalogue.gold import read_queries
+from verl_ext.tools.catalogue.search.queries import read_queries
 
 DATA = Path(__file__).parents[3] / "shared" / "data" / "tools"
 pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason=f"the public data sets are not at {DATA}")

@@ -7,7 +7,7 @@ import pytest
 
 from tests.tools.test_catalogue_toolbox import ask
 from verl_ext.tools.catalogue import Recorded, Toolbox, load_catalogue, tool_call
-from verl_ext.tools.catalogue.recorded import content_of
+from verl_ext.tools.catalogue.recorded.results import content_of
 from verl_ext.tools.catalogue.types import CallError
 
 SEARCH = "transfermarkt_search_for_theclique"

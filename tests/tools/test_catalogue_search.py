@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from verl_ext.tools import Tool
 from verl_ext.tools.catalogue import Catalogue, ToolSearch, ToolSpec, tool_search
-from verl_ext.tools.catalogue.documents import passage, passages
-from verl_ext.tools.catalogue.fusion import HybridRetriever, fuse
-from verl_ext.tools.catalogue.search import open_search
+from verl_ext.tools.catalogue.search.documents import passage, passages
+from verl_ext.tools.catalogue.search.fusion import HybridRetriever, fuse
+from verl_ext.tools.catalogue.search.tool import open_search
 from verl_ext.tools.retrieval import Hit, Passage
 
 TOOLS = [

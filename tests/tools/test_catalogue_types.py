@@ -175,7 +175,7 @@ def test_canonical_json_survives_json(value):
 
 def test_importing_the_catalogue_loads_no_heavy_library():
     code = (
-        "import sys, verl_ext.tools.catalogue, verl_ext.tools.catalogue.measure\n"
+        "import sys, verl_ext.tools.catalogue, verl_ext.tools.catalogue.search.measure\n"
         "heavy = {'torch', 'verl', 'ray', 'faiss', 'bm25s', 'sentence_transformers', 'transformers', 'mcp', 'hydra'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )

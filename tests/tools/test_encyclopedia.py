@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 
 from verl_ext.evaluate.runner import identity_of
 from verl_ext.tools.catalogue import Toolbox, load_catalogue
-from verl_ext.tools.catalogue.encyclopedia import Encyclopedia, encyclopedia, sentences
+from verl_ext.tools.catalogue.formats.encyclopedia import Encyclopedia, encyclopedia, sentences
 from verl_ext.tools.retrieval import HttpRetriever, Passage, build_index, build_retriever
 from verl_ext.trainer.workflow import build
 
@@ -38,7 +38,7 @@ tool_call:
   _target_: verl_ext.tools.catalogue.tool_call
   sources: ${tool_search.sources}
   backend:
-    _target_: verl_ext.tools.catalogue.encyclopedia.encyclopedia
+    _target_: verl_ext.tools.catalogue.formats.encyclopedia.encyclopedia
     index: null
     corpus: null
     top_k: 2

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from tests.tools.simulating import fill, key_of, put, read_as_nobody, rows
+from verl_ext.storage import sqlite
 from verl_ext.tools import ToolError
-from verl_ext.tools.simulator import ResultCache, cache_file
+from verl_ext.tools.simulator import ResultCache
 
 
 def damaged(path, kind):
@@ -68,7 +69,7 @@ def test_another_programs_database_and_another_format_are_refused(tmp_path):
     connection = sqlite3.connect(tmp_path / "c.db")
     connection.execute("PRAGMA user_version = 7")
     connection.close()
-    with pytest.raises(ValueError, match="has format 7, this version reads format 1"):
+    with pytest.raises(ValueError, match="has version 7, this verl_ext reads version 1"):
         ResultCache(tmp_path / "c.db")
 
 
@@ -82,7 +83,7 @@ def test_files_that_cannot_be(tmp_path):
         ResultCache(tmp_path / "file" / "c.db")
     with pytest.raises(ValueError, match="there is no cache at .*none.db. Remedy: record one"):
         ResultCache(tmp_path / "none.db", writable=False)
-    with pytest.raises(ValueError, match="empty.db is empty: nothing was ever recorded"):
+    with pytest.raises(ValueError, match="empty.db is empty. Remedy: record one"):
         ResultCache(tmp_path / "empty.db", writable=False)
     fill(tmp_path / "empty.db", [1])  # a new file is made of it, in the place of what is no content
     assert len(rows(tmp_path / "empty.db")) == 1
@@ -97,13 +98,13 @@ def test_odd_names(tmp_path):
 
 
 def test_a_lock_that_is_held_too_long_is_the_tools_failure_and_passes(tmp_path, monkeypatch):
-    monkeypatch.setattr(cache_file, "BUSY_S", 0.2)
+    monkeypatch.setattr(sqlite, "BUSY_S", 0.2)
     opened = ResultCache(tmp_path / "c.db")
     put(opened, "a")
     opened.find(key_of("a"))
     other = sqlite3.connect(tmp_path / "c.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
-    with pytest.raises(ToolError, match="cannot be used .database is locked.*no process that holds it for more than"):
+    with pytest.raises(ToolError, match="cannot be used .database is locked.*no process that holds the file"):
         put(opened, "b")
     assert opened.find(key_of("a")) and opened.find(key_of("b")) is None  # reading goes on
     other.execute("ROLLBACK")

@@ -207,7 +207,7 @@ def test_strict_asks_the_server():
 
 
 def test_the_files_of_a_tools_back_end(tmp_path):
-    encyclopedia = "verl_ext.tools.catalogue.encyclopedia.encyclopedia"
+    encyclopedia = "verl_ext.tools.catalogue.formats.encyclopedia.encyclopedia"
     tools = "mas.tools.tool_call.sources=[{kind: encyclopedia}]", "mas.tools.tool_search.sources=[{kind: encyclopedia}]"
     back_end = f"~mas.tools.tool_call.backend {{_target_: {encyclopedia}, index: {tmp_path}/index}}".split(" ", 1)
     report = examine(["+recipe=deepagent", *tools, back_end[0], f"+mas.tools.tool_call.backend={back_end[1]}"])

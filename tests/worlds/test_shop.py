@@ -18,7 +18,7 @@ from verl_ext.recipe.joyagents import grammar, prompts_tiny, shop
 from verl_ext.recipe.joyagents.accuracy import THRESHOLD
 from verl_ext.recipe.joyagents.cold_start import demonstrations as shop_demos
 from verl_ext.recipe.joyagents.cold_start import improvised as shop_improvised
-from verl_ext.tools.catalogue.functions import load
+from verl_ext.tools.catalogue.formats.functions import load
 from verl_ext.worlds import arithmetic as tiny_arithmetic
 from verl_ext.worlds import shop as tiny_shop
 from verl_ext.worlds.names import ADJECTIVES, NOUNS, name_pairs

@@ -146,7 +146,7 @@ def test_right_demonstrations_make_no_errors_and_answer_rightly():
 
 def test_an_improvised_search_finds_what_the_real_one_would():
     """The same tools in a real catalogue under BM25: same order for precise and for vague queries."""
-    from verl_ext.tools.catalogue.documents import passages
+    from verl_ext.tools.catalogue.search.documents import passages
     from verl_ext.tools.retrieval import build_retriever
 
     world = tool_demos.Improvised(random.Random(2))

@@ -20,7 +20,7 @@ from verl_ext.compare.study import Method, Study
 from verl_ext.observe.progress import duration
 from verl_ext.observe.runlog import NAME, LogTail
 from verl_ext.reports import commit, machine
-from verl_ext.tools.lock import hold
+from verl_ext.storage.files import lock_folder
 from verl_ext.trainer.state.checkpoint import write_atomically
 
 # Written last: says that the run is complete, with which command, and what it cost.
@@ -147,7 +147,7 @@ def run_all(runs: list[Run], output: Path, jobs: int, program: Sequence[str] = P
         BlockingIOError: another call is using `output`.
     """
     output.mkdir(parents=True, exist_ok=True)
-    lock = hold(output)  # two launchers in one folder would run the same runs into each other
+    lock = lock_folder(output)  # two launchers in one folder would run the same runs into each other
     if lock is None:
         raise BlockingIOError(f"another comparison is running in {output}: wait for it, or give another --output")
     with lock, _signals():

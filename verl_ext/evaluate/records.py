@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from verl_ext.mas.types import Task, Trajectory
-from verl_ext.tools.lock import hold
+from verl_ext.storage.files import lock_folder
 from verl_ext.trainer.state.checkpoint import differences, plain, write_atomically
 
 TRAJECTORIES, SETTINGS = "trajectories.jsonl", "settings.json"
@@ -105,7 +105,7 @@ class Records:
         self.outcomes: dict[Key, Outcome] = {}
         self._asked: dict[Key, tuple[Any, Any]] = {}
         folder.mkdir(parents=True, exist_ok=True)
-        self._lock = hold(folder)
+        self._lock = lock_folder(folder)
         if self._lock is None:
             raise ValueError(f"another process evaluates into {folder}. Remedy: wait for it, or evaluate.output=…")
         self._check_settings(folder / SETTINGS, plain(settings))

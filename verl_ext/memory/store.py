@@ -12,7 +12,7 @@ from verl_ext.memory.records import Episode, Memory
 from verl_ext.memory.similarity import HashingSimilarity, Similarity
 from verl_ext.memory.step import evolve
 from verl_ext.memory.view import View
-from verl_ext.tools.lock import hold
+from verl_ext.storage.files import lock_folder
 
 
 class MemoryStore:
@@ -34,7 +34,7 @@ class MemoryStore:
     def __init__(self, folder: str | Path, rules: Rules | None = None, similarity: Similarity | None = None):
         self.folder, self.rules = Path(folder), rules or Rules()
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._lock = hold(self.folder)
+        self._lock = lock_folder(self.folder)
         if self._lock is None:
             raise ValueError(f"another process writes the memory in {self.folder}; stop it, or choose another folder.")
         try:

@@ -30,8 +30,8 @@ from pathlib import Path
 from typing import Any
 
 from verl_ext.data_prep.common import question_row
-from verl_ext.tools.catalogue.documents import passages
-from verl_ext.tools.catalogue.search import ToolSearch
+from verl_ext.tools.catalogue.search.documents import passages
+from verl_ext.tools.catalogue.search.tool import ToolSearch
 from verl_ext.tools.catalogue.toolbox import Toolbox
 from verl_ext.tools.catalogue.types import Catalogue, ToolSpec
 from verl_ext.tools.retrieval import Passage, SearchTool, build_retriever

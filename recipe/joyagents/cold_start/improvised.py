@@ -15,7 +15,7 @@ from typing import Any
 from verl_ext.memory import Memory
 from verl_ext.recipe.deepagent.cold_start import demonstrations as tool_demos
 from verl_ext.recipe.joyagents import prompts_tiny
-from verl_ext.tools.catalogue.documents import passages
+from verl_ext.tools.catalogue.search.documents import passages
 from verl_ext.tools.retrieval import build_retriever
 from verl_ext.worlds import names as tiny_names
 from verl_ext.worlds import tools as tiny_tools

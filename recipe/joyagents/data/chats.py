@@ -22,8 +22,8 @@ from verl_ext.recipe.joyagents.data.questions import Asked, Asking, knowledge, r
 from verl_ext.recipe.joyagents.react import RESULT_CHARS, safe
 from verl_ext.recipe.joyagents.specialists import RETRIEVALS, SUMMARY
 from verl_ext.recipe.joyagents.workflow import SPECIALISTS
-from verl_ext.tools.catalogue.documents import passages
-from verl_ext.tools.catalogue.functions import load
+from verl_ext.tools.catalogue.formats.functions import load
+from verl_ext.tools.catalogue.search.documents import passages
 from verl_ext.tools.catalogue.types import Catalogue, ToolSpec
 from verl_ext.tools.retrieval import Passage, build_retriever
 

@@ -7,7 +7,7 @@
     - {kind: toolhop, path: data/toolhop.jsonl}
     - {kind: functions, path: my_package.my_tools}                    dotted names of functions or modules
     - {kind: mcp, command: [python, server.py]}                       or url
-    - {kind: encyclopedia}                                            over a corpus, see encyclopedia.py
+    - {kind: encyclopedia}                                            over a corpus, see formats/encyclopedia.py
 
 `prefix` (any kind) is put before the names, for sources that use the same ones. To add a kind: a file with `load`, and
 a line in KINDS.
@@ -19,7 +19,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from verl_ext.tools.catalogue import api_bank, encyclopedia, functions, mcp, openapi, plain, toolbench, toolhop
+from verl_ext.tools.catalogue.formats import api_bank, encyclopedia, functions, mcp, openapi, toolbench, toolhop
+from verl_ext.tools.catalogue.formats import json_lines as plain
 from verl_ext.tools.catalogue.types import Catalogue, ToolSpec
 from verl_ext.tools.retrieval.types import options_from
 

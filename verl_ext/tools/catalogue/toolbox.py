@@ -154,7 +154,7 @@ async def _contained(backend: Backend, spec: ToolSpec, arguments: dict[str, Any]
 class ToolboxSettings:
     """Settings of `tool_call`: those of Toolbox, with `sources` and `only` as `load_catalogue` has them.
 
-    recorded: files or folders of recorded results, see recorded.py.
+    recorded: files or folders of recorded results, see recorded/results.py.
     """
 
     sources: Sequence[Mapping[str, Any]]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from verl_ext.tools.lock import LOCK, hold
+from verl_ext.storage.files import LOCK, lock_folder
 from verl_ext.tools.retrieval.types import Passage
 
 STATE, VECTORS = "state.json", "vectors.f32"
@@ -37,7 +37,7 @@ def stored_vectors(
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / STATE).is_file() and any(path.name != LOCK for path in folder.iterdir()):
         raise ValueError(f"{folder} holds files that are no embeddings; choose another folder for them.")
-    lock = hold(folder)
+    lock = lock_folder(folder)
     if lock is None:
         raise ValueError(f"another process computes the embeddings in {folder}; wait for it, or choose another folder.")
     with lock:

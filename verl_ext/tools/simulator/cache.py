@@ -19,13 +19,14 @@ import hashlib
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from verl_ext.storage.sqlite import Schema, open_reader, open_writer, remedy, transaction
 from verl_ext.tools.base import ToolError
-from verl_ext.tools.simulator.cache_file import open_reader, open_writer, remedy
 from verl_ext.tools.simulator.keys import CallKey
 
 MAX_ROWS, MAX_MB = 1_000_000, 1024
@@ -33,6 +34,30 @@ MAX_ROWS, MAX_MB = 1_000_000, 1024
 ROW_BYTES = 250
 FLUSH_USES, FLUSH_S = 10_000, 60.0
 
+# `size` is kept by the triggers, in the transaction that changes it: counting rows would read all of them.
+SCHEMA = Schema(
+    what="cache",
+    application=0x76785343,  # "vxSC"
+    version=1,
+    tables="""
+CREATE TABLE results (
+    key BLOB PRIMARY KEY, tool TEXT NOT NULL, version TEXT NOT NULL, arguments TEXT NOT NULL, result TEXT NOT NULL,
+    model TEXT NOT NULL, created REAL NOT NULL, used REAL NOT NULL, hits INTEGER NOT NULL DEFAULT 0,
+    bytes INTEGER NOT NULL
+);
+CREATE INDEX by_use ON results (used);
+CREATE TABLE size (rows INTEGER NOT NULL, bytes INTEGER NOT NULL);
+INSERT INTO size VALUES (0, 0);
+CREATE TRIGGER grown AFTER INSERT ON results BEGIN
+    UPDATE size SET rows = rows + 1, bytes = bytes + new.bytes;
+END;
+CREATE TRIGGER shrunk AFTER DELETE ON results BEGIN
+    UPDATE size SET rows = rows - 1, bytes = bytes - old.bytes;
+END;
+""",
+    made_by="record one (mode=record)",
+    needs_wal=True,
+)
 FIND = "SELECT result FROM results WHERE key = ?"
 USED = "UPDATE results SET hits = hits + ?, used = max(used, ?) WHERE key = ?"
 ADD = (
@@ -75,8 +100,8 @@ class ResultCache:
         self._lock = threading.Lock()  # of the reading connection and what belongs to it
         self._uses: dict[bytes, tuple[int, float]] = {}
         self._flushed, self._flushing = time.monotonic(), False
-        self._writer = open_writer(self.path, verify) if writable else None
-        self._reader = open_reader(self.path, verify=verify and not writable)
+        self._writer = open_writer(self.path, SCHEMA, verify) if writable else None
+        self._reader = open_reader(self.path, SCHEMA, verify=verify and not writable)
         # One writer: SQLite has no more than one at a time, and a sync must not hold up an event loop.
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="simulator-cache")
 
@@ -86,16 +111,13 @@ class ResultCache:
         Raises:
             ToolError: the file cannot be read (any more).
         """
-        try:
-            with self._lock:
-                row = self._reader.execute(FIND, (key.digest,)).fetchone()
-                if row is None:
-                    return None
-                if self._writer is not None:
-                    self._note(key.digest)
-                return row[0]
-        except sqlite3.Error as error:
-            raise ToolError(remedy(self.path, error)) from error
+        with self._reading() as reader:
+            row = reader.execute(FIND, (key.digest,)).fetchone()
+            if row is None:
+                return None
+            if self._writer is not None:
+                self._note(key.digest)
+            return row[0]
 
     def store(self, key: CallKey, result: str, model: str) -> Future[str]:
         """Store the result of a call; gives the result that is stored, which another process may have brought first.
@@ -111,22 +133,16 @@ class ResultCache:
 
     def info(self) -> dict[str, int]:
         """{"results", "bytes"} in the file, and how many this process "evicted"."""
-        try:
-            with self._lock:
-                rows, size = self._reader.execute("SELECT rows, bytes FROM size").fetchone()
-        except sqlite3.Error as error:
-            raise ToolError(remedy(self.path, error)) from error
+        with self._reading() as reader:
+            rows, size = reader.execute("SELECT rows, bytes FROM size").fetchone()
         return {"results": rows, "bytes": size, "evicted": self.evicted}
 
     def content(self) -> str:
         """Hash of all results: two caches with the same one answer alike."""
         digest = hashlib.sha256()
-        try:
-            with self._lock:
-                for key, result in self._reader.execute("SELECT key, result FROM results ORDER BY key"):
-                    digest.update(key + hashlib.sha256(result.encode()).digest())
-        except sqlite3.Error as error:
-            raise ToolError(remedy(self.path, error)) from error
+        with self._reading() as reader:
+            for key, result in reader.execute("SELECT key, result FROM results ORDER BY key"):
+                digest.update(key + hashlib.sha256(result.encode()).digest())
         return digest.hexdigest()[:16]
 
     def close(self) -> None:
@@ -138,6 +154,15 @@ class ResultCache:
             self._reader.close()
         if self._writer is not None:
             self._writer.close()
+
+    @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        """The reading connection, for one thread; its errors become ToolErrors."""
+        try:
+            with self._lock:
+                yield self._reader
+        except sqlite3.Error as error:
+            raise ToolError(remedy(self.path, SCHEMA, error)) from error
 
     def _note(self, digest: bytes) -> None:
         """Remember a use; from time to time have them written. Holds the lock."""
@@ -171,8 +196,7 @@ class ResultCache:
         with self._lock:
             uses, self._uses = self._uses, {}
         try:
-            with self._writer:  # commits, or rolls back
-                self._writer.execute("BEGIN IMMEDIATE")
+            with transaction(self._writer):
                 self._writer.executemany(USED, [(count, last, key) for key, (count, last) in uses.items()])
                 done = work(self._writer)
         except sqlite3.Error as error:
@@ -180,7 +204,7 @@ class ResultCache:
                 for key, (count, last) in uses.items():
                     more, later = self._uses.get(key, (0, last))
                     self._uses[key] = (count + more, later)
-            raise ToolError(remedy(self.path, error)) from error
+            raise ToolError(remedy(self.path, SCHEMA, error)) from error
         finally:
             self._flushed, self._flushing = time.monotonic(), False
         return done

@@ -1,6 +1,6 @@
 """Results that were recorded of real calls, by (tool, arguments).
 
-Read from the folder of StableToolBench's cache, see recorded_toolbench.py, or from API-Bank's files (jsonl), in either
+Read from the folder of StableToolBench's cache, see toolbench.py, or from API-Bank's files (jsonl), in either
 of two forms:
 
     {"turns": [..., {"role": "API", "api_name": "GetUserToken", "param_dict": {"username": "JaneSmith", ...},
@@ -20,8 +20,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from verl_ext.tools.catalogue import recorded_toolbench
-from verl_ext.tools.catalogue.files import Paths, as_paths, field, read_rows
+from verl_ext.tools.catalogue.formats.files import Paths, as_paths, field, read_rows
+from verl_ext.tools.catalogue.recorded import toolbench
 from verl_ext.tools.catalogue.types import CallError, ToolSpec, as_json, canonical
 from verl_ext.tools.retrieval.index import file_sha256
 
@@ -49,7 +49,7 @@ class Recorded:
         """
         recorded, tools = cls(), list(tools)
         for one in as_paths(path):
-            for call in recorded_toolbench.calls(one, tools) if one.is_dir() else _api_bank(one):
+            for call in toolbench.calls(one, tools) if one.is_dir() else _api_bank(one):
                 recorded.add(*call)
         return recorded
 
@@ -98,7 +98,7 @@ def _folder_sha256(folder: Path) -> str:
     ).hexdigest()
 
 
-def _api_bank(path: Path) -> Iterator[recorded_toolbench.Call]:
+def _api_bank(path: Path) -> Iterator[toolbench.Call]:
     for where, row in read_rows(path, EXPECTED):
         for name, inputs, answer in _calls(row, where):
             error = answer.get("exception")

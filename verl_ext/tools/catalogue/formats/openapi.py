@@ -21,8 +21,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from verl_ext.tools.catalogue.files import Paths, as_paths, read_document
-from verl_ext.tools.catalogue.openapi_schema import SchemaReader, boolean
+from verl_ext.tools.catalogue.formats.files import Paths, as_paths, read_document
+from verl_ext.tools.catalogue.formats.openapi_schema import SchemaReader, boolean
 from verl_ext.tools.catalogue.schemas import validator
 from verl_ext.tools.catalogue.types import ToolSpec
 

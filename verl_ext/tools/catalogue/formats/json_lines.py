@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from verl_ext.tools.catalogue.files import Paths, field, read_rows
+from verl_ext.tools.catalogue.formats.files import Paths, field, read_rows
 from verl_ext.tools.catalogue.types import ToolSpec
 
 EXPECTED = '{"name", "description", "parameters"}, alone or under "function"'

@@ -17,7 +17,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from verl_ext.tools.catalogue.files import Paths, field, read_rows
+from verl_ext.tools.catalogue.formats.files import Paths, field, read_rows
 from verl_ext.tools.catalogue.types import ToolSpec
 
 EXPECTED = '{"name", "description", "input_parameters", "output_parameters"} or {"类名", "api_info"}'

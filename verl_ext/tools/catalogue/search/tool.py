@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from verl_ext.tools.base import Tool
-from verl_ext.tools.catalogue.cache import cached_index, default_cache, described
-from verl_ext.tools.catalogue.documents import passages
-from verl_ext.tools.catalogue.fusion import HybridRetriever
 from verl_ext.tools.catalogue.load import load_catalogue
+from verl_ext.tools.catalogue.search.documents import passages
+from verl_ext.tools.catalogue.search.fusion import HybridRetriever
+from verl_ext.tools.catalogue.search.indexes import cached_index, default_cache, described
 from verl_ext.tools.catalogue.types import Catalogue
 from verl_ext.tools.retrieval.search import BatchedRetriever
 from verl_ext.tools.retrieval.types import Retriever, missing_extra, options_from

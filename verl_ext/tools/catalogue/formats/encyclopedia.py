@@ -10,7 +10,7 @@ In a recipe the tools are a source, and what answers them is the back end of too
     tool_call:
       _target_: verl_ext.tools.catalogue.tool_call
       sources: ${mas.tools.tool_search.sources}
-      backend: {_target_: verl_ext.tools.catalogue.encyclopedia.encyclopedia, index: data/hotpotqa/index}
+      backend: {_target_: verl_ext.tools.catalogue.formats.encyclopedia.encyclopedia, index: data/hotpotqa/index}
 
 Deviation: the papers' Lookup walks, call by call, through the page that was retrieved last. Here it names the page and
 gives all its sentences at once: a tool without a state gives the same answer wherever a trajectory is forked.

@@ -23,7 +23,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from verl_ext.tools.catalogue.files import Paths, field, read_rows
+from verl_ext.tools.catalogue.formats.files import Paths, field, read_rows
 from verl_ext.tools.catalogue.types import ToolSpec, canonical
 
 EXPECTED = '{"category_name", "tool_name", "api_name", "required_parameters": [...], "optional_parameters": [...], ...}'

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from verl_ext.tools.catalogue.files import Paths, field, read_rows
+from verl_ext.tools.catalogue.formats.files import Paths, field, read_rows
 from verl_ext.tools.catalogue.types import ToolSpec
 
 EXPECTED = '{"id", "tools": {sub-question: {"name", "description", "parameters"}}, "sub_task": {sub-question: answer}}'

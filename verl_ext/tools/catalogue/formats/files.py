@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from verl_ext.storage import jsonl
+
 # Patterns of YAML 1.2's scalars (10.3.2) that PyYAML, which is of version 1.1, reads otherwise.
 SCALARS = {
     "bool": "true|True|TRUE|false|False|FALSE",
@@ -23,7 +25,7 @@ def as_paths(paths: Paths) -> list[Path]:
     return [Path(paths)] if isinstance(paths, str | Path) else [Path(path) for path in paths]
 
 
-def read_rows(paths: Paths, expected: str, remedy: str = "correct the path") -> Iterator[tuple[str, dict[str, Any]]]:
+def read_rows(paths: Paths, expected: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """("FILE:ROW", row) of jsonl files; blank lines are skipped.
 
     Args:
@@ -34,17 +36,9 @@ def read_rows(paths: Paths, expected: str, remedy: str = "correct the path") -> 
     """
     for path in as_paths(paths):
         rows = 0
-        for number, line in enumerate(_bytes(path, remedy).split(b"\n"), 1):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                raise ValueError(f"{path}:{number}: not valid JSON ({error}); expected {expected}") from error
-            if not isinstance(row, dict):
-                raise ValueError(f"{path}:{number}: given {type(row).__name__}, expected {expected}")
+        for row in jsonl.read_rows(path, expected):
             rows += 1
-            yield f"{path}:{number}", row
+            yield row
         if not rows:
             raise ValueError(f"{path} has no rows; expected one JSON object per line: {expected}")
 
@@ -60,7 +54,9 @@ def read_document(path: Path) -> dict[str, Any]:
     suffixes = (".json", ".yaml", ".yml")
     if path.suffix.lower() not in suffixes:
         raise ValueError(f"{path}: given suffix {path.suffix!r}, allowed {list(suffixes)}")
-    content = _bytes(path, "correct the path")
+    if not path.is_file():
+        raise ValueError(f"{path} does not exist, or is no file; correct the path")
+    content = path.read_bytes()
     try:
         document = json.loads(content) if path.suffix.lower() == ".json" else _yaml(content)
     except (ValueError, RecursionError) as error:
@@ -80,12 +76,6 @@ def field(row: Mapping[str, Any], name: str, kind: type, where: str) -> Any:
         given = "nothing" if name not in row else f"{type(row[name]).__name__} {row[name]!r:.80}"
         raise ValueError(f"{where}: field {name!r} must be of type {kind.__name__}, given {given}")
     return row[name]
-
-
-def _bytes(path: Path, remedy: str) -> bytes:
-    if not path.is_file():
-        raise ValueError(f"{path} does not exist, or is no file; {remedy}")
-    return path.read_bytes()
 
 
 def _yaml(content: bytes) -> Any:

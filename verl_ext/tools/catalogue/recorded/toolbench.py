@@ -20,8 +20,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from verl_ext.tools.catalogue.files import read_document
-from verl_ext.tools.catalogue.toolbench import address, identifier, standard_name
+from verl_ext.tools.catalogue.formats.files import read_document
+from verl_ext.tools.catalogue.formats.toolbench import address, identifier, standard_name
 from verl_ext.tools.catalogue.types import ToolSpec, as_json
 
 logger = logging.getLogger(__name__)

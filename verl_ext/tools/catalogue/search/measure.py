@@ -1,8 +1,8 @@
 """Measure tool search by itself: how many of a query's gold tools it finds, and how fast.
 
-    python -m verl_ext.tools.catalogue.measure --catalogue toolbench:tool_catalogue.jsonl \\
+    python -m verl_ext.tools.catalogue.search.measure --catalogue toolbench:tool_catalogue.jsonl \\
         --queries solvable_queries.jsonl --k 1 5 10 20 --method bm25 dense hybrid
-    python -m verl_ext.tools.catalogue.measure --catalogue openapi:tmdb_oas.json openapi:spotify_oas.json \\
+    python -m verl_ext.tools.catalogue.search.measure --catalogue openapi:tmdb_oas.json openapi:spotify_oas.json \\
         --queries tmdb_queries.jsonl spotify_queries.jsonl
 
 Several catalogues are searched as one. Indexes are kept in the cache of tool search. docs/tools.md defines the columns.
@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from verl_ext.reports import machine, markdown
-from verl_ext.tools.catalogue.gold import Asked, read_queries
 from verl_ext.tools.catalogue.load import KINDS, load_catalogue
-from verl_ext.tools.catalogue.search import METHODS, open_search
+from verl_ext.tools.catalogue.search.queries import Asked, read_queries
+from verl_ext.tools.catalogue.search.tool import METHODS, open_search
 from verl_ext.tools.retrieval.recall import recall
 from verl_ext.tools.retrieval.targets import write_json
 from verl_ext.tools.retrieval.types import Hit, Retriever
@@ -106,7 +106,7 @@ def run(arguments: argparse.Namespace) -> None:
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Command line."""
     parser = argparse.ArgumentParser(
-        prog="python -m verl_ext.tools.catalogue.measure",
+        prog="python -m verl_ext.tools.catalogue.search.measure",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from verl_ext.tools.lock import hold
+from verl_ext.storage.files import lock_folder
 from verl_ext.tools.retrieval.corpus import corpus_sha256
 from verl_ext.tools.retrieval.index import FORMATS, backend_class, build_index, load_index
 from verl_ext.tools.retrieval.targets import digest
@@ -60,7 +60,7 @@ def cached_index(
     found = _opened(place / "index", runtime)
     told = False
     while found is None:
-        lock = hold(place)
+        lock = lock_folder(place)
         if lock is None:
             if not told:
                 logger.warning("another process builds %s; waiting for it", place)

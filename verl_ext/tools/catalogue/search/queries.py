@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from verl_ext.tools.catalogue.files import field, read_rows
+from verl_ext.tools.catalogue.formats.files import field, read_rows
 from verl_ext.tools.catalogue.types import Catalogue
 from verl_ext.tools.retrieval.recall import Question, same_title
 

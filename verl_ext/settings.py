@@ -1,0 +1,130 @@
+"""Settings that a person writes: pydantic models whose errors say what was given, what is allowed and what to do.
+
+class Limits(Settings):
+    max_calls: int = Field(64, ge=1)
+
+Limits.read({"max_calls": 0}, "mas.limits")    # ValueError: mas.limits.max_calls=0 must be at least 1
+Limits.read({"max_cals": 3}, "mas.limits")     # ValueError: unknown key mas.limits.max_cals; did you mean …
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+S = TypeVar("S", bound="Settings")
+
+# What a value must be, by pydantic's type of error; the context of the error fills the braces.
+WORDS: dict[str, str] = {
+    "greater_than_equal": "must be at least {ge:g}",
+    "greater_than": "must be above {gt:g}",
+    "less_than_equal": "must be at most {le:g}",
+    "less_than": "must be below {lt:g}",
+    "finite_number": "must be finite",
+    "literal_error": "is unknown; allowed: {expected}",
+    "int_type": "must be of type int",
+    "int_from_float": "must be of type int",
+    "float_type": "must be of type float",
+    "bool_type": "must be of type bool",
+    "string_type": "must be of type str",
+    "list_type": "must be a list",
+    "dict_type": "must be a section with keys",
+    "model_type": "must be a section with keys",
+}
+
+
+class Settings(BaseModel):
+    """Base of every section: unknown keys, wrong types and values out of range are refused."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, protected_namespaces=())
+
+    @classmethod
+    def read(cls: type[S], values: Any, path: str) -> S:
+        """Build the section from plain values; `path` names it in messages, e.g. `mas.limits`.
+
+        Raises:
+            ValueError: one line for each thing that is wrong.
+        """
+        if not isinstance(values, Mapping):
+            raise ValueError(f"{path} must be a section with keys, but is {values!r}")
+        try:
+            return cls.model_validate(dict(values))
+        except ValidationError as error:
+            raise ValueError("\n".join(messages(error, cls, path))) from None
+
+
+def messages(error: ValidationError, cls: type[BaseModel], path: str) -> list[str]:
+    """pydantic's errors in the project's words, one line each."""
+    return list(dict.fromkeys(_message(found, cls, path) for found in error.errors()))
+
+
+def _message(found: Any, cls: type[BaseModel], path: str) -> str:
+    place, kind, given = _place(path, found["loc"]), found["type"], found["input"]
+    if kind == "extra_forbidden":
+        return unknown_key(found["loc"][-1], _known(cls, found["loc"][:-1]), _place(path, found["loc"][:-1]))
+    if kind == "missing":
+        return f"{_place(path, found['loc'][:-1])} lacks {found['loc'][-1]}"
+    context = found.get("ctx", {})
+    if kind == "value_error":  # of a validator, which may name the place itself
+        text = str(context["error"])
+        return text if text.startswith(path) else f"{place}: {text}"
+    if kind == "literal_error":
+        context = {"expected": context["expected"].replace("'", "").replace(" or ", ", ")}
+    words = WORDS.get(kind, found["msg"][0].lower() + found["msg"][1:]).format(**context)
+    return f"{place}={given!r} {words}"
+
+
+def _place(path: str, location: Iterable[Any]) -> str:
+    parts = [str(part) for part in location if not str(part).startswith(("function-", "lax-or-strict"))]
+    return ".".join([path, *parts] if path else parts)
+
+
+def _known(cls: type[BaseModel], location: tuple[Any, ...]) -> list[str]:
+    """The keys of the section at `location` below the model."""
+    fields: Any = cls
+    for part in location:
+        if not hasattr(fields, "model_fields") or part not in fields.model_fields:
+            continue  # a key of a dictionary: the model is that of its values
+        fields = _model_in(fields.model_fields[part].annotation)
+    return list(getattr(fields, "model_fields", {}))
+
+
+def _model_in(annotation: Any) -> Any:
+    """The model inside `Model`, `Model | None`, `dict[str, Model]`; None where there is none."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for part in getattr(annotation, "__args__", ()) if (found := _model_in(part))), None)
+
+
+def unknown_key(key: Any, known: Iterable[str], path: str) -> str:
+    """The message for a key that a section does not have, with the closest one that it has."""
+    known = sorted(known)
+    close = difflib.get_close_matches(str(key), known, n=1)
+    hint = f"; did you mean {close[0]!r}?" if close else ""
+    return f"unknown key {_place(path, [key])}{hint} (allowed: {', '.join(known) or 'none'})"
+
+
+def unknown_name(what: str, name: object, known: Iterable[str]) -> str:
+    """The message for a name that is not registered, e.g. of a strategy, with the closest one that is."""
+    known = list(known)
+    close = difflib.get_close_matches(str(name), known, n=1)
+    hint = f"; did you mean {close[0]!r}?" if close else ""
+    return f"{what}={name!r} is unknown{hint} (allowed: {', '.join(known)})"
+
+
+def check_keys(given: Iterable[str], known: Iterable[str], path: str) -> None:
+    """Refuse keys that a section does not have.
+
+    Raises:
+        ValueError: names the first, the closest known one, and all known ones.
+    """
+    allowed = set(known)
+    for key in given:
+        if key not in allowed:
+            raise ValueError(unknown_key(key, allowed, path))
+
+
+__all__ = ["Settings", "check_keys", "messages", "unknown_key", "unknown_name"]
