@@ -20,8 +20,7 @@ from verl_ext.compare.study import Method, Study
 from verl_ext.observe.progress import duration
 from verl_ext.observe.runlog import NAME, LogTail
 from verl_ext.reports import commit, machine
-from verl_ext.storage.files import lock_folder
-from verl_ext.trainer.state.checkpoint import write_atomically
+from verl_ext.storage.files import lock_folder, write_file
 
 # Written last: says that the run is complete, with which command, and what it cost.
 DONE = "run.json"
@@ -100,7 +99,7 @@ class Live:
             command, cwd=room, env=environment, stdout=self.output, stderr=subprocess.STDOUT, start_new_session=True
         )
         record = {"pid": self.process.pid, "started": psutil.Process(self.process.pid).create_time()}
-        write_atomically(run.folder / PROCESS, json.dumps(record))
+        write_file(run.folder / PROCESS, json.dumps(record))
         if cores:  # its children inherit them
             os.sched_setaffinity(self.process.pid, cores)
         self.tail, self.step, self.tokens = LogTail(run.folder / NAME), 0, 0
@@ -127,7 +126,7 @@ class Live:
                 "machine": machine(),
                 "jobs": jobs,
             }
-            write_atomically(self.run.folder / DONE, json.dumps(record))
+            write_file(self.run.folder / DONE, json.dumps(record))
 
     def kill(self) -> None:
         """End it and everything that it has started."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import logging
 import os
 import shlex
@@ -137,13 +136,12 @@ def say_what_runs(questions: int, samples: int, wanted: int, path: Path) -> None
 def finish(folder: Path, tasks: list, samples: int, outcomes: dict, about: dict) -> str:
     """Write the results of what has been answered; return the tables."""
     import verl_ext
-    from verl_ext.evaluate.records import finite
     from verl_ext.evaluate.report import summarise, write_report
+    from verl_ext.observe.record import as_json
 
     stamp = time.strftime("%Y-%m-%dT%H:%M:%S%z")
     about = {"verl_ext": verl_ext.__version__, "date": stamp, **about, "samples": samples}
-    about = json.loads(json.dumps(finite(about), default=str))  # settings may hold what JSON does not know
-    return write_report(folder, about | summarise(tasks, samples, outcomes))
+    return write_report(folder, as_json(about) | summarise(tasks, samples, outcomes))
 
 
 def next_steps(folder: Path) -> str:

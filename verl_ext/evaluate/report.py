@@ -15,7 +15,7 @@ from verl_ext.evaluate.records import Outcome
 from verl_ext.mas.types import Status, Task
 from verl_ext.mas.workflow import Workflow
 from verl_ext.reports import in_words, markdown, no_headline
-from verl_ext.trainer.state.checkpoint import write_atomically
+from verl_ext.storage.files import write_file
 
 RESULTS, REPORT = "results.json", "report.md"
 
@@ -155,8 +155,8 @@ def _average(sources: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 def write_report(folder: Path, results: dict[str, Any]) -> str:
     """Write results.json and report.md; return the text of the latter, which is also for the terminal."""
     text = as_text(results)
-    write_atomically(folder / RESULTS, json.dumps(results, indent=1, default=str, allow_nan=False))
-    write_atomically(folder / REPORT, text + "\n")
+    write_file(folder / RESULTS, json.dumps(results, indent=1, default=str, allow_nan=False))
+    write_file(folder / REPORT, text + "\n")
     return text
 
 

@@ -21,13 +21,15 @@ from verl_ext.evaluate.config import EvaluateConfig
 from verl_ext.evaluate.llms import open_llm, template_of
 from verl_ext.evaluate.memories import open_memory
 from verl_ext.evaluate.recall import recall_scores
-from verl_ext.evaluate.records import Outcome, Records, record_of
+from verl_ext.evaluate.records import Outcome, Records
+from verl_ext.mas.credit import assign_credit
 from verl_ext.mas.forest import Forest
 from verl_ext.mas.limits import Limits
 from verl_ext.mas.noise import derive_seed
 from verl_ext.mas.types import Status, Task
 from verl_ext.mas.workflow import Workflow
 from verl_ext.observe.progress import duration
+from verl_ext.observe.trajectories import evaluation_record, trace_question
 from verl_ext.reports import in_words
 from verl_ext.sampling import run_once
 from verl_ext.trainer.config import SHARED, MasConfig, context_length
@@ -190,8 +192,11 @@ class Runner:
             trajectory = await run_once(forest, str(sample))
         finally:
             await forest.close()
-        seconds = time.monotonic() - start
-        return self.records.add(record_of(task, sample, trajectory, recall_scores(task, trajectory), seconds))
+        about = {"result": trajectory.result, "recall": recall_scores(task, trajectory)}
+        about |= {"seconds": time.monotonic() - start, "finished": time.time()}
+        assign_credit([trajectory])
+        trace = trace_question(forest, first_number=sample)
+        return self.records.add(evaluation_record(trace, self.model and self.model.step, about))
 
 
 async def _all(work: Iterator[Any]) -> None:
