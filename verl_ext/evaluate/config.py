@@ -2,59 +2,59 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import hydra
 from omegaconf import DictConfig, OmegaConf
+from pydantic import Field, field_validator, model_validator
 
+from verl_ext.settings import Settings
 from verl_ext.trainer.config import MasConfig, read_mas_config
 from verl_ext.trainer.preflight import checks
 from verl_ext.trainer.preflight.composing import composed
-from verl_ext.trainer.preflight.typed import typed_section
 
 
-@dataclass
-class EvaluateConfig:
-    """The whole section; `configs/evaluate.yaml` documents each field where it is set.
+class EvaluateConfig(Settings):
+    """The whole section; `configs/evaluate.yaml` documents each field where it is set."""
 
-    Raises:
-        ValueError: a value out of range, or several samples without a temperature.
-    """
-
-    output: str
+    output: str | None = None
     model: str | None = None
     memory: str | None = None
     heads: str | None = None
     endpoint: str | None = None
     api_key_env: str = "OPENAI_API_KEY"
-    request_timeout: float = 120.0
-    retries: int = 5
+    request_timeout: float = Field(120.0, gt=0)
+    retries: int = Field(5, ge=0)
     device: str | None = None
-    concurrency: int = 32
-    samples: int = 1
-    temperature: float = 0.0
-    top_p: float = 1.0
-    top_k: int = -1
-    max_questions: int | None = None
+    concurrency: int = Field(32, ge=1)
+    samples: int = Field(1, ge=1)
+    temperature: float = Field(0.0, ge=0)
+    top_p: float = Field(1.0, gt=0, le=1)
+    top_k: int = Field(-1, ge=-1)
+    max_questions: int | None = Field(None, ge=1)
 
-    def __post_init__(self) -> None:
-        for name, least in (("concurrency", 1), ("samples", 1), ("retries", 0), ("temperature", 0.0)):
-            if getattr(self, name) < least:
-                raise ValueError(f"evaluate.{name}={getattr(self, name)} must be at least {least}")
-        if self.request_timeout <= 0:
-            raise ValueError(f"evaluate.request_timeout={self.request_timeout} must be above 0 (seconds)")
-        if self.max_questions is not None and self.max_questions < 1:
-            raise ValueError(f"evaluate.max_questions={self.max_questions} must be at least 1, or null for all")
+    @field_validator("endpoint")
+    @classmethod
+    def _is_a_url(cls, value: str | None) -> str | None:
+        if value is not None and not value.startswith(("http://", "https://")):
+            raise ValueError(
+                f"{value!r} must be a base URL, e.g. http://127.0.0.1:8100/v1, or null for a model in this process"
+            )
+        return value
+
+    @field_validator("top_k")
+    @classmethod
+    def _counts(cls, value: int) -> int:
+        if value == 0:
+            raise ValueError("0 must be at least 1, or -1 for all")
+        return value
+
+    @model_validator(mode="after")
+    def _samples_differ(self) -> EvaluateConfig:
         if self.samples > 1 and self.temperature == 0:
             raise ValueError(
                 f"evaluate.samples={self.samples} at evaluate.temperature=0 would be {self.samples} times the same "
                 "answer. Remedy: evaluate.temperature=1.0, or evaluate.samples=1"
             )
-        if self.endpoint is not None and not self.endpoint.startswith(("http://", "https://")):
-            raise ValueError(
-                f"evaluate.endpoint={self.endpoint!r} must be a base URL, e.g. http://127.0.0.1:8100/v1, or null for a "
-                "model in this process"
-            )
+        return self
 
     @property
     def sampling(self) -> dict[str, float]:
@@ -87,7 +87,7 @@ def read_config(config: DictConfig) -> tuple[EvaluateConfig, MasConfig]:
     Raises:
         ValueError: a missing section, an unknown key, or a value of the wrong type or range.
     """
-    section = typed_section(EvaluateConfig, OmegaConf.to_container(config.evaluate, resolve=True), "evaluate")
+    section = EvaluateConfig.read(OmegaConf.to_container(config.evaluate, resolve=True), "evaluate")
     mas = read_mas_config(config)
     if mas.deterministic and section.concurrency > 1:
         raise ValueError(

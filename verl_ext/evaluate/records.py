@@ -1,7 +1,7 @@
 """The answers of an evaluation, which survive kills: trajectories.jsonl, and settings.json with what they depend on.
 
-trajectories.jsonl has a record of `verl_ext.observe.record` per trajectory, in the order in which they ended; of several
-with the same question and sample the last counts.
+trajectories.jsonl has a record of `verl_ext.observe.record` per trajectory, in the order in which they ended; of
+several with the same question and sample the last counts.
 """
 
 from __future__ import annotations

@@ -257,6 +257,17 @@ class Progress:
         print("  ".join(parts), flush=True)
 
 
-def output_folder(section: EvaluateConfig) -> Path:
-    """The folder of this evaluation."""
-    return Path(section.output).expanduser()
+def output_folder(config: DictConfig, section: EvaluateConfig) -> Path:
+    """`evaluate.output`; null: a folder that depends on the recipe and on the model or endpoint that answers.
+
+    Args:
+        section: of an endpoint, with the name of the model that it serves.
+    """
+    if section.output is not None:
+        return Path(section.output).expanduser()
+    experiment = config.trainer.experiment_name
+    parts = [part for part in Path(section.model or "").parts if part not in ("actor", "huggingface")]
+    # …/RUN/global_step_N: a step alone would not tell runs apart.
+    name = parts[-2:] if parts and parts[-1].startswith("global_step_") else parts[-1:]
+    served = ["endpoint"] if section.endpoint is not None else []
+    return Path("runs/evaluate") / "-".join([experiment, *served, *(part for part in name if part != experiment)])

@@ -67,7 +67,9 @@ def layout(graph: Folded, labels: list[str], most: float) -> dict[str, Any]:
         width = 1 + 7 * times / graph.paths / most
         drawn = _loop(nodes[a], width) if a == b else _arc(nodes[a], nodes[b], width)
         opacity = min(0.85, 0.3 + width / 12)  # rare ways do not hide the others
-        ways.append({"from": a, "to": b, "times": times, "width": round(width, 2), "opacity": round(opacity, 2)} | drawn)
+        ways.append(
+            {"from": a, "to": b, "times": times, "width": round(width, 2), "opacity": round(opacity, 2)} | drawn
+        )
     for n, times in enumerate(graph.first):
         if times:
             width = 1 + 5 * times / graph.paths

@@ -92,9 +92,11 @@ def title_of(path: Path) -> str:
 def main(arguments: list[str] | None = None) -> int:
     """The command; returns the exit status."""
     parser = argparse.ArgumentParser(
-        prog="python -m verl_ext.observe.viewer", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m verl_ext.observe.viewer",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("log", type=Path, help="folder of a run or an evaluation, folder of a run's log, or one file of it")
+    parser.add_argument("log", type=Path, help="folder of a run, an evaluation or a log, or one file")
     parser.add_argument("--output", type=Path, help="the page (default: trajectories.html in the folder of the run)")
     parser.add_argument("--open", action="store_true", help="open the page in the browser")
     given = parser.parse_args(arguments)
