@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hydra
 from omegaconf import DictConfig, OmegaConf
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from verl_ext.settings import Settings
 from verl_ext.trainer.config import MasConfig, read_mas_config
@@ -28,8 +28,8 @@ class EvaluateConfig(Settings):
     samples: int = Field(1, ge=1)
     temperature: float = Field(0.0, ge=0)
     top_p: float = Field(1.0, gt=0, le=1)
-    top_k: int = Field(-1, ge=-1)
-    max_questions: int | None = Field(None, ge=1)
+    top_k: int = -1
+    max_questions: int | None = None
 
     @field_validator("endpoint")
     @classmethod
@@ -40,11 +40,12 @@ class EvaluateConfig(Settings):
             )
         return value
 
-    @field_validator("top_k")
+    @field_validator("top_k", "max_questions")
     @classmethod
-    def _counts(cls, value: int) -> int:
-        if value == 0:
-            raise ValueError("0 must be at least 1, or -1 for all")
+    def _is_a_number_or_all(cls, value: int | None, info: ValidationInfo) -> int | None:
+        everything = -1 if info.field_name == "top_k" else None
+        if value != everything and value < 1:
+            raise ValueError(f"{value} must be at least 1, or {'null' if everything is None else -1} for all")
         return value
 
     @model_validator(mode="after")
