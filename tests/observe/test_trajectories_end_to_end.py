@@ -15,9 +15,10 @@ pytestmark = pytest.mark.end_to_end
 
 
 def log_of(folder, experiment="mhgpo_tiny"):
-    """(question lines, call lines)."""
-    lines = list(read_records(folder / "runs" / experiment))
-    return [line for line in lines if line["kind"] == "question"], [line for line in lines if line["kind"] == "call"]
+    """(records, their calls, each with the phase, step and question of its record)."""
+    records = list(read_records(folder / "runs" / experiment))
+    heads = [{name: record[name] for name in ("phase", "step", "question")} for record in records]
+    return records, [head | call for head, record in zip(heads, records, strict=True) for call in record["calls"]]
 
 
 def by_group(calls):
