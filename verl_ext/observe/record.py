@@ -5,8 +5,6 @@
 trajectory, training one per question; a record that is too long for a file of the log is split.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
