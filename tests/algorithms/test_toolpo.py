@@ -9,8 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verl_ext.algorithms import Rows
-from verl_ext.algorithms.toolpo import advantages, fold_preference, trajectory_weights
+from verl_ext.algorithms import TokenRows, ToolPO
+from verl_ext.algorithms.toolpo import fold_preference, trajectory_weights
 
 
 @dataclass
@@ -31,7 +31,7 @@ class Path:
         return sum(len(tokens) for tokens, _ in self.rows)
 
 
-def rows(paths: list[Path], padding: int = 0) -> Rows:
+def rows(paths: list[Path], padding: int = 0) -> TokenRows:
     flat = [(number, path, *row) for number, path in enumerate(paths) for row in path.rows]
     n, width = len(flat), padding + max(len(tokens) for _, _, tokens, _ in flat)
     mask, actions = torch.zeros(n, width, dtype=torch.int64), torch.zeros(n, width, dtype=torch.bool)
@@ -39,14 +39,24 @@ def rows(paths: list[Path], padding: int = 0) -> Rows:
         mask[i, : len(tokens)] = torch.tensor(tokens).long()
         actions[i, : len(tokens)] = torch.tensor(acting)
     ids = torch.arange(n)
-    return Rows(
-        torch.zeros(n, width), mask, ids, ids * 0, torch.tensor([path.question for _, path, _, _ in flat]),
-        torch.tensor([number for number, _, _, _ in flat]), actions & mask.bool(),
-        torch.zeros(n, dtype=torch.bool), torch.tensor([path.success for _, path, _, _ in flat], dtype=torch.float64),
-        torch.tensor([len(tokens) for _, _, tokens, _ in flat]),
-        {"correct_calls": torch.tensor([path.correct for _, path, _, _ in flat], dtype=torch.float64),
-         "folds": torch.tensor([float(path.folds) for _, path, _, _ in flat], dtype=torch.float64)},
-    )  # fmt: skip
+    success = torch.tensor([path.success for _, path, _, _ in flat], dtype=torch.float64)
+    return TokenRows(
+        reward=success,
+        group=ids,
+        agent=ids * 0,
+        question=torch.tensor([path.question for _, path, _, _ in flat]),
+        trajectory=torch.tensor([number for number, _, _, _ in flat]),
+        decides=torch.zeros(n, dtype=torch.bool),
+        outcome=success,
+        length=torch.tensor([len(tokens) for _, _, tokens, _ in flat]),
+        metrics={
+            "correct_calls": torch.tensor([path.correct for _, path, _, _ in flat], dtype=torch.float64),
+            "folds": torch.tensor([float(path.folds) for _, path, _, _ in flat], dtype=torch.float64),
+        },
+        rewards=torch.zeros(n, width),
+        mask=mask,
+        actions=actions & mask.bool(),
+    )
 
 
 def naive(paths: list[Path], lambda_call: float, lambda_fold: float) -> list[list[list[float]]]:
@@ -82,13 +92,13 @@ def test_by_hand():
     """Two trajectories, success 1 and 0, correct calls 2 and 1; an observation between two outputs of the first."""
     first = Path(0, 1.0, 2.0, [([True, True, False, False, True], [False, True, False, False, False])])
     second = Path(0, 0.0, 1.0, [([True, True], [True, False])])
-    found = advantages(rows([first, second]), None)
+    found = ToolPO().advantages(rows([first, second]), None)
     # A_succ = ±0.5; A_action = 2 − 1.5 and 1 − 1.5.
     assert found.tolist() == [[0.5, 1.0, 0.0, 0.0, 0.5], [-1.0, -0.5, 0.0, 0.0, 0.0]]
     assert found.dtype == torch.float32
-    plain = advantages(rows([first, second]), None, tool_advantage=False)
+    plain = ToolPO(tool_advantage=False).advantages(rows([first, second]), None)
     assert plain.tolist() == [[0.5, 0.5, 0.0, 0.0, 0.5], [-0.5, -0.5, 0.0, 0.0, 0.0]]
-    halved = advantages(rows([first, second]), None, lambda_call=0.5)
+    halved = ToolPO(lambda_call=0.5).advantages(rows([first, second]), None)
     assert halved[0, 1].item() == 0.75 and halved[1, 0].item() == -0.75
 
 
@@ -112,7 +122,7 @@ batches = st.lists(paths, min_size=1, max_size=10)
 @given(batches, st.floats(0, 2), st.floats(0, 2), st.integers(0, 3))
 def test_equals_the_equations_word_by_word(batch, lambda_call, lambda_fold, padding):
     given_rows = rows(batch, padding)
-    found = advantages(given_rows, None, lambda_call=lambda_call, lambda_fold=lambda_fold)
+    found = ToolPO(lambda_call=lambda_call, lambda_fold=lambda_fold).advantages(given_rows, None)
     expected = flatten(naive(batch, lambda_call, lambda_fold), given_rows.mask.shape[1])
     torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-6)
 
@@ -120,7 +130,7 @@ def test_equals_the_equations_word_by_word(batch, lambda_call, lambda_fold, padd
 @given(batches)
 def test_a_question_is_centred_over_trajectories_however_many_rows_they_have(batch):
     """Σ over a question's trajectories of A_succ is 0: of folded ones one row counts."""
-    found = advantages(rows(batch), None, tool_advantage=False)
+    found = ToolPO(tool_advantage=False).advantages(rows(batch), None)
     first, sums = 0, {}
     for path in batch:
         block = found[first : first + len(path.rows)]
@@ -141,9 +151,9 @@ def test_a_question_is_centred_over_trajectories_however_many_rows_they_have(bat
 
 
 def test_degenerate_groups():
-    alone = advantages(rows([Path(0, 1.0, 3.0)]), None)
+    alone = ToolPO().advantages(rows([Path(0, 1.0, 3.0)]), None)
     assert alone.abs().sum() == 0
-    same = advantages(rows([Path(0, 1.0, 3.0), Path(0, 1.0, 3.0)]), None)
+    same = ToolPO().advantages(rows([Path(0, 1.0, 3.0), Path(0, 1.0, 3.0)]), None)
     assert same.abs().sum() == 0
 
 
@@ -151,9 +161,9 @@ def test_a_workflow_that_does_not_count_its_calls_is_told():
     batch = rows([Path(0, 1.0, 1.0)])
     batch.metrics = {"em": batch.outcome}
     with pytest.raises(ValueError, match="let the workflow's `reward` report `correct_calls` .it reports em."):
-        advantages(batch, None)
+        ToolPO().advantages(batch, None)
     batch.metrics = {"correct_calls": batch.outcome}  # a workflow without folding
-    assert advantages(batch, None).shape == (1, 2)
+    assert ToolPO().advantages(batch, None).shape == (1, 2)
 
 
 def test_weights_make_a_mean_over_rows_one_over_trajectories():
@@ -170,11 +180,11 @@ def test_rows_of_a_helper_that_trains_do_not_count_in_the_length():
         Path(0, 0.0, 0.0, [([True] * 30, [True] * 30)] * 2),
     )
     memory = ([True] * 100, [False] * 100)
-    alone = advantages(rows([direct, folded]), None)
+    alone = ToolPO().advantages(rows([direct, folded]), None)
     folded.rows = folded.rows + [memory] * 3
     batch = rows([direct, folded])
     batch.metrics["folds"] = torch.tensor([0.0, 1.0, 1.0, 1.0, 1.0, 1.0], dtype=torch.float64)
     batch.agent[3:] = 1
-    helped = advantages(batch, None)
+    helped = ToolPO().advantages(batch, None)
     assert alone[1, 0] == pytest.approx(0.125) and alone[0, 0] == pytest.approx(-0.125)
     assert torch.equal(helped[:3], alone) and not helped[3:].any()

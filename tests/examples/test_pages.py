@@ -10,11 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
-from tests.helpers import FakeLLM, Script, chain, forest_of, run
-from verl_ext.algorithms import ALGORITHMS, Rows
-from verl_ext.sampling import STRATEGIES, make_strategy
+from tests.helpers import run
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"```(?:python|yaml)\n(.*?)```", re.DOTALL)
@@ -69,40 +66,16 @@ def test_what_a_beginner_gets_wrong_is_named(folder, override, message):
 
 
 @pytest.fixture
-def extensions(tmp_path, monkeypatch):
-    """The three blocks of extending.md as modules; what they register goes again."""
+def page_tool(tmp_path, monkeypatch):
+    """The block of extending.md as a module."""
     monkeypatch.syspath_prepend(str(tmp_path))
-    names = ("page_strategy", "page_estimator", "page_tool")
-    for name, block in zip(names, blocks("extending.md"), strict=True):
-        (tmp_path / f"{name}.py").write_text(block)
-    yield [importlib.import_module(name) for name in names]
-    STRATEGIES.pop("last"), ALGORITHMS.pop("centred")
-    for name in names:
-        del sys.modules[name]
+    (tmp_path / "page_tool.py").write_text(*blocks("extending.md"))
+    yield importlib.import_module("page_tool")
+    del sys.modules["page_tool"]
 
 
-def test_the_strategy_of_the_page_samples_the_last_agent(extensions):
-    strategy = make_strategy("last", 3, ["a", "b", "c"])
-    forest = forest_of(Script(chain), FakeLLM())
-    samples, formula = run(strategy.sample(forest))
-    assert [sample.call.agent for sample in samples] == ["c"] * 3 and {s.group for s in samples} == {("c", "0")}
-    assert len({sample.call.text for sample in samples}) == 3
-    assert formula.calls == 2 + 3 == forest.cost.agent_calls
-
-
-def test_the_estimator_of_the_page_by_hand(extensions):
-    rewards = torch.zeros(3, 2)
-    rewards[:, 1] = torch.tensor([1.0, 0.0, 5.0])
-    number = torch.tensor([7, 7, 2])
-    blank = torch.zeros(3, 2)
-    rows = Rows(
-        rewards, torch.ones(3, 2), number, number, number, number, blank.bool(), number > 9, blank[:, 0], number
-    )
-    assert ALGORITHMS["centred"](rows, None, scale=2.0).tolist() == [[1.0, 1.0], [-1.0, -1.0], [0.0, 0.0]]
-
-
-def test_the_tool_of_the_page_counts(extensions, tmp_path):
-    notebook = extensions[2].Notebook
+def test_the_tool_of_the_page_counts(page_tool, tmp_path):
+    notebook = page_tool.Notebook
     with pytest.raises(FileNotFoundError, match="no such file"):
         notebook.preflight(str(tmp_path / "none"))
     (tmp_path / "notes.txt").write_text("first\nsecond\n")

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tests.helpers import FakeLLM, Script, chain, forest_of, fork, run, speaker, walk
 from tests.mas.programs import number, programs, workflow_of
+from verl_ext.algorithms.joyagents import efficiency
 from verl_ext.mas.credit import AGGREGATES, aggregate, assign_credit
 from verl_ext.mas.types import Call, CallId, Status, Stream, Trajectory
 from verl_ext.sampling import make_strategy
@@ -209,17 +210,17 @@ def test_own_is_the_reward_of_the_trajectory_in_which_a_call_was_sampled():
 def test_efficiency_by_hand():
     """R_E = (k − j)/k with k = 2: 1/2 for the first call, 0 for the last; weights scale it."""
     base, forks, (a, b, other_a, last, other_b) = nmc_forest()
-    assign_credit([base, *forks], "own", efficiency=1.0)
+    assign_credit([base, *forks], "own", rules=[efficiency(1.0)])
     assert [c.reward for c in (a, b, other_a, last, other_b)] == [1.0 - 0.5 - 0.5, 1.0, -0.5, 0.0, 0.0]
-    assign_credit([base, *forks], "own", efficiency=0.5)
+    assign_credit([base, *forks], "own", rules=[efficiency(0.5)])
     assert a.reward == 1.0 - 0.5 - 0.25 and a.reward_shared == 1.0
-    assign_credit([base, *forks], efficiency=1.0)
+    assign_credit([base, *forks], rules=[efficiency(1.0)])
     assert a.reward == 0.5 - 0.5 - 0.5, "Eq. 4's mean may be combined with it"
 
 
 def test_own_where_the_trajectory_has_failed_is_that_of_the_first_that_has_the_call():
     base, forks, (a, b, *_) = nmc_forest()
     base.status = Status.WORKFLOW_ERROR
-    assign_credit([base, *forks], "own", efficiency=1.0)
+    assign_credit([base, *forks], "own", rules=[efficiency(1.0)])
     assert a.reward_shared == 0.0 and a.reward == 0.0 - 0.5 - 0.5 and math.isnan(b.reward)
     assert aggregate("own") and pytest.raises(ValueError, aggregate, "ours")

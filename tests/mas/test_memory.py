@@ -15,7 +15,7 @@ from verl_ext.mas.credit import assign_credit
 from verl_ext.memory import Episode, MemoryStore, Rules, Use
 from verl_ext.observe.question import question_stats
 from verl_ext.sampling import make_strategy
-from verl_ext.sampling.base import Formula, run_once
+from verl_ext.sampling.base import run_once
 
 
 def store_with(folder, *texts, agent="a"):
@@ -46,7 +46,7 @@ def test_without_a_memory_nothing_is_recalled_and_remembering_does_no_harm():
     trajectory = run(run_once(forest))
     assert trajectory.ok and [use.agent for use in trajectory.uses.values()] == ["a", "b"]
     assert trajectory.calls[0].messages[0]["content"] == "a {'seen': []}"
-    assert question_stats(forest, [], Formula()).episodes == []
+    assert question_stats(forest, []).episodes == []
 
 
 def test_all_trajectories_of_a_question_recall_the_same_and_ask_the_memory_once(tmp_path):
@@ -155,7 +155,7 @@ def test_episodes_carry_accuracy_and_format_apart_and_leave_failures_out(tmp_pat
         failed = forest.trajectories[1]
         failed.status = type(failed.status).TIMEOUT
         assign_credit(forest.trajectories)
-        (episode,) = question_stats(forest, [], Formula()).episodes
+        (episode,) = question_stats(forest, []).episodes
     assert (episode.question, episode.name) == ("d/000000000007/w-3", "0")
     assert (episode.accuracy, episode.format, episode.reward) == (0.5, 1.0, 1.5)
     assert [use.agent for use in episode.uses] == ["a", "b"]

@@ -23,7 +23,6 @@ from verl_ext.observe.decisions import (
 )
 from verl_ext.observe.metrics import METRICS, reduce_stats
 from verl_ext.observe.question import question_stats
-from verl_ext.sampling.base import Formula
 
 
 @pytest.mark.parametrize(
@@ -121,7 +120,7 @@ def test_from_a_workflow():
     assert [(p.agent, p.choices, pytest.approx(p.surprise), p.options) for p in expected] == [
         (p.agent, p.choices, p.surprise, p.options) for p in paths_of(forest.trajectories[0])
     ]
-    metrics = reduce_stats([question_stats(forest, [], Formula(1))])
+    metrics = reduce_stats([question_stats(forest, [])])
     assert metrics["decisions/boss/paths"] == 1.0 and metrics["choices/boss/z"] == 0.5
     known = {name.replace("<agent>", "boss").split("/<")[0] for name in METRICS}
     named = [name for name in metrics if name.startswith(("decisions/", "choices/"))]

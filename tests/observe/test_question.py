@@ -16,7 +16,6 @@ from verl_ext.mas.types import Generation
 from verl_ext.observe.metrics import METRICS, group_metrics, reduce_stats
 from verl_ext.observe.question import mean_pairwise_f1, question_stats
 from verl_ext.sampling import make_strategy, run_once
-from verl_ext.sampling.base import Formula
 from verl_ext.trainer.rollout.rows import training_rows, validation_rows
 
 
@@ -62,9 +61,9 @@ def sampled(strategy="fof", say=None, reward=lambda result: 0.25, system=chain, 
         agents = {name: speaker(name, parse=parse, penalty=penalty) for name in "abc"}
         llm = FakeLLM(say or (lambda request: "two words"))
         forest = forest_of(Script(system, agents, reward), llm, tools=tools or {})
-        samples, formula = await make_strategy(strategy, 4, list("abc")).sample(forest)
+        samples = await make_strategy(strategy, 4, list("abc")).sample(forest)
         assign_credit(forest.trajectories)
-        return forest, question_stats(forest, samples, formula)
+        return forest, question_stats(forest, samples)
 
     return run(scenario())
 
@@ -161,13 +160,13 @@ def test_calls_of_branches_that_never_joined_do_not_train(system, trained):
         agents = {name: speaker(name, penalty=penalty) for name in "abc"}
         llm = FakeLLM(say, lambda request: {"a": 1.0, "b": 4.0, "c": 5.0 if system is race else 3.0}[request.agent])
         forest = forest_of(Script(system, agents, lambda result: 0.5), llm)
-        samples, formula = await make_strategy("fof", 3, list("abc")).sample(forest)
+        samples = await make_strategy("fof", 3, list("abc")).sample(forest)
         assign_credit(forest.trajectories)
         await forest.close()
         await asyncio.sleep(0)
         question = {"uid": "u", "index": 0, "global_steps": 1}
         rows = training_rows(forest, samples, question), validation_rows(forest, question)
-        return forest, question_stats(forest, samples, formula), rows
+        return forest, question_stats(forest, samples), rows
 
     forest, stats, (train, validate) = run(scenario())
     assert all(t.ok and any(call.agent == "c" for call in t.calls) for t in forest.trajectories)
@@ -184,9 +183,9 @@ def test_batch_wide_groups_have_no_similarity(regroup):
     async def scenario():
         forest = forest_of(chain)
         strategy = make_strategy("rr", 4, list("abc"), probabilities=[0, 0, 1.0], regroup=regroup)
-        samples, formula = await strategy.sample(forest)
+        samples = await strategy.sample(forest)
         assign_credit(forest.trajectories)
-        return question_stats(forest, samples, formula)
+        return question_stats(forest, samples)
 
     assert set(run(scenario()).similarity) == {"c"}
 
@@ -209,7 +208,7 @@ def test_validation_and_nothing_at_all():
         forest = forest_of(chain)
         await asyncio.gather(*[run_once(forest, f"{i}") for i in range(2)])
         assign_credit(forest.trajectories)
-        return question_stats(forest, [], Formula(forest.cost.agent_calls))
+        return question_stats(forest, [])
 
     metrics = reduce_stats([run(scenario())])
     assert metrics["sampling/agent_calls"] == 6 and "agents/a/similarity" not in metrics

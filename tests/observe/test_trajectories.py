@@ -296,7 +296,7 @@ def test_the_first_by_rank_are_taken_and_the_others_are_dropped():
     store = TraceStore()
     for uid, rank in (("a", 5), ("b", 1), ("c", 3), ("later", 0)):
         store.add(trace(uid, rank))
-    store.add(trace("without rows", 2), without_rows=True)
+    store.add(trace("without rows", 2), empty=True)
     assert [one.uid for one in store.take(["a", "b", "c", "never seen"], 2)] == ["b", "without rows"]
     assert store.take(["a", "c", "without rows"], 9) == []
     assert [one.uid for one in store.take(None, 9)] == ["later"]

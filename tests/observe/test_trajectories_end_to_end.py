@@ -96,7 +96,7 @@ def test_partial_rollouts_in_a_process_of_their_own(tmp_path):
     assert len(sizes) > 1 and max(sizes) <= 100_000
     logged = {entry["step"]: entry["metrics"] for entry in entries(tmp_path)}
     for step in (1, 2, 3):
-        assert {call["step"] for call in train if call["step"] == step} and logged[step]["mhgpo/rows"] == 96
+        assert {call["step"] for call in train if call["step"] == step} and logged[step]["update/rows"] == 96
 
 
 def test_gae_gives_every_token_its_own_advantage(tmp_path):

@@ -148,7 +148,7 @@ def test_stops_that_close_no_tag_wait_until_the_server_has_named_one():
 def test_reasoning_that_a_server_keeps_to_itself_is_a_failure_and_no_answer():
     trajectory, _ = over(StreamServer("vllm", THINKING, parser=True, mute=True))
     assert not trajectory.ok and trajectory.status is Status.ENGINE_ERROR
-    assert "</tool_call> has ended an output without any text" in trajectory.error and "Remedy:" in trajectory.error
+    assert "an output consists only of </tool_call>" in trajectory.error and "Remedy:" in trajectory.error
 
 
 def test_no_result_closes_the_message_it_stands_in():

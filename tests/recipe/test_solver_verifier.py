@@ -7,7 +7,7 @@ from verl_ext.mas import Status, Task, Unparsable
 from verl_ext.mas.credit import assign_credit
 from verl_ext.mas.forest import Forest
 from verl_ext.recipe.solver_verifier import SolveAndVerify, parsers, prompts_tiny
-from verl_ext.sampling import make_strategy, run_once
+from verl_ext.sampling import formula_calls, make_strategy, run_once
 
 TASK = Task("7 + 5 - 3", {"target": ["9"]})
 
@@ -80,11 +80,12 @@ def test_output_without_format_is_counted_and_fined():
 def test_every_turn_is_a_group_of_its_own_under_every_strategy(strategy):
     llm = engine([" 12 19"], [" wrong 2"])
     forest = Forest(TASK, SolveAndVerify(max_solutions=2), llm, seed=3)
-    samples, formula = run(make_strategy(strategy, 4, ["solver", "verifier"]).sample(forest))
+    samples = run(make_strategy(strategy, 4, ["solver", "verifier"]).sample(forest))
     for sample in samples:
         assert sample.group[-1] in (str(sample.call.turn), "fork@verifier", "fork@solver")
     if strategy != "rr":
-        assert formula.calls == forest.cost.agent_calls == {"fof": 12, "is": 12 + 1 + 8, "nmc": 3 + 9 + 6 + 3}[strategy]
+        expected = {"fof": 12, "is": 12 + 1 + 8, "nmc": 3 + 9 + 6 + 3}[strategy]
+        assert formula_calls(forest.trajectories) == forest.cost.agent_calls == expected
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from tests.mas.test_replay import check_fork, random_forest
 from verl_ext.mas import Agent, Status
 from verl_ext.mas.types import CallId, Stream
 from verl_ext.sampling import make_strategy
-from verl_ext.sampling.base import fork_all, fork_on
+from verl_ext.sampling.base import fork_all, fork_on, formula_calls
 
 
 def both(*agents):
@@ -35,8 +35,8 @@ def both(*agents):
 def sampled(strategy, system, delay=lambda request: 1.0, **options):
     async def scenario():
         forest = forest_of(system, FakeLLM(lambda r: f"{r.sampling['seed']}", delay))
-        samples, formula = await make_strategy(strategy, 3, list("abcd"), **options).sample(forest)
-        return forest, samples, formula, now()
+        samples = await make_strategy(strategy, 3, list("abcd"), **options).sample(forest)
+        return forest, samples, formula_calls(forest.trajectories), now()
 
     return run(scenario())
 
@@ -77,7 +77,7 @@ def test_every_entry_call_has_a_group_of_samples_of_one_prompt(slow):
     )
     places = [("x", "a", "0"), ("x", "b", "0"), ("y", "a", "0"), ("y", "b", "0"), ("d", "0")]
     assert Counter(sample.group for sample in samples) == dict.fromkeys(places, 3)
-    assert forest.cost.agent_calls == formula.calls == 15 and seconds == 11.0
+    assert forest.cost.agent_calls == formula == 15 and seconds == 11.0
     for place in places:
         calls = [sample.call for sample in samples if sample.group == place]
         assert len({call.text for call in calls}) == 3

@@ -12,8 +12,7 @@ from tests.helpers import FakeLLM, Script, chain, forest_of, now, run, speaker
 from tests.mas.programs import number, programs, workflow_of
 from verl_ext.mas import CallFailed
 from verl_ext.sampling import STRATEGIES, make_strategy
-from verl_ext.sampling.base import BATCH, one_group
-from verl_ext.sampling.round_robin import SHUFFLED
+from verl_ext.sampling.base import BATCH, SHUFFLED, formula_calls, one_group
 
 NAMES = list("abc")
 ALWAYS = {"a": [1, 0, 0], "b": [0, 1, 0], "c": [0, 0, 1]}
@@ -26,10 +25,10 @@ def sample(strategy, system=chain, group_size=4, agents=NAMES, llm=None, seed=0,
         engine = llm or FakeLLM(delay=lambda request: 1.0)
         workflow = system if isinstance(system, Script) else Script(system, {name: speaker(name) for name in agents})
         forest = forest_of(workflow, engine, seed=seed)
-        samples, formula = await make_strategy(strategy, group_size, list(agents), **options).sample(forest)
+        samples = await make_strategy(strategy, group_size, list(agents), **options).sample(forest)
         keys = [request.key for request in engine.log]
         assert len(set(keys)) == len(keys) == forest.cost.agent_calls, "something was generated twice"
-        return forest, samples, formula, now()
+        return forest, samples, formula_calls(forest.trajectories), now()
 
     return run(scenario())
 
@@ -52,12 +51,12 @@ def test_costs_of_a_chain_are_the_formulas(n, group):
     }
     for name, calls in expected.items():
         forest, _, formula, seconds = sample(name, group_size=group, agents=agents)
-        assert forest.cost.agent_calls == formula.calls == calls, name
+        assert forest.cost.agent_calls == formula == calls, name
         assert seconds == n, "no barrier: forks run while their base does"
     for i in range(1, n + 1):
         p = [float(j == i) for j in range(1, n + 1)]
         forest, _, formula, _ = sample("rr", group_size=group, agents=agents, probabilities=p)
-        assert forest.cost.agent_calls == formula.calls == (i - 1) + group * (n - i + 1)
+        assert forest.cost.agent_calls == formula == (i - 1) + group * (n - i + 1)
 
 
 def test_the_numbers_of_the_paper_for_three_agents_and_groups_of_four():
@@ -128,7 +127,7 @@ def test_a_system_that_ends_early_trains_what_there_is(strategy):
     options = {"probabilities": ALWAYS["c"]} if strategy == "rr" else {}
     forest, samples, formula, _ = sample(strategy, early, **options)
     expected = {"fof": (4, 4), "is": (6, 4), "nmc": (4, 4), "rr": (1, 1)}[strategy]
-    assert (forest.cost.agent_calls, len(samples)) == expected and formula.calls == expected[0]
+    assert (forest.cost.agent_calls, len(samples)) == expected and formula == expected[0]
     if strategy == "rr":
         assert samples[0].group == (BATCH, "a", "0", "fork@none")
 
@@ -139,7 +138,7 @@ def test_a_system_without_any_call_gives_no_samples(strategy):
         return "nothing to say"
 
     _, samples, formula, _ = sample(strategy, silent)
-    assert samples == [] and formula.calls == 0
+    assert samples == [] and formula == 0
 
 
 async def cyclic(task, ctx):
@@ -155,7 +154,7 @@ def test_an_agent_that_comes_twice_forms_two_groups():
     assert forest.cost.agent_calls == 16
     forest, samples, formula, _ = sample("nmc", cyclic, agents="ab")
     assert groups(samples) == {("a", "0"): 4, ("b", "0"): 4, ("a", "1"): 4, ("b", "1"): 4}
-    assert forest.cost.agent_calls == formula.calls == 4 + 3 * (4 + 3 + 2 + 1)
+    assert forest.cost.agent_calls == formula == 4 + 3 * (4 + 3 + 2 + 1)
     _, samples, _, _ = sample("is", cyclic, agents="ab")
     assert groups(samples) == {("a", "0"): 4, ("b", "0"): 4}, "the first turn of each"
 
@@ -212,7 +211,7 @@ def test_no_workflow_makes_a_strategy_generate_twice_or_crash(program, strategy,
     async def scenario():
         limits = {"max_prompt_tokens": 10**6}
         forest = forest_of(workflow_of(program), llm, tools={"count": count}, seed=seed, limits=limits)
-        samples, _ = await make_strategy(strategy, group_size, NAMES).sample(forest)
+        samples = await make_strategy(strategy, group_size, NAMES).sample(forest)
         return forest, samples
 
     forest, samples = run(scenario())
@@ -230,11 +229,13 @@ def test_no_workflow_makes_a_strategy_generate_twice_or_crash(program, strategy,
 @pytest.mark.parametrize(
     "name,options,message",
     [
-        ("foff", {}, "strategy='foff' is unknown; allowed: fof, is, rr, nmc"),
+        ("foff", {}, "strategy='foff' is unknown; did you mean 'fof'\\? .allowed: fof, is, rr, nmc"),
         ("rr", {"probabilities": [0.5, 0.5]}, "2 values for 3 agents .a, b, c.: give one per agent"),
         ("rr", {"probabilities": [0.5, 0.4, 0.2]}, "sum to 1, but sum to 1.1"),
         ("rr", {"probabilities": [1.5, -0.5, 0.0]}, "must be >= 0"),
         ("rr", {"probabilities": [math.nan, 0.5, 0.5]}, "must be >= 0 and sum to 1"),
+        ("fof", {"regroup": "shuffle"}, "unknown key mas.sampling.fof.regroup .allowed: none"),
+        ("rr", {"regroups": "shuffle"}, "unknown key mas.sampling.rr.regroups; did you mean 'regroup'"),
         ("rr", {"regroup": "shufle"}, "regroup='shufle' is unknown; allowed: by_agent, shuffle"),
     ],
 )

@@ -13,7 +13,7 @@ from verl_ext.tools.chat_forms import complaint_of, is_too_long, sendable
 
 TURNS = [*CHAT, {"role": "assistant", "content": "I look"}, {"role": "user", "content": " -> 5 "}]
 JOINED = [*CHAT, {"role": "assistant", "content": "I look -> 5 "}]
-STREAM = {**GREEDY, "stop": ["</a>", "<b>"], "stream": 1}
+STREAM = {**GREEDY, "stop": ["</a>", "<b>"], "continue_from": 1}
 DROPPED = (
     "continue_final_message is set but the final message does not appear in the chat after applying the chat template! "
     "This can happen if the chat template deletes portions of the final message. Final message to continue: we stop; "

@@ -16,7 +16,6 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from verl_ext.check import examine
 from verl_ext.sampling import make_strategy
 from verl_ext.trainer.preflight.gpu_memory import GIB, KNOWN, Memory, estimate, read_model
-from verl_ext.trainer.preflight.plan import calls_per_question
 
 TINY = Path(__file__).parents[2] / "recipe" / "mhgpo" / "assets" / "tiny_model"
 TENSOR = "actor_rollout_ref.rollout.tensor_model_parallel_size"
@@ -34,7 +33,7 @@ AGENTS = ["a", "b", "c"]
     ],
 )
 def test_calls_per_question(strategy, options, calls):
-    assert calls_per_question(make_strategy(strategy, 4, AGENTS, **options), 3) == pytest.approx(calls)
+    assert make_strategy(strategy, 4, AGENTS, **options).expected_calls(3) == pytest.approx(calls)
 
 
 @pytest.mark.parametrize(

@@ -47,9 +47,11 @@ def test_what_a_run_leaves(whole):
 def test_one_optimiser_step_and_all_rows_each_step(whole):
     for entry in entries(whole[0])[1:]:
         metrics = entry["metrics"]
-        assert metrics["mhgpo/optimiser_steps"] == 1
-        assert metrics["mhgpo/rows"] == metrics["sampling/agent_calls"] == metrics["sampling/agent_calls_formula"] == 96
-        assert metrics["mhgpo/padding_rows"] == 0
+        assert metrics["update/optimiser_steps"] == 1
+        assert (
+            metrics["update/rows"] == metrics["sampling/agent_calls"] == metrics["sampling/agent_calls_formula"] == 96
+        )
+        assert metrics["update/padding_rows"] == 0
         assert metrics["actor/grad_norm"] > 0
 
 

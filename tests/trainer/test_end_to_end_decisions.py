@@ -32,8 +32,8 @@ def test_decisions_train_and_what_the_algorithm_keeps_is_gone_on_with(tmp_path):
         assert sum(shares) == pytest.approx(1.0) and len(shares) > 4
         # One row per decision, in trajectories of two explorations.
         decisions = metrics["decisions/orchestrator/length"] * 2 * metrics["sampling/trajectories"]
-        assert metrics["mhgpo/rows"] == pytest.approx(decisions)
-        assert metrics["mhgpo/weight_max"] == pytest.approx(metrics["mhgpo/rows"] / metrics["sampling/trajectories"])
+        assert metrics["update/rows"] == pytest.approx(decisions)
+        assert metrics["update/weight_max"] == pytest.approx(metrics["update/rows"] / metrics["sampling/trajectories"])
         # A return is the reward minus a price.
         assert returned < metrics["system/reward"]
     state = json.loads((tmp_path / "runs" / RECIPE / "global_step_3" / "algorithm.json").read_text())
@@ -47,6 +47,6 @@ def test_agents_train_beside_the_orchestrator(tmp_path):
     (step,) = entries(tmp_path, RECIPE)
     metrics = step["metrics"]
     calls = sum(value for name, value in metrics.items() if name.startswith("agents/") and name.endswith("/calls"))
-    assert metrics["mhgpo/rows"] == calls > metrics["agents/orchestrator/calls"]
+    assert metrics["update/rows"] == calls > metrics["agents/orchestrator/calls"]
     assert abs(metrics["actor/ppo_kl"]) < 1e-5 and metrics["actor/grad_norm"] > 0
     assert metrics["agents/reasoning/reward"] in (0.0, 1.0) or 0 < metrics["agents/reasoning/reward"] < 1

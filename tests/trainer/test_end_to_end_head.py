@@ -47,7 +47,9 @@ def test_a_head_learns_while_the_policy_stands_still(whole):
     assert second["head/orchestrator/entropy"] < math.log(9) and third["head/orchestrator/entropy"] < math.log(9)
     assert second["decisions/orchestrator/entropy"] != pytest.approx(math.log(9), abs=1e-6)
     for step in (first, second, third):
-        assert (step["mhgpo/rows"], step["mhgpo/optimiser_steps"]) == (0, 0) and step["head/orchestrator/grad_norm"] > 0
+        assert (step["update/rows"], step["update/optimiser_steps"]) == (0, 0) and step[
+            "head/orchestrator/grad_norm"
+        ] > 0
         assert step["agents/orchestrator/output_tokens"] == 0 < step["agents/planning/output_tokens"]
         assert step["head/orchestrator/return"] == pytest.approx(step["agents/orchestrator/reward"])
         assert step["head/orchestrator/decisions"] == step["agents/orchestrator/calls"]
@@ -102,6 +104,6 @@ def test_puppets_train_beside_it(tmp_path):
     metrics = step["metrics"]
     calls = {name: value for name, value in metrics.items() if name.startswith("agents/") and name.endswith("/calls")}
     spoken = sum(value for name, value in calls.items() if name != "agents/orchestrator/calls")
-    assert metrics["mhgpo/rows"] == spoken > 0 and calls["agents/orchestrator/calls"] > 0
+    assert metrics["update/rows"] == spoken > 0 and calls["agents/orchestrator/calls"] > 0
     assert metrics["head/orchestrator/grad_norm"] > 0 and metrics["actor/grad_norm"] > 0
     assert abs(metrics["actor/ppo_kl"]) < 1e-5

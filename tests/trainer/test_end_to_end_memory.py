@@ -47,7 +47,7 @@ def test_only_the_nodes_of_largest_variance_train(whole):
     for entry in entries(whole, RECIPE)[1:]:
         metrics = entry["metrics"]
         assert metrics["selection/dropped_rows"] > 0 and metrics["actor/grad_norm"] > 0
-        assert metrics["mhgpo/rows"] == 5 * metrics["selection/kept_groups"] + metrics["mhgpo/padding_rows"]
+        assert metrics["update/rows"] == 5 * metrics["selection/kept_groups"] + metrics["update/padding_rows"]
         assert 0 < metrics["selection/kept_groups"] <= 2 * 8, "K = 2 for each of eight questions"
         assert 0 < metrics["selection/variance_kept"] <= 1
 

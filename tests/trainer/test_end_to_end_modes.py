@@ -31,11 +31,11 @@ def test_two_ranks_two_mini_batches_round_robin(tmp_path):
     assert "Done." in output
     for entry in entries(tmp_path)[1:]:
         metrics = entry["metrics"]
-        assert metrics["mhgpo/optimiser_steps"] == 2
-        assert metrics["mhgpo/padding_rows"] <= 3
+        assert metrics["update/optimiser_steps"] == 2
+        assert metrics["update/padding_rows"] <= 3
         assert metrics["sampling/agent_calls"] == metrics["sampling/agent_calls_formula"]
-        assert metrics["mhgpo/rows"] + metrics["groups/dropped_rows"] == metrics["sampling/agent_calls"]
-        assert metrics["mhgpo/weight_max"] > metrics["mhgpo/weight_min"] > 0
+        assert metrics["update/rows"] + metrics["groups/dropped_rows"] == metrics["sampling/agent_calls"]
+        assert metrics["update/weight_max"] > metrics["update/weight_min"] > 0
         assert metrics["actor/grad_norm"] > 0
         # Every group that the advantages were computed in has G members, the shuffled singletons' as well.
         assert metrics["groups/size"] == 4 and metrics["groups/single"] == 0
@@ -52,7 +52,7 @@ def test_colocated_asynchronous_training_goes_on_with_partial_rollouts(tmp_path)
     log = entries(tmp_path)[1:]
     assert [entry["step"] for entry in log] == [1, 2, 3, 4, 5, 6, 7]
     for entry in log:
-        assert entry["metrics"]["mhgpo/rows"] == 96
+        assert entry["metrics"]["update/rows"] == 96
         assert entry["metrics"]["sampling/failed_trajectories"] == 0
     # Rows whose one output was begun under one version of the weights and finished under another, and say so.
     assert max(entry["metrics"][SPANS] for entry in log) >= 2
@@ -64,8 +64,8 @@ def test_mappo_trains_a_shared_critic(tmp_path):
     for entry in entries(tmp_path, "mappo_tiny")[1:]:
         metrics = entry["metrics"]
         assert metrics["critic/grad_norm"] > 0 and metrics["actor/grad_norm"] > 0
-        assert metrics["mhgpo/rows"] == 24
-        assert metrics["mhgpo/weight_max"] == metrics["mhgpo/weight_min"] == 1
+        assert metrics["update/rows"] == 24
+        assert metrics["update/weight_max"] == metrics["update/weight_min"] == 1
 
 
 def test_the_examples_own_system_trains_with_verls_grpo(tmp_path):

@@ -66,7 +66,7 @@ def test_every_agents_adapter_learns_its_own(whole):
 def test_log_probs_reference_and_update_see_each_row_through_its_adapter(whole):
     steps = [entry["metrics"] for entry in entries(whole) if entry["step"] > 0]
     for metrics in steps:
-        assert (metrics["mhgpo/rows"], metrics["mhgpo/padding_rows"]) == (45, 1)
+        assert (metrics["update/rows"], metrics["update/padding_rows"]) == (45, 1)
         # Another adapter's would differ by more than 1e-3 (tests/engine).
         assert metrics["training/rollout_probs_diff_max"] < 1e-4
         assert all(metrics[f"adapters/{name}/grad_norm"] > 0 for name in AGENTS)

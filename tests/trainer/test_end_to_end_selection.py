@@ -35,14 +35,14 @@ def test_folded_trajectories_are_several_rows_and_train(tmp_path):
     steps = entries(tmp_path, "toolpo_tiny")[1:]
     for step, watched in zip(steps, seen(tmp_path, "toolpo_tiny"), strict=True):
         rows, metrics = list(watched["rows"].values()), step["metrics"]
-        assert metrics["mhgpo/rows"] == len(rows) and metrics["actor/grad_norm"] > 0
+        assert metrics["update/rows"] == len(rows) and metrics["actor/grad_norm"] > 0
         windows = Counter(row["trajectory"] for row in rows)
         folds = {row["trajectory"]: row["metrics"]["folds"] for row in rows}
         assert len(windows) == 64 and windows == {name: 1 + number for name, number in folds.items()}
         assert metrics["system/folds"] == pytest.approx(sum(folds.values()) / 64) and sum(folds.values()) > 0
         assert {row["agent"] for row in rows} == {"agent"}, "the auxiliary role does not train"
         # Eq. 8: the rows of a trajectory are summed up, so a row of N weighs N / 64.
-        assert metrics["mhgpo/weight_max"] == metrics["mhgpo/weight_min"] == pytest.approx(len(rows) / 64)
+        assert metrics["update/weight_max"] == metrics["update/weight_min"] == pytest.approx(len(rows) / 64)
         for row in rows:
             assert row["response_len"] <= 128
             spans = [(first, stop) for _, first, stop in row["calls"]]
@@ -75,7 +75,7 @@ def test_only_the_rows_of_the_best_nodes_train_and_the_others_leave_the_queue(tm
             rewards = [row["reward"] for row in rows.values() if (row["question"], row["group"]) == node]
             assert len(rewards) == 4 and pvariance(rewards) > 0
         assert 0 < metrics["selection/variance_kept"] < 1
-        assert metrics["mhgpo/rows"] == len(rows) and metrics["actor/grad_norm"] > 0
+        assert metrics["update/rows"] == len(rows) and metrics["actor/grad_norm"] > 0
 
 
 def test_where_no_node_has_any_variance_nothing_is_updated(tmp_path):
@@ -89,7 +89,7 @@ def test_where_no_node_has_any_variance_nothing_is_updated(tmp_path):
     )
     (step,) = entries(tmp_path)
     metrics = step["metrics"]
-    assert metrics["selection/kept_groups"] == metrics["mhgpo/rows"] == metrics["mhgpo/optimiser_steps"] == 0
+    assert metrics["selection/kept_groups"] == metrics["update/rows"] == metrics["update/optimiser_steps"] == 0
     assert not any(name.startswith("actor/grad_norm") for name in metrics)
 
 
@@ -100,4 +100,4 @@ def test_top_k_of_zero_keeps_every_row(tmp_path):
     assert metrics["selection/dropped_rows"] == metrics["selection/dropped_groups"] == 0
     assert metrics["selection/variance_kept"] == 1.0
     assert sorted(watched["rows"]) == watched["queue"]
-    assert len(watched["rows"]) == metrics["mhgpo/rows"] == 96 and metrics["groups/count"] == 24
+    assert len(watched["rows"]) == metrics["update/rows"] == 96 and metrics["groups/count"] == 24

@@ -47,7 +47,7 @@ def test_mhgpo_trains_every_agent_of_every_sub_task(tmp_path):
         assert len(actor) > 5 and all(math.isfinite(value) for value in actor.values()), actor
         # π_old is what the engine sampled with, choices among their tokens; the trainer's differs by rounding.
         assert abs(metrics["actor/ppo_kl"]) < 1e-5 and metrics["actor/grad_norm"] > 0
-        assert metrics["mhgpo/rows"] == len(rows) and metrics["sampling/failed_trajectories"] == 0
+        assert metrics["update/rows"] == len(rows) and metrics["sampling/failed_trajectories"] == 0
         groups = defaultdict(set)
         for row in rows.values():
             question, *scope, agent, turn = row["group"].split("/")

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from tests.helpers import FakeLLM, Script, forest_of, fork, run, walk
+from verl_ext.algorithms.puppeteer import Returns
 from verl_ext.engine.fsdp.masked_logits import ALLOWED
 from verl_ext.heads import PolicyHead, Weights
 from verl_ext.mas import Agent, Task
 from verl_ext.mas.credit import assign_credit
-from verl_ext.mas.returns import Returns
 from verl_ext.mas.types import Completion, Generation
 from verl_ext.memory import HashingSimilarity
 from verl_ext.observe.question import question_stats
@@ -37,14 +37,14 @@ async def sampled(system, seed=1, samples=4):
     forest = forest_of(system, said, seed=seed)
     forest.sampling = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "max_tokens": 50}
     forest.task = Task("7 * 6?", {"target": ["42"]}, "gsm8k")
-    found, formula = await make_strategy("fof", samples, system.trained_agents).sample(forest)
+    found = await make_strategy("fof", samples, system.trained_agents).sample(forest)
     forest.trajectories.sort(key=lambda trajectory: trajectory.stream.path)
-    assign_credit(forest.trajectories, returns=RULE)
-    return forest, found, formula
+    assign_credit(forest.trajectories, rules=[RULE.apply])
+    return forest, found
 
 
 def test_a_head_decides_for_the_workflow_and_costs_nothing():
-    forest, samples, formula = run(sampled(puppeteer(), samples=8))
+    forest, samples = run(sampled(puppeteer(), samples=8))
     calls = [call for trajectory in forest.trajectories for call in trajectory.calls]
     made = [call for call in calls if call.decides]
     assert len(forest.trajectories) == 8 and all(trajectory.ok for trajectory in forest.trajectories)
@@ -54,7 +54,7 @@ def test_a_head_decides_for_the_workflow_and_costs_nothing():
         spoken = [call for call in trajectory.calls if not call.decides]
         assert trajectory.metrics["tokens"] == sum(call.generated_tokens for call in spoken)
     assert {sample.call for sample in samples} == set(made), "what trains are decisions"
-    stats = question_stats(forest, samples, formula)
+    stats = question_stats(forest, samples)
     assert len(stats.head_decisions) == len(made)
     for call, decision in zip([sample.call for sample in samples], stats.head_decisions, strict=True):
         assert decision.options[decision.chosen] == call.text and decision.reward == call.reward

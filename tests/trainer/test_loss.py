@@ -1,11 +1,9 @@
 """The actor's loss against a direct evaluation of Eq. 6, through verl's own `ppo_loss`."""
 
 import math
-from types import SimpleNamespace
 
 import pytest
 import torch
-from omegaconf import OmegaConf
 from tensordict import TensorDict
 from verl.utils import tensordict_utils as tu
 from verl.workers.config import ActorConfig
@@ -13,7 +11,7 @@ from verl.workers.utils.losses import ppo_loss
 
 from verl_ext.algorithms.mhgpo import agent_weights
 from verl_ext.trainer.loss import WEIGHT, weighted_ppo_loss
-from verl_ext.trainer.trainer import MultiAgentTrainer
+from verl_ext.trainer.row_selection import weights_of
 
 CLIP, BETA = 0.2, 0.37
 
@@ -46,7 +44,7 @@ class Batch:
         self.weight = agent_weights(self.agents)
 
     def pad(self, rows):
-        """`rows` more rows of zero mask, as verl adds them; N counts them (trainer._row_weights)."""
+        """`rows` more rows of zero mask, as verl adds them; N counts them (row_selection.weights_of)."""
         n = len(self.length)
         for _ in range(rows):
             for name in ("prompt", "length", "mask", "advantage", "old", "ref", "new"):
@@ -200,7 +198,5 @@ def test_entropy_is_weighted_like_the_rest():
 @pytest.mark.parametrize(("mode", "weight"), [("seq-mean-token-mean", 4 / 3), ("token-mean", 1.0)])
 def test_padding_is_compensated_only_where_verl_counts_it(mode, weight):
     """verl's seq-mean modes divide by all rows, padding included; token-mean divides by live tokens."""
-    config = OmegaConf.create({"actor_rollout_ref": {"actor": {"loss_agg_mode": mode}}})
-    trainer = SimpleNamespace(config=config, mas=SimpleNamespace(loss=SimpleNamespace(agent_weights="none")))
     tags = [{"agent": "a"}, {"agent": "a"}, {"agent": "b"}, {"agent": "b", "is_padding": True}]
-    assert MultiAgentTrainer._row_weights(trainer, tags).tolist() == pytest.approx([weight] * 3 + [0])
+    assert weights_of(tags, "none", mode).tolist() == pytest.approx([weight] * 3 + [0])

@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY
 
 import verl_ext.plugin  # noqa: F401  (search path and resolvers, as `import verl` does it)
-from verl_ext.algorithms import ALGORITHMS
+from verl_ext.algorithms import ALGORITHMS, make_algorithm
 from verl_ext.check import examine
 from verl_ext.mas import Agent, Workflow
 from verl_ext.mas.credit import AGGREGATES
@@ -268,12 +268,15 @@ def test_hydra_prints_the_whole_configuration_without_starting(tmp_path):
 
 def test_the_module_of_a_workflow_may_bring_a_strategy_an_algorithm_and_an_aggregation(tmp_path, monkeypatch):
     (tmp_path / "mine.py").write_text(
-        "from verl_ext.algorithms import ALGORITHMS\n"
+        "from verl_ext.algorithms import Algorithm, register_algorithm\n"
         "from verl_ext.mas.credit import AGGREGATES\n"
         "from verl_ext.recipe.mhgpo import SearchQA\n"
         "from verl_ext.sampling import STRATEGIES\n"
         "from verl_ext.sampling.fof import ForkOnFirst\n"
-        "ALGORITHMS['mine'] = lambda rows, config: rows.mask * 2.0\n"
+        "@register_algorithm\n"
+        "class Twice(Algorithm):\n"
+        "    name = 'mine'\n"
+        "    def advantages(self, rows, config): return rows.mask * 2.0\n"
         "AGGREGATES['last'] = lambda values: list(values)[-1]\n"
         "STRATEGIES['mine'] = ForkOnFirst\n"
         "class Mine(SearchQA): pass\n"
@@ -284,8 +287,8 @@ def test_the_module_of_a_workflow_may_bring_a_strategy_an_algorithm_and_an_aggre
         assert check_multi_agent(composed("+recipe=mhgpo_tiny", *own, "mas.credit.aggregate=last")) == "f1"
         register_estimators()
         tag = {"group": "g", "agent": "a", "question": "q", "trajectory": "t", "response_len": 3}
-        tag |= {"actions": [], "decides": False, "metrics": {}, "outcome": 1.0}
-        with batch_of([tag], {}):
+        tag |= {"actions": [], "decides": False, "metrics": {}, "outcome": 1.0, "reward": 1.0}
+        with batch_of([tag], make_algorithm("mine", {})):
             mask = torch.ones(1, 3)
             advantages, _ = ADV_ESTIMATOR_REGISTRY["mine"](token_level_rewards=mask, response_mask=mask)
         assert advantages.tolist() == [[2.0, 2.0, 2.0]]

@@ -1,34 +1,101 @@
-"""Algorithms: pure tensor functions from a batch of agent calls to token-level advantages.
+"""Algorithms: each is one object in one file. It holds all that the trainer asks of it.
 
-    mhgpo      heterogeneous-group advantages                  algorithms/mhgpo.py        docs/mhgpo.md
-    toolpo     success on all tokens, tool calls on theirs     algorithms/toolpo.py       docs/toolpo.md
-    joyagents  GRPO at the nodes of largest reward variance    algorithms/joyagents.py    docs/joyagents.md
-    puppeteer  REINFORCE for decisions, by cost-shaped returns algorithms/puppeteer.py    docs/puppeteer.md
+    mhgpo      heterogeneous-group advantages                   algorithms/mhgpo.py        docs/mhgpo.md
+    toolpo     success on all tokens, tool calls on theirs      algorithms/toolpo.py       docs/toolpo.md
+    joyagents  GRPO at the nodes of largest reward variance     algorithms/joyagents.py    docs/joyagents.md
+    puppeteer  REINFORCE for decisions, by cost-shaped returns  algorithms/puppeteer.py    docs/puppeteer.md
 
 verl's own estimators gae, grpo and reinforce_plus_plus work on the same rollouts by their names.
 
-To add one: a file with `advantages(rows: Rows, config) -> (N, T)`, a line here; outside of this package,
-`ALGORITHMS["mine"] = advantages` in the module of your workflow. An algorithm may also choose, by
-`SELECTIONS["mine"] = select(reward, group, question) -> (N,) bool`, which rows train at all: the others cost no
-forward or backward pass. Keyword-only arguments of both are options that `mas.advantage` may set; one called `state` is
-a dictionary (of what JSON can hold) that lives as long as the training does, through checkpoints.
+To add one: a file with an `Algorithm` and a line below. Outside of this package: put `@register_algorithm` before the
+class, in the module of your workflow (docs/new_algorithm.md).
 """
 
-from collections.abc import Callable
+from __future__ import annotations
 
-import torch
+from typing import Any, TypeVar
 
-from verl_ext.algorithms import joyagents, mhgpo, puppeteer, toolpo
-from verl_ext.algorithms.rows import Rows
+from verl_ext.algorithms.base import Algorithm, CreditRule, RowWeights, System
+from verl_ext.algorithms.joyagents import JoyAgents
+from verl_ext.algorithms.mhgpo import MHGPO
+from verl_ext.algorithms.puppeteer import Puppeteer
+from verl_ext.algorithms.rows import Rows, TokenRows
+from verl_ext.algorithms.toolpo import ToolPO
 
-ALGORITHMS: dict[str, Callable[..., torch.Tensor]] = {
-    "mhgpo": mhgpo.advantages,
-    "toolpo": toolpo.advantages,
-    "joyagents": joyagents.advantages,
-    "puppeteer": puppeteer.advantages,
-}
-SELECTIONS: dict[str, Callable[..., torch.Tensor]] = {
-    "joyagents": joyagents.select,
-}
+A = TypeVar("A", bound=type[Algorithm])
 
-__all__ = ["ALGORITHMS", "SELECTIONS", "Rows"]
+ALGORITHMS: dict[str, type[Algorithm]] = {cls.name: cls for cls in (MHGPO, ToolPO, JoyAgents, Puppeteer)}
+
+
+def register_algorithm(cls: A) -> A:
+    """Make an algorithm available as `algorithm.adv_estimator=<its name>` (a class decorator)."""
+    ALGORITHMS[cls.name] = cls
+    return cls
+
+
+class _VerlEstimator(Algorithm):
+    """An estimator of verl's: no options, every row trains."""
+
+    name = "verl"
+
+
+def make_algorithm(name: str, options: dict[str, Any]) -> Algorithm:
+    """The algorithm that `algorithm.adv_estimator` names, with the options of `mas.advantage`.
+
+    An estimator of verl's, or one that is registered with verl alone, has no options.
+
+    Raises:
+        ValueError: an option that it does not have, of the wrong type, or out of range.
+    """
+    if name not in ALGORITHMS and options:
+        raise ValueError(f"mas.advantage has {', '.join(options)}, but algorithm.adv_estimator={name} has no options")
+    return ALGORITHMS.get(name, _VerlEstimator).read(options, "mas.advantage")
+
+
+def row_weights() -> dict[str, RowWeights]:
+    """All choices of `mas.loss.agent_weights` beside "none", by name."""
+    return {name: weights for cls in ALGORITHMS.values() for name, weights in cls.row_weights.items()}
+
+
+def credit_keys() -> list[str]:
+    """The keys of `mas.credit` that algorithms bring."""
+    return [key for cls in ALGORITHMS.values() for key in cls.credit]
+
+
+def credit_rules(section: dict[str, Any]) -> list[CreditRule]:
+    """The credit rules that are set in `mas.credit`, in the order of the algorithms that bring them.
+
+    Args:
+        section: the keys of `mas.credit` that algorithms bring; null: the rule is off.
+
+    Raises:
+        ValueError: a rule's value is wrong.
+    """
+    return [
+        make(section[key])
+        for cls in ALGORITHMS.values()
+        for key, make in cls.credit.items()
+        if section.get(key) is not None
+    ]
+
+
+def metrics() -> dict[str, str]:
+    """Meaning of each metric that an algorithm of this package logs of its own."""
+    return {name: meaning for cls in ALGORITHMS.values() for name, meaning in cls.metrics.items()}
+
+
+__all__ = [
+    "ALGORITHMS",
+    "Algorithm",
+    "CreditRule",
+    "RowWeights",
+    "Rows",
+    "System",
+    "TokenRows",
+    "credit_keys",
+    "credit_rules",
+    "make_algorithm",
+    "metrics",
+    "register_algorithm",
+    "row_weights",
+]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from statistics import pvariance
+
 import torch
 
 
@@ -39,3 +41,18 @@ def group_normalise(
         variance = zeros.index_add(0, slot, centred.square()) / (count - 1).clamp(min=1)
         centred = centred / (variance.sqrt()[slot] + epsilon)
     return torch.where((highest == lowest)[slot], 0.0, centred)
+
+
+def group_variance(reward: torch.Tensor, group: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Population variance of each group's rewards, and the group of each row.
+
+    In exact arithmetic, rounded at the end: the same rewards in another order have the same variance, to the last bit.
+
+    Returns:
+        (M,) float64, exactly 0 where all rewards are equal; (N,) int64 in [0, M).
+    """
+    _, slot = torch.unique(group, return_inverse=True)
+    members: list[list[float]] = [[] for _ in range(int(slot.max()) + 1 if len(slot) else 0)]
+    for place, value in zip(slot.tolist(), reward.double().tolist(), strict=True):
+        members[place].append(value)
+    return torch.tensor([pvariance(values) for values in members], dtype=torch.float64), slot

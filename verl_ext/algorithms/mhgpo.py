@@ -1,6 +1,6 @@
 """MHGPO: heterogeneous-group advantage estimation and the weights of its objective.
 
-Source: "Heterogeneous Group-Based Reinforcement Learning for LLM-based Multi-Agent Systems", Eqs. 5 and 6.
+Source: "Heterogeneous Group-Based Reinforcement Learning for LLM-based Multi-Agent Systems", Eqs. 4 to 6.
 """
 
 from __future__ import annotations
@@ -9,28 +9,9 @@ from typing import Any
 
 import torch
 
+from verl_ext.algorithms.base import Algorithm, RowWeights
 from verl_ext.algorithms.groups import group_normalise
-from verl_ext.algorithms.rows import Rows
-
-
-def advantages(rows: Rows, config: Any) -> torch.Tensor:
-    """Eq. 5: Â = (R − mean of its group) / std of its group, broadcast to the response tokens.
-
-    A group holds all calls with the same identifier m, whatever their prompts: homogeneous at the forked agent,
-    heterogeneous after it. Degenerate groups (one member, no variance) give 0. Ambiguity resolved: the paper does not
-    say which std; the unbiased one with epsilon 1e-6 makes this verl's GRPO on homogeneous groups.
-
-    Args:
-        rows: N calls; R of a call is the sum of its token-level rewards.
-        config: verl's `algorithm` section; `norm_adv_by_std_in_grpo=False` leaves out the division.
-
-    Returns:
-        (N, T) float32, 0 outside the mask.
-    """
-    total = rows.rewards.double().sum(-1)  # unmasked, as verl's GRPO: a token mask must not hide the last token's R
-    by_std = bool(config.get("norm_adv_by_std_in_grpo", True)) if config is not None else True
-    relative = group_normalise(total, rows.group, by_std=by_std)
-    return (relative[:, None] * rows.mask).float()
+from verl_ext.algorithms.rows import TokenRows
 
 
 def agent_weights(agent: torch.Tensor, question: torch.Tensor | None = None) -> torch.Tensor:
@@ -56,3 +37,37 @@ def agent_weights(agent: torch.Tensor, question: torch.Tensor | None = None) -> 
     rollouts = torch.zeros(pairs.shape[1], dtype=torch.float64).index_add(0, pair, ones)
     agents = torch.bincount(pairs[0]).double()
     return len(agent) / (len(agents) * agents[q] * rollouts[pair])
+
+
+class MHGPO(Algorithm):
+    """Heterogeneous groups (Eq. 5); all agents weigh the same in the objective (Eq. 6).
+
+    Credit is the propagation of Eq. 4 (verl_ext/mas/credit.py). Every row trains.
+    """
+
+    name = "mhgpo"
+    row_weights = {
+        "batch": RowWeights(lambda rows: agent_weights(rows.agent), ("seq-mean-token-mean",), "MHGPO's Eq. 6"),
+        "question": RowWeights(
+            lambda rows: agent_weights(rows.agent, rows.question), ("seq-mean-token-mean",), "MHGPO's Eq. 6"
+        ),
+    }
+
+    def advantages(self, rows: TokenRows, config: Any) -> torch.Tensor:
+        """Eq. 5: Â = (R − mean of its group) / std of its group, broadcast to the response tokens.
+
+        A group holds all calls with the same identifier m, whatever their prompts: homogeneous at the forked agent,
+        heterogeneous after it. Degenerate groups (one member, no variance) give 0. Ambiguity resolved: the paper does
+        not say which std; the unbiased one with epsilon 1e-6 makes this verl's GRPO on homogeneous groups.
+
+        Args:
+            rows: R of a row is the sum of its token-level rewards.
+            config: verl's `algorithm` section; `norm_adv_by_std_in_grpo=False` leaves out the division.
+
+        Returns:
+            (N, T) float32, 0 outside the mask.
+        """
+        total = rows.rewards.double().sum(-1)  # unmasked, as verl's GRPO: a token mask must not hide the last token's R
+        by_std = bool(config.get("norm_adv_by_std_in_grpo", True)) if config is not None else True
+        relative = group_normalise(total, rows.group, by_std=by_std)
+        return (relative[:, None] * rows.mask).float()

@@ -1,25 +1,99 @@
 """Puppeteer: REINFORCE for decisions on who acts next, by returns that hold the cost of what follows.
 
-Source: "Multi-Agent Collaboration via Evolving Orchestration", Section 2.2, Eqs. 5 and 6. The returns R_t (Eq. 6) are
-credit: `mas.credit.returns`, verl_ext/mas/returns.py.
+Source: "Multi-Agent Collaboration via Evolving Orchestration", Section 2.2, Eqs. 5 and 6.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from statistics import fmean
+from typing import Any, Literal
 
 import torch
+from pydantic import Field
 
+from verl_ext.algorithms.base import Algorithm, CreditRule
 from verl_ext.algorithms.groups import group_normalise
-from verl_ext.algorithms.rows import Rows
+from verl_ext.algorithms.rows import TokenRows
+from verl_ext.mas.types import Call, Trajectory
+from verl_ext.settings import Settings
 
-BASELINES = ("none", "mean", "group")
+
+class Returns(Settings):
+    """`mas.credit.returns`, Eq. 6: R_T = r − λ C_T; R_t = γ R_{t+1} − λ C_t, C_t = F_t · log(1 + t/φ), t from 1.
+
+    F_t is what step t cost: generated tokens, each times its agent's `cost`, of the decision and of all calls up to the
+    next one, in units of `unit` tokens. (The paper says "FLOPs or token-level metrics" and leaves the unit open.)
+
+    Attributes:
+        price: λ.
+        discount: γ.
+        steps: φ, the steps that a trajectory may take.
+        unit: tokens that cost F = 1; the price of a token at step t is λ log(1 + t/φ) / unit.
+    """
+
+    price: float = Field(0.1, ge=0)
+    discount: float = Field(0.99, ge=0, le=1)
+    steps: int = Field(4, ge=1)
+    unit: float = Field(1000.0, gt=0)
+
+    def cost(self, step: int, tokens: float) -> float:
+        """C_t of a step, from 1, that cost so many tokens."""
+        return tokens / self.unit * math.log1p(step / self.steps)
+
+    def of_trajectory(self, trajectory: Trajectory) -> dict[Call, float]:
+        """R_t of each decision of a finished trajectory.
+
+        A call belongs to the last decision before it, along the call graph; a decision's step follows that of the last
+        decision before it. After a decision from which branches with decisions of their own depart, R_{t+1} is their
+        mean.
+        """
+        step_of: dict[Call, Call | None] = {}
+        number: dict[Call, int] = {}
+        tokens: dict[Call, float] = defaultdict(float)
+        following: dict[Call, list[Call]] = defaultdict(list)
+        for call in trajectory.calls:  # by depth: parents come first
+            above = [step for parent in call.parents if (step := step_of.get(parent)) is not None]
+            latest = max(above, key=lambda step: (number[step], step.id), default=None)
+            if call.decides:
+                number[call] = number[latest] + 1 if latest else 1
+                if latest:
+                    following[latest].append(call)
+                latest = call
+            step_of[call] = latest
+            if latest:
+                tokens[latest] += call.cost
+        returns: dict[Call, float] = {}
+        for call in sorted(number, key=lambda call: -number[call]):
+            after = [returns[other] for other in following[call]]
+            future = self.discount * fmean(after) if after else trajectory.reward
+            returns[call] = future - self.price * self.cost(number[call], tokens[call])
+        return returns
+
+    def apply(self, trajectories: Sequence[Trajectory]) -> None:
+        """R_shared of a decision is its R_t, the mean over the trajectories that share it. Other calls keep theirs."""
+        found: dict[Call, list[float]] = defaultdict(list)
+        for trajectory in trajectories:
+            for call, value in self.of_trajectory(trajectory).items():
+                found[call].append(value)
+        for call, values in found.items():
+            call.reward_shared = fmean(values)
+            call.reward = call.reward_shared + call.reward_specific
 
 
-def advantages(
-    rows: Rows, config: Any, *, baseline: str = "group", momentum: float = 0.9, state: dict[str, float]
-) -> torch.Tensor:
-    """Eq. 5 with reward-to-go: A_t = R_t − b on the tokens of a decision; other rows as MHGPO's (Eq. 5 there).
+def returns_rule(section: Any) -> CreditRule:
+    """The credit rule of `mas.credit.returns`.
+
+    Raises:
+        ValueError: an unknown key, or a value out of range.
+    """
+    return Returns.read(section, "mas.credit.returns").apply
+
+
+class Puppeteer(Algorithm):
+    """Eq. 5 with reward-to-go: A_t = R_t − b on the tokens of a decision.
 
     The paper weighs all of a trajectory's decisions by R(τ) = R_1; R_t leaves out what an earlier decision had cost,
     which changes the variance of the gradient, not its expectation. Ablation: `mas.credit.returns.discount=1` and
@@ -28,59 +102,42 @@ def advantages(
     Other rows are the agents' own outputs, which train only if they are asked to (not in the paper): they compete in
     MHGPO's heterogeneous groups, for the trajectory's reward.
 
-    Args:
-        rows: of them `decides` tells decisions from other rows.
-        config: verl's `algorithm` section; `norm_adv_by_std_in_grpo` is for the other rows.
+    Attributes:
         baseline: b. none: 0, the paper's. mean: the running mean of R over all earlier steps' decisions, before the
             first step that step's own. group: the mean of R over the decisions in the same place of the question.
         momentum: of the running mean.
-        state: of the algorithm; holds the running mean between steps and in checkpoints.
-
-    Returns:
-        (N, T) float32, 0 outside the mask.
-
-    Raises:
-        ValueError: unknown baseline, or a momentum out of [0, 1).
     """
-    returns, decides = rows.rewards.double().sum(-1), rows.decides
-    by_std = bool(config.get("norm_adv_by_std_in_grpo", True)) if config is not None else True
-    found = group_normalise(returns, rows.group, by_std=by_std)
-    options = {"baseline": baseline, "momentum": momentum, "state": state}
-    found[decides] = decision_advantages(returns[decides], rows.group[decides], **options)
-    return (found[:, None] * rows.mask).float()
+
+    name = "puppeteer"
+    credit = {"returns": returns_rule}
+
+    baseline: Literal["none", "mean", "group"] = "group"
+    momentum: float = Field(0.9, ge=0, lt=1)
+
+    def advantages(self, rows: TokenRows, config: Any) -> torch.Tensor:
+        """A of every row's tokens.
+
+        Args:
+            rows: `decides` tells decisions from other rows.
+            config: verl's `algorithm` section; `norm_adv_by_std_in_grpo` is for the other rows.
+
+        Returns:
+            (N, T) float32, 0 outside the mask.
+        """
+        returns, decides = rows.rewards.double().sum(-1), rows.decides
+        by_std = bool(config.get("norm_adv_by_std_in_grpo", True)) if config is not None else True
+        relative = group_normalise(returns, rows.group, by_std=by_std)
+        relative[decides] = self.head_advantages(returns[decides], rows.group[decides], self.state)
+        return (relative[:, None] * rows.mask).float()
+
+    def head_advantages(self, returns: torch.Tensor, group: torch.Tensor, state: dict[str, Any]) -> torch.Tensor:
+        """A_t = R_t − b of decisions, of the policy and of policy heads; `state` holds the running mean."""
+        if self.baseline == "group":
+            return group_normalise(returns, group, by_std=False)
+        return returns - (_running_mean(returns, self.momentum, state) if self.baseline == "mean" else 0.0)
 
 
-def decision_advantages(
-    returns: torch.Tensor,
-    group: torch.Tensor,
-    *,
-    baseline: str = "group",
-    momentum: float = 0.9,
-    state: dict[str, float],
-) -> torch.Tensor:
-    """A_t = R_t − b of decisions.
-
-    Args:
-        returns: (n,) float64, R_t.
-        group: (n,) int64, which decisions were made in the same place of the same question.
-        baseline, momentum, state: see `advantages`.
-
-    Returns:
-        (n,) float64.
-
-    Raises:
-        ValueError: see `advantages`.
-    """
-    if baseline not in BASELINES or not 0 <= momentum < 1:
-        raise ValueError(
-            f"mas.advantage: baseline={baseline!r} must be one of {', '.join(BASELINES)}, momentum={momentum} in [0, 1)"
-        )
-    if baseline == "group":
-        return group_normalise(returns, group, by_std=False)
-    return returns - (_running_mean(returns, momentum, state) if baseline == "mean" else 0.0)
-
-
-def _running_mean(returns: torch.Tensor, momentum: float, state: dict[str, float]) -> float:
+def _running_mean(returns: torch.Tensor, momentum: float, state: dict[str, Any]) -> float:
     """The mean so far, which then takes these in."""
     if not len(returns):
         return state.get("mean_return", 0.0)

@@ -5,63 +5,14 @@ Source: "DeepAgent: A General Reasoning Agent with Scalable Toolsets", Section 3
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
+from pydantic import Field
 
+from verl_ext.algorithms.base import Algorithm, RowWeights, System
 from verl_ext.algorithms.groups import group_normalise
-from verl_ext.algorithms.rows import Rows
-
-
-def advantages(
-    rows: Rows, config: Any, *, lambda_call: float = 1.0, lambda_fold: float = 1.0, tool_advantage: bool = True
-) -> torch.Tensor:
-    """Eq. 7: A(y_i) = A_succ(τ) + M(y_i) · A_action(τ), each R − its mean over the question's trajectories (Eqs. 5, 6).
-
-    R_succ is the trajectory's reward, R_action = λ1 · Σ_t C(a_call_t) + λ2 · S_pref. Statistics are over trajectories:
-    a folded one is several rows, each with the trajectory's advantages, and counts once. Not divided by a standard
-    deviation; a question with one trajectory gets 0.
-
-    Args:
-        rows: of them `actions` is M; an agent without any in the batch (the auxiliary role, where it trains) does not
-            count in a trajectory's length. `metrics` must hold `correct_calls`, Σ_t C(a_call_t), and may hold `folds`.
-        config: verl's `algorithm` section, of which nothing is used.
-        lambda_call, lambda_fold: λ1, λ2; the paper's are 1.
-        tool_advantage: False leaves out A_action (the paper's ablation "w/o Tool Adv. Attribution").
-
-    Returns:
-        (N, T) float32, 0 outside the mask.
-
-    Raises:
-        ValueError: the workflow does not report `correct_calls`, or a λ is negative or not finite.
-    """
-    if not (0 <= lambda_call < math.inf and 0 <= lambda_fold < math.inf):
-        raise ValueError(
-            f"mas.advantage: lambda_call={lambda_call} and lambda_fold={lambda_fold} must be finite and at least 0"
-        )
-    if "correct_calls" not in rows.metrics:
-        known = ", ".join(rows.metrics) or "nothing"
-        raise ValueError(
-            "ToolPO needs the number of a trajectory's correct tool calls: let the workflow's `reward` report "
-            f"`correct_calls` (it reports {known})"
-        )
-    _, number = torch.unique(rows.trajectory, return_inverse=True)  # (N,) trajectories from 0
-
-    def of_trajectories(values: torch.Tensor) -> torch.Tensor:
-        return values.new_zeros(int(number.max()) + 1).scatter(0, number, values)  # its rows all say the same
-
-    question = of_trajectories(rows.question)
-    success = group_normalise(of_trajectories(rows.outcome), question, by_std=False)
-    total = success[number][:, None].expand(rows.mask.shape)
-    if tool_advantage:
-        folds = rows.metrics.get("folds", torch.zeros_like(rows.outcome))
-        acting = torch.isin(rows.agent, rows.agent[rows.actions.any(-1)])  # not the rows of a helper that trains, too
-        length = rows.length.new_zeros(len(question)).index_add(0, number, rows.length * acting)
-        preference = fold_preference(length, of_trajectories(folds) > 0, question)
-        action = lambda_call * of_trajectories(rows.metrics["correct_calls"]) + lambda_fold * preference
-        total = total + rows.actions * group_normalise(action, question, by_std=False)[number][:, None]
-    return (total * rows.mask).float()
+from verl_ext.algorithms.rows import TokenRows
 
 
 def fold_preference(length: torch.Tensor, folded: torch.Tensor, question: torch.Tensor) -> torch.Tensor:
@@ -102,3 +53,80 @@ def trajectory_weights(trajectory: torch.Tensor) -> torch.Tensor:
         (N,) float64, all the same.
     """
     return torch.full((len(trajectory),), len(trajectory) / len(torch.unique(trajectory)), dtype=torch.float64)
+
+
+class ToolPO(Algorithm):
+    """Eq. 7: A(y_i) = A_succ(τ) + M(y_i) · A_action(τ), each R − its mean over the question's trajectories (Eqs. 5, 6).
+
+    R_succ is the trajectory's reward, R_action = λ1 · Σ_t C(a_call_t) + λ2 · S_pref.
+
+    Attributes:
+        lambda_call, lambda_fold: λ1, λ2; the paper's are 1.
+        tool_advantage: False leaves out A_action (the paper's ablation "w/o Tool Adv. Attribution").
+    """
+
+    name = "toolpo"
+    reads = ("correct_calls",)
+    row_weights = {
+        "trajectory": RowWeights(
+            lambda rows: trajectory_weights(rows.trajectory),
+            ("seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"),
+            "ToolPO's Eq. 8",
+        )
+    }
+
+    lambda_call: float = Field(1.0, ge=0, allow_inf_nan=False)
+    lambda_fold: float = Field(1.0, ge=0, allow_inf_nan=False)
+    tool_advantage: bool = True
+
+    def check(self, system: System) -> None:
+        """All rows of every trajectory must be there.
+
+        Raises:
+            ValueError: the strategy shares calls between trajectories, or `correct_calls` is not reported.
+        """
+        super().check(system)
+        if system.strategy != "fof":
+            raise ValueError(
+                "algorithm.adv_estimator=toolpo needs all rows of every trajectory: their lengths make S_pref, and all "
+                f"of them share its advantage. Under mas.sampling.strategy={system.strategy} trajectories share calls, "
+                "or a part of them trains. Remedy: mas.sampling.strategy=fof, or adv_estimator=mhgpo"
+            )
+
+    def advantages(self, rows: TokenRows, config: Any) -> torch.Tensor:
+        """Eq. 7. Statistics are over trajectories: a folded one is several rows, each with the trajectory's advantages,
+        and counts once. Not divided by a standard deviation; a question with one trajectory gets 0.
+
+        Args:
+            rows: `actions` is M; an agent without any in the batch (the auxiliary role, where it trains) does not count
+                in a trajectory's length. `metrics` holds `correct_calls`, Σ_t C(a_call_t), and may hold `folds`.
+            config: verl's `algorithm` section, of which nothing is used.
+
+        Returns:
+            (N, T) float32, 0 outside the mask.
+
+        Raises:
+            ValueError: the workflow does not report `correct_calls`.
+        """
+        if "correct_calls" not in rows.metrics:
+            known = ", ".join(rows.metrics) or "nothing"
+            raise ValueError(
+                "ToolPO needs the number of a trajectory's correct tool calls: let the workflow's `reward` report "
+                f"`correct_calls` (it reports {known})"
+            )
+        _, number = torch.unique(rows.trajectory, return_inverse=True)  # (N,) trajectories from 0
+
+        def of_trajectories(values: torch.Tensor) -> torch.Tensor:  # all rows of a trajectory hold the same value
+            return values.new_zeros(int(number.max()) + 1).scatter(0, number, values)
+
+        question = of_trajectories(rows.question)
+        success = group_normalise(of_trajectories(rows.outcome), question, by_std=False)
+        total = success[number][:, None].expand(rows.mask.shape)
+        if self.tool_advantage:
+            folds = rows.metrics.get("folds", torch.zeros_like(rows.outcome))
+            acting = torch.isin(rows.agent, rows.agent[rows.actions.any(-1)])  # not the rows of a helper that trains
+            length = rows.length.new_zeros(len(question)).index_add(0, number, rows.length * acting)
+            preference = fold_preference(length, of_trajectories(folds) > 0, question)
+            action = self.lambda_call * of_trajectories(rows.metrics["correct_calls"]) + self.lambda_fold * preference
+            total = total + rows.actions * group_normalise(action, question, by_std=False)[number][:, None]
+        return (total * rows.mask).float()

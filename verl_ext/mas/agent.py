@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from verl_ext.mas.choices import named
@@ -38,13 +38,14 @@ def plain(text: str, /, **_: Any) -> str:
     return text.strip()
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class Agent:
-    """A role of the shared policy. Its name is its key in the workflow's `agents`.
+    """A role of the shared policy. Its name is its key in the workflow's `agents`. It cannot be changed: a workflow is
+    built with copies (`changed`), so that two configurations in one process share nothing.
 
     Attributes:
         prompt: inputs of the call -> chat messages. Must be a pure function of its arguments.
-        parse: (text, /, **inputs) -> value; raises `Unparsable`. Must be pure: it runs again on replay.
+        parse: (text, /, **inputs) -> value; raises `Unparsable`. Must be pure.
         penalty: (text, value, parsable, /, **inputs) -> agent-specific reward R_spe (usually <= 0) and named quantities
             for the metrics (e.g. number of queries). None: R_spe = 0.
         sampling: overrides of top_p, top_k, max_tokens for this agent alone, and `stop`: texts with which an output
@@ -52,11 +53,11 @@ class Agent:
             sampled at another would be trained off-policy.
         actions: text -> ranges [start, end) of its characters that are actions, e.g. tool calls with their tags. An
             algorithm may give their tokens an advantage of their own (ToolPO).
-        choices: inputs -> the texts of which the output is one: an agent that decides, e.g. who acts next. The policy
-            cannot say anything else, and what is trained is its choice among them. Must be pure, as `prompt`.
-        cost: of one generated token, relative to other agents' (a larger model's is higher); see `Call.cost`.
-        trained: False: a helper whose calls are never trained on; credit passes through them to the calls before.
-        llm: another model than the policy: one that a server serves, which cannot be trained, or a policy head.
+        choices: inputs -> the texts among which the agent decides, e.g. who acts next. Its output is one of them, and
+            the choice is what trains. Must be pure, as `prompt`.
+        cost: of one generated token, relative to other agents (higher for a larger model); see `Call.cost`.
+        trained: False for a helper, whose calls never train; credit passes through them to the calls before.
+        llm: the model that answers in place of the policy: a served model, which cannot be trained, or a policy head.
 
     Raises:
         ValueError: another key in `sampling`.
@@ -77,15 +78,23 @@ class Agent:
         if unknown:
             raise ValueError(f"Agent.sampling has {', '.join(unknown)}; allowed: {', '.join(SAMPLING)}")
 
-    def options(self, **inputs: Any) -> tuple[str, ...]:
-        """The texts of which an output is one, each once.
+    def changed(self, *, sampling: dict[str, Any] | None = None, **fields: Any) -> Agent:
+        """A copy with other fields; `sampling` is merged into the agent's own.
 
         Raises:
-            ValueError: there is none.
+            ValueError: see the class.
+        """
+        return replace(self, sampling={**self.sampling, **(sampling or {})}, **fields)
+
+    def options(self, **inputs: Any) -> tuple[str, ...]:
+        """The choices for these inputs, without repetition.
+
+        Raises:
+            ValueError: there are none.
         """
         options = tuple(dict.fromkeys(self.choices(**inputs)))
         if not options:
-            raise ValueError("an agent's `choices` are empty: there must be one at least")
+            raise ValueError("an agent's `choices` are empty; there must be at least one")
         return options
 
     def read(self, text: str, /, **inputs: Any) -> Any:

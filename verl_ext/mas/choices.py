@@ -1,7 +1,7 @@
-"""Decisions: an output that is one of a few given texts, sampled token by token among what those texts allow.
+"""Decisions: an output that is one of a few given texts, sampled token by token among the tokens those texts allow.
 
-A text's probability is exact: π(text) = Π_t softmax over the tokens with which a text that began like this one goes on.
-Where only one token is left nothing is sampled; such a token has log-probability 0 and does not train.
+The probability of a text is exact: π(text) = Π_t softmax over the next tokens of all texts that share its beginning.
+Where only one token is possible nothing is sampled; such a token has log-probability 0 and does not train.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ async def choose(
     """Choose one of the texts.
 
     Args:
-        options: text -> its tokens, with an end token where one text begins like another.
+        options: text -> its tokens. They must end with an end token if one text is the beginning of another.
         sample: (tokens so far, allowed tokens, ascending) -> one of the allowed, its log-probability among them.
 
     Returns:
-        The text, and its tokens with `allowed` filled in. If the engine broke off: "", and the tokens so far.
+        The text, and its tokens with `allowed` filled in. If the engine aborted: "", and the tokens so far.
 
     Raises:
         ValueError: there is no option, two have the same tokens, or one is the beginning of another.
@@ -71,7 +71,7 @@ def check_options(options: Mapping[str, Sequence[int]]) -> None:
 
 
 def named(text: str, options: Sequence[str]) -> str | None:
-    """The option that a text names, whatever its case, blanks and quotes; None: none, or several."""
+    """The option that a text names, ignoring case, blanks and quotes; None if it names no option, or several."""
 
     def bare(value: str) -> str:
         return value.strip(" \t\r\n\"'`*.").casefold()

@@ -9,9 +9,8 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from verl_ext.mas.agent import Unparsable
 from verl_ext.mas.noise import derive_seed
-from verl_ext.mas.types import Call, CallFailed, CallId, Status, Task
+from verl_ext.mas.types import Call, CallFailed, CallId, Invocation, Status, Task
 from verl_ext.mas.workflow import Workflow
 from verl_ext.memory import Memory, Use
 
@@ -24,9 +23,9 @@ T = TypeVar("T")
 class Context:
     """What a workflow holds: `call`, `tool`, `branch`, `run`, `recall`, `remember`, `note` and `rng`.
 
-    The first four, and `resume`, are ordinary functions that return coroutines: a call's identity and what it depends
-    on are fixed when the workflow makes it, not when the event loop comes to start it. Under `asyncio.gather` an answer
-    from the record may otherwise arrive before the next sibling starts, which would then seem to depend on it.
+    The first four, and `resume`, are ordinary functions that return coroutines: a call's identity and dependencies are
+    fixed when the workflow makes it, not when the event loop starts it. Otherwise, under `asyncio.gather`, a recorded
+    answer could arrive before the next sibling starts, which would then seem to depend on it.
     """
 
     def __init__(self, session: Session, workflow: Workflow, scope: tuple[str, ...] = (), frontier: Any = ()):
@@ -73,17 +72,18 @@ class Context:
             allowed = ", ".join(sorted(self.agents))
             raise ValueError(f"unknown agent {agent!r}; this workflow's agents are: {allowed}")
         before = list(self.frontier)
-        return self._call(self._next_id(agent), inputs, before, before if parents is None else list(parents))
+        edges = before if parents is None else list(parents)
+        return self._call(Invocation(self._next_id(agent), self.agents[agent], inputs, before, edges))
 
     def resume(self, call: Call, observation: str, /, **inputs: Any) -> Coroutine[Any, Any, Any]:
         """Let the agent of `call` go on after its output and `observation`, token by token in the same sequence.
 
-        E.g. after a tool's result, in one stream of reasoning: what was generated is not encoded again, and what is
-        observed is not trained on. The new output counts as the agent's next turn; all of them train as one sequence.
+        For example after a tool's result, in one stream of reasoning. Generated text is not encoded again, and the
+        observation does not train. The new output counts as the agent's next turn; all of them train as one sequence.
 
         Args:
             call: a call of this workflow that produced text, e.g. `ctx.last` after `ctx.call`.
-            observation: put behind the output as it is. No special token in it is taken for one.
+            observation: appended to the output as it is. Text that looks like a special token is encoded as text.
             inputs: handed to the agent's parser and penalty, which see the new output alone.
 
         Raises:
@@ -94,28 +94,23 @@ class Context:
             raise ValueError(f"call {call.id} has produced nothing to go on from: {call.status.value}")
         before = list(self.frontier)
         parents = before if call in before else [*before, call]
-        return self._call(self._next_id(call.agent), inputs, before, parents, call, observation)
+        agent = self.agents[call.agent]
+        return self._call(Invocation(self._next_id(call.agent), agent, inputs, before, parents, call, observation))
 
-    async def _call(
-        self,
-        call_id: CallId,
-        inputs: dict[str, Any],
-        before: list[Call],
-        parents: list[Call],
-        continues: Call | None = None,
-        observation: str = "",
-    ) -> Any:
-        agent = call_id.agent
-        call = await self._session.call(self.agents[agent], call_id, inputs, before, parents, continues, observation)
-        self._advance(parents, [call])
+    async def _call(self, invocation: Invocation) -> Any:
+        call = await self._session.call(invocation)
+        self._advance(invocation.parents, [call])
         if not call.status.trainable:
-            raise CallFailed(call.status, f"agent {agent!r}: {call.error}")
+            raise CallFailed(call.status, f"agent {call.agent!r}: {call.error}")
+        if call.unparsable is not None and not call.unparsable.has_fallback:
+            raise CallFailed(Status.UNPARSABLE, f"agent {call.agent!r}: {call.unparsable}") from call.unparsable
         try:
-            return self.agents[agent].read(call.text, **inputs)
-        except Unparsable as problem:
-            if problem.has_fallback:
-                return problem.fallback
-            raise CallFailed(Status.UNPARSABLE, f"agent {agent!r}: {problem}") from problem
+            return copy.deepcopy(call.value)  # trajectories that share the call must not share what they may change
+        except Exception as error:
+            raise TypeError(
+                f"the parser of agent {call.agent!r} returned {type(call.value).__name__}, which cannot be copied "
+                f"({error}): let it return plain data"
+            ) from error
 
     @property
     def last(self) -> Call:
@@ -143,8 +138,9 @@ class Context:
         return self._session.tool(self._next_id(f"tool:{tool}"), tool, arguments, list(self.frontier))
 
     def note(self, name: str, value: Any) -> None:
-        """Write something down about this trajectory (`Trajectory.notes`), for logs and evaluation; a second note of a
-        name replaces the first. What is noted changes nothing of the run.
+        """Attach a value to this trajectory (`Trajectory.notes`), for logs and evaluation.
+
+        A second note of the same name replaces the first. Notes do not change the run.
 
         A list of documents (mappings with a "title") is scored by `python -m verl_ext.evaluate` against the question's
         gold titles, e.g. `ctx.note("chosen", chosen)`.
@@ -154,21 +150,21 @@ class Context:
     async def recall(self, agent: str, query: str) -> list[Memory]:
         """The memories of `agent` that are most similar to `query`, best first; none where `mas.memory` is not set.
 
-        They are as they were after the training step before the question began: what the question's own trajectories,
-        or others of the same step, have found out is not among them.
+        They are those of the end of the previous training step: nothing that trajectories of this step have handed
+        over is among them.
         """
         return await self._session.forest.recall(agent, query)
 
     def remember(
         self, agent: str, query: str, output: str, plan: Sequence[str] = (), recalled: Sequence[Memory] = ()
     ) -> None:
-        """Hand over an agent's part in this trajectory, from which its memory evolves if `mas.memory` is set.
+        """Record an agent's part in this trajectory, from which its memory evolves if `mas.memory` is set.
 
         Args:
             agent: whose memory; `recall` finds it under the same name.
             query: what the agent was asked.
             output: its answer.
-            plan: names of what it called, in order; empty: it answered by itself.
+            plan: names of the tools or agents it called, in order; empty if it answered by itself.
             recalled: the memories that stood in its prompt.
         """
         place = (*self._scope, agent)
@@ -209,7 +205,7 @@ class Context:
 
 
 def _check_arguments(name: str, tool: Callable[..., Any], arguments: dict[str, Any]) -> None:
-    """A workflow that calls a tool wrongly has a bug, which would look like a tool that always fails."""
+    """Refuse wrong arguments: they are a bug of the workflow and would look like a tool that always fails."""
     try:
         inspect.signature(tool).bind(**arguments)
     except TypeError as error:

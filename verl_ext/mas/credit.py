@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean
 
-from verl_ext.mas.returns import Returns, decision_returns
 from verl_ext.mas.types import Call, Trajectory
 
 AGGREGATES: dict[str, Callable[[Iterable[float]], float]] = {"mean": fmean, "max": max, "min": min}
@@ -30,8 +29,7 @@ def assign_credit(
     trajectories: Iterable[Trajectory],
     aggregate_name: str = "mean",
     propagate: bool = True,
-    efficiency: float = 0.0,
-    returns: Returns | None = None,
+    rules: Sequence[Callable[[Sequence[Trajectory]], None]] = (),
 ) -> None:
     """Set `reward_shared` and `reward` of every call of the successful trajectories.
 
@@ -48,11 +46,7 @@ def assign_credit(
         aggregate_name: mean (the paper's), max or min; `own`: no propagation from forks, R_shared is the reward of the
             trajectory in which the call was sampled first, that of its stream (JoyAgents-R1's r_j).
         propagate: False rewards only the calls at a trajectory's end (the ablation); all others get R_shared = 0.
-        efficiency: weight of JoyAgents-R1's R_E = (k − j)/k (Eq. 3), which is subtracted from R: j is the call's
-            position, from 1, among the calls of agents that train in the trajectory in which it was sampled, k their
-            number.
-        returns: given: R_shared of a decision is its R_t (Puppeteer, Eq. 6) in place of Eq. 4, the mean over the
-            trajectories that share it. Other calls are not charged.
+        rules: credit rules of algorithms, which change the rewards of the successful trajectories' calls afterwards.
     """
     operator = aggregate(aggregate_name)
     finished = [trajectory for trajectory in trajectories if trajectory.ok]
@@ -72,33 +66,19 @@ def assign_credit(
         nothing = math.nan if propagate else 0.0
         call.reward_shared = operator(received) if received else nothing
         call.reward = call.reward_shared + call.reward_specific
-    if aggregate_name == OWN or efficiency:
-        _judge_by_own(finished, aggregate_name == OWN and propagate, efficiency)
-    if returns is not None:
-        _judge_decisions(finished, returns)
+    if aggregate_name == OWN and propagate:
+        for call, trajectory in first_trajectories(finished).items():
+            call.reward_shared = trajectory.reward
+            call.reward = call.reward_shared + call.reward_specific
+    for rule in rules:
+        rule(finished)
 
 
-def _judge_by_own(finished: list[Trajectory], own: bool, efficiency: float) -> None:
-    """Rewards that depend on the trajectory in which a call was sampled: the first that has it, if that has failed."""
-    seen: set[Call] = set()
-    by_stream = sorted(finished, key=lambda trajectory: trajectory.stream.depth)
-    for trajectory in by_stream:
-        nodes = [call for call in trajectory.calls if call.trained]
-        length = len(nodes)
-        for position, call in enumerate(nodes, 1):
-            if call in seen or not call.credited:
-                continue
-            seen.add(call)
-            if own:
-                call.reward_shared = trajectory.reward
-            call.reward = call.reward_shared + call.reward_specific - efficiency * (length - position) / length
-
-
-def _judge_decisions(finished: list[Trajectory], rule: Returns) -> None:
-    found: dict[Call, list[float]] = defaultdict(list)
-    for trajectory in finished:
-        for call, value in decision_returns(trajectory, rule).items():
-            found[call].append(value)
-    for call, values in found.items():
-        call.reward_shared = fmean(values)
-        call.reward = call.reward_shared + call.reward_specific
+def first_trajectories(finished: Sequence[Trajectory]) -> dict[Call, Trajectory]:
+    """The trajectory in which each call that trains was sampled; the first that has it, if that one has failed."""
+    first: dict[Call, Trajectory] = {}
+    for trajectory in sorted(finished, key=lambda trajectory: trajectory.stream.depth):
+        for call in trajectory.calls:
+            if call.trained and call.credited:
+                first.setdefault(call, trajectory)
+    return first

@@ -11,7 +11,7 @@ from verl_ext.tools.chat_forms import until_stop
 
 
 class EndpointLLM(TokenlessLLM):
-    """Chats of agents, answered by a server. Token ids and log-probabilities are unknown.
+    """Lets a server answer the agents' chats. Token ids and log-probabilities are unknown.
 
     Args:
         chat: the server; closed with this object.
@@ -35,8 +35,8 @@ class EndpointLLM(TokenlessLLM):
 
         Raises:
             PromptTooLong: the server says that the prompt does not fit the model.
-            EndpointFailed: it refused the call, none of the attempts succeeded (see `verl_ext.tools.chat`), or the
-                closing tag of nothing has ended its output.
+            EndpointFailed: it refused the call, no attempt succeeded (see `verl_ext.tools.chat`), or the output
+                consists only of a closing stop tag.
         """
         try:
             answer = await self.chat.complete(messages, sampling)
@@ -46,10 +46,10 @@ class EndpointLLM(TokenlessLLM):
         text = until_stop(answer, stops)
         if text in stops and text.startswith("</"):
             raise EndpointFailed(
-                f"{self.chat.url}: {text} has ended an output without any text. Does the server keep reasoning to "
-                "itself? Remedy: serve the model without a reasoning parser, or so that reasoning is told"
+                f"{self.chat.url}: an output consists only of {text}. The server may hide the model's reasoning. "
+                "Remedy: serve the model without a reasoning parser, or let the server return the reasoning"
             )
-        stopped = bool(stops) and text.endswith(stops)  # maybe long before the server's end of it
+        stopped = bool(stops) and text.endswith(stops)  # perhaps long before the server ended it
         generation = Generation([], [], stop_reason="completed" if stopped else answer.stop_reason)
         counts = (answer.prompt_tokens, answer.generated_tokens)
         return Completion(text, generation, *counts, reasoning="" if stops else answer.reasoning, sent=answer.sent)

@@ -1,4 +1,4 @@
-"""All trajectories of one question. Record and replay live here: a call is generated once, whoever asks first."""
+"""All trajectories of one question, with record and replay: a call is generated once and answers every replay."""
 
 from __future__ import annotations
 
@@ -14,7 +14,18 @@ from verl_ext.mas.limits import Limits
 from verl_ext.mas.llm import LLM
 from verl_ext.mas.noise import call_seed
 from verl_ext.mas.stopwatch import Stopwatch
-from verl_ext.mas.types import Call, CallId, Completion, PromptTooLong, Status, Stream, Task, ToolRecord, Trajectory
+from verl_ext.mas.types import (
+    Call,
+    CallId,
+    Completion,
+    Invocation,
+    PromptTooLong,
+    Status,
+    Stream,
+    Task,
+    ToolRecord,
+    Trajectory,
+)
 from verl_ext.mas.workflow import Workflow
 from verl_ext.memory import Memory
 from verl_ext.tools.base import ToolRefused
@@ -23,7 +34,7 @@ Tools = dict[str, Callable[..., Any]]
 
 # Sampling parameters that validation sets for every agent, whatever the agent's own training values are.
 TRUNCATION = ("temperature", "top_p", "top_k")
-# Stop reasons of an output that the engine broke off and nobody resumed.
+# Stop reasons of an output that the engine aborted and did not resume.
 ABORTED = ("aborted", "abort")
 # Seconds that cancelled calls and tools have to clean up.
 CLOSE_TIMEOUT = 5.0
@@ -35,7 +46,7 @@ class BrokenReward(RuntimeError):
 
 @dataclass
 class Cost:
-    """What sampling this question has cost, generated once and counted once."""
+    """What sampling this question has cost. A shared call counts once."""
 
     agent_calls: int = 0
     generated_tokens: int = 0
@@ -57,10 +68,10 @@ class Forest:
         seed: covers (run seed, training step, data-set index); every call's noise derives from it.
         sampling: sampling parameters, overridden per agent by `Agent.sampling` unless `greedy`.
         greedy: validation; temperature and truncation are taken from `sampling` for every agent.
-        clock: measures calls and their limit; stands still while the weights are updated.
-        memory: (agent, query) -> the memories that it recalls, the same whenever it is asked, from any thread; None:
-            there are none.
-        adapters: of the policy, by agent ("" is the base alone); None: the policy has no adapters.
+        clock: measures calls and their timeouts; paused while the weights are updated.
+        memory: (agent, query) -> the memories that the agent recalls; always the same answer, from any thread. None:
+            there is no memory.
+        adapters: name of each agent's adapter ("" is the base alone); None: the policy has no adapters.
     """
 
     task: Task
@@ -87,10 +98,10 @@ class Forest:
         self.closed = False
 
     async def recall(self, agent: str, query: str) -> list[Memory]:
-        """The memories of an agent that are most similar to a query, for all trajectories of the question the same."""
+        """The memories of an agent that are most similar to a query; the same for all trajectories of the question."""
         if self.memory is None:
             return []
-        if (agent, query) not in self._recalled:  # in a thread: a sentence encoder takes its time
+        if (agent, query) not in self._recalled:  # in a thread: a sentence encoder would block the event loop
             self._recalled[agent, query] = asyncio.ensure_future(asyncio.to_thread(self.memory, agent, query))
         return list(await asyncio.shield(self._recalled[agent, query]))
 
@@ -102,30 +113,27 @@ class Forest:
         """Arguments with which this tool call was made before, or None if it was not."""
         return self._tool_arguments.get((call, stream))
 
-    async def call(
-        self,
-        call_id: CallId,
-        stream: Stream,
-        agent: Agent,
-        messages: list[dict[str, str]],
-        inputs: dict[str, Any],
-        parents: tuple[Call, ...],
-        continues: Call | None = None,
-        observation: str = "",
-    ) -> Call:
+    async def call(self, invocation: Invocation, stream: Stream, messages: list[dict[str, str]]) -> Call:
         """The recorded call, or a new one. Failures are recorded too: a replay meets the same failed call."""
         self._admit()
-        key = (call_id, stream)
+        key = (invocation.id, stream)
         if key in self._calls:
             self.cost.replayed_calls += 1
             await asyncio.sleep(0)  # a turn of the event loop, like a new call: concurrent siblings all start first
         else:
             # A copy: a prompt function may hand out a chat history that grows later.
-            call = Call(call_id, stream, copy.deepcopy(messages), continues, observation, parents=parents)
-            call.trained = agent.trained
-            call.depth = 1 + max((parent.depth for parent in parents), default=-1)
+            call = Call(
+                invocation.id,
+                stream,
+                copy.deepcopy(messages),
+                invocation.continues,
+                invocation.observation,
+                parents=tuple(invocation.parents),
+            )
+            call.trained = invocation.agent.trained
+            call.depth = 1 + max((parent.depth for parent in call.parents), default=-1)
             self._messages[key] = call.messages
-            self._calls[key] = asyncio.ensure_future(self._generate(call, agent, inputs))
+            self._calls[key] = asyncio.ensure_future(self._generate(call, invocation.agent, invocation.inputs))
         return await asyncio.shield(self._calls[key])
 
     async def _generate(self, call: Call, agent: Agent, inputs: dict[str, Any]) -> Call:
@@ -188,8 +196,8 @@ class Forest:
                 if used >= limits.max_sequence_tokens:
                     return f"the sequence has {used} tokens, allowed are {limits.max_sequence_tokens}"
                 sampling["max_tokens"] = min(sampling["max_tokens"], limits.max_sequence_tokens - used)
-        else:  # a server has the tokens: it is told where the stream begins
-            sampling["stream"] = len(_beginning(call).messages)
+        else:  # a server has the tokens: tell it where the sequence begins
+            sampling["continue_from"] = len(_beginning(call).messages)
         return ""
 
     def _take(self, call: Call, completion: Completion) -> None:
@@ -208,20 +216,19 @@ class Forest:
             call.messages = list(completion.sent) or call.messages
 
     def _finish(self, call: Call, agent: Agent, inputs: dict[str, Any]) -> Call:
-        value, parsable = None, True
         try:
-            value = agent.read(call.text, **inputs)
+            call.value = agent.read(call.text, **inputs)
         except Unparsable as problem:
-            parsable = False
-            value = problem.fallback if problem.has_fallback else None
-            call.status, call.error = Status.UNPARSABLE, str(problem)
+            call.unparsable, call.status, call.error = problem, Status.UNPARSABLE, str(problem)
+            call.value = problem.fallback if problem.has_fallback else None
+        parsable = call.unparsable is None
         if parsable and call.generation.stop_reason == "length":
             call.status, call.error = Status.TRUNCATED, "the output reached max_tokens"
         if agent.actions is not None and agent.trained and call.generation.token_ids:
             call.actions = self.llm.locate(call.generation.token_ids, call.text, agent.actions(call.text))
         if agent.penalty is not None:
             try:
-                reward, metrics = agent.penalty(call.text, value, parsable, **inputs)
+                reward, metrics = agent.penalty(call.text, call.value, parsable, **inputs)
                 call.reward_specific, call.metrics = float(reward), {k: float(v) for k, v in metrics.items()}
                 if not math.isfinite(call.reward_specific):
                     raise ValueError(f"the agent-specific reward {call.reward_specific} is not finite")
@@ -259,7 +266,7 @@ class Forest:
             except ToolRefused as error:
                 record.failure = str(error)
                 return record
-            except Exception as error:  # any failure of a tool is data of this trajectory
+            except Exception as error:  # a tool's failure is an observation of this trajectory
                 reason = "no answer in time" if isinstance(error, asyncio.TimeoutError) else f"{error}"
                 record.failure = f"tool {name!r}, attempt {attempt + 1} of {attempts}: {type(error).__name__}: {reason}"
             if attempt + 1 < attempts:
@@ -269,7 +276,7 @@ class Forest:
 
     @property
     def busy(self) -> int:
-        """What is under way beside generations: tool calls, the waits between their attempts included, and recalls."""
+        """Number of tool calls (waits between attempts included) and recalls under way."""
         return sum(not task.done() for task in (*self._tools.values(), *self._recalled.values()))
 
     def _admit(self) -> None:
@@ -277,7 +284,7 @@ class Forest:
             raise asyncio.CancelledError
 
     async def close(self) -> None:
-        """Cancel whatever still runs: after an abort, or for branches that a failed sibling left behind.
+        """Cancel everything that still runs, after an abort or in branches that a failed sibling left behind.
 
         Sessions that still run, or start after this, end with `CancelledError`.
         """

@@ -10,15 +10,14 @@ class Limits:
     """Bounds that keep every trajectory finite.
 
     Attributes:
-        max_prompt_tokens: longer prompts fail as `prompt_too_long` instead of being cut silently; an endpoint, which
-            keeps the token ids to itself, has its own limit.
-        max_context_tokens: prompt and output of a call that does not train, and so needs no room in a row: its prompt
-            may have what its `max_tokens` leave of them (a helper that reads a whole history). None: it has no more
-            room than others.
+        max_prompt_tokens: longer prompts fail as `prompt_too_long`; they are never cut. It does not apply to an
+            endpoint, whose token ids are unknown and which has a limit of its own.
+        max_context_tokens: prompt and output together of a call that does not train (a helper that reads a whole
+            history): its prompt may have this number minus its `max_tokens`. None: `max_prompt_tokens` applies.
         max_calls: agent calls of one trajectory, for systems with loops.
-        max_sequence_tokens: of a sequence of calls that continue each other, outputs and observations together; None:
-            as many as the engine takes. A call that would begin behind that fails as `prompt_too_long`.
-        call_timeout, tool_timeout: seconds; None waits for ever. Pauses for a weight update do not count as a call's.
+        max_sequence_tokens: outputs and observations together of calls that continue each other; None: as many as
+            the engine takes. A call that would begin beyond it fails as `prompt_too_long`.
+        call_timeout, tool_timeout: seconds; None waits for ever. Pauses for a weight update do not count.
         tool_retries: further attempts after a tool's first failure.
     """
 

@@ -33,8 +33,8 @@ class LLM(Protocol):
 
         `sampling` holds temperature, top_p, top_k, max_tokens, seed, `adapter` if the policy has adapters (the name of
         the agent's; "" is the base alone), `choices` if the answer is to be one of these texts, and for an engine
-        without tokens `stream`: the place of the message with which a continued sequence begins. `key` names the call
-        within the batch (question, stream, call) for ordered scheduling and sticky routing.
+        without tokens `continue_from`: the place of the message with which a continued sequence begins. `key` names
+        the call within the batch (question, stream, call) for ordered scheduling and sticky routing.
 
         Raises:
             PromptTooLong: the engine refuses the prompt for its length. Any other exception counts as its failure.
@@ -42,14 +42,14 @@ class LLM(Protocol):
 
 
 class TokenlessLLM:
-    """What an `LLM` that keeps its tokens to itself, or has none, says of them: nothing."""
+    """Base of an `LLM` whose token ids are unknown (an endpoint) or do not exist (a policy head)."""
 
     def encode(self, messages: list[dict[str, str]]) -> list[int]:
-        """Nothing."""
+        """Empty: unknown."""
         return []
 
     def encode_text(self, text: str) -> list[int]:
-        """Nothing."""
+        """Empty: unknown."""
         return []
 
     def locate(self, token_ids: list[int], text: str, spans: list[Span]) -> list[Span]:
@@ -58,10 +58,10 @@ class TokenlessLLM:
 
 
 class TokenLLM(ABC):
-    """An `LLM` over token ids: what is generated is what is trained, no text is ever encoded again.
+    """An `LLM` over token ids. What is generated is what is trained: no text is ever encoded again.
 
     Attributes:
-        end_token: with which the model ends an output.
+        end_token: the token with which the model ends an output.
     """
 
     end_token: int
@@ -76,7 +76,7 @@ class TokenLLM(ABC):
 
     @abstractmethod
     def encode_text(self, text: str) -> list[int]:
-        """Token ids of text in the middle of a sequence. Nothing in it is taken for a special token."""
+        """Token ids of text in the middle of a sequence. Text that looks like a special token is encoded as text."""
 
     def locate(self, token_ids: list[int], text: str, spans: list[Span]) -> list[Span]:
         """See `LLM.locate`."""
@@ -84,8 +84,10 @@ class TokenLLM(ABC):
 
     @abstractmethod
     async def generate(self, prompt_ids: list[int], sampling: dict[str, Any], key: tuple[str, ...]) -> Generation:
-        """Generate from `prompt_ids`; `sampling` and `key` as in `LLM.complete`, without choices. Instead there may be
-        `allowed_token_ids`: nothing else may be sampled then, and log-probabilities are among these."""
+        """Generate from `prompt_ids`; `sampling` and `key` as in `LLM.complete`, without choices.
+
+        With `allowed_token_ids` in `sampling`, only these may be sampled, and log-probabilities are taken among them.
+        """
 
     async def complete(
         self, messages: list[dict[str, str]], prompt_ids: list[int], sampling: dict[str, Any], key: tuple[str, ...]
@@ -98,7 +100,7 @@ class TokenLLM(ABC):
         return Completion(text, generation, len(prompt_ids), len(generation.token_ids))
 
     def _option(self, text: str) -> tuple[int, ...]:
-        """A choice's tokens with its end. The same few texts come again and again, and are encoded once."""
+        """A choice's tokens with its end token. Each text is encoded once."""
         if text not in self._options:
             if len(self._options) >= OPTIONS_KEPT:
                 self._options.clear()
@@ -110,7 +112,7 @@ class TokenLLM(ABC):
         return {}
 
     async def _choose(self, prompt_ids: list[int], sampling: dict[str, Any], key: tuple[str, ...]) -> Completion:
-        """One of `choices`. Top-p and top-k do not apply: the choices are the nucleus."""
+        """Sample one of `choices`. Top-p and top-k do not apply to the few tokens that the choices allow."""
         options = {text: self._option(text) for text in sampling["choices"]}
         sampled, longest = 0, max(options, key=lambda text: len(options[text]))
         if len(options[longest]) > sampling["max_tokens"]:

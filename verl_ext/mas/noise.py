@@ -1,4 +1,4 @@
-"""Sampling noise as a pure function of what a call is, never of when it was scheduled."""
+"""Seeds of sampling noise: a pure function of a call's identity, never of scheduling."""
 
 from __future__ import annotations
 

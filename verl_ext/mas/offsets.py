@@ -12,7 +12,7 @@ from typing import Any
 
 Span = tuple[int, int]
 
-# Decoders write it for bytes that are no character.
+# Decoders write it for bytes that are not a character.
 BROKEN = "\ufffd"
 BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 
@@ -22,8 +22,8 @@ def locate_by_decoding(
 ) -> list[Span]:
     """Ranges [first, stop) of the tokens that hold any byte of the characters [start, end) of `text`.
 
-    Decodes beginnings of the output, some 2·log2(tokens) of them per span: right for every tokenizer whose decoding of
-    a beginning is the beginning of the decoding, but for a last character that is not complete.
+    Decodes about 2·log2(tokens) prefixes of the output per span. That is right for every tokenizer for which decoding
+    a prefix of the tokens gives a prefix of the text, except for a last character that is not complete.
 
     Args:
         text: what `token_ids` decode to.
@@ -32,7 +32,7 @@ def locate_by_decoding(
     ids = list(token_ids)
 
     def right(tokens: int) -> int:
-        """Characters that this many tokens give for good; what is broken at the end will be another one."""
+        """Characters that are final after this many tokens; an incomplete one at the end is not."""
         return len(commonprefix([decode(ids[:tokens]), text]))
 
     def fewest_with(characters: int) -> int:
@@ -48,10 +48,10 @@ def locate_by_decoding(
 
 
 class TokenBytes:
-    """The bytes that each token stands for, of byte-level and SentencePiece tokenizers, by looking them up.
+    """Looks up the bytes of each token, for byte-level and SentencePiece tokenizers.
 
     Args:
-        tokenizer: Hugging Face's; one of another kind is located by decoding.
+        tokenizer: of Hugging Face; other kinds need `locate_by_decoding`.
     """
 
     def __init__(self, tokenizer: Any):
@@ -82,20 +82,20 @@ class TokenBytes:
         return located
 
     def _by_runs(self, token_ids: Sequence[int], text: str) -> list[int] | None:
-        """Byte of each character where a decoder breaks all of a run of byte tokens that is not valid as a whole."""
+        """Byte of each character, for decoders that replace a whole run of byte tokens if the run is not valid."""
         byte_of, characters = [0], []
         shown = [token for token in token_ids if token not in self._special]
         for raw, run in groupby(shown, lambda token: token in self._raw):
             data = b"".join(self._bytes[token] for token in run)
             try:
-                said = data.decode()
+                decoded = data.decode()
             except UnicodeDecodeError:
                 if not raw:
                     return None
-                said = BROKEN * len(data)
-            sizes = [1] * len(data) if raw and BROKEN in said else [len(character.encode()) for character in said]
+                decoded = BROKEN * len(data)
+            sizes = [1] * len(data) if raw and BROKEN in decoded else [len(character.encode()) for character in decoded]
             byte_of += [byte_of[-1] + step for step in accumulate(sizes)]
-            characters.append(said)
+            characters.append(decoded)
         return byte_of if "".join(characters) == text else None
 
     def _look_up(self, token: int) -> bytes:

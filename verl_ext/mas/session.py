@@ -9,10 +9,20 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from verl_ext.mas.agent import Agent
 from verl_ext.mas.context import Context
 from verl_ext.mas.forest import BrokenReward, Forest
-from verl_ext.mas.types import Call, CallFailed, CallId, Diverged, Status, Stream, Task, ToolFailed, Trajectory
+from verl_ext.mas.types import (
+    Call,
+    CallFailed,
+    CallId,
+    Diverged,
+    Invocation,
+    Status,
+    Stream,
+    Task,
+    ToolFailed,
+    Trajectory,
+)
 
 
 class Session:
@@ -23,13 +33,13 @@ class Session:
         self.trajectory = Trajectory(stream)
         self._lineage = stream.lineage()
         self._forks = {s.fork: s for s in self._lineage if s.fork is not None}
-        # Agent calls belong to this stream or a deeper one: the root, or the last twin.
+        # Agent calls belong to this stream or a deeper one: the root, or the last sibling.
         self._floor = [s for s in self._lineage if s.fork is None][-1]
         self._fork_reached = stream.parent is None
         self._calls: list[Call] = []
         self._issued = 0
         self._refused = 0
-        # What the workflow cannot repair by catching it: the trajectory's status whatever `run` makes of it.
+        # An error that decides the trajectory's status even if the workflow catches it.
         self._fatal: Exception | None = None
         self._over = False
         # Called with the identity of every call of a trained agent as it is issued, with None at the end of the run.
@@ -43,7 +53,7 @@ class Session:
         """
         work = asyncio.ensure_future(self._work())
         try:
-            await asyncio.wait([work])  # of its own task: what is cancelled here was cancelled from outside
+            await asyncio.wait([work])  # a task of its own: a cancellation here came from outside
         except asyncio.CancelledError:
             self._over = True
             work.cancel()
@@ -57,7 +67,7 @@ class Session:
             raise self._fatal
         if isinstance(self._fatal, CallFailed):
             trajectory.status, trajectory.error = self._fatal.status, str(self._fatal)
-        elif self._fatal is not None:  # a bug of the workflow met by this sample: counted, shown, not fatal
+        elif self._fatal is not None:  # a bug in the workflow: counted and logged, it does not stop the training
             error = self._fatal
             trajectory.status, trajectory.error = Status.WORKFLOW_ERROR, f"{type(error).__name__}: {error}"
         else:
@@ -84,7 +94,7 @@ class Session:
             self._announce(None)
 
     def _admit(self) -> None:
-        """Unwind a workflow whose trajectory is decided, also one that catches every `Exception` and goes on."""
+        """Stop a workflow whose trajectory has ended, even if it catches every `Exception`."""
         if self._over or self._fatal is not None:
             raise asyncio.CancelledError
 
@@ -145,39 +155,22 @@ class Session:
         self._fatal = self._fatal or Diverged(f"call {call_id} on replay: {_first_difference(recorded, now)}")
         return self._fatal
 
-    async def call(
-        self,
-        agent: Agent,
-        call_id: CallId,
-        inputs: dict[str, Any],
-        before: list[Call],
-        parents: list[Call],
-        continues: Call | None = None,
-        observation: str = "",
-    ) -> Call:
-        """Make or replay one call; called by `Context.call` and `Context.resume`.
-
-        Args:
-            before: ends of what came before in this scope: all of it may have had an effect, whatever `parents` says.
-            parents: calls whose output the prompt uses, the edges for credit.
-            continues: the call that this one goes on from, with `observation` between them.
-        """
+    async def call(self, invocation: Invocation) -> Call:
+        """Make or replay one call; called by `Context.call` and `Context.resume`."""
         self._admit()
         self._check_limit()
-        messages = agent.prompt(**inputs) if continues is None else _continued(continues, observation)
-        after = [call.stream for call in (*parents, *before)]
+        call_id, messages = invocation.id, invocation.messages()
+        after = [call.stream for call in (*invocation.parents, *invocation.before)]
         if call_id == self.trajectory.stream.fork:
             self._reach_fork(call_id, after, messages)
         elif not self._fork_reached and self.trajectory.stream.fork is None:
-            self._enter_twin(call_id, messages)
+            self._enter_sibling(call_id, messages)
         stream = self._settle(call_id, self._stream_of(call_id, self._floor, after), self.forest.recorded, messages)
         self._issued += 1
-        if agent.trained:
+        if invocation.agent.trained:
             self._announce(call_id)
         try:
-            call = await self.forest.call(
-                call_id, stream, agent, messages, inputs, tuple(parents), continues, observation
-            )
+            call = await self.forest.call(invocation, stream, messages)
         except BrokenReward as error:
             self._fatal = error
             raise
@@ -197,8 +190,8 @@ class Session:
         if messages not in made:
             raise self._diverged(call_id, made[0], messages)
 
-    def _enter_twin(self, call_id: CallId, messages: Any) -> None:
-        """Check the prompt of a twin's first call, before which nothing was sampled, against its parent's."""
+    def _enter_sibling(self, call_id: CallId, messages: Any) -> None:
+        """Check the prompt of a sibling's first call, before which nothing was sampled, against its parent's."""
         self._fork_reached = True
         record = self.forest.recorded(call_id, self._lineage[-2])
         if record is not None and record != messages:
@@ -217,14 +210,8 @@ class Session:
         return copy.deepcopy(record.result)
 
 
-def _continued(call: Call, observation: str) -> list[dict[str, str]]:
-    """A sequence as turns, for engines that take no tokens, and for people. Not of `call.messages`: as it was sent."""
-    before = call.messages if call.continues is None else _continued(call.continues, call.observation)
-    return [*before, {"role": "assistant", "content": call.text}, {"role": "user", "content": observation}]
-
-
 def _first_difference(recorded: Any, now: Any) -> str:
-    """Where two prompts or argument sets part, in words."""
+    """Describe the first difference of two prompts or argument sets."""
     old, new = _in_words(recorded), _in_words(now)
     at = next((i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
     lo = max(0, at - 30)

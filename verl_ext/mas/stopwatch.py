@@ -1,4 +1,4 @@
-"""A clock that can stand still: limits on generation do not run out while the weights are being updated."""
+"""A clock that can be paused: call timeouts do not run while the weights are being updated."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-# Seconds between two looks at a call that waits while the clock stands still.
-LOOK = 1.0
+# Seconds between two checks of a call that waits while the clock is paused.
+CHECK_INTERVAL = 1.0
 
 
 class Stopwatch:
-    """Seconds of the time in which generation was possible.
+    """Counts the seconds in which generation was possible.
 
-    Under partial rollouts a call lies idle while the trainer has the accelerators; that time is nobody's fault. All
-    methods are for one event loop, whose time this is.
+    Time paused for a weight update does not count against call timeouts. All methods must be called on the same event
+    loop.
     """
 
     def __init__(self) -> None:
@@ -24,18 +24,18 @@ class Stopwatch:
         self._stopped: float | None = None
 
     def stop(self) -> None:
-        """Stand still until `start`; stopping twice is stopping once."""
+        """Pause until `start`. Pausing twice has no further effect."""
         if self._stopped is None:
             self._stopped = asyncio.get_running_loop().time()
 
     def start(self) -> None:
-        """Go on; a clock that runs stays as it is."""
+        """Run again. A clock that runs is not changed."""
         if self._stopped is not None:
             self._lost += asyncio.get_running_loop().time() - self._stopped
             self._stopped = None
 
     def now(self) -> float:
-        """Seconds since some moment, without those in which the clock stood still."""
+        """Seconds since a fixed moment, without pauses."""
         moment = asyncio.get_running_loop().time() if self._stopped is None else self._stopped
         return moment - self._lost
 
@@ -51,7 +51,7 @@ class Stopwatch:
             while not task.done():
                 left = None if end is None else end - self.now()
                 if left is not None and self._stopped is not None:
-                    left = max(left, LOOK)
+                    left = max(left, CHECK_INTERVAL)
                 if left is not None and left <= 0:
                     raise asyncio.TimeoutError
                 await asyncio.wait([task], timeout=left)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from verl_ext.mas.agent import Agent, Unparsable
     from verl_ext.memory import Use
 
 
@@ -62,8 +63,8 @@ class Stream:
     A call belongs to the deepest stream of its trajectory's lineage that it depends on, so calls before a fork belong
     to the parent's stream and are shared, and calls from the fork on are new.
 
-    A stream with a parent and no fork is a twin of its parent: all its calls are new. It shares what comes before any
-    call, the tools' results, and the randomness of the workflow.
+    A stream with a parent and no fork is a sibling of its parent: all its calls are new. It shares what comes before
+    any call, the tools' results, and the randomness of the workflow.
     """
 
     name: str
@@ -132,6 +133,7 @@ class Call:
 
     A call may continue another one (`Context.resume`): its prompt is then that call's prompt and output, token by
     token, and the `observation` that was put behind them. Calls that continue each other train as one sequence.
+    `value` is what the agent's parser made of the text (or its fallback, where `unparsable` holds the parser's error).
     `actions` are the ranges of tokens [start, stop) of the output that the agent's `actions` has marked; `trained` is
     False for calls of helpers (`Agent.trained`). `decides`: the output was one of given texts, `options`
     (`Agent.choices`). `cost` is what the output cost (`Agent.cost`).
@@ -154,6 +156,8 @@ class Call:
     status: Status = Status.OK
     error: str = ""
     actions: list[tuple[int, int]] = field(default_factory=list)
+    value: Any = None
+    unparsable: Unparsable | None = None
     trained: bool = True
     decides: bool = False
     options: tuple[str, ...] = ()
@@ -198,6 +202,43 @@ class Call:
 
     def __eq__(self, other: object) -> bool:
         return self is other
+
+
+@dataclass(frozen=True)
+class Invocation:
+    """A call as a workflow makes it, before anything is generated or replayed.
+
+    Attributes:
+        id: structural identity of the call.
+        agent: who answers.
+        inputs: handed to the agent's prompt, parser and penalty.
+        before: ends of what came before in this scope: all of it may have had an effect, whatever `parents` says.
+        parents: calls whose output the prompt uses, the edges for credit.
+        continues: the call that this one goes on from, with `observation` between them.
+    """
+
+    id: CallId
+    agent: Agent
+    inputs: dict[str, Any]
+    before: list[Call]
+    parents: list[Call]
+    continues: Call | None = None
+    observation: str = ""
+
+    def messages(self) -> list[dict[str, str]]:
+        """The chat that the agent is sent."""
+        if self.continues is None:
+            return self.agent.prompt(**self.inputs)
+        return continued(self.continues, self.observation)
+
+
+def continued(call: Call, observation: str) -> list[dict[str, str]]:
+    """A sequence as turns, for engines that take no tokens, and for people.
+
+    Do not build it from `call.messages` of a call that continues another one: that holds the server's version.
+    """
+    before = call.messages if call.continues is None else continued(call.continues, call.observation)
+    return [*before, {"role": "assistant", "content": call.text}, {"role": "user", "content": observation}]
 
 
 @dataclass(eq=False)

@@ -25,7 +25,7 @@ class Workflow(ABC):
         agents: the roles, by name, first to last. Keyword arguments of `mas.workflow` reach `__init__`.
         headline: the quantity reported by `reward` that a person watches (progress, learning curve).
         left_out: roles that it could have and was built without; `mas.agents` may name them, which has no effect.
-        untrained: what to do about it if no agent trains, for a system that can be built so.
+        no_trained_agents_hint: what to do about it if no agent trains, for a system that can be built so.
         needs: names of the tools that it calls; it is refused where `mas.tools` lacks one.
         details: quantities reported by `reward` that are no scores (counts, costs): an evaluation shows them apart.
     """
@@ -33,7 +33,7 @@ class Workflow(ABC):
     agents: dict[str, Agent]
     left_out: Sequence[str] = ()
     headline: str = "reward"
-    untrained: str = "Remedy: ++mas.agents.<name>.trained=true for one of them"
+    no_trained_agents_hint: str = "Remedy: ++mas.agents.<name>.trained=true for one of them"
     needs: Sequence[str] = ()
     details: tuple[str, ...] = ()
 

@@ -80,17 +80,17 @@ METRICS: dict[str, str] = {
     "what a simulator behind it counts",
     "budget/generated_tokens": "tokens generated for training since the run began (`mas.budget`)",
     "budget/questions": "questions sampled for training since the run began (`mas.budget`)",
-    "mhgpo/rows": "rows that trained in the step",
-    "mhgpo/padding_rows": "masked rows added so that ranks and mini-batches come out even",
-    "mhgpo/optimiser_steps": "optimiser steps of the step",
-    "mhgpo/weight_max": "largest weight of a row in the loss (mas.loss.agent_weights; MHGPO: N / (n · G_k), Eq. 6)",
-    "mhgpo/weight_min": "smallest weight of a row in the loss",
+    "update/rows": "rows that trained in the step",
+    "update/padding_rows": "masked rows added so that ranks and mini-batches come out even",
+    "update/optimiser_steps": "optimiser steps of the step",
+    "update/weight_max": "largest weight of a row in the loss (mas.loss.agent_weights; MHGPO: N / (n · G_k), Eq. 6)",
+    "update/weight_min": "smallest weight of a row in the loss",
     "adapters/<agent>/grad_norm": "norm of the gradient of the agent's adapter, before it is clipped by itself",
 }
 
 
 def reduce_stats(stats: Iterable[QuestionStats]) -> dict[str, float]:
-    """Metrics of a batch of questions (all but tools/*, budget/*, groups/* and mhgpo/*, which the trainer adds)."""
+    """Metrics of a batch of questions (all but tools/*, budget/*, groups/* and update/*, which the trainer adds)."""
     stats = list(stats)
     metrics: dict[str, float] = {}
     _means(metrics, "system", [{"reward": r, **q} for s in stats for r, q in zip(s.rewards, s.quantities, strict=True)])

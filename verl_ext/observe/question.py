@@ -11,7 +11,7 @@ from verl_ext.mas.forest import Forest
 from verl_ext.mas.types import Call, Trajectory
 from verl_ext.memory import Episode
 from verl_ext.observe.decisions import Path, paths_of
-from verl_ext.sampling.base import BATCH, Formula, Sample
+from verl_ext.sampling.base import BATCH, Sample, formula_calls
 
 
 @dataclass
@@ -68,7 +68,7 @@ class QuestionStats:
     head_decisions: list[HeadDecision] = field(default_factory=list)
 
 
-def question_stats(forest: Forest, samples: list[Sample], formula: Formula) -> QuestionStats:
+def question_stats(forest: Forest, samples: list[Sample]) -> QuestionStats:
     """Summarise a sampled forest (credit assigned)."""
     finished = [trajectory for trajectory in forest.trajectories if trajectory.ok]
     calls = dict.fromkeys(call for trajectory in forest.trajectories for call in trajectory.calls)
@@ -81,7 +81,7 @@ def question_stats(forest: Forest, samples: list[Sample], formula: Formula) -> Q
         first_error=next((t.error for t in forest.trajectories if not t.ok), ""),
         tool_failures=sum(trajectory.tool_failures for trajectory in forest.trajectories),
         cost=dict(vars(forest.cost)),
-        formula_calls=formula.calls,
+        formula_calls=formula_calls(forest.trajectories),
         similarity=_similarities(samples),
         paths=[path for trajectory in finished for path in paths_of(trajectory)],
         episodes=[_episode(forest, trajectory) for trajectory in finished if forest.memory is not None],

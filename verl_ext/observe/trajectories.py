@@ -224,18 +224,18 @@ class TraceStore:
     """Keeps the traces of a rollout worker until the trainer takes those that it logs; the others are dropped then."""
 
     _held: dict[str, QuestionTrace] = field(default_factory=dict)
-    _without_rows: set[str] = field(default_factory=set)
+    _empty: set[str] = field(default_factory=set)
 
-    def add(self, trace: QuestionTrace, without_rows: bool = False) -> None:
-        """Keep a trace; `without_rows`: the question has no training row, so the trainer does not know its uid."""
+    def add(self, trace: QuestionTrace, empty: bool = False) -> None:
+        """Keep a trace; `empty`: the question has no training row, so the trainer does not know its uid."""
         self._held[trace.uid] = trace
-        if without_rows:
-            self._without_rows.add(trace.uid)
+        if empty:
+            self._empty.add(trace.uid)
 
     def take(self, uids: Iterable[str] | None, count: int) -> list[QuestionTrace]:
         """Remove these questions (None: all) and those without rows; return the `count` of smallest rank."""
-        names = list(self._held) if uids is None else [*uids, *self._without_rows]
-        self._without_rows.clear()
+        names = list(self._held) if uids is None else [*uids, *self._empty]
+        self._empty.clear()
         return first([self._held.pop(name) for name in names if name in self._held], count)
 
 

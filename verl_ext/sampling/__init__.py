@@ -5,19 +5,20 @@
     rr    round robin         MHGPO, Algorithm 5
     nmc   node-wise Monte Carlo   JoyAgents-R1, Section 3.1
 
-To add one: a file with a `Strategy`, a line here; outside of this package, `STRATEGIES["mine"] = Mine` in the module of
-your workflow. A strategy forks through `fork_on`, `fork_at` and `fork_all` alone.
+To add one: a file with a `Strategy`, a line here. Outside of this package: `STRATEGIES["mine"] = Mine` in the module of
+your workflow (docs/new_strategy.md). A strategy forks through `fork_on`, `fork_at` and `fork_all` alone; its further
+fields are its options, `mas.sampling.mine`.
 """
 
 from verl_ext.sampling.base import (
-    Formula,
     Sample,
     Strategy,
     by_position,
+    chain_calls,
     fork_all,
     fork_at,
     fork_on,
-    position_of,
+    formula_calls,
     run_once,
     unique_calls,
 )
@@ -25,6 +26,7 @@ from verl_ext.sampling.fof import ForkOnFirst
 from verl_ext.sampling.independent import IndependentSampling
 from verl_ext.sampling.nmc import NodeWiseMonteCarlo
 from verl_ext.sampling.round_robin import RoundRobin
+from verl_ext.settings import check_keys, unknown_name
 
 STRATEGIES: dict[str, type[Strategy]] = {
     "fof": ForkOnFirst,
@@ -40,27 +42,31 @@ def make_strategy(name: str, group_size: int, agents: list[str], **options: obje
     Args:
         group_size: G, samples per fork.
         agents: names of the workflow's agents in the order of their dictionary.
-        options: those of the strategy; see its class.
+        options: `mas.sampling.<name>`; see the strategy's class.
 
     Raises:
         ValueError: unknown name or option, or a value out of range.
     """
     if name not in STRATEGIES:
-        raise ValueError(f"mas.sampling.strategy={name!r} is unknown; allowed: {', '.join(STRATEGIES)}")
-    return STRATEGIES[name](group_size=group_size, agents=agents, **options)
+        raise ValueError(unknown_name("mas.sampling.strategy", name, STRATEGIES))
+    if group_size < 1:
+        raise ValueError(f"mas.sampling.group_size={group_size} must be at least 1")
+    own = [key for key in STRATEGIES[name].model_fields if key not in Strategy.model_fields]
+    check_keys(options, own, f"mas.sampling.{name}")
+    return STRATEGIES[name].read({"group_size": group_size, "agents": agents, **options}, f"mas.sampling.{name}")
 
 
 __all__ = [
     "STRATEGIES",
-    "Formula",
     "Sample",
     "Strategy",
     "by_position",
+    "chain_calls",
     "fork_all",
     "fork_at",
     "fork_on",
+    "formula_calls",
     "make_strategy",
-    "position_of",
     "run_once",
     "unique_calls",
 ]

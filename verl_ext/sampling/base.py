@@ -6,13 +6,18 @@ import asyncio
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
+from pydantic import Field
+
 from verl_ext.mas.forest import Forest
 from verl_ext.mas.session import Session
 from verl_ext.mas.types import Call, CallId, Stream, Trajectory
+from verl_ext.settings import Settings
 
 # Group keys that begin with this reach across the questions of a batch; all others belong to their question.
 # No agent and no branch can have this name.
 BATCH = "*batch"
+# Rows of this group are shuffled over the batch and cut into groups of `group_size`; the remainder is dropped.
+SHUFFLED = (BATCH, "shuffled")
 
 
 @dataclass(frozen=True)
@@ -26,38 +31,27 @@ class Sample:
     group: tuple[str, ...]
 
 
-@dataclass
-class Formula:
-    """What the strategy's formula says the sampling of one question costs, given the base trajectory's length.
-
-    For a chain of n calls and a fork at position i (from 1): (i - 1) + G (n - i + 1) calls (mhgpo.md). Systems whose
-    length depends on what was sampled may deviate; then the metric shows by how much.
-    """
-
-    calls: int = 0
-
-    def add_fork(self, position: int, length: int, group_size: int) -> None:
-        """A base trajectory and its G - 1 forks at `position` (from 1; 0: not reached, nothing was forked)."""
-        self.calls += length if position == 0 else (position - 1) + group_size * (length - position + 1)
-
-
-class Strategy(ABC):
+class Strategy(Settings, ABC):
     """Samples trajectories of one question and says which calls train together.
 
-    Args:
-        group_size: G >= 1.
+    Its fields are its settings. A subclass adds options of its own as further fields; `mas.sampling.<name>` sets them,
+    where <name> is what `mas.sampling.strategy` selects it by.
+
+    Attributes:
+        group_size: G, samples per fork.
         agents: names of the workflow's agents that train, first to last.
     """
 
-    def __init__(self, group_size: int, agents: list[str]):
-        if group_size < 1:
-            raise ValueError(f"mas.sampling.group_size={group_size} must be at least 1")
-        self.group_size = group_size
-        self.agents = agents
+    group_size: int = Field(ge=1)
+    agents: list[str]
 
     @abstractmethod
-    async def sample(self, forest: Forest) -> tuple[list[Sample], Formula]:
+    async def sample(self, forest: Forest) -> list[Sample]:
         """Fill `forest.trajectories` and return what trains. All of it runs concurrently."""
+
+    def expected_calls(self, length: int) -> float | None:
+        """Expected agent calls for one question in a chain of `length` agents, for the plan; None: not known."""
+        return None
 
 
 async def run_session(forest: Forest, session: Session) -> Trajectory:
@@ -128,12 +122,12 @@ async def fork_all(forest: Forest, group_size: int, name: str = "0") -> list[Tra
         if not begun.done():
             begun.set_result(call_id is not None)
 
-    async def twins() -> list[Trajectory]:
+    async def siblings() -> list[Trajectory]:
         streams = [Stream(f"*{g}", base.trajectory.stream) for g in range(1, group_size if await begun else 1)]
         return list(await asyncio.gather(*[run_session(forest, Session(forest, stream)) for stream in streams]))
 
     base.listeners.append(watch)
-    trajectory, others = await asyncio.gather(run_session(forest, base), twins())
+    trajectory, others = await asyncio.gather(run_session(forest, base), siblings())
     return [trajectory, *others]
 
 
@@ -153,6 +147,33 @@ def by_position(call: Call) -> tuple[str, ...]:
     return (*call.id.scope, call.agent, str(call.turn))
 
 
-def position_of(trajectory: Trajectory, point: CallId | None) -> int:
-    """Position of a call in its trajectory, from 1; 0 if it is not there."""
-    return next((i for i, call in enumerate(trajectory.calls, 1) if call.id == point), 0)
+def chain_calls(position: int, length: int, group_size: int) -> int:
+    """Calls of a base trajectory of `length` calls and its G - 1 forks at `position` (from 1): (i - 1) + G (n - i + 1).
+
+    Position 0 stands for a call that was not reached: nothing was forked.
+    """
+    return length if position == 0 else (position - 1) + group_size * (length - position + 1)
+
+
+def formula_calls(trajectories: list[Trajectory]) -> int:
+    """Agent calls if every fork were as long as its base trajectory (the formulas of docs/mhgpo.md and docs/nmc.md).
+
+    A base trajectory of n calls costs n. A fork at position i costs the calls from there on, n - i + 1; one that shares
+    no call costs n. Systems whose length depends on what was sampled deviate from it; the metric
+    sampling/agent_calls_formula shows by how much.
+    """
+    length = {trajectory.stream: len(trajectory.calls) for trajectory in trajectories}
+    position = {
+        (trajectory.stream, call.id): place
+        for trajectory in trajectories
+        for place, call in enumerate(trajectory.calls, 1)
+    }
+    total = 0
+    for stream in length:
+        if stream.parent is None:
+            total += length[stream]
+        elif stream.fork is None:
+            total += length[stream.parent]
+        elif (stream.parent, stream.fork) in position:
+            total += length[stream.parent] - position[stream.parent, stream.fork] + 1
+    return total

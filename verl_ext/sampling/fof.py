@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from verl_ext.mas.forest import Forest
-from verl_ext.sampling.base import Formula, Sample, Strategy, by_position, fork_all, unique_calls
+from verl_ext.sampling.base import Sample, Strategy, by_position, fork_all, unique_calls
 
 
 class ForkOnFirst(Strategy):
@@ -13,7 +13,11 @@ class ForkOnFirst(Strategy):
     heterogeneous downstream. A system that starts with concurrent branches has an entry in each.
     """
 
-    async def sample(self, forest: Forest) -> tuple[list[Sample], Formula]:
+    async def sample(self, forest: Forest) -> list[Sample]:
+        """All calls of G trajectories."""
         trajectories = await fork_all(forest, self.group_size)
-        formula = Formula(self.group_size * len(trajectories[0].calls))
-        return [Sample(call, by_position(call)) for call in unique_calls(trajectories)], formula
+        return [Sample(call, by_position(call)) for call in unique_calls(trajectories)]
+
+    def expected_calls(self, length: int) -> float:
+        """n·G."""
+        return length * self.group_size

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from verl_ext.mas.forest import Forest
-from verl_ext.sampling.base import Formula, Sample, Strategy, by_position, fork_on, position_of, unique_calls
+from verl_ext.sampling.base import Sample, Strategy, by_position, chain_calls, fork_on, unique_calls
 
 
 class IndependentSampling(Strategy):
@@ -16,11 +16,16 @@ class IndependentSampling(Strategy):
     Monte Carlo: `mas.sampling.strategy=nmc`.
     """
 
-    async def sample(self, forest: Forest) -> tuple[list[Sample], Formula]:
+    async def sample(self, forest: Forest) -> list[Sample]:
+        """The G outputs of each forked call."""
         runs = await asyncio.gather(*[fork_on(forest, agent, self.group_size, name=agent) for agent in self.agents])
-        samples, formula = [], Formula()
-        for trajectories, point in runs:
-            formula.add_fork(position_of(trajectories[0], point), len(trajectories[0].calls), self.group_size)
-            kept = [call for call in unique_calls(trajectories) if call.id == point]
-            samples += [Sample(call, by_position(call)) for call in kept]
-        return samples, formula
+        return [
+            Sample(call, by_position(call))
+            for trajectories, point in runs
+            for call in unique_calls(trajectories)
+            if call.id == point
+        ]
+
+    def expected_calls(self, length: int) -> float:
+        """Σ_i [(i − 1) + G(n − i + 1)]."""
+        return sum(chain_calls(position, length, self.group_size) for position in range(1, length + 1))

@@ -7,7 +7,7 @@ import asyncio
 from verl_ext.mas.forest import Forest
 from verl_ext.mas.session import Session
 from verl_ext.mas.types import CallId, Stream
-from verl_ext.sampling.base import Formula, Sample, Strategy, by_position, fork_at, run_session, unique_calls
+from verl_ext.sampling.base import Sample, Strategy, by_position, chain_calls, fork_at, run_session, unique_calls
 
 
 class NodeWiseMonteCarlo(Strategy):
@@ -17,7 +17,7 @@ class NodeWiseMonteCarlo(Strategy):
     Calls for a chain of n: n + Σ_i (G − 1)(n − i + 1) (21 for n=3, G=4), ΣG_i trajectories instead of ΠG_i.
     """
 
-    async def sample(self, forest: Forest) -> tuple[list[Sample], Formula]:
+    async def sample(self, forest: Forest) -> list[Sample]:
         """Grow the base; a fork starts as soon as the base has issued its call."""
         base = Session(forest, Stream("0"))
         forks: list[asyncio.Task] = []
@@ -41,5 +41,9 @@ class NodeWiseMonteCarlo(Strategy):
         for node, trajectories in zip(nodes, continued, strict=True):
             kept = [call for call in unique_calls([trajectory, *trajectories]) if call.id == node]
             samples += [Sample(call, by_position(call)) for call in kept]
-        length = len(trajectory.calls)
-        return samples, Formula(length + sum((self.group_size - 1) * (length - i + 1) for i in range(1, length + 1)))
+        return samples
+
+    def expected_calls(self, length: int) -> float:
+        """n + Σ_i (G − 1)(n − i + 1)."""
+        forks = (chain_calls(position, length, self.group_size) - length for position in range(1, length + 1))
+        return length + sum(forks)

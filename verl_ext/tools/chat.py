@@ -251,8 +251,8 @@ class ChatEndpoint:
             body["seed"] = sampling["seed"] & SEED_BITS
         if self.template:
             body["chat_template_kwargs"] = self.template
-        if "stream" in sampling and not CONTINUE.keys() & {*self.ignored, *changed}:
-            body |= {"messages": joined(messages, sampling["stream"]), **CONTINUE}
+        if "continue_from" in sampling and not CONTINUE.keys() & {*self.ignored, *changed}:
+            body |= {"messages": joined(messages, sampling["continue_from"]), **CONTINUE}
         return renamed({name: value for name, value in body.items() if name not in self.ignored}, changed)
 
     def _remember(self, changed: dict[str, str | None]) -> None:

@@ -2,47 +2,48 @@
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf
 
-from verl_ext.mas.returns import Returns
-from verl_ext.sampling import Strategy, make_strategy
+from verl_ext.algorithms import credit_keys, credit_rules, row_weights
+from verl_ext.sampling import STRATEGIES, Strategy, make_strategy
+from verl_ext.settings import check_keys
 from verl_ext.trainer.preflight.typed import typed_section
 
-AGENT_WEIGHTS = ("batch", "question", "trajectory", "none")
 GROUP_BY = ("position", "question")
 SHARED, PER_AGENT_LORA = POLICIES = ("shared", "per_agent_lora")
 
 
 @dataclass
-class RoundRobinSection:
-    """`mas.sampling.rr`: options of strategy rr; the other strategies have none."""
-
-    probabilities: list[float] | None = None
-    regroup: str = "by_agent"
-
-
-@dataclass
 class SamplingSection:
-    """`mas.sampling`: which calls are forked and how groups are formed."""
+    """`mas.sampling`: which calls are forked and how groups are formed.
+
+    options: the sections named after strategies, e.g. `mas.sampling.rr`, with each strategy's own options.
+    """
 
     strategy: str = "fof"
     group_size: int = 4
-    rr: RoundRobinSection = field(default_factory=RoundRobinSection)
     group_by: str = "position"
     seeded: bool = True
+    options: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass
 class CreditSection:
-    """`mas.credit`: Eq. 4's aggregation, JoyAgents-R1's efficiency term, Puppeteer's returns of decisions."""
+    """`mas.credit`: Eq. 4's aggregation.
+
+    rules: all other keys, which are credit rules that algorithms bring, e.g. `mas.credit.efficiency`.
+    """
 
     aggregate: str = "mean"
     propagate: bool = True
-    efficiency: float = 0.0
-    returns: Returns | None = None
+    rules: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass
@@ -140,6 +141,7 @@ class MasConfig:
     """The whole section; `configs/base/multi_agent.yaml` documents each field where it is set."""
 
     workflow: dict[str, Any]
+    plugins: list[str] = field(default_factory=list)
     policy: str = SHARED
     sampling: SamplingSection = field(default_factory=SamplingSection)
     credit: CreditSection = field(default_factory=CreditSection)
@@ -163,7 +165,7 @@ def strategy_from(sampling: SamplingSection, agents: list[str]) -> Strategy:
     Raises:
         ValueError: unknown strategy, or an option out of range.
     """
-    options = vars(sampling.rr) if sampling.strategy == "rr" else {}
+    options = sampling.options.get(sampling.strategy) or {}
     return make_strategy(sampling.strategy, sampling.group_size, agents, **options)
 
 
@@ -176,11 +178,14 @@ def read_mas_config(config: DictConfig) -> MasConfig:
     if OmegaConf.select(config, "mas") is None:
         raise ValueError("this trainer mode needs the section `mas`: start from one of our recipes, e.g. +recipe=mhgpo")
     section = OmegaConf.to_container(config.mas, resolve=True)
+    import_plugins(section)
     for name in ("agents", "tools"):  # null takes away what the recipe that this one is made of has set
         if isinstance(section.get(name), dict):
             section[name] = {key: value for key, value in section[name].items() if value is not None}
     if section.get("advantage", ...) is None:  # null: of the recipe's options none, as another algorithm needs it
         del section["advantage"]
+    _gather(section, "sampling", ["strategy", "group_size", "group_by", "seeded"], "options", STRATEGIES)
+    _gather(section, "credit", ["aggregate", "propagate"], "rules", credit_keys())
     mas = typed_section(MasConfig, section, "mas")
     _drop_unused_endpoints(mas)
     if "_target_" not in mas.workflow:
@@ -189,11 +194,12 @@ def read_mas_config(config: DictConfig) -> MasConfig:
         )
     for name, given, allowed in (
         ("policy", mas.policy, POLICIES),
-        ("loss.agent_weights", mas.loss.agent_weights, AGENT_WEIGHTS),
+        ("loss.agent_weights", mas.loss.agent_weights, ("none", *row_weights())),
         ("sampling.group_by", mas.sampling.group_by, GROUP_BY),
     ):
         if given not in allowed:
             raise ValueError(f"mas.{name}={given!r} is unknown; allowed: {', '.join(allowed)}")
+    credit_rules(mas.credit.rules)
     _check_weights(mas, config.actor_rollout_ref.actor.loss_agg_mode)
     _check_determinism(mas, config)
     return mas
@@ -211,16 +217,40 @@ def _drop_unused_endpoints(mas: MasConfig) -> None:
             agent.endpoint = None
 
 
+def import_plugins(section: dict[str, Any]) -> None:
+    """Import the modules of `mas.plugins` and that of the workflow: they may register algorithms and strategies.
+
+    Raises:
+        ValueError: a module of `mas.plugins` cannot be imported. (A wrong workflow is told when it is built.)
+    """
+    for name in section.get("plugins") or ():
+        try:
+            importlib.import_module(name)
+        except Exception as error:
+            raise ValueError(
+                f"mas.plugins: the module {name!r} cannot be imported: {type(error).__name__}: {error}. Remedy: start "
+                "from its folder with PYTHONPATH=., or install it"
+            ) from error
+    target = (section.get("workflow") or {}).get("_target_")
+    with suppress(Exception):
+        get_class(target)
+
+
+def _gather(section: dict[str, Any], name: str, own: list[str], into: str, brought: Iterable[str]) -> None:
+    """Move the keys of `section[name]` that plug-ins have brought into one dictionary, `section[name][into]`."""
+    part = section.get(name)
+    if isinstance(part, dict):
+        check_keys(part, [*own, *brought], f"mas.{name}")
+        section[name] = {key: part[key] for key in part if key in own}
+        section[name][into] = {key: part[key] for key in part if key not in own}
+
+
 def _check_weights(mas: MasConfig, mode: str) -> None:
-    if mas.loss.agent_weights == "trajectory" and not mode.startswith("seq-mean"):
+    weights = row_weights().get(mas.loss.agent_weights)
+    if weights is not None and mode not in weights.loss_agg_modes:
         raise ValueError(
-            "mas.loss.agent_weights=trajectory needs a mean over sequences, but "
-            f"actor_rollout_ref.actor.loss_agg_mode is {mode!r}: set it to seq-mean-token-sum (ToolPO's Eq. 8)"
-        )
-    if mas.loss.agent_weights in ("batch", "question") and mode != "seq-mean-token-mean":
-        raise ValueError(
-            f"mas.loss.agent_weights={mas.loss.agent_weights} reproduces Eq. 6 only under "
-            f"actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean, but that is {mode!r}: "
+            f"mas.loss.agent_weights={mas.loss.agent_weights} reproduces {weights.source} only under "
+            f"actor_rollout_ref.actor.loss_agg_mode={' or '.join(weights.loss_agg_modes)}, but that is {mode!r}: "
             "change it, or set mas.loss.agent_weights=none"
         )
 

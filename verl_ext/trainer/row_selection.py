@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import random
-from typing import Any
 
 import torch
 import transfer_queue as tq
-from omegaconf import DictConfig
 from transfer_queue import KVBatchMeta
 
-from verl_ext.algorithms import SELECTIONS
-from verl_ext.algorithms.joyagents import group_variance
-from verl_ext.algorithms.mhgpo import agent_weights
-from verl_ext.algorithms.toolpo import trajectory_weights
+from verl_ext.algorithms import Algorithm, row_weights
+from verl_ext.algorithms.groups import group_variance
 from verl_ext.mas.noise import derive_seed
-from verl_ext.sampling.round_robin import SHUFFLED
-from verl_ext.trainer.advantage import column
-from verl_ext.trainer.config import MasConfig
-from verl_ext.trainer.preflight.algorithm import own_options
+from verl_ext.sampling.base import SHUFFLED
+from verl_ext.trainer.batch import Tag, live_rows, live_tags, rows_of
 
-Chosen = tuple[KVBatchMeta, dict[str, float]]
+Selected = tuple[KVBatchMeta, dict[str, float]]
 
 
 def drop_idle(batch: KVBatchMeta) -> KVBatchMeta:
@@ -34,14 +28,13 @@ def is_idle(batch: KVBatchMeta) -> bool:
     return all(tag.get("idle") for tag in batch.tags)
 
 
-def regroup(batch: KVBatchMeta, config: DictConfig, mas: MasConfig, step: int) -> Chosen:
-    """Cut the shuffled singletons of round robin into groups of G and drop the remainder (MHGPO, Algorithm 5)."""
+def regroup(batch: KVBatchMeta, group_size: int, seed: int, step: int) -> Selected:
+    """Shuffle the rows of group `SHUFFLED`, cut them into groups of G, drop the remainder (MHGPO, Algorithm 5)."""
     singles = [i for i, tag in enumerate(batch.tags) if tag["group"] == "/".join(SHUFFLED)]
-    random.Random(derive_seed(mas.seed, step, "regroup")).shuffle(singles)
-    size = mas.sampling.group_size
-    whole = len(singles) // size * size
+    random.Random(derive_seed(seed, step, "regroup")).shuffle(singles)
+    whole = len(singles) // group_size * group_size
     for place, row in enumerate(singles[:whole]):
-        batch.tags[row]["group"] = "/".join((*SHUFFLED, str(place // size)))
+        batch.tags[row]["group"] = "/".join((*SHUFFLED, str(place // group_size)))
     if whole:  # in the queue, too: verl reads the tags from there again
         keys = [batch.keys[row] for row in singles[:whole]]
         tags = [{"group": batch.tags[row]["group"]} for row in singles[:whole]]
@@ -50,18 +43,16 @@ def regroup(batch: KVBatchMeta, config: DictConfig, mas: MasConfig, step: int) -
     return without(batch, dropped), {"groups/dropped_rows": len(dropped)}
 
 
-def select(batch: KVBatchMeta, config: DictConfig, mas: MasConfig, step: int) -> Chosen:
+def select(batch: KVBatchMeta, algorithm: Algorithm) -> Selected:
     """Drop the rows that the algorithm does not train on (e.g. JoyAgents-R1, Eq. 2), before any forward pass.
 
     Where that is all of them (no group has any variance), the first one stays and is idle: verl's loop needs a row.
     """
-    choose = SELECTIONS.get(config.algorithm.adv_estimator)
-    if choose is None:
+    rows = rows_of(batch.tags)
+    kept = algorithm.select(rows)
+    if kept is None:
         return batch, {}
-    reward = torch.tensor([tag["reward"] for tag in batch.tags], dtype=torch.float64)
-    group, question = column(batch.tags, "group"), column(batch.tags, "question")
-    kept = choose(reward, group, question, **own_options(choose, mas.advantage))
-    metrics = selection_metrics(reward, group, kept)
+    metrics = selection_metrics(rows.reward, rows.group, kept)
     if not kept.any():
         kept[0] = batch.tags[0]["idle"] = True
     return without(batch, set((~kept).nonzero()[:, 0].tolist())), metrics
@@ -95,8 +86,14 @@ def selection_metrics(reward: torch.Tensor, group: torch.Tensor, kept: torch.Ten
     }
 
 
-def row_weights(kind: str, tags: list[dict[str, Any]]) -> torch.Tensor:
-    """(N,) weights with mean 1 that turn a mean over rows into the mean that the algorithm asks for."""
-    if kind == "trajectory":
-        return trajectory_weights(column(tags, "trajectory"))
-    return agent_weights(column(tags, "agent"), column(tags, "question") if kind == "question" else None)
+def weights_of(tags: list[Tag], kind: str, loss_agg_mode: str) -> torch.Tensor:
+    """(N,) float64: the weight of each row in the loss, by `mas.loss.agent_weights`; padding rows get 0.
+
+    verl's seq-mean modes divide by all rows, padding rows included, so the weights of the others make up for them;
+    token-mean divides by tokens that train, of which padding rows have none.
+    """
+    live, kept = live_rows(tags), live_tags(tags)
+    scale = len(tags) / len(kept) if loss_agg_mode.startswith("seq-mean") else 1.0
+    weights = torch.zeros(len(tags), dtype=torch.float64)
+    weights[live] = scale if kind == "none" else scale * row_weights()[kind].weigh(rows_of(kept))
+    return weights

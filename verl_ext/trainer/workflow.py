@@ -89,20 +89,21 @@ def build_workflow(mas: MasConfig) -> Workflow:
             raise ValueError(f"mas.agents.{name}: unknown agent; this workflow has {', '.join(workflow.agents)}")
         given = {key: value for key, value in vars(section).items() if value is not None}
         agent, endpoint, head = workflow.agents[name], given.pop("endpoint", None), given.pop("head", None)
-        agent.trained = given.pop("trained", agent.trained and endpoint is None)
-        agent.cost = given.pop("cost", agent.cost)
+        fields = {"trained": given.pop("trained", agent.trained and endpoint is None)}
+        fields["cost"] = given.pop("cost", agent.cost)
         if endpoint is not None:
-            if agent.trained:
+            if fields["trained"]:
                 raise ValueError(
                     f"mas.agents.{name}: a served model (endpoint) cannot be trained. "
                     f"Remedy: ++mas.agents.{name}.trained=false"
                 )
             path = f"mas.agents.{name}.endpoint"
-            agent.llm = EndpointLLM(ChatEndpoint(**vars(endpoint), setting=(f"{path}.url", f"{path}.model")))
+            fields["llm"] = EndpointLLM(ChatEndpoint(**vars(endpoint), setting=(f"{path}.url", f"{path}.model")))
         if head is not None:
             _check_head(name, agent, endpoint)
-            agent.llm = PolicyHead(similarity_of(head.encoder, f"mas.agents.{name}.head.encoder"))
-        agent.sampling.update(given)
+            fields["llm"] = PolicyHead(similarity_of(head.encoder, f"mas.agents.{name}.head.encoder"))
+        # In a dictionary of the instance: the class's may serve another configuration of this process.
+        workflow.agents = {**workflow.agents, name: agent.changed(sampling=given, **fields)}
     return workflow
 
 

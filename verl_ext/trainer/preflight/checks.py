@@ -15,10 +15,11 @@ import hydra
 from hydra.utils import get_class, get_object
 from omegaconf import DictConfig, OmegaConf
 
+from verl_ext.algorithms import System
 from verl_ext.mas.credit import aggregate
 from verl_ext.trainer.config import optimiser_steps, read_mas_config, strategy_from
 from verl_ext.trainer.lora_setup import check_policy
-from verl_ext.trainer.preflight.algorithm import check_estimator, check_options, check_reports
+from verl_ext.trainer.preflight.algorithm import check_algorithm
 from verl_ext.trainer.workflow import build_workflow, similarity_of
 
 # Sections where any key is legal: they are handed to somebody else as they are.
@@ -85,7 +86,7 @@ def check_multi_agent(config: DictConfig) -> str:
     if not agents and config.trainer.get("val_only", False):
         return workflow.headline
     if not agents:
-        raise ValueError(f"no agent of this system trains. {workflow.untrained}")
+        raise ValueError(f"no agent of this system trains. {workflow.no_trained_agents_hint}")
     temperature = config.actor_rollout_ref.rollout.temperature
     if not temperature > 0:
         raise ValueError(
@@ -93,9 +94,9 @@ def check_multi_agent(config: DictConfig) -> str:
             "trainer divides by it. Greedy outputs are those of the validation, or of python -m verl_ext.evaluate"
         )
     strategy_from(mas.sampling, agents)
-    check_estimator(config.algorithm.adv_estimator, mas.sampling.strategy, agents)
-    check_reports(config.algorithm.adv_estimator, workflow)
-    check_options(config.algorithm, mas.advantage, workflow)
+    reports = [workflow.headline, *workflow.details]
+    system = System(type(workflow).__name__, agents, mas.sampling.strategy, reports)
+    check_algorithm(config.algorithm.adv_estimator, mas, system)
     check_policy(config, mas, workflow.policy_agents)
     optimiser_steps(config, config.actor_rollout_ref.actor)
     if config.algorithm.adv_estimator == "gae":

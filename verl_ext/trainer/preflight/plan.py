@@ -12,8 +12,6 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from verl_ext.sampling import STRATEGIES, Strategy
-from verl_ext.sampling.base import Formula
 from verl_ext.trainer.config import SHARED, optimiser_steps, read_mas_config, strategy_from
 from verl_ext.trainer.preflight import checks
 from verl_ext.trainer.preflight.gpu_memory import GIB, Model, estimate, read_model
@@ -81,25 +79,10 @@ def add_plan(report: Report) -> None:
     each = f"{config.data.train_batch_size} questions and {steps} optimiser step(s) each; {length}; {end}"
     often = f"validation every {trainer.test_freq}, checkpoint every {trainer.save_freq}"
     report.facts.append(("steps", f"{each}; {often}"))
-    calls = calls_per_question(strategy, len(agents))
+    calls = strategy.expected_calls(len(agents))
     if calls is not None:
         each = f"{calls:g} a question, {calls * config.data.train_batch_size:,.0f} a step"
         report.facts.append(("agent calls", f"{each} (if each agent is called once; forks included)"))
-
-
-def calls_per_question(strategy: Strategy, chain: int) -> float | None:
-    """Expected agent calls for one question in a chain of that many agents, by docs/mhgpo.md; None: not known."""
-
-    def forked(position: int) -> int:
-        formula = Formula()
-        formula.add_fork(position, chain, strategy.group_size)
-        return formula.calls
-
-    each = [forked(position) for position in range(1, chain + 1)]
-    kind = next((name for name, cls in STRATEGIES.items() if type(strategy) is cls), None)
-    if kind == "rr":
-        return sum(p * calls for p, calls in zip(strategy.probabilities, each, strict=True))
-    return {"fof": each[0], "is": sum(each), "nmc": chain + sum(calls - chain for calls in each)}.get(kind)
 
 
 def _add_machines(report: Report) -> None:

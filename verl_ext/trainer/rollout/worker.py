@@ -14,8 +14,9 @@ import transfer_queue as tq
 from omegaconf import DictConfig, OmegaConf
 from verl.utils.config import omega_conf_to_dataclass
 
+from verl_ext.algorithms import credit_rules
 from verl_ext.heads import Weights
-from verl_ext.mas.credit import aggregate, assign_credit
+from verl_ext.mas.credit import assign_credit
 from verl_ext.mas.forest import BrokenReward, Forest
 from verl_ext.mas.limits import Limits
 from verl_ext.mas.noise import derive_seed
@@ -26,7 +27,7 @@ from verl_ext.observe.metrics import failure_report
 from verl_ext.observe.question import QuestionStats, question_stats
 from verl_ext.observe.trajectories import QuestionTrace, TraceStore, resolve, trace_question
 from verl_ext.sampling import Sample, run_once
-from verl_ext.sampling.base import Formula, one_group
+from verl_ext.sampling.base import one_group
 from verl_ext.trainer.config import context_length, read_mas_config, strategy_from
 from verl_ext.trainer.lora_setup import adapters_of, add_agent_ids
 from verl_ext.trainer.rollout.llm import ServedLLM, direct_client
@@ -54,7 +55,7 @@ class RolloutWorker:
         self.rollout = config.actor_rollout_ref.rollout
         self.workflow = build_workflow(self.mas)
         self.adapters = adapters_of(self.mas, self.workflow)
-        aggregate(self.mas.credit.aggregate)
+        self.credit_rules = credit_rules(self.mas.credit.rules)
         self.tool_objects = {name: build(section, f"mas.tools.{name}") for name, section in self.mas.tools.items()}
         # Of the questions that are being sampled, by name.
         self._forests: dict[str, Forest] = {}
@@ -69,7 +70,7 @@ class RolloutWorker:
         self.clock = Stopwatch()
         self._writer = RowWriter()
         self._stats: dict[str, QuestionStats] = {}
-        self._fruitless: list[str] = []
+        self._empty: list[str] = []
         # Training questions since the last one that gave rows.
         self._streak = 0
         self._validation_stats: list[QuestionStats] = []
@@ -123,8 +124,8 @@ class RolloutWorker:
 
     def take_stats(self, uids: list[str]) -> list[QuestionStats]:
         """What was recorded of these questions, and of all that gave no rows; each can be taken once."""
-        taken = [self._stats.pop(uid) for uid in (*uids, *self._fruitless) if uid in self._stats]
-        self._fruitless.clear()
+        taken = [self._stats.pop(uid) for uid in (*uids, *self._empty) if uid in self._stats]
+        self._empty.clear()
         return taken
 
     def take_validation_stats(self) -> list[QuestionStats]:
@@ -186,40 +187,39 @@ class RolloutWorker:
 
     async def _rows(self, name: str, question: dict[str, Any], validate: bool) -> list[Row]:
         forest = self._forests[name] = self._forest(name, question, validate)
-        samples, formula = await self._sample(forest, validate)
+        samples = await self._sample(forest, validate)
         forest.trajectories.sort(key=lambda trajectory: trajectory.stream.path)
-        credit = self.mas.credit
-        assign_credit(forest.trajectories, credit.aggregate, credit.propagate, credit.efficiency, credit.returns)
-        self._record(question["uid"], question_stats(forest, samples, formula), validate)
+        assign_credit(forest.trajectories, self.mas.credit.aggregate, self.mas.credit.propagate, self.credit_rules)
+        self._record(question["uid"], question_stats(forest, samples), validate)
         self._log_failures(forest)
         if self.mas.sampling.group_by == "question":
             samples = one_group(samples)
         rows = validation_rows(forest, question) if validate else training_rows(forest, samples, question)
         rows = add_agent_ids(rows, self.adapters)
-        self._trace(forest, question["uid"], validate, without_rows=not rows)
+        self._trace(forest, question["uid"], validate, empty=not rows)
         if not validate:
-            self._note_fruits(question["uid"], bool(rows))
+            self._count_empty_questions(question["uid"], bool(rows))
         return rows
 
-    def _note_fruits(self, uid: str, any_rows: bool) -> None:
+    def _count_empty_questions(self, uid: str, any_rows: bool) -> None:
         """An asynchronous trainer replaces failed questions for ever; after two batches without any row, stop."""
         if any_rows:
             self._streak = 0
             return
         self._streak += 1
-        self._fruitless.append(uid)
+        self._empty.append(uid)
         if self._streak >= 2 * self.config.data.train_batch_size:
-            reasons = failure_report([self._stats[uid] for uid in self._fruitless if uid in self._stats])
+            reasons = failure_report([self._stats[uid] for uid in self._empty if uid in self._stats])
             self._broken = (
                 f"the last {self._streak} questions gave nothing to train on; trajectories that could not finish: "
                 f"{reasons}"
             )
 
-    async def _sample(self, forest: Forest, validate: bool) -> tuple[list[Sample], Formula]:
+    async def _sample(self, forest: Forest, validate: bool) -> list[Sample]:
         if not validate:
             return await self.strategy.sample(forest)
         await asyncio.gather(*[run_once(forest, str(i)) for i in range(self.rollout.val_kwargs.n)])
-        return [], Formula(forest.cost.agent_calls)
+        return []
 
     def _forest(self, name: str, question: dict[str, Any], validate: bool) -> Forest:
         source = self.rollout.val_kwargs if validate else self.rollout
@@ -259,13 +259,13 @@ class RolloutWorker:
         else:
             self._stats[uid] = stats
 
-    def _trace(self, forest: Forest, uid: str, validate: bool, without_rows: bool) -> None:
+    def _trace(self, forest: Forest, uid: str, validate: bool, empty: bool) -> None:
         options = self.mas.trajectory_log
         if options.val_questions if validate else options.train_questions:
             # The same order in every step: a question that comes again is logged again.
             rank = derive_seed(self.mas.seed, "trajectory_log", forest.task.data_source, forest.task.index)
             store = self._validation_traces if validate else self._traces
-            store.add(trace_question(forest, uid, rank), without_rows and not validate)
+            store.add(trace_question(forest, uid, rank), empty and not validate)
 
     def _log_failures(self, forest: Forest) -> None:
         for trajectory in forest.trajectories:

@@ -11,14 +11,13 @@ from typing import Any
 
 import torch
 
-from verl_ext.algorithms.puppeteer import decision_advantages
+from verl_ext.algorithms import Algorithm
 from verl_ext.heads import PolicyHead, Weights
 from verl_ext.heads.learner import Learner, check_encoder
 from verl_ext.mas.workflow import Workflow
 from verl_ext.observe.question import HeadDecision, QuestionStats
-from verl_ext.trainer.advantage import numbered
+from verl_ext.trainer.batch import numbered
 from verl_ext.trainer.config import MasConfig
-from verl_ext.trainer.preflight.algorithm import own_options
 from verl_ext.trainer.workflow import build_workflow
 
 logger = logging.getLogger(__name__)
@@ -29,18 +28,18 @@ FOLDER, FILE = "heads", "heads.pt"
 class DecisionHeads:
     """The policy heads of a run (`mas.agents.<name>.head`): trained here, after each step's rollouts.
 
-    Rollouts of a step see what the steps before it have learned. Advantages are Puppeteer's, with the baseline of
-    `mas.advantage`, whatever algorithm trains the agents that speak.
+    Rollouts of a step see what the steps before it have learned. Advantages are `Algorithm.head_advantages`.
 
     Args:
         mas: the configuration.
+        algorithm: of the run.
         folder: of the run.
         temperature: of the rollouts.
     """
 
-    def __init__(self, mas: MasConfig, folder: str | Path, temperature: float):
+    def __init__(self, mas: MasConfig, algorithm: Algorithm, folder: str | Path, temperature: float):
         self.folder = Path(folder)
-        self._options = own_options(decision_advantages, mas.advantage)
+        self.algorithm = algorithm
         self.learners: dict[str, Learner] = {}
         if any(section.head for section in mas.agents.values()):
             for name, head in heads_of(build_workflow(mas)).items():
@@ -84,7 +83,7 @@ class DecisionHeads:
     def _learn(self, learner: Learner, made: list[HeadDecision], trajectories: int) -> dict[str, float]:
         returns = torch.tensor([decision.reward for decision in made], dtype=torch.float64)
         group = numbered([decision.group for decision in made])
-        advantages = decision_advantages(returns, group, **self._options, state=learner.baseline)
+        advantages = self.algorithm.head_advantages(returns, group, learner.baseline)
         found = learner.learn(
             [decision.state for decision in made],
             [decision.options for decision in made],

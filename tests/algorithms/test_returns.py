@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.helpers import FakeLLM, Script, forest_of, fork, run, speaker, walk
+from verl_ext.algorithms.puppeteer import Returns
 from verl_ext.mas import Agent
 from verl_ext.mas.credit import assign_credit
-from verl_ext.mas.returns import Returns, decision_returns
 from verl_ext.mas.types import Call, CallId, Generation, Stream, Trajectory
 
 
@@ -42,7 +42,7 @@ def test_three_steps_by_hand():
     """λ 0.5, γ 0.9, φ 4, F in tens: C_1 = 1.1 log 1.25, C_2 = 0.3 log 1.5, C_3 = 0.1 log 1.75."""
     rule = Returns(price=0.5, discount=0.9, steps=4, unit=10.0)
     calls = chain([10.0, 2.0, None])
-    found = decision_returns(trajectory(1.0, *calls), rule)
+    found = rule.of_trajectory(trajectory(1.0, *calls))
     third = 1.0 - 0.5 * 0.1 * math.log(1.75)
     second = 0.9 * third - 0.5 * 0.3 * math.log(1.5)
     first = 0.9 * second - 0.5 * 1.1 * math.log(1.25)
@@ -51,7 +51,7 @@ def test_three_steps_by_hand():
 
 
 def test_without_a_price_and_a_discount_all_decisions_get_the_reward():
-    found = decision_returns(trajectory(0.7, *chain([3, 4, 5])), Returns(price=0, discount=1))
+    found = Returns(price=0, discount=1).of_trajectory(trajectory(0.7, *chain([3, 4, 5])))
     assert set(found.values()) == {0.7}
 
 
@@ -68,7 +68,7 @@ def test_against_the_recursion_as_the_paper_writes_it(costs, reward, price, disc
         return reward - price * c if t == len(costs) else discount * naive(t + 1) - price * c
 
     calls = chain(costs)
-    found = decision_returns(trajectory(reward, *calls), Returns(price, discount, steps, 7.0))
+    found = Returns(price=price, discount=discount, steps=steps, unit=7.0).of_trajectory(trajectory(reward, *calls))
     assert [found[c] for c in calls if c.decides] == pytest.approx([naive(t) for t in range(1, len(costs) + 1)])
 
 
@@ -79,7 +79,7 @@ def test_branches_count_their_own_steps_and_a_decision_before_them_takes_their_m
     right = call("boss", 0, top, decides=True, cost=2.0, scope=("r",))
     work = call("worker", 0, right, cost=1.0, scope=("r",))
     join = call("judge", 0, left, work, cost=4.0)  # belongs to one of them: the later by name
-    found = decision_returns(trajectory(1.0, top, left, right, work, join), rule)
+    found = rule.of_trajectory(trajectory(1.0, top, left, right, work, join))
     assert found[left] == pytest.approx(1 - math.log(3)) and found[right] == pytest.approx(1 - 7 * math.log(3))
     assert found[top] == pytest.approx(0.5 * (found[left] + found[right]) / 2)
 
@@ -87,7 +87,7 @@ def test_branches_count_their_own_steps_and_a_decision_before_them_takes_their_m
 def test_calls_before_the_first_decision_cost_nobody():
     early = call("planner", cost=100.0)
     first = call("boss", 0, early, decides=True, cost=0.0)
-    assert decision_returns(trajectory(1.0, early, first), Returns())[first] == 1.0
+    assert Returns().of_trajectory(trajectory(1.0, early, first))[first] == 1.0
 
 
 def test_a_shared_decision_gets_the_mean_and_penalties_stay():
@@ -97,7 +97,7 @@ def test_a_shared_decision_gets_the_mean_and_penalties_stay():
     ends = [call("boss", 1, top, decides=True, stream=str(i)) for i in range(2)]
     work = call("worker", 0, ends[0])
     trajectories = [trajectory(1.0, top, ends[0], work), trajectory(0.0, top, ends[1])]
-    assign_credit(trajectories, returns=rule)
+    assign_credit(trajectories, rules=[rule.apply])
     assert (ends[0].reward, ends[1].reward) == (1.0, 0.0)
     assert top.reward_shared == 0.25 and top.reward == 0.0
     assert work.reward == 1.0, "others are rewarded as ever"
@@ -132,7 +132,7 @@ def test_from_a_workflow_and_its_fork():
 
     rule = Returns(price=1.0, discount=1.0, steps=2, unit=4.0)
     trajectories = run(scenario())
-    assign_credit(trajectories, returns=rule)
+    assign_credit(trajectories, rules=[rule.apply])
     seen = set()
     for one in trajectories:
         path = tuple(c.text for c in one.calls if c.decides)

@@ -1,0 +1,80 @@
+"""What a run keeps beside verl's own state, from its start or resume to each checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+
+from verl_ext.algorithms import make_algorithm
+from verl_ext.observe.runlog import RunLog, log_name, read_log
+from verl_ext.trainer.budget import Budget
+from verl_ext.trainer.config import MasConfig
+from verl_ext.trainer.state import checkpoint
+from verl_ext.trainer.state.agent_memory import AgentMemory
+from verl_ext.trainer.state.decision_heads import DecisionHeads
+from verl_ext.trainer.state.trajectories import TrajectoryRecorder
+
+
+class RunState:
+    """The logs, the budget, the agents' memory, policy heads and the algorithm's state of one run.
+
+    Args:
+        config: verl's whole configuration.
+        mas: its section `mas`.
+    """
+
+    def __init__(self, config: DictConfig, mas: MasConfig):
+        self.config, self.folder = config, Path(config.trainer.default_local_dir)
+        self.algorithm = make_algorithm(config.algorithm.adv_estimator, mas.advantage)
+        self.run_log = RunLog(self.folder, log_name(config))
+        self.budget = Budget(mas.budget)
+        self.trajectories = TrajectoryRecorder(config, mas.trajectory_log)
+        self.memory = AgentMemory(mas.memory, self.folder)
+        self.heads = DecisionHeads(mas, self.algorithm, self.folder, config.actor_rollout_ref.rollout.temperature)
+        # The last entry of the log, if the run was killed between that step's checkpoint and its end.
+        self._unfinished: dict[str, Any] | None = None
+
+    def start(self, step: int, last_step: int) -> None:
+        """Go on after `step`, with which verl has loaded its checkpoint (0: from scratch)."""
+        kept = 0 if self.config.trainer.get("val_only", False) else step
+        self.run_log.start(kept, last_step)
+        self.trajectories.start(kept, last_step)
+        loaded = self._loaded_from(step) if step else None
+        self.memory.start(loaded)
+        self.heads.start(loaded)
+        self.algorithm.state.update(checkpoint.read_state(loaded) if loaded else {})
+        entries = read_log(self.run_log.path)
+        self._unfinished = next((entry for entry in entries[-1:] if entry.get("partial")), None)
+        self.budget.resume(entries)
+
+    def _loaded_from(self, step: int) -> Path:
+        if self.config.trainer.resume_mode == "resume_path":
+            return Path(self.config.trainer.resume_from_path)
+        return self.folder / f"global_step_{step}"
+
+    def publish(self, manager: Any) -> None:
+        """Give the rollout workers the agents' memory and policy heads, now and after each step."""
+        self.memory.publish(manager.set_memory)
+        self.heads.publish(manager.set_heads)
+
+    def save(self, step: int, metrics: dict[str, float]) -> None:
+        """Write everything into the checkpoint of `step`, before verl writes its part."""
+        # verl validates and measures a step after it has saved it: a kill in between must not lose what the step used.
+        self.run_log.write(step, metrics, partial=True)
+        self.memory.save(step)
+        self.heads.save(step)
+        checkpoint.write_state(self.folder, step, self.algorithm.state)
+
+    def mark_complete(self, step: int) -> None:
+        """Once verl has written its part, too."""
+        if not self.config.actor_rollout_ref.actor.checkpoint.get("async_save", False):
+            checkpoint.mark_complete(self.folder, step)  # else it is still being written: verl keeps its own account
+
+    def log_validation(self, step: int, metrics: dict[str, float]) -> None:
+        """Write a validation that belongs to no step's end: before the first step, alone, or of an unfinished step."""
+        if step == 0 or self.config.trainer.get("val_only", False):
+            self.run_log.write(step, metrics)
+        elif self._unfinished and self._unfinished["step"] == step:
+            self.run_log.write(step, self._unfinished["metrics"] | metrics)
