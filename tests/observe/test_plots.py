@@ -86,7 +86,6 @@ def run_of(folder, *steps):
 @pytest.mark.parametrize(
     "steps",
     [
-        [["ab", "ba"]],
         [["a"], ["aaa"]],
         [[[HOSTILE, "$x$", "_", "\\alpha$", "知识\ud800", ""]], [["$", "$$", "a\nb"]]],
         [[[f"role {n}", f"role {n + 1}"] for n in range(40)]] * 2,

@@ -11,6 +11,7 @@ import shlex
 from tests.evaluate.asking import questions
 from tests.evaluate.conftest import Command, quick_compose
 from tests.observe.browsing import Page, hidden
+from tests.observe.deciding import decided
 from tests.observe.viewing import HOSTILE, call, forked, question, trajectory
 from tests.serving import ChatServer, answer, question_of
 from verl_ext.evaluate import config as evaluate_config
@@ -273,11 +274,12 @@ def test_five_thousand_calls_are_usable(opened):
 
 
 def test_a_narrow_window_has_everything_in_reach(opened):
-    page = opened(forked(1))
+    names = [f"a rather long name {n}" for n in range(9)]
+    page = opened([*forked(1), *decided(1, [names], names, number=1)])
     metrics = {"width": 420, "height": 860, "deviceScaleFactor": 1, "mobile": False}
     page.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
     try:
-        for address in ("view=overview", "view=question&q=0&node=c1", "view=compare"):
+        for address in ("view=overview", "view=question&q=0&node=c1", "view=compare", "view=collaboration"):
             page.go(address)
             assert page.browser.execute_script("return document.documentElement.scrollWidth <= innerWidth"), address
             assert page.browser.execute_script("return document.querySelector('main').clientHeight > 300"), address

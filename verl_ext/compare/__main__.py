@@ -1,8 +1,10 @@
 """Compares methods: runs what is missing of a study, then writes its report.
 
-python -m verl_ext.compare search arithmetic            # what `make compare` runs
-python -m verl_ext.compare search arithmetic --quick    # what `make compare-quick` runs
-python -m verl_ext.compare my_study.yaml --jobs 1       # your own study; configs/compare has examples
+    python -m verl_ext.compare search arithmetic            # what `make compare` runs
+    python -m verl_ext.compare search arithmetic --quick    # what `make compare-quick` runs
+    python -m verl_ext.compare my_study.yaml --jobs 1       # your own study; configs/compare has examples
+
+A run that is complete is not run again (docs/compare.md).
 """
 
 from __future__ import annotations
