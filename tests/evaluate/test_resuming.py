@@ -13,10 +13,10 @@ import pytest
 from omegaconf import OmegaConf
 
 from tests.evaluate.asking import lasting, parrot, questions
-from tests.evaluate.conftest import HERE, write_questions
+from tests.evaluate.conftest import HERE, quick_compose, write_questions
 from tests.helpers import heed_signals
 from tests.serving import ChatServer
-from verl_ext.evaluate.config import EvaluateConfig, compose, read_config
+from verl_ext.evaluate.config import EvaluateConfig, read_config
 from verl_ext.evaluate.runner import output_folder, settings_of
 from verl_ext.tools.retrieval import Passage, build_index
 
@@ -92,7 +92,7 @@ def test_what_changes_an_answer_and_what_does_not():
     changing = ["mas.sampling.seeded=false", "mas.tools.search.top_k=2"]
     others = ["url=http://127.0.0.1:8001", "timeout_s=5", "attempts=1"]
     given = [[], *([one] for one in changing), [f"mas.tools.search.{one}" for one in others]]
-    configs = [compose([*fixed, *overrides], str(HERE)) for overrides in given]
+    configs = [quick_compose([*fixed, *overrides], str(HERE)) for overrides in given]
     first, *changed, same = [settings_of(config, *read_config(config), None) for config in configs]
     assert first == same and first not in changed
 
