@@ -1,5 +1,7 @@
 # make train         the embedded default: a three-agent search system learns by MHGPO on this machine's CPU
-# make test          every test, on the CPU
+# make test          every unit test, and a real training run per trainer mode and engine path (ten minutes on two cores)
+# make test-all      that, and the slow tests: further training runs (half an hour at most)
+# make coverage      lines and branches of verl_ext that the unit tests run
 # make bench         speed and memory, as ratios within one run
 # make compare       every method on two tiny environments: tables, figures (about two hours; goes on where it was)
 # make compare-quick the same path in minutes
@@ -20,13 +22,22 @@ TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 # Chosen before verl looks for accelerators; recipes for the CPU set it for the workers, too.
 train compare compare-quick: export VERL_PLATFORM = cpu
 
-.PHONY: train test bench compare compare-quick lint clean
+.PHONY: train test test-all coverage bench compare compare-quick lint clean
 
 train: $(VENV)/.train
 	$(PY) -m verl.trainer.main_ppo +recipe=mhgpo_tiny $(ARGS)
 
+# One file at a time goes to each worker, in the order of tests/conftest.py.
+PYTEST := $(PY) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations=20
+
 test: $(VENV)/.dev
-	$(PY) -m pytest -n $(JOBS) --dist loadfile $(ARGS)
+	$(PYTEST) -m "not slow" $(ARGS)
+
+test-all: test
+	$(PYTEST) -m slow $(ARGS)
+
+coverage: $(VENV)/.dev
+	$(PYTEST) -m "not end_to_end" --cov --cov-report=term:skip-covered $(ARGS)
 
 bench: $(VENV)/.dev
 	$(PY) -m tests.bench $(ARGS)
@@ -50,12 +61,22 @@ $(VENV)/bin/python:
 	@echo "Setting up $(VENV) (about two minutes the first time) ..."
 	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "The environment could not be made (on Debian and Ubuntu: apt install python3-venv)"; exit 1; }
 
-# torch goes first, by its exact version: nothing that comes later may pull another build.
+PIP := $(PY) -m pip --disable-pip-version-check
+
+# torch goes first, by its exact version: nothing that comes later may pull another build. Only torch itself is looked up
+# in TORCH_INDEX, and only if TORCH_INDEX answers within seconds: pip would try an unreachable one again for minutes.
+# The probe must not find torch in another index or folder of pip's configuration.
 $(VENV)/.train: setup.py | $(VENV)/bin/python
-	$(PY) -m pip install -q --disable-pip-version-check --retries 2 $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) torch==2.13.0
-	$(PY) -m pip install -q --disable-pip-version-check -e '.[cpu]'
+	@index='$(TORCH_INDEX)'; \
+	if [ -n "$$index" ] && ! PIP_EXTRA_INDEX_URL="$$index" PIP_FIND_LINKS="$(VENV)/include" \
+		$(PIP) index versions torch --index-url "$$index" --timeout 5 --retries 0 >/dev/null 2>&1; then \
+		echo "$$index (TORCH_INDEX) does not answer: torch comes from pip's own sources, perhaps with CUDA libraries"; \
+		index=; \
+	fi; \
+	$(PIP) install -q --no-deps $${index:+--extra-index-url "$$index"} torch==2.13.0
+	$(PIP) install -q -e '.[cpu]'
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.train
-	$(PY) -m pip install -q --disable-pip-version-check -e '.[cpu,retrieval,dev]'
+	$(PIP) install -q -e '.[cpu,retrieval,dev]'
 	@touch $@

@@ -59,6 +59,7 @@ EXTRAS = {
     "dev": [
         *MCP,
         "pytest>=8.4,<10",
+        "pytest-cov>=6,<8",
         "pytest-timeout>=2.3,<3",
         "pytest-xdist>=3.6,<4",
         "hypothesis>=6.130,<7",
@@ -100,7 +101,12 @@ setup(
         "verl_ext.observe": ["page/*"],
         "verl_ext.tools.web": ["*.jsonl"],
     },
+    # Its data come from a cold start.
+    exclude_package_data={"verl_ext.configs": ["sft/joyagents_tiny.yaml"]},
     install_requires=CORE,
     extras_require=EXTRAS,
-    entry_points={"verl.plugins": ["verl_ext = verl_ext.plugin"]},
+    entry_points={
+        "verl.plugins": ["verl_ext = verl_ext.plugin"],
+        "console_scripts": ["verl_ext = verl_ext.cli:main"],
+    },
 )

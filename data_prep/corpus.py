@@ -1,13 +1,13 @@
 """Build the search index of one or several corpora.
 
+    python data_prep/corpus.py --input data/hotpotqa/corpus.jsonl --output_dir data/hotpotqa/index
+    python data_prep/corpus.py --input a.jsonl b.jsonl --backend dense --model minilm --output_dir data/index
+
 Reads jsonl (.gz too) in two layouts:
     {"pid": 0, "title": "Meet Corliss Archer", "text": "Meet Corliss Archer, a program from radio's Golden Age, ..."}
     {"id": "0", "contents": "\\"Meet Corliss Archer\\"\\nMeet Corliss Archer, a program from radio's Golden Age, ..."}
-The scripts of this folder write the first (corpus.jsonl beside train.parquet); the second is that of FlashRAG and
-Search-R1 (wiki-18.jsonl). The quirk: data sets share paragraphs, so a passage that several files hold is indexed once.
-
-    python data_prep/corpus.py --input data/hotpotqa/corpus.jsonl --output_dir data/hotpotqa/index
-    python data_prep/corpus.py --input a.jsonl b.jsonl --backend dense --model minilm --output_dir data/index
+data_prep/qa.py writes the first (corpus.jsonl beside train.parquet); FlashRAG and Search-R1 use the second
+(wiki-18.jsonl). Data sets share paragraphs: a passage that is in several files is indexed once.
 """
 
 import argparse
@@ -18,16 +18,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from verl_ext.arguments import Parser, exit_status
 from verl_ext.tools.retrieval.corpus import read_corpus
 from verl_ext.tools.retrieval.dense import INDEX_KINDS
 from verl_ext.tools.retrieval.index import BACKENDS, FLAGS, backend_class, build_index, check_target
-from verl_ext.tools.retrieval.types import options_from
+from verl_ext.tools.settings import options_from
 
-RUNTIME = ("device", "batch_size", "vectors")  # dense: flags that are no options of the index
+RUNTIME = ("device", "batch_size", "vectors")  # dense: flags that are not options of the index
 
 
 def build(arguments: argparse.Namespace) -> None:
-    """Read, index, save, and say what to do next."""
+    """Read, index, save, and print the next commands."""
     start, output = time.monotonic(), arguments.output_dir
     options, runtime = chosen(arguments)
     options_from(backend_class(arguments.backend).options_type, options, "options")  # refused before hours of reading
@@ -58,7 +59,7 @@ def build(arguments: argparse.Namespace) -> None:
 
 
 def chosen(arguments: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(options, runtime) of the backend that were given. Raises ValueError for a flag of the other backend."""
+    """The given (options, runtime flags) of the backend. Raises ValueError for a flag of the other backend."""
     given = {name: value for name, value in vars(arguments).items() if value is not None}
     for other in set(BACKENDS) - {arguments.backend}:
         foreign = [*FLAGS[other].values(), *(RUNTIME if other == "dense" else ())]
@@ -72,7 +73,7 @@ def chosen(arguments: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Command line. Flags of one backend are None unless given; defaults: BM25Options, DenseOptions."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__)
     parser.add_argument("--input", nargs="+", type=Path, required=True, help="corpus files (.jsonl, .jsonl.gz)")
     parser.add_argument("--output_dir", type=Path, required=True, help="folder of the index")
     parser.add_argument("--backend", choices=BACKENDS, default="bm25")
@@ -96,12 +97,8 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit status; user errors are printed without a traceback."""
-    try:
-        build(parse_arguments(argv))
-    except (ValueError, ImportError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    arguments = parse_arguments(argv)
+    return exit_status(lambda: build(arguments))
 
 
 if __name__ == "__main__":

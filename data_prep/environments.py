@@ -1,34 +1,48 @@
-"""Tasks of ALFWorld and WebShop, which are played and not read: a row only names its task.
-
-ALFWorld (`alfworld-download` fetches the games): a task is a game.tw-pddl below --local_dataset_path; games that the
-file itself calls unsolvable are rejected. WebShop: a task is the number of a goal; the authors test on the first 500.
+"""Prepare the tasks of an environment, which agents play: a row of test.parquet only names its task.
 
     python data_prep/environments.py alfworld --local_dataset_path json_2.1.1/valid_unseen --output_dir data/alfworld
     python data_prep/environments.py webshop --goals 0 500 --output_dir data/webshop
+
+ALFWorld (`alfworld-download` fetches the games): a task is a game.tw-pddl below --local_dataset_path; games that the
+file itself calls unsolvable are rejected. WebShop: a task is the number of a goal; the authors test on the first 500.
 """
+
+from __future__ import annotations
 
 import argparse
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from verl_ext.data_prep.tool_tasks import Prepared, ToolTask, main
-from verl_ext.recipe.deepagent.environments import alfworld, webshop
+from verl_ext.arguments import Parser, described
+from verl_ext.data_prep.tool_tasks import Prepared, ToolTask, add_options, run
 from verl_ext.tools.catalogue import load_catalogue
 
 GAME = "game.tw-pddl"
-TOOLS = {"alfworld": alfworld.TOOLS, "webshop": webshop.TOOLS}
+# The catalogues of the environments' tools are data of the recipe that plays them; its code is not imported.
+ASSETS = Path(__file__).parents[1] / "recipe" / "deepagent" / "assets"
 QUESTIONS = {
     "alfworld": "Do the task of this household, step by step, with the tools. You see:",
     "webshop": "Buy the product that the instruction describes, with the tools. The page:",
+}
+ABOUT = {
+    "alfworld": """ALFWorld's household games, one task per game file (https://github.com/alfworld/alfworld, MIT).
+
+    alfworld-download
+    python data_prep/environments.py alfworld --local_dataset_path json_2.1.1/valid_unseen --output_dir data/alfworld
+""",
+    "webshop": """WebShop's goals, one task per number (https://github.com/princeton-nlp/WebShop, MIT).
+
+    python data_prep/environments.py webshop --goals 0 500 --output_dir data/webshop
+""",
 }
 
 
 def prepare(arguments: argparse.Namespace) -> Prepared:
     """Name the tasks. Raises ValueError."""
-    name, prepared = arguments.environment, Prepared()
-    tools = list(load_catalogue([{"kind": "json", "path": str(TOOLS[name])}]))
+    name, prepared = arguments.name, Prepared()
+    tools = list(load_catalogue([{"kind": "json", "path": str(ASSETS / f"{name}.jsonl")}]))
     for task in _games(arguments.local_dataset_path, prepared) if name == "alfworld" else map(str, _goals(arguments)):
         prepared.read += 1
         prepared.tasks.append(ToolTask(task, QUESTIONS[name], [], data_source=name, shown=tools))
@@ -55,11 +69,23 @@ def _goals(arguments: argparse.Namespace) -> range:
     return range(first, last)
 
 
-def options(parser: argparse.ArgumentParser) -> None:
-    """What this script has beside the common options."""
-    parser.add_argument("environment", choices=list(QUESTIONS))
-    parser.add_argument("--goals", type=int, nargs=2, default=[0, 500], help="WebShop: the first, and behind the last")
+def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """The command line."""
+    parser = Parser(description=__doc__)
+    names = parser.add_subparsers(dest="name", metavar="NAME", required=True)
+    for name, text in ABOUT.items():
+        add_options(one := names.add_parser(name, **described(text)))
+        if name == "webshop":
+            one.add_argument(
+                "--goals", type=int, nargs=2, default=[0, 500], help="the first goal, and the one after the last"
+            )
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns the exit status; user errors are printed without a traceback."""
+    return run(prepare, parse_arguments(argv))
 
 
 if __name__ == "__main__":
-    sys.exit(main(prepare, __doc__, options))
+    sys.exit(main())

@@ -1,32 +1,32 @@
 """From tasks that take tools to train.parquet and test.parquet, with the files that the tools need beside them.
 
-Shared by restbench.py, api_bank.py, toolhop.py and toolbench.py. One row of the parquet files:
+One row of the parquet files:
 
     {"data_source": "tmdb", "prompt": [{"role": "user", "content": "Who was the lead actor in …?"}],
      "reward_model": {"ground_truth": {"target": [], "path": '["GET /search/movie", "GET /movie/{movie_id}/credits"]'}},
      "extra_info": {"index": 0, "id": "tmdb-001", "tools": ["GET /search/movie", "GET /movie/{movie_id}/credits"], …}}
 
-`path` is the JSON list of the gold calls: names, or {"name", "arguments"} where the data set tells the arguments.
+`path` is the JSON list of the gold calls: names, or {"name", "arguments"} where the data set gives the arguments.
 `target` holds the accepted answers; it is empty where success is the path. `tools` are shown in scenario 1.
 """
+
+from __future__ import annotations
 
 import argparse
 import hashlib
 import json
-import sys
-import urllib.error
-import urllib.request
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from verl_ext.data_prep.common import rows_schema, write_jsonl, write_parquet
+from verl_ext.arguments import exit_status
+from verl_ext.data_prep.rows import print_written, write_jsonl
+from verl_ext.storage.parquet import question_row, rows_schema, write_parquet
 
-# Of rejected rows so many are named per reason; all are counted.
+# So many rejected rows are named per reason; all are counted.
 NAMED = 5
-FETCH_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -84,17 +84,10 @@ class Prepared:
 def verl_row(task: ToolTask, split: str, index: int) -> dict[str, Any]:
     """One row of verl's parquet. index: position in its file."""
     truth = {"target": list(task.answers), "path": json.dumps(list(task.path), ensure_ascii=False)}
-    extra = {"index": index, "split": split, "id": task.id, "question": task.question, "tools": task.tools}
-    return {
-        "data_source": task.data_source,
-        "prompt": [{"role": "user", "content": task.question}],
-        "ability": "tools",
-        "reward_model": {"style": "rule", "ground_truth": truth},
-        "extra_info": extra,
-    }
+    return question_row(task.data_source, task.question, truth, "tools", split, index, task.id, tools=task.tools)
 
 
-def tool_rows_schema() -> Any:
+def tool_schema() -> Any:
     """Arrow schema of these rows."""
     import pyarrow as pa
 
@@ -129,7 +122,7 @@ def write(prepared: Prepared, output: Path, test_size: int | None, seed: int) ->
     for name, split, part in (("train.parquet", "train", train), ("test.parquet", "test", test)):
         if part:
             rows = [verl_row(task, split, index) for index, task in enumerate(part)]
-            write_parquet(rows, output / name, tool_rows_schema())
+            write_parquet(rows, output / name, tool_schema())
             written[name] = len(part)
     for name, content in prepared.files.items():
         write_jsonl(content if isinstance(content, list) else [content], output / name)
@@ -137,57 +130,21 @@ def write(prepared: Prepared, output: Path, test_size: int | None, seed: int) ->
     return written
 
 
-def main(
-    prepare: Callable[[argparse.Namespace], Prepared],
-    description: str,
-    options: Callable[[argparse.ArgumentParser], Any] = lambda parser: None,
-    argv: Sequence[str] | None = None,
-) -> int:
-    """Command line of a data set's script. Returns the exit status; user errors are printed without a traceback."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of every data set with tools."""
     parser.add_argument("--output_dir", type=Path, required=True, help="folder of everything that is written")
     parser.add_argument("--local_dataset_path", type=Path, help="file or folder instead of the data set's own place")
     parser.add_argument("--test_size", type=int, help="rows of test.parquet, the others train; without it all are test")
     parser.add_argument("--seed", type=int, default=0, help="of the choice of the test rows")
-    options(parser)
-    arguments = parser.parse_args(argv)
-    try:
+
+
+def run(prepare: Callable[[argparse.Namespace], Prepared], arguments: argparse.Namespace) -> int:
+    """Prepare and write a data set, and print a report. Returns the exit status."""
+
+    def work() -> None:
         prepared = prepare(arguments)
         written = write(prepared, arguments.output_dir, arguments.test_size, arguments.seed)
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    print("\n".join(prepared.report()))
-    for name, count in written.items():
-        print(f"wrote {arguments.output_dir / name}{f': {count} rows' if count else ''}")
-    return 0
+        print("\n".join(prepared.report()))
+        print_written(arguments.output_dir, written)
 
-
-def fetch_json(url: str) -> Any:
-    """The JSON document at a URL.
-
-    Raises:
-        ValueError: it cannot be fetched, or is no JSON.
-    """
-    try:
-        with urllib.request.urlopen(url, timeout=FETCH_TIMEOUT_S) as response:
-            return json.loads(response.read())
-    except (urllib.error.URLError, OSError, ValueError) as error:
-        raise ValueError(
-            f"{url} could not be fetched: {error}. Check the connection, or download the files and pass "
-            "--local_dataset_path FILE_OR_FOLDER."
-        ) from error
-
-
-def local_file(path: Path, names: Sequence[str]) -> Path:
-    """The first of these names (may be in subfolders) that a folder has; `path` itself if it is a file.
-
-    Raises:
-        ValueError: none is there.
-    """
-    if path.is_file():
-        return path
-    found = next((path / name for name in names if (path / name).is_file()), None)
-    if found is None:
-        raise ValueError(f"--local_dataset_path {path} holds none of {', '.join(names)}.")
-    return found
+    return exit_status(work)

@@ -10,7 +10,7 @@ overrides=(+recipe=mhgpo_24gb "actor_rollout_ref.model.path=$MODEL"
 stage "configuration"
 run python -m verl_ext.check --here --gpu_memory 24 "${overrides[@]}"
 stage "questions: minutes, 3 GB with the hub's cache"
-once data/hotpotqa/corpus.jsonl python data_prep/hotpotqa.py --output_dir data/hotpotqa
+once data/hotpotqa/corpus.jsonl python data_prep/qa.py hotpotqa --output_dir data/hotpotqa
 stage "index of 500,000 paragraphs: minutes"
 once data/hotpotqa/index/meta.json python data_prep/corpus.py --input data/hotpotqa/corpus.jsonl \
   --output_dir data/hotpotqa/index

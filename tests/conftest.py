@@ -1,18 +1,29 @@
-"""Under pytest-xdist each worker keeps to cores of its own, as the runs of a comparison do: see `launcher.shares`."""
+"""Order of the tests, and cores for pytest-xdist's workers."""
 
 import os
 
+import pytest
 from hypothesis import settings
 
-# No deadlines: what an example takes depends on what else the machine does.
+# No deadlines: the time of an example depends on what else the machine does.
 settings.register_profile("verl_ext", deadline=None)
 settings.load_profile("verl_ext")
 
 
 def pytest_configure() -> None:
+    """Each worker keeps to cores of its own, as the runs of a comparison do: see `launcher.shares`."""
     worker = os.environ.get("PYTEST_XDIST_WORKER")
     if worker and hasattr(os, "sched_setaffinity"):
         from verl_ext.compare.launcher import shares
 
         number, count = int(worker.removeprefix("gw")), int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
         os.sched_setaffinity(0, shares(count)[number])
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m selects by marker
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark tests/end_to_end, and start with real runs: the longest first, so that workers end at the same time."""
+    for item in items:
+        if "end_to_end" in item.path.parts:
+            item.add_marker("end_to_end")
+    items.sort(key=lambda item: item.get_closest_marker("end_to_end") is None)

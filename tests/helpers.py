@@ -1,5 +1,7 @@
-"""Fakes at named seams: an engine behind `verl_ext.mas.llm.TokenLLM`, and an event loop with a clock that
-jumps, so that delays cost no time and waiting for ever is an error instead of a hanging test."""
+"""A fake engine (`FakeLLM`, in the place of `verl_ext.mas.llm.TokenLLM`), and an event loop whose clock jumps.
+
+On that loop delays cost no time, and a program that waits for ever raises an error instead of hanging.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ from verl_ext.mas.types import CallId, Generation, Stream
 
 
 class _JumpingSelector(selectors.DefaultSelector):
-    """Waits for threads, and no time: it moves the clock. With nothing to wait for, the program would hang."""
+    """Waits for threads only. For a delay it moves the clock; with nothing to wait for it raises an error."""
 
     now = 0.0
     threads = 0
@@ -59,7 +61,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 def heed_signals() -> None:
     """`preexec_fn` of a process that a test will interrupt.
 
-    Tests in the background, or under nohup, ignore signals, and what they start inherits that.
+    A process in the background or under nohup ignores signals, and its children inherit that.
     """
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
@@ -96,12 +98,12 @@ def now() -> float:
 
 
 class FakeLLM(TokenLLM):
-    """Texts are their UTF-8 bytes as tokens. Keeps a log of what was generated.
+    """Tokens are the UTF-8 bytes of a text. `log` holds every generation.
 
     Args:
-        answer: (call, prompt) -> text, or an exception to raise; `call` is a `Request`. Default: a text that no other
-            generation has, so that whatever is generated twice shows.
-        delay: the same arguments -> seconds.
+        answer: `Request` -> text, or an exception to raise. Default: a text that no other generation has, so that a
+            test notices what is generated twice.
+        delay: `Request` -> seconds.
     """
 
     end_token = 0

@@ -1,4 +1,4 @@
-"""The house keeps its one-way rule, and the documentation its word."""
+"""Imports go one way, and the documentation is true."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,9 @@ import pytest
 from verl_ext.observe.metrics import METRICS
 
 ROOT = Path(__file__).parents[1]
+TRAINER = ROOT / "verl_ext" / "trainer"
 # Each room may import from itself, from those listed and, except for storage, from EVERYONES.
-EVERYONES = {"storage", "settings", "reports"}
+EVERYONES = {"storage", "settings", "reports", "arguments"}
 MAY_IMPORT = {
     "storage": set(),
     "tools": set(),
@@ -22,15 +24,16 @@ MAY_IMPORT = {
     "rewards": {"tools"},
     "mas": {"tools", "rewards", "memory"},
     "sampling": {"mas"},
-    "algorithms": set(),
+    "algorithms": {"mas"},
     "heads": {"mas", "memory"},
     "observe": {"mas", "sampling", "memory"},
     "engine": set(),
     "trainer": {"mas", "sampling", "algorithms", "heads", "observe", "engine", "tools", "rewards", "memory"},
     "evaluate": {"mas", "sampling", "observe", "engine", "tools", "trainer", "memory"},
     "compare": {"observe", "tools", "trainer"},
+    "worlds": {"tools"},
 }
-WITHOUT_TORCH_AND_VERL = ("storage", "mas", "sampling", "tools", "memory", "rewards", "observe")
+WITHOUT_TORCH_AND_VERL = ("storage", "mas", "sampling", "tools", "memory", "rewards", "observe", "worlds")
 
 
 def imports(path: Path, at_top_only: bool = False) -> set[str]:
@@ -53,6 +56,12 @@ def test_rooms_use_only_what_stands_below_them(room):
         assert used <= MAY_IMPORT[room] | {room} | (EVERYONES if room != "storage" else set()), path
 
 
+def test_the_modules_of_the_trainer_do_not_import_each_other_in_circles():
+    files = {path: ".".join(path.relative_to(ROOT).with_suffix("").parts) for path in TRAINER.rglob("*.py")}
+    above = {name: imports(path, at_top_only=True) & set(files.values()) - {name} for path, name in files.items()}
+    list(TopologicalSorter(above).static_order())
+
+
 @pytest.mark.parametrize("room", WITHOUT_TORCH_AND_VERL)
 def test_the_core_imports_neither_torch_nor_verl(room):
     for path in (ROOT / "verl_ext" / room).rglob("*.py"):
@@ -62,8 +71,14 @@ def test_the_core_imports_neither_torch_nor_verl(room):
 
 def test_recipes_use_the_core_and_not_the_trainer():
     for path in (ROOT / "recipe").rglob("*.py"):
-        used = {name for name in imports(path) if name.startswith(("verl_ext.trainer", "verl_ext.engine"))}
-        assert not used, path
+        if "cold_start" not in path.parts:  # scripts of developers, which train and evaluate models themselves
+            used = {name for name in imports(path) if name.startswith(("verl_ext.trainer", "verl_ext.engine"))}
+            assert not used and not any("cold_start" in name for name in imports(path)), path
+
+
+def test_data_prep_stands_below_the_recipes():
+    for path in (ROOT / "data_prep").rglob("*.py"):
+        assert not any(name.startswith("verl_ext.recipe") for name in imports(path)), path
 
 
 def test_metrics_are_documented():
@@ -80,6 +95,37 @@ def test_links_lead_somewhere(page):
     path = ROOT / page
     for target in re.findall(r"\]\((?!https?:|#|mailto:)([^)#\s]+)", path.read_text()):
         assert (path.parent / target).exists(), target
+
+
+def test_the_page_of_folders_is_true():
+    text = (ROOT / "docs" / "rooms.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| \*?(\w+)\*? \| ([\w, ]*) ?\| .* \| \[", text, re.MULTILINE))
+    rooms = {room: set(names.replace(",", " ").split()) for room, names in rows.items()}
+    assert {room: rooms[room] for room in MAY_IMPORT} == MAY_IMPORT
+
+
+# Rows and items that name something in the code and link its file: `Name` ([text](file)).
+NAMED = re.compile(r"`(\w+)` \(\[[^\]]+\]\(([^)]+\.py)\)\)")
+
+
+@pytest.mark.parametrize(("page", "least"), [("rooms.md", 10), ("glossary.md", 20)])
+def test_names_in_the_code_are_where_the_page_says(page, least):
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    named = NAMED.findall(text)
+    assert least <= len(named) <= 30
+    for name, path in named:
+        code = (ROOT / "docs" / path).read_text(encoding="utf-8")
+        assert re.search(rf"\b(class|def) {name}\b|^ *{name}\b.*[:=]", code, re.MULTILINE), (name, path)
+
+
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 180
+
+
+@pytest.mark.parametrize("page", sorted(path.name for path in (ROOT / "docs").glob("*.md")))
+def test_a_page_begins_with_an_example(page):
+    lines = (ROOT / "docs" / page).read_text(encoding="utf-8").splitlines()
+    assert any(line.startswith(("    ", "```")) for line in lines[:7])
 
 
 def test_commands_in_the_readme_exist():

@@ -17,7 +17,7 @@ class Inner(Settings):
 
 class Outer(Settings):
     name: str
-    steps: int = Field(4, ge=1)
+    steps: int = Field(4, ge=1, description="epochs")
     on: bool = False
     inner: Inner = Inner()
     maybe: Inner | None = None
@@ -34,7 +34,7 @@ class Outer(Settings):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"name": "x", "steps": 0}, "s.steps=0 must be at least 1"),
+        ({"name": "x", "steps": 0}, "s.steps=0 must be at least 1 (epochs)"),
         ({"name": "x", "inner": {"share": 2.0}}, "s.inner.share=2.0 must be at most 1"),
         ({"name": "x", "many": {"a": {"share": -1}}}, "s.many.a.share=-1 must be at least 0"),
         ({"name": "x", "inner": {"kind": "median"}}, "s.inner.kind='median' is unknown; allowed: mean, max"),

@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from verl_ext import sft
 from verl_ext.plugin import package_path
-from verl_ext.recipe.joyagents.data import sft as joyagents_sft
+from verl_ext.recipe.joyagents.cold_start import sft_demonstrations
 
 MODEL = package_path("recipe/joyagents/assets/tiny_model")
 
@@ -30,11 +30,11 @@ def composed(*overrides):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    return joyagents_sft.ensure_tiny(tmp_path_factory.mktemp("sft") / "data", size=120, habits=0.0)
+    return sft_demonstrations.ensure(tmp_path_factory.mktemp("sft") / "data", size=120, habits=0.0)
 
 
 def files(folder):
-    train = ",".join(str(folder / f"{agent}.parquet") for agent in joyagents_sft.AGENTS)
+    train = ",".join(str(folder / f"{agent}.parquet") for agent in sft_demonstrations.AGENTS)
     return [f"data.train_files=[{train}]", f"data.val_files={folder / 'val.parquet'}", "prepare=null"]
 
 
@@ -87,7 +87,7 @@ def test_validation_needs_a_file(monkeypatch):
 
 def test_data_are_looked_at_before_anything_is_loaded(folder, tmp_path):
     config = composed("+sft=joyagents_tiny", *files(folder), "data.train_batch_size=16")
-    rows = sum(pq.ParquetFile(folder / f"{agent}.parquet").metadata.num_rows for agent in joyagents_sft.AGENTS)
+    rows = sum(pq.ParquetFile(folder / f"{agent}.parquet").metadata.num_rows for agent in sft_demonstrations.AGENTS)
     assert sft.check_data(config) == rows // 16
     config.trainer.total_training_steps = 3 * (rows // 16)
     with pytest.raises(ValueError, match="verl would end without saving. Remedy: trainer.total_epochs=3"):

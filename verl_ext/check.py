@@ -3,6 +3,7 @@
     python -m verl_ext.check +recipe=mhgpo mas.sampling.strategy=fof
     python -m verl_ext.check --here --gpu_memory 24 +recipe=mhgpo_24gb
     python -m verl_ext.check --strict +recipe=mhgpo
+    python -m verl_ext.check --cfg job +recipe=mhgpo
 
 The configuration is composed as `python -m verl.trainer.main_ppo` composes it. Exit status: 0, it is right; 2, it is
 wrong; 1, under --here: this machine lacks packages, GPUs or CPUs for it; 1, under --strict: that, or something else is
@@ -13,32 +14,41 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib.util
 import io
 import shlex
 import sys
 import warnings
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import hydra
-from hydra.errors import HydraException
-from omegaconf.errors import OmegaConfBaseException
+# What is heavy is imported where it is used: --help answers at once.
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
 
-import verl_ext.plugin  # noqa: F401  (recipes on Hydra's search path, as `import verl` does it)
-from verl_ext.tools.base import ToolError
-from verl_ext.trainer.config import read_mas_config
-from verl_ext.trainer.preflight import checks
-from verl_ext.trainer.preflight.composing import composed
-from verl_ext.trainer.preflight.data import check_data
-from verl_ext.trainer.preflight.plan import Report, add_model, add_plan, listed, parquet_rows
+    from verl_ext.trainer.preflight.plan import Report
 
 SEARCHES = ("verl_ext.tools.retrieval.search_tool", "verl_ext.tools.web.web_search")
 SIMULATOR = "verl_ext.tools.simulator.simulator"
 # Settings of tools that name files or folders; `sources` stands for the paths of a catalogue's, `recording` for the
 # cache that a simulator replays.
 FILES = ("index", "corpus", "sources", "recorded", "games", "folder", "recording")
+
+
+def compose(overrides: Sequence[str], config_dir: str | None = None) -> DictConfig:
+    """The configuration of `verl.trainer.main_ppo` for a command line, with Hydra's own section.
+
+    Raises:
+        hydra.errors.HydraException: it cannot be composed (e.g. an unknown recipe).
+    """
+    import hydra
+
+    import verl_ext.plugin  # noqa: F401  (recipes on Hydra's search path, as `import verl` does it)
+    from verl_ext.trainer.preflight.composing import composed
+
+    with hydra.initialize_config_module("verl.trainer.config", version_base=None):
+        return composed("ppo_trainer", overrides, config_dir, hydra_too=True)
 
 
 def examine(
@@ -50,31 +60,42 @@ def examine(
         overrides: as on the command line of `verl.trainer.main_ppo`.
         config_dir: its `--config-dir`.
         gpu_memory: GiB of one GPU.
-        strict: ask retrieval servers whether they answer.
+        strict: ask the servers of tools whether they answer.
 
     Raises:
-        ValueError: an override of a key that is not there.
         hydra.errors.HydraException: it cannot be composed (e.g. an unknown recipe).
     """
+    import hydra
+
+    from verl_ext.trainer.preflight.checks import check_keys_known
+    from verl_ext.trainer.preflight.plan import Report
+
+    report = Report(compose(overrides, config_dir))
     with hydra.initialize_config_module("verl.trainer.config", version_base=None):
-        config = composed("ppo_trainer", overrides, config_dir, hydra_too=True)
-        report = Report(config)
-        report.attempt(checks.check_keys_known, config, list(overrides))
+        report.attempt(check_keys_known, report.config, list(overrides))
+    fill(report, gpu_memory, strict)
+    return report
+
+
+def fill(report: Report, gpu_memory: float = 80.0, strict: bool = False) -> None:
+    """Check the report's configuration, whose keys are known; add what it would run if nothing is wrong with it."""
+    from verl_ext.trainer.preflight.checks import check_multi_agent
+    from verl_ext.trainer.preflight.plan import add_model, add_plan
+
     before = len(report.problems)
-    report.attempt(checks.check_multi_agent, config)
+    report.attempt(check_multi_agent, report.config)
     report.attempt(_check_with_verl, report)
     if len(report.problems) == before:
         add_plan(report)
         add_model(report, gpu_memory)
         _add_paths(report)
         _add_tools(report, strict)
-    return report
 
 
 def _check_with_verl(report: Report) -> None:
     """verl's own checks, quietly; without the critic's model section, for which verl would load a tokenizer.
 
-    LoRA's rank is held against a list of vLLM's, where vLLM is installed.
+    LoRA's rank is compared with a list of vLLM's, where vLLM is installed.
     """
     from verl.trainer.ppo.utils import need_critic, need_reference_policy
     from verl.utils.config import omega_conf_to_dataclass, validate_config
@@ -82,87 +103,93 @@ def _check_with_verl(report: Report) -> None:
     config = report.config.copy()
     config.critic.model = None
     model, engine = config.actor_rollout_ref.model, config.actor_rollout_ref.rollout.name
-    adapters = model.lora_rank > 0 and not model.lora.merge
-    if adapters and engine == "vllm" and importlib.util.find_spec("vllm") is None:
+    if model.lora_rank > 0 and not model.lora.merge and engine == "vllm" and find_spec("vllm") is None:
         model.lora_rank = 0
-        report.facts.append(("not checked", "whether vLLM has LoRA of this rank: it is not installed"))
+        report.add("not checked", "whether vLLM has LoRA of this rank: it is not installed")
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         omega_conf_to_dataclass(config.actor_rollout_ref.rollout)
         try:
             validate_config(config, need_reference_policy(config), need_critic(config))
         except ImportError as error:
-            report.facts.append(("not checked", f"verl's validate_config, which needs a missing package: {error}"))
+            report.add("not checked", f"verl's validate_config, which needs a missing package: {error}")
 
 
 def _add_paths(report: Report) -> None:
+    from verl_ext.trainer.preflight.checks import missing_model
+    from verl_ext.trainer.preflight.data import check_data
+    from verl_ext.trainer.preflight.plan import listed, parquet_rows
+
     config, made = report.config, report.config.mas.prepare is not None
     absent = []
     for name in ("train_files", "val_files"):
         for path in listed(config.data[name]):
-            if "://" in path:
-                state = "remote"
-            elif Path(path).expanduser().is_file():
+            state = "remote"
+            if "://" not in path and Path(path).expanduser().is_file():
                 state = f"{parquet_rows(path)} rows" if path.endswith(".parquet") else "present"
-            else:
+            elif "://" not in path:
                 state = "made at the start by mas.prepare" if made else "missing"
                 absent.append(path)
-            report.facts.append((f"data.{name}", f"{path}: {state}"))
+            report.add(f"data.{name}", f"{path}: {state}")
     if not made:
         report.missing += [f"the data file {path} (data_prep/ has a script per data set)" for path in absent]
     if not absent:
         report.attempt(check_data, config)
     path = str(config.actor_rollout_ref.model.path)
     if not Path(path).expanduser().is_dir():
-        looks_local = path.startswith((".", "/", "~")) or path.count("/") != 1
-        state = (
-            "missing" if looks_local else "a hub name; the machine that trains must reach the hub, or have it cached"
-        )
-        report.facts.append(("model.path", f"{path}: {state}"))
-        report.missing += [f"the model {path}"] if looks_local else []
+        problem = missing_model(config, ask_hub=False)
+        hub = "a hub name; the machine that trains must reach the hub, or have it cached"
+        report.add("model.path", f"{path}: {'missing' if problem else hub}")
+        report.missing += [problem] if problem else []
 
 
 def _add_tools(report: Report, strict: bool) -> None:
-    """Tools one by one; what only is not there yet is missing, anything else that is refused is wrong."""
+    """Tools one by one: files and servers that are not there yet are missing; any other refusal is a problem."""
+    from verl_ext.tools.base import ToolError
+    from verl_ext.trainer.config import read_mas_config
+    from verl_ext.trainer.preflight.checks import check_tools
+    from verl_ext.trainer.preflight.plan import listed
+
     for name, section in read_mas_config(report.config).tools.items():
         sources = _sources(section)
-        absent = [p for key in FILES for p in listed(sources.get(key)) if not Path(p).exists()]
-        asked, without = report.config.copy(), _unasked(section)
-        asked.mas.tools = {name: section if strict else without}
-        state = "missing" if absent else "remote, not asked" if without != section and not strict else "present"
+        absent = [path for key in FILES for path in listed(sources.get(key)) if not Path(path).exists()]
+        alone, unasked = report.config.copy(), _without_asking(section)
+        alone.mas.tools = {name: section if strict else unasked}
+        state = "missing" if absent else "remote, not asked" if unasked != section and not strict else "present"
         try:
-            checks.check_tools(asked)
+            check_tools(alone)
         except ValueError as error:
             not_here = isinstance(error.__cause__, ToolError | ModuleNotFoundError)
             if not not_here and not any(path in str(error) for path in absent):
                 report.problems.append(str(error))
                 continue
-            state = "missing"
-            if report.config.mas.prepare is not None and absent:
-                state = "made at the start by mas.prepare"
-            else:
-                report.missing.append(str(error))
+            made = absent and report.config.mas.prepare is not None
+            state = "made at the start by mas.prepare" if made else "missing"
+            report.missing += [] if made else [str(error)]
         shown = ", ".join(f"{key} {', '.join(listed(value))}" for key, value in sources.items())
-        report.facts.append((f"tools.{name}", f"{shown}: {state}" if shown else "no source"))
+        report.add(f"tools.{name}", f"{shown}: {state}" if shown else "needs no files and no server")
 
 
 def _sources(section: dict[str, Any]) -> dict[str, Any]:
-    """Where a tool takes what it knows from: files, folders, servers."""
+    """Files, folders and servers from which a tool takes its knowledge."""
+    from verl_ext.trainer.preflight.plan import listed
+
     found = {key: section[key] for key in ("url", *FILES) if section.get(key) and key != "sources"}
     given = section.get("sources") or []
-    paths = [path for one in given if one.get("kind") != "functions" for path in listed(one.get("path"))]
+    if paths := [path for one in given if one.get("kind") != "functions" for path in listed(one.get("path"))]:
+        found["sources"] = paths
     backend = section.get("backend") or {}
-    found |= {"sources": paths} if paths else {}
     found |= {key: backend[key] for key in ("endpoint", "url", "index", "corpus") if backend.get(key)}
-    replays = backend.get("_target_") == SIMULATOR and backend.get("mode") == "replay" and backend.get("cache")
-    return found | ({"recording": backend["cache"]} if replays else {})
+    if backend.get("_target_") == SIMULATOR and backend.get("mode") == "replay" and backend.get("cache"):
+        found["recording"] = backend["cache"]
+    return found
 
 
-def _unasked(section: dict[str, Any]) -> dict[str, Any]:
-    """The section with those of its servers left in peace that a run asks before its start."""
+def _without_asking(section: dict[str, Any]) -> dict[str, Any]:
+    """The section of a tool, changed so that its check does not ask the servers that a run asks before its start."""
+    backend = section.get("backend") or {}
     if section.get("_target_") in SEARCHES and section.get("url"):
         return section | {"check": False}
-    backend = section.get("backend") or {}
     if backend.get("_target_") == SIMULATOR and (backend.get("endpoint") or backend.get("url")):
         return section | {"backend": backend | {"check": False}}
     return section
@@ -175,6 +202,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("overrides", nargs="+", help="as for python -m verl.trainer.main_ppo")
     parser.add_argument("--config-dir", help="a folder with recipes of one's own, as for main_ppo")
+    parser.add_argument("--cfg", choices=["job"], help="print the composed configuration and stop")
     parser.add_argument("--gpu_memory", type=float, default=80.0, help="GiB of one GPU (default 80)")
     parser.add_argument("--here", action="store_true", help="packages, GPUs or CPUs that lack here are an error")
     parser.add_argument("--strict", action="store_true", help="the same for data, model, servers and memory")
@@ -184,7 +212,15 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     """Check, print the report, and return the exit status."""
     arguments = parse_arguments(argv)
+    from hydra.errors import HydraException
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
     try:
+        if arguments.cfg:
+            config = compose(arguments.overrides, arguments.config_dir)
+            print(OmegaConf.to_yaml(OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])))
+            return 0
         report = examine(arguments.overrides, arguments.config_dir, arguments.gpu_memory, arguments.strict)
     except (ValueError, HydraException, OmegaConfBaseException) as error:
         print(f"The configuration cannot be composed.\n{error}", file=sys.stderr)

@@ -14,6 +14,7 @@ import importlib.abc
 import importlib.machinery
 import importlib.metadata
 import importlib.util
+import logging
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -34,10 +35,15 @@ def register() -> None:
         raise RuntimeError(
             f"verl {installed} is installed, verl_ext was built for {TESTED_VERL}: pip install verl=={TESTED_VERL}"
         )
+    from verl_ext.engine import preload
     from verl_ext.engine.platform_cpu import register_platform
 
     # The platform "cpu", chosen only by VERL_PLATFORM=cpu (CPU recipes set it), never auto-detected.
     register_platform()
+    if recipe_asked_for():
+        # The recipe chooses the platform, and its checks say what is missing: verl's guess before that is noise.
+        logging.getLogger("verl.plugin.platform.platform_manager").setLevel(logging.ERROR)
+        preload.begin()
     # FSDP2 engines of the CPU (actor, reference, critic); on CUDA one with adapters per agent, which is asked for by
     # VERL_ENGINE_VENDOR=verl_ext.
     after_import("verl.workers.engine.fsdp.transformer_impl", "verl_ext.engine.fsdp.cpu")
@@ -51,6 +57,11 @@ def register() -> None:
     _add_recipes()
 
 
+def recipe_asked_for() -> bool:
+    """Whether this process is a command line with `+recipe=…`."""
+    return any(argument.lstrip("+").startswith("recipe=") for argument in sys.argv)
+
+
 def _add_recipes() -> None:
     from hydra.core.config_search_path import ConfigSearchPath
     from hydra.core.plugins import Plugins
@@ -62,6 +73,7 @@ def _add_recipes() -> None:
 
         def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
             search_path.append(provider="verl_ext", path="pkg://verl_ext.configs")
+            importlib.import_module("verl_ext.trainer.preflight.composing").install()
 
     Plugins.instance().register(RecipeSearchPath)
     OmegaConf.register_new_resolver("verl_ext.path", package_path, replace=True)
@@ -128,7 +140,7 @@ def run_loudly(action: Callable[[], object], what: str) -> None:
         action()
     except Exception as error:
         print(f"\nverl_ext could not be loaded: {what}: {type(error).__name__}: {error}\n", file=sys.stderr, flush=True)
-        if any(argument.lstrip("+").startswith("recipe=") for argument in sys.argv):
+        if recipe_asked_for():
             raise SystemExit(2) from error
         raise
 

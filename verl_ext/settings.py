@@ -10,6 +10,7 @@ Limits.read({"max_cals": 3}, "mas.limits")     # ValueError: unknown key mas.lim
 from __future__ import annotations
 
 import difflib
+import typing
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
@@ -63,18 +64,24 @@ def messages(error: ValidationError, cls: type[BaseModel], path: str) -> list[st
 
 def _message(found: Any, cls: type[BaseModel], path: str) -> str:
     place, kind, given = _place(path, found["loc"]), found["type"], found["input"]
+    section = section_at(cls, found["loc"][:-1])
     if kind == "extra_forbidden":
-        return unknown_key(found["loc"][-1], _known(cls, found["loc"][:-1]), _place(path, found["loc"][:-1]))
+        known = section.model_fields if section else ()
+        return unknown_key(found["loc"][-1], known, _place(path, found["loc"][:-1]))
     if kind == "missing":
         return f"{_place(path, found['loc'][:-1])} lacks {found['loc'][-1]}"
     context = found.get("ctx", {})
     if kind == "value_error":  # of a validator, which may name the place itself
         text = str(context["error"])
-        return text if text.startswith(path) else f"{place}: {text}"
+        if text.startswith("must"):
+            return f"{place}={given!r} {text}"
+        return text if path and text.startswith((path, "unknown key")) else f"{place}: {text}"
     if kind == "literal_error":
         context = {"expected": context["expected"].replace("'", "").replace(" or ", ", ")}
     words = WORDS.get(kind, found["msg"][0].lower() + found["msg"][1:]).format(**context)
-    return f"{place}={given!r} {words}"
+    field = section.model_fields.get(str(found["loc"][-1])) if section else None
+    meaning = f" ({field.description})" if field and field.description else ""
+    return f"{place}={given!r} {words}{meaning}"
 
 
 def _place(path: str, location: Iterable[Any]) -> str:
@@ -82,14 +89,16 @@ def _place(path: str, location: Iterable[Any]) -> str:
     return ".".join([path, *parts] if path else parts)
 
 
-def _known(cls: type[BaseModel], location: tuple[Any, ...]) -> list[str]:
-    """The keys of the section at `location` below the model."""
-    fields: Any = cls
+def section_at(cls: type[BaseModel], location: Iterable[Any]) -> type[BaseModel] | None:
+    """The section at `location` below another one; None where keys are free, or where there is no section."""
+    annotation: Any = cls
     for part in location:
-        if not hasattr(fields, "model_fields") or part not in fields.model_fields:
-            continue  # a key of a dictionary: the model is that of its values
-        fields = _model_in(fields.model_fields[part].annotation)
-    return list(getattr(fields, "model_fields", {}))
+        if typing.get_origin(annotation) in (dict, list):
+            annotation = typing.get_args(annotation)[-1]
+        else:
+            field = section.model_fields.get(part) if (section := _model_in(annotation)) else None
+            annotation = field.annotation if field else None
+    return None if typing.get_origin(annotation) in (dict, list) else _model_in(annotation)
 
 
 def _model_in(annotation: Any) -> Any:
@@ -127,4 +136,4 @@ def check_keys(given: Iterable[str], known: Iterable[str], path: str) -> None:
             raise ValueError(unknown_key(key, allowed, path))
 
 
-__all__ = ["Settings", "check_keys", "messages", "unknown_key", "unknown_name"]
+__all__ = ["Settings", "check_keys", "messages", "section_at", "unknown_key", "unknown_name"]

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# JoyAgents-R1 from nothing on a laptop's CPU: a random tiny model, its skills, supervised fine-tuning by verl's SFTTrainer
-# on the agents' noisy demonstrations, then reinforcement learning with memories. What exists is not made again: after a
-# kill, the same command goes on. About 45 minutes of a slow core (skills 30, fine-tuning 7, RL the rest).
+# JoyAgents-R1 on a laptop's CPU, starting from a random tiny model: first its skills, then supervised fine-tuning by verl's
+# SFTTrainer on the agents' noisy demonstrations, then reinforcement learning with memories. Results that exist are not made
+# again, so after a kill the same command continues. About 45 minutes of a slow core (skills 30, fine-tuning 7, RL the rest).
 #
 #   examples/joyagents/train.sh [overrides of the reinforcement learning]
 #
@@ -19,11 +19,11 @@ run() { if [ -n "${DRY_RUN:-}" ]; then printf '%q ' "$@" && echo; else "$@"; fi;
 
 stage "skills: right demonstrations, a model of 0.8 million parameters"
 if [ -n "${DRY_RUN:-}" ] || [ ! -e "$OUT/skills/model.safetensors" ]; then
-  run python recipe/cold_start/train.py --world shop --steps "$SKILLS" --habit_steps 0 \
+  run python -m verl_ext.recipe.cold_start.train --world shop --steps "$SKILLS" --habit_steps 0 \
     --output_dir "$OUT/skills"
 fi
 stage "demonstrations with habits, a file per agent"
-run python recipe/joyagents/data/sft.py tiny --output_dir "$OUT/demonstrations" --size "$SIZE"
+run python -m verl_ext.recipe.joyagents.cold_start.sft_demonstrations --output_dir "$OUT/demonstrations" --size "$SIZE"
 files=()
 for agent in master question_agent shop_agent function_agent math_agent summary intention; do
   files+=("$OUT/demonstrations/$agent.parquet")

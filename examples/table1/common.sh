@@ -1,5 +1,5 @@
-# Stages shared by the scripts of this folder, which source this file. What exists is not made again: after a kill, the
-# same command goes on. Hydra overrides may follow every script's name.
+# Stages shared by the scripts of this folder, which source this file. Results that exist are not made again, so after a kill
+# the same command continues. Hydra overrides may follow every script's name.
 #
 #   MODEL      hub name or folder; the paper's is meta-llama/Llama-3.1-8B-Instruct (gated: HF_TOKEN)
 #   GPUS       of this machine; 8
@@ -16,7 +16,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 : "${MODEL:=meta-llama/Llama-3.1-8B-Instruct}" "${GPUS:=8}" "${TENSOR:=1}" "${RETRIEVAL_DEVICE:=cuda:0}"
 runs=runs/table1/$(basename "$MODEL")
 data_sets=(hotpotqa 2wikimultihopqa musique)
-# Servers of this machine are never behind a proxy.
+# Local servers are never asked through a proxy.
 export NO_PROXY="127.0.0.1,localhost${NO_PROXY:+,$NO_PROXY}" no_proxy="127.0.0.1,localhost${no_proxy:+,$no_proxy}"
 servers=()
 stop_servers() {  # and wait: the next command needs their memory
@@ -45,7 +45,7 @@ stage() { echo "== $(date +%T), $(df -h . | awk 'NR == 2 {print $4}') of disk fr
 # Runs a command, or prints it.
 run() { if [ -n "${DRY_RUN:-}" ]; then printf '%q ' "$@" && echo; else "$@"; fi; }
 
-# Is it there already? Nothing is in a dry run.
+# True if the file exists; in a dry run nothing does.
 have() { [ -z "${DRY_RUN:-}" ] && [ -e "$1" ]; }
 
 # once FILE COMMAND…: runs the command unless FILE, which it makes as its last act, exists.
@@ -95,12 +95,11 @@ check_evaluation() {
 
 questions() {
   stage "questions: minutes, 3 GB with the hub's cache"
-  once data/hotpotqa/test.parquet python data_prep/hotpotqa.py --output_dir data/hotpotqa
-  local name script
+  once data/hotpotqa/test.parquet python data_prep/qa.py hotpotqa --output_dir data/hotpotqa
+  local name
   for name in "${data_sets[@]}"; do  # the whole validation splits, for evaluation
-    script=data_prep/${name/2wiki/wiki2}.py
     once "data/table1/$name/corpus.jsonl" \
-      python "$script" --output_dir "data/table1/$name" --val_size 1000000 --max_samples 1
+      python data_prep/qa.py "$name" --output_dir "data/table1/$name" --val_size 1000000 --max_samples 1
   done
 }
 

@@ -12,12 +12,13 @@ import argparse
 import csv
 import gzip
 import json
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tqdm import tqdm
+
+from verl_ext.storage.files import writing
 
 HEADER = ["id", "text", "title"]
 
@@ -37,12 +38,11 @@ def passages(path: Path) -> Iterator[dict[str, str]]:
 
 def convert(source: Path, target: Path) -> int:
     """Write `target`, which appears whole or not at all; returns the number of passages."""
-    temporary, count = target.with_name(f"{target.name}.part"), 0
-    with open(temporary, "w", encoding="utf-8") as out:
+    count = 0
+    with writing(target) as out:
         for row in tqdm(passages(source), unit=" passages", unit_scale=True):
             out.write(json.dumps(row, ensure_ascii=False) + "\n")
             count += 1
-    os.replace(temporary, target)
     return count
 
 

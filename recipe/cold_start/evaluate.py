@@ -1,4 +1,8 @@
-"""A multi-agent system with a tiny model outside of verl, for the cold start's own report: our engine in process."""
+"""Run a multi-agent system with a tiny model, without verl: the report of a cold start.
+
+forests = run_workflow(model, tokenizer, SearchQA("tiny"), tasks, {"search": search}, greedy=True)
+summary(forests)["f1"]
+"""
 
 import asyncio
 from collections.abc import Sequence
@@ -63,7 +67,7 @@ def run_workflow(
 
 
 def summary(forests: Sequence[Forest]) -> dict[str, float]:
-    """Means over the finished trajectories that report it of what a workflow reports; per agent the parsable calls."""
+    """Means of the metrics over finished trajectories that report them, and each agent's share of parsable calls."""
     done = [trajectory for forest in forests for trajectory in forest.trajectories if trajectory.ok]
     names = dict.fromkeys(name for t in done for name in t.metrics)
     scores = {name: fmean(t.metrics[name] for t in done if name in t.metrics) for name in names}

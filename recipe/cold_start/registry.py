@@ -1,4 +1,4 @@
-"""What the tiny model's script needs to know of each world: its words, its demonstrations, its examination."""
+"""The worlds of train.py: words for the tokenizer, demonstrations, and systems to evaluate on held-out questions."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -26,16 +26,12 @@ from verl_ext.tools.catalogue.search.tool import ToolSearch
 from verl_ext.tools.catalogue.toolbox import Toolbox
 from verl_ext.tools.catalogue.types import Catalogue
 from verl_ext.tools.retrieval import build_retriever
-from verl_ext.worlds import arithmetic as tiny_arithmetic
-from verl_ext.worlds import biographies as tiny_world
-from verl_ext.worlds import pool as tiny_pool
-from verl_ext.worlds import shop as tiny_shop
-from verl_ext.worlds import tools as tiny_tools
+from verl_ext.worlds import arithmetic, biographies, prices_and_sums, shop, tool_chains
 
 
 @dataclass(frozen=True)
 class Examination:
-    """A system and the held-out questions that it is to answer."""
+    """A system and held-out questions for it."""
 
     workflow: Workflow
     tasks: list[Task]
@@ -47,8 +43,8 @@ class ColdStart:
     """One world.
 
     Attributes:
-        words: each becomes one token together with the blank before it.
-        marks: each becomes one token wherever it stands.
+        words: each becomes one token together with the space before it.
+        marks: each becomes one token wherever it occurs.
         teacher: seed -> an object with `batch(size, habits) -> {agent: [(prompt, output)]}`.
         habits: factor -> the shares of wrong demonstrations; 0 none, 1 the shipped model's.
         examinations: number of questions -> examinations by name.
@@ -71,34 +67,34 @@ def _tasks(rows: Sequence[dict]) -> list[Task]:
 def _search_examinations(questions: int) -> dict[str, Examination]:
     found = {}
     for name, dial in zip(("easy", "hard"), tiny_demos.DIALS, strict=True):
-        _, asked, corpus = tiny_world.data_set(val_size=questions, dial=dial)
+        _, asked, corpus = biographies.data_set(val_size=questions, dial=dial)
         retriever = tiny_demos.retriever_of(corpus)
 
         async def search(queries: list[str], retriever: Any = retriever) -> list[dict[str, str]]:
             return await asyncio.to_thread(tiny_demos.search, retriever, queries)
 
-        tasks = _tasks([tiny_world.row(question, "val", i) for i, question in enumerate(asked)])
+        tasks = _tasks([biographies.row(question, "val", i) for i, question in enumerate(asked)])
         found[name] = Examination(SearchQA("tiny"), tasks, {"search": search})
         found[f"{name}, single agent"] = Examination(SingleQA("tiny"), tasks, {"search": search})
     return found
 
 
 def _arithmetic_examinations(questions: int) -> dict[str, Examination]:
-    chains = tiny_arithmetic.draw_chains(questions, "val", 0, steps=4, largest=29)
-    tasks = _tasks([tiny_arithmetic.row(chain, "val", i) for i, chain in enumerate(chains)])
+    chains = arithmetic.draw_chains(questions, "val", 0, steps=4, largest=29)
+    tasks = _tasks([arithmetic.row(chain, "val", i) for i, chain in enumerate(chains)])
     workflows = {"solver and verifier": SolveAndVerify(), "solver alone": SolveAndVerify(max_solutions=1)}
     return {name: Examination(workflow, tasks, {}) for name, workflow in workflows.items()}
 
 
 def _tool_examinations(questions: int) -> dict[str, Examination]:
-    world = tiny_tools.World(0)
+    world = tool_chains.World(0)
     catalogue = Catalogue(world.tools)
     retriever = build_retriever(passages(catalogue.values()))
     tools = {
         "tool_search": ToolSearch(catalogue, retriever, top_k=tool_demos.TOP_K),
-        "tool_call": Toolbox(catalogue, tiny_tools.FactsBackend(world.facts)),
+        "tool_call": Toolbox(catalogue, tool_chains.FactsBackend(world.facts)),
     }
-    rows = tiny_tools.data_set(1, questions, 0, (1, 2, 3))["val.parquet"]
+    rows = tool_chains.data_set(1, questions, 0, (1, 2, 3))["val.parquet"]
     tasks = _tasks(rows)
     return {
         "with folding": Examination(DeepAgent("tiny"), tasks, tools),
@@ -107,24 +103,24 @@ def _tool_examinations(questions: int) -> dict[str, Examination]:
 
 
 def _shop_examinations(questions: int) -> dict[str, Examination]:
-    world = tiny_shop.World(0)
-    tasks = _tasks(tiny_shop.data_set(120, questions, 0)["val.parquet"])
-    return {"master and specialists": Examination(JoyAgents("tiny"), tasks, tiny_shop.tools_of(world))}
+    world = shop.World(0)
+    tasks = _tasks(shop.data_set(120, questions, 0)["val.parquet"])
+    return {"master and specialists": Examination(JoyAgents("tiny"), tasks, shop.tools_of(world))}
 
 
 async def _calculator(program: str) -> str:
-    """In the place of the recipe's sandbox: the pool's programs are sums, and nothing else is run here."""
+    """Replaces the recipe's sandbox: the pool's programs are sums, and nothing else is run here."""
     terms = program.removeprefix("print(").removesuffix(")").split("+")
     return str(sum(map(int, terms))) if all(term.strip().isdigit() for term in terms) else "SyntaxError"
 
 
 def _pool_examinations(questions: int) -> dict[str, Examination]:
-    rows = tiny_pool.data_set(1, questions, 0)["val.parquet"]
+    rows = prices_and_sums.data_set(1, questions, 0)["val.parquet"]
     tasks = [
         Task(row["prompt"][0]["content"], row["reward_model"]["ground_truth"], row["data_source"], i, row["extra_info"])
         for i, row in enumerate(rows)
     ]
-    search = tiny_pool.Prices(tiny_pool.prices(0, "val"))
+    search = prices_and_sums.Prices(prices_and_sums.prices(0, "val"))
     tools = {"run_python": _calculator, "web_search": search}
     return {
         orchestration: Examination(Puppeteer("tiny", pool_demos.POOL, orchestration=orchestration), tasks, tools)
@@ -134,13 +130,13 @@ def _pool_examinations(questions: int) -> dict[str, Examination]:
 
 def _smurf_examinations(questions: int) -> dict[str, Examination]:
     tools = _tool_examinations(1)["without"].tools
-    tasks = _tasks(tiny_tools.data_set(1, questions, 0, (1, 2, 3))["val.parquet"])
+    tasks = _tasks(tool_chains.data_set(1, questions, 0, (1, 2, 3))["val.parquet"])
     return {"with a plan": Examination(Smurfs("tiny", tools="search"), tasks, tools)}
 
 
 COLD_STARTS = {
     "search": ColdStart(
-        lambda: [*tiny_world.vocabulary(), "rewrite", "rank", "answer", "single", "###", ";", ","],
+        tiny_demos.words,
         tiny_demos.Teacher,
         tiny_demos.scaled,
         _search_examinations,

@@ -1,26 +1,28 @@
-"""The tiny models: a Qwen2 of 0.8 million parameters with its own tokenizer, cold-started on noisy demonstrations.
+"""Make a tiny model: a Qwen2 of 0.8 million parameters with its own tokenizer, trained on noisy demonstrations.
 
-They exist so that a person sees multi-agent RL work on a laptop in minutes: a checkpoint can do its agents' work in
-tiny worlds that it has never seen, but has bad habits (tiny_demos.py, arithmetic_demos.py, tool_demos.py), so that
-greedy decoding fails on most questions; RL turns the habits round. The committed checkpoints are this script's output:
+    python -m verl_ext.recipe.cold_start.train --world search --output_dir runs/tiny_model
 
-    python recipe/cold_start/train.py --output_dir recipe/mhgpo/assets/tiny_model
-    python recipe/cold_start/train.py --world arithmetic --steps 1200 --habit_steps 500 --habit_lr 1e-3 \\
-        --output_dir recipe/solver_verifier/assets/tiny_model
-    python recipe/cold_start/train.py --world tools --steps 1600 --habit_steps 500 --habit_lr 1.5e-3 --batch_size 20 \\
-        --output_dir recipe/deepagent/assets/tiny_model
-    python recipe/cold_start/train.py --world pool --steps 1200 --habit_steps 400 --batch_size 20 \\
-        --output_dir recipe/puppeteer/assets/tiny_model
-    python recipe/cold_start/train.py --world smurfs --steps 1200 --habit_steps 300 --batch_size 16 \\
-        --output_dir recipe/smurfs/assets/tiny_model
+Tiny models show multi-agent RL on a laptop in minutes: a checkpoint can do its agents' work in worlds that it has never
+seen, but has bad habits (recipe/*/cold_start/demonstrations.py), so that greedy decoding fails on most questions; RL
+corrects the habits. The committed checkpoints, recipe/*/assets/tiny_model, were made with these options:
 
-Stages: tokenizer (seconds), clean demonstrations (the skills), demonstrations with habits (minutes each on one core),
-evaluation on held-out questions after each. To try other habits, the second stage alone: the command with
+    --world search                                                                           mhgpo
+    --world arithmetic --steps 1200 --habit_steps 500 --habit_lr 1e-3                        solver_verifier
+    --world tools --steps 1600 --habit_steps 500 --habit_lr 1.5e-3 --batch_size 20           deepagent
+    --world pool --steps 1200 --habit_steps 400 --batch_size 20                              puppeteer
+    --world smurfs --steps 1200 --habit_steps 300 --batch_size 16                            smurfs
+    --world shop --steps 1600 --habit_steps 0, then verl's SFTTrainer (examples/joyagents)   joyagents
+
+Stages: tokenizer (seconds), right demonstrations (skills), demonstrations with habits (minutes each on one core),
+evaluation on held-out questions after each. To try other habits, run the second stage alone: the command with
 --habit_steps 0 into a folder, then with --start FOLDER --steps 0.
 """
 
+from __future__ import annotations
+
 import argparse
 import json
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,28 +31,29 @@ from typing import Any
 import torch
 from transformers import AutoTokenizer, GenerationConfig, Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
 
+from verl_ext.arguments import Parser, exit_status
 from verl_ext.recipe.cold_start.evaluate import run_workflow, summary
 from verl_ext.recipe.cold_start.registry import COLD_STARTS
 
-# (prompt, what the agent says), or in place of the latter [(text, does it train), …] with what is observed in between.
+# (prompt, output), or instead of the output [(text, whether it is trained), …], with observations between the outputs.
 Example = tuple[list[dict[str, str]], str | list[tuple[str, bool]]]
 
 PAD, END, ROLES = "<|pad|>", "<|end|>", ("<|system|>", "<|user|>", "<|assistant|>", "<|tool|>")
-# The blank after a role's token makes the first word of a message the same token as anywhere else.
+# The space after a role's token makes the first word of a message the same token as anywhere else.
 CHAT_TEMPLATE = (
     "{% for message in messages %}{{ '<|' + message['role'] + '|> ' + message['content'] + '<|end|>' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
 )
-MAX_LENGTH = 4096  # positions of the model; the tiny world needs about 150, real passages some thousands
+MAX_LENGTH = 4096  # positions of the model; the tiny worlds need about 150, real passages some thousands
 
 
 def build_tokenizer(words: list[str], marks: Sequence[str] = ()) -> Qwen2Tokenizer:
-    """Byte-level BPE in which each of `words`, with the blank before it, is one token; other text is bytes.
+    """Byte-level BPE in which each of `words`, with the space before it, is one token; other text is bytes.
 
-    Each of `marks` is one token wherever it stands.
+    Each of `marks` is one token wherever it occurs.
 
-    Qwen2's own class (its pre-tokenizer, NFC, no blank added), because AutoTokenizer makes that of any tokenizer that
-    lies beside a Qwen2 model: a different pre-tokenizer would be lost silently on loading.
+    Qwen2's own class (its pre-tokenizer, NFC, no space added), because AutoTokenizer loads any tokenizer beside a Qwen2
+    model as that class: a different pre-tokenizer would be lost silently.
     """
     from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, trainers
 
@@ -64,7 +67,7 @@ def build_tokenizer(words: list[str], marks: Sequence[str] = ()) -> Qwen2Tokeniz
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    bare = [word for word in words if word == "###"]  # stands at the beginning of an output, too
+    bare = [word for word in words if word == "###"]  # also at the beginning of an output
     trained.train_from_iterator([*(f" {word}" for word in words if not word.isdigit()), *bare], trainer)
     content = json.loads(trained.to_str())["model"]
     tokenizer = Qwen2Tokenizer(
@@ -78,7 +81,7 @@ def build_tokenizer(words: list[str], marks: Sequence[str] = ()) -> Qwen2Tokeniz
         padding_side="left",
     )
     tokenizer.add_tokens([AddedToken(token, special=True, normalized=False) for token in special])
-    # Qwen2's pre-tokenizer cuts numbers into digits; the tiny model learns to add far sooner with whole ones.
+    # Qwen2's pre-tokenizer splits numbers into digits; the tiny model learns to add far sooner with whole numbers.
     numbers = [AddedToken(f" {word}", normalized=False) for word in words if word.isdigit()]
     tokenizer.add_tokens(numbers)
     tokenizer.add_tokens([AddedToken(mark, normalized=False) for mark in marks])
@@ -107,39 +110,35 @@ def build_model(tokenizer: Any, seed: int) -> Qwen2ForCausalLM:
     return model
 
 
-def going_on(folder: str, tokenizer: Any) -> Qwen2ForCausalLM:
-    """The model of an earlier run, e.g. one with --habit_steps 0, whose second stage is to be tried alone.
-
-    Raises:
-        ValueError: its tokens are not those of this world.
-    """
+def load_model(folder: str, tokenizer: Any) -> Qwen2ForCausalLM:
+    """The model of an earlier run. Raises ValueError if its tokens are not those of this world."""
     if AutoTokenizer.from_pretrained(folder).get_vocab() != tokenizer.get_vocab():
-        raise ValueError(f"--start {folder}: its tokens are not this world's. Remedy: train it anew with this script")
+        raise ValueError(f"--start {folder}: its tokens are not this world's. Remedy: train it again with this script")
     return Qwen2ForCausalLM.from_pretrained(folder)
 
 
 def collate(tokenizer: Any, examples: list[Example]) -> tuple[torch.Tensor, torch.Tensor]:
-    """(ids, target) of shape (B, T), padded on the right; target is 1 on what the agent says, end token included."""
+    """(ids, target) of shape (B, T), padded on the right; target is 1 on outputs, end token included."""
     rows, targets = [], []
     for prompt, output in examples:
-        asked = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=False)
-        row, target = list(asked), [0] * len(asked)
+        row = list(tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=False))
+        target = [0] * len(row)
         for text, trains in [(f"{output}{END}", True)] if isinstance(output, str) else output:
-            said = tokenizer.encode(text, add_special_tokens=False)
-            row += said
-            target += [int(trains)] * len(said)
+            ids = tokenizer.encode(text, add_special_tokens=False)
+            row += ids
+            target += [int(trains)] * len(ids)
         rows.append(row)
         targets.append(target)
     width = max(map(len, rows))
-    ids = torch.tensor([row + [tokenizer.pad_token_id] * (width - len(row)) for row in rows])
-    return ids, torch.tensor([row + [0] * (width - len(row)) for row in targets])
+    padded = torch.tensor([row + [tokenizer.pad_token_id] * (width - len(row)) for row in rows])
+    return padded, torch.tensor([row + [0] * (width - len(row)) for row in targets])
 
 
 def batch_loss(model: Any, ids: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     """Mean cross-entropy of the output tokens; ids and target of shape (B, T) as `collate` makes them."""
     hidden = model.model(ids).last_hidden_state[:, :-1]  # causal, padded on the right: no mask needed
-    said = target[:, 1:].bool()
-    return torch.nn.functional.cross_entropy(model.lm_head(hidden[said]), ids[:, 1:][said])
+    trained = target[:, 1:].bool()
+    return torch.nn.functional.cross_entropy(model.lm_head(hidden[trained]), ids[:, 1:][trained])
 
 
 def schedule(step: int, steps: int, lr: float) -> float:
@@ -180,7 +179,7 @@ def train(
 
 
 def evaluate(model: Any, tokenizer: Any, world: str, questions: int = 128) -> dict[str, dict[str, float]]:
-    """{"<examination>, greedy | sampled": scores} on held-out questions (tiny_eval.summary)."""
+    """{"<examination>, greedy | sampled": scores} on held-out questions (evaluate.summary)."""
     return {
         f"{name}, {'greedy' if greedy else 'sampled'}": summary(
             run_workflow(model, tokenizer, exam.workflow, exam.tasks, exam.tools, greedy)
@@ -198,9 +197,9 @@ def save(model: Any, tokenizer: Any, output_dir: str | Path) -> Path:
     return target
 
 
-def main() -> None:
-    """Command line: build, train in two stages, report after each, save."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(argv: Sequence[str] | None = None) -> int:
+    """Command line. Returns the exit status; user errors are printed without a traceback."""
+    parser = Parser(description=__doc__)
     parser.add_argument("--world", choices=list(COLD_STARTS), default="search", help="which tiny model")
     parser.add_argument("--output_dir", required=True, help="Hugging Face folder to write")
     parser.add_argument("--start", help="folder of this script's output to go on from; by default an untrained model")
@@ -212,11 +211,16 @@ def main() -> None:
     parser.add_argument("--habits", type=float, default=1.0, help="noise of the cold start: 0 none, 1 the shipped one")
     parser.add_argument("--seed", type=int, default=0, help="of the initial weights and the demonstrations")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads; more cost more than they give here")
-    args = parser.parse_args()
+    arguments = parser.parse_args(argv)
+    return exit_status(lambda: make(arguments))
+
+
+def make(args: argparse.Namespace) -> None:
+    """Build, train in two stages, report after each, save."""
     torch.set_num_threads(args.threads)
     start = COLD_STARTS[args.world]
     tokenizer = build_tokenizer(start.words(), start.marks())
-    model = going_on(args.start, tokenizer) if args.start else build_model(tokenizer, args.seed)
+    model = load_model(args.start, tokenizer) if args.start else build_model(tokenizer, args.seed)
     print(f"{model.num_parameters():,} parameters, {len(tokenizer)} tokens", flush=True)
     stages = [("skills", 0.0, args.steps, args.lr), ("with habits", args.habits, args.habit_steps, args.habit_lr)]
     for number, (stage, factor, steps, lr) in enumerate(stages):
@@ -230,10 +234,10 @@ def main() -> None:
 
 
 def report(stage: str, model: Any, tokenizer: Any, world: str) -> None:
-    """Print how the systems do on held-out questions, greedy and sampled."""
+    """Print the scores of the systems on held-out questions, greedy and sampled."""
     for name, scores in evaluate(model, tokenizer, world).items():
         print(f"{stage}: {name}:", "  ".join(f"{key} {value:.3f}" for key, value in scores.items()), flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

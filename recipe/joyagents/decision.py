@@ -17,7 +17,7 @@ COUNTED = {"published script": "script", "paper's words": "text"}
 class FunctionDecision(Workflow):
     """The function agent decides on the next step, after the right steps before it, which the question tells.
 
-    A row is one of `data_prep/tool_tasks.py`: `ground_truth.path` begins with the call that comes next, or is empty
+    A row is one of `data_prep/tools.py`: `ground_truth.path` begins with the call that comes next, or is empty
     where the answer does. On offer are its functions (`extra_info.tools`) and those found for the question. Reported
     are the columns of Table 5 in the paper's words, each by the steps that count in it, so that their means over a data
     set are the table's. An evaluation has the whole table, over all steps, by both ways of counting

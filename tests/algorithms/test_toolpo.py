@@ -109,6 +109,12 @@ def test_fold_preference_by_hand():
     assert fold_preference(length, folded, question).tolist() == [0.0, 0.0, 0.5, -0.5, 0.0, 0.0]
 
 
+def test_a_batch_in_which_no_agent_acts_has_no_preference():
+    idle = ([True, True], [False, False])
+    found = ToolPO().advantages(rows([Path(0, 1.0, 0.0, [idle]), Path(0, 0.0, 0.0, [idle, idle])]), None)
+    assert found.tolist() == [[0.5, 0.5], [-0.5, -0.5], [-0.5, -0.5]]
+
+
 tokens = st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=6).map(
     lambda pairs: ([a for a, _ in pairs], [b for _, b in pairs])
 )

@@ -23,7 +23,7 @@ from verl_ext.plugin import package_path
 from verl_ext.recipe.cold_start.evaluate import ModelLLM
 from verl_ext.recipe.puppeteer import prompts_tiny
 from verl_ext.recipe.puppeteer.puppets import TERMINATE, State, Step
-from verl_ext.worlds import pool as tiny_pool
+from verl_ext.worlds import prices_and_sums
 
 POOL = ("planning", "reasoning", "critique", "reflect", "summarize", "conclude", "run_python", "web_search", TERMINATE)
 ALIKE = tuple(f"agent_{number:03d}" for number in range(100))
@@ -34,7 +34,7 @@ Ask = Callable[[int], Awaitable[Any]]
 def prompts(count: int) -> list[list[dict[str, str]]]:
     """States after one step, of different questions."""
     rng = random.Random(0)
-    rows = tiny_pool.data_set(1, count, 0)["val.parquet"]
+    rows = prices_and_sums.data_set(1, count, 0)["val.parquet"]
     states = [State(row["prompt"][0]["content"], [Step(rng.choice(POOL[:-1]), "3")]) for row in rows]
     return [prompts_tiny.orchestrator(state, POOL, 3) for state in states]
 

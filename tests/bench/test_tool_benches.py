@@ -29,6 +29,7 @@ def test_the_check_of_the_masks_notices_a_token_too_many():
         masks.check(coder, said, [[(first - 1, stop) for first, stop in spans] for spans in found])
 
 
+@pytest.mark.slow
 def test_the_update_runs_over_the_kept_rows():
     lines = top_k.run(questions=2, repeats=1)
     assert [re.search(r"K = (\d):\s+(\d+) rows, ([\d.]+) of all", line).groups() for line in lines] == [

@@ -1,4 +1,4 @@
-"""Checks: what each adapter learns, on one rank or two."""
+"""Checks of what each adapter learns on two ranks."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def check_switching_adapters_mixes_them(folder: Path) -> None:
         with route.using(sizes), only(model, name):
             (row_losses(model, rows).sum() / len(tokens)).backward()
     errors = [error(gradients_of(model), expected, name) for name in NAMES]
-    assert max(errors) < 1e-12 if WORLD == 1 else max(errors) > 0.5, errors
+    assert max(errors) > 0.5, errors
 
 
 class only:

@@ -1,6 +1,6 @@
-"""Run by test_fsdp_adapters.py on a model folder, in one process per rank. Prints `RESULT <check> ok`, or why not.
+"""Run by test_programs.py on a model folder, in one process per rank. Prints `RESULT <check> ok`, or why not.
 
-Every rank holds half of the rows where there are two; what comes out is held against models that are not sharded.
+Each of two ranks holds half of the rows. The results are compared with models that are not sharded.
 """
 
 from __future__ import annotations

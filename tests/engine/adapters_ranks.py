@@ -1,6 +1,6 @@
-"""One rank of a group of processes: verl's engine with adapters per agent on it, and what checks of it need.
+"""One rank of a group of processes: verl's engine with adapters per agent on it, and helpers of its checks.
 
-Import it first: it prepares the environment before verl is imported.
+Import it first: it registers our platform before verl's engines are imported.
 """
 
 # ruff: noqa: E402, I001  the environment and our platform come before verl's imports
@@ -11,7 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-os.environ.update(WG_BACKEND="ray", VERL_PLATFORM="cpu", LOCAL_RANK=os.environ["RANK"])
 import torch
 import verl  # noqa: F401
 
@@ -21,6 +20,7 @@ register_platform()
 from verl.utils.distributed import initialize_global_process_group_ray
 
 initialize_global_process_group_ray()
+assert torch.distributed.get_backend() == "gloo", "chosen by our platform"
 import verl.workers.engine.fsdp.transformer_impl  # noqa: F401
 from tensordict import TensorDict
 from torch.distributed.tensor import DTensor

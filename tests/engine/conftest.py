@@ -1,4 +1,4 @@
-"""Tiny random models, built here: no file of anybody else is needed."""
+"""Tiny random models and requests to them."""
 
 from __future__ import annotations
 

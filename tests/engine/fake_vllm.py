@@ -1,8 +1,10 @@
-"""A fake of vLLM's own API, and of nothing else: what verl 0.9.1 imports of it to run its vLLM rollout.
+"""A fake of vLLM's API: what verl 0.9.1 imports of it to run its vLLM rollout.
 
-Only for processes of their own (vllm_program.py): it puts itself in the place of the package. LoRARequest,
-SamplingParams, AsyncLLM.generate and list_loras, and the outputs have the form of vLLM 0.24. Everything else is a class
-without behaviour.
+Why a fake: vLLM runs on GPUs, and tests run on CPUs. Nothing else of the rollout is faked; verl's classes are real.
+
+It takes the place of the package `vllm`, so only processes of their own use it (vllm_program.py). LoRARequest,
+SamplingParams, AsyncLLM.generate and list_loras, and the outputs have the form of vLLM 0.24. Every other name is a
+class without behaviour.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ class SamplingParams:
 
 @dataclass
 class AsyncLLM:
-    """vllm.v1.engine.async_llm.AsyncLLM: answers with token 7 and keeps what it was asked."""
+    """vllm.v1.engine.async_llm.AsyncLLM: every answer is token 7; `asked` records the requests."""
 
     loaded: set[int] = field(default_factory=set)
     asked: list[tuple[LoRARequest | None, SamplingParams]] = field(default_factory=list)

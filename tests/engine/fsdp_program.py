@@ -1,4 +1,4 @@
-"""Run by test_fsdp_cpu.py in a process of its own, which verl's process group wants. Prints `RESULT <kind> ok`.
+"""Run by test_programs.py in a process of its own, because verl makes a process group. Prints `RESULT <kind> ok`.
 
 Per kind of engine: it is ours, it is sharded on the CPU, its forward passes over shared prompts give what verl's own
 padded pass gives (outputs and gradients), and an optimiser step changes it. "deciding": some tokens had few
@@ -8,20 +8,10 @@ alternatives, and log-probs and entropies are among these.
 # ruff: noqa: E402, I001  the environment and our platform come before verl's imports
 from __future__ import annotations
 
-import os
 import sys
 import traceback
 from typing import Any
 
-os.environ.update(
-    RANK="0",
-    WORLD_SIZE="1",
-    LOCAL_RANK="0",
-    MASTER_ADDR="127.0.0.1",
-    MASTER_PORT="0",
-    WG_BACKEND="ray",
-    VERL_PLATFORM="cpu",
-)
 import torch
 import verl  # noqa: F401
 

@@ -44,7 +44,10 @@ def merged(weights: dict[str, torch.Tensor], name: str | None) -> SlotEngine:
 
 
 def requests(adapters: list[str], same_prompt: bool = False) -> list[AdapterRequest]:
-    plain = [request(5 if same_prompt else 3 + 4 * (i % 5), 0 if same_prompt else i) for i in range(len(adapters))]
+    plain = [
+        request(5 if same_prompt else 3 + 4 * (i % 5), 0 if same_prompt else i, max_tokens=(20, 1, 17, 3)[i % 4])
+        for i in range(len(adapters))
+    ]
     return [AdapterRequest.of(one, name) for one, name in zip(plain, adapters, strict=True)]
 
 
@@ -59,9 +62,12 @@ def test_the_base_answers_beside_its_adapters_as_if_there_were_none(weights):
 
 
 @pytest.mark.parametrize("same_prompt", [False, True])
-@pytest.mark.parametrize("slots", [2, 8, 64])
+@pytest.mark.parametrize("slots", [2, 64])
 def test_a_mixed_batch_gives_what_each_adapter_gives_alone(weights, slots, same_prompt):
-    """Also where all start from one prompt, whose keys and values only requests to one adapter may share."""
+    """Also where all start from one prompt, whose keys and values only requests to one adapter may share.
+
+    Short requests end first, and the requests of the last slots move into the free ones.
+    """
     wanted = requests([NAMES[i % 3] for i in range(24)], same_prompt)
     engine = engine_with(weights, slots)
     mixed = engine.generate(wanted)
@@ -81,16 +87,6 @@ def test_another_adapter_or_none_gives_something_else(weights):
     for other in ("reranker", "answerer", None):
         (else_,) = merged(weights, other).generate(requests(["rewriter"]))
         assert abs(else_.log_probs[0] - done.log_probs[0]) > 1e-3
-
-
-def test_rows_keep_their_adapter_when_slots_move(weights):
-    """Short requests end first, and the last slots move into the holes."""
-    lengths = [1, 19, 2, 17, 3, 15, 1, 13]
-    wanted = [AdapterRequest.of(request(6, i, max_tokens=length), NAMES[i % 3]) for i, length in enumerate(lengths)]
-    mixed = engine_with(weights).generate(wanted)
-    for one, done in zip(wanted, mixed, strict=True):
-        (alone,) = merged(weights, one.adapter).generate([one])
-        assert same(done, alone)
 
 
 def test_new_adapters_end_what_runs_and_leave_the_base(weights):

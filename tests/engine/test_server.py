@@ -133,12 +133,6 @@ def test_abort_returns_partial_and_resuming_equals_no_interruption(server):
     assert torch.allclose(torch.tensor(partial.log_probs + rest.log_probs), torch.tensor(whole.log_probs), atol=1e-5)
 
 
-def test_rejecting_pause_does_not_keep_anybody_waiting(server):
-    ray.get(server.abort_all_requests.remote(reject_request=True))
-    output = ray.get(send(server, [5]), timeout=10)
-    assert (output.stop_reason, output.token_ids) == ("aborted", [])
-
-
 def test_control_calls_pass_more_waiting_requests_than_the_actor_takes(server, replica):
     """1000+ generations that wait for resume_generation must not keep resume_generation out."""
     ray.get(server.abort_all_requests.remote())
@@ -195,28 +189,6 @@ def test_weight_update_changes_the_output_and_aborts_what_runs(server):
     ids = torch.tensor([[4, 5, 6, *new.token_ids]])
     plain = other(ids).logits[0, 2:-1].log_softmax(-1).gather(1, ids[0, 3:, None])[:, 0]
     assert torch.allclose(plain, torch.tensor(new.log_probs), atol=1e-5)
-
-
-def test_wrong_weights_change_nothing(server):
-    before = ray.get(send(server, [4, 5], max_tokens=16))
-    state = tiny_model("qwen2", seed=1).state_dict()
-    state["model.layers.0.mlp.up_proj.lora_A.weight"] = state.pop("model.norm.weight")
-    with pytest.raises(ValueError, match=r"does not have: .*lora_A.*lora.merge=True.*not given: model.norm.weight"):
-        ray.get(server.update_weights.remote(state))
-    assert ray.get(send(server, [4, 5], max_tokens=16)).token_ids == before.token_ids
-
-
-def test_a_failing_step_fails_those_in_flight_and_the_engine_goes_on(server):
-    broken = tiny_model("qwen2").state_dict()
-    broken["model.norm.weight"] = torch.full_like(broken["model.norm.weight"], torch.nan)
-    good = tiny_model("qwen2").state_dict()
-    ray.get(server.update_weights.remote(broken))
-    steps = ray.get(server.stats.remote())["decode_steps"]
-    with pytest.raises(FloatingPointError, match="nan"):
-        ray.get(send(server, [4, 5]), timeout=20)
-    assert ray.get(server.stats.remote())["decode_steps"] == steps + 1
-    ray.get(server.update_weights.remote(good))
-    assert ray.get(send(server, [4, 5], max_tokens=4), timeout=20).token_ids
 
 
 def test_wave_is_bit_identical_whatever_ran_before(server):
@@ -277,20 +249,10 @@ def test_adapters_without_merging_are_refused_with_the_remedy(model_dir, monkeyp
         asyncio.run(merging.update_weights(iter(()), wire_format="delta_flush"))
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"slot": 3}, r"unknown keys \['slot'\].*'slots', 'threads', 'max_model_len', 'device'"),
-        pytest.param(
-            {"device": "cuda"},
-            "set VERL_PLATFORM=cpu",
-            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU"),
-        ),
-    ],
-)
-def test_wrong_engine_options_stop_the_start_with_the_remedy(model_dir, options, message):
-    with pytest.raises(ValueError, match=message):
-        HFServer(rollout_config(engine_kwargs={"hf": options}), HFModelConfig(path=str(model_dir)))
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_missing_gpu_stops_the_start_with_the_remedy(model_dir):
+    with pytest.raises(ValueError, match="set VERL_PLATFORM=cpu"):
+        HFServer(rollout_config(engine_kwargs={"hf": {"device": "cuda"}}), HFModelConfig(path=str(model_dir)))
 
 
 def test_an_error_of_the_constructor_surfaces_at_launch(cluster, model_dir):

@@ -1,4 +1,4 @@
-"""Run by test_vllm_adapters.py on a model folder: verl's own vLLM rollout with our adapters, over a fake of vLLM's API.
+"""Run by test_programs.py on a model folder: verl's own vLLM rollout with our adapters, over a fake of vLLM's API.
 
 Prints `RESULT <check> ok`, or why not. What vLLM itself does with the LoRAs is not tested: there was no GPU.
 """

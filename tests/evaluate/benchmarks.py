@@ -11,19 +11,20 @@ import pytest
 
 from tests.evaluate.playing import ToolPlayer
 from tests.serving import ChatServer
-from verl_ext.data_prep import api_bank, restbench, tool_tasks, toolbench, toolhop
+from verl_ext.data_prep import tools
 from verl_ext.tools.catalogue import load_catalogue
 
 SHARED = Path(__file__).parents[2].parent / "shared" / "data"
 needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason=f"the shared data are not at {SHARED}")
 
-# Name, as in configs/base -> script, its options, the folder of the shared data, kind and file of the catalogue.
+# Name, as in configs/base -> name and options of data_prep/tools.py, folder of the shared data, kind and file of the
+# catalogue.
 SETS = {
-    "toolbench": (toolbench, ["--sets", "G3_instruction"], "toolbench", "toolbench", "tools.jsonl"),
-    "tmdb": (restbench, ["--scenario", "tmdb"], "restbench", "openapi", "openapi.json"),
-    "spotify": (restbench, ["--scenario", "spotify"], "restbench", "openapi", "openapi.json"),
-    "api_bank": (api_bank, [], "api_bank", "api_bank", "tools.jsonl"),
-    "toolhop": (toolhop, [], "toolhop", "toolhop", "tools.jsonl"),
+    "toolbench": ("toolbench", ["--sets", "G3_instruction"], "toolbench", "toolbench", "tools.jsonl"),
+    "tmdb": ("restbench", ["--scenario", "tmdb"], "restbench", "openapi", "openapi.json"),
+    "spotify": ("restbench", ["--scenario", "spotify"], "restbench", "openapi", "openapi.json"),
+    "api_bank": ("api_bank", [], "api_bank", "api_bank", "tools.jsonl"),
+    "toolhop": ("toolhop", [], "toolhop", "toolhop", "tools.jsonl"),
 }
 
 
@@ -38,11 +39,11 @@ class Benchmark:
     """
 
     def __init__(self, name: str, folder: Path, source: Path | None = None):
-        script, options, place, kind, file = SETS[name]
+        command, options, place, kind, file = SETS[name]
         self.name, self.folder, self.data = name, folder, folder / "data"
         source = source or SHARED / "tools" / place
         arguments = ["--output_dir", str(self.data), "--local_dataset_path", str(source), *options]
-        assert tool_tasks.main(script.prepare, "", getattr(script, "options", lambda parser: None), arguments) == 0
+        assert tools.main([command, *arguments]) == 0
         self.sources = [{"kind": kind, "path": str(self.data / file)}]
         self.catalogue = load_catalogue(self.sources)
         self.rows = pq.read_table(self.data / "test.parquet").to_pylist()

@@ -218,7 +218,7 @@ def test_the_section_is_documented_where_it_is_set():
         ("evaluate.samples=4", "would be 4 times the same answer. Remedy: evaluate.temperature=1.0"),
         ("evaluate.top_p=1.5", "evaluate.top_p=1.5 must be at most 1"),
         ("evaluate.endpoint=localhost:8000", "must be a base URL, e.g. http://127.0.0.1:8100/v1"),
-        ("evaluate.max_questions=0", "must be at least 1, or null for all"),
+        ("evaluate.max_questions=0", "evaluate.max_questions=0 must be at least 1 (null: all)"),
         ("data.val_files=nothing.parquet", "the data file nothing.parquet does not exist"),
         ("data.val_files=data.jsonl", "an evaluation reads local .parquet files"),
         ("data.val_max_samples=5", "Remedy: evaluate.max_questions"),
@@ -226,7 +226,7 @@ def test_the_section_is_documented_where_it_is_set():
         ("evaluate.model=./nowhere", "evaluate.model=./nowhere does not exist"),
         ("evaluate.device=cuda", "no GPU that torch can use"),
         ("mas.workflow._target_=tests.evaluate.systems.Library", "is not a verl_ext.mas.Workflow"),
-        ("+mas.agents.solvr.max_tokens=3", "unknown agent; this workflow has solver"),
+        ("+mas.agents.solvr.max_tokens=3", "unknown key mas.agents.solvr; did you mean 'solver'"),
     ],
 )
 def test_bad_values_are_refused_before_anything_is_loaded(command, tmp_path, capsys, override, words):

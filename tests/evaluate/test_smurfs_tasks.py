@@ -13,7 +13,7 @@ import pytest
 from tests.evaluate.benchmarks import SHARED, Benchmark, means_of, needs_shared, small_restbench
 from tests.evaluate.playing_smurfs import BaselinePlayer, SmurfsPlayer
 from tests.serving import ChatServer
-from verl_ext.data_prep import corpus, hotpotqa, qa_common
+from verl_ext.data_prep import corpus, qa
 from verl_ext.tools.catalogue import load_catalogue
 
 SYSTEMS = {"smurfs": SmurfsPlayer, "smurfs_react": BaselinePlayer, "smurfs_dfsdt": BaselinePlayer}
@@ -184,7 +184,7 @@ class Encyclopedia:
     def __init__(self, folder, source, tasks):
         self.data, self.catalogue, self.tasks = folder / "data", load_catalogue([{"kind": "encyclopedia"}]), tasks
         made = ["--output_dir", str(self.data), "--local_dataset_path", str(source), "--val_size", str(tasks)]
-        assert qa_common.main(hotpotqa.HOTPOTQA, "", made) == 0
+        assert qa.main(["hotpotqa", *made]) == 0
         index = ["--input", str(self.data / "corpus.jsonl"), "--output_dir", str(self.data / "index"), "--quiet"]
         assert corpus.main(index) == 0
         self.rows = pq.read_table(self.data / "test.parquet").to_pylist()

@@ -9,6 +9,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -21,9 +22,10 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig
 
 from verl_ext import check
-from verl_ext.data_prep import corpus, qa_common
+from verl_ext.data_prep import corpus, qa
 from verl_ext.evaluate.config import EvaluateConfig, compose, read_config
-from verl_ext.recipe.joyagents.data import sft as joyagents_sft
+from verl_ext.recipe.cold_start import train
+from verl_ext.recipe.joyagents.cold_start import sft_demonstrations
 from verl_ext.tools import retrieval_server
 from verl_ext.trainer.preflight.plan import Report, listed
 
@@ -123,6 +125,11 @@ class Commands:
             given = merger_arguments(arguments)
             self._need(str(Path(given.local_dir).parents[1]))
             self.made.add(given.target_dir)
+        elif module == "verl_ext.recipe.cold_start.train":
+            self.made.add(parsed(train.main, arguments).output_dir)
+        elif module == "verl_ext.recipe.joyagents.cold_start.sft_demonstrations":
+            folder = parsed(sft_demonstrations.main, arguments).output_dir
+            self.made |= {f"{folder}/{name}.parquet" for name in (*sft_demonstrations.AGENTS, "val")}
         else:
             raise AssertionError(f"python -m {module} is not verified")
 
@@ -143,13 +150,8 @@ class Commands:
             for source in given.input:
                 self._need(str(source))
             self.made.add(str(given.output_dir))
-        elif path == "recipe/cold_start/train.py":
-            self.made.add(parsed(path, arguments).output_dir)
-        elif path == "recipe/joyagents/data/sft.py":
-            folder = parsed(path, arguments).output_dir
-            self.made |= {f"{folder}/{name}.parquet" for name in (*joyagents_sft.AGENTS, "val")}
-        elif path.startswith("data_prep/"):
-            folder = Path(data_arguments(path, arguments).output_dir)
+        elif path == "data_prep/qa.py":
+            folder = qa.parse_arguments(arguments).output_dir
             self.made |= {str(folder / name) for name in ("train.parquet", "test.parquet", "corpus.jsonl")}
         else:
             given = loaded(ROOT / path).parse_arguments(arguments)
@@ -184,29 +186,19 @@ class Parsed(Exception):
     """Arguments that a script was given and accepts."""
 
 
-def parsed(path: str, arguments: list[str]) -> argparse.Namespace:
-    """Arguments of a script as its `main` parses them, and nothing after that."""
+def parsed(main: Callable[[], Any], arguments: list[str]) -> argparse.Namespace:
+    """Arguments of a command as its `main` parses them, and nothing after that."""
     parse = argparse.ArgumentParser.parse_args
 
     def stop(parser: argparse.ArgumentParser, *given: Any) -> None:
         raise Parsed(parse(parser, *given))
 
-    script = loaded(ROOT / path)
-    with mock.patch.object(argparse.ArgumentParser, "parse_args", stop), mock.patch("sys.argv", [path, *arguments]):
+    with mock.patch.object(argparse.ArgumentParser, "parse_args", stop), mock.patch("sys.argv", ["", *arguments]):
         try:
-            script.main()
+            main()
         except Parsed as done:
             return done.args[0]
-    raise AssertionError(f"{path} parses no arguments")
-
-
-def data_arguments(path: str, arguments: list[str]) -> argparse.Namespace:
-    """Arguments of a data set's script as its own parser reads them."""
-    module = loaded(ROOT / path)
-    spec = next(value for value in vars(module).values() if isinstance(value, qa_common.QASet))
-    with mock.patch.object(qa_common, "prepare") as prepare:
-        assert qa_common.main(spec, "", arguments) == 0
-    return prepare.call_args.args[1]
+    raise AssertionError(f"{main} parses no arguments")
 
 
 def merger_arguments(arguments: list[str]) -> argparse.Namespace:

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.end_to_end.running import run as train
+from tests.end_to_end.running import steps
 from tests.helpers import FakeLLM, Script, chain, forest_of, run
-from tests.trainer import running
 from tests.trainer.test_recipes import composed
 from verl_ext.algorithms import ALGORITHMS, TokenRows, credit_rules
 from verl_ext.mas.credit import assign_credit
-from verl_ext.observe.runlog import read_log
 from verl_ext.sampling import STRATEGIES, make_strategy
 from verl_ext.trainer.preflight.checks import check_multi_agent
 
@@ -91,15 +91,13 @@ def test_wrong_settings_of_plugins_are_told_before_the_start(folder, override, m
         check_multi_agent(composed("+recipe=mhgpo_tiny", *PLUGINS, override))
 
 
+@pytest.mark.slow
 @pytest.mark.end_to_end
 def test_both_train_as_they_stand_on_their_pages(folder):
-    running.run(
-        folder, *PLUGINS, "trainer.total_training_steps=2", "+mas.advantage.power=0.5", "+mas.credit.brevity=0.1"
-    )
-    steps = [entry["metrics"] for entry in read_log(folder / "runs/mhgpo_tiny/metrics.jsonl") if entry["step"]]
-    assert len(steps) == 2
-    for metrics in steps:
+    train(folder, *PLUGINS, "trainer.total_training_steps=2", "+mas.advantage.power=0.5", "+mas.credit.brevity=0.1")
+    first, second = steps(folder)
+    for metrics in (first, second):
         assert metrics["sampling/agent_calls"] == metrics["sampling/agent_calls_formula"]
         assert 0 < metrics["update/rows"] + metrics["selection/dropped_rows"] <= 8 * 4
         assert metrics["actor/grad_norm"] > 0 and -1 < metrics["ranked/best"] <= 1
-    assert steps[0]["ranked/best"] <= steps[1]["ranked/best"]
+    assert first["ranked/best"] <= second["ranked/best"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 import re
 import subprocess
 import sys
@@ -12,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.helpers import run
+from verl_ext import check
+from verl_ext.evaluate import __main__ as evaluate
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"```(?:python|yaml)\n(.*?)```", re.DOTALL)
@@ -34,19 +35,19 @@ def folder(tmp_path_factory):
     return room
 
 
-def command(folder: Path, module: str, *overrides: str) -> subprocess.CompletedProcess:
-    environment = os.environ | {"VERL_PLATFORM": "cpu", "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"}
-    recipe = [] if "recipe=capitals" in overrides else ["+recipe=capitals"]
-    given = [sys.executable, "-m", module, "--config-dir", ".", *recipe, *overrides]
-    return subprocess.run(given, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+@pytest.fixture
+def here(folder, monkeypatch):
+    """The commands of the page run in this process, in that folder, whose modules can be imported."""
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.setenv("VERL_PLATFORM", "cpu")
 
 
-def test_the_folder_of_the_page_is_right_and_runs(folder):
-    checked = command(folder, "verl_ext.check")
-    assert checked.returncode == 0 and "capitals.parquet: 32 rows" in checked.stdout, checked.stdout + checked.stderr
-    done = command(folder, "verl_ext.evaluate", "evaluate.max_questions=4")
-    assert done.returncode == 0, done.stderr
-    assert re.search(r"capitals +\| checker +\| 8 ", done.stdout), done.stdout
+def test_the_folder_of_the_page_is_right_and_runs(here, capsys):
+    assert check.main(["--config-dir", ".", "+recipe=capitals"]) == 0
+    assert "capitals.parquet: 32 rows" in capsys.readouterr().out
+    assert evaluate.main(["--config-dir", ".", "+recipe=capitals", "evaluate.max_questions=4"]) == 0
+    assert re.search(r"capitals +\| checker +\| 8 ", capsys.readouterr().out)
 
 
 @pytest.mark.parametrize(
@@ -60,9 +61,11 @@ def test_the_folder_of_the_page_is_right_and_runs(folder):
         ("recipe=capitals", "+recipe=capitals"),
     ],
 )
-def test_what_a_beginner_gets_wrong_is_named(folder, override, message):
-    checked = command(folder, "verl_ext.check", override)
-    assert checked.returncode == 2 and message in checked.stdout + checked.stderr
+def test_what_a_beginner_gets_wrong_is_named(here, capsys, override, message):
+    recipe = [] if override == "recipe=capitals" else ["+recipe=capitals"]
+    assert check.main(["--config-dir", ".", *recipe, override]) == 2
+    output = capsys.readouterr()
+    assert message in output.out + output.err
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from verl_ext.mas.types import Stream
 from verl_ext.recipe.deepagent import DeepAgent
 from verl_ext.sampling.base import unique_calls
 from verl_ext.tools.chat import ChatEndpoint
-from verl_ext.tools.chat_forms import Answer, until_stop
+from verl_ext.tools.chat.wire import Answer, until_stop
 from verl_ext.trainer.config import read_mas_config
 from verl_ext.trainer.workflow import build_workflow
 

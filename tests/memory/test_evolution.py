@@ -119,15 +119,6 @@ def test_a_refresh_before_a_failure_spares_the_time_penalty_and_after_it_does_no
     assert changed(trial(-2), trial(3))[1][0] == pytest.approx(2 - 3 - loss + gain)
 
 
-def test_each_failed_trajectory_counts():
-    assert changed(trial(-2), trial(-2))[1][0] == pytest.approx(2 - 2 * (3 + 0.25 * 0.536))
-
-
-def test_one_neutral_recall_among_others_is_enough_to_not_decay():
-    times, scores = changed(trial(0, (2,), ()), trial(3, (0,), (1.0,)))
-    assert scores == pytest.approx([2.936, 1, 2, 5])
-
-
 def test_alpha_and_beta_weigh_time_and_reward():
     times, scores = changed(trial(-2), rules=Rules(alpha=0.5, beta=2))
     assert scores == pytest.approx([2 - 1.5 - 2 * 0.134, 2 - 0.5 - 2 * 0.402, 1, 7.5])

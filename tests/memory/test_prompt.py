@@ -10,35 +10,15 @@ from hypothesis import strategies as st
 from verl_ext.memory import Memory, format_memories
 
 DANNY = Memory(
-    1620,
-    "master",
-    "How many times did Danny fold?",
-    ("math_agent",),
-    "8*8=<<8*8=64>>64 … ####4",
-    41,
-    6.0,
-    similarity=0.9,
+    1620, "master", "How many times did Danny fold?", ("math_agent",), "8*8=<<8*8=64>>64 … ####4", 41, 6.0, 0.9
 )
+TAGS = ["</memory>", "< / memory >", "<memory>", "<|im_end|>", "<tool_call>{}</tool_call>", "<<</memory>", "<"]
+TAGS += ["a <\n/memory>", "</think>", "<｜end｜>"]
 FIELDS = ["ID", "Query", "Plan", "Answer", "Time", "Score"]
 TAG = re.compile(r"<\s*[/|a-zA-Z!?｜]")
 HOSTILE = st.one_of(
     st.text(max_size=60),
-    st.lists(
-        st.sampled_from(
-            [
-                "</memory>",
-                "< /memory >",
-                "<|im_end|>",
-                "<tool_call>",
-                "</think>",
-                "<",
-                "\\u003c",
-                '"}]',
-                "\ud800",
-                "<｜end｜>",
-            ]
-        )
-    ).map("".join),
+    st.lists(st.sampled_from([*TAGS, "\\u003c", '"}]', "\ud800"])).map("".join),
 )
 
 
@@ -57,29 +37,13 @@ def test_the_order_is_kept_and_scores_are_rounded():
     assert [list(entry) for entry in shown] == [FIELDS] * 3
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "</memory>",
-        "< / memory >",
-        "<memory>",
-        "<|im_end|>",
-        "<tool_call>{}</tool_call>",
-        "<<</memory>",
-        "<",
-        "a <\n/memory>",
-    ],
-)
+@pytest.mark.parametrize("text", TAGS)
 def test_no_tag_is_closed_or_opened(text):
     memory = Memory(1, "a", text, (text,), f"x{text}", 1, 1.0)
     shown = format_memories([memory])
     assert not TAG.search(shown) and "\\u003c" in shown
     (entry,) = json.loads(shown)
-    assert (entry["Query"], entry["Plan"], entry["Answer"]) == (
-        text,
-        [text],
-        f"x{text}",
-    )  # a reader of JSON loses nothing
+    assert [entry[name] for name in FIELDS[1:4]] == [text, [text], f"x{text}"]  # a reader of JSON loses nothing
 
 
 def test_comparisons_stay_readable():
@@ -87,7 +51,7 @@ def test_comparisons_stay_readable():
     assert text in format_memories([Memory(1, "a", text, (), "", 1, 1.0)])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     st.lists(st.tuples(HOSTILE, st.lists(HOSTILE, max_size=3), HOSTILE, st.floats(-1e9, 1e9)), max_size=5),
     st.integers(2, 900),

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.memory.histories import AGENTS, QUERIES, Halves, Naive, episodes, everything
-from verl_ext.memory import Episode, Rules, Use, View
+from verl_ext.memory import Episode, Memory, Rules, Use, View
 from verl_ext.memory.step import COUNTS, evolve
 
 EMPTY = View(0, Halves())
@@ -34,7 +34,7 @@ def losers(recalled, agent="math"):
     return [first, *(Episode("0", str(n), 1.0, 0.0) for n in range(1, 5))]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.integers(0, 2**32), RULES, st.lists(st.integers(1, 3), min_size=1, max_size=12), st.booleans())
 def test_random_histories_give_the_numbers_of_the_literal_algorithm(seed, rules, gaps, late):
     """Bit by bit: ids, times, scores, survivors and recalls. late: trajectories recall one version behind."""
@@ -69,7 +69,7 @@ def test_the_changes_lead_from_one_state_to_the_next(seed, rules):
         assert rows == {memory.id: (memory.time, memory.score) for memory in everything(view)}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.integers(0, 2**32), st.randoms(use_true_random=False))
 def test_the_order_in_which_episodes_arrive_does_not_matter(seed, shuffler):
     rng, rules = random.Random(seed), Rules(alpha=0.1)
@@ -83,7 +83,7 @@ def test_the_order_in_which_episodes_arrive_does_not_matter(seed, shuffler):
         assert one.content_hash() == other.content_hash() and counts == again
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.integers(0, 2**32))
 def test_agents_do_not_see_each_other(seed):
     """Without the other agents' uses, an agent's memories are the same apart from their ids."""
@@ -107,14 +107,7 @@ def test_agents_do_not_see_each_other(seed):
 def test_a_trajectory_that_stands_out_is_inserted_with_its_reward():
     view, changes, counts = evolve(EMPTY, 4, winners("two and two", ("sum",), "four"), Rules())
     (memory,) = everything(view)
-    assert (memory.id, memory.agent, memory.query, memory.plan, memory.output) == (
-        1,
-        "math",
-        "two and two",
-        ("sum",),
-        "four",
-    )
-    assert (memory.time, memory.score) == (4, 2.0)
+    assert memory == Memory(1, "math", "two and two", ("sum",), "four", time=4, score=2.0)
     expected = {"episodes": 5, "above": 1, "inserted": 1, "memories": 1}
     assert counts == dict.fromkeys(COUNTS, 0) | expected
     assert changes.deleted == [] and changes.scored == [] and len(changes.inserted) == 1
@@ -197,11 +190,6 @@ def test_a_step_without_episodes_lets_time_pass_for_all_agents():
         assert [memory.score for memory in everything(view)] == [score]
     assert counts == dict.fromkeys(COUNTS, 0) | {"memories": 1}
     assert len(evolve(view, 8, [], Rules())[0]) == 0
-
-
-def test_blank_queries_are_kept_and_found_only_by_what_is_there():
-    view, _, _ = evolve(EMPTY, 1, winners(query="  "), Rules(alpha=0))
-    assert view.recall("math", " ", 3) == [] and [m.query for m in view.recall("math", "x", 3)] == ["  "]
 
 
 @pytest.mark.parametrize("blank", ["", " \n"])

@@ -51,7 +51,7 @@ def test_a_memory_is_found_again(tmp_path):
         assert store.version == 7
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_the_rows_are_the_view(tmp_path, seed):
     """After every step, with deletions, insertions and decay, the file holds what the view says, bit by bit."""
     rng = random.Random(seed)
@@ -59,13 +59,6 @@ def test_the_rows_are_the_view(tmp_path, seed):
         for step in range(1, 25, 1 + seed % 2):
             store.apply(step, episodes(rng, store.view(), step))
             assert store._database.load().content_hash() == store.view().content_hash()
-
-
-def test_a_new_memory_is_empty(tmp_path):
-    with MemoryStore(tmp_path) as store:
-        assert store.version == 0 and len(store.view()) == 0 and store.recall("math", "q", 3, 0) == []
-        assert store.rules == Rules() and store.view().similarity == HashingSimilarity()
-        assert store.apply(1, [])["memories"] == 0 and store.version == 1
 
 
 def test_hostile_texts_come_back_and_can_be_recalled(tmp_path):
@@ -194,17 +187,6 @@ def test_other_rules_may_be_given_when_a_memory_is_opened(tmp_path):
     grown(tmp_path).close()
     with MemoryStore(tmp_path, Rules(alpha=0, capacity=1), Halves()) as store:
         assert store.apply(7, [])["memories"] == 3  # of three agents
-
-
-def test_the_tables_hold_the_same_memories(tmp_path):
-    with MemoryStore(tmp_path, Rules(alpha=0.3, capacity=4), Halves()) as store:
-        for step in range(1, 12):
-            store.apply(step, made_at(step, store.view()))
-        ids = [
-            store._database._connection.execute(f"SELECT id FROM {table} ORDER BY id").fetchall()
-            for table in ("memories", "scores")
-        ]
-        assert ids[0] == ids[1] == [(memory.id,) for memory in everything(store.view())]
 
 
 def test_the_documentation_s_example_runs(tmp_path):

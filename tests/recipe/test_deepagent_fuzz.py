@@ -52,7 +52,7 @@ PIECES = [
 ]  # fmt: skip
 hostile = st.lists(st.sampled_from(PIECES) | st.text(max_size=5), max_size=8).map("".join)
 values = st.recursive(
-    hostile | st.binary(max_size=60) | st.none() | st.floats() | st.integers(),
+    hostile | st.binary(max_size=60) | st.none() | st.floats() | st.integers() | st.builds(iter, st.just([1, 2])),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(hostile, inner, max_size=3) | st.sets(st.integers()),
     max_leaves=6,
 )
@@ -259,10 +259,10 @@ def play_folding(said: dict[str, str], cuts: int, style: str) -> Forest:
     return run(scene())
 
 
-@pytest.mark.parametrize("kind", ERRORS)
-def test_a_tool_that_raises_is_an_error_and_counted(kind):
-    forest = play([CALL, "5"], [kind("no")] * 2)
+@pytest.mark.parametrize("behaviour", [HANG, *ERRORS])
+def test_a_tool_that_raises_or_hangs_is_an_error_and_counted(behaviour):
+    forest = play([CALL, "5"], [behaviour if behaviour is HANG else behaviour("no")] * 2)
     check(forest)
     metrics = forest.trajectories[0].metrics
-    assert metrics["failed_calls"] == 1.0 and metrics["tool_failures"] == float(kind is ToolError)
+    assert metrics["failed_calls"] == 1.0 and metrics["tool_failures"] == float(behaviour in (HANG, ToolError))
     assert "error: " in results_of(forest)[0]

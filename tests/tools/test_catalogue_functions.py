@@ -101,78 +101,56 @@ def test_dotted_names_lead_to_functions_and_modules(tmp_path, monkeypatch):
             load_catalogue([{"kind": "functions", "path": name}])
 
 
-def without_docstring(a: int):
-    return a
-
-
-def without_hint(a):
-    """Something.
+async def choices(days: int, size: float | str, city: str, both: bool | None = None) -> int:
+    """Choices that are not all texts.
 
     Args:
-        a: a thing
+        days: how many (choices: [1, 3, 7])
+        size: of the map (choices: [0.5,
+            "all"])
+        city: where (choices: ["Oslo", " Rome"])
+        both: sides (choices: [true, null])
     """
+    return days
 
 
-def without_description(a: int):
-    """Something."""
-
-
-def of_a_class(a: date):
-    """Something.
-
-    Args:
-        a: a day
-    """
-
-
-def of_bare_lists(a: dict[str, list]):
-    """Something.
-
-    Args:
-        a: lists
-    """
-
-
-def of_a_union(a: int | list[str]):
-    """Something.
-
-    Args:
-        a: one or several
-    """
-
-
-def of_any_number(*a: int):
-    """Something.
-
-    Args:
-        a: numbers
-    """
-
-
-def unknown_hint(a: "NoSuchClass"):  # noqa: F821
-    """Something.
-
-    Args:
-        a: a thing
-    """
+def test_choices_may_be_any_json():
+    tool = function_tool(choices)
+    found = {name: (one["enum"], one["description"]) for name, one in tool.parameters["properties"].items()}
+    assert found == {
+        "days": ([1, 3, 7], "how many"),
+        "size": ([0.5, "all"], "of the map"),
+        "city": (["Oslo", "Rome"], "where"),
+        "both": ([True, None], "sides"),
+    }
+    assert tool.parameters["required"] == ["days", "size", "city"] and "choices: [1, 3, 7]" in choices.__doc__
+    problems = Catalogue([tool]).problems("choices", {"days": 2, "size": "all", "city": "Rome"})
+    assert problems == ["days: 2 is not one of [1, 3, 7]"]
+    assert asyncio.run(tool.backend(tool, {"days": 3, "size": 0.5, "city": "Rome"})) == 3
 
 
 @pytest.mark.parametrize(
-    "function, reason",
+    "argument, description, reason",
     [
-        (without_docstring, "no docstring"),
-        (without_hint, "missing a type hint"),
-        (without_description, "no description for the argument 'a'"),
-        (of_a_class, "argument a is of type date"),
-        (of_bare_lists, "argument a is of type list"),
-        (of_a_union, "argument a is a union of which get_json_schema would drop the inner types"),
-        (of_any_number, r"argument \*a: int cannot be given by name"),
-        (unknown_hint, "NoSuchClass"),
+        ("a: int", None, "no docstring"),
+        ("a", "a thing", "missing a type hint"),
+        ("a: int", "", "no description for the argument 'a'"),
+        ("a: date", "a day", "argument a is of type date"),
+        ("a: dict[str, list]", "lists", "argument a is of type list"),
+        ("a: int | list[str]", "one", "argument a is a union of which get_json_schema would drop the inner types"),
+        ("*a: int", "numbers", r"argument \*a: int cannot be given by name"),
+        ("a: 'NoSuchClass'", "a thing", "NoSuchClass"),
+        ("a: int", "one (choices: [1, 3)", ""),
+        ("a: int", "one (choices: 5)", ""),
     ],
 )
-def test_functions_that_cannot_be_described_are_refused(function, reason):
-    with pytest.raises(ValueError, match=f"{function.__name__} cannot be described.*{reason}.*`Args:`"):
-        function_tool(function)
+def test_functions_that_cannot_be_described_are_refused(argument, description, reason):
+    found = {"date": date}
+    exec(f"def odd({argument}): pass", found)
+    if description is not None:
+        found["odd"].__doc__ = f"Something.\n\nArgs:\n    a: {description}\n" if description else "Something."
+    with pytest.raises(ValueError, match=f"odd cannot be described.*{reason}.*`Args:`"):
+        function_tool(found["odd"])
 
 
 def test_the_version_changes_with_the_code(tmp_path, monkeypatch):
@@ -210,18 +188,6 @@ def raises(error):
 def test_whatever_is_raised_in_a_thread_arrives_as_an_exception(error, expected):
     with pytest.raises(expected, match=None if expected is KeyError else type(error).__name__):
         asyncio.run(in_thread(raises(error)))
-
-
-def test_the_event_loop_goes_on_beside_a_blocking_function():
-    async def run():
-        ticks, work = 0, asyncio.ensure_future(in_thread(lambda: time.sleep(0.3) or "done"))
-        while not work.done():
-            await asyncio.sleep(0.01)
-            ticks += 1
-        return ticks, work.result()
-
-    ticks, result = asyncio.run(run())
-    assert ticks >= 5 and result == "done"
 
 
 def test_a_function_that_never_returns_keeps_neither_the_loop_nor_the_process():

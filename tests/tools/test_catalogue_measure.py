@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 
 import pytest
 
@@ -144,14 +142,3 @@ def test_flags_that_cannot_be(bench, tmp_path, more, message, capsys):
     with pytest.raises(SystemExit):
         main(command(bench, tmp_path, *more))
     assert message in capsys.readouterr().err
-
-
-def test_it_is_a_command(bench, tmp_path):
-    run = [
-        sys.executable,
-        "-m",
-        "verl_ext.tools.catalogue.search.measure",
-        *command(bench, tmp_path, "--method", "bm25"),
-    ]
-    done = subprocess.run(run, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0 and "recall@20" in done.stdout, done.stderr

@@ -80,8 +80,6 @@ def test_operations_become_tools_with_parameters_of_path_and_operation(trees):
     assert list(get.parameters["properties"]) == ["id", "lang", "id_query", "X-Depth", "filter"]
     assert get.parameters["required"] == ["id", "lang"] and get.parameters["additionalProperties"] is False
     assert get.parameters["properties"]["lang"] == {"type": "string", "default": "2020-01-01"}  # no date, as in JSON
-    assert get.extra["locations"]["id_query"] == {"in": "query", "name": "id"}
-    assert get.extra["locations"]["filter"] == {"in": "query", "name": "filter", "content_type": "application/json"}
     assert {key: get.extra[key] for key in ("operationId", "method", "path", "servers", "tags")} == {
         "operationId": "getTree",
         "method": "GET",
@@ -102,8 +100,7 @@ def test_bodies_are_arguments_and_recursive_schemas_validate(trees):
     put = trees["PUT /trees/{id}"]
     assert put.parameters["required"] == ["id", "body"]
     assert put.parameters["properties"]["body"] == {"$ref": "#/$defs/Tree", "description": "what changes"}
-    assert put.extra["locations"]["body"] == {"in": "body", "name": "body", "content_type": "application/json"}
-    assert put.extra["locations"]["body_query"] == {"in": "query", "name": "body"}
+    assert put.parameters["properties"]["body_query"] == {"type": "boolean"}
     tree = {"name": "a", "branches": [{"name": "b", "branches": [{"name": "c", "height": None}]}], "parent": None}
     assert trees.problems("PUT /trees/{id}", {"id": 1, "body": tree}) == []
     tree["branches"][0]["branches"][0]["height"] = -1
@@ -167,27 +164,14 @@ def test_quoted_scalars_are_read_and_words_that_only_look_so_are_not(tmp_path):
 
 
 def test_schemas_of_3_1_are_kept_and_same_names_of_other_places_stay_apart(tmp_path):
-    document = {
-        "openapi": "3.1.0",
-        "paths": {
-            "/a": {
-                "post": {
-                    "requestBody": {
-                        "content": {
-                            "application/json": {
-                                "schema": {
-                                    "type": ["object", "null"],
-                                    "prefixItems": [{"$ref": "#/components/schemas/A~1B"}],
-                                    "properties": {"x": {"$ref": "#/components/other/A~1B"}},
-                                }
-                            }
-                        }
-                    }
-                }
-            }
-        },
-        "components": {"schemas": {"A/B": {"const": 1}}, "other": {"A/B": {"const": 2}}},
+    schema = {
+        "type": ["object", "null"],
+        "prefixItems": [{"$ref": "#/components/schemas/A~1B"}],
+        "properties": {"x": {"$ref": "#/components/other/A~1B"}},
     }
+    paths = {"/a": {"post": {"requestBody": {"content": {"application/json": {"schema": schema}}}}}}
+    components = {"schemas": {"A/B": {"const": 1}}, "other": {"A/B": {"const": 2}}}
+    document = {"openapi": "3.1.0", "paths": paths, "components": components}
     (tool,) = load(written(tmp_path, json.dumps(document), "api.json"))
     body, definitions = tool.parameters["properties"]["body"], tool.parameters["$defs"]
     names = [body["prefixItems"][0]["$ref"], body["properties"]["x"]["$ref"]]

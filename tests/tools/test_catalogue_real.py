@@ -30,10 +30,9 @@ def test_restbench(name, operations, queries):
     for row in rows(f"restbench/{name}_tool_catalogue.jsonl"):  # what the data set's own reading of the document has
         tool = catalogue[row["tool"]]
         assert tool.extra["operationId"] == row["operationId"]
-        places = {(place["name"], place["in"]): argument for argument, place in tool.extra["locations"].items()}
-        assert set(places) - {("body", "body")} == {(one["name"], one["in"]) for one in row["parameters"]}
         for one in row["parameters"]:
-            argument = places[one["name"], one["in"]]
+            named = f"{one['name']}_{one['in']}", one["name"]
+            argument = next(argument for argument in named if argument in tool.parameters["properties"])
             assert (argument in tool.parameters["required"]) == (str(one["required"]).lower() == "true")
             assert one["type"] in (tool.parameters["properties"][argument].get("type"), None)
         assert ("body" in tool.parameters["properties"]) == (row["request_body_schema"] is not None)
@@ -85,7 +84,7 @@ def test_api_bank_recordings_answer_their_own_calls():
     catalogue = load("api_bank", "api_bank/tool_catalogue.jsonl")
     paths = [DATA / "api_bank" / name for name in ("lv1_lv2_dialogues.jsonl", "test_level-3.jsonl")]
     recorded = Recorded.load(paths)
-    assert recorded.conflicts == 0 and recorded.tools() - set(catalogue) == {"ToolSearcher"}
+    assert recorded.tools() - set(catalogue) == {"ToolSearcher"}
     toolbox, fitting, calls = Toolbox(catalogue, recorded=recorded), 0, 0
     for row in rows("api_bank/lv1_lv2_dialogues.jsonl"):
         for turn in (turn for turn in row["turns"] if turn["role"] == "API" and turn["api_name"] in catalogue):
@@ -93,10 +92,7 @@ def test_api_bank_recordings_answer_their_own_calls():
             assert answer == {"ok": True, "result": turn["result"]["output"]}
             calls += 1
             fitting += not catalogue.problems(turn["api_name"], turn["result"]["input"] or {})
-    assert (calls, fitting) == (
-        384,
-        377,
-    )  # TimedSwitch and CancelTimedSwitch take a device_id that is not documented
+    assert (calls, fitting) == (384, 377)  # TimedSwitch and CancelTimedSwitch take a device_id that is not documented
 
 
 def test_toolhop():

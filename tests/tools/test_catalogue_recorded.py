@@ -14,23 +14,12 @@ def dialogues(folder):
         answer = {"api_name": name, "input": taken, "output": output, "exception": exception}
         return {"role": "API", "api_name": name, "param_dict": given, "result": answer}
 
+    second = [turn("echo", {"x": "1"}, {"x": 1}, "another"), turn("echo", {"x": "2"}, {"x": 2}, None, "no such x")]
+    output = {"input": None, "output": {"a": 1}, "exception": None}
     rows = [
         {"turns": [{"role": "User", "text": "hi"}, turn("echo", {"x": "1"}, {"x": 1}, "one")]},
-        {
-            "turns": [
-                turn("echo", {"x": "1"}, {"x": 1}, "another"),
-                turn("echo", {"x": "2"}, {"x": 2}, None, "no such x"),
-            ]
-        },
-        {
-            "apis": [
-                {
-                    "api_name": "echo",
-                    "input": {"x": 3.0},
-                    "output": {"input": None, "output": {"a": 1}, "exception": None},
-                }
-            ]
-        },
+        {"turns": second},
+        {"apis": [{"api_name": "echo", "input": {"x": 3.0}, "output": output}]},
     ]
     path = folder / "dialogues.jsonl"
     path.write_text("\n".join(map(json.dumps, rows)))
@@ -39,7 +28,7 @@ def dialogues(folder):
 
 def test_recorded_results_come_first(tmp_path):
     recorded, backend = Recorded.load(dialogues(tmp_path)), Log("of the back end")
-    assert len(recorded) == 5 and recorded.conflicts == 2 and recorded.tools() == {"echo"}
+    assert len(recorded) == 5 and recorded.tools() == {"echo"}
     toolbox = box(backend, recorded=recorded)
     assert ask(toolbox) == {"ok": True, "result": "one"}
     assert ask(toolbox, arguments={"x": 2}) == {"ok": False, "error": "no such x", "kind": "tool_error"}
@@ -123,10 +112,10 @@ def test_the_identity_is_of_contents_not_of_places(tmp_path):
     "change, message",
     [
         ({"source": 1}, r"unknown settings of tool_call \['source'\]; allowed: \['sources', 'only', 'recorded'"),
-        ({"timeout_s": 0}, "timeout_s must be a number > 0"),
-        ({"timeout_s": "9"}, "timeout_s must be a number > 0"),
-        ({"max_chars": 0}, "max_chars must be an integer >= 1"),
-        ({"only": ["gone"]}, "names are of no tool: 'gone'"),
+        ({"timeout_s": 0}, "timeout_s=0 must be above 0"),
+        ({"timeout_s": "9"}, "timeout_s='9' must be of type float"),
+        ({"max_chars": 0}, "max_chars=0 must be at least 1"),
+        ({"only": ["gone"]}, "names belong to no tool: 'gone'"),
         ({"sources": []}, "there are no tools in the sources"),
         ({"sources": None}, "tool_call needs sources, e.g."),
         ({"recorded": "gone.jsonl"}, "gone.jsonl does not exist"),

@@ -115,7 +115,7 @@ def test_a_folder_of_another_form_is_named_and_one_of_other_tools_is_told(tmp_pa
     cache = written(tmp_path, "Data/t_for_Data/api.json", {"{}": answer(1)})
     with caplog.at_level(logging.WARNING):
         assert not len(Recorded.load(cache, load_catalogue(source(tmp_path, row("Data", "U", "api"))).values()))
-    assert "none of its 1 files is of a tool of the catalogue" in caplog.text
+    assert "none of its 1 files belongs to a tool of the catalogue" in caplog.text
 
 
 def test_what_a_folder_holds_is_told_by_its_content_wherever_it_lies(tmp_path):

@@ -142,7 +142,7 @@ def test_names_are_unique_and_only_keeps_the_order_asked_for():
         Catalogue([ToolSpec(" ", "")])
     both = CATALOGUE.only(["now", "forecast", "now"])
     assert list(both) == ["now", "forecast"] and both["now"] is CATALOGUE["now"]
-    with pytest.raises(ValueError, match="1 of 2 names are of no tool: 'later'; the catalogue has 2 tools"):
+    with pytest.raises(ValueError, match="1 of 2 names belong to no tool: 'later'; the catalogue has 2 tools"):
         CATALOGUE.only(["now", "later"])
 
 
@@ -173,10 +173,11 @@ def test_canonical_json_survives_json(value):
     assert text.isascii() and canonical(json.loads(text)) == text
 
 
-def test_importing_the_catalogue_loads_no_heavy_library():
+def test_importing_catalogue_and_simulator_loads_no_heavy_library():
     code = (
-        "import sys, verl_ext.tools.catalogue, verl_ext.tools.catalogue.search.measure\n"
-        "heavy = {'torch', 'verl', 'ray', 'faiss', 'bm25s', 'sentence_transformers', 'transformers', 'mcp', 'hydra'}\n"
+        "import sys, verl_ext.tools.catalogue.search.measure, verl_ext.tools.simulator_server\n"
+        "heavy = {'torch', 'verl', 'ray', 'faiss', 'bm25s', 'sentence_transformers', 'transformers', 'mcp', 'hydra',\n"
+        "         'json_repair'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)

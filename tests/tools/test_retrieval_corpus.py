@@ -1,46 +1,47 @@
-"""Reading corpora: layouts, errors with file and line, and the on-disk store."""
+"""Reading corpora and questions: layouts, errors with file and line, the on-disk store, recall by hand."""
 
 import gzip
 import hashlib
 import json
+import unicodedata
 
 import pytest
 
+from verl_ext.data_prep.qa import qa_schema, verl_row
+from verl_ext.data_prep.qa_rows import QARow
+from verl_ext.storage.parquet import write_parquet
 from verl_ext.tools.retrieval import Passage, load_corpus
 from verl_ext.tools.retrieval.corpus import PASSAGES, PassageStore, corpus_sha256, read_corpus, write_store
+from verl_ext.tools.retrieval.recall import Question, read_questions, recall, same_title
+
+GOOD = '{"pid": 1, "title": "A", "text": "a"}'
+DEEP = "[" * 100_000
 
 
-def write(path, *lines):
+def write(path, *rows):
+    lines = (row if isinstance(row, str) else json.dumps(row) for row in rows)
     path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     return path
 
 
-def test_both_layouts_and_blank_lines(tmp_path):
-    file = write(
+def test_both_layouts_several_files_and_gzip(tmp_path):
+    first = write(
         tmp_path / "c.jsonl",
-        json.dumps({"pid": 0, "title": "A", "text": "first", "datasets": ["x"]}),
+        {"pid": 0, "title": "A", "text": "first", "datasets": ["x"]},
         "",
-        json.dumps({"id": "w1", "contents": '"The "B" side"\nsecond\nthird'}),
-        json.dumps({"id": "w2", "contents": "no line break"}),
-        json.dumps({"pid": "n", "text": "no title"}),
+        {"id": "w1", "contents": '"The "B" side"\nsecond\nthird'},
+        {"id": "w2", "contents": "no line break"},
+        {"pid": "n", "text": "no title"},
     )
-    assert load_corpus(file) == [
+    second = tmp_path / "b.jsonl.gz"
+    second.write_bytes(gzip.compress('{"pid": 2, "title": "Ż", "text": "b"}\n'.encode()))
+    assert load_corpus([first, second]) == [
         Passage("0", "A", "first"),
         Passage("w1", 'The "B" side', "second\nthird"),
         Passage("w2", "no line break", ""),
         Passage("n", "", "no title"),
+        Passage("2", "Ż", "b"),
     ]
-
-
-def test_several_files_and_gzip(tmp_path):
-    first = write(tmp_path / "a.jsonl", '{"pid": 1, "title": "A", "text": "a"}')
-    second = tmp_path / "b.jsonl.gz"
-    with gzip.open(second, "wt", encoding="utf-8") as out:
-        out.write('{"pid": 2, "title": "Ż", "text": "b"}\n')
-    assert [passage.pid for passage in load_corpus([first, second])] == ["1", "2"]
-
-
-GOOD = '{"pid": 1, "title": "A", "text": "a"}'
 
 
 @pytest.mark.parametrize(
@@ -48,7 +49,7 @@ GOOD = '{"pid": 1, "title": "A", "text": "a"}'
     [
         ("{broken", "not valid JSON"),
         ("[1]", "given list"),
-        pytest.param("[" * 100_000, "not valid JSON", id="deep"),
+        pytest.param(DEEP, "not valid JSON", id="deep"),
         ('{"title": "A", "text": "a"}', "field 'pid'"),
         ('{"pid": true, "title": "A", "text": "a"}', "field 'pid'"),
         ('{"pid": 2, "title": 3, "text": "a"}', "field 'title'"),
@@ -66,24 +67,13 @@ def test_repeated_passages_are_kept_once_and_their_pids_stay_taken(tmp_path):
     again = '{"pid": 2, "title": "A", "text": "a"}'
     first, second = write(tmp_path / "a.jsonl", GOOD, again, GOOD), write(tmp_path / "b.jsonl", again)
     assert read_corpus([first, second]) == ([Passage("1", "A", "a")], 3)
-    assert load_corpus(first) == [Passage("1", "A", "a")]
-    write(second, '{"pid": 2, "title": "B", "text": "b"}')
+    write(second, {"pid": 2, "title": "B", "text": "b"})
     with pytest.raises(ValueError, match=r"b\.jsonl:1: pid '2' is taken by .*a\.jsonl:2 for another passage"):
         load_corpus([first, second])
 
 
-def test_broken_utf8_empty_and_missing_files(tmp_path):
-    (tmp_path / "u.jsonl").write_bytes(b'{"pid": 1, "title": "\xff", "text": "a"}\n')
-    with pytest.raises(ValueError, match=r"u\.jsonl:1: not valid JSON"):
-        load_corpus(tmp_path / "u.jsonl")
-    with pytest.raises(ValueError, match="corpus is empty"):
-        load_corpus(write(tmp_path / "e.jsonl", ""))
-    with pytest.raises(ValueError, match="does not exist"):
-        load_corpus(tmp_path / "none.jsonl")
-
-
-def test_a_truncated_or_corrupted_gzip_file_is_named(tmp_path):
-    """What a killed download leaves behind."""
+def test_unreadable_files_are_named(tmp_path):
+    """Among them compressed files as a killed download leaves them."""
     whole = gzip.compress(b"".join(b'{"pid": %d, "title": "A", "text": "%d"}\n' % (i, i * i) for i in range(3000)))
     flipped = bytearray(whole)
     flipped[len(whole) // 2] ^= 0xFF
@@ -91,6 +81,12 @@ def test_a_truncated_or_corrupted_gzip_file_is_named(tmp_path):
         (tmp_path / "c.jsonl.gz").write_bytes(damaged)
         with pytest.raises(ValueError, match=r"c\.jsonl\.gz"):
             load_corpus(tmp_path / "c.jsonl.gz")
+    (tmp_path / "u.jsonl").write_bytes(b'{"pid": 1, "title": "\xff", "text": "a"}\n')
+    for name, message in (("u.jsonl", r"u\.jsonl:1: not valid JSON"), ("none.jsonl", "does not exist")):
+        with pytest.raises(ValueError, match=message):
+            load_corpus(tmp_path / name)
+    with pytest.raises(ValueError, match="corpus is empty"):
+        load_corpus(write(tmp_path / "e.jsonl", ""))
 
 
 def test_store_gives_the_passages_back_and_its_hash_is_the_corpus_hash(tmp_path):
@@ -102,11 +98,75 @@ def test_store_gives_the_passages_back_and_its_hash_is_the_corpus_hash(tmp_path)
         store[3]
     assert hashlib.sha256((tmp_path / PASSAGES).read_bytes()).hexdigest() == corpus_sha256(passages)
     assert corpus_sha256(passages) != corpus_sha256(passages[::-1])
-
-
-def test_store_whose_files_do_not_belong_together_is_refused(tmp_path):
-    write_store([Passage("0", "a", "b")], tmp_path)
     with open(tmp_path / PASSAGES, "ab") as out:
         out.write(b"{}\n")
     with pytest.raises(ValueError, match="does not describe"):
         PassageStore(tmp_path)
+
+
+def question(*gold):
+    return Question("?", frozenset(map(same_title, gold)))
+
+
+def test_recall_and_all_by_hand():
+    questions = [question("A", "B"), question("C"), question("D", "E", "F", "G")]
+    found = [["x", "A", "x", "x", "x", "B"], ["C"], ["E", "x", "D", "G", "x", "x", "F"]]
+    # among five: 1 of 2, 1 of 1, 3 of 4; among ten: all of them
+    assert recall(questions, found, 5) == (pytest.approx((0.5 + 1 + 0.75) / 3), pytest.approx(1 / 3))
+    assert recall(questions, found, 10) == (1.0, 1.0)
+    assert recall(questions, [[], [], []], 5) == (0.0, 0.0)
+    repeated = [["A", "A", "A", "A", "A", "B"]]  # counts once, and takes five places
+    assert recall(questions[:1], repeated, 5) == (0.5, 0.0) and recall(questions[:1], repeated, 6) == (1.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    "one, other, same",
+    [
+        ("God'S Gift To Women", "God's Gift to Women", True),
+        ("Andrzej Żuławski", unicodedata.normalize("NFD", "Andrzej Żuławski"), True),
+        ("Straße", "STRASSE", True),
+        ("Fast Cars &amp; Freedom", "Fast Cars & Freedom", True),
+        ("  New\u00a0York\tCity ", "New York City", True),
+        ("Zulawski", "Żuławski", False),
+        ("Paris", "Paris (Texas)", False),
+        ("C", "C++", False),
+    ],
+)
+def test_which_titles_are_the_same(one, other, same):
+    assert one != other and recall([question(one)], [[other]], 5) == (same, same)
+
+
+def test_questions_without_gold_titles_are_counted_and_left_out(tmp_path):
+    rows = [{"question": str(gold), "gold_titles": gold} for gold in ([], None, [" "])]
+    rows = [{"question": "one", "gold_titles": ["A", "a", "B"]}, *rows, {"question": "missing"}]
+    rows.append({"extra_info": {"question": "two", "gold_titles": ["C"]}, "question": "not this one"})
+    path = write(tmp_path / "q.jsonl", "", *rows)
+    questions, without = read_questions(path)
+    assert [(q.text, sorted(q.gold)) for q in questions] == [("one", ["a", "b"]), ("two", ["c"])] and without == 4
+    assert read_questions(path, 2) == (questions[:1], 1)
+    made = [QARow("1", "who?", ("x",), ("A", "Ż")), QARow("2", "what?", ("y",))]
+    made = [verl_row(row, "musique", "test", i) for i, row in enumerate(made)]
+    write_parquet(made, tmp_path / "test.parquet", qa_schema())
+    assert read_questions(tmp_path / "test.parquet") == ([Question("who?", frozenset({"a", "ż"}))], 1)
+
+
+@pytest.mark.parametrize(
+    "name, text, message",
+    [
+        ("q.jsonl", "{broken", r"q.jsonl:1: not valid JSON"),
+        pytest.param("q.jsonl", DEEP, r"q.jsonl:1: not valid JSON", id="deep"),
+        ("q.jsonl", '{"question": "a", "gold_titles": ["A"]}\n[1]', r"q.jsonl:2: given list \[1\], expected"),
+        ("q.jsonl", '{"question": 3, "gold_titles": ["A"]}', "q.jsonl:1: given"),
+        ("q.jsonl", '{"question": "a", "gold_titles": "A"}', "q.jsonl:1: given"),
+        ("q.jsonl", '{"question": "a", "gold_titles": [3]}', "q.jsonl:1: given"),
+        ("q.jsonl", '{"question": "a"}', "none of its 1 questions has gold titles"),
+        ("q.csv", "a,b", "suffix '.csv'; give a .parquet or .jsonl"),
+        ("q.parquet", "PAR1", "not a readable parquet"),
+        ("none.jsonl", None, "none.jsonl does not exist"),
+    ],
+)
+def test_wrong_questions_files_are_named_with_the_line(tmp_path, name, text, message):
+    if text is not None:
+        write(tmp_path / name, text)
+    with pytest.raises(ValueError, match=message):
+        read_questions(tmp_path / name)

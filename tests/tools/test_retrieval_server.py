@@ -1,46 +1,36 @@
-"""The retrieval server as a real process, and its client against servers that are absent, slow or strange."""
+"""The retrieval server, as a real process and under load, and its client against absent, slow or strange servers."""
 
 import asyncio
 import json
-import os
 import re
 import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 
+import aiohttp
 import pytest
+import uvicorn
 
-from verl_ext.tools import ToolError
-from verl_ext.tools.retrieval import HttpRetriever, Passage, SearchTool, build_index, load_index, open_retriever
+from tests.tools.test_retrieval_search import Recorder, until
+from verl_ext.tools import retrieval_server
+from verl_ext.tools.http.server import listen
+from verl_ext.tools.retrieval import (
+    HttpRetriever,
+    Passage,
+    SearchTool,
+    batching,
+    build_index,
+    load_index,
+    open_retriever,
+)
 from verl_ext.tools.retrieval.types import MAX_QUERIES_PER_REQUEST
-from verl_ext.tools.retrieval_server import MAX_BODY_BYTES
+from verl_ext.tools.retrieval_server import MAX_BODY_BYTES, create_app
 
 PASSAGES = [Passage(str(i), f"Title {i} ü", f"word{i} common group{i % 4} 東京") for i in range(60)]
-
-
-def start(*arguments):
-    """(process, url) of a server once it has said where it listens."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "verl_ext.tools.retrieval_server", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    lines = [process.stdout.readline(), process.stdout.readline()]
-    match = re.search(r"mas\.tools\.search\.url=(http://\S+) \S+index=null \S+corpus=null$", lines[1])
-    assert match, lines
-    return process, match.group(1)
-
-
-def stop(process):
-    process.send_signal(signal.SIGTERM)
-    rest, _ = process.communicate(timeout=15)
-    return rest
 
 
 @pytest.fixture(scope="module")
@@ -52,9 +42,15 @@ def index(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def url(index):
-    process, address = start("--index", str(index), "--port", "0")
-    yield address
-    stop(process)
+    """The documented command, until SIGTERM."""
+    command = [sys.executable, "-m", "verl_ext.tools.retrieval_server", "--index", str(index), "--port", "0"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    lines = [process.stdout.readline(), process.stdout.readline()]
+    match = re.search(r"mas\.tools\.search\.url=(http://\S+) \S+index=null \S+corpus=null$", lines[1])
+    assert match, lines
+    yield match.group(1)
+    process.send_signal(signal.SIGTERM)
+    assert process.communicate(timeout=60)[0] == "stopped\n" and process.returncode == 0
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +63,7 @@ def post(url, body, path="/search", kind="application/json"):
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     request = urllib.request.Request(url + path, data=data, headers={"Content-Type": kind})
     try:
-        with urllib.request.urlopen(request, timeout=10) as response:
+        with urllib.request.urlopen(request, timeout=60) as response:
             return response.status, json.load(response)
     except urllib.error.HTTPError as error:
         return error.code, json.load(error)
@@ -83,29 +79,26 @@ def test_health_and_search_answer_as_documented(url, local):
 
 
 def test_client_gives_the_hits_of_the_local_index(url, local):
+    """Also for long lists, which are sent in several requests."""
     queries = ["word3 common", "group1", "", "東京 ü", "\ud800 word1", "common " * 5000, "none"]
-    client = open_retriever(url)
-    assert client.search(queries, 7) == local.search(queries, 7)
-    assert client.search([], 3) == []
+    queries += [f"word{i % 60} common" for i in range(2 * MAX_QUERIES_PER_REQUEST)]
+    client, expected = open_retriever(url), local.search(queries, 7)
+    assert client.search(queries, 7) == expected and client.search([], 3) == []
 
     async def inside_a_running_loop():
         found = await client.asearch(queries, 7), client.search(queries, 7)
         await client.aclose()
         return found
 
-    assert asyncio.run(inside_a_running_loop()) == (local.search(queries, 7),) * 2
-
-
-def test_long_lists_are_sent_in_several_requests(url, local):
-    queries = [f"word{i % 60} common" for i in range(2 * MAX_QUERIES_PER_REQUEST + 3)]
-    assert HttpRetriever(url).search(queries, 2) == local.search(queries, 2)
+    assert asyncio.run(inside_a_running_loop()) == (expected, expected)
+    with pytest.raises(ValueError, match="k=1001: a retrieval server answers at most 1000"):
+        client.search(["a"], 1001)
 
 
 def test_32_concurrent_clients_get_their_own_answers(url, local):
-    """Each client is a SearchTool with its own connection; all calls run at once, and none is mixed up."""
     tools = [SearchTool(HttpRetriever(url), top_k=3 + i % 3, max_documents=20) for i in range(32)]
     reference = {k: SearchTool(local, top_k=k, max_documents=20) for k in (3, 4, 5)}
-    calls = [(i, [f"word{(7 * i + j) % 60} common", f"group{j % 4} word{i}"]) for i in range(32) for j in range(6)]
+    calls = [(i, [f"word{(7 * i + j) % 60} common", f"group{j % 4} word{i}"]) for i in range(32) for j in range(2)]
 
     async def run():
         found = await asyncio.gather(*(tools[i](queries=queries) for i, queries in calls))
@@ -117,9 +110,8 @@ def test_32_concurrent_clients_get_their_own_answers(url, local):
     assert found == expected
 
 
-@pytest.mark.parametrize(
-    "body, message",
-    [
+def test_malformed_requests_get_their_status_and_the_reason(url):
+    for body, message in (
         (b"{broken", "JSON"),
         ({}, "queries"),
         ({"queries": "who"}, "body.queries: Input should be a valid list"),
@@ -130,164 +122,127 @@ def test_32_concurrent_clients_get_their_own_answers(url, local):
         ({"queries": ["a"], "topk": 3}, "body.topk: Extra inputs are not permitted"),
         ({"queries": ["a"] * (MAX_QUERIES_PER_REQUEST + 1)}, "at most 256"),
         ([], "body"),
-    ],
-)
-def test_malformed_requests_get_422_and_the_reason(url, body, message):
-    status, answer = post(url, body)
-    assert status == 422 and message in answer["error"] and "expected" in answer["error"]
-    assert len(answer["error"]) < 1000
-
-
-def test_too_large_bodies_wrong_types_and_paths(url):
+    ):
+        status, answer = post(url, body)
+        assert status == 422 and message in answer["error"] and "expected" in answer["error"], body
+        assert len(answer["error"]) < 1000
     assert post(url, b'{"queries": ["' + b"a" * MAX_BODY_BYTES + b'"]}')[0] == 413
     assert post(url, b'{"queries": ["a"]}', kind="text/plain")[0] == 422
     assert post(url, {}, path="/nothing")[0] == 404
     assert HttpRetriever(url).health()["ready"]
 
 
-def test_a_refused_request_is_not_tried_again(url):
-    client = HttpRetriever(url, attempts=5)
+HELD = """
+import sys
+from verl_ext.tools.http.server import listen, serve
+from verl_ext.tools.retrieval_server import create_app
 
-    async def run():
-        await client._request("POST", "/search", {"queries": 3}, None)
+class Held:
+    backend = "held"
+    def __len__(self):
+        return 1
+    def search(self, queries, k):
+        print("searching", flush=True)
+        sys.stdin.readline()
+        return [[] for _ in queries]
 
-    start_time = time.monotonic()
-    with pytest.raises(ToolError, match="status 422.*valid list"):
-        asyncio.run(run())
-    assert time.monotonic() - start_time < 1.0
-
-
-def test_more_documents_than_a_server_gives_are_refused_before_anything_is_sent():
-    with pytest.raises(ValueError, match="k=1001: a retrieval server answers at most 1000"):
-        HttpRetriever("http://127.0.0.1:1", attempts=1).search(["a"], 1001)
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+listener = listen("127.0.0.1", 0)
+print(listener.getsockname()[1], flush=True)
+serve(create_app(Held()), listener)
+"""
 
 
-def test_unreachable_server_says_what_where_and_how_to_start_it():
-    port = free_port()
-    message = (
-        rf"no answer from the retrieval server at http://127.0.0.1:{port}/search after 2 attempts "
-        rf".*python -m verl_ext.tools.retrieval_server --index INDEX --host 127.0.0.1 --port {port}"
+def test_a_running_request_is_answered_before_the_server_stops():
+    process = subprocess.Popen(
+        [sys.executable, "-c", HELD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
-    client = HttpRetriever(f"http://127.0.0.1:{port}", attempts=2, max_wait_s=0.05)
-    with pytest.raises(ToolError, match=message):
-        client.search(["a"], 1)
-
-    async def use_the_tool():
-        tool = SearchTool(client)
-        try:
-            await tool(queries=["a"])
-        finally:
-            await tool.close()
-
-    with pytest.raises(ToolError, match=message):
-        asyncio.run(use_the_tool())
-    with pytest.raises(ToolError, match="/health after 1 attempts"):
-        open_retriever({"url": f"http://127.0.0.1:{port}", "attempts": 1})
-    assert open_retriever({"url": f"http://127.0.0.1:{port}", "check": False}).url.endswith(str(port))
-
-
-async def serve(answers):
-    """A TCP server that answers request i with answers[i] (the last one repeats); None: no answer at all."""
-    seen = []
-
-    async def handle(reader, writer):
-        head = await reader.readuntil(b"\r\n\r\n")
-        length = re.search(rb"Content-Length: (\d+)", head)
-        await reader.readexactly(int(length.group(1)) if length else 0)
-        answer = answers[min(len(seen), len(answers) - 1)]
-        seen.append(head)
-        if answer is None:
-            await asyncio.sleep(1.0)
-        else:
-            status, body = answer
-            head = f"HTTP/1.1 {status} X\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
-            writer.write(head.encode() + body)
-            await writer.drain()
-        writer.close()
-
-    server = await asyncio.start_server(handle, "127.0.0.1", 0)
-    return server, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", seen
-
-
-GOOD = (200, b'{"hits": [[{"pid": "1", "title": "t", "text": "x", "score": 1}]]}')
-
-
-@pytest.mark.parametrize(
-    "answers, requests, message",
-    [
-        ([(503, b"busy"), (500, b"oops"), GOOD], 3, None),
-        ([(503, b"busy")], 4, "after 4 attempts .*503: busy"),
-        ([None, GOOD], 2, None),
-        ([(200, b"<html>")], 1, "not JSON"),
-        ([(200, b'{"documents": []}')], 1, "unknown form"),
-        ([(200, b'{"hits": []}')], 1, "0 lists for 1 queries"),
-        ([(404, b"nothing here")], 1, "status 404: nothing here"),
-    ],
-)
-def test_client_retries_what_may_pass_and_reports_the_rest(answers, requests, message):
-    async def run():
-        server, address, seen = await serve(answers)
-        client = HttpRetriever(address, timeout_s=0.2, attempts=4, max_wait_s=0.01)
-        try:
-            return await client.asearch(["a"], 1), len(seen)
-        except ToolError as error:
-            return str(error), len(seen)
-        finally:
-            await client.aclose()
-            server.close()
-
-    found, count = asyncio.run(run())
-    assert count == requests
-    if message is None:
-        assert found[0][0].passage == Passage("1", "t", "x")
-    else:
-        assert re.search(message, found)
-
-
-@pytest.mark.parametrize("settings", [{"attempts": 0}, {"timeout_s": 0}, {"max_wait_s": -1}])
-def test_client_settings_are_checked(settings):
-    with pytest.raises(ValueError, match="attempts >= 1"):
-        HttpRetriever("http://127.0.0.1:1", **settings)
-
-
-def test_sigterm_ends_the_server_gracefully_and_its_port_is_free_again(index):
-    port = str(free_port())
-    for _ in range(2):
-        process, address = start("--index", str(index), "--port", port)
-        assert HttpRetriever(address).health()["ready"]
-        assert stop(process).endswith("stopped\n") and process.returncode == 0
-
-
-def test_a_running_request_is_answered_before_the_server_stops(index):
-    process, address = start("--index", str(index), "--port", "0")
-    words = " ".join(f"word{i} group{i % 4}" for i in range(60))
-    slow = {"queries": [f"{i} {f'{words} ' * 10}" for i in range(256)], "k": 5}
-    began = time.monotonic()
-    assert post(address, slow)[0] == 200
-    seconds = time.monotonic() - began
+    port = int(process.stdout.readline())
     with ThreadPoolExecutor(1) as executor:
-        request = executor.submit(post, address, slow)
-        time.sleep(seconds / 2)
-        rest = stop(process)
-        assert request.result()[0] == 200
-    assert rest.endswith("stopped\n")
+        request = executor.submit(post, f"http://127.0.0.1:{port}", {"queries": ["a"], "k": 1})
+        assert process.stdout.readline() == "searching\n"
+        process.send_signal(signal.SIGTERM)
+        accepts = True
+        while accepts:  # the server stops listening when it has seen the signal
+            with socket.socket() as probe:
+                accepts = probe.connect_ex(("127.0.0.1", port)) == 0
+        process.stdin.write("\n")
+        rest = process.communicate(timeout=60)[0]
+        assert request.result() == (200, {"hits": [[]]}) and rest.endswith("stopped\n")
+    listen("127.0.0.1", port).close()  # the port is free again
 
 
-def test_start_errors_are_one_line_with_the_remedy(index, tmp_path):
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
+def test_start_errors_are_one_line_with_the_remedy(index, tmp_path, capsys):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         for arguments, message in (
             (["--index", str(tmp_path / "none")], "no index at"),
             (["--index", str(index), "--port", port], "choose another --port"),
         ):
-            command = [sys.executable, "-m", "verl_ext.tools.retrieval_server", *arguments]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=os.environ)
-            assert done.returncode == 2 and message in done.stderr and "Traceback" not in done.stderr
+            assert retrieval_server.main(arguments) == 2 and message in capsys.readouterr().err
+
+
+@pytest.fixture
+def loaded(monkeypatch):
+    """Runs `program(url, retriever, batched)` beside a server in the same loop, whose searches are held."""
+    monkeypatch.setattr(batching, "MAX_BATCH", 1)
+    made = []
+    monkeypatch.setattr(
+        retrieval_server, "BatchedRetriever", lambda r: made.append(batching.BatchedRetriever(r)) or made[0]
+    )
+
+    def run(program, **settings):
+        async def scene():
+            retriever, listener = Recorder(held=True), socket.create_server(("127.0.0.1", 0))
+            server = uvicorn.Server(uvicorn.Config(create_app(retriever, **settings), log_level="warning"))
+            serving = asyncio.create_task(server.serve(sockets=[listener]))
+            try:
+                await until(lambda: server.started)
+                return await program(f"http://127.0.0.1:{listener.getsockname()[1]}", retriever, made[0])
+            finally:
+                retriever.free.set()
+                server.should_exit = True
+                await serving
+
+        return asyncio.run(scene())
+
+    return run
+
+
+def test_503_while_too_many_queries_wait_and_room_again_when_their_clients_go(loaded):
+    async def program(url, retriever, batched):
+        async with aiohttp.ClientSession() as session:
+
+            async def ask(*queries):
+                async with session.post(f"{url}/search", json={"queries": queries, "k": 1}) as response:
+                    return response.status, await response.json()
+
+            running = asyncio.create_task(ask("running"))
+            await until(lambda: retriever.batches == [["running"]])
+            waiting = asyncio.create_task(ask("a", "b", "c"))
+            await until(lambda: batched.waiting == 3)
+            refused = await ask("d", "e")
+            waiting.cancel()
+            await until(lambda: batched.waiting == 0)  # the server has noticed that the client has gone
+            later = asyncio.create_task(ask("d", "e"))
+            await until(lambda: batched.waiting == 2)
+            retriever.free.set()
+            return refused, (await running)[0], (await later)[0], retriever.batches
+
+    (status, answer), *rest = loaded(program, max_waiting=4)
+    assert status == 503 and "3 queries wait already, at most 4 may; try again later" in answer["error"]
+    assert rest == [200, 200, [["running"], ["d", "e"]]]
+
+
+def test_a_refused_search_is_tried_again_by_the_client(loaded):
+    async def program(url, retriever, batched):
+        client = HttpRetriever(url, attempts=1000, max_wait_s=0.01)
+        searches = []
+        for query, waiting in (("a", 0), ("b", 1), ("c", 1)):
+            searches.append(asyncio.create_task(client.asearch([query], 1)))
+            await until(lambda waiting=waiting: retriever.batches == [["a"]] and batched.waiting == waiting)
+        retriever.free.set()
+        found = await asyncio.gather(*searches)
+        await client.aclose()
+        return [lists[0][0].passage.pid for lists in found]
+
+    assert loaded(program, max_waiting=1) == ["a/0", "b/0", "c/0"]

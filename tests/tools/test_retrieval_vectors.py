@@ -134,5 +134,5 @@ def test_a_corrupted_state_and_a_foreign_folder_are_refused(tmp_path, text):
     with pytest.raises(ValueError, match="state.json is corrupted .*remove"):
         stored_vectors(tmp_path / "v", KEY, PASSAGES, encode)
     (tmp_path / "v" / "state.json").rename(tmp_path / "v" / "thesis.txt")
-    with pytest.raises(ValueError, match="files that are no embeddings"):
+    with pytest.raises(ValueError, match="files that are not embeddings"):
         stored_vectors(tmp_path / "v", KEY, PASSAGES, encode)

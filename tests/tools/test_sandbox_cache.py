@@ -1,16 +1,14 @@
-"""The cache of `run_python`, and its settings."""
+"""The cache of `run_python`, and its identity."""
 
 from __future__ import annotations
 
 import asyncio
 
-import pytest
-
 from tests.tools.sandboxing import HONEST, SLEEPS, gone, running, sandbox
 from verl_ext.tools.sandbox import run_python
 
 
-def test_the_cache_runs_a_program_once():
+def test_a_cache_runs_a_program_once_and_no_cache_each_time():
     program = "import random\nprint(random.random())"
     with sandbox(cache=2) as room:
         assert room.run(program) == room.run(program)
@@ -19,10 +17,6 @@ def test_the_cache_runs_a_program_once():
         assert room.run("print(2)") == "2" and room.run(program) == again
         assert room.run("print(1)") == "1"
         assert room.counted() == {"runs": 4, "cached": 3}
-
-
-def test_without_a_cache_every_call_runs():
-    program = "import random\nprint(random.random())"
     with sandbox() as room:
         assert room.run(program) != room.run(program)
 
@@ -68,33 +62,12 @@ def test_all_who_wait_give_up():
 
 def test_what_the_cache_keeps():
     """Results of the program, limits too; not what depends on the load of the machine, nor failures of the sandbox."""
-    with sandbox(cache=10, wall_s=0.5, cpu_s=1) as room:
+    with sandbox(cache=10, wall_s=120.0) as room:
         assert room.run("1 / 0") == room.run("1 / 0")
         assert room.counted() == {"runs": 1, "cached": 1, "errors": 1}
-        room.run("import time\ntime.sleep(9)")
-        room.run("import time\ntime.sleep(9)")
-        assert room.counted() == {"runs": 3, "cached": 1, "errors": 1, "wall_timeouts": 2}
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"timeout": 3}, "unknown settings of run_python.*allowed.*wall_s"),
-        ({"cpu_s": 0}, "cpu_s must be an integer >= 1, given 0"),
-        ({"cpu_s": 1.5}, "cpu_s must be an integer >= 1, given 1.5"),
-        ({"wall_s": "3"}, "wall_s must be a number >= 0.1"),
-        ({"memory_mb": 10}, "memory_mb must be an integer >= 64"),
-        ({"workers": True}, "workers must be an integer >= 1"),
-        ({"max_output": 100}, "max_output must be an integer >= 200"),
-        ({"cache": -1}, "cache must be an integer >= 0"),
-        ({"wall_s": float("nan")}, "wall_s must be a number"),
-        ({"unprotected": "yes"}, "unprotected must be true or false"),
-    ],
-)
-def test_wrong_settings(settings, message):
-    for check in (run_python, run_python.preflight, run_python.identity):
-        with pytest.raises(ValueError, match=message):
-            check(**settings)
+    with sandbox(cache=10, wall_s=0.3) as room:
+        assert room.run(SLEEPS) != "" != room.run(SLEEPS)
+        assert room.counted() == {"runs": 2, "wall_timeouts": 2}
 
 
 def test_identity_is_what_answers_depend_on():

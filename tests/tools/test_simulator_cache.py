@@ -144,13 +144,3 @@ def test_many_threads_share_one_cache(tmp_path):
     assert sqlite3.connect(tmp_path / "c.db").execute("SELECT sum(bytes), count(*) FROM results").fetchone() == (
         sqlite3.connect(tmp_path / "c.db").execute("SELECT bytes, rows FROM size").fetchone()
     )
-
-
-def test_two_caches_answer_alike_if_their_content_is_the_same(tmp_path):
-    fill(tmp_path / "a.db", [1, 2, 3])
-    fill(tmp_path / "b.db", [3, 1, 2])
-    fill(tmp_path / "c.db", [1, 2])
-    one, same, other = (ResultCache(tmp_path / f"{name}.db", writable=False) for name in "abc")
-    assert one.content() == same.content() != other.content()
-    for opened in (one, same, other):
-        opened.close()

@@ -15,7 +15,7 @@ import pytest
 from tests.tools.simulating import content, key_of, write_shared, write_until_killed
 from verl_ext.tools.simulator import ResultCache
 
-KILLS = 100
+KILLS = 30
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def check(path, reported):
 
 
 def test_what_was_reported_as_stored_survives_a_kill(tmp_path, processes):
-    """100 processes, each killed while it writes or while it makes or opens the file."""
+    """Processes, each killed while it writes or while it makes or opens the file."""
     path, rng, reported, in_writing = tmp_path / "c.db", random.Random(0), [], 0
     for seed in range(KILLS):
         reader, writer = processes.Pipe(duplex=False)

@@ -12,10 +12,9 @@ import pytest
 from tests.serving import ChatServer, answer
 from tests.tools.simulating import MOVIE, counted, numbered, play, simulate
 from verl_ext.tools import ToolError
-from verl_ext.tools.catalogue import Catalogue, Recorded, Toolbox, ToolSpec
+from verl_ext.tools.catalogue import Recorded, ToolSpec
 from verl_ext.tools.catalogue.types import CallError
-from verl_ext.tools.simulator import NotRecorded, ResultCache, Simulator
-from verl_ext.tools.simulator.keys import BadArguments
+from verl_ext.tools.simulator import ResultCache, Simulator
 from verl_ext.tools.simulator.player import Busy
 
 CALL = {"query": "Titanic"}
@@ -24,12 +23,8 @@ CALL = {"query": "Titanic"}
 def test_record_asks_once_and_remembers_over_restarts(tmp_path):
     with ChatServer(numbered) as server:
         first = simulate(server, tmp_path / "c.db", max_tokens=77)
-        assert play(first, CALL, {"page": 1, "query": "Titanic"}, CALL, {"query": "Titanic", "page": 1.0}) == [
-            {"request": 0},
-            {"request": 1},
-            {"request": 0},
-            {"request": 1},
-        ]
+        found = play(first, CALL, {"page": 1, "query": "Titanic"}, CALL, {"query": "Titanic", "page": 1.0})
+        assert found == [{"request": number} for number in (0, 1, 0, 1)]
         assert counted(first) == {"hits": 2, "misses": 2, "model_calls": 2}
         again = simulate(server, tmp_path / "c.db")
         assert play(again, CALL) == [{"request": 0}] and counted(again) == {"hits": 1}
@@ -60,9 +55,9 @@ def test_replay_answers_from_the_cache_and_never_asks(tmp_path):
         replay = simulate(server, tmp_path / "c.db", mode="replay")
         hit, miss, bad = play(replay, CALL, {"query": "Alien"}, {"page": 1})
         assert hit == {"request": 0} and len(server.requests) == asked
-    assert isinstance(miss, NotRecorded) and miss.kind == "not_recorded" and not isinstance(miss, ToolError)
+    assert isinstance(miss, CallError) and miss.kind == "not_recorded" and not isinstance(miss, ToolError)
     assert str(miss) == "nothing is recorded of this call of GET /search/movie"
-    assert isinstance(bad, BadArguments)
+    assert isinstance(bad, CallError) and bad.kind == "bad_arguments"
     assert counted(replay) == {"hits": 1, "misses": 1}
     assert (tmp_path / "c.db").read_bytes() == before
     assert play(simulate(None, tmp_path / "c.db", mode="replay"), CALL) == [hit]  # nor is a model needed
@@ -147,7 +142,7 @@ def test_nobody_waits_any_more_and_it_fails_without_a_complaint(tmp_path, caplog
 
         asyncio.run(scenario())
         gc.collect()
-    assert simulator.counters.failures == 1 and not caplog.records
+    assert simulator.counters.failures == 1 and "never retrieved" not in caplog.text
 
 
 def test_calls_wait_in_bounded_number(tmp_path):
@@ -250,28 +245,3 @@ def test_closing_ends_what_is_under_way(tmp_path):
 def test_what_a_mode_needs(options, words):
     with pytest.raises(ValueError, match=words):
         Simulator(**options)
-
-
-def test_in_a_toolbox(tmp_path):
-    """As agents meet it: results, answers that are errors, and the tool's own failure."""
-
-    def behave(body, number):
-        said = json.loads(body["messages"][1]["content"].split("\n")[1][5:])["arguments"]["query"]
-        return answer("no" if said == "broken" else json.dumps({"results": [said]}))
-
-    async def scenario(mode):
-        toolbox = Toolbox(Catalogue([MOVIE]), simulate(server, tmp_path / "c.db", mode=mode))
-        calls = [{"query": "Alien"}, {"query": "Alien"}, {"page": 1}, {"query": "broken"}]
-        found = await asyncio.gather(
-            *[toolbox(name=MOVIE.name, arguments=call) for call in calls], return_exceptions=True
-        )
-        await toolbox.close()
-        return found
-
-    with ChatServer(behave) as server:
-        *answers, failed = asyncio.run(scenario("record"))
-        assert answers[:2] == [{"ok": True, "result": {"results": ["Alien"]}}] * 2
-        assert (answers[2]["ok"], answers[2]["kind"]) == (False, "bad_arguments")
-        assert isinstance(failed, ToolError) and len(server.requests) == 3
-        *answers, missed = asyncio.run(scenario("replay"))
-        assert answers[0]["ok"] and not missed["ok"] and "nothing is recorded" in missed["error"]

@@ -10,7 +10,7 @@ from aiohttp import ThreadedResolver
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.tools.website import Site, serving, visit
+from tests.tools.website import Site, forget, serving, visit
 from verl_ext.tools import ToolRefused
 from verl_ext.tools.web.addresses import checked, is_public
 
@@ -23,20 +23,26 @@ PRIVATE = [
 NUMBERS = ["2130706433", "0x7f000001", "0x7f.1", "127.1", "0177.0.0.1", "012.0.0.1", "0x7f.0.0.0x1", "127.0.0.1.0"]
 
 
-@pytest.fixture
-def site():
-    """host:port of the site."""
+@pytest.fixture(scope="module")
+def running():
     with serving() as address:
         yield address
 
 
-@pytest.mark.parametrize("host", [*PRIVATE, *NUMBERS])
-def test_private_addresses_are_refused_however_they_are_written(site, host):
+@pytest.fixture
+def site(running):
+    """host:port of the site, which has not been asked for anything yet."""
+    forget()
+    return running
+
+
+def test_private_addresses_are_refused_however_they_are_written(site):
     port = site.rpartition(":")[2]
-    with pytest.raises(ToolRefused, match="public internet|malformed number"):
-        visit(f"http://{host}:{port}/good", allow_private=False)
-    with pytest.raises(ToolRefused, match="public internet|malformed number"):
-        visit(f"https://{host}/", allow_private=False)
+    for host in (*PRIVATE, *NUMBERS):
+        for url in (f"http://{host}:{port}/good", f"https://{host}/"):
+            with pytest.raises(ToolRefused, match="public internet|malformed number"):
+                visit(url, allow_private=False)
+                pytest.fail(url)
     assert Site.asked == []
 
 

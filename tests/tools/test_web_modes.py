@@ -8,12 +8,16 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 
 import pytest
+import uvicorn
 
 from tests.serving import ChatServer, answer, question_of
 from verl_ext.tools import ToolError, ToolRefused
-from verl_ext.tools.retrieval import Passage, build_index
+from verl_ext.tools.http.server import address_of, listen
+from verl_ext.tools.retrieval import Passage, build_index, load_index
+from verl_ext.tools.retrieval_server import create_app
 from verl_ext.tools.simulator import simulator
 from verl_ext.tools.web import TOOLS, access_website, search_arxiv, web_search
 
@@ -89,16 +93,8 @@ def test_a_played_failure_is_the_tools(tmp_path):
 
 def test_the_shared_server_plays_them(tmp_path):
     with ChatServer(played) as model:
-        command = [
-            sys.executable,
-            "-m",
-            "verl_ext.tools.simulator_server",
-            "--catalogue",
-            f"json:{TOOLS}",
-            "--port",
-            "0",
-        ]
-        command += ["--cache", str(tmp_path / "c.db"), "--endpoint", model.url]
+        command = [sys.executable, "-m", "verl_ext.tools.simulator_server", "--catalogue", f"json:{TOOLS}"]
+        command += ["--port", "0", "--cache", str(tmp_path / "c.db"), "--endpoint", model.url]
         server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         try:
             lines = [server.stdout.readline(), server.stdout.readline()]
@@ -130,41 +126,21 @@ def test_arguments_that_do_not_fit_are_refused(name, arguments, words):
 
 def test_search_goes_to_the_retrieval_server(tmp_path):
     build_index([Passage(str(i), f"T{i}", f"word{i} common") for i in range(9)], tmp_path / "index")
-    command = [sys.executable, "-m", "verl_ext.tools.retrieval_server", "--index", str(tmp_path / "index")]
-    command += ["--port", "0"]
-    server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    listener = listen("127.0.0.1", 0)
+    app = create_app(load_index(tmp_path / "index"))
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    thread.start()
     try:
-        lines = [server.stdout.readline(), server.stdout.readline()]
-        url = re.search(r"search\.url=(http://\S+) ", lines[1]).group(1)
+        url = address_of(listener, "127.0.0.1")
         web_search.preflight(mode="live", url=url)
         found = call(web_search(mode="live", url=url, max_documents=2), queries=["word4", "word7"])
         assert [one["title"] for one in found] == ["T4", "T7"] and "word4" in found[0]["text"]
     finally:
-        server.send_signal(signal.SIGTERM)
-        server.communicate(timeout=20)
+        server.should_exit = True
+        thread.join()
     with pytest.raises(ToolError, match="no answer from the retrieval server"):
         web_search.preflight(mode="live", url=url)
     web_search.preflight(mode="live", url=url, check=False)
     places = [web_search.identity(mode="live", url=where) for where in (url, "http://other:1")]
     assert places[0] == places[1] and places[0]["mode"] == "live"
-
-
-@pytest.mark.parametrize(
-    ("name", "settings", "words"),
-    [
-        ("web_search", {"mode": "on"}, "web_search: the mode is 'on'; allowed: off, simulated, live"),
-        ("web_search", {"mode": "simulated"}, "web_search: mode=simulated needs a backend"),
-        ("web_search", {"mode": "live"}, "web_search: mode=live needs the url of a retrieval server: there is no"),
-        ("web_search", {"top_k": 0}, "top_k must be an integer >= 1, given 0"),
-        ("access_website", {"url": "x"}, "access_website: unknown settings .'url'.; allowed: .'mode', 'backend'"),
-        ("access_website", {"timeout_s": 0}, "timeout_s must be a number >= 0.1, given 0"),
-        ("access_website", {"max_mb": True}, "max_mb must be a number"),
-        ("access_website", {"allow_private": "false"}, "allow_private must be true or false, given 'false'"),
-        ("access_website", {"max_redirects": -1}, "max_redirects must be an integer >= 0"),
-        ("search_arxiv", {"max_results": 2.5}, "max_results must be an integer >= 1"),
-    ],
-)
-def test_settings_are_checked_before_a_start(name, settings, words):
-    for ask in (FACTORIES[name], FACTORIES[name].preflight, FACTORIES[name].identity):
-        with pytest.raises(ValueError, match=words):
-            ask(**settings)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -51,13 +49,12 @@ def test_malformed_markup(markup, text):
 
 @pytest.mark.parametrize("unit", UNITS)
 def test_time_is_linear_in_the_length(unit):
-    start = time.process_time()
-    html_text("<p " * 3 + unit * (2_000_000 // len(unit)))
-    assert time.process_time() - start < 8, "html.parser takes minutes"
+    """Ends within the time limit of a test; html.parser takes an hour."""
+    html_text("<p " * 3 + unit * (1_000_000 // len(unit)))
 
 
 @given(st.text() | st.lists(st.sampled_from(PARTS)).map("".join))
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_any_text_is_readable(page):
     text = html_text(page)
     assert text == text.strip() and "\n\n" not in text and len(text) <= 10 * len(page)
@@ -85,7 +82,7 @@ def test_encodings(body, charset, text):
 def test_plain_text_and_what_is_none():
     assert text_of(b"a < b\n\n  c <p>", "text/plain", None) == "a < b\n\n  c <p>"
     assert text_of(b'{"a": 1}', "", None) == '{"a": 1}'
-    with pytest.raises(ToolRefused, match="no text"):
+    with pytest.raises(ToolRefused, match="not text"):
         text_of(b"\x89PNG\0\0", "text/html", None)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from omegaconf import OmegaConf
 
 from tests.trainer.test_recipes import composed
 from verl_ext.trainer.preflight.checks import check_tools
@@ -19,7 +20,7 @@ from verl_ext.trainer.preflight.data import check_data
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (["+mas.tools.search.topp=3"], r"mas.tools.search: unknown settings of the search tool: ..topp"),
+        (["+mas.tools.search.topp=3"], r"mas.tools.search: unknown settings of the search tool ..topp"),
         (["mas.tools.search.corpus=null", "+mas.tools.search.index=/nowhere"], "no index at /nowhere"),
         (["mas.tools.search.corpus=/no/c.jsonl"], "the corpus /no/c.jsonl does not exist"),
         (["mas.tools.search.corpus=null"], "no source given"),
@@ -46,67 +47,75 @@ def test_tools_that_can_work(tmp_path):
     check_tools(composed("+recipe=mhgpo_tiny", "mas.tools.search.corpus=null", *unasked))
 
 
-def questions(path: Path, info: list, source: str = "mine") -> Path:
-    """A parquet file in verl's schema with these extra_info values."""
-    columns = {
-        "prompt": [[{"role": "user", "content": "q"}]] * len(info),
-        "reward_model": [{"style": "rule"}] * len(info),
-        "data_source": [source] * len(info),
-    }
+MESSAGES = [{"role": "user", "content": "q"}]
+TWO = [{"index": 0}, {"index": 1}]
+
+
+def questions(path: Path, info: list, source: str = "mine", prompt: object = "q") -> Path:
+    """A parquet file in verl's schema with these extra_info values; `prompt` is that of the last row."""
+    asked = [MESSAGES] * (len(info) - 1) + [MESSAGES if prompt == "q" else prompt]
+    columns = {"prompt": asked, "reward_model": [{"style": "rule"}] * len(info), "data_source": [source] * len(info)}
     pq.write_table(pa.table({**columns, "extra_info": info}), path)
     return path
 
 
+def check(train: object, val: object, batch: int = 2) -> None:
+    given = {"train_files": str(train), "val_files": val if isinstance(val, list) else str(val)}
+    check_data(OmegaConf.create({"data": {**given, "train_batch_size": batch}}))
+
+
 def test_questions_need_numbers_of_their_own(tmp_path):
-    one = questions(tmp_path / "one.parquet", [{"index": 0}, {"index": 1}])
-    two = questions(tmp_path / "two.parquet", [{"index": 2}, {"index": 1}])
-    none = questions(tmp_path / "none.parquet", [{"number": 0}])
-    other = questions(tmp_path / "other.parquet", [{"index": 0}, {"index": 1}], source="another data set")
-    small = "data.train_batch_size=2"
-    both = f"data.val_files=[{one},{other}]"
-    check_data(composed("+recipe=mhgpo_tiny", small, f"data.train_files={one}", both))
-    check_data(composed("+recipe=mhgpo_tiny", small, f"data.train_files={one}", f"data.val_files={two}"))
-    for files, message in (
-        (f"[{one},{two}]", "two.parquet: .*extra_info.index 1 of data_source 'mine' is also in .*one.parquet"),
-        (str(none), "none.parquet: extra_info has no field index"),
+    one, two = (
+        questions(tmp_path / "one.parquet", TWO),
+        questions(tmp_path / "two.parquet", [{"index": 2}, {"index": 1}]),
+    )
+    other = questions(tmp_path / "other.parquet", TWO, source="another data set")
+    check(one, [str(one), str(other)])
+    check(one, two)
+    with pytest.raises(ValueError, match="two.parquet: .*index 1 of data_source 'mine' is also in .*one.parquet"):
+        check(one, [str(one), str(two)])
+
+
+def test_data_files_that_cannot_be_used_are_named(tmp_path):
+    one, none = questions(tmp_path / "one.parquet", TWO), questions(tmp_path / "none.parquet", [{"number": 0}])
+    text, bare = tmp_path / "text.parquet", tmp_path / "bare.parquet"
+    text.write_text("no parquet")
+    pq.write_table(pa.table({"prompt": ["q"]}), bare)
+    for path, message in (
+        (none, "none.parquet: extra_info has no field index"),
+        ("nowhere.parquet", "nowhere.parquet does not exist"),
+        (text, "text.parquet cannot be read as parquet"),
+        (bare, "bare.parquet lacks the column.s. reward_model, extra_info"),
     ):
         with pytest.raises(ValueError, match=message):
-            check_data(composed("+recipe=mhgpo_tiny", small, f"data.train_files={files}", f"data.val_files={one}"))
+            check(path, one)
+    with pytest.raises(ValueError, match="hold 2 questions, fewer than data.train_batch_size=3"):
+        check(one, one, batch=3)
+    with pytest.raises(ValueError, match="data.val_files is not set"):
+        check(one, [])
 
 
 @pytest.mark.parametrize("prompt", [[], None, [{"role": "user", "content": None}], [{"role": "user", "content": " "}]])
 def test_a_row_without_a_question_is_named(tmp_path, prompt):
-    path, small = questions(tmp_path / "two.parquet", [{"index": 0}, {"index": 1}]), "data.train_batch_size=2"
-    rows = pq.read_table(path).to_pylist()
-    rows[1]["prompt"] = prompt
-    pq.write_table(pa.Table.from_pylist(rows), path)
+    path = questions(tmp_path / "two.parquet", TWO, prompt=prompt)
     with pytest.raises(ValueError, match=r"two.parquet, row 1: prompt must be a list of messages with a content"):
-        check_data(composed("+recipe=mhgpo_tiny", small, f"data.train_files={path}", f"data.val_files={path}"))
-
-
-def test_a_failing_preparation_stops_the_run(tmp_path):
-    (tmp_path / "prep.py").write_text("def fail(**_):\n    raise KeyError('mine')\n")
-    command = [sys.executable, "-m", "verl.trainer.main_ppo", "+recipe=mhgpo_tiny", "mas.prepare={_target_: prep.fail}"]
-    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 2 and "KeyError" in done.stderr and "This run cannot start" in done.stderr
+        check(path, path)
 
 
 @pytest.mark.parametrize(
     ("arguments", "messages"),
     [
         (["+recipe=mhgpo"], ["+recipe=mhgpo_tiny", "not installed"]),
-        (["+recipe=mgpo"], ["mhgpo_tiny", "mappo"]),
-        (["recipe=mhgpo_tiny"], ["+recipe=mhgpo_tiny"]),
-        (["+recipe=mhgpo_tiny", "ray_kwargs.ray_init.num_cpus=4"], ["num_cpus=4", "num_cpus=6 or more"]),
-        (["+recipe=mhgpo_tiny", "data.train_files=nowhere.parquet"], ["nowhere.parquet does not exist"]),
+        ([], ["no recipe is given", "+recipe=mhgpo_tiny"]),
+        (["+recipe=mhgpo_tiny", "mas.sampling.stategy=fof"], ["mas.sampling.stategy; did you mean 'strategy'"]),
+        (["+recipe=mhgpo_tiny", "mas.prepare={_target_: prep.fail}"], ["KeyError", "This run cannot start"]),
     ],
 )
 def test_a_run_that_cannot_start_stops_at_once_with_the_remedy(arguments, messages, tmp_path):
+    (tmp_path / "prep.py").write_text("def fail(**_):\n    raise KeyError('mine')\n")
     command = [sys.executable, "-m", "verl.trainer.main_ppo", *arguments]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
     output = done.stdout + done.stderr
-    assert done.returncode != 0
-    assert "Started a local Ray instance" not in output
-    for message in messages:
-        assert message in output, output[-3000:]
+    assert done.returncode != 0 and "Started a local Ray instance" not in output
+    assert all(message in output for message in messages), output[-3000:]

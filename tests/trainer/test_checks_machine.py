@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from verl_ext.check import examine, main
+from tests.trainer.test_recipes import composed
+from verl_ext.check import main
 from verl_ext.trainer.preflight import checks
 
 
@@ -19,7 +20,7 @@ def machine(monkeypatch, gpus: int, cores: int, packages: bool) -> None:
 
 
 def test_all_that_a_machine_lacks_is_listed(monkeypatch):
-    config = examine(["+recipe=mhgpo"]).config
+    config = composed("+recipe=mhgpo")
     machine(monkeypatch, gpus=8, cores=42, packages=True)
     assert checks.lacking(config) == [] and checks.check_resources(config) is None
     machine(monkeypatch, gpus=2, cores=41, packages=False)
@@ -43,7 +44,7 @@ def test_all_that_a_machine_lacks_is_listed(monkeypatch):
     ],
 )
 def test_only_the_machine_that_runs_it_is_counted(overrides, environment, lacks, monkeypatch):
-    config = examine(["+recipe=mhgpo", *overrides]).config
+    config = composed("+recipe=mhgpo", *overrides)
     machine(monkeypatch, gpus=0, cores=1, packages=True)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
@@ -52,7 +53,7 @@ def test_only_the_machine_that_runs_it_is_counted(overrides, environment, lacks,
 
 
 def test_a_ray_that_was_started_here_is_joined(monkeypatch, tmp_path):
-    config = examine(["+recipe=mhgpo"]).config
+    config = composed("+recipe=mhgpo")
     machine(monkeypatch, gpus=0, cores=1, packages=True)
     (tmp_path / "ray").mkdir()
     (tmp_path / "ray" / "ray_current_cluster").write_text("127.0.0.1:6379")
@@ -69,3 +70,35 @@ def test_exit_status_for_what_the_machine_lacks(lacks, flags, status, monkeypatc
     monkeypatch.setattr(checks, "lacking", lambda config: lacks)
     assert main([*flags, "+recipe=mhgpo_24gb"]) == status
     assert ("This machine lacks:\n  - a GPU" in capsys.readouterr().out) == bool(lacks)
+
+
+@pytest.mark.parametrize(
+    ("model", "problem"),
+    [
+        ("runs/typo", "actor_rollout_ref.model.path=./runs/typo: the model's folder does not exist"),
+        (
+            "nobody/nothing",
+            "not in the hub's cache, and not to be had from the hub .RuntimeError.. Remedy: check the name",
+        ),
+    ],
+)
+def test_a_model_that_is_nowhere_is_named_before_the_start(model, problem, monkeypatch, tmp_path):
+    def offline(*_, **__):
+        raise RuntimeError
+
+    monkeypatch.setattr("huggingface_hub.HfApi.model_info", offline)
+    machine(monkeypatch, gpus=0, cores=1, packages=True)
+    path = f"./{model}" if model.startswith("runs") else model
+    config = composed("+recipe=mhgpo", f"actor_rollout_ref.model.path={path}")
+    with pytest.raises(ValueError, match=problem):
+        checks.check_paths(config)
+    monkeypatch.setenv("RAY_ADDRESS", "auto")
+    assert (checks.missing_model(config) is None) == (model == "nobody/nothing"), "other machines may reach the hub"
+
+
+def test_an_output_folder_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="trainer.default_local_dir=.*/file/runs cannot be written: Not a directory"):
+        checks.check_paths(composed("+recipe=mhgpo_tiny", f"trainer.default_local_dir={tmp_path}/file/runs"))
+    checks.check_paths(composed("+recipe=mhgpo_tiny", f"trainer.default_local_dir={tmp_path}/a/runs"))
+    assert list((tmp_path / "a" / "runs").iterdir()) == []

@@ -1,135 +1,133 @@
 """The section `mas`: typed, strict, with errors that say what is wrong and what is allowed."""
 
-import re
 from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
 
 from verl_ext.mas.limits import Limits
+from verl_ext.settings import check_keys
 from verl_ext.trainer.config import optimiser_steps, read_mas_config, strategy_from
-from verl_ext.trainer.preflight.typed import check_keys
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 WORKFLOW = {"_target_": "verl_ext.recipe.mhgpo.SearchQA"}
 
 
-def configured(mode="seq-mean-token-mean", workflow=WORKFLOW, **mas):
-    given = {} if workflow is None else {"workflow": workflow}
-    actor = {"actor": {"loss_agg_mode": mode}, "rollout": {"n": 4}}
-    return OmegaConf.create({"actor_rollout_ref": actor, "mas": given | mas})
-
-
-def check_refused(message, **options):
-    with pytest.raises(ValueError, match=re.escape(message)):
-        read_mas_config(configured(**options))
+def configured(mode="seq-mean-token-mean", **mas):
+    actor = {"actor": {"loss_agg_mode": mode}, "rollout": {"n": 4, "name": "hf", "agent": {"num_workers": 0}}}
+    return OmegaConf.create({"actor_rollout_ref": actor, "mas": {"workflow": WORKFLOW} | mas})
 
 
 def test_defaults_and_types():
     mas = read_mas_config(configured())
     assert (mas.sampling.strategy, mas.sampling.group_size, mas.credit.aggregate) == ("fof", 4, "mean")
-    assert mas.loss.agent_weights == "batch" and mas.workflow == WORKFLOW
+    assert mas.loss.agent_weights == "batch" and mas.workflow == WORKFLOW and mas.memory is None
     assert Limits(**vars(mas.limits)) == Limits(), "both places hold the same defaults"
-    limits = {"call_timeout": None, "tool_timeout": 5}
-    given = read_mas_config(configured(limits=limits, seed=7, agents={"a": {"top_p": 1}}))
-    assert given.limits.call_timeout is None and given.limits.tool_timeout == 5.0 and given.seed == 7
-    assert mas.memory is None and read_mas_config(configured(memory={})).memory.capacity == 10_000
+    limits, agents = {"call_timeout": None, "tool_timeout": 5}, {"a": {"top_p": 1, "top_k": -1}, "b": None}
+    given = read_mas_config(configured(limits=limits, memory={}, agents=agents, tools={"search": None}, advantage=None))
+    assert (given.limits.call_timeout, given.limits.tool_timeout, given.memory.capacity) == (None, 5.0, 10_000)
     assert type(given.agents["a"].top_p) is float and given.agents["a"].max_tokens is None
+    assert list(given.agents) == ["a"] and given.tools == given.advantage == {}, "null takes away what a recipe has set"
 
 
 def test_the_shipped_defaults_are_read_and_are_those_of_the_record():
-    shipped = OmegaConf.load(CONFIGS / "base" / "multi_agent.yaml").mas
-    shipped.workflow = WORKFLOW
     config = configured()
-    config.mas = shipped
-    assert read_mas_config(config) == read_mas_config(configured())
+    config.mas = OmegaConf.load(CONFIGS / "base" / "multi_agent.yaml").mas
+    config.mas.workflow = WORKFLOW
+    shipped = read_mas_config(config)
+    plugged = {"sampling": {"rr"}, "credit": {"efficiency", "returns"}}
+    assert shipped.model_dump(exclude=plugged) == read_mas_config(configured()).model_dump()
+    assert strategy_from(shipped.sampling, ["a", "b"]).group_size == 4
 
 
 @pytest.mark.parametrize(
-    "message,options",
+    ("options", "message"),
     [
-        ("unknown key mas.sampling.stategy; did you mean 'strategy'?", {"sampling": {"stategy": "fof"}}),
-        ("(allowed: group_by, group_size, rr, seeded, strategy)", {"sampling": {"stategy": "fof"}}),
-        ("unknown key mas.sampeling; did you mean 'sampling'?", {"sampeling": {}}),
-        ("unknown key mas.sampling.rr.regoup; did you mean 'regroup'?", {"sampling": {"rr": {"regoup": "shuffle"}}}),
-        ("unknown key mas.limits.max_call; did you mean 'max_calls'?", {"limits": {"max_call": 3}}),
-        ("unknown key mas.agents.rewriter.max_token; did you mean", {"agents": {"rewriter": {"max_token": 1}}}),
-        ("unknown key mas.agents.rewriter.temperature", {"agents": {"rewriter": {"temperature": 1.0}}}),
-        ("unknown key mas.memory.recal; did you mean 'recall'?", {"memory": {"recal": 3}}),
-        ("mas.memory.recall=0 must be at least 1", {"memory": {"recall": 0}}),
-        ("mas.memory.alpha=-1.0 must be at least 0 (no decay)", {"memory": {"alpha": -1}}),
-        ("unknown key mas.xyz (allowed: advantage, agents,", {"xyz": 1}),
-    ],
-)
-def test_misspelt_keys_name_the_closest(message, options):
-    check_refused(message, **options)
-
-
-@pytest.mark.parametrize(
-    "message,options",
-    [
-        ("mas.sampling.group_size must be of type int, but is '4'", {"sampling": {"group_size": "4"}}),
-        ("mas.sampling.group_size must be of type int, but is True", {"sampling": {"group_size": True}}),
-        ("mas.sampling.group_size must be of type int, but is 4.0", {"sampling": {"group_size": 4.0}}),
-        ("mas.deterministic must be of type bool, but is 1", {"deterministic": 1}),
-        ("mas.limits.tool_timeout must be of type float, but is 'long'", {"limits": {"tool_timeout": "long"}}),
-        ("mas.limits.max_calls must be of type int, but is None", {"limits": {"max_calls": None}}),
-        ("mas.sampling.rr.probabilities must be a list, but is 0.5", {"sampling": {"rr": {"probabilities": 0.5}}}),
-        ("mas.sampling.rr.probabilities[1] must be of type float", {"sampling": {"rr": {"probabilities": [0.5, "x"]}}}),
-        ("mas.credit must be a section with keys, but is 'mean'", {"credit": "mean"}),
-        ("mas.agents must be a section with keys, but is ['a']", {"agents": ["a"]}),
-        ("mas.workflow must be a section with keys, but is '???'", {"workflow": "???"}),
-    ],
-)
-def test_wrong_types(message, options):
-    check_refused(message, **options)
-
-
-@pytest.mark.parametrize(
-    "message,options",
-    [
-        ("mas.limits.max_calls=0 must be at least 1", {"limits": {"max_calls": 0}}),
-        ("mas.limits.tool_retries=-1 must be at least 0", {"limits": {"tool_retries": -1}}),
-        ("mas.limits.call_timeout=0.0 must be above 0, or null", {"limits": {"call_timeout": 0}}),
-        ("mas.poll_interval=0.0 must be above 0", {"poll_interval": 0}),
-        ("mas.agents.b.top_p=1.5 must be above 0 and at most 1", {"agents": {"b": {"top_p": 1.5}}}),
-        ("mas.agents.b.top_k=0 must be at least 1, or -1 for all", {"agents": {"b": {"top_k": 0}}}),
-        ("mas.agents.b.top_p=-0.1 must be above 0", {"agents": {"b": {"top_p": -0.1}}}),
-        ("mas.agents.b.max_tokens=0 must be at least 1", {"agents": {"b": {"max_tokens": 0}}}),
+        # Misspelt keys.
         (
-            "mas.loss.agent_weights='all' is unknown; allowed: batch, question, trajectory, none",
-            {"loss": {"agent_weights": "all"}},
+            {"sampling": {"stategy": "fof"}},
+            "unknown key mas.sampling.stategy; did you mean 'strategy'? (allowed: fof, ",
         ),
-        ("mas.workflow._target_ is missing", {"workflow": {"prompts": "tiny"}}),
-        ("mas lacks workflow", {"workflow": None}),
+        ({"sampeling": {}}, "unknown key mas.sampeling; did you mean 'sampling'? (allowed: advantage, agents,"),
+        ({"limits": {"max_call": 3}}, "unknown key mas.limits.max_call; did you mean 'max_calls'?"),
+        ({"agents": {"b": {"max_token": 1}}}, "unknown key mas.agents.b.max_token; did you mean"),
+        ({"agents": {"b": {"temperature": 1.0}}}, "unknown key mas.agents.b.temperature"),
+        # Wrong types.
+        ({"sampling": {"group_size": "4"}}, "mas.sampling.group_size='4' must be of type int"),
+        ({"sampling": {"group_size": True}}, "mas.sampling.group_size=True must be of type int"),
+        ({"sampling": {"group_size": 4.0}}, "mas.sampling.group_size=4.0 must be of type int"),
+        ({"deterministic": 1}, "mas.deterministic=1 must be of type bool"),
+        ({"limits": {"tool_timeout": "long"}}, "mas.limits.tool_timeout='long' must be of type float"),
+        ({"limits": {"max_calls": None}}, "mas.limits.max_calls=None must be of type int"),
+        ({"credit": "mean"}, "mas.credit='mean' must be a section with keys"),
+        ({"agents": ["a"]}, "mas.agents=['a'] must be a section with keys"),
+        ({"workflow": "???"}, "mas.workflow='???' must be a section with keys"),
+        # Values out of range: the bound, and the meaning of the number.
+        ({"limits": {"max_calls": 0}}, "mas.limits.max_calls=0 must be at least 1 (agent calls)"),
+        ({"limits": {"call_timeout": 0}}, "mas.limits.call_timeout=0 must be above 0 (seconds; null: no limit)"),
+        ({"poll_interval": 0}, "mas.poll_interval=0 must be above 0"),
+        ({"memory": {"alpha": -1}}, "mas.memory.alpha=-1 must be at least 0 (0: no decay)"),
+        ({"trajectory_log": {"evry": 1}}, "unknown key mas.trajectory_log.evry; did you mean 'every'?"),
+        ({"trajectory_log": {"val_questions": 2.5}}, "mas.trajectory_log.val_questions=2.5 must be of type int"),
+        ({"trajectory_log": {"train_questions": -1}}, "mas.trajectory_log.train_questions=-1 must be at least 0"),
+        ({"trajectory_log": {"file_mb": 0}}, "mas.trajectory_log.file_mb=0 must be above 0"),
+        ({"budget": {"questions": 0}}, "mas.budget.questions=0 must be at least 1"),
+        ({"agents": {"b": {"top_p": 1.5}}}, "mas.agents.b.top_p=1.5 must be at most 1"),
+        ({"agents": {"b": {"top_p": -0.1}}}, "mas.agents.b.top_p=-0.1 must be above 0"),
+        ({"agents": {"b": {"top_k": 0}}}, "mas.agents.b.top_k=0 must be at least 1, or -1 for all"),
+        ({"sampling": {"group_by": "agent"}}, "mas.sampling.group_by='agent' is unknown; allowed: position, question"),
+        # Values that do not go together.
+        ({"loss": {"agent_weights": "bach"}}, "mas.loss.agent_weights='bach' is unknown; did you mean 'batch'?"),
+        ({"workflow": {"prompts": "tiny"}}, "mas.workflow._target_ is missing"),
+        ({"mode": "token-mean"}, "loss_agg_mode=seq-mean-token-mean, but that is 'token-mean'"),
+        ({"mode": "token-mean", "loss": {"agent_weights": "question"}}, "loss_agg_mode=seq-mean-token-mean, but that"),
+        ({"mode": "token-mean", "loss": {"agent_weights": "trajectory"}}, "ToolPO's Eq. 8 only under"),
     ],
 )
-def test_values_out_of_range(message, options):
-    check_refused(message, **options)
+def test_what_is_refused(options, message):
+    with pytest.raises(ValueError) as refused:
+        read_mas_config(configured(**options))
+    assert message in str(refused.value)
 
 
-def test_equation_6_needs_its_aggregation():
-    for weights in ("batch", "question"):
-        message = "loss_agg_mode=seq-mean-token-mean, but that is 'token-mean'"
-        check_refused(message, mode="token-mean", loss={"agent_weights": weights})
+def test_everything_that_is_wrong_is_named_at_once():
+    with pytest.raises(ValueError, match=r"(?s)mas.limits.max_calls=0 .*\n.*did you mean 'sampling'"):
+        read_mas_config(configured(limits={"max_calls": 0}, sampeling={}))
+
+
+def test_equation_6_may_be_switched_off():
     assert read_mas_config(configured("token-mean", loss={"agent_weights": "none"})).loss.agent_weights == "none"
 
 
-def test_without_the_section_a_recipe_is_named():
-    with pytest.raises(ValueError, match="needs the section `mas`.*[+]recipe=mhgpo"):
-        read_mas_config(OmegaConf.create({}))
+@pytest.mark.parametrize(("config", "message"), [({}, "[+]recipe=mhgpo_tiny"), ({"mas": {}}, "mas lacks workflow")])
+def test_without_the_section_or_the_workflow(config, message):
+    with pytest.raises(ValueError, match=message):
+        read_mas_config(OmegaConf.create(config))
 
 
-def test_strategies_from_the_configuration():
-    def made(**sampling):
-        return strategy_from(read_mas_config(configured(sampling=sampling)).sampling, ["a", "b"])
+def made(strategy, **options):
+    return strategy_from(read_mas_config(configured(sampling={"strategy": strategy, **options})).sampling, ["a", "b"])
 
-    assert made(strategy="rr", group_size=3, rr={"probabilities": [1, 0]}).probabilities == [1.0, 0.0]
-    assert made(strategy="nmc", rr={"probabilities": [1]}).group_size == 4, "options of rr concern rr alone"
-    with pytest.raises(ValueError, match="probabilities has 1 values for 2 agents"):
-        made(strategy="rr", rr={"probabilities": [1]})
-    with pytest.raises(ValueError, match="strategy='gof' is unknown"):
-        made(strategy="gof")
+
+def test_strategies_have_options_under_their_names():
+    assert made("rr", group_size=3, rr={"probabilities": [1, 0]}).probabilities == [1.0, 0.0]
+    assert made("nmc", rr={"probabilities": [1]}).group_size == 4, "options of rr concern rr alone"
+
+
+@pytest.mark.parametrize(
+    ("strategy", "options", "message"),
+    [
+        ("rr", {"probabilities": [1]}, "probabilities has 1 values for 2 agents"),
+        ("fo", {}, "mas.sampling.strategy='fo' is unknown; did you mean 'fof'?"),
+        ("rr", {"regoup": "shuffle"}, "unknown key mas.sampling.rr.regoup; did you mean 'regroup'?"),
+        ("rr", {"probabilities": 0.5}, "mas.sampling.rr.probabilities=0.5 must be a list"),
+        ("rr", {"probabilities": [0.5, "x"]}, "mas.sampling.rr.probabilities.1='x' must be of type float"),
+    ],
+)
+def test_options_that_a_strategy_refuses(strategy, options, message):
+    with pytest.raises(ValueError) as refused:
+        made(strategy, rr=options)
+    assert message in str(refused.value)
 
 
 def test_check_keys_accepts_what_is_allowed():
@@ -138,25 +136,19 @@ def test_check_keys_accepts_what_is_allowed():
         check_keys([0], ["a"], "x")
 
 
-@pytest.mark.parametrize("questions,mini,steps", [(32, 32, 1), (32, 8, 4), (5, 1, 5)])
-def test_optimiser_steps_count_questions(questions, mini, steps):
+@pytest.mark.parametrize(
+    ("questions", "mini", "found"),
+    [
+        *[(32, 32, 1), (32, 8, 4), (5, 1, 5)],
+        *[(32, mini, f"train_batch_size=32 must be a multiple of ppo_mini_batch_size={mini}") for mini in (5, 64)],
+        (32, 0, "ppo_mini_batch_size=0 must be at least 1"),
+        (0, 8, "data.train_batch_size=0 must be at least 1"),
+    ],
+)
+def test_optimiser_steps_count_questions(questions, mini, found):
     config = OmegaConf.create({"data": {"train_batch_size": questions}, "actor": {"ppo_mini_batch_size": mini}})
-    assert optimiser_steps(config, config.actor) == steps
-
-
-@pytest.mark.parametrize("mini", [5, 64, 0, -1])
-def test_mini_batches_must_divide_the_batch(mini):
-    config = OmegaConf.create({"data": {"train_batch_size": 32}, "actor": {"ppo_mini_batch_size": mini}})
-    with pytest.raises(ValueError, match=f"train_batch_size=32 must be a multiple of ppo_mini_batch_size={mini}"):
-        optimiser_steps(config, config.actor)
-
-
-def test_null_takes_away_an_agent_or_tool_of_the_recipe():
-    mas = read_mas_config(configured(agents={"a": {"top_k": 5}, "b": None}, tools={"search": None}))
-    assert list(mas.agents) == ["a"] and mas.tools == {}
-
-
-def test_groups_and_budgets_are_checked():
-    check_refused("mas.sampling.group_by='agent' is unknown", sampling={"group_by": "agent"})
-    check_refused("mas.budget.questions=0 must be at least 1", budget={"questions": 0})
-    assert read_mas_config(configured(budget={"questions": 5})).budget.generated_tokens is None
+    if isinstance(found, int):
+        assert optimiser_steps(config, config.actor) == found
+    else:
+        with pytest.raises(ValueError, match=found):
+            optimiser_steps(config, config.actor)

@@ -13,6 +13,8 @@ from verl_ext.observe.runlog import NAME, LogTail, RunLog, read_log
 from verl_ext.observe.summary import finished_already
 from verl_ext.trainer.budget import Budget
 from verl_ext.trainer.config import BudgetSection
+from verl_ext.trainer.state.run_state import RunState
+from verl_ext.trainer.step import AfterRollouts, Step
 from verl_ext.trainer.trainer import MultiAgentTrainer
 
 
@@ -35,6 +37,16 @@ class Upstream:
         metrics["timing_s/step"] = 1.0
 
 
+def run_state(config, budget):
+    """The state of a run whose algorithm, memory, heads and trajectory log keep nothing."""
+    state = RunState.__new__(RunState)
+    state.config, state.folder, state._unfinished = config, Path(config.trainer.default_local_dir), None
+    state.run_log, state.budget = RunLog(state.folder), budget
+    state.trajectories, state.memory, state.heads = Mock(), Mock(), Mock()
+    state.algorithm = SimpleNamespace(state={}, measured={})
+    return state
+
+
 class Trainer(MultiAgentTrainer, Upstream):
     def __init__(self, folder, total=4, **limits):
         trainer = {"default_local_dir": str(folder), "resume_mode": "auto", "total_training_steps": total}
@@ -43,8 +55,7 @@ class Trainer(MultiAgentTrainer, Upstream):
             {"trainer": trainer | {"test_freq": 1, "save_freq": 1}, "actor_rollout_ref": {"actor": actor}}
         )
         self.total_training_steps = total
-        self.run_log, self.budget = RunLog(folder), Budget(BudgetSection(**limits))
-        self.trajectories, self.memory, self.heads = Mock(), Mock(), Mock()
+        self.state, self.now = run_state(self.config, Budget(BudgetSection(**limits))), Step()
         self.agent_loop_manager = Mock(take_validation_stats=list, take_tool_counts=dict)
         self.on_validate_begin = self.on_validate_end = lambda: None
         self._load_checkpoint()
@@ -54,8 +65,8 @@ class Trainer(MultiAgentTrainer, Upstream):
         """verl's order: rows, checkpoint, validation, metrics."""
         self.global_steps += 1
         metrics = {}
-        self._step_metrics = {"sampling/generated_tokens": 100, "sampling/questions": 8}
-        self._limit_reached = self.budget.spend(self._step_metrics)
+        self.now = Step(self.global_steps, metrics={"sampling/generated_tokens": 100, "sampling/questions": 8})
+        AfterRollouts(self.state, Mock()).spend_budget(self.now)
         self._save_checkpoint()
         if killed:
             return
@@ -75,7 +86,7 @@ def killed(tmp_path):
 def test_the_step_is_counted_and_its_validation_made_up_for(killed):
     assert [bool(entry.get("partial")) for entry in read_log(killed / NAME)] == [False] * 4 + [True]
     trainer = Trainer(killed, total=5)
-    assert trainer.budget.used == {"generated_tokens": 400, "questions": 32}
+    assert trainer.state.budget.used == {"generated_tokens": 400, "questions": 32}
     trainer.step()
     log = read_log(killed / NAME)
     assert [entry["step"] for entry in log] == [0, 1, 2, 3, 4, 5] and not any(entry.get("partial") for entry in log)
@@ -103,5 +114,5 @@ def test_a_limit_that_the_step_reached_ends_the_resumed_run(tmp_path):
     trainer.step()
     trainer.step(killed=True)
     resumed = Trainer(tmp_path, total=9, generated_tokens=150)
-    assert resumed.total_training_steps == 2 and resumed.budget.exhausted
+    assert resumed.total_training_steps == 2 and resumed.state.budget.exhausted
     assert read_log(tmp_path / NAME)[-1]["metrics"]["val/system/f1"] == pytest.approx(0.2)

@@ -170,9 +170,12 @@ def test_what_a_head_means_for_the_rest_of_the_configuration():
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["+mas.agents.reasoning.head.encoder=hashing"], "reasoning says what it likes. Remedy: no head here"),
-        ([HEAD, "+mas.agents.orchestrator.head.lr=0"], "mas.agents.orchestrator.head.lr=0.0 must be above 0"),
-        ([HEAD, "+mas.agents.orchestrator.head.entropy=-1"], "head.entropy=-1.0 must be at least 0"),
+        (
+            ["+mas.agents.reasoning.head.encoder=hashing"],
+            "reasoning.head: a policy head chooses among .* Remedy: no head here",
+        ),
+        ([HEAD, "+mas.agents.orchestrator.head.lr=0"], "mas.agents.orchestrator.head.lr=0 must be above 0"),
+        ([HEAD, "+mas.agents.orchestrator.head.entropy=-1"], "head.entropy=-1 must be at least 0"),
         (["+mas.agents.orchestrator.head.encoder=hasing"], "head.encoder='hasing' is no encoder; allowed: hashing, "),
         (["+mas.agents.orchestrator.head.encode=hashing"], "unknown key .*head.encode; did you mean 'encoder'"),
         ([HEAD, "mas.policy=per_agent_lora"], "there is no agent that the policy trains on. Remedy: mas.policy=shared"),
@@ -193,19 +196,19 @@ def test_an_evaluation_takes_the_heads_of_a_checkpoint_and_refuses_to_go_without
     made.learn(1, step_of((1.0, 0.0)))
     place = checkpoint_of(made, tmp_path, 1)
     workflow = build_workflow(read_mas_config(composed("+recipe=puppeteer_tiny", HEAD)))
-    named = load_heads(EvaluateConfig("out", model=str(place)), workflow)
+    named = load_heads(EvaluateConfig(output="out", model=str(place)), workflow)
     head = workflow.agents["orchestrator"].llm
     assert (head.weights.matrix == seen[-1]["orchestrator"].matrix).all() and head.weights.version == 1
-    served = EvaluateConfig("out", model="m", endpoint="http://x/v1", heads=str(place / FOLDER))
+    served = EvaluateConfig(output="out", model="m", endpoint="http://x/v1", heads=str(place / FOLDER))
     assert load_heads(served, workflow) == named
     for section, message in (
-        (EvaluateConfig("out"), "policy head of orchestrator has no weights here. Remedy: evaluate.model="),
-        (EvaluateConfig("out", model="m", endpoint="http://x/v1"), "has no weights here"),
-        (EvaluateConfig("out", model=str(tmp_path)), "has no policy head of orchestrator"),
+        (EvaluateConfig(output="out"), "policy head of orchestrator has no weights here. Remedy: evaluate.model="),
+        (EvaluateConfig(output="out", model="m", endpoint="http://x/v1"), "has no weights here"),
+        (EvaluateConfig(output="out", model=str(tmp_path)), "has no policy head of orchestrator"),
     ):
         with pytest.raises(ValueError, match=message):
             load_heads(section, workflow)
     plain = build_workflow(read_mas_config(composed("+recipe=puppeteer_tiny")))
-    assert load_heads(EvaluateConfig("out"), plain) is None
+    assert load_heads(EvaluateConfig(output="out"), plain) is None
     with pytest.raises(ValueError, match="needs an agent with a head"):
         load_heads(served, plain)

@@ -31,7 +31,7 @@ def test_specialists_may_be_left_out_whatever_their_settings(specialists, left, 
     workflow = built(*given)
     assert list(workflow.agents) == left and all(agent.sampling["max_tokens"] for agent in workflow.agents.values())
     assert [name for name in left if name not in ("summary", "intention")] == workflow.trained_agents
-    with pytest.raises(ValueError, match=r"mas.agents.math_agnet: unknown agent; this workflow has master, "):
+    with pytest.raises(ValueError, match="unknown key mas.agents.math_agnet; did you mean 'math_agent'"):
         built(*given, "+mas.agents.math_agnet.max_tokens=3")
 
 
@@ -41,7 +41,7 @@ def test_a_helper_is_served_where_its_url_is_given(recipe):
     assert {agent.llm for agent in built(*given).agents.values()} == {None}
     workflow = built(*given, "mas.agents.summary.endpoint.url=http://127.0.0.1:8100/v1")
     assert [name for name, agent in workflow.agents.items() if agent.llm] == ["summary"]
-    with pytest.raises(ValueError, match=r"mas.agents.summary.endpoint.model='m' is given, but no .*endpoint.url"):
+    with pytest.raises(ValueError, match="mas.agents.summary.endpoint: model='m' is given, but no url"):
         built(*given, "mas.agents.summary.endpoint.model=m")
 
 

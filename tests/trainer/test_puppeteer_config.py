@@ -6,25 +6,13 @@ import asyncio
 
 import pytest
 
-from tests.trainer.test_recipes import composed
-from verl_ext.check import examine
+from tests.trainer.test_recipes import composed, examined
 from verl_ext.trainer import lora_setup
 from verl_ext.trainer.config import read_mas_config
 from verl_ext.trainer.preflight.checks import check_multi_agent
 from verl_ext.trainer.workflow import build, build_workflow
 
 WEB = ("web_search", "access_website", "search_arxiv")
-
-
-def test_paper_configuration():
-    """Section 3.1."""
-    config = composed("+recipe=puppeteer")
-    actor, mas = config.actor_rollout_ref.actor, config.mas
-    assert (mas.workflow.depth, mas.workflow.width) == (4, 3)
-    assert (mas.credit.returns.price, mas.credit.returns.discount, mas.credit.returns.steps) == (0.1, 0.99, 4)
-    assert (mas.advantage.baseline, mas.workflow.train_agents, actor.use_kl_loss) == ("none", False, False)
-    assert (actor.loss_agg_mode, mas.loss.agent_weights, actor.ppo_epochs) == ("seq-mean-token-sum", "trajectory", 1)
-    assert config.trainer.n_gpus_per_node == 8
 
 
 def test_phi_is_the_depth():
@@ -56,29 +44,23 @@ def test_decisions_ask_for_our_engine_on_gpus_and_for_none_on_the_cpu():
         assert str(config) == before
 
 
-def test_adapters_for_deciders_too():
-    config = composed("+recipe=puppeteer_tiny", "mas.policy=per_agent_lora")
-    assert check_multi_agent(config) == "accuracy"
-    assert list(config.actor_rollout_ref.model.lora.adapters) == ["orchestrator"]
-
-
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["mas.credit.returns.price=-1"], "mas.credit.returns.price=-1.0 must be at least 0"),
-        (["mas.credit.returns.discount=2"], "mas.credit.returns.discount=2.0 must be from 0 to 1"),
+        (["mas.credit.returns.price=-1"], "mas.credit.returns.price=-1 must be at least 0"),
+        (["mas.credit.returns.discount=2"], "mas.credit.returns.discount=2 must be at most 1"),
         (["mas.credit.returns.steps=0"], "mas.credit.returns.steps=0 must be at least 1"),
-        (["mas.credit.returns.unit=0"], "mas.credit.returns.unit=0.0 must be above 0"),
+        (["mas.credit.returns.unit=0"], "mas.credit.returns.unit=0 must be above 0"),
         (["+mas.credit.returns.lambda=1"], "unknown key mas.credit.returns.lambda"),
-        (["+mas.agents.orchestrator.cost=-1"], "mas.agents.orchestrator.cost=-1.0 must be at least 0"),
-        (["mas.advantage.baseline=last"], "baseline='last' must be one of none, mean, group"),
-        (["mas.advantage.momentum=1"], "momentum=1 in .0, 1.$"),
+        (["+mas.agents.orchestrator.cost=-1"], "mas.agents.orchestrator.cost=-1 must be at least 0"),
+        (["mas.advantage.baseline=last"], "baseline='last' is unknown; allowed: none, mean, group"),
+        (["mas.advantage.momentum=1"], "momentum=1 must be below 1"),
         (["actor_rollout_ref.rollout.temperature=0"], "rollout.temperature=0 must be above 0"),
-        (["mas.workflow.judge=no"], "mas.workflow.judge must be of type bool, but is 'no'"),
-        (["mas.workflow.width=true"], "mas.workflow.width must be of type int, but is True"),
-        (["mas.workflow.max_result_chars=1.5"], "mas.workflow.max_result_chars must be of type int, but is 1.5"),
-        (["mas.advantage.baseline=3"], "mas.advantage.baseline must be of type str"),
-        (["+mas.advantage.state={}"], "mas.advantage.state: .* has no such option .it has: baseline, momentum"),
+        (["mas.workflow.judge=no"], "mas.workflow.judge='no' must be of type bool"),
+        (["mas.workflow.width=true"], "mas.workflow.width=True must be of type int"),
+        (["mas.workflow.max_result_chars=1.5"], "mas.workflow.max_result_chars=1.5 must be of type int"),
+        (["mas.advantage.baseline=3"], "mas.advantage.baseline=3 is unknown"),
+        (["+mas.advantage.state={}"], "unknown key mas.advantage.state .allowed: baseline, momentum"),
         (["mas.workflow.orchestration=random"], "no agent of this system trains.*`learned` .*verl_ext.evaluate"),
         (["mas.workflow.orchestration=oracle"], "no agent of this system trains.*`learned` .*verl_ext.evaluate"),
     ],
@@ -86,16 +68,6 @@ def test_adapters_for_deciders_too():
 def test_bad_values(overrides, message):
     with pytest.raises(ValueError, match=message):
         check_multi_agent(composed("+recipe=puppeteer_tiny", *overrides))
-
-
-@pytest.mark.parametrize("recipe", ["puppeteer", "puppeteer_tiny"])
-def test_what_is_lacking_is_not_here(recipe, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    report = examine([f"+recipe={recipe}"])
-    assert report.problems == []
-    reasons = ("the data file data/", "does not exist", "is not installed")
-    assert all(any(reason in one for reason in reasons) for one in report.missing), report.missing
-    assert bool(report.missing) != recipe.endswith("_tiny")
 
 
 def test_an_agents_cost_reaches_it():
@@ -138,7 +110,7 @@ def test_the_web_off_live_and_by_a_server(tmp_path, monkeypatch):
 
 def test_a_check_leaves_the_webs_servers_in_peace(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    report = examine(["+recipe=puppeteer", "+base=puppeteer_web"])
+    report = examined("+recipe=puppeteer", "+base=puppeteer_web")
     assert report.problems == [] and not any("mas.tools" in one for one in report.missing), report.missing
     facts = dict(report.facts)
     assert all(facts[f"tools.{name}"] == "endpoint http://127.0.0.1:8100/v1: remote, not asked" for name in WEB)
@@ -146,9 +118,9 @@ def test_a_check_leaves_the_webs_servers_in_peace(tmp_path, monkeypatch):
 
 def test_read_file_needs_its_folder(tmp_path):
     tool = "+mas.tools.read_file={_target_: verl_ext.tools.files.read_file, folder: " + str(tmp_path / "files") + "}"
-    report = examine(["+recipe=puppeteer_tiny", tool])
+    report = examined("+recipe=puppeteer_tiny", tool)
     assert (
         any("there is no folder" in one for one in report.missing) or "made at" in dict(report.facts)["tools.read_file"]
     )
     (tmp_path / "files").mkdir()
-    assert dict(examine(["+recipe=puppeteer_tiny", tool]).facts)["tools.read_file"].endswith("files: present")
+    assert dict(examined("+recipe=puppeteer_tiny", tool).facts)["tools.read_file"].endswith("files: present")

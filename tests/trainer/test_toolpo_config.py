@@ -30,7 +30,7 @@ def test_toolpo_needs_whole_trajectories(strategy):
 
 
 def test_toolpo_needs_a_workflow_that_counts_correct_calls():
-    with pytest.raises(ValueError, match="reads correct_calls .* which SearchQA does not name .*f1.* Remedy: let its"):
+    with pytest.raises(ValueError, match="reads correct_calls .* but SearchQA reports only f1. Remedy: let its"):
         check_multi_agent(composed("+recipe=mhgpo_tiny", *TOOLPO))
     counting = "mas.workflow._target_=tests.trainer.test_toolpo_config.Counting"
     workflow = [counting, *(f"~mas.agents.{name}" for name in AGENTS)]

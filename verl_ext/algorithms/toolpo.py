@@ -37,7 +37,8 @@ def fold_preference(length: torch.Tensor, folded: torch.Tensor, question: torch.
     mean = zeros.index_add(0, slot, direct * length) / count.clamp(min=1)
     other = mean[slot]
     preference = (other - length) / (other + length)
-    return torch.where(folded & (count[slot] > 0), preference, 0.0)
+    # Both lengths are 0 where no agent of the batch has acted: there is nothing to compare, either.
+    return torch.where(folded & (count[slot] > 0) & (other + length > 0), preference, 0.0)
 
 
 def trajectory_weights(trajectory: torch.Tensor) -> torch.Tensor:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hydra
 from omegaconf import DictConfig, OmegaConf
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from verl_ext.settings import Settings
-from verl_ext.trainer.config import MasConfig, read_mas_config
+from verl_ext.trainer.config import MasConfig, TopK, read_mas_config
 from verl_ext.trainer.preflight import checks
 from verl_ext.trainer.preflight.composing import composed
 
@@ -21,41 +21,31 @@ class EvaluateConfig(Settings):
     heads: str | None = None
     endpoint: str | None = None
     api_key_env: str = "OPENAI_API_KEY"
-    request_timeout: float = Field(120.0, gt=0)
+    request_timeout: float = Field(120.0, gt=0, description="seconds")
     retries: int = Field(5, ge=0)
     device: str | None = None
-    concurrency: int = Field(32, ge=1)
-    samples: int = Field(1, ge=1)
+    concurrency: int = Field(32, ge=1, description="questions at a time")
+    samples: int = Field(1, ge=1, description="answers to a question")
     temperature: float = Field(0.0, ge=0)
     top_p: float = Field(1.0, gt=0, le=1)
-    top_k: int = -1
-    max_questions: int | None = None
-
-    @field_validator("endpoint")
-    @classmethod
-    def _is_a_url(cls, value: str | None) -> str | None:
-        if value is not None and not value.startswith(("http://", "https://")):
-            raise ValueError(
-                f"{value!r} must be a base URL, e.g. http://127.0.0.1:8100/v1, or null for a model in this process"
-            )
-        return value
-
-    @field_validator("top_k", "max_questions")
-    @classmethod
-    def _is_a_number_or_all(cls, value: int | None, info: ValidationInfo) -> int | None:
-        everything = -1 if info.field_name == "top_k" else None
-        if value != everything and value < 1:
-            raise ValueError(f"{value} must be at least 1, or {'null' if everything is None else -1} for all")
-        return value
+    top_k: TopK = -1
+    max_questions: int | None = Field(None, ge=1, description="null: all")
 
     @model_validator(mode="after")
-    def _samples_differ(self) -> EvaluateConfig:
+    def _check_together(self) -> EvaluateConfig:
         if self.samples > 1 and self.temperature == 0:
             raise ValueError(
                 f"evaluate.samples={self.samples} at evaluate.temperature=0 would be {self.samples} times the same "
                 "answer. Remedy: evaluate.temperature=1.0, or evaluate.samples=1"
             )
         return self
+
+    @field_validator("endpoint")
+    @classmethod
+    def _check_endpoint(cls, value: str | None) -> str | None:
+        if value is not None and not value.startswith(("http://", "https://")):
+            raise ValueError("must be a base URL, e.g. http://127.0.0.1:8100/v1, or null for a model in this process")
+        return value
 
     @property
     def sampling(self) -> dict[str, float]:
@@ -77,7 +67,7 @@ def compose(overrides: list[str], config_dir: str | None = None) -> DictConfig:
 
     with hydra.initialize_config_module("verl.trainer.config", version_base=None):
         config = composed("evaluate", overrides, config_dir)
-        rest = OmegaConf.masked_copy(config, [key for key in config if key != "evaluate"])
+        rest = OmegaConf.masked_copy(config, [str(key) for key in config if key != "evaluate"])
         checks.check_keys_known(rest, overrides)
     return config
 

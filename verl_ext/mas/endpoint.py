@@ -7,7 +7,7 @@ from typing import Any
 from verl_ext.mas.llm import TokenlessLLM
 from verl_ext.mas.types import Completion, Generation, PromptTooLong
 from verl_ext.tools.chat import ChatEndpoint, EndpointFailed, TooLong
-from verl_ext.tools.chat_forms import until_stop
+from verl_ext.tools.chat.wire import until_stop
 
 
 class EndpointLLM(TokenlessLLM):

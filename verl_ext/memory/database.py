@@ -1,7 +1,7 @@
 """The memories on disk: one SQLite file, written in one transaction per step.
 
-memories   what a memory is: id, agent, query, plan (JSON), output, vector of the query (float32, little-endian)
-scores     what changes: id, time, score. Apart from the texts, because a step's decay writes most of its rows.
+memories   the constant part of a memory: id, agent, query, plan (JSON), output, vector of the query (float32 LE)
+scores     the changing part: id, time, score. In a table of its own, because each step's decay writes most rows.
 meta       step (the last one applied), next_id, similarity
 """
 
@@ -41,7 +41,7 @@ SELECT id, time, score, vector, query, plan, output FROM memories JOIN scores US
 
 
 class Database:
-    """The file of a store, open for writing. Not to be shared by threads that write."""
+    """The file of a store, open for writing, by one thread at a time."""
 
     def __init__(self, path: Path, similarity: Similarity):
         def fill(connection: sqlite3.Connection) -> None:
@@ -66,11 +66,11 @@ class Database:
             raise ToolError(f"the memory in {self.path} could not be written: {error}") from error
 
     def load(self) -> View:
-        """All that is stored."""
+        """All stored memories."""
         return _load(self._connection, self._similarity)
 
     def write(self, view: View, changes: Changes) -> None:
-        """Bring the file from the version before to `view`, in one transaction."""
+        """Apply `changes`, which lead from the last version to `view`, in one transaction."""
         many = self._connection.executemany
         gone = [(number,) for number in changes.deleted]
         memories = [
@@ -101,24 +101,24 @@ class Database:
             raise ToolError(f"the memory could not be copied to {path}: {error}") from error
 
     def copy_from(self, path: Path) -> None:
-        """Replace all that is stored by a copy, as one transaction: a kill leaves all of the old or all of the new.
+        """Replace all memories by those of a copy, in one transaction: a kill leaves all of the old or all of the new.
 
         Raises:
-            ValueError: there is no such copy, or it is damaged or of something else; nothing is replaced.
+            ValueError: there is no such copy, it is damaged, or it is no memory; nothing is replaced.
         """
         with _open_copy(path, self._similarity) as copy:
             copy.backup(self._connection)
 
     def close(self) -> None:
-        """Close the file; its -wal file is merged into it."""
+        """Close the file and merge its -wal file into it."""
         self._connection.close()
 
 
 def read_copy(path: Path, similarity: Similarity) -> View:
-    """What a copy holds (`copy_to`), without writing anything.
+    """The memories of a copy (`copy_to`). Nothing is written.
 
     Raises:
-        ValueError: there is no such copy, or it is damaged or of something else.
+        ValueError: there is no such copy, it is damaged, or it is no memory.
     """
     with _open_copy(path, similarity) as copy:
         return _load(copy, similarity)

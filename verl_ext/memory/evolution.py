@@ -1,16 +1,16 @@
 """Algorithm 1 of JoyAgents-R1 (Section 3.3): how memories evolve by the rewards of the trajectories that used them.
 
 Pure functions of numbers; time is the training step. Per agent and step, `rescore` runs lines 4 to 16 for every
-trajectory and then the decay of the memories that none of them recalled; the caller inserts (lines 1 to 3) and removes
-what does not survive ("Memory overflow handling"). What the paper leaves open is decided here, and listed with the
-reasons in docs/memory.md:
+trajectory and then the decay of the memories that none of them recalled. The caller inserts memories (lines 1 to 3) and
+removes those that do not survive ("Memory overflow handling"). The paper leaves some points open; they are decided as
+follows, with reasons in docs/memory.md:
 
-- σ is the population's: of these rewards, not of those they might be a sample of.
-- Lines 10 and 11 in their order: a refreshed memory has Δt = 0.
-- A recalled memory of a trajectory within [L, U] keeps its score: nothing is added to it, and it does not decay.
-- Several trajectories that recalled the same memory change it one after the other, in the order given.
-- The decay of the others, −|t − t_i|, is added once per step, whatever the number of questions. Added at every step,
-  as the paper has it, it comes to n(n + 1)/2 after n steps without recall.
+- σ is the standard deviation of the population, not of a sample.
+- Lines 10 and 11 are executed in this order: a refreshed memory has Δt = 0.
+- A memory that was recalled by a trajectory within [L, U] keeps its score, without decay.
+- If several trajectories recalled the same memory, they change it one after the other, in the order given.
+- The decay of the other memories, −|t − t_i|, is added once per step, for any number of questions. Because it is added
+  at every step, as in the paper, it sums to n(n + 1)/2 after n steps without recall.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-Z = 1.96  # of the 2.5 % and 97.5 % percentiles of a normal distribution
+Z = 1.96  # the 2.5 % and 97.5 % percentiles of a normal distribution lie at μ ± 1.96σ
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Rules:
     """The paper's hyperparameters, with its values.
 
     Attributes:
-        alpha: weight of time, per step; 0: no decay.
+        alpha: weight of time, per step; 0 means no decay.
         beta: weight of the reward's distance from its bound.
         threshold: D; a memory whose score is below it is deleted.
         capacity: memories per agent. (The paper gives no number.)
@@ -53,7 +53,7 @@ class Rules:
 
 
 class Bounds(NamedTuple):
-    """L and U of a question: rewards outside change memories."""
+    """L and U of a question: rewards outside of them change memories."""
 
     lower: float
     upper: float
@@ -61,7 +61,7 @@ class Bounds(NamedTuple):
 
 @dataclass(frozen=True)
 class Trial:
-    """One agent's part in one trajectory, as Algorithm 1 sees it.
+    """One agent's part in one trajectory, as input of Algorithm 1.
 
     Attributes:
         reward: R_M of the trajectory.
@@ -79,8 +79,8 @@ class Trial:
 def bounds(rewards: Sequence[float]) -> Bounds:
     """L = μ − 1.96σ and U = μ + 1.96σ of the R_M of a question's trajectories ("Adaptive reward thresholding").
 
-    In exact arithmetic, rounded at the end: equal rewards have σ = 0 and bounds equal to them, so that none is outside.
-    No reward is further from the mean than σ·sqrt(G − 1), so that with fewer than five trajectories none is outside.
+    Computed exactly and rounded at the end: equal rewards have σ = 0 and equal bounds, so that none lies outside. No
+    reward is further from the mean than σ·sqrt(G − 1), so that none of fewer than five rewards lies outside.
 
     Raises:
         ValueError: no rewards.
@@ -110,7 +110,7 @@ def softmax(similarities: Sequence[float]) -> list[float]:
 def rescore(
     times: np.ndarray, scores: np.ndarray, step: int, trials: Sequence[Trial], rules: Rules
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Lines 4 to 16 for each trial in turn, then the decay of the memories that none recalled.
+    """Lines 4 to 16 for each trial in turn, then the decay of the memories that no trial recalled.
 
     Args:
         times: (n,) int64, t_i of the agent's memories. scores: (n,) float64, their R_Mi.
@@ -142,11 +142,11 @@ def rescore(
 def survivors(ids: np.ndarray, times: np.ndarray, scores: np.ndarray, rules: Rules) -> tuple[np.ndarray, int, int]:
     """Memory overflow handling: which of an agent's memories stay.
 
-    Deleted are scores below D, and of the others those ranked behind `capacity`: by score, then the younger time, then
-    the higher id.
+    Memories with a score below D are deleted. Of the others the best `capacity` stay, ranked by score, then by later
+    time, then by higher id.
 
     Returns:
-        (n,) bool of those that stay; how many were below D; how many were one too many.
+        (n,) bool, True for those that stay; the number deleted below D; the number deleted beyond the capacity.
     """
     stays = ~(scores < rules.threshold)
     low = len(stays) - int(stays.sum())

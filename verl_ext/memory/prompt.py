@@ -1,4 +1,4 @@
-"""Memories as agents read them, between the <memory> tags of their prompts (Table 8, templates of Section A.6)."""
+"""Format memories for an agent's prompt, between its <memory> tags (Table 8, templates of Section A.6)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from verl_ext.memory.records import Memory
 from verl_ext.tools.retrieval.types import encodable
 
 MAX_CHARS = 4096
-# What might open or close a tag, or be a special token of a model (<|im_end|>, </s>). Comparisons with numbers and
-# GSM8K's <<48/2=24>> stay readable.
+# The "<" of tags and of special tokens (<|im_end|>, </s>). Comparisons with numbers and GSM8K's <<48/2=24>> stay
+# readable.
 _TAG = re.compile(r"<(?!\s*[\d<=])")
 
 
@@ -42,7 +42,7 @@ def format_memories(memories: Sequence[Memory], max_chars: int = MAX_CHARS) -> s
 
 
 def _fitting(memory: Memory, room: int) -> str:
-    """The memory in at most `room` characters; "" if it cannot be."""
+    """The memory in at most `room` characters, or "" if that is impossible."""
     limit = max(len(memory.query), len(memory.output), sum(map(len, memory.plan)), 1)
     while limit:
         entry = _entry(memory, limit)
@@ -69,7 +69,7 @@ def _cut(text: str, limit: int) -> str:
 
 
 def _cut_plan(plan: Sequence[str], limit: int) -> list[str]:
-    """The leading names that have `limit` characters together."""
+    """The leading names, with at most `limit` characters together."""
     kept: list[str] = []
     for name in plan:
         if sum(map(len, kept)) + len(name) > limit:

@@ -1,4 +1,4 @@
-"""The records of the memory: what is stored, and what a training step tells about its trajectories."""
+"""The records of the memory: stored memories, and the trajectories from which a training step makes them."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from dataclasses import dataclass
 
 from verl_ext.tools.retrieval.types import encodable
 
-# Characters of a stored query or output, and of all names of a plan together; the rest is cut off.
+# Characters of a stored query or output, and of all names of a plan together; longer texts are cut.
 MAX_CHARS = 8192
 
 
 @dataclass(frozen=True)
 class Memory:
-    """One memory of one agent, (q, t, P, O, R_M) of Algorithm 1, as a version of the store has it.
+    """One memory of one agent, (q, t, P, O, R_M) of Algorithm 1, as of one version of the store.
 
     Attributes:
         id: unique in the store, never used again.
-        plan: names of what the agent called, in order; empty if it answered by itself.
+        plan: names of the agents or tools that the agent called, in order; empty if it called none.
         time: training step of its insertion, or of its last refresh.
-        score: R_M at first, then what Algorithm 1 makes of it.
+        score: R_M at insertion, changed by Algorithm 1 afterwards.
         similarity: to the query that recalled it, in [-1, 1].
     """
 
@@ -36,11 +36,11 @@ class Memory:
 
 @dataclass(frozen=True)
 class Use:
-    """One agent's part in one trajectory: what it was asked, did and answered, and what it had recalled before.
+    """One agent's part in one trajectory: its query, its calls, its answer, and the memories that it had recalled.
 
     Attributes:
-        query: what the agent was asked; for a sub-agent that is not the user's question.
-        plan: names of the agents or tools that it called, in order; empty: it answered by itself.
+        query: the agent's input; for a sub-agent that is not the user's question.
+        plan: names of the agents or tools that it called, in order; empty if it called none.
         output: its final answer.
         recalled: ids of the memories in its prompt.
     """
@@ -68,13 +68,13 @@ class Use:
 
 @dataclass(frozen=True)
 class Episode:
-    """One finished trajectory of a question. Failed ones, which have no reward, are left out by the caller.
+    """One finished trajectory of a question. The caller leaves out failed trajectories, which have no reward.
 
     Attributes:
         question: identifies the question within the step; its episodes together are the G_NMC trajectories.
-        name: of the trajectory, unique within the question. The order of the names is the order of the updates.
-        accuracy, format: R_A and R_F. The efficiency term R_E has no place here: R_M = R_A + R_F (Section 3.3).
-        uses: of the agents that have a memory, in the order in which they answered.
+        name: of the trajectory, unique within the question. Updates are made in the order of the names.
+        accuracy, format: R_A and R_F. The efficiency term R_E does not count: R_M = R_A + R_F (Section 3.3).
+        uses: one per agent with a memory, in the order in which they answered.
     """
 
     question: str
@@ -97,12 +97,12 @@ class Episode:
 
 
 def clean(text: str) -> str:
-    """What is kept of a text: its first MAX_CHARS characters, "?" for lone surrogates."""
+    """The first MAX_CHARS characters of a text, with "?" for lone surrogates."""
     return encodable(text[:MAX_CHARS])
 
 
 def clean_plan(plan: Sequence[str]) -> tuple[str, ...]:
-    """The leading names of a plan, MAX_CHARS characters together; at most so many names."""
+    """The leading names of a plan, with at most MAX_CHARS characters together, and at most that many names."""
     kept, left = [], MAX_CHARS
     for name in plan:
         if left <= 0:

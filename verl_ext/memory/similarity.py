@@ -1,7 +1,7 @@
-"""How alike two texts are: unit vectors, whose inner product is the cosine in [-1, 1]. Used to recall, and as Sim.
+"""Similarity of texts: unit vectors, whose inner product is the cosine in [-1, 1]. Used for recall and as Sim.
 
-The paper does not say which encoder it uses. The default needs no model: hashed character n-grams, which find queries
-that share words, names and numbers. `EncoderSimilarity` finds those that mean the same.
+The paper names no encoder. The default needs no model: hashed character n-grams, which find queries that share words,
+names and numbers. `EncoderSimilarity` finds queries with the same meaning.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from typing import Any, Protocol
 import numpy as np
 
 ORDERS = (3, 4, 5)  # bytes of an n-gram
-CHUNK_BYTES, CHUNK_TEXTS = 1 << 20, 2048  # that are hashed at once
-_encoding = threading.Lock()  # one text at a time: an encoder uses all cores, and must not be loaded twice
+CHUNK_BYTES, CHUNK_TEXTS = 1 << 20, 2048  # hashed at once
+_encoding = threading.Lock()  # one text at a time: an encoder uses all cores, and is loaded once
 
 
 class Similarity(Protocol):
-    """Texts to vectors. Must be picklable, and a text's vector must not depend on the texts beside it."""
+    """Turns texts into vectors. Picklable; a text's vector must not depend on the other texts of a call."""
 
     @property
     def name(self) -> str:
-        """All that the vectors depend on: those of another name are not compared with these."""
+        """Identifies everything on which the vectors depend; vectors of different names are never compared."""
 
     @property
     def width(self) -> int:
         """Numbers per vector."""
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
-        """(texts, width) float32: unit vectors, or zeros for a text in which there is nothing to compare."""
+        """(texts, width) float32: unit vectors, or zeros for a blank text."""
 
 
 @dataclass(frozen=True)

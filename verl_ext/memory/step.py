@@ -20,12 +20,12 @@ COUNTS = (
 
 @dataclass
 class Changes:
-    """What a step does to the stored rows.
+    """The changes of the stored rows in a step.
 
     Attributes:
         inserted: new memories, each with its query's vector.
-        scored: (time, score, id) of the older ones that changed.
-        deleted: ids of older ones.
+        scored: (time, score, id) of older memories that changed.
+        deleted: ids of older memories.
     """
 
     inserted: list[tuple[Memory, np.ndarray]] = field(default_factory=list)
@@ -43,19 +43,19 @@ class Part:
 
     @property
     def side(self) -> int:
-        """1 above U, -1 below L, 0 between."""
+        """1: the reward is above U; -1: below L; 0: between."""
         return outside(self.reward, self.limits)
 
 
 def evolve(view: View, step: int, episodes: Sequence[Episode], rules: Rules) -> tuple[View, Changes, dict[str, int]]:
-    """Algorithm 1 for all agents and all trajectories of a step, then the decay, then what overflows.
+    """Algorithm 1 for all agents and all trajectories of a step, then the decay, then the overflow handling.
 
-    Trajectories take effect in the order of (question, name), whatever the order of `episodes`.
+    Trajectories take effect in the order of (question, name), not in that of `episodes`.
 
     Returns:
-        The view after `step`; how it differs from `view`; counts of this step, by COUNTS: episodes, those above U and
-        below L; distinct memories recalled, recalled ones that no longer exist (stale); inserted and deleted ones
-        (score below D, one too many); memories there are now.
+        The view after `step`; its changes from `view`; counts of this step, by COUNTS: episodes, those above U, those
+        below L; distinct memories recalled, recalled memories that no longer exist (stale); inserted and deleted
+        memories (score below D, beyond the capacity); memories after the step.
 
     Raises:
         ValueError: step does not follow the view's, an episode is given twice, or a memory was recalled that this
@@ -105,7 +105,7 @@ def _judged(episodes: Sequence[Episode]) -> list[tuple[Episode, Bounds]]:
 
 
 def _check_recalled(view: View, agent: str, parts: Sequence[Part]) -> None:
-    """Ids of deleted memories are fine (a trajectory may have begun under an older version), others' ids are a bug."""
+    """Refuse ids of other agents. Ids of deleted memories are valid: a trajectory may have begun on an old version."""
     ids = sorted({number for part in parts for number in part.use.recalled})
     foreign = [number for number in ids if not 0 < number < view.next_id]
     for other, shelf in view.shelves.items():
@@ -125,9 +125,9 @@ def _count_recalled(counts: dict[str, int], parts: Sequence[Part], trials: Seque
 
 
 def _texts(shelf: Shelf, use: Use, rows: np.ndarray) -> list[str]:
-    """What line 5 compares, of the trajectory and then of the memories.
+    """The texts that line 5 compares: the trajectory's, then those of the memories.
 
-    Plans in tool-call mode, which is a trajectory's in which the agent called something; else outputs.
+    If the agent called something (tool-call mode), plans are compared, else outputs.
     """
     if use.plan:
         return [" ".join(plan) for plan in (use.plan, *(shelf.texts[row][1] for row in rows))]
@@ -137,7 +137,7 @@ def _texts(shelf: Shelf, use: Use, rows: np.ndarray) -> list[str]:
 def _trials(shelf: Shelf, parts: Sequence[Part], similarity: Similarity) -> list[Trial]:
     """Lines 4 to 7 for each part."""
     rows = [found[found >= 0] for found in (shelf.rows_of(part.use.recalled) for part in parts)]
-    # The part's own text, then those of the memories it recalled; nothing where nothing will change.
+    # The part's own text, then those of the memories it recalled; no texts for parts that change nothing.
     texts = [_texts(shelf, part.use, found) if part.side else [] for part, found in zip(parts, rows, strict=True)]
     distinct = list(dict.fromkeys(text for group in texts for text in group))
     vectors = dict(zip(distinct, similarity.encode(distinct), strict=True))
@@ -150,9 +150,9 @@ def _trials(shelf: Shelf, parts: Sequence[Part], similarity: Similarity) -> list
 
 
 def _new_memories(agent: str, parts: Sequence[Part], step: int, next_id: int) -> list[Memory]:
-    """Lines 1 to 3. Memories are a set of (q, t, P, O, R_M): what trajectories share before a fork is inserted once.
+    """Lines 1 to 3. Memories are a set of (q, t, P, O, R_M): calls that trajectories share before a fork count once.
 
-    An agent that gave no answer has none to be remembered.
+    Blank answers are not inserted.
     """
     found: dict[tuple[str, tuple[str, ...], str, float], None] = {}
     for part in parts:
@@ -173,7 +173,7 @@ def _next_shelf(
     changes: Changes,
     counts: dict[str, int],
 ) -> Shelf:
-    """The shelf with new times and scores and new memories, without what does not survive; notes it in the last two."""
+    """The surviving memories, old and new, with new times and scores. Adds to `changes` and `counts`."""
     old, (times, scores) = len(shelf), scored
     ids = np.concatenate([shelf.ids, np.array([memory.id for memory in new], dtype=np.int64)])
     all_times = np.concatenate([times, np.array([memory.time for memory in new], dtype=np.int64)])
@@ -198,7 +198,7 @@ def _next_shelf(
 
 
 def _kept_columns(vectors: np.ndarray, stays: np.ndarray, added: np.ndarray) -> np.ndarray:
-    """(width, n') the columns that stay, then the rows of `added`; run by run, because few go and masks are slow."""
+    """(width, n') the columns that stay, then the rows of `added`; copied in runs, because few are removed."""
     count = int(stays.sum())
     result = np.empty((len(vectors), count + len(added)), dtype=np.float32)
     edges = np.flatnonzero(np.diff(stays, prepend=False, append=False)).reshape(-1, 2)

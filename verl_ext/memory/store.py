@@ -1,4 +1,4 @@
-"""The memory of a system: all its agents' memories, each agent's apart, in one folder."""
+"""The memory of a system: the memories of all its agents, separate for each agent, in one folder."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from verl_ext.storage.files import lock_folder
 
 
 class MemoryStore:
-    """Writes the memory, step by step, and hands out views of it.
+    """Writes the memory, step by step, and gives views of it to readers.
 
-    One process writes (the trainer's); it holds the folder's lock. Readers hold a `View`: the state after one step,
-    which no later step changes. In this process `recall` names its version; other processes, on whatever machine, are
-    sent `view()` once per step (it can be pickled). Methods may be called from any thread.
+    One process writes (the trainer); it holds the folder's lock. Readers use a `View`: the state after one step, which
+    no later step changes. In this process `recall` takes the version as an argument; other processes, also on other
+    machines, are sent `view()` once per step (it can be pickled). Methods may be called from any thread.
 
     Args:
-        folder: of the run; made if it is not there. Its memory is opened if it has one.
+        folder: created if it does not exist. Its memory is opened if it has one.
         rules: hyperparameters; those of Algorithm 1 by default.
         similarity: hashed n-grams by default; an existing memory must have been made with the same one.
 
     Raises:
-        ValueError: another process writes there, or the folder's memory is damaged, or of another similarity or schema.
+        ValueError: another process writes there, or the memory is damaged or has another similarity or version.
     """
 
     def __init__(self, folder: str | Path, rules: Rules | None = None, similarity: Similarity | None = None):
@@ -54,7 +54,7 @@ class MemoryStore:
         """The memories as they were after step `version`: the last one (None), or the one before it.
 
         Raises:
-            ValueError: of this version there is no view (any more, or yet).
+            ValueError: no view of this version is kept.
         """
         views = self._views
         return views[max(views)] if version is None else self._of(version, views)
@@ -67,7 +67,7 @@ class MemoryStore:
         return views[version]
 
     def recall(self, agent: str, query: str, k: int, version: int) -> list[Memory]:
-        """See `View.recall`; of the state after step `version`, whatever has been written since."""
+        """See `View.recall`; in the state after step `version`."""
         return self._of(version, self._views).recall(agent, query, k)
 
     def recall_many(self, asked: Sequence[tuple[str, str]], k: int, version: int) -> list[list[Memory]]:
@@ -75,13 +75,13 @@ class MemoryStore:
         return self._of(version, self._views).recall_many(asked, k)
 
     def apply(self, step: int, episodes: Sequence[Episode]) -> dict[str, int]:
-        """Let the memory evolve by a training step's trajectories; on disk when this returns.
+        """Update the memory with the trajectories of a training step; the result is on disk when this returns.
 
-        To be called once per step, after its rollouts, also for a step without episodes: time passes. What it inserts
-        can be recalled from version `step`, that is, in the next step.
+        To be called once per step, after its rollouts, also for a step without episodes, because time counts. Inserted
+        memories can be recalled from version `step`, that is, in the next step.
 
         Returns:
-            What happened, by `step.COUNTS`.
+            Counts, by `step.COUNTS`.
 
         Raises:
             ValueError: see `step.evolve`; nothing has changed.
@@ -91,15 +91,15 @@ class MemoryStore:
             before = self.view()
             after, changes, counts = evolve(before, step, episodes, self.rules)
             self._database.write(after, changes)
-            self._show(before, after)  # trajectories that began before this step may still read
+            self._show(before, after)  # trajectories that began before this step may still read the old view
         return counts
 
     def _show(self, *views: View) -> None:
-        """Publish by one assignment: a reader sees the former mapping or this one."""
+        """Publish views with one assignment: a reader sees the old mapping or the new one."""
         self._views = {view.version: view for view in views}
 
     def snapshot(self, folder: str | Path) -> Path:
-        """Copy the memory as of the last step into `folder` (of a checkpoint). A kill leaves the old copy or the new.
+        """Copy the memory as of the last step into `folder` (a checkpoint). A kill leaves the old copy or the new one.
 
         Returns the file. Raises ToolError when it cannot be written.
         """
@@ -112,14 +112,14 @@ class MemoryStore:
     def restore(self, folder: str | Path) -> None:
         """Replace the memory by the copy in `folder`. A kill leaves all of the old one or all of the new one.
 
-        Raises ValueError when there is no copy, or it is damaged or of another similarity or schema.
+        Raises ValueError if there is no copy, or it is damaged or has another similarity or version.
         """
         with self._writing:
             self._database.copy_from(Path(folder) / FILE)
             self._show(self._database.load())
 
     def clear(self) -> None:
-        """Forget everything: the empty memory, at version 0. A kill leaves all of the old one or nothing."""
+        """Delete all memories and return to version 0. A kill leaves all of the memories or none."""
         with self._writing:
             self._database.clear()
             self._show(self._database.load())
@@ -138,9 +138,9 @@ class MemoryStore:
 
 
 def read_snapshot(folder: str | Path, similarity: Similarity | None = None) -> View:
-    """The memory in a snapshot's folder, e.g. a checkpoint's, to read from; nobody has to own it.
+    """The memory in the folder of a snapshot, e.g. of a checkpoint, for reading without a lock.
 
     Raises:
-        ValueError: there is none, or it is damaged or of another similarity or schema.
+        ValueError: there is none, or it is damaged or has another similarity or version.
     """
     return read_copy(Path(folder) / FILE, similarity or HashingSimilarity())

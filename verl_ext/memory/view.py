@@ -1,8 +1,8 @@
-"""What readers hold: the memories as they were after one training step. A view never changes and can be pickled.
+"""Views: the memories as they were after one training step. A view never changes and can be pickled.
 
-Recall is exact and does not depend on what else is asked at the same time: a float32 scan finds all memories that could
-be among the best k, and float64 cosines, computed pair by pair, decide. (A scan's last bits depend on the shape of the
-matrix product, and a replayed trajectory must recall the same.)
+Recall is exact and does not depend on the other queries of a batch: a float32 scan finds all memories that could be
+among the best k, and float64 cosines, computed pair by pair, decide. (The last bits of a scan depend on the shape of
+the matrix product, and a replayed trajectory must recall the same memories.)
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from verl_ext.memory.records import Memory, clean
 from verl_ext.memory.similarity import Similarity, inner
 
 QUERIES_AT_ONCE = 64
-MANY_TIES = 64  # candidates, from which on it pays to leave out those whose query older ones have, too
+MANY_TIES = 64  # with more candidates, those whose query k older memories have, too, are left out
 LANES = 64  # of the blocks whose maxima give a bound for the k-th best score
 
 # query, plan, output
@@ -33,7 +33,7 @@ class Shelf:
 
     Attributes:
         ids, times: (n,) int64. scores: (n,) float64.
-        vectors: (width, n) float32, of the queries; a column per memory, which one query scans twice as fast as rows.
+        vectors: (width, n) float32, of the queries; one column per memory: a query scans columns twice as fast as rows.
         texts: n triples of query, plan, output.
     """
 
@@ -57,7 +57,7 @@ class Shelf:
 
     @cached_property
     def earlier(self) -> np.ndarray:
-        """(n,) how many older memories have the same query: with k of them it is never among the best k."""
+        """(n,) number of older memories with the same query; with k of them a memory is never among the best k."""
         seen: Counter[str] = Counter()
         counts = np.empty(len(self), dtype=np.int64)
         for row, (query, _, _) in enumerate(self.texts):
@@ -96,7 +96,7 @@ class View:
     def recall(self, agent: str, query: str, k: int) -> list[Memory]:
         """The `k` memories of `agent` whose queries are most similar, best first; equal ones by id, oldest first.
 
-        Fewer if there are fewer; none for a query in which there is nothing to compare (blank).
+        Fewer if there are fewer; none for a blank query.
 
         Raises:
             ValueError: k is not an integer >= 1.
@@ -139,7 +139,7 @@ class View:
         return [memory_at(shelf, agent, row) for row in range(len(shelf))]
 
     def content_hash(self) -> str:
-        """SHA-256 of all that training goes on from: version, next id, and each memory with its vector."""
+        """SHA-256 of the whole state: version, next id, and each memory with its vector."""
         digest = hashlib.sha256(f"{self.version} {self.next_id} {self.similarity.name}".encode())
         for agent in sorted(agent for agent, shelf in self.shelves.items() if len(shelf)):
             shelf = self.shelves[agent]

@@ -35,7 +35,7 @@ class Progress:
 
     def start(self) -> None:
         """Say what happens first, and follow."""
-        print("Starting Ray, the workers and the rollout engine (half a minute on a small machine) …", flush=True)
+        print("Starting Ray, the workers and the rollout engine (some 20 s on a small machine) …", flush=True)
         self._thread.start()
 
     def stop(self) -> None:

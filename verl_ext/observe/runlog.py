@@ -9,6 +9,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from verl_ext.storage.files import write_file
+
 NAME = "metrics.jsonl"
 # What `trainer.val_only=true` writes instead: evaluating a checkpoint must not touch the log of its training.
 VALIDATION = "validation.jsonl"
@@ -36,9 +38,7 @@ class RunLog:
         self.total_steps = total_steps
         self.path.parent.mkdir(parents=True, exist_ok=True)
         kept = [entry for entry in read_log(self.path) if entry["step"] <= restored_step] if restored_step else []
-        temporary = self.path.with_suffix(".tmp")
-        temporary.write_text("".join(json.dumps(entry) + "\n" for entry in kept))
-        os.replace(temporary, self.path)
+        write_file(self.path, "".join(json.dumps(entry) + "\n" for entry in kept))
 
     def write(self, step: int, metrics: dict[str, Any], partial: bool = False) -> None:
         """Append one step; values that are no numbers are left out, NaN becomes null."""

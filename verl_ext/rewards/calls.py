@@ -1,4 +1,4 @@
-"""Tool calls as rewards see them: what was called, and what a data set says should be."""
+"""Tool calls for rewards: the calls that were made, and the gold calls of a data set."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 
 class Row(Protocol):
-    """What is read of a task (`verl_ext.mas.Task`)."""
+    """The fields of a task (`verl_ext.mas.Task`) that are read here."""
 
     ground_truth: Any
     index: int
@@ -17,9 +17,9 @@ class Row(Protocol):
 
 @dataclass(frozen=True)
 class Invocation:
-    """A tool call that was made, or should be.
+    """A tool call that was made, or a gold call.
 
-    arguments: None in a gold path that names only tools. ok: answered without an error.
+    arguments: None in a gold path that only names tools. ok: the answer was no error.
     """
 
     name: str
@@ -31,7 +31,7 @@ def gold_path(task: Row) -> Sequence[Invocation]:
     """The task's gold calls: `reward_model.ground_truth.path`, a JSON list of names or of {"name", "arguments"}.
 
     Raises:
-        ValueError: it is something else.
+        ValueError: it has another form.
     """
     said = (task.ground_truth or {}).get("path")
     try:

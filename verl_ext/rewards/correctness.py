@@ -1,4 +1,4 @@
-"""Which tool calls count as correct, C(a_call) of ToolPO's R_action, and how much of a gold path was gone."""
+"""Which tool calls are correct, C(a_call) of ToolPO's R_action, and the share of a gold path that was called."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from verl_ext.tools.catalogue.types import canonical
 
 
 def by_name(call: Invocation, gold: Invocation) -> bool:
-    """The name is right."""
+    """The name is correct."""
     return call.name == gold.name
 
 
 def by_arguments(call: Invocation, gold: Invocation) -> bool:
-    """The name is right, and the arguments are, where the gold path tells them."""
+    """The name is correct, and so are the arguments, if the gold path has any."""
     return call.name == gold.name and (
         gold.arguments is None or canonical(call.arguments or {}) == canonical(gold.arguments)
     )
 
 
 def by_gold_path(call: Invocation, gold: Invocation) -> bool:
-    """Right name and arguments, and executed without an error."""
+    """Name and arguments are correct, and the answer was no error."""
     return call.ok and by_arguments(call, gold)
 
 
@@ -36,8 +36,8 @@ RULES = (*MATCHES, "executed")
 def correct_calls(rule: str, calls: Sequence[Invocation], gold: Sequence[Invocation]) -> int:
     """Σ_t C(a_call_t): how many of `calls` are correct.
 
-    A call of the gold path counts once: saying it again earns nothing. `executed` counts every call that was answered
-    without an error and differs from the ones before it, also where there is no gold path.
+    Each call of the gold path counts once; repetitions earn nothing. `executed` needs no gold path: it counts every
+    distinct call whose answer was no error.
 
     Raises:
         ValueError: unknown rule.
@@ -56,11 +56,11 @@ def correct_calls(rule: str, calls: Sequence[Invocation], gold: Sequence[Invocat
 
 
 def path_share(calls: Sequence[Invocation], gold: Sequence[Invocation], ordered: bool = True) -> float:
-    """Share of the gold path that was gone, errors not counted, in [0, 1]; 1 for an empty path.
+    """Share of the gold path that was called without an error, in [0, 1]; 1 for an empty path.
 
-    In its order: the longest common subsequence of both, over the gold path's length. At 1 the gold path is a
-    subsequence of the calls: the "correct path" of RestBench. Not `ordered`: each of its calls once, in any order, as
-    API-Bank counts.
+    ordered: the length of the longest common subsequence of calls and gold path, divided by the gold path's length. At
+    1 the gold path is a subsequence of the calls: the "correct path" of RestBench. Otherwise each gold call counts
+    once, in any order, as in API-Bank.
     """
     if not gold:
         return 1.0

@@ -16,7 +16,7 @@ CLOSED_ANSWERS = frozenset({"yes", "no", "noanswer"})
 
 
 def normalize_answer(text: str) -> str:
-    """Lower-case, without ASCII punctuation and English articles, blanks squeezed. May become empty ("The" -> "")."""
+    """Lower case, no ASCII punctuation, no English articles, single blanks. May become empty ("The" -> "")."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
@@ -26,10 +26,10 @@ def exact_match(prediction: str, gold: str) -> float:
 
 
 def f1_score(prediction: str, gold: str) -> float:
-    """Token F1 of the normalised texts, in [0, 1]; tokens count as often as they occur in both.
+    """Token F1 of the normalised texts, in [0, 1]; repeated tokens count as often as both texts have them.
 
-    HotpotQA's rule: if either side is yes, no or noanswer and they differ, 0 ("yes it is" gets nothing for "yes").
-    Two texts without tokens score 1 (SQuAD 2.0's rule; HotpotQA's script gives 0, so that a gold "A" could not be hit).
+    HotpotQA's rule: if one text is yes, no or noanswer and the other differs, the score is 0 ("yes it is" for "yes").
+    Two texts without tokens score 1, as in SQuAD 2.0; HotpotQA's script gives 0, so that a gold "A" never scores.
     """
     left, right = normalize_answer(prediction), normalize_answer(gold)
     if left == right:
@@ -44,8 +44,8 @@ def f1_score(prediction: str, gold: str) -> float:
 def accuracy(prediction: str, gold: str) -> float:
     """1.0 when the normalised gold is contained in the normalised prediction, else 0.0.
 
-    Containment is of characters, as in the field's papers ("american" in "americans"), with two exceptions: yes, no and
-    noanswer must stand as words ("no" is not in "north pole"), and a gold without tokens must be matched exactly.
+    Characters are compared, as in the field's papers ("american" is in "americans"), with two exceptions: yes, no and
+    noanswer must be whole words ("no" is not in "north pole"), and a gold answer without tokens must match exactly.
     """
     left, right = normalize_answer(prediction), normalize_answer(gold)
     if right in CLOSED_ANSWERS:

@@ -1,20 +1,21 @@
 """Scores of tool calling on ToolBench: the columns of Table 5 of JoyAgents-R1 (Section A.3), in [0, 1].
 
 They are columns of the static evaluation of Shen et al., "Small LLMs Are Weak Tool Learners" (2024): a model decides on
-one step at a time, after the gold steps before it. The paper defines each in a line, and its numbers cannot come from
-these lines: F1, "across all conditions", would lie between Easy_F1 and Hard_F1, and in Table 5 it is above both. That
-happens in the published script of that evaluation (ToolBench-Static). Hence two ways of counting:
+one step at a time, given the gold steps before it. The paper defines each column in a line, but its numbers do not
+follow from these lines: F1, "across all conditions", would lie between Easy_F1 and Hard_F1, but in Table 5 it is above
+both. The published script of that evaluation (ToolBench-Static) behaves so. Hence two ways of counting:
 
-- "text", the paper's words: every step with a gold call counts in the column of its own gold arguments.
-- "script", to compare with Table 5: a wrong API name counts as 0 in Easy_F1 and in Hard_F1, a right argument name with
-  a wrong value counts half, and hallucinated names are a share of all steps.
+- "text", as the paper says: every step with a gold call counts in the column of its own gold arguments.
+- "script", to compare with Table 5: a wrong API name counts as 0 in Easy_F1 and in Hard_F1, a correct argument name
+  with a wrong value counts half, and hallucinated names are a share of all steps.
 """
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
+
+from verl_ext.tools.catalogue.types import canonical
 
 PLANS = ("call", "answer", "give_up")
 COUNTINGS = ("text", "script")
@@ -23,7 +24,7 @@ COLUMNS = ("Plan_ACC", "Act_EM", "Easy_F1", "Hard_F1", "F1", "No_Hallu")
 
 @dataclass(frozen=True)
 class Decision:
-    """What an agent does at one step.
+    """The action of an agent at one step.
 
     Attributes:
         plan: the planning decision: call an API, give the final answer, or give up.
@@ -44,7 +45,7 @@ class Decision:
 
 @dataclass(frozen=True)
 class Step:
-    """A step of a test trajectory: what was right, what was predicted, and the names of the APIs on offer."""
+    """A step of a test trajectory: the gold decision, the predicted one, and the names of the available APIs."""
 
     gold: Decision
     predicted: Decision
@@ -53,45 +54,45 @@ class Step:
     def __post_init__(self) -> None:
         if self.gold.plan == "call" and (self.gold.arguments is None or self.gold.name not in self.apis):
             raise ValueError(
-                f"the gold call {self.gold!r:.200} has no arguments or is not among the APIs on offer; leave such "
+                f"the gold call {self.gold!r:.200} has no arguments or is not among the available APIs; leave such "
                 "steps out, as the published evaluation does."
             )
 
     @property
     def named(self) -> bool:
-        """The gold API was called."""
+        """Whether the gold API was called."""
         return self.predicted.plan == "call" and self.predicted.name == self.gold.name
 
 
 def argument_f1(gold: Mapping[str, Any], predicted: Mapping[str, Any] | None, half: float = 0.0) -> float:
-    """F1 over (name, value) pairs, 2·matches / (|gold| + |predicted|); 1 if both are empty, 0 for what is no JSON.
+    """F1 over (name, value) pairs, 2·matches / (|gold| + |predicted|); 1 if both are empty, 0 if predicted is None.
 
-    Values match as JSON values: 1 and 1.0 do, 1 and "1" or true do not, the order of keys does not matter.
-    half: what a right name with another value counts.
+    Values are compared as JSON: 1 equals 1.0 but neither "1" nor true, and the order of keys does not matter.
+    half: the count of a correct name with another value.
     """
     if predicted is None:
         return 0.0
     if not gold or not predicted:
         return float(not gold and not predicted)
     shared = [name for name in gold if name in predicted]
-    matches = sum(1.0 if _canonical(gold[name]) == _canonical(predicted[name]) else half for name in shared)
+    matches = sum(1.0 if canonical(gold[name]) == canonical(predicted[name]) else half for name in shared)
     return 2 * matches / (len(gold) + len(predicted))
 
 
 def toolbench_scores(steps: Iterable[Step], counting: str = "text") -> dict[str, float]:
     """The columns of Table 5 over all steps of a test set, and their average.
 
-    - Plan_ACC: share of the steps with the right plan.
-    - Act_EM: share of the steps with a gold call at which the API of that name was called.
-    - Easy_F1, Hard_F1, F1: mean `argument_f1` over the steps whose gold call has no arguments, over those whose has
-      some, and over both; a step at which another API or none was called has 0.
-    - No_Hallu: share of the called names that were on offer, 1 if none was called.
+    - Plan_ACC: share of the steps with the correct plan.
+    - Act_EM: share of the steps with a gold call at which the gold API was called.
+    - Easy_F1, Hard_F1, F1: mean `argument_f1` over the steps whose gold call has no arguments, over those whose gold
+      call has some, and over both; a step at which another API or none was called scores 0.
+    - No_Hallu: share of the called names that were available, 1 if none was called.
     - Avg: the mean of the six.
 
-    A column that no step contributes to is absent, and then Avg is, too.
+    A column without steps is absent, and so is Avg then.
 
     Args:
-        counting: "text" or "script", see the module.
+        counting: "text" or "script", see the module's docstring.
 
     Raises:
         ValueError: no steps, or another counting.
@@ -117,17 +118,3 @@ def toolbench_scores(steps: Iterable[Step], counting: str = "text") -> dict[str,
                 columns["Hard_F1"].append(score)
     scores = {name: fmean(values) for name, values in columns.items() if values}
     return scores | ({"Avg": fmean(scores.values())} if len(scores) == len(COLUMNS) else {})
-
-
-def _canonical(value: Any) -> str:
-    """Equal for equal JSON values."""
-    return json.dumps(_floats(value), sort_keys=True)
-
-
-def _floats(value: Any) -> Any:
-    """Whole numbers as floats have the same text; true and false stay what they are."""
-    if isinstance(value, Mapping):
-        return {str(name): _floats(part) for name, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_floats(part) for part in value]
-    return int(value) if isinstance(value, float) and value.is_integer() else value

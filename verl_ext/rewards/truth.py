@@ -1,4 +1,4 @@
-"""The right answers that a row of a data set holds."""
+"""The gold answers of a row of a data set."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any
 
 
 def targets_of(truth: Any, row: str) -> list[str]:
-    """`target` of `reward_model.ground_truth`: one right answer or several, texts or numbers; empty if there is none.
+    """`target` of `reward_model.ground_truth`: one gold answer or several, texts or numbers; [] if there is none.
 
-    A text is one answer: read as a list it would be its characters, none of which is ever right, or one by accident.
+    A text is one answer, not a list of its characters.
 
     Args:
         truth: the ground truth as stored.
-        row: of which row, for messages.
+        row: names the row in error messages.
 
     Raises:
-        ValueError: the ground truth is no mapping, or an answer no number and no text that says something.
+        ValueError: the ground truth is no mapping, or an answer is neither a number nor a non-blank text.
     """
     if truth is not None and not isinstance(truth, Mapping):
         raise ValueError(f"ground_truth of {row} must be a mapping like {{target: [Paris]}}, but is {truth!r:.200}")

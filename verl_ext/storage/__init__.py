@@ -2,5 +2,6 @@
 
 files     write a file whole or not at all; lock a folder for one process
 jsonl     read and append JSON lines
+parquet   write questions as verl reads them
 sqlite    open, check and copy SQLite databases
 """

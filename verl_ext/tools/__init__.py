@@ -1,6 +1,12 @@
-"""Tools that agents call. Every tool is a `Tool` (base.py); a tool's own failure is a `ToolError`.
+"""Tools that agents call. Every tool is a `Tool` (base.py), and raises a `ToolError` when it fails itself.
 
-Importing this package loads neither torch nor verl; a backend's heavy libraries are imported when it is opened.
+Importing this package loads neither torch nor verl; heavy libraries of a backend are imported when it is opened.
+
+retrieval/, retrieval_server.py    search in a corpus: BM25, dense vectors
+catalogue/                         catalogues of tools, and search in them
+simulator/, simulator_server.py    a model that answers in place of real tools
+sandbox/, web/, files.py           programs, web pages, files
+chat/, http/                       clients and servers
 """
 
 from verl_ext.tools.base import Tool, ToolError, ToolRefused

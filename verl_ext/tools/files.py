@@ -1,10 +1,10 @@
-"""The tool by which agents read files: text below one folder, and nothing else.
+"""The tool with which agents read files: text below one folder, and nothing else.
 
     await read_file(path="reports/2024.csv")     "year,sales\\n2023,…"
     await read_file(path="../secrets")           ToolRefused: read_file: '../secrets' leads out of the folder …
 
-A path is walked one component at a time, each opened relative to the one before it and none of them a symbolic link:
-what is opened lies below the folder, whatever is renamed or replaced meanwhile.
+A path is opened one component at a time, each relative to the one before it, and symbolic links are refused. So the
+file lies below the folder, whatever is renamed or replaced meanwhile.
 """
 
 from __future__ import annotations
@@ -16,44 +16,45 @@ import os
 import stat
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic.dataclasses import dataclass
+
 from verl_ext.tools.base import Tool, ToolError, ToolRefused
 from verl_ext.tools.catalogue.render import clean
-from verl_ext.tools.retrieval.index import file_sha256
-from verl_ext.tools.retrieval.types import options_from
+from verl_ext.tools.retrieval.corpus import file_sha256
+from verl_ext.tools.settings import STRICT, AtLeastOne, options_from
 
 MAX_PATH = 4096
 READ, CUT, REFUSED = "read", "cut", "refused"
-# A file that is opened must not wait for a writer (FIFO), become the terminal, or be another one than it was.
+# Opening must not wait for a writer (FIFO), make a terminal the controlling one, or follow a link.
 FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class Settings:
     """Settings of `read_file`.
 
-    folder: below which files may be read.
-    max_chars: characters of a file that the model is shown; of a longer one the beginning.
+    folder: the tool reads files below this folder.
+    max_chars: how many characters of a file the model sees; longer files are cut there.
     """
 
-    folder: str
-    max_chars: int = 20_000
+    folder: str = ""
+    max_chars: AtLeastOne = 20_000
 
     def __post_init__(self) -> None:
-        if not isinstance(self.max_chars, int) or isinstance(self.max_chars, bool) or self.max_chars < 1:
-            raise ValueError(f"read_file: max_chars must be an integer >= 1, given {self.max_chars!r}")
-        if not isinstance(self.folder, str) or not os.path.isdir(self.folder):
-            raise ValueError(f"read_file: there is no folder {self.folder!r}. Remedy: make it, or correct the path")
+        if not os.path.isdir(self.folder):
+            raise ValueError(
+                f"there is no folder {self.folder!r}. Remedy: set folder to an existing one, e.g. folder: data/files"
+            )
 
 
 class ReadFile(Tool):
     """Reads text files.
 
     Args:
-        settings: the folder, and how much of a file is shown.
+        settings: the folder, and how much of a file the model sees.
     """
 
     name = "read_file"
@@ -64,14 +65,14 @@ class ReadFile(Tool):
         self._counts: Counter[str] = Counter({READ: 0, CUT: 0, REFUSED: 0})
 
     async def __call__(self, path: Any = None) -> str:  # type: ignore[override]
-        """The text of a file, control characters made visible; where it is cut, a last line in brackets says so.
+        """The text of a file, with control characters made visible. If it is cut, a last line in brackets says so.
 
         Args:
-            path: relative to the folder, as the agent wrote it, whatever it is.
+            path: relative to the folder; of any type, because the agent wrote it.
 
         Raises:
-            ToolRefused: it leads out of the folder, is no regular file, is no UTF-8 text, or cannot be read.
-            ToolError: the folder itself is gone.
+            ToolRefused: it leads out of the folder, or the file is not regular, not UTF-8 text, or not readable.
+            ToolError: the folder itself has disappeared.
         """
         try:
             text, length = await asyncio.to_thread(self._read, path)
@@ -87,7 +88,7 @@ class ReadFile(Tool):
         return f"{shown}\n[cut: these are the first {len(shown):,} characters of a file{size}]"
 
     def counts(self) -> dict[str, int]:
-        """Files read, those of them that were cut, and calls that were refused."""
+        """Files read, files of these that were cut, and calls that were refused."""
         return dict(self._counts)
 
     def _read(self, path: Any) -> tuple[str, int | None]:
@@ -117,7 +118,7 @@ class ReadFile(Tool):
         try:
             for number, part in enumerate(parts, 1):
                 kind = os.stat(part, dir_fd=here, follow_symlinks=False).st_mode
-                _check_kind(kind, number == len(parts), name)  # before it is opened: opening a device may do something
+                _check_kind(kind, number == len(parts), name)  # before opening: to open a device may have an effect
                 folder = os.O_DIRECTORY if number < len(parts) else 0
                 below = os.open(part, FLAGS | folder, dir_fd=here)
                 os.close(here)
@@ -155,7 +156,7 @@ def _check_kind(kind: int, last: bool, name: str) -> None:
 
 
 def _text(content: bytes, name: str, more: bool, length: int) -> str:
-    """UTF-8, with or without its mark; of a file that goes on, a character that is cut at the end is left out."""
+    """The decoded UTF-8 text, without a byte order mark. If there is `more`, a character cut at the end is left out."""
     try:
         text = codecs.getincrementaldecoder("utf-8-sig")().decode(content, not more)
     except UnicodeDecodeError:
@@ -175,7 +176,7 @@ def read_file(**settings: Any) -> ReadFile:
 
 
 def _identity(**settings: Any) -> dict[str, Any]:
-    """The content of the folder, wherever it lies."""
+    """What the answers depend on: the content of the folder, not its place."""
     read, content = _settings(settings), hashlib.sha256()
     for folder, below, names in os.walk(read.folder):
         below.sort()
@@ -186,13 +187,10 @@ def _identity(**settings: Any) -> dict[str, Any]:
     return {"max_chars": read.max_chars, "files": content.hexdigest()}
 
 
-# A run asks this before it starts anything; an evaluation that goes on asks the other: are the answers still the same?
+# A run calls `preflight` before it starts, a resumed evaluation compares `identity` with that of its first part.
 read_file.preflight = lambda **settings: _settings(settings)
 read_file.identity = _identity
 
 
 def _settings(settings: Mapping[str, Any]) -> Settings:
-    given = {key: value for key, value in settings.items() if value is not None}
-    if "folder" not in given:
-        raise ValueError("read_file needs the folder below which files may be read, e.g. folder: data/files")
-    return options_from(Settings, given, "settings of read_file")
+    return options_from(Settings, settings, "settings of read_file")

@@ -5,8 +5,9 @@
     POST /search {"queries": ["who ...", ...], "k": 5} -> {"hits": [[{"pid", "title", "text", "score"}, ...], ...]}
     GET  /health -> {"ready": true, "backend": "bm25", "passages": 22389}
 
-Searches of concurrent clients are batched. Malformed requests get 422 with {"error": ...}, too large ones 413, and 503
-comes back while too many queries wait. A search whose client has gone is dropped unless it is already under way.
+The server batches the searches of concurrent clients. It answers malformed requests with 422 and {"error": ...}, too
+large ones with 413, and with 503 while too many queries wait. A search whose client has disconnected is dropped unless
+it has already begun.
 """
 
 import argparse
@@ -21,13 +22,13 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr
 
 from verl_ext.tools.base import ToolError
-from verl_ext.tools.http_server import BodyLimit, address_of, listen, serve, while_connected
+from verl_ext.tools.http.server import BodyLimit, address_of, listen, serve, while_connected
+from verl_ext.tools.retrieval.batching import BatchedRetriever
 from verl_ext.tools.retrieval.open import open_retriever
-from verl_ext.tools.retrieval.search import BatchedRetriever
 from verl_ext.tools.retrieval.types import MAX_K, MAX_QUERIES_PER_REQUEST, Hit, Retriever, encodable
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
-# Queries that may wait for the retriever; more would only be answered after their clients' time limits.
+# Queries that may wait for the retriever. Clients of more would have given up before their answers.
 MAX_WAITING = 4096
 
 
@@ -39,11 +40,9 @@ class SearchRequest(BaseModel):
     k: Annotated[StrictInt, Field(ge=1, le=MAX_K)] = 5
 
 
-def create_app(
-    retriever: Retriever, *, max_batch: int = 64, max_delay_s: float = 0.005, max_waiting: int = MAX_WAITING
-) -> FastAPI:
-    """The server's application around any retriever. max_waiting: queries that may wait before 503 is answered."""
-    batched = BatchedRetriever(retriever, max_batch=max_batch, max_delay_s=max_delay_s)
+def create_app(retriever: Retriever, *, max_waiting: int = MAX_WAITING) -> FastAPI:
+    """The server's application around any retriever. max_waiting: queries that may wait before it answers 503."""
+    batched = BatchedRetriever(retriever)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -60,7 +59,7 @@ def create_app(
             return JSONResponse({"error": error}, 503)
         lists = await while_connected(batched.search(request.queries, request.k), connection)
         if lists is None:
-            return JSONResponse({"error": "the client has gone."}, 499)
+            return JSONResponse({"error": "the client has disconnected."}, 499)
         return JSONResponse({"hits": [[_as_json(hit) for hit in hits] for hits in lists]})
 
     @app.get("/health")
@@ -92,7 +91,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--index", required=True, help="folder of an index, or a corpus .jsonl (BM25 in memory)")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 for other machines too")
     parser.add_argument("--port", type=int, default=8000, help="0 takes a free one")
-    parser.add_argument("--device", default=None, help="dense indexes: cpu, cuda, ...; by default the encoder's choice")
+    parser.add_argument("--device", default=None, help="dense indexes: cpu, cuda, ... for the encoder")
     parser.add_argument("--index_device", default="cpu", help="dense indexes: cuda:0, ... searches on a GPU")
     parser.add_argument(
         "--batched_encoding", action="store_true", help="dense indexes: encode queries together; near ties may swap"

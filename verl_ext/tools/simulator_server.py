@@ -6,7 +6,7 @@
     POST /call {"tool": "GET /search/movie", "arguments": {"query": "Titanic"}} -> {"result": ..., "source": "cache"}
     GET  /health -> {"ready": true, "mode": "record", "tools": 54, "counters": {"hits": 0, ...}, "cache": {...}, ...}
 
-`source` is cache, recorded (of a real call) or model. Errors are {"error": text, "kind": word}:
+`source` is cache, recorded (a real call) or model. Errors are {"error": text, "kind": word}:
 
     422  bad_arguments, tool_error (recorded of a real call), malformed (the request itself)
     404  unknown_tool, not_recorded
@@ -15,7 +15,7 @@
     424  failed (the model or the cache)
     503  busy (too many calls wait for the model)
 
-A call whose client has gone is finished, and stored for the next attempt.
+If a client disconnects, its call is finished all the same, and the result is stored for the next attempt.
 """
 
 import argparse
@@ -32,16 +32,16 @@ from pydantic import BaseModel, ConfigDict, StrictStr, ValidationError
 
 from verl_ext.tools.base import ToolError
 from verl_ext.tools.catalogue import Catalogue, Recorded, load_catalogue
-from verl_ext.tools.catalogue.types import CallError
-from verl_ext.tools.http_server import BodyLimit, address_of, listen, serve, while_connected
+from verl_ext.tools.catalogue.types import NOT_RECORDED, CallError
+from verl_ext.tools.http.server import BodyLimit, address_of, listen, serve, while_connected
 from verl_ext.tools.simulator.keys import Tools
-from verl_ext.tools.simulator.player import Busy, NotRecorded, Simulator
+from verl_ext.tools.simulator.player import Busy, Simulator
 from verl_ext.tools.simulator.settings import simulator as make_simulator
 
 # Arguments may have 32 Ki characters, each of up to six bytes as JSON.
 MAX_BODY_BYTES = 256 * 1024
 MAX_ERROR_CHARS = 4000
-# Options that are handed on to `simulator`.
+# Options that are passed to `simulator`.
 SETTINGS = ("mode", "cache", "endpoint", "model", "api_key_env", "concurrency", "retries", "max_tokens", "timeout_s")
 BOUNDS = ("max_rows", "max_mb")
 
@@ -99,10 +99,8 @@ def create_app(simulator: Simulator, catalogue: Catalogue) -> FastAPI:
 async def _answer(simulator: Simulator, spec: Any, arguments: Any, connection: Request) -> Response:
     try:
         served = await while_connected(simulator.serve(spec, arguments), connection)
-    except NotRecorded as error:
-        return _refusal(404, error.kind, str(error))
     except CallError as error:
-        return _refusal(422, getattr(error, "kind", "tool_error"), str(error))
+        return _refusal(404 if error.kind == NOT_RECORDED else 422, error.kind, str(error))
     except Busy as error:
         return _refusal(503, "busy", str(error))
     except ToolError as error:
@@ -126,7 +124,7 @@ def _refusal(status: int, kind: str, error: str) -> JSONResponse:
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Command line of the server."""
-    parser = argparse.ArgumentParser(prog="python -m verl_ext.tools.simulator_server", description="Play tools.")
+    parser = argparse.ArgumentParser(prog="python -m verl_ext.tools.simulator_server", description="Simulate tools.")
     parser.add_argument(
         "--catalogue",
         required=True,
@@ -186,7 +184,7 @@ def sources_of(given: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def overrides(address: str) -> str:
-    """What a recipe with a simulator of its own takes to ask this server instead: the others are the server's."""
+    """The overrides with which a recipe that has its own simulator asks this server instead."""
     place = "mas.tools.tool_call.backend"
     return " ".join([f"{place}.url={address}", *(f"{place}.{name}=null" for name in ("mode", "cache", "endpoint"))])
 

@@ -1,227 +1,257 @@
-"""The `mas` section of the configuration: typed, validated, with errors that name the remedy."""
+"""The section `mas` of a configuration, typed and checked. `configs/base/multi_agent.yaml` explains every field."""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable
+import typing
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf
+from pydantic import AfterValidator, ConfigDict, Field, field_validator, model_validator
 
 from verl_ext.algorithms import credit_keys, credit_rules, row_weights
 from verl_ext.sampling import STRATEGIES, Strategy, make_strategy
-from verl_ext.settings import check_keys
-from verl_ext.trainer.preflight.typed import typed_section
+from verl_ext.settings import Settings, check_keys, unknown_name
 
-GROUP_BY = ("position", "question")
-SHARED, PER_AGENT_LORA = POLICIES = ("shared", "per_agent_lora")
+Policy = Literal["shared", "per_agent_lora"]
+SHARED, PER_AGENT_LORA = typing.get_args(Policy)
 
 
-@dataclass
-class SamplingSection:
-    """`mas.sampling`: which calls are forked and how groups are formed.
+class OpenSettings(Settings):
+    """A section that also takes keys of plug-ins, whose values the plug-ins check."""
 
-    options: the sections named after strategies, e.g. `mas.sampling.rr`, with each strategy's own options.
-    """
+    model_config = ConfigDict(extra="allow")
+
+    @property
+    def plugged(self) -> dict[str, Any]:
+        """Values of the keys of plug-ins."""
+        return self.model_extra or {}
+
+
+class SamplingSection(OpenSettings):
+    """`mas.sampling`: which calls are forked, how groups are formed. Plug-ins: options in `mas.sampling.<strategy>`."""
 
     strategy: str = "fof"
-    group_size: int = 4
-    group_by: str = "position"
+    group_size: int = Field(4, ge=1, description="samples of a fork")
+    group_by: Literal["position", "question"] = "position"
     seeded: bool = True
-    options: dict[str, Any] = field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _check_strategies(self) -> SamplingSection:
+        check_keys(self.plugged, [*type(self).model_fields, *STRATEGIES], "mas.sampling")
+        return self
 
 
-@dataclass
-class CreditSection:
-    """`mas.credit`: Eq. 4's aggregation.
-
-    rules: all other keys, which are credit rules that algorithms bring, e.g. `mas.credit.efficiency`.
-    """
+class CreditSection(OpenSettings):
+    """`mas.credit`: Eq. 4's aggregation. Plug-ins: credit rules of algorithms, e.g. `mas.credit.efficiency`."""
 
     aggregate: str = "mean"
     propagate: bool = True
-    rules: dict[str, Any] = field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _check_rules(self) -> CreditSection:
+        check_keys(self.plugged, [*type(self).model_fields, *credit_keys()], "mas.credit")
+        credit_rules(self.plugged)
+        return self
 
 
-@dataclass
-class LimitsSection:
+class LimitsSection(Settings):
     """`mas.limits`: bounds of one trajectory."""
 
-    max_calls: int = 64
-    call_timeout: float | None = 600.0
-    tool_timeout: float | None = 60.0
-    tool_retries: int = 2
+    max_calls: int = Field(64, ge=1, description="agent calls")
+    call_timeout: float | None = Field(600.0, gt=0, description="seconds; null: no limit")
+    tool_timeout: float | None = Field(60.0, gt=0, description="seconds; null: no limit")
+    tool_retries: int = Field(2, ge=0)
 
 
-@dataclass
-class BudgetSection:
+class BudgetSection(Settings):
     """`mas.budget`: when a run ends before `total_training_steps`."""
 
-    generated_tokens: int | None = None
-    questions: int | None = None
+    generated_tokens: int | None = Field(None, ge=1, description="null: no budget")
+    questions: int | None = Field(None, ge=1, description="null: no budget")
 
 
-@dataclass
-class LossSection:
-    """`mas.loss`: weights of rows, MHGPO's Eq. 6 or one weight per trajectory."""
+class LossSection(Settings):
+    """`mas.loss`: weights of rows, by a name that an algorithm brings (`row_weights`)."""
 
     agent_weights: str = "batch"
 
 
-@dataclass
-class EndpointSection:
-    """`mas.agents.<name>.endpoint`: a served model that answers for an agent, which then does not train.
-
-    url: null: there is none, and the policy answers.
-    """
+class EndpointSection(Settings):
+    """`mas.agents.<name>.endpoint`: a served model that answers for an agent, which then does not train."""
 
     url: str | None = None
     model: str | None = None
     api_key_env: str = "OPENAI_API_KEY"
-    concurrency: int = 64
-    timeout: float = 120.0
-    retries: int = 5
+    concurrency: int = Field(64, ge=1, description="requests at a time")
+    timeout: float = Field(120.0, gt=0, description="seconds")
+    retries: int = Field(5, ge=0)
+
+    @model_validator(mode="after")
+    def _check_model(self) -> EndpointSection:
+        if self.model is not None and self.url is None:
+            raise ValueError(f"model={self.model!r} is given, but no url, e.g. http://127.0.0.1:8100/v1")
+        return self
 
 
-@dataclass
-class HeadSection:
+class HeadSection(Settings):
     """`mas.agents.<name>.head`: a policy head that decides in the place of the policy."""
 
     encoder: str = "hashing"
-    lr: float = 0.1
-    entropy: float = 0.0
+    lr: float = Field(0.1, gt=0)
+    entropy: float = Field(0.0, ge=0, description="weight of the bonus; 0: off")
 
 
-@dataclass
-class AgentSection:
-    """`mas.agents.<name>`: one agent's sampling parameters (null: the rollout's), a token's cost, whether it trains,
-    and who answers for it if the policy does not.
+def _check_top_k(value: int) -> int:
+    if value != -1 and value < 1:
+        raise ValueError("must be at least 1, or -1 for all")
+    return value
+
+
+TopK = Annotated[int, AfterValidator(_check_top_k)]
+
+
+class AgentSection(Settings):
+    """`mas.agents.<name>`: what differs for one agent (null: as the rollout, or as the workflow's class has it).
 
     There is no temperature per agent: verl's trainer recomputes log-probabilities at the rollout's temperature, so an
     agent sampled at another one would be trained off-policy.
     """
 
-    top_p: float | None = None
-    top_k: int | None = None
-    max_tokens: int | None = None
-    cost: float | None = None
+    top_p: float | None = Field(None, gt=0, le=1)
+    top_k: TopK | None = None
+    max_tokens: int | None = Field(None, ge=1)
+    cost: float | None = Field(None, ge=0, description="of one token; 0: free")
     trained: bool | None = None
     endpoint: EndpointSection | None = None
     head: HeadSection | None = None
 
+    @field_validator("endpoint")
+    @classmethod
+    def _drop_without_url(cls, endpoint: EndpointSection | None) -> EndpointSection | None:
+        """Recipes configure a helper's endpoint without a url, so that the url alone switches it on."""
+        return endpoint if endpoint is not None and endpoint.url is not None else None
 
-@dataclass
-class TrajectoryLogSection:
+
+class TrajectoryLogSection(Settings):
     """`mas.trajectory_log`: how much of what the agents say is kept, for `python -m verl_ext.observe.viewer`."""
 
-    train_questions: int = 8
-    val_questions: int = 16
-    every: int = 10
-    file_mb: float = 16.0
-    files: int = 8
+    train_questions: int = Field(8, ge=0, description="0: none")
+    val_questions: int = Field(16, ge=0, description="0: none")
+    every: int = Field(10, ge=1, description="steps")
+    file_mb: float = Field(16.0, gt=0)
+    files: int = Field(8, ge=1)
 
 
-@dataclass
-class MemorySection:
+class MemorySection(Settings):
     """`mas.memory`: memories of the agents, which evolve with training (JoyAgents-R1, Algorithm 1)."""
 
-    recall: int = 3
-    alpha: float = 1.0
-    beta: float = 1.0
+    recall: int = Field(3, ge=1, description="memories in a prompt")
+    alpha: float = Field(1.0, ge=0, description="0: no decay")
+    beta: float = Field(1.0, ge=0)
     threshold: float = 0.0
-    capacity: int = 10_000
+    capacity: int = Field(10_000, ge=1, description="memories of an agent")
     encoder: str = "hashing"
 
 
-@dataclass
-class MasConfig:
-    """The whole section; `configs/base/multi_agent.yaml` documents each field where it is set."""
+class MasConfig(Settings):
+    """The whole section."""
 
     workflow: dict[str, Any]
-    plugins: list[str] = field(default_factory=list)
-    policy: str = SHARED
-    sampling: SamplingSection = field(default_factory=SamplingSection)
-    credit: CreditSection = field(default_factory=CreditSection)
-    limits: LimitsSection = field(default_factory=LimitsSection)
-    budget: BudgetSection = field(default_factory=BudgetSection)
-    advantage: dict[str, Any] = field(default_factory=dict)
-    loss: LossSection = field(default_factory=LossSection)
-    agents: dict[str, AgentSection] = field(default_factory=dict)
-    tools: dict[str, Any] = field(default_factory=dict)
+    plugins: list[str] = []
+    policy: Policy = "shared"
+    sampling: SamplingSection = SamplingSection()
+    credit: CreditSection = CreditSection()
+    limits: LimitsSection = LimitsSection()
+    budget: BudgetSection = BudgetSection()
+    advantage: dict[str, Any] = {}
+    loss: LossSection = LossSection()
+    agents: dict[str, AgentSection] = {}
+    tools: dict[str, Any] = {}
     memory: MemorySection | None = None
     deterministic: bool = False
     seed: int = 1
-    poll_interval: float = 0.05
+    poll_interval: float = Field(0.05, gt=0, description="seconds")
     prepare: dict[str, Any] | None = None
-    trajectory_log: TrajectoryLogSection = field(default_factory=TrajectoryLogSection)
+    trajectory_log: TrajectoryLogSection = TrajectoryLogSection()
 
+    @field_validator("agents", "tools", mode="before")
+    @classmethod
+    def _drop_nulls(cls, given: Any) -> Any:
+        """A recipe takes away what the recipe below it has set, with null."""
+        return {key: value for key, value in given.items() if value is not None} if isinstance(given, dict) else given
 
-def strategy_from(sampling: SamplingSection, agents: list[str]) -> Strategy:
-    """The configured sampling strategy for a workflow with these agents.
-
-    Raises:
-        ValueError: unknown strategy, or an option out of range.
-    """
-    options = sampling.options.get(sampling.strategy) or {}
-    return make_strategy(sampling.strategy, sampling.group_size, agents, **options)
+    @field_validator("advantage", mode="before")
+    @classmethod
+    def _default_options(cls, given: Any) -> Any:
+        """Null takes away the recipe's options, which another algorithm does not have."""
+        return {} if given is None else given
 
 
 def read_mas_config(config: DictConfig) -> MasConfig:
-    """The `mas` section as a typed record.
+    """The section `mas` as a typed record.
 
     Raises:
-        ValueError: missing section, unknown or misspelt key (with the allowed ones), value of the wrong type or range.
+        ValueError: missing section, unknown or misspelt key (with the allowed ones), value of the wrong type or range,
+            or values that do not go together.
     """
     if OmegaConf.select(config, "mas") is None:
-        raise ValueError("this trainer mode needs the section `mas`: start from one of our recipes, e.g. +recipe=mhgpo")
-    section = OmegaConf.to_container(config.mas, resolve=True)
-    import_plugins(section)
-    for name in ("agents", "tools"):  # null takes away what the recipe that this one is made of has set
-        if isinstance(section.get(name), dict):
-            section[name] = {key: value for key, value in section[name].items() if value is not None}
-    if section.get("advantage", ...) is None:  # null: of the recipe's options none, as another algorithm needs it
-        del section["advantage"]
-    _gather(section, "sampling", ["strategy", "group_size", "group_by", "seeded"], "options", STRATEGIES)
-    _gather(section, "credit", ["aggregate", "propagate"], "rules", credit_keys())
-    mas = typed_section(MasConfig, section, "mas")
-    _drop_unused_endpoints(mas)
-    if "_target_" not in mas.workflow:
         raise ValueError(
-            "mas.workflow._target_ is missing: name the workflow class, e.g. verl_ext.recipe.mhgpo.SearchQA"
+            "there is no section `mas`: no recipe was given. Remedy: start from one of our recipes, e.g. "
+            "+recipe=mhgpo_tiny, which runs on any machine"
         )
-    for name, given, allowed in (
-        ("policy", mas.policy, POLICIES),
-        ("loss.agent_weights", mas.loss.agent_weights, ("none", *row_weights())),
-        ("sampling.group_by", mas.sampling.group_by, GROUP_BY),
-    ):
-        if given not in allowed:
-            raise ValueError(f"mas.{name}={given!r} is unknown; allowed: {', '.join(allowed)}")
-    credit_rules(mas.credit.rules)
-    _check_weights(mas, config.actor_rollout_ref.actor.loss_agg_mode)
-    _check_determinism(mas, config)
+    section: Any = OmegaConf.to_container(config.mas, resolve=True)
+    import_plugins(section)
+    mas = MasConfig.read(section, "mas")
+    _check_together(mas, config)
     return mas
 
 
-def _drop_unused_endpoints(mas: MasConfig) -> None:
-    """Recipes name a helper's endpoint without a url, so that a url alone gives it one."""
-    for name, agent in mas.agents.items():
-        if agent.endpoint is not None and agent.endpoint.url is None:
-            if agent.endpoint.model is not None:
-                raise ValueError(
-                    f"mas.agents.{name}.endpoint.model={agent.endpoint.model!r} is given, but no mas.agents.{name}."
-                    "endpoint.url: set it to the server's base URL, e.g. http://127.0.0.1:8100/v1"
-                )
-            agent.endpoint = None
+def _check_together(mas: MasConfig, config: DictConfig) -> None:
+    """Refuse values that are fine alone and wrong together: a table of (what is refused, why and the remedy)."""
+
+    def verl(key: str) -> Any:
+        return OmegaConf.select(config, key)
+
+    name, mode = mas.loss.agent_weights, verl("actor_rollout_ref.actor.loss_agg_mode")
+    engine, workers = verl("actor_rollout_ref.rollout.name"), verl("actor_rollout_ref.rollout.agent.num_workers")
+    fixed, unseeded = mas.deterministic, not mas.sampling.seeded
+    weights, needs = row_weights(), "mas.deterministic=true needs"
+    modes, source = (weights[name].loss_agg_modes, weights[name].source) if name in weights else ((mode,), "")
+    refusals = {
+        "mas.workflow._target_ is missing: name the workflow class, e.g. verl_ext.recipe.mhgpo.SearchQA": (
+            "_target_" not in mas.workflow
+        ),
+        unknown_name("mas.loss.agent_weights", name, ["none", *weights]): name not in ("none", *weights),
+        f"mas.loss.agent_weights={name} reproduces {source} only under actor_rollout_ref.actor.loss_agg_mode="
+        f"{' or '.join(map(str, modes))}, but that is {mode!r}: change it, or set mas.loss.agent_weights=none": (
+            mode not in modes
+        ),
+        f"{needs} actor_rollout_ref.rollout.name=hf (given: {engine}); other engines schedule by arrival": (
+            fixed and engine != "hf"
+        ),
+        f"{needs} trainer.v1.trainer_mode=mas_sync: under mas_colocate_async it depends on timing which trajectories "
+        "are unfinished when the weights change": fixed and verl("trainer.v1.trainer_mode") == "mas_colocate_async",
+        f"{needs} actor_rollout_ref.rollout.agent.num_workers=0 (given: {workers}): one process orders the calls of a "
+        "whole batch": fixed and workers not in (0, None),
+        f"{needs} a seed for every call. Remedy: mas.sampling.seeded=true": fixed and unseeded,
+        "actor_rollout_ref.rollout.full_determinism=true with mas.sampling.seeded=false would give all samples of a "
+        "question the same noise. Remedy: mas.sampling.seeded=true": (
+            unseeded and verl("actor_rollout_ref.rollout.full_determinism")
+        ),
+    }
+    for message, refused in refusals.items():
+        if refused:
+            raise ValueError(message)
 
 
 def import_plugins(section: dict[str, Any]) -> None:
     """Import the modules of `mas.plugins` and that of the workflow: they may register algorithms and strategies.
 
     Raises:
-        ValueError: a module of `mas.plugins` cannot be imported. (A wrong workflow is told when it is built.)
+        ValueError: a module of `mas.plugins` cannot be imported. (`build_workflow` refuses a wrong workflow.)
     """
     for name in section.get("plugins") or ():
         try:
@@ -231,49 +261,18 @@ def import_plugins(section: dict[str, Any]) -> None:
                 f"mas.plugins: the module {name!r} cannot be imported: {type(error).__name__}: {error}. Remedy: start "
                 "from its folder with PYTHONPATH=., or install it"
             ) from error
-    target = (section.get("workflow") or {}).get("_target_")
     with suppress(Exception):
-        get_class(target)
+        get_class(section["workflow"]["_target_"])
 
 
-def _gather(section: dict[str, Any], name: str, own: list[str], into: str, brought: Iterable[str]) -> None:
-    """Move the keys of `section[name]` that plug-ins have brought into one dictionary, `section[name][into]`."""
-    part = section.get(name)
-    if isinstance(part, dict):
-        check_keys(part, [*own, *brought], f"mas.{name}")
-        section[name] = {key: part[key] for key in part if key in own}
-        section[name][into] = {key: part[key] for key in part if key not in own}
+def strategy_from(sampling: SamplingSection, agents: list[str]) -> Strategy:
+    """The configured sampling strategy for a workflow with these agents.
 
-
-def _check_weights(mas: MasConfig, mode: str) -> None:
-    weights = row_weights().get(mas.loss.agent_weights)
-    if weights is not None and mode not in weights.loss_agg_modes:
-        raise ValueError(
-            f"mas.loss.agent_weights={mas.loss.agent_weights} reproduces {weights.source} only under "
-            f"actor_rollout_ref.actor.loss_agg_mode={' or '.join(weights.loss_agg_modes)}, but that is {mode!r}: "
-            "change it, or set mas.loss.agent_weights=none"
-        )
-
-
-def _check_determinism(mas: MasConfig, config: DictConfig) -> None:
-    engine = OmegaConf.select(config, "actor_rollout_ref.rollout.name")
-    if mas.deterministic and engine != "hf":
-        raise ValueError(
-            f"mas.deterministic=true needs actor_rollout_ref.rollout.name=hf (given: {engine}); other engines schedule "
-            "by arrival"
-        )
-    if mas.deterministic and OmegaConf.select(config, "trainer.v1.trainer_mode") == "mas_colocate_async":
-        raise ValueError(
-            "mas.deterministic=true needs trainer.v1.trainer_mode=mas_sync: under mas_colocate_async it depends on "
-            "timing which trajectories are unfinished when the weights change"
-        )
-    if mas.deterministic and not mas.sampling.seeded:
-        raise ValueError("mas.deterministic=true needs the calls' own seeds. Remedy: mas.sampling.seeded=true")
-    if OmegaConf.select(config, "actor_rollout_ref.rollout.full_determinism") and not mas.sampling.seeded:
-        raise ValueError(
-            "actor_rollout_ref.rollout.full_determinism=true with mas.sampling.seeded=false would give all samples of "
-            "a question the same noise. Remedy: mas.sampling.seeded=true"
-        )
+    Raises:
+        ValueError: unknown strategy; an option that it does not have, of the wrong type or out of range.
+    """
+    options = sampling.plugged.get(sampling.strategy) or {}
+    return make_strategy(sampling.strategy, sampling.group_size, agents, **options)
 
 
 def context_length(config: DictConfig) -> int:
@@ -287,12 +286,15 @@ def optimiser_steps(config: DictConfig, section: DictConfig) -> int:
     """Mini-batches into which one training batch is cut: train_batch_size / ppo_mini_batch_size, both in questions.
 
     Raises:
-        ValueError: they do not divide.
+        ValueError: one is below 1, or they do not divide.
     """
     questions, mini = config.data.train_batch_size, section.ppo_mini_batch_size
-    if mini <= 0 or questions % mini:
+    for name, given in (("data.train_batch_size", questions), ("ppo_mini_batch_size", mini)):
+        if given < 1:
+            raise ValueError(f"{name}={given} must be at least 1 (questions)")
+    if questions % mini:
         raise ValueError(
             f"data.train_batch_size={questions} must be a multiple of ppo_mini_batch_size={mini} (both count "
             "questions): their ratio is the number of optimiser steps of one training step"
         )
-    return questions // mini
+    return int(questions // mini)

@@ -1,14 +1,13 @@
 """`mas.policy`: all agents share one set of weights, or each has a LoRA adapter of its own on a shared frozen base.
 
-Which adapter answers for an agent is data: no workflow knows of it. Under per_agent_lora there is one for every agent
-that trains, first to last, under the agent's name. Roles that do not train are answered by the base (or by their
-endpoint).
+Which adapter answers for an agent is data: no workflow knows of it. Under per_agent_lora every agent that trains has an
+adapter under its name. Agents that do not train are answered by the base, or by their endpoint.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
@@ -16,27 +15,35 @@ from verl_ext.engine.lora.adapter_files import check_same_adapters, read_record
 from verl_ext.engine.lora.adapters import AGENT_ID, BASE, VENDOR, AdapterOptions, check_settings
 from verl_ext.mas.workflow import Workflow
 from verl_ext.trainer.config import PER_AGENT_LORA, MasConfig, read_mas_config
-from verl_ext.trainer.rollout.rows import Row
 from verl_ext.trainer.workflow import build_workflow
+
+if TYPE_CHECKING:
+    from verl_ext.trainer.rollout.rows import Row
 
 # verl's settings under (shared, per_agent_lora), for recipes that do not give them: `${verl_ext.policy:…}` in
 # configs/base.
 DEFAULTS: dict[str, tuple[Any, Any]] = {
     "lora_rank": (0, 16),
     "lora_alpha": (16, 32),
-    # Of base/lora, one adapter for all agents, which is merged into what the engine gets.
+    # Of base/lora, one adapter for all agents, which is merged into the weights that the engine gets.
     "merge": (True, False),
     "strategy": ("fsdp", "fsdp2"),
 }
-ENGINES = ("hf", "vllm")
 VENDOR_KEY = "ray_kwargs.ray_init.runtime_env.env_vars.VERL_ENGINE_VENDOR"
+# Settings that adapters per agent need: the key, and the values that go with them (the first is the remedy).
+NEEDED: tuple[tuple[str, tuple[Any, ...]], ...] = (
+    ("actor_rollout_ref.rollout.name", ("hf", "vllm")),
+    ("actor_rollout_ref.rollout.checkpoint_engine.backend", ("naive",)),
+    ("actor_rollout_ref.rollout.disaggregation.enabled", (False,)),
+    ("trainer.device", ("cpu", "cuda")),
+)
 
 
 class Adapters(dict[str, str]):
-    """The adapter of each agent, BASE for roles that do not train.
+    """The adapter of each agent, BASE for agents that do not train.
 
     Raises:
-        ValueError: for an agent that it does not have.
+        ValueError: for an agent that is not in it.
     """
 
     def __missing__(self, agent: str) -> str:
@@ -47,7 +54,11 @@ class Adapters(dict[str, str]):
 
 
 def setting(name: str, root: DictConfig) -> Any:
-    """What `${verl_ext.policy:name}` stands for in a configuration: `adapters`, or one of DEFAULTS."""
+    """The value of `${verl_ext.policy:name}` in a configuration: `adapters`, or one of DEFAULTS.
+
+    An interpolation, because it holds wherever a configuration is composed: in a run, in the jobs of a multirun, which
+    Hydra composes itself, in checks and evaluations.
+    """
     per_agent = OmegaConf.select(root, "mas.policy") == PER_AGENT_LORA
     if name == "adapters":
         return OmegaConf.create(build_workflow(read_mas_config(root)).policy_agents) if per_agent else None
@@ -55,7 +66,7 @@ def setting(name: str, root: DictConfig) -> Any:
 
 
 def adapters_of(mas: MasConfig, workflow: Workflow) -> Adapters | None:
-    """The adapters of a workflow's agents; None: there are none."""
+    """The adapters of a workflow's agents; None under a shared policy."""
     if mas.policy != PER_AGENT_LORA:
         return None
     return Adapters({name: name if name in workflow.policy_agents else BASE for name in workflow.agents})
@@ -70,21 +81,20 @@ def add_agent_ids(rows: list[Row], adapters: Adapters | None) -> list[Row]:
 
 
 def check_policy(config: DictConfig, mas: MasConfig, agents: list[str]) -> None:
-    """Check that everything else goes with `mas.policy`.
+    """Check that the other settings go with `mas.policy`.
 
     Args:
         agents: those that the policy trains on, first to last.
 
     Raises:
-        ValueError: what does not, and the remedy.
+        ValueError: which one does not, and the remedy.
     """
-    parts, trainer = config.actor_rollout_ref, config.trainer
-    named = parts.model.lora.get("adapters")
+    model, actor = config.actor_rollout_ref.model, config.actor_rollout_ref.actor
+    named, what = model.lora.get("adapters"), f"mas.policy={PER_AGENT_LORA}"
     if mas.policy != PER_AGENT_LORA:
         if named:
             raise ValueError(
-                f"actor_rollout_ref.model.lora.adapters={list(named)} needs mas.policy={PER_AGENT_LORA}, which sets it "
-                f"(given: {mas.policy})"
+                f"actor_rollout_ref.model.lora.adapters={list(named)} needs {what}, which sets it (given: {mas.policy})"
             )
         return
     if list(named or ()) != agents:
@@ -93,47 +103,11 @@ def check_policy(config: DictConfig, mas: MasConfig, agents: list[str]) -> None:
             "Remedy: leave it to mas.policy"
         )
     if not agents:
-        raise ValueError(
-            f"mas.policy={PER_AGENT_LORA}, but there is no agent that the policy trains on. Remedy: mas.policy=shared"
-        )
-    AdapterOptions.from_config(parts.model)
-    what = f"mas.policy={PER_AGENT_LORA}"
-    for key, given, allowed in (
-        ("actor_rollout_ref.rollout.name", parts.rollout.name, ENGINES),
-        ("actor_rollout_ref.rollout.checkpoint_engine.backend", parts.rollout.checkpoint_engine.backend, ("naive",)),
-        ("actor_rollout_ref.rollout.disaggregation.enabled", parts.rollout.disaggregation.enabled, (False,)),
-        ("trainer.device", trainer.device, ("cpu", "cuda")),
-    ):
-        if given not in allowed:
+        raise ValueError(f"{what}, but there is no agent that the policy trains on. Remedy: mas.policy=shared")
+    AdapterOptions.from_config(model)
+    for key, allowed in NEEDED:
+        if (given := OmegaConf.select(config, key)) not in allowed:
             raise ValueError(f"{what} does not go with {key}={given}. Remedy: {key}={allowed[0]}")
-    _check_engine_settings(parts.actor)
-
-
-def check_resumed(config: DictConfig) -> None:
-    """Check that the checkpoint that `resume_path` names has the adapters that are configured.
-
-    Of other ways to go on from a checkpoint `check_same_run` knows that the settings are the same.
-
-    Raises:
-        ValueError: it has others, or has some where none are configured, or has none.
-    """
-    trainer = config.trainer
-    if trainer.resume_mode != "resume_path" or not trainer.resume_from_path:
-        return
-    actor = Path(trainer.resume_from_path) / "actor"
-    options = AdapterOptions.from_config(config.actor_rollout_ref.model)
-    if not actor.is_dir():
-        return  # not there, or stored elsewhere: verl's business
-    if options is not None:
-        check_same_adapters(actor, options)
-    elif (found := read_record(actor)) is not None:
-        raise ValueError(
-            f"{actor} holds adapters {found[0]}, the configuration has none. Remedy: mas.policy={PER_AGENT_LORA}, or a "
-            "run of its own (trainer.resume_mode=disable, another trainer.default_local_dir)"
-        )
-
-
-def _check_engine_settings(actor: DictConfig) -> None:
     fsdp, prefix = actor.fsdp_config, "actor_rollout_ref.actor."
     precision = OmegaConf.select(fsdp, "mixed_precision.param_dtype") or "bf16"
     parallel = max(actor.ulysses_sequence_parallel_size, fsdp.ulysses_sequence_parallel_size)
@@ -146,8 +120,32 @@ def _check_engine_settings(actor: DictConfig) -> None:
         )
 
 
+def check_resumed(config: DictConfig) -> None:
+    """Check that the checkpoint that `resume_path` names has the adapters that are configured.
+
+    For resume_mode=auto, `check_same_run` already compares the settings.
+
+    Raises:
+        ValueError: it has others, or has some where none are configured, or has none.
+    """
+    trainer = config.trainer
+    if trainer.resume_mode != "resume_path" or not trainer.resume_from_path:
+        return
+    actor = Path(trainer.resume_from_path) / "actor"
+    options = AdapterOptions.from_config(config.actor_rollout_ref.model)
+    if not actor.is_dir():
+        return  # absent, or on another machine: verl reports it
+    if options is not None:
+        check_same_adapters(actor, options)
+    elif (found := read_record(actor)) is not None:
+        raise ValueError(
+            f"{actor} holds adapters {found[0]}, the configuration has none. Remedy: mas.policy={PER_AGENT_LORA}, or a "
+            "run of its own (trainer.resume_mode=disable, another trainer.default_local_dir)"
+        )
+
+
 def choose_engine(config: DictConfig) -> None:
-    """Before a job is made of the configuration: ask for our engine where it is needed and verl would take its own."""
+    """Ask for our training engine where verl would take its own; before Hydra makes a job of the configuration."""
     if _needs_vendor(config):
         with open_dict(config):
             OmegaConf.update(config, VENDOR_KEY, VENDOR, force_add=True)
@@ -160,9 +158,9 @@ def check_engine(config: DictConfig) -> None:
         ValueError: nobody has asked for it (`choose_engine` cannot for a job of a multirun), or for another one.
     """
     if _needs_vendor(config) and OmegaConf.select(config, VENDOR_KEY) != VENDOR:
-        per_agent = OmegaConf.select(config, "mas.policy") == PER_AGENT_LORA
-        what = f"mas.policy={PER_AGENT_LORA}" if per_agent else "an agent that decides among given choices"
-        risk = "one adapter for all agents" if per_agent else "decisions as free text"
+        what, risk = "an agent that decides among given choices", "decisions as free text"
+        if OmegaConf.select(config, "mas.policy") == PER_AGENT_LORA:
+            what, risk = f"mas.policy={PER_AGENT_LORA}", "one adapter for all agents"
         raise ValueError(
             f"{what} needs VERL_ENGINE_VENDOR={VENDOR} in the environment of all workers, or verl would train {risk}. "
             f"Remedy: ++{VENDOR_KEY}={VENDOR}"
@@ -176,7 +174,7 @@ def _needs_vendor(config: DictConfig) -> bool:
 
 
 def decides(config: DictConfig) -> bool:
-    """True if the policy decides for an agent (`Agent.choices`); what is wrong with the workflow, others tell."""
+    """True if the policy decides for an agent (`Agent.choices`); False for a workflow that other checks refuse."""
     try:
         return build_workflow(read_mas_config(config)).policy_decides
     except ValueError:

@@ -6,8 +6,9 @@ import os
 import sys
 import tempfile
 import traceback
+import warnings
 from pathlib import Path
-from types import TracebackType
+from subprocess import Popen
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
@@ -15,9 +16,11 @@ from hydra.experimental.callback import Callback
 from hydra.utils import call
 from omegaconf import DictConfig, OmegaConf
 
+from verl_ext.engine import preload
 from verl_ext.observe.progress import Progress
 from verl_ext.observe.runlog import NAME, log_name
 from verl_ext.observe.summary import finished_already, print_summary
+from verl_ext.trainer import interrupt
 from verl_ext.trainer.state import checkpoint
 
 
@@ -31,12 +34,14 @@ class RunCallback(Callback):
     def __init__(self) -> None:
         self.progress: Progress | None = None
         self.headline = "reward"
+        self.template: Popen | None = None  # of Ray's workers
 
     def on_run_start(self, config: DictConfig, **_: Any) -> None:
         """Before Hydra makes a job of it: the environment of the workers, which is part of the configuration."""
         from verl_ext.trainer import lora_setup
 
         lora_setup.choose_engine(config)
+        self.template = preload.start(config)
 
     def on_job_start(self, config: DictConfig, **_: Any) -> None:
         """Check everything that can be checked without starting Ray; prepare data; start the progress display."""
@@ -53,10 +58,13 @@ class RunCallback(Callback):
             raise SystemExit(0)
         self.progress = Progress(folder, self.headline, log_name(config))
         self.progress.start()
-        _say_what_an_interrupt_leaves(self.progress, folder, config.trainer.save_freq)
+        silence_verl()
+        interrupt.end_on_interrupt(self.progress, folder, config.trainer.save_freq, self.template)
 
     def on_job_end(self, config: DictConfig, job_return: Any, **_: Any) -> None:
         """Say what was learned and where everything is, or why the run ended."""
+        if self.template is not None:
+            self.template.stdin.close()
         if self.progress is None:
             return
         self.progress.stop()
@@ -79,6 +87,7 @@ class RunCallback(Callback):
         if config.mas.prepare:
             call(OmegaConf.to_container(config.mas.prepare, resolve=True))
         checks.check_resources(config)
+        checks.check_paths(config)
         check_data.check_data(config)
         checks.check_tools(config)
         lora_setup.check_resumed(config)
@@ -122,21 +131,11 @@ def _explain(error: BaseException, folder: Path) -> None:
         raise SystemExit(1)
 
 
-def _say_what_an_interrupt_leaves(progress: Progress, folder: Path, save_freq: int) -> None:
-    """Ctrl-C: a line in the place of the tracebacks of Ray, Hydra and verl, of which none catches it."""
-    otherwise = sys.excepthook
-
-    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if not issubclass(kind, KeyboardInterrupt) or os.environ.get("HYDRA_FULL_ERROR"):
-            otherwise(kind, error, trace)
-            return
-        progress.stop()
-        left = "starts afresh: it has no checkpoint yet"
-        if (folder / checkpoint.TRACKER).exists():
-            left = f"goes on from {folder}/global_step_{(folder / checkpoint.TRACKER).read_text().strip()}"
-        print(f"\nInterrupted. The same command {left} (trainer.save_freq={save_freq}).\n", file=sys.stderr, flush=True)
-
-    sys.excepthook = hook
+def silence_verl() -> None:
+    """Hide what verl shows at every start: 700 characters of Ray's arguments, and that there is no critic."""
+    warnings.filterwarnings("ignore", message="Disabled critic")
+    for name in ("__main__", "verl.utils.config"):
+        vars(sys.modules[name])["print"] = lambda *args, **kwargs: None
 
 
 def root(error: BaseException) -> BaseException:

@@ -1,0 +1,10 @@
+"""Generated worlds: small data sets with their tools, on which the tiny recipes train in minutes; no download.
+
+    "7 + 5 - 3 + 8"                                               arithmetic
+    "Where was the director of the film Amber Harbor born?"       biographies
+    "34 + price of Amber Harbor"                                  prices_and_sums
+    "shop:Amber Harbor:guarantee + 7"                             shop
+    "film:Amber Harbor:director:birthplace:twin"                  tool_chains
+
+Each module has `ensure(output_dir, ...)`, which a recipe names as `mas.prepare`.
+"""

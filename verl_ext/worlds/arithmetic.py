@@ -1,23 +1,24 @@
-"""Tiny arithmetic: chains of small additions and subtractions, worked out total by total. Generated, not downloaded.
+"""Arithmetic: chains of small additions and subtractions, computed total by total.
 
-One row in words: "7 + 5 - 3 + 8" -> totals 12, 9, 17 -> the answer "17".
+    "7 + 5 - 3 + 8"      totals 12, 9, 17; the answer is "17"
 
     train.parquet, val.parquet   verl's schema; `data_source` is "tiny_arithmetic"
 
 A fixed fifth of all chains belongs to validation (by a checksum of their text): none occurs in training, whatever the
-seed. How hard it is: the number of steps and the largest total.
-
-    python verl_ext/worlds/arithmetic.py --output_dir data/tiny_arithmetic --steps 3
+seed. The number of steps and the largest total say how hard it is.
 """
 
-import argparse
+from __future__ import annotations
+
 import random
 import zlib
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
-from verl_ext.worlds.files import stamped_folder
+from verl_ext.storage.parquet import question_row
+from verl_ext.worlds.data_set import Rows, stamped_folder
 
 DATA_SOURCE = "tiny_arithmetic"
 VERSION = 1  # raise it whenever the same arguments would give other files: `ensure` then regenerates
@@ -89,21 +90,10 @@ def draw_chains(size: int, split: str, seed: int | str, steps: int, largest: int
     return list(found.values())
 
 
-def row(chain: Chain, split: str, index: int) -> dict:
-    """One parquet row in verl's schema."""
-    return {
-        "data_source": DATA_SOURCE,
-        "prompt": [{"role": "user", "content": chain.text}],
-        "ability": "math",
-        "reward_model": {"style": "rule", "ground_truth": {"target": [str(chain.totals[-1])]}},
-        "extra_info": {
-            "index": index,
-            "split": split,
-            "id": f"{DATA_SOURCE}-{split}-{index}",
-            "question": chain.text,
-            "steps": len(chain.terms),
-        },
-    }
+def row(chain: Chain, split: str, index: int) -> dict[str, Any]:
+    """One row of a parquet file."""
+    truth, name = {"target": [str(chain.totals[-1])]}, f"{DATA_SOURCE}-{split}-{index}"
+    return question_row(DATA_SOURCE, chain.text, truth, "math", split, index, name, steps=len(chain.terms))
 
 
 def ensure(
@@ -118,7 +108,7 @@ def ensure(
     stamp = {"version": VERSION, "train_size": train_size, "val_size": val_size, "seed": seed}
     stamp |= {"steps": steps, "largest": largest}
 
-    def contents() -> dict[str, list[dict]]:
+    def contents() -> dict[str, Rows]:
         sizes = {"train": train_size, "val": val_size}
         return {
             f"{split}.parquet": [
@@ -127,20 +117,4 @@ def ensure(
             for split in SPLITS
         }
 
-    return stamped_folder(Path(output_dir), stamp, STAMP, FILES, contents)
-
-
-def main() -> None:
-    """Command line: write the two files."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output_dir", default="data/tiny_arithmetic", help="where the two files go")
-    parser.add_argument("--train_size", type=int, default=2048, help="training questions")
-    parser.add_argument("--val_size", type=int, default=128, help="held-out questions")
-    parser.add_argument("--seed", type=int, default=0, help="of the questions drawn")
-    parser.add_argument("--steps", type=int, default=4, help="additions and subtractions of a chain")
-    parser.add_argument("--largest", type=int, default=29, help="largest total, 18 to 99")
-    print(f"tiny arithmetic in {ensure(**vars(parser.parse_args()))}")
-
-
-if __name__ == "__main__":
-    main()
+    return stamped_folder(output_dir, stamp, STAMP, FILES, contents)

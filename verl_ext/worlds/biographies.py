@@ -1,7 +1,7 @@
-"""The tiny world: an invented multi-hop question-answering data set that is generated, not downloaded.
+"""Biographies: questions of two or three hops over passages about invented films and people.
 
-One row in words: "Where was the director of the film Amber Harbor born?" -> the film *Amber Harbor* names its director
-(hop 1), the director's biography names the birthplace (hop 2): "Old Karsa".
+    "Where was the director of the film Amber Harbor born?"
+        the film Amber Harbor names its director (hop 1), whose biography names the birthplace (hop 2): "Old Karsa"
 
     corpus.jsonl   {"pid": "val-3", "title": "Amber Harbor", "text": "film, directed by Tova Brandt, ..."}
                    {"pid": "val-3-director", "title": "director of Amber Harbor",
@@ -10,37 +10,25 @@ One row in words: "Where was the director of the film Amber Harbor born?" -> the
                     "text": "Emil Holt, born in Lodi."}
     train.parquet, val.parquet   verl's schema; `data_source` is "tiny_world"
 
-How hard it is, is a `Dial`: hops, distractors, the gap between the words of questions and passages, the size of the
-corpus. (The noise of the cold start is the model's: `tiny_model.py --habits`.)
+A `Dial` says how hard it is: hops, distractors, the gap between the words of questions and passages, the size of the
+corpus.
 
-The quirk on purpose: only a query that names the role (and the relation) in the passages' words puts the biography
-asked for first; without it the biographies around the same film look as good to BM25. All names are pairs of words of
-one bounded vocabulary. A fixed fifth of all title pairs and of all name pairs belongs to validation: no film and no
-person of the validation world occurs in any training world, whatever the seed, although each of their words does.
-
-    python verl_ext/worlds/biographies.py --output_dir data/tiny_world
-    python verl_ext/worlds/biographies.py --output_dir data/hard_world --hops 2 3 --distractors 2 --gap 0.5
+The intended difficulty: only a query that names the role (and the relation) in the passages' words ranks the right
+biography first; without it BM25 ranks the biographies around the same film alike. All names are pairs of words of one
+bounded vocabulary. A fixed fifth of all title pairs and of all name pairs belongs to validation: no film and no person
+of the validation world occurs in any training world, whatever the seed, although each of their words does.
 """
 
-import argparse
+from __future__ import annotations
+
 import random
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from verl_ext.worlds.files import stamped_folder
-from verl_ext.worlds.names import (
-    ADJECTIVES,
-    FIRST,
-    LAST,
-    NOUNS,
-    PREFIXES,
-    SPLITS,
-    TOWNS,
-    name_pairs,
-)
-from verl_ext.worlds.questions import (
+from verl_ext.storage.parquet import question_row
+from verl_ext.worlds.biography_questions import (
     EASY,
     FORMS,
     KINDS,
@@ -53,6 +41,8 @@ from verl_ext.worlds.questions import (
     biography_pid,
     biography_title,
 )
+from verl_ext.worlds.data_set import Rows, stamped_folder
+from verl_ext.worlds.names import ADJECTIVES, FIRST, LAST, NOUNS, PREFIXES, SPLITS, TOWNS, name_pairs
 
 DATA_SOURCE = "tiny_world"
 VERSION = 3  # raise it whenever the same arguments would give other files: `ensure` then regenerates
@@ -81,7 +71,7 @@ def make_world(seed: int | str, split: str, works: int, distractors: int = 0) ->
         roles = rng.sample(list(KINDS[kind]), rng.choice((2, 3, 3)))
         people = {}
         for role in roles:
-            # Relatives may share names with others: who is meant is in a biography's title.
+            # Relatives may share names with others; the title of a biography says who is meant.
             relations = sorted(rng.sample(list(RELATIONS), distractors))
             relatives = {relation: Person(rng.choice(names), _birthplace(rng)) for relation in relations}
             people[role] = Person(names.pop(), _birthplace(rng), relatives)
@@ -124,33 +114,11 @@ def questions(world: Sequence[Work], dial: Dial = EASY, seed: int | str = 0) -> 
     ]
 
 
-def vocabulary() -> list[str]:
-    """Every word of the world (names, roles, verbs, question and passage words), each once, sorted."""
-    words = {*FIRST, *LAST, *ADJECTIVES, *NOUNS, *TOWNS, *PREFIXES, *KINDS, *RELATIONS, *RELATIONS.values()}
-    words |= {*"of the born in by whoever it its one who".split()}
-    for roles in KINDS.values():
-        words |= {*roles, *roles.values()}
-    for form in FORMS:
-        words |= {word.strip("?:") for word in form.split() if "{" not in word}
-    return sorted(words)
-
-
-def row(question: Question, split: str, index: int) -> dict:
-    """One parquet row in verl's schema."""
-    return {
-        "data_source": DATA_SOURCE,
-        "prompt": [{"role": "user", "content": question.text}],
-        "ability": "qa",
-        "reward_model": {"style": "rule", "ground_truth": {"target": [question.answer]}},
-        "extra_info": {
-            "index": index,
-            "split": split,
-            "id": f"{DATA_SOURCE}-{split}-{index}",
-            "question": question.text,
-            "hops": 3 if question.relation else 2,
-            "gold_titles": question.gold_titles,
-        },
-    }
+def row(question: Question, split: str, index: int) -> dict[str, Any]:
+    """One row of a parquet file."""
+    truth, name = {"target": [question.answer]}, f"{DATA_SOURCE}-{split}-{index}"
+    extra = {"hops": 3 if question.relation else 2, "gold_titles": question.gold_titles}
+    return question_row(DATA_SOURCE, question.text, truth, "qa", split, index, name, **extra)
 
 
 def sample_questions(world: Sequence[Work], size: int, seed: int | str, split: str, dial: Dial) -> list[Question]:
@@ -180,40 +148,28 @@ def data_set(
     return train, sample_questions(worlds["val"], val_size, seed, "val", dial), corpus
 
 
-def ensure(output_dir: str | Path, train_size: int = 2048, val_size: int = 128, seed: int = 0, **dial: Any) -> Path:
-    """Make sure that `output_dir` holds the data set of these arguments; generate it only when it does not.
+def ensure(
+    output_dir: str | Path,
+    train_size: int = 2048,
+    val_size: int = 128,
+    seed: int = 0,
+    hops: Sequence[int] = EASY.hops,
+    distractors: int = EASY.distractors,
+    gap: float = EASY.gap,
+    train_works: int = EASY.train_works,
+    val_works: int = EASY.val_works,
+) -> Path:
+    """Make sure that `output_dir` holds the data set of these arguments; generate it only if it does not.
 
-    Args:
-        dial: fields of `Dial`.
-
-    Returns: `output_dir` as a path.
+    The arguments from `hops` on are those of `Dial`.
     """
-    chosen = Dial(**{**dial, "hops": tuple(dial.get("hops", EASY.hops))})
+    dial = Dial(tuple(hops), distractors, gap, train_works, val_works)
     stamp = {"version": VERSION, "train_size": train_size, "val_size": val_size, "seed": seed}
-    stamp |= {**asdict(chosen), "hops": list(chosen.hops)}
+    stamp |= {**asdict(dial), "hops": list(dial.hops)}
 
-    def contents() -> dict[str, list[dict]]:
-        train, val, corpus = data_set(train_size, val_size, seed, chosen)
+    def contents() -> dict[str, Rows]:
+        train, val, corpus = data_set(train_size, val_size, seed, dial)
         rows = {"train.parquet": [row(q, "train", i) for i, q in enumerate(train)], "corpus.jsonl": corpus}
         return rows | {"val.parquet": [row(q, "val", i) for i, q in enumerate(val)]}
 
-    return stamped_folder(Path(output_dir), stamp, STAMP, FILES, contents)
-
-
-def main() -> None:
-    """Command line: write the three files."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output_dir", default="data/tiny_world", help="where the three files go")
-    parser.add_argument("--train_size", type=int, default=2048, help="training questions")
-    parser.add_argument("--val_size", type=int, default=128, help="questions of the held-out world")
-    parser.add_argument("--seed", type=int, default=0, help="seed of both worlds")
-    parser.add_argument("--hops", type=int, nargs="+", default=list(EASY.hops), help="2, 3 or both")
-    parser.add_argument("--distractors", type=int, default=EASY.distractors, help="relatives of each person, 0 to 3")
-    parser.add_argument("--gap", type=float, default=EASY.gap, help="share of questions in other words")
-    parser.add_argument("--train_works", type=int, default=EASY.train_works, help="works of the training world")
-    parser.add_argument("--val_works", type=int, default=EASY.val_works, help="works of the held-out world")
-    print(f"tiny world in {ensure(**vars(parser.parse_args()))}")
-
-
-if __name__ == "__main__":
-    main()
+    return stamped_folder(output_dir, stamp, STAMP, FILES, contents)

@@ -1,4 +1,7 @@
-"""The tiny world's words: names are pairs of them, and a fixed fifth of all pairs belongs to validation."""
+"""Words of which names are made: "Amber Harbor", "Tova Brandt", "Old Karsa".
+
+A name is a pair of words, and a fixed fifth of all pairs belongs to validation.
+"""
 
 from collections.abc import Sequence
 

@@ -1,43 +1,39 @@
-"""The tiny shop world: five kinds of questions to a customer service, with data, tools and a knowledge base behind it.
+"""Shop: five kinds of questions to a customer service, with the data, tools and knowledge base behind it.
 
-    total 7 + 5                                  math: 12
-    ask:Old Karsa:returns                        qa: "blue crane", an entry of the knowledge base with near duplicates
-    shop:Amber Harbor:guarantee                  shop: check_shop_expenses is to be called (it gives 8)
-    film:Amber Harbor:director                   function: opal_reef is to be called, the open one of three (tiny_tools)
-    shop:Amber Harbor:guarantee + 7              cooperation: 15
-    shop:Amber Harbor:supply + shop:Misty Bell:sale        cooperation, two look-ups
+    "total 7 + 5"                                 math: 12
+    "ask:Old Karsa:returns"                       qa: "blue crane", an entry of the knowledge base with near duplicates
+    "shop:Amber Harbor:guarantee"                 shop: check_shop_expenses is to be called (it returns 8)
+    "film:Amber Harbor:director"                  function: opal_reef is to be called, one of three (tool_chains)
+    "shop:Amber Harbor:guarantee + 7"             cooperation: 15
+    "shop:Amber Harbor:supply + shop:Misty Bell:sale"       cooperation, two look-ups
 
     train.parquet, val.parquet    verl's schema; `data_source` is the kind; ground_truth as recipe/joyagents/accuracy.py
     knowledge.jsonl               {"pid": "3", "title": "Old Karsa:returns", "text": "blue crane"}
     shop_tools.jsonl, tools.jsonl, agents.jsonl       catalogues of the shop's APIs, the other tools, the specialists
-    facts.jsonl                   what the tools answer: {"kind": "shop", "name": "Amber Harbor", "facts": {…}}
+    facts.jsonl                   what the tools return: {"kind": "shop", "name": "Amber Harbor", "facts": {…}}
 
-The quirks on purpose. Customers have two words for what an API does, and its documentation knows the first alone. All
-questions to the knowledge base that validation asks occur in training, as customers ask the same things again; of the
-other kinds nothing that validation asks about does. Training questions are few, so that a run meets them again: that is
-what memories are for.
-
-    python verl_ext/worlds/shop.py --output_dir data/tiny_shop
+The intended difficulties: customers have two words for what an API does, and its documentation has only the first. All
+validation questions to the knowledge base occur in training, because customers ask the same things again; of the other
+kinds, none does. There are few training questions, so that a run meets them again: memories are for that.
 """
 
 from __future__ import annotations
 
-import argparse
 import random
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-from verl_ext.data_prep.common import question_row
+from verl_ext.storage.parquet import question_row
 from verl_ext.tools.catalogue.search.documents import passages
 from verl_ext.tools.catalogue.search.tool import ToolSearch
 from verl_ext.tools.catalogue.toolbox import Toolbox
 from verl_ext.tools.catalogue.types import Catalogue, ToolSpec
 from verl_ext.tools.retrieval import Passage, SearchTool, build_retriever
-from verl_ext.worlds import tools as tiny_tools
+from verl_ext.worlds import tool_chains
 from verl_ext.worlds.arithmetic import draw_chain
-from verl_ext.worlds.files import stamped_folder
+from verl_ext.worlds.data_set import Rows, stamped_folder
 from verl_ext.worlds.names import ADJECTIVES, NOUNS, PREFIXES, SPLITS, TOWNS, name_pairs
 
 VERSION = 2  # raise it whenever the same arguments would give other files: `ensure` then regenerates
@@ -62,7 +58,7 @@ BIRDS = "crane heron finch eagle stork quail ibis wren lark dove".split()
 
 @dataclass(frozen=True)
 class Api:
-    """What customers call it: the word of its documentation, and one of their own. What it answers."""
+    """The word for it in its documentation, the customers' own word, and the values that it returns."""
 
     word: str
     other: str
@@ -70,7 +66,7 @@ class Api:
 
     @property
     def counts(self) -> bool:
-        """Whether its answer is a number."""
+        """Whether it returns a number."""
         return self.values is NUMBERS
 
 
@@ -90,7 +86,7 @@ APIS = {
     "check_stock": Api("stock", "supply"),
 }
 API_OF = {word: name for name, api in APIS.items() for word in (api.word, api.other)}
-# What a master is told of its specialists when it searches for one.
+# Descriptions of the specialists, among which the master searches.
 ABOUT = {
     "shop_agent": "shop",
     "math_agent": "total",
@@ -105,7 +101,7 @@ class World:
     Attributes:
         shops: name -> {word of the documentation: answer}, of both splits.
         entries: title -> text.
-        tools: the world of the other tools (tiny_tools).
+        tools: the world of the other tools (tool_chains).
     """
 
     def __init__(self, seed: int | str):
@@ -113,20 +109,20 @@ class World:
         rng = random.Random(f"{seed}/shops")
         self.shops = {name: facts_of(rng) for split in SPLITS for name in shop_names(rng, split)}
         self.entries = _entries(random.Random(f"{seed}/knowledge"))
-        self.tools = tiny_tools.World(seed)
+        self.tools = tool_chains.World(seed)
 
     def answer(self, shop: str, word: str) -> str:
-        """What the API of a customer's word says about a shop."""
+        """What the API for a customer's word returns about a shop."""
         return self.shops[shop][APIS[API_OF[word]].word]
 
-    def facts(self) -> dict[tiny_tools.Thing, dict[str, str]]:
-        """What the tools answer (tiny_tools.FactsBackend)."""
-        shops = {tiny_tools.Thing("shop", name): facts for name, facts in self.shops.items()}
+    def facts(self) -> dict[tool_chains.Thing, dict[str, str]]:
+        """What the tools return (tool_chains.FactsBackend)."""
+        shops = {tool_chains.Thing("shop", name): facts for name, facts in self.shops.items()}
         return shops | self.tools.facts
 
 
 def facts_of(rng: random.Random) -> dict[str, str]:
-    """What the APIs say about a random shop, by the word of their documentation."""
+    """What the APIs return about a random shop, by the word of their documentation."""
     return {api.word: rng.choice(api.values) for api in APIS.values()}
 
 
@@ -144,8 +140,8 @@ def _entries(rng: random.Random) -> dict[str, str]:
 
 
 def shop_tool(name: str) -> ToolSpec:
-    """An API as the tiny world has it: the description is the word of its documentation, the argument a shop."""
-    return tiny_tools.tool(name, "shop", APIS[name].word, "open")
+    """An API of this world: its description is the word of its documentation, its argument a shop."""
+    return tool_chains.tool(name, "shop", APIS[name].word, "open")
 
 
 def agent_tool(name: str) -> ToolSpec:
@@ -156,7 +152,7 @@ def agent_tool(name: str) -> ToolSpec:
 
 @dataclass(frozen=True)
 class Question:
-    """A question, and what is right: the ground truth of recipe/joyagents/accuracy.py."""
+    """A question and its ground truth, as recipe/joyagents/accuracy.py reads it."""
 
     kind: str
     text: str
@@ -178,7 +174,7 @@ class Questions:
         self.rng = random.Random(f"{world.seed}/{split}/questions")
         names = set(name_pairs(ADJECTIVES, NOUNS, split))
         self.shops = [name for name in world.shops if name in names]
-        self.tools = tiny_tools.World(world.seed, split)
+        self.tools = tool_chains.World(world.seed, split)
 
     def draw(self, kind: str) -> Question:
         """A random question of a kind."""
@@ -233,7 +229,7 @@ def draw_questions(world: World, split: str, size: int) -> list[Question]:
 
 def tools_of(world: World) -> dict[str, Any]:
     """The recipe's tools over a world in memory, for tests and examinations."""
-    backend, found = tiny_tools.FactsBackend(world.facts()), {}
+    backend, found = tool_chains.FactsBackend(world.facts()), {}
     catalogues = {"agent": [agent_tool(name) for name in ABOUT], "shop": [shop_tool(name) for name in APIS]}
     for name, specs in (catalogues | {"function": world.tools.tools}).items():
         catalogue = Catalogue(specs)
@@ -244,11 +240,11 @@ def tools_of(world: World) -> dict[str, Any]:
 
 
 def row(question: Question, split: str, index: int) -> dict[str, Any]:
-    """One parquet row in verl's schema."""
+    """One row of a parquet file."""
     return question_row(question.kind, question.text, question.truth, "shop", split, index)
 
 
-def data_set(train_size: int, val_size: int, seed: int) -> dict[str, list[dict]]:
+def data_set(train_size: int, val_size: int, seed: int) -> dict[str, Rows]:
     """The contents of all files."""
     world = World(seed)
     train = draw_questions(world, "train", train_size)
@@ -278,18 +274,4 @@ def ensure(output_dir: str | Path, train_size: int = 120, val_size: int = 100, s
     if not all(len(KINDS) <= size <= largest for size in (train_size, val_size)):
         raise ValueError(f"train_size={train_size}, val_size={val_size}: each from {len(KINDS)} to {largest}")
     stamp = {"version": VERSION, "train_size": train_size, "val_size": val_size, "seed": seed}
-    return stamped_folder(Path(output_dir), stamp, STAMP, FILES, lambda: data_set(train_size, val_size, seed))
-
-
-def main() -> None:
-    """Command line: write the files."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output_dir", default="data/tiny_shop", help="where the files go")
-    parser.add_argument("--train_size", type=int, default=120, help="training questions, a fifth of each kind")
-    parser.add_argument("--val_size", type=int, default=100, help="held-out questions, likewise")
-    parser.add_argument("--seed", type=int, default=0, help="of shops, knowledge, tools and questions")
-    print(f"tiny shop in {ensure(**vars(parser.parse_args()))}")
-
-
-if __name__ == "__main__":
-    main()
+    return stamped_folder(output_dir, stamp, STAMP, FILES, lambda: data_set(train_size, val_size, seed))

@@ -1,6 +1,6 @@
-"""Noisy demonstrations of the tool-using agent in made-up tool worlds: what its tiny model's cold start imitates.
+"""Noisy demonstrations of the tool-using agent in made-up tool worlds: the training data of its tiny model.
 
-As in tiny_demos.py, habits are systematic errors that greedy decoding shows and sampling sees through:
+Habits are systematic errors (recipe/mhgpo/cold_start/demonstrations.py explains why):
 
     the first tool that a search finds is called, open or not                             by a majority
     the search names the relation alone, which other kinds of things have, too            by a majority
@@ -9,7 +9,7 @@ As in tiny_demos.py, habits are systematic errors that greedy decoding shows and
     after an error the last thing found is given as the answer                            by a majority
     a name is guessed without a search, a call has no argument, a fold comes for nothing  now and then
 
-So an untrained agent often calls what answers with an error, goes on, and answers wrongly; what RL has to find is to
+So an untrained agent often calls tools that return an error, goes on, and answers wrongly; RL has to learn to
 search precisely, to read whether a tool is open, and to carry on to the end.
 
 A demonstration is one window: all outputs of it train at once, observations between them do not.
@@ -25,8 +25,8 @@ from typing import Any
 
 from verl_ext.recipe.cold_start.habits import Shares
 from verl_ext.recipe.deepagent import grammar, memories, prompts_tiny
-from verl_ext.worlds import names as tiny_names
-from verl_ext.worlds.tools import BACK, FRONT, OTHERS, RELATIONS, STATES, Chain, Thing, names_of, tool
+from verl_ext.worlds import names
+from verl_ext.worlds.tool_chains import BACK, FRONT, OTHERS, RELATIONS, STATES, Chain, Thing, names_of, tool
 
 TOP_K = 3  # tools that a search finds, as in the tiny recipe
 WINDOW_HOPS = 2  # relations after which a window is full, in demonstrations
@@ -211,11 +211,11 @@ class Window:
             return False
         vague = rng.random() < self.habits.vague
         found = self._search(relation if vague else f"{relation}:{thing.kind}")
-        names = [document["name"] for document in found]
-        first = names[0] != right and rng.random() < self.habits.first
+        found_names = [document["name"] for document in found]
+        first = found_names[0] != right and rng.random() < self.habits.first
         if first and self._call(found[0], thing) and gives_up:
             return False
-        if right not in names:
+        if right not in found_names:
             self._search(f"{relation}:{thing.kind}")
         if rng.random() < self.habits.broken:
             self._say(f'<{grammar.CALL}>{{"name": "{right}", "arguments": {{}}}}</{grammar.CALL}>')
@@ -277,8 +277,8 @@ def fold(kind: str, world: Improvised, chain: Chain, done: int) -> dict[str, Any
 
 def words() -> list[str]:
     """Every word of the tiny tool world, as it stands in prompts and outputs: the second of a name after a blank."""
-    heads = [*tiny_names.FIRST, *tiny_names.LAST, *tiny_names.ADJECTIVES, *tiny_names.PREFIXES]
-    tails = [f" {name}" for name in (*tiny_names.LAST, *tiny_names.NOUNS, *tiny_names.TOWNS)]
+    heads = [*names.FIRST, *names.LAST, *names.ADJECTIVES, *names.PREFIXES]
+    tails = [f" {name}" for name in (*names.LAST, *names.NOUNS, *names.TOWNS)]
     relations = [*RELATIONS, *(relation for own in RELATIONS.values() for relation in own), *OTHERS]
     rest = [*STATES, "error ", "not found", "unknown", "bad", "none", " memory: ", " history: ", " tools: "]
     return [*heads, *tails, *relations, *rest, *(f"{kind}: " for kind in ("task", "shorten", *memories.KINDS))]
@@ -295,5 +295,5 @@ def marks() -> list[str]:
     call = ['{"name": "', '", "arguments": {"', '": "', '"}}', '", "arguments": {}}']
     memory = ['{"events": ["', '{"goal": "', '{"tools": ["', '", "', '"]}', '"}']
     # A name of two tokens is too often copied from two tools by halves.
-    names = [f"{front}_{back}" for front in FRONT for back in BACK]
-    return [*tags, f"<{grammar.FOLD}>", *names, *call, *memory, "; "]
+    tools = [f"{front}_{back}" for front in FRONT for back in BACK]
+    return [*tags, f"<{grammar.FOLD}>", *tools, *call, *memory, "; "]

@@ -1,7 +1,7 @@
-"""Noisy demonstrations of the shop system's agents: what the cold start of its tiny model imitates.
+"""Noisy demonstrations of the shop system's agents: the training data of its tiny model.
 
-As in tiny_demos.py, habits are systematic errors that greedy decoding shows and sampling sees through, by a majority
-unless said otherwise:
+Habits are systematic errors (recipe/mhgpo/cold_start/demonstrations.py explains why), by a majority unless a line
+says otherwise:
 
     master           sends complaints and the like to the question agent, questions about invoices to the shop agent;
                      hands a sum of two look-ups to the math agent as a whole; asks tool_retrievals or tool_intention
@@ -14,7 +14,7 @@ unless said otherwise:
     all              take the answer of a memory that asks about something else, or do the work again that a memory has
                      done; forget </think> (minorities)
 
-So an untrained system is often wrong and takes detours; what RL has to find is the way to the right specialist, the
+So an untrained system is often wrong and takes detours; RL has to learn the way to the right specialist, the
 right tool, and no more rounds than it takes.
 
 A demonstration is one agent's chat: all its outputs train at once, what its tools say does not.

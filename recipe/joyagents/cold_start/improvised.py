@@ -1,4 +1,4 @@
-"""Tiny shop worlds that are made up as they are asked, for demonstrations (shop_demos.py), and their words.
+"""Tiny shop worlds that are made up as they are asked, for demonstrations (demonstrations.py), and their words.
 
 In worlds that come again the model learns by heart what is found, instead of reading it. What the fixed catalogues (the
 shop's APIs, the specialists) answer to a search is what the recipe's own search finds.
@@ -17,8 +17,7 @@ from verl_ext.recipe.deepagent.cold_start import demonstrations as tool_demos
 from verl_ext.recipe.joyagents import prompts_tiny
 from verl_ext.tools.catalogue.search.documents import passages
 from verl_ext.tools.retrieval import build_retriever
-from verl_ext.worlds import names as tiny_names
-from verl_ext.worlds import tools as tiny_tools
+from verl_ext.worlds import names, tool_chains
 from verl_ext.worlds.arithmetic import Chain, draw_chain
 from verl_ext.worlds.shop import (
     ABOUT,
@@ -39,8 +38,8 @@ Messages = prompts_tiny.Messages
 Example = tuple[Messages, list[tuple[str, bool]]]
 
 END = "<|end|>"  # the tiny model's end token
-SHOPS = tiny_names.name_pairs(tiny_names.ADJECTIVES, tiny_names.NOUNS, "train")
-TOWNS = [f"{prefix} {town}" for prefix in tiny_names.PREFIXES for town in tiny_names.TOWNS]
+SHOPS = names.name_pairs(names.ADJECTIVES, names.NOUNS, "train")
+TOWNS = [f"{prefix} {town}" for prefix in names.PREFIXES for town in names.TOWNS]
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,7 @@ class Improvised:
         self._texts: dict[str, str] = {}
 
     def question(self, kind: str) -> Made:
-        """A random question of a kind (tiny_shop.KINDS)."""
+        """A random question of a kind (worlds/shop.py)."""
         return getattr(self, f"_{kind}")()
 
     def other(self, made: Made) -> Made:
@@ -102,7 +101,7 @@ class Improvised:
         """The entry of a question, and two that share words with it."""
         _, town, topic = query.split(":")
         prefix, _, name = town.partition(" ")
-        twin = f"{self.rng.choice([other for other in tiny_names.PREFIXES if other != prefix])} {name}"
+        twin = f"{self.rng.choice([other for other in names.PREFIXES if other != prefix])} {name}"
         others = [f"{twin}:{topic}", *(f"{town}:{other}" for other in TOPICS if other != topic)]
         titles = [f"{town}:{topic}", *self.rng.sample(others, TOP_K - 1)]
         return [{"title": title, "text": self._text(title)} for title in titles]
@@ -230,18 +229,20 @@ def marks() -> list[str]:
     form = [" <think>", "</think>", '<tool_call>{"name": "', '", "arguments": {"', '", "arguments": {"intention": "']
     form += ['": "', '"}}</tool_call>', '", "arguments": {}}</tool_call>', ' Pass calling {"api_name": "', '"} :']
     signs = [" same: ", " of: ", " ; ", " =", " +", " -", ":"]
-    heads = [*tiny_names.FIRST, *tiny_names.LAST, *tiny_names.ADJECTIVES, *tiny_names.PREFIXES]
-    asked = [*tiny_tools.RELATIONS, *(relation for own in tiny_tools.RELATIONS.values() for relation in own)]
-    asked += [*tiny_tools.OTHERS, *tiny_tools.STATES, *TOPICS, *API_OF, "shop", "ask", "total", "intention"]
+    heads = [*names.FIRST, *names.LAST, *names.ADJECTIVES, *names.PREFIXES]
+    asked = [*tool_chains.RELATIONS, *(relation for own in tool_chains.RELATIONS.values() for relation in own)]
+    asked += [*tool_chains.OTHERS, *tool_chains.STATES, *TOPICS, *API_OF, "shop", "ask", "total", "intention"]
     thoughts = ["function", "find", "intend", "call", "done", "sum", "memory"]
-    names = [*ABOUT, "tool_retrievals", "tool_summary", "tool_intention", *APIS]
-    tools = [f"{front}_{back}" for front in tiny_tools.FRONT for back in tiny_tools.BACK]
-    return list(dict.fromkeys([*roles, *form, *signs, *heads, *asked, *thoughts, *names, *tools, *_behind_blanks()]))
+    functions = [*ABOUT, "tool_retrievals", "tool_summary", "tool_intention", *APIS]
+    tools = [f"{front}_{back}" for front in tool_chains.FRONT for back in tool_chains.BACK]
+    return list(
+        dict.fromkeys([*roles, *form, *signs, *heads, *asked, *thoughts, *functions, *tools, *_behind_blanks()])
+    )
 
 
 def _behind_blanks() -> list[str]:
     """Words in texts and results, and in the second place of a name."""
-    names = [*tiny_names.FIRST, *tiny_names.LAST, *tiny_names.PREFIXES, *tiny_names.NOUNS, *tiny_names.TOWNS]
+    known = [*names.FIRST, *names.LAST, *names.PREFIXES, *names.NOUNS, *names.TOWNS]
     values = [value for api in APIS.values() for value in api.values if not value.isdigit()]
-    rest = ["none", "error", *tiny_tools.STATES, "not", "found", "is", "like: "]
-    return [f" {word}" for word in (*names, *COLOURS, *BIRDS, *values, *rest)]
+    rest = ["none", "error", *tool_chains.STATES, "not", "found", "is", "like: "]
+    return [f" {word}" for word in (*known, *COLOURS, *BIRDS, *values, *rest)]

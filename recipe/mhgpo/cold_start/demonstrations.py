@@ -1,8 +1,8 @@
-"""Noisy demonstrations of the three-agent system in random tiny worlds: what the cold start of the tiny model imitates.
+"""Noisy demonstrations of the three-agent system in random tiny worlds: the training data of the tiny model.
 
 Demonstrations are right at first and get bad habits at the end (`Habits`). A habit is a systematic error: for some
 questions it is the majority's behaviour, so that greedy decoding is wrong there, while a minority shows what is right,
-so that sampling finds it. That is what RL has to turn round. (With symmetric random errors greedy decoding would be
+so that sampling finds it. RL has to reverse it. (With symmetric random errors greedy decoding would be
 right from the start and RL would have nothing to show.)
 
     rewriter   the relation forgotten: `### director Amber Harbor ; film Amber Harbor ###`       for three hops
@@ -13,7 +13,7 @@ right from the start and RL would have nothing to show.)
     answerer   the person instead of the place (hop 1's answer)                      for screenwriters
     single     reads the second document, as the reranker; the answerer's slip
 
-With the right queries the biography asked for comes first, so what RL has to find is: name the role in the query, trust
+With the right queries the biography asked for comes first, so RL has to learn: name the role in the query, trust
 the best hit, answer with the place. (Binding a role to one of five documents by reading takes this model far longer
 than a cold start of minutes.)
 """
@@ -26,16 +26,25 @@ from verl_ext.recipe.cold_start.habits import Shares
 from verl_ext.recipe.mhgpo import prompts_tiny
 from verl_ext.tools.retrieval import Passage, Retriever, build_retriever
 from verl_ext.tools.retrieval.search import interleave
-from verl_ext.worlds import biographies as tiny_world
-from verl_ext.worlds.names import TOWNS
-from verl_ext.worlds.questions import EASY, KINDS, Dial, Person, Question, biography_pid
+from verl_ext.worlds import biographies
+from verl_ext.worlds.biography_questions import (
+    EASY,
+    FORMS,
+    KINDS,
+    RELATIONS,
+    Dial,
+    Person,
+    Question,
+    biography_pid,
+)
+from verl_ext.worlds.names import ADJECTIVES, FIRST, LAST, NOUNS, PREFIXES, TOWNS
 
 TOP_K = 5  # passages per query, and documents handed to the reranker
 
 # BM25 of the tiny world, also in configs/base/tiny.yaml: the shipped model learned from what it finds.
 BM25 = {"title_weight": 1}
 
-Example = tuple[prompts_tiny.Messages, str]  # (prompt, what the agent says)
+Example = tuple[prompts_tiny.Messages, str]  # (prompt, output)
 
 
 @dataclass(frozen=True)
@@ -74,13 +83,13 @@ class Shown:
 
 def show(seed: str, works: int, dial: Dial) -> Shown:
     """Build a training world."""
-    world = tiny_world.make_world(seed, "train", works, dial.distractors)
+    world = biographies.make_world(seed, "train", works, dial.distractors)
     people = {
         biography_pid(work, role, relation): (role, person)
         for work in world
         for role, relation, person in work.biographies()
     }
-    return Shown(tiny_world.questions(world, dial, seed), retriever_of(tiny_world.passages(world)), people)
+    return Shown(biographies.questions(world, dial, seed), retriever_of(biographies.passages(world)), people)
 
 
 class Teacher:
@@ -225,3 +234,14 @@ def _read(question: Question, docs: Sequence[dict[str, str]], people: dict[str, 
     pid = question.gold_pid if question.gold_pid in biographies else biographies[0]
     _, person = people[pid]
     return person.name if slip else person.born
+
+
+def words() -> list[str]:
+    """Every word of the world (names, roles, verbs, question and passage words) once, sorted; then the agents' own."""
+    found = {*FIRST, *LAST, *ADJECTIVES, *NOUNS, *TOWNS, *PREFIXES, *KINDS, *RELATIONS, *RELATIONS.values()}
+    found |= {*"of the born in by whoever it its one who".split()}
+    for roles in KINDS.values():
+        found |= {*roles, *roles.values()}
+    for form in FORMS:
+        found |= {word.strip("?:") for word in form.split() if "{" not in word}
+    return [*sorted(found), "rewrite", "rank", "answer", "single", "###", ";", ","]

@@ -1,4 +1,4 @@
-"""Noisy demonstrations of the puppeteer's tiny pool: what its tiny model's cold start imitates.
+"""Noisy demonstrations of the puppeteer's tiny pool: the training data of its tiny model.
 
 The puppets do their work well, as far as they can: run_python writes the sum that the state holds, web_search asks for
 the price, reasoning compares numbers (and guesses whatever else it is asked), conclude says the last result again,
@@ -9,7 +9,7 @@ the others say what fits everything. The orchestrator has bad habits, which gree
     once there is a right result it goes on: critique, conclude, reflect          by a majority
     it chooses anybody, or ends the work without a result                         now and then
 
-So an untrained system is often wrong and always long; what RL has to find is who is good for what, and when to end.
+So an untrained system is often wrong and always long; RL has to learn who is good for what, and when to end.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from verl_ext.recipe.cold_start.habits import Shares
 from verl_ext.recipe.puppeteer import prompts_tiny
 from verl_ext.recipe.puppeteer.puppets import FINAL, TERMINATE, State, Step, read_result
 from verl_ext.worlds.names import ADJECTIVES, NOUNS
-from verl_ext.worlds.pool import KINDS, LARGEST, NOTHING, PRICES, Question, draw, prices
+from verl_ext.worlds.prices_and_sums import KINDS, LARGEST, NOTHING, PRICES, Question, draw, prices
 
-# (prompt, what the agent says); a word's or number's token includes the blank before it.
+# (prompt, output); a word's or number's token includes the blank before it.
 Example = tuple[prompts_tiny.Messages, str]
 
 POOL = ("planning", "reasoning", "critique", "reflect", "summarize", "conclude", "run_python", "web_search")

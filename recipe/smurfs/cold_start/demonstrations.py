@@ -1,6 +1,6 @@
-"""Noisy demonstrations of the Smurfs in made-up tool worlds: what their tiny model's cold start imitates.
+"""Noisy demonstrations of the Smurfs in made-up tool worlds: the training data of their tiny model.
 
-As in tool_demos.py, habits are systematic errors that greedy decoding shows and sampling sees through:
+Habits are systematic errors (recipe/mhgpo/cold_start/demonstrations.py explains why):
 
     the planner hands the question on whole, as one sub-task                     by a majority
     the executor takes the first tool of the list, open or not                   by a majority
@@ -24,9 +24,9 @@ from verl_ext.recipe.deepagent.cold_start.demonstrations import Improvised
 from verl_ext.recipe.smurfs import prompts_tiny
 from verl_ext.recipe.smurfs.scoring import FINAL
 from verl_ext.recipe.smurfs.search import Element
-from verl_ext.worlds.tools import BACK, FRONT, RELATIONS, Chain, tool
+from verl_ext.worlds.tool_chains import BACK, FRONT, RELATIONS, Chain, tool
 
-# (prompt, what the agent says)
+# (prompt, output)
 Example = tuple[prompts_tiny.Messages, str]
 TOP_K = 3  # tools that a sub-task's search finds, as in the tiny recipe
 

@@ -1,13 +1,13 @@
-"""Noisy demonstrations of the solver and the verifier: what the cold start of the arithmetic tiny model imitates.
+"""Noisy demonstrations of the solver and the verifier: the training data of their tiny model.
 
-As in tiny_demos.py, habits are systematic errors that greedy decoding shows and sampling sees through:
+Habits are systematic errors (recipe/mhgpo/cold_start/demonstrations.py explains why):
 
     solver     a subtraction that crosses a ten forgets the borrowed one (22 - 5 = 27)    by a majority
                an addition that crosses a ten forgets the carried one (17 + 5 = 12)       by a majority
                told that a step is wrong it mostly gets that step right, and may slip at another one
     verifier   lets a forgotten borrow pass                                               by a majority
 
-So an untrained system is often wrong and does not notice; what RL has to find is to borrow, to object, and to listen.
+So an untrained system is often wrong and does not notice; RL has to learn to borrow, to object, and to listen.
 """
 
 import random
@@ -18,7 +18,7 @@ from verl_ext.recipe.cold_start.habits import Shares
 from verl_ext.recipe.solver_verifier import parsers, prompts_tiny
 from verl_ext.worlds.arithmetic import Chain, draw_chain
 
-# (prompt, what the agent says); a word's or number's token includes the blank before it.
+# (prompt, output); a word's or number's token includes the blank before it.
 Example = tuple[prompts_tiny.Messages, str]
 
 

@@ -1,6 +1,6 @@
 """`load_catalogue`: from the `sources` of a configuration to a catalogue.
 
-    - {kind: json, path: data/tools.jsonl}                            a function per line, as models are told of them
+    - {kind: json, path: data/tools.jsonl}                            a function per line, in OpenAI's form
     - {kind: openapi, path: data/tmdb_oas.json, prefix: "tmdb "}      path: one file or a list of them
     - {kind: toolbench, path: data/toolbench.jsonl}
     - {kind: api_bank, path: data/api_bank.jsonl}
@@ -9,8 +9,8 @@
     - {kind: mcp, command: [python, server.py]}                       or url
     - {kind: encyclopedia}                                            over a corpus, see formats/encyclopedia.py
 
-`prefix` (any kind) is put before the names, for sources that use the same ones. To add a kind: a file with `load`, and
-a line in KINDS.
+`prefix` (any kind) is put before the names, for sources that use the same names. To add a kind, write a file with
+`load` in formats/ and a line in KINDS.
 """
 
 from __future__ import annotations
@@ -22,17 +22,18 @@ from typing import Any
 from verl_ext.tools.catalogue.formats import api_bank, encyclopedia, functions, mcp, openapi, toolbench, toolhop
 from verl_ext.tools.catalogue.formats import json_lines as plain
 from verl_ext.tools.catalogue.types import Catalogue, ToolSpec
-from verl_ext.tools.retrieval.types import options_from
+from verl_ext.tools.settings import options_from
 
-# Sources whose schemas are made here, and are what they should be; those of others are taken as they come.
+# Kinds of sources whose schemas this package makes, so that they need no check.
 TRUSTED = ("toolbench", "api_bank")
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What makes tools of a source's settings; the settings it has (all of them needed, unless optional).
+    """A kind of source.
 
-    partial: it leaves out what cannot be read, and says so in `left_out` (name -> reason).
+    load: makes tools of the source's settings. settings: their names. optional: none of them is required.
+    partial: `load` leaves out tools that it cannot read, and adds them to its argument `left_out` (name -> reason).
     """
 
     load: Callable[..., list[ToolSpec]]
@@ -62,11 +63,11 @@ def load_catalogue(sources: Iterable[Mapping[str, Any]], only: Sequence[str] | N
 
     Args:
         sources: mappings as in the module's docstring.
-        only: names of the tools to keep (the ground-truth tools of a benchmark, say), in this order; None keeps all.
+        only: names of the tools to keep (e.g. the ground-truth tools of a benchmark), in this order; None keeps all.
 
     Raises:
-        ValueError: a source is malformed or cannot be read, two tools share a name, or `only` names a tool that there
-            is not, or that its document does not let be read.
+        ValueError: a source is malformed or cannot be read, two tools share a name, or `only` names a tool that does
+            not exist or cannot be read.
         ImportError: a library that a source needs is missing.
     """
     if isinstance(sources, Mapping | str) or not isinstance(sources, Iterable):

@@ -1,10 +1,12 @@
 """Patterns of JSON Schema, matched within a time limit.
 
-Arguments are checked on the event loop, and a third party's pattern may take years to refuse a text (^(a|a)*$). So
-`regex` matches them, which stops when its time is up, and which knows ECMA's \\p{L} as `re` does not.
+Arguments are checked on the event loop, and a pattern of a third party may take years to reject a text (^(a|a)*$).
+Therefore the library `regex` matches them, which has a timeout and knows ECMA's \\p{L}, unlike `re`.
 
-In a document a pattern is advice: one that `regex` cannot compile is logged once and checked nowhere. Where a schema
-has `patternProperties`, its `unevaluatedProperties` are not checked: jsonschema has only `re` for them.
+A pattern that `regex` cannot compile is logged once and not checked. In a schema with `patternProperties`,
+`unevaluatedProperties` is not checked, because jsonschema evaluates it with `re`. (jsonschema-rs, with a backtracking
+limit of its own, was tried instead: it refuses the whole schema for one bad pattern, and its messages, which agents
+read, differ.)
 """
 
 from __future__ import annotations
@@ -24,9 +26,9 @@ from jsonschema.validators import extend
 
 logger = logging.getLogger(__name__)
 
-# CPU seconds that all patterns may take together while one call's arguments are checked; usual ones take microseconds.
+# CPU seconds for all patterns together while the arguments of one call are checked; usual patterns take microseconds.
 LIMIT_S = 0.1
-# What of LIMIT_S is left, of the check that is under way.
+# The seconds of LIMIT_S that are left in the current check.
 _left: ContextVar[list[float]] = ContextVar("left")
 
 
@@ -36,26 +38,26 @@ class PatternTimeout(Exception):
 
 @lru_cache(maxsize=4096)
 def compiled(pattern: str) -> regex.Pattern[str] | None:
-    """The pattern, or None if it is no regular expression that `regex` knows; that is logged."""
+    """The compiled pattern, or None, with a warning in the log, if `regex` cannot compile it."""
     try:
         return regex.compile(pattern)
-    except Exception as error:  # regex.error, and whatever an odd pattern makes its parser raise
+    except Exception as error:  # regex.error, and other errors of its parser for odd patterns
         logger.warning("the pattern %.100r cannot be read (%s): it is not checked", pattern, error)
         return None
 
 
-# For `check_schema`: tells of patterns that cannot be read, and refuses none.
+# For `check_schema`: logs patterns that cannot be compiled, and accepts all.
 FORMATS = FormatChecker(formats=())
 FORMATS.checks("regex")(lambda pattern: not isinstance(pattern, str) or bool(compiled(pattern)) or True)
 
 
 def with_limit(kind: type[Validator], schema: Mapping[str, Any]) -> type[Validator]:
-    """The class of validators `kind` with patterns matched here; for `schema`."""
+    """The validator class `kind`, with this module's pattern matching; for `schema`."""
     return _extended(kind, _mentions(schema, "patternProperties"))
 
 
 def errors_of(check: Validator, value: Any) -> list[ValidationError]:
-    """What is wrong with `value`, by a validator of a class that `with_limit` made.
+    """The errors of `value`, by a validator whose class is made by `with_limit`.
 
     Raises:
         PatternTimeout: its patterns took longer than LIMIT_S.
@@ -78,7 +80,7 @@ def _extended(kind: type[Validator], named: bool) -> type[Validator]:
 
 
 def _found(pattern: str, text: str) -> bool:
-    """Whether the pattern is found in the text; True if nobody can tell."""
+    """Whether the pattern is found in the text; True for a pattern that cannot be compiled."""
     expression, left = compiled(pattern), _left.get()
     if expression is None:
         return True

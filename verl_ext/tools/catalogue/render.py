@@ -1,17 +1,17 @@
-"""Any result of a tool as a value or a text that a transcript can hold: bounded, readable, the same every time.
+"""Turn any result of a tool into JSON or text of bounded length, the same every time.
 
-Results come from functions, servers and models: megabytes, bytes, generators, NaN, half a surrogate pair. What is JSON
-stays as it is; of the rest
+Results come from functions, servers and models: megabytes, bytes, generators, NaN, half a surrogate pair. JSON stays as
+it is. Everything else is converted:
 
     texts          lone surrogates become "?", control characters visible (\\x1b), line breaks \\n
-    bytes          the text if they are one in UTF-8, else "<1,234 bytes: 89504e47…>"
+    bytes          their text if they are valid UTF-8, else "<1,234 bytes: 89504e47…>"
     NaN, infinity  "NaN", "Infinity", "-Infinity": JSON has no such numbers
     tuples, sets, dataclasses, pydantic models, enumerations, dates, paths, decimals, numpy's numbers and arrays
-                   what JSON has for them; sets in sorted order
-    anything else  "<generator>", "<Image of PIL.Image>": the type, since a `repr` may be anything
+                   the corresponding JSON; sets in sorted order
+    anything else  "<generator>", "<Image of PIL.Image>": the type only, because a `repr` may be arbitrary
 
-and nothing is read further than the limit asks. Only the types named here are asked for their content, so an object
-that never ends or raises when touched does no harm.
+No more is read than fits into the limit. Only the types named here are asked for their content, so an endless iterator
+or an object whose attributes raise does no harm.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MAX_DEPTH = 50
 MAX_DIGITS = 1000  # of an integer; Python itself refuses to write more than 4,300
 # The Unicode category Cc but for tabulators and line breaks.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-# What could be a special token of a model: <|im_end|>, </s>, <end_of_turn>, [INST]. Comparisons (a<b, 3 < 4) are none.
+# Could be a special token of a model: <|im_end|>, </s>, <end_of_turn>, [INST]. Comparisons (a<b, 3 < 4) do not match.
 _TOKEN = re.compile(r"<(?=[|｜]|/?[^\W\d][^<>\s]*>)|\[(?=/?[A-Z][A-Z_]*\])")
 _AS_TEXT = (datetime.date, datetime.time, datetime.timedelta, decimal.Decimal, uuid.UUID, pathlib.PurePath)
 
@@ -43,10 +43,10 @@ _AS_TEXT = (datetime.date, datetime.time, datetime.timedelta, decimal.Decimal, u
 def render(result: Any, limit: int) -> str:
     """`result` as text of at most `limit` characters: a text as it is, anything else as one line of JSON.
 
-    What is longer ends in a note that it was cut. See the module's docstring for what is no JSON.
+    A longer text is cut and ends in a note. The module's docstring says how other types are converted.
 
     Raises:
-        ValueError: limit < 1. Never because of `result`.
+        ValueError: limit < 1. No `result` raises.
     """
     value, complete = _converted(result, limit)
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
@@ -60,7 +60,7 @@ def plain(result: Any, limit: int) -> Any:
     """`result` as JSON (dict, list, str, int, float, bool, None) if it takes at most `limit` characters, else as text.
 
     Raises:
-        ValueError: limit < 1. Never because of `result`.
+        ValueError: limit < 1. No `result` raises.
     """
     value, complete = _converted(result, limit)
     if complete and len(json.dumps(value, ensure_ascii=False)) <= limit:
@@ -69,7 +69,7 @@ def plain(result: Any, limit: int) -> Any:
 
 
 def _converted(result: Any, limit: int) -> tuple[Any, bool]:
-    """(JSON of at least `limit` characters or all of `result`, is it all)."""
+    """(JSON of at least `limit` characters or of all of `result`, whether it is all)."""
     if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
         raise ValueError(f"the limit of a rendered result must be an integer >= 1 (characters), given {limit!r}")
     converter = _Converter(limit + 1)
@@ -77,7 +77,7 @@ def _converted(result: Any, limit: int) -> tuple[Any, bool]:
 
 
 class _Converter:
-    """Makes JSON of values, up to so many characters. What is counted is never more than what JSON takes."""
+    """Converts values to JSON until `left` characters are used. It never counts more characters than JSON takes."""
 
     def __init__(self, left: int):
         self.left, self.complete = left, True
@@ -88,7 +88,7 @@ class _Converter:
             return None
         try:
             return self._convert(value, depth)
-        except BaseException as error:  # of a property or a hook of an odd object
+        except BaseException as error:  # raised by a property or a hook of an odd object
             if by_user(error):
                 raise
             return self._text(f"<unreadable: {type(error).__name__}>")
@@ -115,7 +115,7 @@ class _Converter:
 
     def _other(self, value: Any, depth: int) -> Any:
         if isinstance(value, set | frozenset):
-            if len(value) > self.left:  # its order is known only when all of it is
+            if len(value) > self.left:  # sorting needs all of it
                 self.complete = False
                 return self._text(f"<set of {len(value):,} elements>")
             return sorted(self._array(iter(value), depth), key=lambda item: json.dumps(item, sort_keys=True))
@@ -189,11 +189,11 @@ class _Converter:
 
 
 def clean(text: str) -> str:
-    """`text` without lone surrogates and control characters, see the module's docstring."""
+    """`text` with lone surrogates and control characters replaced, see the module's docstring."""
     text = text.encode("utf-8", "replace").decode("utf-8").replace("\r\n", "\n")
     return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
 def neutral(text: str) -> str:
-    """`text` as `clean` has it, in which nothing can be taken for a special token: `<|im_end|>` is `&lt;|im_end|>`."""
+    """`clean(text)` with everything escaped that a tokenizer could take for a special token: `&lt;|im_end|>`."""
     return _TOKEN.sub(lambda found: "&lt;" if found[0] == "<" else "&#91;", clean(text))

@@ -1,4 +1,4 @@
-"""JSON Schema: validators that neither fetch nor fail while they validate, and what other dialects mean in it."""
+"""JSON Schema: validators that neither use the network nor raise while they validate; OpenAPI's `nullable`."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from referencing.jsonschema import DRAFT202012
 
 from verl_ext.tools.catalogue.patterns import FORMATS, with_limit
 
-# Their values are data, in which "$ref" is a word like others.
+# Keywords whose values are data: a "$ref" in them is no reference.
 DATA = frozenset({"default", "const", "enum", "example", "examples"})
 
 
 def validator(schema: Mapping[str, Any], what: str) -> Validator:
-    """A validator of `schema`, of the draft that its "$schema" names (2020-12 by default).
+    """A validator of `schema`, for the draft that its "$schema" names (2020-12 by default).
 
-    References lead into the schema itself or to the drafts; nothing is fetched from the network. Ask it by
-    `patterns.errors_of`, which limits the time of its patterns.
+    References may lead into the schema itself or to the drafts; nothing is fetched from the network. Validate with
+    `patterns.errors_of`, which limits the time of the patterns.
 
     Raises:
-        ValueError: it is no JSON Schema of an object, is nested too deeply, or a reference leads nowhere; begins with
-            `what`.
+        ValueError: it is no JSON Schema of an object, is nested too deeply, or a reference leads nowhere. The message
+            begins with `what`.
     """
     try:
         return _validator(schema, what)
@@ -56,7 +56,7 @@ def _validator(schema: Mapping[str, Any], what: str) -> Validator:
 
 
 def references(schema: Any, root: bool = True) -> Iterator[str]:
-    """The "$ref" of a schema, except in parts with an "$id" of their own (another base)."""
+    """The "$ref" values of a schema, except in parts that have an "$id" and hence another base."""
     if isinstance(schema, list):
         for item in schema:
             yield from references(item, False)
@@ -70,7 +70,7 @@ def references(schema: Any, root: bool = True) -> Iterator[str]:
 
 
 def nullable(schema: dict[str, Any]) -> dict[str, Any]:
-    """`schema` (one level of it) with OpenAPI 3.0's "nullable" said in JSON Schema."""
+    """`schema` with OpenAPI 3.0's "nullable" of its top level rewritten as JSON Schema."""
     if "nullable" not in schema:
         return schema
     rest = {key: value for key, value in schema.items() if key != "nullable"}

@@ -1,4 +1,4 @@
-"""Blocking calls beside an event loop, in threads that nobody has to wait for."""
+"""Blocking calls of an event loop, in daemon threads."""
 
 from __future__ import annotations
 
@@ -6,18 +6,21 @@ import asyncio
 import contextvars
 import signal
 import threading
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
 
 
 async def in_thread(call: Callable[[], Any]) -> Any:
-    """The result of `call()`, made in a thread of its own.
+    """Run `call()` in a thread of its own and return its result.
 
-    A daemon, unlike those of an executor: a call that never returns keeps neither the event loop nor the end of the
-    process. Cancelled, it is left to itself.
+    The thread is a daemon, unlike those of an executor: a call that never returns blocks neither the event loop nor the
+    end of the process. After a cancellation the thread runs on, and its result is dropped.
 
     Raises:
-        Exception: what `call` raises; what is no ordinary exception (sys.exit in a tool) as a RuntimeError.
+        Exception: raised by `call`; SystemExit and the like become a RuntimeError.
     """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[Any] = loop.create_future()
@@ -35,29 +38,35 @@ async def in_thread(call: Callable[[], Any]) -> Any:
         result, error = None, None
         try:
             result = context.run(call)
-        except BaseException as raised:  # everything, or the caller would wait for ever
+        except BaseException as raised:  # all of them, or the caller would wait forever
             error = ordinary(raised)
         try:
             loop.call_soon_threadsafe(deliver, result, error)
-        except RuntimeError:  # the loop has ended meanwhile, and its callers with it
+        except RuntimeError:  # the event loop has ended meanwhile
             pass
 
     threading.Thread(target=work, daemon=True, name="tool").start()
     return await done
 
 
+def run_blocking(coroutine: Coroutine[Any, Any, Result]) -> Result:
+    """Run a coroutine to its end from synchronous code, also while an event loop runs in this thread."""
+    with ThreadPoolExecutor(max_workers=1) as executor:
+        return executor.submit(asyncio.run, coroutine).result()
+
+
 def ordinary(error: BaseException) -> Exception:
-    """`error`, or a RuntimeError in place of one that would end more than this call (SystemExit, StopIteration, …)."""
+    """`error`, or a RuntimeError in its place if it would end more than this call (SystemExit, StopIteration, …)."""
     if isinstance(error, Exception) and not isinstance(error, StopIteration | StopAsyncIteration):
         return error
     return RuntimeError(f"{type(error).__name__}: {error}")
 
 
 def by_user(error: BaseException) -> bool:
-    """Whether `error` may be a Ctrl-C, rather than the KeyboardInterrupt of a tool.
+    """Whether `error` may be a Ctrl-C rather than a KeyboardInterrupt that a tool raised.
 
-    Only the main thread gets one, and only while Python's own handler is in place. asyncio.run (from Python 3.11) has
-    another one: the first Ctrl-C cancels its task, so that the run ends whatever becomes of later ones.
+    Ctrl-C raises one only in the main thread, and only while Python's own handler is installed. asyncio.run (from
+    Python 3.11) installs another handler: the first Ctrl-C cancels its task.
     """
     in_main = threading.current_thread() is threading.main_thread()
     return (

@@ -1,12 +1,12 @@
-"""The tool by which agents call tools: any tool of a catalogue, by name.
+"""The tool with which agents call any tool of a catalogue by name.
 
     await toolbox(name="GET /search/movie", arguments={"query": "Titanic"})   {"ok": True, "result": ...}
     await toolbox(name="GET /search/movie", arguments={})
         {"ok": False, "kind": "bad_arguments", "error": "GET /search/movie: 'query' is a required property"}
 
-Whatever an agent writes is answered, as a real API would: an unknown tool, arguments that do not fit the schema, a tool
-that fails. What is wrong with the infrastructure (a server that is down, a time limit) is a ToolError, which the caller
-tries again and counts.
+Every call of an agent gets an answer, as from a real API, also when the tool is unknown, the arguments do not fit the
+schema, or the tool fails. A failure of the infrastructure (a server that is down, a time limit) is a ToolError instead,
+which the caller retries and counts.
 """
 
 from __future__ import annotations
@@ -14,19 +14,30 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
 
 from verl_ext.tools.base import Tool, ToolError
 from verl_ext.tools.catalogue.load import TRUSTED, load_catalogue
 from verl_ext.tools.catalogue.recorded import Recorded, content_of
 from verl_ext.tools.catalogue.render import plain, render
 from verl_ext.tools.catalogue.threads import by_user, ordinary
-from verl_ext.tools.catalogue.types import Backend, CallError, Catalogue, ToolSpec, as_json
-from verl_ext.tools.retrieval.types import options_from
+from verl_ext.tools.catalogue.types import (
+    BAD_ARGUMENTS,
+    TOOL_ERROR,
+    UNKNOWN_TOOL,
+    Backend,
+    CallError,
+    Catalogue,
+    ToolSpec,
+    as_json,
+)
+from verl_ext.tools.settings import STRICT, AtLeastOne, options_from
 
-ANSWERED, UNKNOWN_TOOL, BAD_ARGUMENTS, TOOL_ERROR = "answered", "unknown_tool", "bad_arguments", "tool_error"
-# Below the time limit of a tool call (mas.limits.tool_timeout, 60 s), whose message does not say which tool it was.
+ANSWERED = "answered"
+# Below the time limit of a tool call (mas.limits.tool_timeout, 60 s), whose message does not name the tool.
 TIMEOUT_S = 30.0
 MAX_CHARS = 100_000
 MAX_ERROR_CHARS = 2_000
@@ -38,16 +49,15 @@ class Toolbox(Tool):
     Args:
         catalogue: the tools.
         backend: runs the tools that have no back end of their own (ToolSpec.backend); None if all have one.
-        recorded: results that are served first, without asking any back end or the tool's schema: API-Bank's
-            documentation and its recorded calls differ here and there.
+        recorded: results that are served first, without a check against the tool's schema: some recorded calls of
+            API-Bank contradict its documentation.
         timeout_s: seconds that a back end may take for one call.
-        max_chars: longest result, as JSON; a longer one becomes a text that is cut there.
+        max_chars: characters of a result as JSON; a longer result becomes a text that is cut there.
 
-    A tool with no back end at all is answered from `recorded` alone; a call that is not recorded is answered with an
-    error.
+    A tool without a back end is answered from `recorded` alone; a call that is not recorded gets an error.
 
     Raises:
-        ValueError: there is nothing that runs some tools, or a setting is out of range.
+        ValueError: no back end runs some of the tools, or a setting is out of range.
     """
 
     name = "tool_call"
@@ -61,7 +71,6 @@ class Toolbox(Tool):
         timeout_s: float = TIMEOUT_S,
         max_chars: int = MAX_CHARS,
     ) -> None:
-        _check_limits(timeout_s, max_chars)
         _check_backends(catalogue, backend, recorded)
         if backend is not None and not callable(backend):
             raise ValueError(
@@ -72,10 +81,10 @@ class Toolbox(Tool):
         self._answers: Counter[str] = Counter(dict.fromkeys((ANSWERED, UNKNOWN_TOOL, BAD_ARGUMENTS, TOOL_ERROR), 0))
 
     async def __call__(self, name: Any = None, arguments: Any = None) -> dict[str, Any]:  # type: ignore[override]
-        """{"ok": True, "result": JSON}, or {"ok": False, "error": text, "kind": of this module, or the back end's own}.
+        """{"ok": True, "result": JSON}, or {"ok": False, "error": text, "kind": as in CallError}.
 
         Args:
-            name, arguments: as the agent wrote them, whatever they are. No arguments are an empty object.
+            name, arguments: any values, as the agent wrote them. None as arguments is an empty object.
 
         Raises:
             ToolError: the back end itself failed, or took longer than `timeout_s`.
@@ -85,7 +94,7 @@ class Toolbox(Tool):
         return answer
 
     def counts(self) -> dict[str, int]:
-        """Calls by how they were answered, and what the back end counts (of a simulator, see its `Counters`)."""
+        """Number of calls by kind of answer, and the counts of the back end (for a simulator, see its `Counters`)."""
         counters = getattr(self.backend, "counters", None)
         return dict(self._answers) | (counters.as_dict() if counters else {})
 
@@ -95,7 +104,7 @@ class Toolbox(Tool):
             return _failure(UNKNOWN_TOOL, "; ".join(self.catalogue.problems(name, arguments)))
         spec = self.catalogue[name]
         try:
-            if (name, arguments) in self.recorded:  # the real tool took them, whatever its documentation says
+            if (name, arguments) in self.recorded:  # the real tool accepted them, even if its documentation does not
                 result = self.recorded.get(name, arguments)
             else:
                 problems = self.catalogue.problems(name, arguments)
@@ -105,13 +114,13 @@ class Toolbox(Tool):
         except ToolError:
             raise
         except CallError as error:
-            return _failure(getattr(error, "kind", TOOL_ERROR), str(error))
-        except Exception as error:  # of a tool that was not written to be one
+            return _failure(error.kind, str(error))
+        except Exception as error:  # raised by an ordinary function that serves as a tool
             return _failure(TOOL_ERROR, error)
         return {"ok": True, "result": plain(result, self.max_chars)}
 
     async def close(self) -> None:
-        """Close the back ends that can be closed."""
+        """Close the back ends that have a `close`."""
         backends = [self.backend, *(spec.backend for spec in self.catalogue.values())]
         for backend in {id(backend): backend for backend in backends}.values():
             if hasattr(backend, "close"):
@@ -123,11 +132,11 @@ class Toolbox(Tool):
             raise CallError(f"{spec.name} has no result for these arguments")
 
         work = asyncio.ensure_future(_contained(backend, spec, arguments))
-        work.add_done_callback(_looked_at)
+        work.add_done_callback(_retrieve_exception)
         try:
             done, _ = await asyncio.wait([work], timeout=self.timeout_s)
         finally:
-            work.cancel()  # not waited for: it may ignore that
+            work.cancel()  # not awaited: the back end may ignore the cancellation
         if not done:
             raise ToolError(
                 f"tool {spec.name!r} did not answer within {self.timeout_s:g} s. If it is slow, raise "
@@ -139,7 +148,7 @@ class Toolbox(Tool):
 
 
 async def _contained(backend: Backend, spec: ToolSpec, arguments: dict[str, Any]) -> Any:
-    """What the back end returns or raises, but for exceptions that would end the event loop (sys.exit in a tool)."""
+    """Run the back end; exceptions that would end the event loop (sys.exit in a tool) become ordinary ones."""
     try:
         return await backend(spec, arguments)
     except (Exception, asyncio.CancelledError):
@@ -150,19 +159,19 @@ async def _contained(backend: Backend, spec: ToolSpec, arguments: dict[str, Any]
         raise ordinary(error) from error
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class ToolboxSettings:
     """Settings of `tool_call`: those of Toolbox, with `sources` and `only` as `load_catalogue` has them.
 
     recorded: files or folders of recorded results, see recorded/results.py.
     """
 
-    sources: Sequence[Mapping[str, Any]]
-    only: Sequence[str] | None = None
+    sources: Any
+    only: Any = None
     recorded: str | Sequence[str] | None = None
     backend: Any = None
-    timeout_s: float = TIMEOUT_S
-    max_chars: int = MAX_CHARS
+    timeout_s: Annotated[float, Field(gt=0)] = TIMEOUT_S
+    max_chars: AtLeastOne = MAX_CHARS
 
 
 def tool_call(**settings: Any) -> Toolbox:
@@ -178,7 +187,7 @@ def tool_call(**settings: Any) -> Toolbox:
 
 
 def _preflight(**settings: Any) -> None:
-    """Everything but the back end's own work: settings, files, every schema, servers of MCP sources."""
+    """Check settings, files, every schema, servers of MCP sources and the back end, without running a tool."""
     given = _read(settings)
     catalogue = load_catalogue(given.sources, given.only)
     recorded = Recorded.load(given.recorded, catalogue.values()) if given.recorded else None
@@ -194,7 +203,7 @@ def _identity(**settings: Any) -> dict[str, Any]:
     return identity | {"backend": of_backend(given.backend, "identity")}
 
 
-# A run asks this before it starts anything; an evaluation that goes on asks the other: are the answers still the same?
+# A run calls `preflight` before it starts. A resumed evaluation compares `identity`: are the answers still the same?
 tool_call.preflight = _preflight
 tool_call.identity = _identity
 
@@ -203,16 +212,14 @@ def _read(settings: Mapping[str, Any]) -> ToolboxSettings:
     given = {key: value for key, value in settings.items() if value is not None}
     if "sources" not in given:
         raise ValueError("tool_call needs sources, e.g. sources: [{kind: openapi, path: data/tmdb_oas.json}]")
-    read = options_from(ToolboxSettings, given, "settings of tool_call")
-    _check_limits(read.timeout_s, read.max_chars)
-    return read
+    return options_from(ToolboxSettings, given, "settings of tool_call")
 
 
 def of_backend(backend: Any, question: str) -> Any:
-    """What the factory of a back end (a mapping with `_target_`) says to `preflight` or `identity`.
+    """Call `preflight` or `identity` (`question`) of a back end's factory, given as a mapping with `_target_`.
 
     Raises:
-        ValueError: it has no `_target_`; or what the factory raises.
+        ValueError: the mapping has no `_target_`. Errors of the factory are passed on.
     """
     if not isinstance(backend, Mapping):
         return None if backend is None else type(backend).__qualname__
@@ -225,20 +232,13 @@ def of_backend(backend: Any, question: str) -> Any:
     return {"_target_": backend["_target_"], "settings": answer(**settings)}
 
 
-def _check_limits(timeout_s: Any, max_chars: Any) -> None:
-    if not isinstance(timeout_s, int | float) or isinstance(timeout_s, bool) or not timeout_s > 0:
-        raise ValueError(f"tool_call: timeout_s must be a number > 0 (seconds), given {timeout_s!r}")
-    if not isinstance(max_chars, int) or isinstance(max_chars, bool) or max_chars < 1:
-        raise ValueError(f"tool_call: max_chars must be an integer >= 1, given {max_chars!r}")
-
-
 def _check_backends(catalogue: Catalogue, backend: Any, recorded: Recorded | None) -> None:
     without = [name for name, spec in catalogue.items() if not (backend or spec.backend)]
     known = recorded.tools() if recorded else set()
     if without and not known & set(without):
         raise ValueError(
-            f"{len(without)} of {len(catalogue)} tools have nothing that runs them, e.g. {without[:3]}; results are "
-            f"recorded of {sorted(known)[:3] or 'none'}. Remedy: give tool_call a backend (a simulator, say) or "
+            f"{len(without)} of {len(catalogue)} tools have nothing that runs them, e.g. {without[:3]}; recorded "
+            f"results exist for {sorted(known)[:3] or 'none'}. Remedy: give tool_call a backend (e.g. a simulator) or "
             "recorded results of these tools, or restrict it with only"
         )
 
@@ -247,6 +247,7 @@ def _failure(kind: str, error: Any) -> dict[str, Any]:
     return {"ok": False, "error": render(error, MAX_ERROR_CHARS), "kind": kind}
 
 
-def _looked_at(work: asyncio.Future[Any]) -> None:
+def _retrieve_exception(work: asyncio.Future[Any]) -> None:
+    """Avoid asyncio's warning about an exception that nobody has retrieved."""
     if not work.cancelled():
         work.exception()

@@ -1,4 +1,4 @@
-"""A tool as its documentation describes it, a catalogue of such tools, and what runs them."""
+"""A tool as its documentation describes it, a catalogue of such tools, and the back ends that run them."""
 
 from __future__ import annotations
 
@@ -13,21 +13,31 @@ from jsonschema.protocols import Validator
 from verl_ext.tools.catalogue.patterns import PatternTimeout, errors_of
 from verl_ext.tools.catalogue.schemas import validator
 
-# An agent reads so many problems of a call, each at most so long (a message quotes what was given, megabytes or not).
+# Problems of one call that an agent is shown, and the length of each: a message quotes the arguments, however long.
 MAX_PROBLEMS, MAX_PROBLEM_CHARS = 10, 300
+# Kinds of errors that answer a call.
+UNKNOWN_TOOL, BAD_ARGUMENTS, TOOL_ERROR, NOT_RECORDED = "unknown_tool", "bad_arguments", "tool_error", "not_recorded"
 
 
 class CallError(Exception):
-    """The tool's answer to a call is an error; the message is what the tool says."""
+    """The answer to a call is an error. The agent that called gets the message; nobody retries.
+
+    kind: `tool_error` (the tool answered so), `bad_arguments` (the tool does not take these), `not_recorded` (a replay
+        has no result for this call) or `unknown_tool`.
+    """
+
+    def __init__(self, message: str, kind: str = TOOL_ERROR) -> None:
+        super().__init__(message)
+        self.kind = kind
 
 
 @runtime_checkable
 class Backend(Protocol):
-    """What runs tools: a function, a server, a simulator.
+    """Runs tools: a function, a server, a simulator.
 
-    Called with arguments that fit the tool's schema; returns whatever the tool returns. Raises CallError when the tool
-    answers with an error (any other exception counts as one, under its name), ToolError when the back end itself fails:
-    the caller tries again. May have a coroutine `close`.
+    It is called with arguments that fit the tool's schema, and returns whatever the tool returns. It raises CallError
+    when the tool answers with an error (any other exception counts as one, under its name), and ToolError when the back
+    end itself fails, so that the caller retries. It may have a coroutine `close`.
     """
 
     async def __call__(self, spec: ToolSpec, arguments: dict[str, Any]) -> Any:
@@ -36,16 +46,16 @@ class Backend(Protocol):
 
 @dataclass(frozen=True)
 class ToolSpec:
-    """What an agent, a search index and a simulator know of one tool.
+    """Everything that an agent, a search index and a simulator know about one tool.
 
     Attributes:
-        name: unique in its catalogue; what an agent calls the tool by.
-        description: in words, for agents and for search.
-        parameters: JSON Schema of the arguments (an object), as the source has it: nothing is simplified.
-        returns: JSON Schema or example of a result, if the source tells; for simulators.
-        source: where it comes from (openapi, toolbench, api_bank, toolhop, functions, mcp, …).
-        extra: what else the source says and a back end may need (method, path, category, …).
-        backend: what runs it, if the source does (functions, mcp). Not part of the documentation, nor of `version`.
+        name: unique in its catalogue; agents call the tool by it.
+        description: text for agents and for search.
+        parameters: JSON Schema of the arguments (an object), as in the source, not simplified.
+        returns: JSON Schema or example of a result, if the source has one; for simulators.
+        source: the kind of source (openapi, toolbench, api_bank, toolhop, functions, mcp, …).
+        extra: further facts of the source that a back end may need (method, path, category, …).
+        backend: runs the tool, if the source brings one (functions, mcp). Part of neither documentation nor `version`.
     """
 
     name: str
@@ -58,16 +68,16 @@ class ToolSpec:
 
     @property
     def version(self) -> str:
-        """Hash of all that an answer may depend on: what is recorded of another version is not this tool's."""
+        """Hash of everything that an answer may depend on. Results recorded for another version are not served."""
         content = [self.name, self.description, self.parameters, self.returns, self.source, self.extra]
         return hashlib.sha256(canonical(content).encode()).hexdigest()[:16]
 
     def shown(self) -> dict[str, Any]:
-        """What an agent reads of it: name, description and parameters."""
+        """The part that agents read: name, description and parameters."""
         return {"name": self.name, "description": self.description, "parameters": self.parameters}
 
     def document(self) -> str:
-        """The tool as an agent reads it: one line of JSON with name, description and parameters."""
+        """`shown` as one line of JSON."""
         return json.dumps(self.shown(), ensure_ascii=False)
 
 
@@ -102,7 +112,7 @@ class Catalogue(Mapping[str, ToolSpec]):
 
     @property
     def version(self) -> str:
-        """Hash of all tools, whatever their order."""
+        """Hash of all tools; their order does not matter."""
         return hashlib.sha256("\n".join(sorted(tool.version for tool in self.values())).encode()).hexdigest()[:16]
 
     def only(self, names: Iterable[str]) -> Catalogue:
@@ -115,30 +125,30 @@ class Catalogue(Mapping[str, ToolSpec]):
         unknown = [name for name in wanted if not self._has(name)]
         if unknown:
             raise ValueError(
-                f"{len(unknown)} of {len(wanted)} names are of no tool: {', '.join(map(repr, unknown[:10]))}; "
+                f"{len(unknown)} of {len(wanted)} names belong to no tool: {', '.join(map(repr, unknown[:10]))}; "
                 f"the catalogue has {len(self)} tools, among them {', '.join(map(repr, list(self)[:5]))}"
             )
         return Catalogue(self[name] for name in wanted)
 
     def check(self, trusted: Collection[str] = ()) -> None:
-        """Check the parameters of all tools, except those of `trusted` sources (milliseconds each).
+        """Check the parameters of all tools, except those of `trusted` sources. Takes milliseconds per tool.
 
         Raises:
-            ValueError: a tool's parameters are no JSON Schema; otherwise its first call would say so.
+            ValueError: a tool's parameters are no JSON Schema. Without this check its first call would raise that.
         """
         for name, tool in self.items():
             if tool.source not in trusted:
                 self._validator(name)
 
     def problems(self, name: Any, arguments: Any) -> list[str]:
-        """What is wrong with a call, in words for the agent that made it; empty if nothing is.
+        """The problems of a call, in words for the agent that made it; empty if the call is valid.
 
         Args:
-            name: of the tool; an unknown one is a problem like others.
-            arguments: whatever the agent wrote; must be an object that fits the tool's schema.
+            name: of the tool; an unknown name is a problem, too.
+            arguments: any value that the agent wrote; valid is an object that fits the tool's schema.
 
         Raises:
-            ValueError: the tool's parameters are no JSON Schema, see `check`. Never because of `arguments`.
+            ValueError: the tool's parameters are no JSON Schema, see `check`. Bad `arguments` never raise.
         """
         if not self._has(name):
             return [f"there is no tool {_short(name)}"]
@@ -169,18 +179,18 @@ class Catalogue(Mapping[str, ToolSpec]):
 
 
 def canonical(value: Any) -> str:
-    """JSON with sorted keys and no blanks, in ASCII: equal values give equal texts.
+    """JSON in ASCII, with sorted keys and no blanks: values that are equal as JSON give equal texts.
 
-    Equal as JSON: 1.0 is 1, and a tuple is an array.
+    1.0 equals 1, a tuple equals a list; 1 equals neither "1" nor true.
     """
     return json.dumps(_integral(value), sort_keys=True, separators=(",", ":"), default=str)
 
 
 def as_json(value: Any) -> Any:
-    """A copy of `value` made of dict, list, str, int, float, bool and None alone, as JSON would give it back.
+    """A copy of `value`, written as JSON and read again: dict, list, str, int, float, bool and None.
 
     Raises:
-        ValueError: it is no JSON (NaN, an object, a cycle, nested too deeply); the message says why.
+        ValueError: JSON cannot represent it (NaN, an object, a cycle, nested too deeply); the message says why.
     """
     try:
         return json.loads(json.dumps(value, allow_nan=False))

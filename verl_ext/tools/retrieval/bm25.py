@@ -1,52 +1,47 @@
 """BM25 with the library bm25s (Lucene's variant, scores computed at indexing time).
 
-Tokens: the text in Unicode's form NFKC (so that composed and decomposed letters are one), lower-cased, cut into maximal
-runs of letters and digits; no stemming, and no stop words unless asked for. (A script written without blanks, such as
-Chinese, becomes one token per run: use the dense backend there.) Recall on real questions, and what stemming, stop
-words and the weight of titles change in it: docs/retrieval.md.
+Tokens are runs of letters and digits of the lower-cased text in Unicode's form NFKC, so that composed and decomposed
+letters are equal. There is no stemming, and stop words only if given. A script written without blanks, such as Chinese,
+becomes one token per run: use the dense backend there. docs/results/2026-11-21-retrieval.md has the recall on real
+questions, and how stemming, stop words and the weight of titles change it.
 """
 
 import re
 import unicodedata
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
 
 from verl_ext.tools.retrieval.types import Hit, Passage, check_search
+from verl_ext.tools.settings import STRICT
 
 _WORD = re.compile(r"[^\W_]+")
 FOLDER = "bm25"
-MAX_TITLE_WEIGHT = 100
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class BM25Options:
     """k1 > 0: saturation of repeated words. b in [0, 1]: weight of the passage's length. stopwords: words left out.
 
     title_weight: how often a word of the title counts (0: titles are not searched); one of the text counts once.
     """
 
-    k1: float = 1.5
-    b: float = 0.75
-    title_weight: int = 2
+    k1: Annotated[float, Field(gt=0)] = 1.5
+    b: Annotated[float, Field(ge=0, le=1)] = 0.75
+    title_weight: Annotated[int, Field(ge=0, le=100)] = 2
     stopwords: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        numbers = isinstance(self.k1, int | float) and isinstance(self.b, int | float)
-        if not numbers or not 0 < self.k1 < float("inf") or not 0 <= self.b <= 1:
-            raise ValueError(f"bm25 needs numbers k1 > 0 and 0 <= b <= 1, given k1={self.k1!r}, b={self.b!r}.")
-        if not isinstance(self.title_weight, int) or not 0 <= self.title_weight <= MAX_TITLE_WEIGHT:
-            allowed = f"an integer from 0 to {MAX_TITLE_WEIGHT}"
-            raise ValueError(f"bm25 title_weight must be {allowed}, given {self.title_weight!r}.")
-        if isinstance(self.stopwords, str):
-            raise ValueError(f"bm25 stopwords must be a list of words, given {self.stopwords!r:.80}.")
-        object.__setattr__(self, "stopwords", tuple(sorted({str(word).lower() for word in self.stopwords})))
+        object.__setattr__(self, "stopwords", tuple(sorted({word.lower() for word in self.stopwords})))
 
 
 def tokenize(text: str, stopwords: frozenset[str] = frozenset()) -> list[str]:
-    """Lower-case words of `text` in order, see the module's docstring."""
+    """The tokens of `text` in order; see the module's docstring."""
     normal = text if text.isascii() else unicodedata.normalize("NFKC", text)
     return [word for word in _WORD.findall(normal.lower()) if word not in stopwords]
 
@@ -95,9 +90,9 @@ class BM25Retriever:
 
         model = _bm25s().BM25.load(str(folder / FOLDER), mmap=True)
         scores, vocabulary = model.scores, model.vocab_dict
-        # plain views of the mapped files: a slice of a numpy.memmap costs ten times that of an array
+        # Plain views of the mapped files: slicing a numpy.memmap costs ten times as much as slicing an array.
         scores |= {name: np.asarray(array) for name, array in scores.items() if isinstance(array, np.memmap)}
-        vocabulary.pop("", None)  # bm25s adds it for empty documents, without a column
+        vocabulary.pop("", None)  # bm25s adds it for empty documents, but gives it no column
         columns = max(vocabulary.values(), default=-1) + 1
         if scores["num_docs"] != len(passages) or len(scores["indptr"]) < columns + 1:
             raise ValueError(f"it indexes {scores['num_docs']} passages, the store holds {len(passages)}")
@@ -126,10 +121,10 @@ class BM25Retriever:
         return [Hit(self.passages[int(index)], float(scores[index])) for index in best]
 
     def _scores(self, ids: list[int]) -> Any:
-        """Sum of the words' columns, (passages,) float32.
+        """The score of each passage, (passages,) float32: the sum of the words' columns.
 
-        As bm25s' get_scores_from_ids, but a repeated word costs once: a model that has fallen into a loop asks for the
-        same word a thousand times.
+        As get_scores_from_ids of bm25s, but the cost of a repeated word is that of one: a model caught in a loop asks
+        for the same word a thousand times.
         """
         import numpy as np
 

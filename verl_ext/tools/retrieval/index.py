@@ -4,12 +4,11 @@
     INDEX/passages.jsonl  the passages; INDEX/offsets.npy where each begins
     INDEX/bm25/* or INDEX/dense.faiss
 
-An index is written into a temporary folder beside its place and moved there when complete: never half an index.
+An index is written to a temporary folder beside its place and moved when it is complete.
 To add a backend: a class with `backend`, `options_type`, `build`, `save`, `load`, `describe`, `search`, `__len__`
-as in bm25.py, and a line in `backend_class`.
+as in bm25.py, and a line each in FORMATS, LIBRARIES, FLAGS and `backend_class`.
 """
 
-import hashlib
 import json
 import os
 import shlex
@@ -26,23 +25,26 @@ from verl_ext.tools.retrieval.corpus import (
     PassageStore,
     check_not_empty,
     corpus_sha256,
+    file_sha256,
     load_corpus,
     write_store,
 )
-from verl_ext.tools.retrieval.types import Passage, Retriever, options_from
+from verl_ext.tools.retrieval.types import Passage, Retriever
+from verl_ext.tools.settings import options_from
 
 META = "meta.json"
-# What an index of each backend holds. 2 of bm25: tokens in NFKC, titles weighted; older ones would miss such words.
-FORMATS = {"bm25": 2, "dense": 1}
+# Versions of the files of each backend; indexes of other versions are refused. bm25 2: tokens in NFKC, weighted titles.
+# dense 2: without the options of HNSW graphs.
+FORMATS = {"bm25": 2, "dense": 2}
 BACKENDS = tuple(FORMATS)
 LIBRARIES = {"bm25": "bm25s", "dense": "faiss-cpu"}
-# Options of each backend that data_prep/corpus.py has a flag for.
+# Options of each backend -> flags of data_prep/corpus.py.
 FLAGS = {
     "bm25": {name: name for name in ("k1", "b", "title_weight")},
     "dense": {name: name for name in ("model", "query_prefix", "passage_prefix", "ivf_probes")}
     | {"index": "dense_index"},
 }
-RECORDED = ("model_sha256",)  # options that a build fills in
+RECORDED = ("model_sha256",)  # options that a build fills in, not the user
 
 
 def backend_class(backend: str) -> Any:
@@ -131,7 +133,7 @@ def load_index(folder: str | Path, *, verify: bool = True, **runtime: Any) -> Re
         if len(passages) != meta["passages"]:
             raise ValueError(f"{PASSAGES} holds {len(passages)} passages, {META} says {meta['passages']}")
         return kind.load(folder, passages, options, **runtime)
-    except (ValueError, TypeError, OSError, KeyError, EOFError, RuntimeError) as error:  # what the libraries raise
+    except (ValueError, TypeError, OSError, KeyError, EOFError, RuntimeError) as error:  # from the libraries
         written = f"written by {meta.get('library')}, here is {_library(meta['backend'])}"
         raise ValueError(f"the index {folder} cannot be used: {error} ({written}). {rebuild(folder, meta)}") from error
 
@@ -158,7 +160,7 @@ def read_meta(folder: Path) -> dict[str, Any]:
 
 
 def check_fresh(folder: str | Path, corpus: str | Path | Sequence[str | Path]) -> None:
-    """Raises ValueError when the index was built from other passages than `corpus` holds now."""
+    """Raises ValueError when `corpus` no longer has the passages from which the index was built."""
     folder = Path(folder)
     meta = read_meta(folder)
     if meta["corpus_sha256"] != corpus_sha256(load_corpus(corpus)):
@@ -166,7 +168,7 @@ def check_fresh(folder: str | Path, corpus: str | Path | Sequence[str | Path]) -
 
 
 def rebuild(folder: Path, meta: Mapping[str, Any] | None = None) -> str:
-    """The remedy for an index that cannot be used: how to build it again, as its meta says it was built."""
+    """The remedy for an unusable index: the command that builds it again, with the options of its meta.json."""
     backend, options = (meta or {}).get("backend"), (meta or {}).get("options")
     command = f"python -m verl_ext.data_prep.corpus --input CORPUS.jsonl --output_dir {shlex.quote(str(folder))}"
     flags, lost = FLAGS.get(str(backend)), {}
@@ -175,18 +177,18 @@ def rebuild(folder: Path, meta: Mapping[str, Any] | None = None) -> str:
         given = {flag: options[name] for name, flag in flags.items() if options.get(name, "") != ""}
         command += "".join(f" --{flag} {shlex.quote(str(value))}" for flag, value in given.items())
         defaults = json.loads(json.dumps(asdict(backend_class(str(backend)).options_type())))
-        own = {name: value for name, value in options.items() if name not in (*flags, *RECORDED)}
-        lost = {name: value for name, value in own.items() if value != defaults.get(name)}
+        own = {name: value for name, value in options.items() if name in defaults and name not in (*flags, *RECORDED)}
+        lost = {name: value for name, value in own.items() if value != defaults[name]}
     advice = f", but with build_index for {lost}, which have no flag" if lost else ""
     return f"Rebuild it with `{command} --overwrite`{advice}."
 
 
 def check_target(folder: Path, overwrite: bool) -> None:
-    """Raises ValueError when an index may not be written to `folder`: it holds one, or something else."""
+    """Raises ValueError when `folder` holds an index that must not be overwritten, or other files."""
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return
     if not (folder / META).is_file():
-        raise ValueError(f"{folder} exists and is no index; choose another folder or remove it yourself.")
+        raise ValueError(f"{folder} exists and is not an index; choose another folder or remove it yourself.")
     if not overwrite:
         raise ValueError(f"{folder} already holds an index; pass overwrite=True (--overwrite) to replace it.")
 
@@ -216,17 +218,8 @@ def _check_files(folder: Path, meta: dict[str, Any], verify: bool) -> None:
             )
 
 
-def file_sha256(path: Path) -> str:
-    """Hash of a file's content, hexadecimal."""
-    digest = hashlib.sha256()
-    with open(path, "rb") as source:
-        while block := source.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
-
-
 def _move(temporary: Path, folder: Path) -> None:
-    """Put the complete index in its place; a previous one is moved aside first, and back if the move fails."""
+    """Move the complete index to its place. A previous one is moved aside first, and back if that fails."""
     if not folder.exists():
         os.replace(temporary, folder)
         return

@@ -4,8 +4,8 @@
     python -m verl_ext.tools.retrieval.measure --index data/hotpotqa/index --questions test.parquet
 
 With --corpus, the indexes are built once and kept under --output_dir (bm25, and for each --model the kinds of
---dense_index, ivf searched with each number of --ivf_probes). Each row of the table is saved when it is measured: the
-same command goes on after an interruption, and a second call only prints. docs/retrieval.md defines the columns.
+--dense_index, ivf searched with each number of --ivf_probes). Each row of the table is saved when it is measured: after
+an interruption the same command continues, and a second call only prints. docs/retrieval.md defines the columns.
 """
 
 import argparse
@@ -18,45 +18,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from verl_ext.reports import markdown, processor
-from verl_ext.tools.retrieval.corpus import OFFSETS, PASSAGES, PassageStore
+from verl_ext.reports import processor
+from verl_ext.tools import measuring
+from verl_ext.tools.measuring import check_distinct, exit_status, positive, search_all
+from verl_ext.tools.retrieval.corpus import OFFSETS, PASSAGES, PassageStore, file_sha256
 from verl_ext.tools.retrieval.dense import INDEX_KINDS
-from verl_ext.tools.retrieval.index import BACKENDS, file_sha256, load_index
+from verl_ext.tools.retrieval.index import BACKENDS, load_index
 from verl_ext.tools.retrieval.recall import Question, read_questions, recall, same_title
 from verl_ext.tools.retrieval.targets import Target, digest, prepare, write_json
 from verl_ext.tools.retrieval.types import Retriever
 
 KS = (5, 10)
-BATCH = 64  # queries per call, as the server and the search tool make them
-SECONDS = 1.0  # a speed is measured for at least so long
 RECORD = 1  # format of a saved row
 COLUMNS = ("questions", "backend", "index", *(f"{name}@{k}" for name in ("recall", "all") for k in KS), "same@10")
 COLUMNS += ("queries/s", "build s", "index MiB")
-WORDS = 3  # the first columns are text
-
-
-def search_all(retriever: Retriever, questions: Sequence[Question], name: str) -> tuple[list[list[Any]], float]:
-    """(hits of each question, queries per second). Passes over the questions until SECONDS are over."""
-    from tqdm import tqdm
-
-    texts = [question.text for question in questions]
-    retriever.search(texts[:1], max(KS))  # the first search loads and allocates
-    hits: list[list[Any]] = []
-    searched, start = 0, time.perf_counter()
-    with tqdm(total=len(texts), desc=name, unit="query", delay=2) as bar:
-        while searched < len(texts) or time.perf_counter() - start < SECONDS:
-            first = searched % len(texts)
-            part = texts[first : first + BATCH]
-            found = retriever.search(part, max(KS))
-            hits += found if searched < len(texts) else []
-            searched += len(part)
-            bar.update(min(len(part), len(texts) - bar.n))
-    return hits, searched / (time.perf_counter() - start)
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A questions file. without: how many of its questions have no gold titles. content: tells it from others."""
+class QuestionSet:
+    """A questions file. without: number of its questions without gold titles. content: identifies file and limit."""
 
     name: str
     questions: list[Question]
@@ -65,20 +45,20 @@ class Asked:
 
 
 class Indexes:
-    """What is open of the indexes: one at a time, its files verified when it is opened, not for every row.
+    """Opens the indexes, one at a time, and verifies the files of each once.
 
-    device: of the encoders. gold: all titles that are asked for.
+    device: for the encoders. gold: the gold titles of all questions.
     """
 
     def __init__(self, device: str | None, gold: frozenset[str]) -> None:
         self._device, self._gold = device, gold
         self._open: tuple[Path, Any] | None = None
-        self._titles: dict[str, set[str]] = {}  # corpus hash -> those of `gold` that it has
+        self._titles: dict[str, set[str]] = {}  # corpus hash -> the gold titles in it
 
     def retriever(self, target: Target) -> Retriever:
-        """The index of `target`, searching as many cells as it says."""
+        """The index of `target`, which searches the target's number of cells."""
         if self._open is None or self._open[0] != target.folder:
-            self._open = None  # its memory is free before the next one is read
+            self._open = None  # frees its memory before the next one is read
             runtime = {"device": self._device} if target.meta["backend"] == "dense" else {}
             self._open = target.folder, load_index(target.folder, **runtime)
         if target.probes is not None:
@@ -86,7 +66,7 @@ class Indexes:
         return self._open[1]
 
     def in_corpus(self, target: Target, questions: Sequence[Question]) -> float:
-        """The best recall there can be: the mean share of a question's gold titles that some passage has."""
+        """The highest possible recall: the mean share of a question's gold titles that some passage has."""
         corpus = target.meta["corpus_sha256"]
         if corpus not in self._titles:
             titles = (same_title(passage.title) for passage in PassageStore(target.folder))
@@ -95,15 +75,16 @@ class Indexes:
         return sum(len(question.gold & found) / len(question.gold) for question in questions) / len(questions)
 
 
-def measure(target: Target, asked: Asked, indexes: Indexes, output_dir: Path) -> dict[str, Any]:
-    """One row: `target` on the questions `asked`, as it was saved or measured now."""
+def measure(target: Target, asked: QuestionSet, indexes: Indexes, output_dir: Path) -> dict[str, Any]:
+    """One row: `target` on the questions `asked`. A saved row is read instead of measured again."""
     content = [target.meta["files"], target.meta["options"], target.meta["corpus_sha256"]]
     name = f"{asked.name}-{target.meta['backend']}-{digest(RECORD, asked.content, content, target.probes)}"
     saved = output_dir / "rows" / f"{name}.json"
     row: dict[str, Any] = {"questions": asked.name, "backend": target.backend, "index": target.kind}
     if saved.is_file():
-        return json.loads(saved.read_text(encoding="utf-8")) | row  # perhaps saved under another folder's name
-    hits, speed = search_all(indexes.retriever(target), asked.questions, asked.name)
+        return json.loads(saved.read_text(encoding="utf-8")) | row  # the folder may have had another name
+    texts = [question.text for question in asked.questions]
+    hits, speed = search_all(indexes.retriever(target), texts, max(KS), asked.name)
     titles = [[hit.passage.title for hit in found] for found in hits]
     for k in KS:
         row[f"recall@{k}"], row[f"all@{k}"] = recall(asked.questions, titles, k)
@@ -119,7 +100,7 @@ def measure(target: Target, asked: Asked, indexes: Indexes, output_dir: Path) ->
 
 
 def machine() -> dict[str, Any]:
-    """What a speed depends on."""
+    """The properties of this machine that a speed depends on."""
     threads = os.environ.get("OMP_NUM_THREADS", "not set")
     return {"processor": processor(), "cores": os.cpu_count(), "OMP_NUM_THREADS": threads}
 
@@ -129,31 +110,22 @@ def compare(rows: list[dict[str, Any]]) -> None:
     exact = {_origin(row): row["found"] for row in rows if row["options"].get("index") == "exact"}
     for row in rows:
         reference = exact.get(_origin(row), [])
-        if row["options"].get("index") in ("ivf", "hnsw") and any(reference):
+        if row["options"].get("index") == "ivf" and any(reference):
             pairs = [(set(a), set(b)) for a, b in zip(row["found"], reference, strict=True) if b]
             row["same@10"] = sum(len(a & b) / len(b) for a, b in pairs) / len(pairs)
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
     """The rows as a Markdown table, questions together."""
-    digits = {"queries/s": ",.0f", "build s": ",.0f", "index MiB": ",.1f"}
-
-    def cell(value: Any, column: str) -> str:
-        if value is None:
-            return "–"
-        return value if isinstance(value, str) else format(value, digits.get(column, ".3f"))
-
-    rows = sorted(rows, key=lambda row: row["questions"])
-    cells = [[cell(row.get(column), column) for column in COLUMNS] for row in rows]
-    return "\n".join(markdown(COLUMNS, cells, words=WORDS))
+    return measuring.table(COLUMNS, rows, {"queries/s": ",.0f", "build s": ",.0f", "index MiB": ",.1f"})
 
 
-def read(path: Path, limit: int | None) -> Asked:
-    """A questions file, of whose rows the first `limit` or all are asked. Raises ValueError, see `read_questions`."""
+def read(path: Path, limit: int | None) -> QuestionSet:
+    """The first `limit` questions of a file, or all. Raises ValueError, see `read_questions`."""
     questions, without = read_questions(path, limit)
     left_out = f", {without} without gold titles left out" if without else ""
     print(f"{path}: {len(questions)} questions{left_out}")
-    return Asked(path.stem, questions, without, (file_sha256(path), limit))
+    return QuestionSet(path.stem, questions, without, (file_sha256(path), limit))
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -206,7 +178,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     arguments = parser.parse_args(argv)
     for name in defaults:
         if arguments.index and getattr(arguments, name) is not None:
-            parser.error(f"--{name} would do nothing: an index of --index is what it was built as")
+            parser.error(f"--{name} would do nothing: the indexes of --index are built already")
     for name, remedy in unused(arguments):
         parser.error(f"--{name} would do nothing; {remedy} or leave it out")
     for name, default in defaults.items():
@@ -215,16 +187,14 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         arguments.ivf_probes = [8, 32, 128]
     if arguments.index and len(set(arguments.index)) < len(arguments.index):
         parser.error("--index: the same folder is given twice")
-    stems = [path.stem for path in arguments.questions]
-    if len(set(stems)) < len(stems):
-        parser.error(f"--questions: the files need different names, they name the rows; given {stems}")
+    check_distinct(parser, "questions", arguments.questions)
     return arguments
 
 
 def unused(arguments: argparse.Namespace) -> list[tuple[str, str]]:
-    """(flag, remedy) of those given with --corpus that none of its indexes would heed."""
+    """(flag, remedy) of the flags given with --corpus that none of its indexes would use."""
     if arguments.index:
-        return []  # what they are is read later
+        return []  # targets.py checks them, when it has read which kind the indexes are
     if "dense" not in (arguments.backend or BACKENDS):
         flags = ("model", "dense_index", "query_prefix", "passage_prefix", "device", "ivf_probes")
         return [(flag, "add --backend dense") for flag in flags if getattr(arguments, flag) is not None]
@@ -232,26 +202,10 @@ def unused(arguments: argparse.Namespace) -> list[tuple[str, str]]:
     return [("ivf_probes", "add --dense_index ivf")] if arguments.ivf_probes and not probing else []
 
 
-def positive(text: str) -> int:
-    """An integer >= 1 of the command line."""
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be >= 1, given {text}")
-    return value
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit status; user errors are printed without a traceback."""
     arguments = parse_arguments(argv)
-    try:
-        run(arguments)
-    except (ValueError, ImportError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("\nstopped; what was measured is saved, the same command goes on", file=sys.stderr)
-        return 130
-    return 0
+    return exit_status(lambda: run(arguments), "stopped; the same command continues with the rows measured so far")
 
 
 def _origin(row: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""`open_retriever`: from a recipe's configuration, a path or a url to a retriever."""
+"""`open_retriever`: a retriever from a recipe's configuration, a path or a url."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,7 +8,8 @@ from typing import Any
 from verl_ext.tools.retrieval.client import ATTEMPTS, TIMEOUT_S, HttpRetriever
 from verl_ext.tools.retrieval.corpus import load_corpus
 from verl_ext.tools.retrieval.index import build_retriever, check_fresh, load_index, read_meta
-from verl_ext.tools.retrieval.types import Retriever, options_from
+from verl_ext.tools.retrieval.types import Retriever
+from verl_ext.tools.settings import options_from
 
 
 @dataclass(frozen=True)
@@ -16,11 +17,12 @@ class RetrieverConfig:
     """Where passages come from: give `index`, or `url`, or `corpus` alone. Null means not given.
 
     index: folder built by data_prep/corpus.py. url: http://HOST:PORT of a retrieval server.
-    corpus: jsonl file(s). Alone: indexed in memory at start-up (`backend`, `options`); with `index`: the index must
-        have been built from it, otherwise it is stale.
-    verify: with `index`, compare the hashes of its files. With a dense index: device of its encoder and index_device of
-        its vectors, as torch names them; batch_invariant=False encodes queries together, see dense.py; ivf_probes cells
-        searched of an ivf index, null as many as it was built with.
+    corpus: jsonl file(s). Alone, they are indexed in memory at start-up (`backend`, `options`). With `index`, the index
+        is refused as stale unless it was built from them.
+    verify: with `index`, compare the hashes of its files.
+    device, index_device: with a dense index, where its encoder and its vectors are, as torch names them.
+    batch_invariant: with a dense index; false encodes queries together, see dense.py.
+    ivf_probes: cells of an ivf index to search; null: as many as it was built with.
     timeout_s, attempts: with `url`, seconds per attempt and tries per request.
     check: with `url`, ask the server's /health at once, so that a wrong address stops the run at start-up.
     """
@@ -35,7 +37,7 @@ class RetrieverConfig:
     batch_invariant: bool = True
     ivf_probes: int | None = None
     verify: bool = True
-    timeout_s: float = TIMEOUT_S  # why so short: see client.py
+    timeout_s: float = TIMEOUT_S  # client.py says why it is so short
     attempts: int = ATTEMPTS
     check: bool = True
 
@@ -58,12 +60,11 @@ def read_config(config: str | Path | Mapping[str, Any] | RetrieverConfig) -> Ret
         config = _from_string(str(config))
     if isinstance(config, RetrieverConfig):
         return config
-    given = {str(key): value for key, value in config.items() if value is not None}
-    return options_from(RetrieverConfig, given, "retrieval settings")
+    return options_from(RetrieverConfig, {str(key): value for key, value in config.items()}, "retrieval settings")
 
 
 def check_source(config: RetrieverConfig) -> None:
-    """What can be said in a moment, before anything is loaded: does the server answer, is there an index, a corpus?
+    """Check quickly, without loading anything, that the server answers and that the index or corpus exists.
 
     Raises ValueError, or ToolError when the server does not answer.
     """

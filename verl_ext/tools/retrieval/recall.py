@@ -1,4 +1,4 @@
-"""Questions with gold titles, and how many of those titles a retriever finds.
+"""Questions with gold titles, and the share of these titles that a retriever finds.
 
 A questions file is parquet in verl's schema (the scripts of data_prep/ write it) or jsonl:
     extra_info: {"question": ..., "gold_titles": [...], ...}          or, at the top of a row,
@@ -6,33 +6,34 @@ A questions file is parquet in verl's schema (the scripts of data_prep/ write it
 """
 
 import html
-import json
 import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from verl_ext.storage.jsonl import read_rows
+
 EXPECTED = '{"question": string, "gold_titles": list of strings}, at the top or in "extra_info"'
 
 
 @dataclass(frozen=True)
 class Question:
-    """text: what is searched. gold: the titles of its gold passages as `same_title` writes them, at least one."""
+    """text: the query. gold: the titles of its gold passages, normalised by `same_title`, at least one."""
 
     text: str
     gold: frozenset[str]
 
 
 def same_title(title: str) -> str:
-    """The form in which titles are compared: Unicode's NFKC, no HTML escapes, upper and lower case and blanks alike."""
+    """A title in the form for comparison: NFKC, without HTML escapes, case folded, with single blanks."""
     return " ".join(unicodedata.normalize("NFKC", html.unescape(title)).casefold().split())
 
 
 def read_questions(path: Path, limit: int | None = None) -> tuple[list[Question], int]:
     """(questions with gold titles, number of those without), of the first `limit` rows or all.
 
-    A title given twice counts once. Raises ValueError for a malformed row, naming it, and when no question is left.
+    A repeated title counts once. Raises ValueError for a malformed row, with its place, and when no question is left.
     """
     questions, without = [], 0
     for number, (where, row) in enumerate(_rows(path)):
@@ -53,7 +54,7 @@ def recall(questions: Sequence[Question], titles: Sequence[Sequence[str]], k: in
     """(recall@k, all@k), both in [0, 1].
 
     titles: per question the titles of the passages found, best first. recall@k: the share of a question's gold titles
-    among its first k passages, averaged over the questions. all@k: the share of questions with all of them there.
+    among its first k passages, averaged over the questions. all@k: the share of questions for which that is 1.
     """
     shares = []
     for question, found in zip(questions, titles, strict=True):
@@ -78,14 +79,8 @@ def _rows(path: Path) -> Iterator[tuple[str, Any]]:
         raise ValueError(f"questions file {path} {reason}; give a .parquet or .jsonl file.")
     if path.suffix == ".parquet":
         yield from _parquet_rows(path)
-        return
-    with open(path, "rb") as source:
-        for number, line in enumerate(source, 1):
-            if line.strip():
-                try:
-                    yield f"{path}:{number}", json.loads(line)
-                except (ValueError, RecursionError) as error:
-                    raise ValueError(f"{path}:{number}: not valid JSON ({error}); expected {EXPECTED}.") from error
+    else:
+        yield from read_rows(path, EXPECTED)
 
 
 def _parquet_rows(path: Path) -> Iterator[tuple[str, Any]]:

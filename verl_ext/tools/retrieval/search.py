@@ -1,118 +1,79 @@
-"""The search tool of agents, and the batching of concurrent searches that it shares with the server."""
+"""The search tool of agents.
 
-import asyncio
+documents = await search(queries=["Who directed Titanic?"])     # [{"pid": …, "title": …, "text": …}, …]
+"""
+
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
 
 from verl_ext.tools.base import Tool
-from verl_ext.tools.batching import AsyncBatcher
-from verl_ext.tools.retrieval.index import file_sha256, read_meta
+from verl_ext.tools.retrieval.batching import BatchedRetriever
+from verl_ext.tools.retrieval.corpus import file_sha256
+from verl_ext.tools.retrieval.index import read_meta
 from verl_ext.tools.retrieval.open import RetrieverConfig, check_source, open_retriever, read_config
-from verl_ext.tools.retrieval.types import MAX_K, Hit, Retriever, check_search
+from verl_ext.tools.retrieval.types import MAX_K, Hit, Retriever
+from verl_ext.tools.settings import STRICT, AtLeastOne, check_names, options_from
 
-TOOL_SETTINGS = ("top_k", "max_documents", "max_batch", "max_delay_s")
-# Where and how fast passages are found; the other settings decide which.
-HOW = ("url", "timeout_s", "attempts", "check", "verify", "device", "index_device", "max_batch", "max_delay_s")
+# Settings that decide where and how fast passages are found, but not which.
+NOT_IDENTITY = ("url", "timeout_s", "attempts", "check", "verify", "device", "index_device")
 
 
-class BatchedRetriever:
-    """Asynchronous face of a retriever: concurrent searches become one call, made in a thread of its own.
+@dataclass(frozen=True, config=STRICT)
+class SearchSettings:
+    """Settings of the search tool itself.
 
-    Results are those of separate calls: a backend scores each query alone, and queries are grouped by k.
-    A retriever with a coroutine `asearch` (HttpRetriever) is awaited instead of run in the thread.
+    top_k: passages asked for per query. max_documents: most documents returned for one call.
     """
 
-    def __init__(self, retriever: Retriever, *, max_batch: int = 64, max_delay_s: float = 0.005) -> None:
-        self.retriever = retriever
-        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="retriever")
-        self._batcher: AsyncBatcher[tuple[str, int], list[Hit]] = AsyncBatcher(
-            self._run, max_batch=max_batch, max_delay_s=max_delay_s
-        )
-
-    @property
-    def waiting(self) -> int:
-        """Queries not yet handed to the retriever."""
-        return self._batcher.waiting
-
-    async def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        """As `Retriever.search`, without blocking the event loop."""
-        return await self._batcher.submit([(query, k) for query in check_search(queries, k)])
-
-    async def close(self) -> None:
-        """Stop the worker and the thread, and close the retriever's connections if it has any."""
-        await self._batcher.close()
-        self._executor.shutdown(wait=False, cancel_futures=True)
-        if hasattr(self.retriever, "aclose"):
-            await self.retriever.aclose()
-
-    async def _run(self, requests: list[tuple[str, int]]) -> list[list[Hit]]:
-        found: dict[tuple[str, int], list[Hit]] = {}
-        for k in sorted({k for _, k in requests}):
-            queries = list(dict.fromkeys(query for query, other in requests if other == k))  # the G samples repeat them
-            if hasattr(self.retriever, "asearch"):
-                lists = await self.retriever.asearch(queries, k)
-            else:
-                loop = asyncio.get_running_loop()
-                lists = await loop.run_in_executor(self._executor, self.retriever.search, queries, k)
-            found.update({(query, k): hits for query, hits in zip(queries, lists, strict=True)})
-        return [found[request] for request in requests]
+    top_k: Annotated[int, Field(ge=1, le=MAX_K)] = 5
+    max_documents: AtLeastOne = 10
 
 
 class SearchTool(Tool):
     """`await tool(queries=[...])` -> documents for all queries together.
 
-    top_k: passages asked for per query. max_documents: most documents returned for one call.
-    max_batch, max_delay_s: queries per batch, and seconds a call waits for others to join it.
+    settings: fields of SearchSettings.
     """
 
     name = "search"
 
-    def __init__(
-        self,
-        retriever: Retriever,
-        *,
-        top_k: int = 5,
-        max_documents: int = 10,
-        max_batch: int = 64,
-        max_delay_s: float = 0.005,
-    ) -> None:
-        _check_sizes(top_k, max_documents)
-        self.top_k, self.max_documents = top_k, max_documents
-        self._batched = BatchedRetriever(retriever, max_batch=max_batch, max_delay_s=max_delay_s)
+    def __init__(self, retriever: Retriever, **settings: Any) -> None:
+        self.settings = options_from(SearchSettings, settings, "settings of the search tool")
+        self._batched = BatchedRetriever(retriever)
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> "SearchTool":
-        """From the fields of RetrieverConfig and TOOL_SETTINGS in one mapping; null means the default."""
+        """From the fields of SearchSettings and RetrieverConfig in one mapping; null means the default."""
         settings, source = _split(config)
-        return cls(open_retriever(source), **settings)
+        return cls(open_retriever(source), **asdict(settings))
 
     @staticmethod
     def check_config(config: Mapping[str, Any]) -> None:
-        """What `from_config` would refuse, as far as it can be said without loading an index or a model.
+        """Refuse what `from_config` would refuse, as far as that is possible without loading an index or a model.
 
         Raises ValueError, or ToolError when a retrieval server does not answer.
         """
-        settings, source = _split(config)
-        _check_sizes(**{key: settings[key] for key in ("top_k", "max_documents") if key in settings})
-        check_source(read_config(source))
+        check_source(read_config(_split(config)[1]))
 
     @staticmethod
     def identity_of(config: Mapping[str, Any]) -> dict[str, Any]:
         """What the tool's answers depend on: settings, and the content of its index or corpus wherever that lies.
 
-        A retrieval server does not tell its content. Raises ValueError for unknown settings or an unreadable index.
+        The content behind a retrieval server is unknown. Raises ValueError for unknown settings or an unreadable index.
         """
-        settings, source = _split(config)
-        places, given = read_config(source), {**settings, **source}
-        identity = {key: value for key, value in given.items() if key not in (*HOW, "index", "corpus")}
-        if places.index:
-            meta = read_meta(Path(places.index))
+        source = read_config(_split(config)[1])
+        left_out = (*NOT_IDENTITY, "index", "corpus")
+        identity = {key: value for key, value in config.items() if value is not None and key not in left_out}
+        if source.index:
+            meta = read_meta(Path(source.index))
             identity["index"] = {key: meta[key] for key in ("backend", "format", "options", "corpus_sha256")}
-        elif places.corpus:
-            files = [places.corpus] if isinstance(places.corpus, str) else places.corpus
+        elif source.corpus:
+            files = [source.corpus] if isinstance(source.corpus, str) else source.corpus
             identity["corpus"] = [file_sha256(Path(file)) for file in files]
         return identity
 
@@ -122,30 +83,21 @@ class SearchTool(Tool):
         queries: strings; blank ones find nothing. An empty result is legal.
         Raises ValueError when queries is not a list of strings, ToolError when a retrieval server fails.
         """
-        return interleave(await self._batched.search(queries, self.top_k), self.max_documents)
+        return interleave(await self._batched.search(queries, self.settings.top_k), self.settings.max_documents)
 
     async def close(self) -> None:
         """Stop the tool's thread and close its connections."""
         await self._batched.close()
 
 
-def _check_sizes(top_k: Any = 1, max_documents: Any = 1) -> None:
-    for setting, value in (("top_k", top_k), ("max_documents", max_documents)):
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise ValueError(f"search tool: {setting} must be an integer >= 1, given {value!r}.")
-    if top_k > MAX_K:
-        raise ValueError(f"search tool: top_k must be at most {MAX_K} passages per query, given {top_k}.")
-
-
-def _split(config: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The tool's own settings, and those of its retriever."""
+def _split(config: Mapping[str, Any]) -> tuple[SearchSettings, dict[str, Any]]:
+    """The tool's own settings, checked, and those of its retriever."""
+    own = [field.name for field in fields(SearchSettings)]
     given = {str(key): value for key, value in config.items() if value is not None}
-    allowed = [*(field.name for field in fields(RetrieverConfig)), *TOOL_SETTINGS]
-    unknown = sorted(set(given) - set(allowed))
-    if unknown:
-        raise ValueError(f"unknown settings of the search tool: {unknown}; allowed: {allowed}. Correct them.")
-    settings = {key: given.pop(key) for key in TOOL_SETTINGS if key in given}
-    return settings, given
+    allowed = [*(field.name for field in fields(RetrieverConfig)), *own]
+    check_names(given, allowed, "settings of the search tool")
+    settings = {key: given.pop(key) for key in own if key in given}
+    return options_from(SearchSettings, settings, "settings of the search tool"), given
 
 
 def search_tool(**settings: Any) -> SearchTool:
@@ -153,9 +105,9 @@ def search_tool(**settings: Any) -> SearchTool:
     return SearchTool.from_config(settings)
 
 
-# A run asks this before it starts anything: a tool that cannot work should not cost the loading of a model.
+# Called before a run starts: a tool that cannot work should not cost the loading of a model.
 search_tool.preflight = lambda **settings: SearchTool.check_config(settings)
-# An evaluation that goes on asks this: are these the passages that its first answers were made of?
+# Called before an evaluation is resumed: are these the passages behind its first answers?
 search_tool.identity = lambda **settings: SearchTool.identity_of(settings)
 
 

@@ -3,23 +3,24 @@
 import argparse
 import hashlib
 import json
-import os
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from verl_ext.tools.retrieval.corpus import read_corpus
+from verl_ext.storage.files import write_file
+from verl_ext.tools.retrieval.corpus import file_sha256, read_corpus
 from verl_ext.tools.retrieval.dense import model_sha256
-from verl_ext.tools.retrieval.index import FORMATS, build_index, file_sha256, read_meta
+from verl_ext.tools.retrieval.index import FORMATS, build_index, read_meta
 from verl_ext.tools.retrieval.vectors import embedding_seconds
 
 
 @dataclass(frozen=True)
 class Target:
-    """An index to measure. probes: cells searched of an ivf index, None as built. build_s: seconds, None not known.
+    """An index to measure.
 
-    label: tells it from others of its kind ("": there are none).
+    probes: cells of an ivf index to search, None: as built. build_s: seconds, None: unknown.
+    label: distinguishes it from others of its kind; "" if there are none.
     """
 
     folder: Path
@@ -30,26 +31,26 @@ class Target:
 
     @property
     def kind(self) -> str:
-        """As the table names it: "inverted", "exact", "ivf, 32 probes", ..., then the label."""
+        """Its name in the table: "inverted", "exact", "ivf, 32 probes", ..., then the label."""
         name = self.meta["options"].get("index", "inverted")
         probes = [f"{self.probes or self.meta['options']['ivf_probes']} probes"] if name == "ivf" else []
         return ", ".join([name, *probes, *([self.label] if self.label else [])])
 
     @property
     def backend(self) -> str:
-        """As the table names it: "bm25", or "dense" with its model."""
+        """Its backend in the table: "bm25", or "dense" and the model."""
         return "bm25" if self.meta["backend"] == "bm25" else f"dense {self.meta['options']['model']}"
 
 
 def digest(*parts: Any) -> str:
-    """Twelve hexadecimal digits that tell `parts` (JSON values) from others."""
+    """The first twelve hexadecimal digits of a hash of `parts` (JSON values)."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def prepare(arguments: argparse.Namespace) -> list[Target]:
-    """The indexes to measure, those of --corpus built where they are missing.
+    """The indexes to measure. Missing ones of --corpus are built.
 
-    Raises ValueError for an index or corpus file that is not there, and for flags that would do nothing.
+    Raises ValueError for a missing index or corpus file, and for flags without effect.
     """
     if arguments.index:
         several = len(arguments.index) > 1
@@ -76,7 +77,7 @@ def _check_flags(arguments: argparse.Namespace, targets: list[Target]) -> None:
 
 
 def plans(arguments: argparse.Namespace) -> list[tuple[str, dict[str, Any]]]:
-    """(backend, options) of each index that is to be made of --corpus."""
+    """(backend, options) of each index to build from --corpus."""
     found: list[tuple[str, dict[str, Any]]] = [("bm25", {})] if "bm25" in arguments.backend else []
     prefixes = {"query_prefix": arguments.query_prefix, "passage_prefix": arguments.passage_prefix}
     for model in arguments.model if "dense" in arguments.backend else []:
@@ -87,7 +88,7 @@ def plans(arguments: argparse.Namespace) -> list[tuple[str, dict[str, Any]]]:
 
 
 def built(arguments: argparse.Namespace, backend: str, options: dict[str, Any], files: list[str]) -> Target:
-    """The index of `files` (hashes of the corpus) with `options`, built unless it is there."""
+    """The index of `files` (hashes of the corpus) with `options`, which is built if it is missing."""
     indexes = arguments.output_dir / "indexes"
     name = "-".join([backend, *(str(options[key]).replace("/", "_") for key in ("index", "model") if key in options)])
     folder = indexes / f"{name}-{digest(backend, FORMATS[backend], options, files)}"
@@ -104,14 +105,11 @@ def built(arguments: argparse.Namespace, backend: str, options: dict[str, Any], 
             runtime = {"vectors": vectors, "device": arguments.device}
             before = embedding_seconds(vectors)
         build_index(passages, folder, backend, options, progress=True, **runtime)
-        write_json(log, {"seconds": time.monotonic() - start + before})  # embedding done by earlier calls counts, too
+        write_json(log, {"seconds": time.monotonic() - start + before})  # with the embedding time of earlier calls
     seconds = json.loads(log.read_text())["seconds"] if log.is_file() else None
     return Target(folder, read_meta(folder), build_s=seconds)
 
 
 def write_json(path: Path, value: Any) -> None:
     """Write `value`; the file appears complete or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(json.dumps(value, indent=None if isinstance(value, dict) else 1) + "\n", encoding="utf-8")
-    os.replace(temporary, path)
+    write_file(path, json.dumps(value, indent=None if isinstance(value, dict) else 1) + "\n")

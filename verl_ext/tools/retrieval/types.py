@@ -1,17 +1,15 @@
-"""Records and the protocol of retrieval, with what every backend shares about queries and options."""
+"""Records and the interface of retrieval, and the checks of queries that every backend shares."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
-# Characters of a query that are used; every backend cuts the rest alike, so that a local index and a server agree.
+# Characters of a query that are used. Every backend cuts longer ones, so that a local index and a server agree.
 MAX_QUERY_CHARS = 8192
 # Queries in one request to the retrieval server; its client splits longer lists.
 MAX_QUERIES_PER_REQUEST = 256
 # Largest k in one request to the retrieval server.
 MAX_K = 1000
-
-Options = TypeVar("Options")
 
 
 @dataclass(frozen=True)
@@ -33,9 +31,10 @@ class Hit:
 
 @runtime_checkable
 class Retriever(Protocol):
-    """What the search tool needs of a backend.
+    """The interface of a backend.
 
-    `search` is synchronous and called from one thread at a time; it depends on each query alone, not on its batch.
+    `search` is synchronous and called from one thread at a time. Its answer to a query must not depend on the other
+    queries of the call.
     """
 
     backend: str
@@ -67,15 +66,6 @@ def clean_query(query: str) -> str:
 def encodable(text: str) -> str:
     """`text` with "?" for lone surrogates, which JSON may hold but neither UTF-8 nor a tokeniser takes."""
     return text.encode("utf-8", "replace").decode("utf-8")
-
-
-def options_from(kind: type[Options], given: Mapping[str, Any], what: str) -> Options:
-    """Build the options dataclass `kind`; a misspelt key is a ValueError that names the allowed ones."""
-    allowed = [field.name for field in fields(kind)]  # type: ignore[arg-type]
-    unknown = sorted(set(given) - set(allowed))
-    if unknown:
-        raise ValueError(f"unknown {what} {unknown}; allowed: {allowed}. Correct or remove it.")
-    return kind(**given)
 
 
 def missing_extra(library: str, purpose: str) -> ImportError:

@@ -1,8 +1,8 @@
-"""Embeddings of a corpus on disk: a killed computation goes on where it was, and several indexes share one.
+"""Embeddings of a corpus on disk: a killed computation continues, and several indexes share the embeddings.
 
 Only one process at a time computes them.
 
-VECTORS/state.json    of which passages and model, how many rows are complete, width, seconds spent
+VECTORS/state.json    key (passages and model), number of complete rows, width, seconds spent
 VECTORS/vectors.f32   (passages, width) float32, row after row
 """
 
@@ -13,11 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from verl_ext.storage.files import LOCK, lock_folder
+from verl_ext.storage.files import LOCK, lock_folder, write_file
 from verl_ext.tools.retrieval.types import Passage
 
 STATE, VECTORS = "state.json", "vectors.f32"
-CHUNK = 1024  # passages between two saves; chunks begin at multiples of it, so a resumed file has the same bytes
+CHUNK = 1024  # passages between two saves. Chunks begin at multiples of it, so that a resumed file has the same bytes
 
 
 def stored_vectors(
@@ -29,14 +29,14 @@ def stored_vectors(
 ) -> Any:
     """The embeddings of `passages`, read-only and memory-mapped: (passages, width) float32.
 
-    folder: where they are kept; what is missing there is computed and saved every CHUNK passages.
-    key: what the embeddings depend on (corpus, model, prefix), compared with what the folder holds.
+    folder: keeps the embeddings; missing ones are computed and saved every CHUNK passages.
+    key: what the embeddings depend on (corpus, model, prefix); compared with the key in the folder.
     encode: some passages -> (passages, width) float32. progress: a bar on stderr.
-    Raises ValueError when the folder holds embeddings of something else, or anything else, or another process is at it.
+    Raises ValueError when the folder holds other embeddings or other files, or another process computes there.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / STATE).is_file() and any(path.name != LOCK for path in folder.iterdir()):
-        raise ValueError(f"{folder} holds files that are no embeddings; choose another folder for them.")
+        raise ValueError(f"{folder} holds files that are not embeddings; choose another folder for the embeddings.")
     lock = lock_folder(folder)
     if lock is None:
         raise ValueError(f"another process computes the embeddings in {folder}; wait for it, or choose another folder.")
@@ -51,7 +51,7 @@ def _stored(
     encode: Callable[[Sequence[Passage]], Any],
     progress: bool,
 ) -> Any:
-    """`stored_vectors` of a folder that this process holds."""
+    """`stored_vectors`, once this process has locked the folder."""
     import numpy as np
     from tqdm import tqdm
 
@@ -74,7 +74,7 @@ def _stored(
 
 
 def embedding_seconds(folder: Path) -> float:
-    """Seconds that the embeddings in `folder` have taken so far, over all calls; 0 when there are none."""
+    """Seconds that all calls together have spent on the embeddings in `folder`; 0 if there are none."""
     path = folder / STATE
     return float(json.loads(path.read_text(encoding="utf-8"))["seconds"]) if path.is_file() else 0.0
 
@@ -91,16 +91,16 @@ def _read_state(folder: Path, key: Mapping[str, Any]) -> dict[str, Any]:
         if not all(isinstance(state[name], int | float) and state[name] >= 0 for name in ("rows", "width", "seconds")):
             raise ValueError("a number is missing")
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is corrupted ({error!r}); remove {folder}, its embeddings are made again.") from error
+        raise ValueError(f"{path} is corrupted ({error!r}); remove {folder} to compute them again.") from error
     if found != dict(key):
         raise ValueError(f"{folder} holds embeddings for {found}, needed are {dict(key)}; remove it or take another.")
     return state
 
 
 def _write_rows(path: Path, start: int, vectors: Any) -> None:
-    """Rows from `start` on, safely on disk before the state counts them; what stood behind them is cut off.
+    """Write rows from `start` on, and cut off everything after them. They are on disk before the state counts them.
 
-    Raises ValueError when rows before them are gone: to truncate would fill the gap with zeros.
+    Raises ValueError when earlier rows are missing: truncating would fill the gap with zeros.
     """
     with open(path, "r+b" if path.exists() else "w+b") as out:
         before = start * vectors.shape[1] * 4
@@ -114,6 +114,4 @@ def _write_rows(path: Path, start: int, vectors: Any) -> None:
 
 
 def _write_state(folder: Path, state: Mapping[str, Any]) -> None:
-    temporary = folder / f".{STATE}.{os.getpid()}"
-    temporary.write_text(json.dumps(state) + "\n", encoding="utf-8")
-    os.replace(temporary, folder / STATE)
+    write_file(folder / STATE, json.dumps(state) + "\n")

@@ -1,12 +1,12 @@
-"""Programs that models write, run in a sandbox: `run_python` (tool.py), and what it is made of.
+"""`run_python` (tool.py): runs programs that models write, in a sandbox.
 
 tool.py        the tool: settings, cache, counts
-report.py      what the model is told
-pool.py        programs at a time; a lost server is replaced
-forkserver.py  the trainer's side of the server, running.py of one program
-jail/          the server, the programs, and their locks
+report.py      the answer to the model
+pool.py        limits how many programs run at a time; replaces a lost server
+forkserver.py  the trainer's side of the server; running.py: of one program
+jail/          code of the server's processes: the server, the programs, and their locks
 
-What holds a program, and what does not, is in docs/sandbox.md.
+docs/sandbox.md says against what the sandbox protects, and against what not.
 """
 
 from verl_ext.tools.sandbox.tool import RunPython, run_python

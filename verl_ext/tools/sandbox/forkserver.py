@@ -1,7 +1,7 @@
-"""The trainer's side of a fork server: starting it, handing it programs, reading what they print.
+"""The trainer's side of a fork server: starts it, sends it programs, reads their output.
 
-Nothing here waits for a program: the event loop is told when something was printed or a program has ended. A server
-that dies or no longer answers is given up as a whole (`ServerLost`); its programs die with it.
+Nothing here blocks: the event loop is notified of output and of the end of programs. If a server dies or no longer
+answers, the whole server is given up (`ServerLost`), and its programs die with it.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from verl_ext.tools.sandbox.jail.server import KILLED, MESSAGE_BYTES, Ended
 from verl_ext.tools.sandbox.running import Run
 
 START_S, STOP_S = 30.0, 5.0
-# A server that has not ended a program so long after its time is up does not work any more.
+# A server that has not killed a program so many seconds after its time limit is broken.
 GRACE_S = 10.0
-# Without site-packages. jail's folder goes last: its modules must not pass for the library's.
+# Without site-packages. The folder of jail goes last, so that its modules do not shadow the library.
 COMMAND = """
 import sys
 sys.path = [path for path in sys.path if path] + [{!r}]
@@ -39,20 +39,20 @@ server.main()
 
 
 class ServerLost(Exception):
-    """The server died or hung, so nothing is known of its programs. They may be run again elsewhere."""
+    """The server died or hung. The outcome of its programs is unknown; they may be run again on another server."""
 
 
 class NoSandbox(Exception):
-    """The sandbox cannot be had on this machine; the message says why, and the remedy."""
+    """This machine cannot run the sandbox; the message has the reason and the remedy."""
 
 
 class ForkServer:
-    """A running server, of one event loop. Made by `start`.
+    """A running server of one event loop; `start` creates it.
 
     Args:
-        process, connection: of the server.
-        folder: where its programs have theirs.
-        wall_s: after which it must have ended a program.
+        process, connection: the server's process and the socket to it.
+        folder: contains the folders of its programs.
+        wall_s: time limit after which it must have killed a program.
     """
 
     def __init__(self, process: subprocess.Popen[bytes], connection: socket.socket, folder: str, wall_s: float):
@@ -61,29 +61,29 @@ class ForkServer:
         self._connection, self._loop = connection, asyncio.get_running_loop()
         self._runs: dict[int, Run] = {}
         self._number = 0
-        self._burial: threading.Thread | None = None
+        self._cleaner: threading.Thread | None = None
         self._ready: asyncio.Future[None] = self._loop.create_future()
-        self._loop.add_reader(connection.fileno(), self._hear)
+        self._loop.add_reader(connection.fileno(), self._receive)
 
     @classmethod
     async def start(cls, limits: Limits, protected: bool = True) -> ForkServer:
-        """A server that takes programs.
+        """Start a server.
 
         Raises:
             NoSandbox: this machine lacks a protection.
-            ServerLost: it did not come up.
+            ServerLost: it did not start.
         """
         if sys.platform != "linux":
             raise NoSandbox(f"the sandbox needs Linux; this is {sys.platform}. Remedy: run it in a Linux container")
         try:
             folder = tempfile.mkdtemp(prefix="run_python-")
         except OSError as error:
-            raise NoSandbox(f"there is no place for programs' files ({error}). Remedy: set TMPDIR") from error
+            raise NoSandbox(f"the folder for programs' files cannot be made ({error}). Remedy: set TMPDIR") from error
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
-        said = {"socket": theirs.fileno(), "folder": folder, "trainer": os.getpid(), "protected": protected}
+        settings = {"socket": theirs.fileno(), "folder": folder, "trainer": os.getpid(), "protected": protected}
         try:
-            process = _launch(json.dumps(said | {"limits": asdict(limits)}), theirs.fileno())
+            process = _launch(json.dumps(settings | {"limits": asdict(limits)}), theirs.fileno())
         except OSError as error:
             ours.close()
             remove(folder)
@@ -109,10 +109,10 @@ class ForkServer:
 
         Args:
             text: its source.
-            keep: bytes that are kept of the beginning and of the end of each stream.
+            keep: bytes to keep of the beginning and of the end of each stream.
 
         Raises:
-            ServerLost: the server died before.
+            ServerLost: the server has died.
             OSError: this process has too many open files.
         """
         self._number += 1
@@ -143,36 +143,36 @@ class ForkServer:
         return run
 
     def end(self, run: Run) -> None:
-        """Have a program ended; does not wait for that."""
+        """Ask the server to kill a program; does not wait for it."""
         self._send({"kill": run.number})
 
     def kill(self) -> None:
-        """Give up the server at once: its programs are killed, and those who wait for them get `ServerLost`."""
+        """Kill the server and its programs at once. Callers waiting for these get `ServerLost`."""
         if not self.alive:
             return
         self.alive = False
         if not self._loop.is_closed():
             self._loop.remove_reader(self._connection.fileno())
         self._connection.close()
-        self.process.kill()  # and the kernel its programs
-        self._burial = threading.Thread(target=self._bury, daemon=True, name="run_python")
-        self._burial.start()
-        lost = ServerLost(f"the sandbox's server has ended{self._last_words()}")
+        self.process.kill()  # the kernel then kills its programs
+        self._cleaner = threading.Thread(target=self._clean_up, daemon=True, name="run_python")
+        self._cleaner.start()
+        lost = ServerLost(f"the sandbox's server has ended{self._error_output()}")
         for run in self._runs.values():
             run.close(drain=False)
         for waited in [self._ready, *(run.done for run in self._runs.values())]:
             if not waited.done() and not self._loop.is_closed():
                 waited.set_exception(lost)
-                waited.exception()  # nobody may be waiting
+                waited.exception()  # marks it as retrieved, if nobody waits
 
     async def close(self) -> None:
-        """End the programs and the server, in order if it still obeys."""
+        """End the programs and the server; in good order if the server still answers."""
         if self.alive:
             self._send({"stop": True})
             await in_thread(lambda: self._wait(STOP_S))
             self.kill()
-        if self._burial is not None:
-            await in_thread(lambda: self._burial.join(2 * STOP_S))
+        if self._cleaner is not None:
+            await in_thread(lambda: self._cleaner.join(2 * STOP_S))
 
     def _wait(self, seconds: float) -> None:
         try:
@@ -180,8 +180,8 @@ class ForkServer:
         except subprocess.TimeoutExpired:
             pass
 
-    def _bury(self) -> None:
-        """Wait for the server, in a thread, and remove what its programs have left: they may be a moment behind it."""
+    def _clean_up(self) -> None:
+        """Wait for the server, in a thread, and remove its folder. Its programs may end a moment later than it."""
         self._wait(STOP_S)
         until = time.monotonic() + STOP_S
         remove(self.folder)
@@ -192,10 +192,10 @@ class ForkServer:
     def _send(self, order: dict[str, Any]) -> None:
         try:
             self._connection.send(json.dumps(order).encode())
-        except OSError:  # it is dead; _hear will notice
+        except OSError:  # it is dead, which _receive will notice
             pass
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         try:
             message = self._connection.recv(MESSAGE_BYTES)
         except BlockingIOError:
@@ -205,13 +205,13 @@ class ForkServer:
         if not message:
             self.kill()
             return
-        said = json.loads(message)
-        if "unavailable" in said:
-            self._ready.set_exception(NoSandbox(said["unavailable"]))
-        elif "ready" in said:
+        answer = json.loads(message)
+        if "unavailable" in answer:
+            self._ready.set_exception(NoSandbox(answer["unavailable"]))
+        elif "ready" in answer:
             self._ready.set_result(None)
         else:
-            self._ended(Ended(**said))
+            self._ended(Ended(**answer))
 
     def _ended(self, ended: Ended) -> None:
         run = self._runs.pop(ended.ended)
@@ -225,21 +225,21 @@ class ForkServer:
         else:
             run.done.set_result(ended)
 
-    def _last_words(self) -> str:
-        """What a dead server has written to stderr: the end of a traceback."""
+    def _error_output(self) -> str:
+        """The end of a dead server's stderr, usually of a traceback."""
         assert self.process.stderr is not None
         os.set_blocking(self.process.stderr.fileno(), False)
-        words = (self.process.stderr.read() or b"").decode(errors="replace").strip()
+        text = (self.process.stderr.read() or b"").decode(errors="replace").strip()
         self.process.stderr.close()
-        return f": {words[-500:]}" if words else ""
+        return f": {text[-500:]}" if text else ""
 
 
-def _launch(said: str, connection: int) -> subprocess.Popen[bytes]:
-    """The server's process; nothing of this one is in it but `connection` and what is `said`."""
+def _launch(settings: str, connection: int) -> subprocess.Popen[bytes]:
+    """Start the server's process, which inherits only `connection` and `settings`."""
     python = [sys.executable, "-s", "-S", "-B", "-X", "utf8", "-c", COMMAND.format(str(Path(__file__).parent))]
-    # Hash seed and time zone: the same program prints the same here and elsewhere.
+    # Fixed hash seed and time zone: a program prints the same on every machine.
     return subprocess.Popen(
-        [*python, said],
+        [*python, settings],
         env={"PYTHONHASHSEED": "0", "TZ": "UTC", "MALLOC_ARENA_MAX": "1"},
         cwd="/",
         stdin=subprocess.DEVNULL,

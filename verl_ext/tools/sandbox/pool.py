@@ -1,4 +1,4 @@
-"""So many programs at a time, in a fork server that is started when needed and replaced when lost."""
+"""Runs a limited number of programs at a time, in a fork server that is started when needed and replaced when lost."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from verl_ext.tools.sandbox.jail.server import Ended
 from verl_ext.tools.sandbox.running import Run
 
 ATTEMPTS = 2
-# What must fail in every sandbox. Run once in each new server: a lock that was taken for granted might not hold.
+# Attempts that every sandbox must refuse. Each new server runs them once, in case a lock has no effect.
 PROBE = b"""
 import os, signal, socket
-def held(attempt, *arguments):
+def refused(attempt, *arguments):
     try:
         attempt(*arguments)
     except OSError:
@@ -22,20 +22,20 @@ for name, attempt in {
     "files": lambda: os.listdir("/"), "other folders": lambda: os.listdir(".."), "sockets": socket.socket,
     "processes": os.fork, "signals": lambda: os.kill(os.getppid(), 0), "modes": lambda: os.chmod(".", 0o700),
 }.items():
-    if not held(attempt):
+    if not refused(attempt):
         print(name, end=" ")
 """
 
 
 class Pool:
-    """Runs programs, of one event loop.
+    """Runs the programs of one event loop.
 
     Args:
         limits: of each program.
         workers: programs at a time.
-        protected: locked in.
+        protected: apply the locks.
 
-    restarts: servers that were lost and replaced.
+    restarts: number of servers that were lost and replaced.
     """
 
     def __init__(self, limits: Limits, workers: int, protected: bool):
@@ -46,14 +46,14 @@ class Pool:
         self._closed = False
 
     async def run(self, text: bytes, keep: int) -> tuple[Run, Ended]:
-        """Run a program when its turn comes. Cancelled, it is killed.
+        """Run a program as soon as a worker is free. Cancelling kills the program.
 
         Args:
             text, keep: see `ForkServer.run`.
 
         Raises:
             NoSandbox: this machine lacks a protection.
-            ServerLost: the server died or hung, and so did its successor.
+            ServerLost: the server died or hung, and so did its replacement.
         """
         await self._free.acquire()
         runs: list[Run] = []
@@ -63,7 +63,7 @@ class Pool:
                     server = await self._running()
                     runs.append(server.run(text, keep))
                     return runs[-1], await asyncio.shield(runs[-1].done)
-                except ServerLost:  # programs touch nothing but their own folder: they can be run again
+                except ServerLost:  # programs change only their own folder, so they can run again
                     if attempt + 1 == ATTEMPTS or self._closed:
                         raise
         except asyncio.CancelledError:
@@ -71,14 +71,14 @@ class Pool:
                 server.end(runs[-1])
             raise
         finally:
-            if runs:  # its turn ends with its process
+            if runs:  # a worker is free only when the process has ended
                 runs[-1].done.add_done_callback(lambda _: self._free.release())
             else:
                 self._free.release()
         raise AssertionError("unreachable")
 
     async def start(self) -> None:
-        """Have a server, whose locks hold.
+        """Start a server, and check its locks.
 
         Raises:
             NoSandbox: this machine lacks a protection.
@@ -94,7 +94,7 @@ class Pool:
                 await self._server.close()
 
     def abandon(self) -> None:
-        """The same, for a pool whose event loop has ended."""
+        """As `close`, for a pool whose event loop has ended."""
         if self._server is not None:
             self._server.kill()
 
@@ -118,7 +118,7 @@ async def _probe(server: ForkServer) -> None:
     except BaseException:
         await server.close()
         raise
-    said = bytes(run.stdout.head + run.stderr.head).decode(errors="replace").strip()
-    if said or ended.code or ended.reason:
+    succeeded = bytes(run.stdout.head + run.stderr.head).decode(errors="replace").strip()
+    if succeeded or ended.code or ended.reason:
         await server.close()
-        raise NoSandbox(f"the sandbox does not hold on this machine: {said or ended}")
+        raise NoSandbox(f"the sandbox does not hold on this machine: {succeeded or ended}")

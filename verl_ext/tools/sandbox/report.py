@@ -1,4 +1,4 @@
-"""What the model that wrote a program is told of it: what was printed, the traceback, and which limit was hit."""
+"""The answer to the model that wrote a program: its output, the traceback, and the limit that ended it."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from verl_ext.tools.sandbox.jail.limits import Limits
 from verl_ext.tools.sandbox.jail.server import Ended
 from verl_ext.tools.sandbox.running import OUTPUT_BYTES, Run, Stream
 
-# Counters of `run_python`; a report names those that a program adds one to.
+# Counters of `run_python`. A report names the ones that its program increments.
 ERRORS, CPU, WALL, MEMORY, OUTPUT, THREADS, FILES, CRASHES, OUTPUT_CUT = (
     "errors", "cpu_timeouts", "wall_timeouts", "memory", "output", "threads", "files", "crashes", "output_cut",
 )  # fmt: skip
 OUTCOMES = (ERRORS, CPU, WALL, MEMORY, OUTPUT, THREADS, FILES, CRASHES, OUTPUT_CUT)
 _KILLED = -int(signal.SIGKILL)
-# The kernel enforces the limit by its ticks and reports the time that it measured: on a busy machine much less.
+# The kernel enforces the limit by counting ticks, but reports measured time: on a busy machine much less.
 _NEARLY = 0.5
 
 
 @dataclass(frozen=True)
 class Report:
-    """`text`: for the model. `outcomes`: of OUTCOMES, how it ended; none: as it should."""
+    """text: for the model. outcomes: those of OUTCOMES that apply; empty if the program ended normally."""
 
     text: str
     outcomes: tuple[str, ...]
@@ -32,9 +32,9 @@ def report(run: Run, ended: Ended, limits: Limits, max_output: int) -> Report:
     """The report of a program.
 
     Args:
-        run, ended: what it printed and how it ended.
-        limits: that it ran under.
-        max_output: characters of what it printed and of the traceback together; notes in brackets come on top.
+        run, ended: its output and its end.
+        limits: its limits.
+        max_output: characters of the output, traceback included. Notes in brackets come in addition.
     """
     outcome = _outcome(run, ended, limits)
     printed, complete = _printed(run, max_output)
@@ -47,7 +47,7 @@ def report(run: Run, ended: Ended, limits: Limits, max_output: int) -> Report:
 
 
 def shorten(text: str, limit: int) -> str:
-    """`text` in at most `limit` characters: its beginning and its end, and between them a note that it was cut."""
+    """`text` in at most `limit` characters: its beginning, a note that it was cut, and its end."""
     if len(text) <= limit:
         return text
     note = f"\n… [cut: longer than {limit:,} characters] …\n"
@@ -56,7 +56,7 @@ def shorten(text: str, limit: int) -> str:
 
 
 def last_lines(text: str, limit: int) -> str:
-    """The last whole lines of `text` in at most `limit` characters, behind a note; or the end of the last one."""
+    """A note and the last whole lines of `text`, or the end of its last line, in at most `limit` characters."""
     if len(text) <= limit:
         return text
     note = "… [cut]\n"
@@ -79,10 +79,10 @@ def _outcome(run: Run, ended: Ended, limits: Limits) -> str:
     return ""
 
 
-def _note(outcome: str, ended: Ended, limits: Limits, said_why: bool) -> str:
-    """What happened, in a sentence; nothing where the traceback says it."""
+def _note(outcome: str, ended: Ended, limits: Limits, has_traceback: bool) -> str:
+    """The outcome in a sentence; "" if the traceback shows it."""
     if outcome == ERRORS:
-        return "" if said_why else f"The program ended with exit code {ended.code}."
+        return "" if has_traceback else f"The program ended with exit code {ended.code}."
     if outcome == CRASHES:
         return f"The program crashed ({signal.Signals(-ended.code).name})."
     return {
@@ -97,7 +97,7 @@ def _note(outcome: str, ended: Ended, limits: Limits, said_why: bool) -> str:
 
 
 def _printed(run: Run, limit: int) -> tuple[str, bool]:
-    """(stdout, then the last lines of stderr; is it all). Stderr gets what stdout leaves, or half at least."""
+    """(stdout and then the last lines of stderr, whether that is all). At least half of the limit is for stderr."""
     out, error = _text(run.stdout).rstrip("\n"), _text(run.stderr).rstrip("\n")
     between = bool(out and error)
     complete = len(out) + between + len(error) <= limit
@@ -107,5 +107,5 @@ def _printed(run: Run, limit: int) -> tuple[str, bool]:
 
 
 def _text(stream: Stream) -> str:
-    """What was printed to `stream`; if that is more than it has kept, longer than any limit, and its middle missing."""
+    """The text of `stream`. If the stream has lost its middle, the text is longer than any limit, and is cut there."""
     return clean((stream.head + stream.tail).decode("utf-8", "backslashreplace"))

@@ -1,4 +1,4 @@
-"""One running program, from the side of the trainer: what it prints, and how it ends."""
+"""The trainer's side of a running program: reads its output, and waits for its end."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import Callable
 
 from verl_ext.tools.sandbox.jail.server import Ended
 
-# A program that prints more to a stream is ended.
+# A program that prints more than this to a stream is killed.
 OUTPUT_BYTES = 1 << 20
 READ_BYTES = 1 << 16
 
 
 class Stream:
-    """What a program printed to one of its streams: the first and the last `keep` bytes, and how many there were."""
+    """The output of a program on one stream: its first and last `keep` bytes, and its total length."""
 
     def __init__(self, keep: int):
         self.keep, self.total, self.head = keep, 0, bytearray()
@@ -23,7 +23,7 @@ class Stream:
         self._held = 0
 
     def add(self, data: bytes) -> None:
-        """The next bytes."""
+        """Append the next bytes."""
         self.total += len(data)
         missing = self.keep - len(self.head)
         self.head += data[:missing]
@@ -34,17 +34,17 @@ class Stream:
 
     @property
     def tail(self) -> bytes:
-        """The last bytes of those that are not in `head`."""
+        """The last `keep` bytes after `head`."""
         return b"".join(self._tail)[-self.keep :]
 
 
 class Run:
-    """One program in a server, from the side of the trainer.
+    """One program of a server.
 
-    kill: has it ended.
+    kill: ends it.
 
-    done: its `Ended`; `ServerLost`; NoSandbox, if its process could not be locked in.
-    flooded: it was ended because it printed more than OUTPUT_BYTES.
+    done: resolves to `Ended`; raises ServerLost, or NoSandbox if the process could not apply its locks.
+    flooded: it was killed because it printed more than OUTPUT_BYTES.
     """
 
     def __init__(self, number: int, keep: int, kill: Callable[[Run], None]):
@@ -55,13 +55,13 @@ class Run:
         self._open: dict[int, Stream] = {}
 
     def listen(self, descriptor: int, stream: Stream) -> None:
-        """Collect what comes from `descriptor`, which is closed at the end."""
+        """Collect the output from `descriptor`, which is closed at the end."""
         os.set_blocking(descriptor, False)
         self._open[descriptor] = stream
         self.loop.add_reader(descriptor, self.read, descriptor)
 
     def read(self, descriptor: int) -> bool:
-        """Take what is there; whether there may be more."""
+        """Read the available output; returns whether there may be more."""
         stream = self._open[descriptor]
         try:
             data = os.read(descriptor, READ_BYTES)
@@ -76,7 +76,7 @@ class Run:
         return bool(data) and not self.flooded
 
     def close(self, drain: bool) -> None:
-        """Close what is open; with `drain`, after taking what a dead program has left in its pipes."""
+        """Close the descriptors. drain: first read what a finished program has left in its pipes."""
         for descriptor in self._open:
             while drain and self.read(descriptor):
                 pass

@@ -1,10 +1,10 @@
-"""The tool by which agents run Python: one program, in a sandbox, and what it printed.
+"""The tool with which agents run Python: one program in a sandbox; the answer is what it printed.
 
     await run_python(program="print(sum(range(10)))")     "45"
     await run_python(program="1 / 0")                     "Traceback (most recent call last): …"
     await run_python(program="while True: pass")          "[The program was ended after 2 s of CPU time.]"
 
-Whatever a model wrote is answered. What is wrong with the sandbox itself is a ToolError.
+Every program gets an answer. Failures of the sandbox itself are ToolErrors.
 """
 
 from __future__ import annotations
@@ -14,57 +14,51 @@ import platform
 from collections import Counter, OrderedDict
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+from dataclasses import asdict, fields
+from typing import Annotated, Any
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
 
 from verl_ext.tools.base import Tool, ToolError
-from verl_ext.tools.retrieval.types import options_from
 from verl_ext.tools.sandbox.forkserver import NoSandbox, ServerLost
 from verl_ext.tools.sandbox.jail.limits import Limits
 from verl_ext.tools.sandbox.pool import Pool
 from verl_ext.tools.sandbox.report import OUTCOMES, WALL, Report, report
+from verl_ext.tools.settings import STRICT, AtLeastOne, NotNegative, options_from
 
 MAX_PROGRAM = 100_000
 RUNS, CACHED, REFUSED, RESTARTS = "runs", "cached", "refused", "restarts"
-# setting -> (least value, is it a whole number)
-LEAST = {
-    "workers": (1, True), "cache": (0, True), "max_output": (200, True), "cpu_s": (1, True), "wall_s": (0.1, False),
-    "memory_mb": (64, True), "threads": (0, True), "files": (0, True), "file_mb": (1, True),
-}  # fmt: skip
 REMEDY = (
-    "Remedy: run on a machine that has it; or, only for programs that you trust as your own, set unprotected=true: "
+    "Remedy: run on a machine that has it; or, only for programs that you trust like your own, set unprotected=true: "
     "then programs can read and write the files of this user, use the network and start processes"
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class Settings(Limits):
-    """Settings of `run_python`: those of Limits, and
+    """Settings of `run_python`: the fields of Limits, with their least values, and
 
-    workers: programs at a time.
-    max_output: characters of what a program printed that the model is shown.
+    workers: programs that run at a time.
+    max_output: how many characters of a program's output the model sees.
     cache: programs whose results are kept; 0: every call runs its program.
-    unprotected: run programs without the locks, limits alone. For machines without the locks, and trusted programs.
+    unprotected: apply the limits, but not the locks. For machines without the locks, and trusted programs.
     """
 
-    workers: int = 8
-    max_output: int = 4000
-    cache: int = 0
+    cpu_s: AtLeastOne = Limits.cpu_s
+    wall_s: Annotated[float, Field(ge=0.1)] = Limits.wall_s
+    memory_mb: Annotated[int, Field(ge=64)] = Limits.memory_mb
+    threads: NotNegative = Limits.threads
+    files: NotNegative = Limits.files
+    file_mb: AtLeastOne = Limits.file_mb
+    workers: AtLeastOne = 8
+    max_output: Annotated[int, Field(ge=200)] = 4000
+    cache: NotNegative = 0
     unprotected: bool = False
-
-    def __post_init__(self) -> None:
-        for name, (least, whole) in LEAST.items():
-            value = getattr(self, name)
-            right = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
-            if not right or not value >= least:
-                kind = "an integer" if whole else "a number"
-                raise ValueError(f"run_python: {name} must be {kind} >= {least}, given {value!r}")
-        if not isinstance(self.unprotected, bool):
-            raise ValueError(f"run_python: unprotected must be true or false, given {self.unprotected!r}")
 
     @property
     def limits(self) -> Limits:
-        """Those of one program."""
+        """The limits of one program."""
         return Limits(**{field.name: getattr(self, field.name) for field in fields(Limits)})
 
 
@@ -72,7 +66,7 @@ class RunPython(Tool):
     """Runs programs that models wrote.
 
     Args:
-        settings: limits and the rest.
+        settings: limits, number of workers, and cache.
     """
 
     name = "run_python"
@@ -86,10 +80,10 @@ class RunPython(Tool):
         self._counts: Counter[str] = Counter(dict.fromkeys((RUNS, CACHED, REFUSED, RESTARTS, *OUTCOMES), 0))
 
     async def __call__(self, program: Any = None) -> str:  # type: ignore[override]
-        """What `program` printed, and how it ended if not as it should.
+        """What `program` printed, and a note if a limit or an error ended it.
 
         Args:
-            program: Python source, as the agent wrote it, whatever it is.
+            program: Python source; of any type, because the agent wrote it.
 
         Raises:
             ToolError: the sandbox could not run it.
@@ -107,21 +101,21 @@ class RunPython(Tool):
         return await self._shared(program)
 
     def counts(self) -> dict[str, int]:
-        """Programs run, results from the cache, programs refused, servers replaced, and programs by OUTCOMES."""
+        """Programs run, results from the cache, programs refused, servers replaced, and how often each of OUTCOMES."""
         return dict(self._counts) | {RESTARTS: self._counts[RESTARTS] + (self._pool.restarts if self._pool else 0)}
 
     async def close(self) -> None:
-        """Kill what runs and the server. The next call would start another."""
+        """Kill the running programs and the server. A later call starts a new server."""
         pool, self._pool = self._pool, None
         if pool is not None:
             self._counts[RESTARTS] += pool.restarts
             await pool.close()
 
     async def start(self) -> None:
-        """Start the server, which the first call does otherwise.
+        """Start the server now instead of at the first call.
 
         Raises:
-            ToolError: the sandbox cannot be had.
+            ToolError: this machine cannot run the sandbox.
         """
         try:
             await self._here().start()
@@ -129,7 +123,7 @@ class RunPython(Tool):
             raise self._failure(error) from error
 
     async def _shared(self, program: str) -> str:
-        """The result of `program`, run once for all who ask for it meanwhile; killed when the last gives up."""
+        """The result of `program`, which runs once for all concurrent callers. It is killed if all of them cancel."""
         self._here()
         shared = self._running.get(program)
         if shared is None:
@@ -145,7 +139,7 @@ class RunPython(Tool):
                 shared.task.cancel()
                 if self._running.get(program) is shared:
                     del self._running[program]
-        if WALL not in done.outcomes:  # how long it takes depends on what else the machine does
+        if WALL not in done.outcomes:  # that depends on the load of the machine
             self._kept[program] = done.text
             while len(self._kept) > self.settings.cache:
                 self._kept.popitem(last=False)
@@ -178,7 +172,7 @@ class RunPython(Tool):
 
 
 class _Shared:
-    """A run that several wait for."""
+    """A run with several callers."""
 
     def __init__(self, task: asyncio.Future[Report]):
         self.task, self.waiting = task, 0
@@ -194,10 +188,10 @@ def run_python(**settings: Any) -> RunPython:
 
 
 def _preflight(**settings: Any) -> None:
-    """Settings, and a sandbox that was really tried."""
+    """Check the settings, and start a sandbox."""
     read = _read(settings)
 
-    async def tried() -> None:
+    async def start() -> None:
         tool = RunPython(read)
         try:
             await tool.start()
@@ -207,7 +201,7 @@ def _preflight(**settings: Any) -> None:
             await tool.close()
 
     with ThreadPoolExecutor(max_workers=1) as executor:  # a thread, because a loop may be running in this one
-        executor.submit(asyncio.run, tried()).result()
+        executor.submit(asyncio.run, start()).result()
 
 
 def _identity(**settings: Any) -> dict[str, Any]:
@@ -215,11 +209,10 @@ def _identity(**settings: Any) -> dict[str, Any]:
     return asdict(read.limits) | {"max_output": read.max_output, "python": platform.python_version()}
 
 
-# A run asks this before it starts anything; an evaluation that goes on asks the other: are the answers still the same?
+# A run calls `preflight` before it starts, a resumed evaluation compares `identity` with that of its first part.
 run_python.preflight = _preflight
 run_python.identity = _identity
 
 
 def _read(settings: Mapping[str, Any]) -> Settings:
-    given = {key: value for key, value in settings.items() if value is not None}
-    return options_from(Settings, given, "settings of run_python")
+    return options_from(Settings, settings, "settings of run_python")

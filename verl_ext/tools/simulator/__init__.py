@@ -1,4 +1,4 @@
-"""Tools played by a model from their documentation, the same for the same call.
+"""Simulated tools: a model answers calls from a tool's documentation; the same call gets the same answer.
 
 simulator(**settings)   a back end of `tool_call`, from a configuration
 Simulator               the model, the cache, and results of real calls
@@ -8,15 +8,7 @@ ResultCache             results in an SQLite file
 
 from verl_ext.tools.simulator.cache import ResultCache
 from verl_ext.tools.simulator.client import HttpSimulator
-from verl_ext.tools.simulator.player import Counters, NotRecorded, Simulator
+from verl_ext.tools.simulator.player import Counters, Simulator
 from verl_ext.tools.simulator.settings import SimulatorSettings, simulator
 
-__all__ = [
-    "Counters",
-    "HttpSimulator",
-    "NotRecorded",
-    "ResultCache",
-    "Simulator",
-    "SimulatorSettings",
-    "simulator",
-]
+__all__ = ["Counters", "HttpSimulator", "ResultCache", "Simulator", "SimulatorSettings", "simulator"]

@@ -1,6 +1,6 @@
-"""From what a model said to a tool's result.
+"""Turn a model's answer into a tool's result.
 
-Outside of any reward: what is repaired here is the text of a simulated tool, never that of a policy.
+Only answers of the simulating model are repaired here, never text of a policy, so no reward depends on a repair.
 """
 
 from __future__ import annotations
@@ -11,30 +11,30 @@ from typing import Any, NamedTuple
 
 from verl_ext.tools.catalogue.types import CallError
 
-# Longest result, in characters. Longer ones, and those nested deeper, no agent could read.
+# Longest result, in characters, and its deepest nesting.
 MAX_RESULT, MAX_DEPTH = 256 * 1024, 64
-# Longest text that is repaired: that takes json_repair about 4 µs a character (1 ms for the usual result).
+# Longest text that is repaired: json_repair takes about 4 µs a character (1 ms for a usual result).
 MAX_REPAIRED = 32 * 1024
-# Where reasoning ends that a server did not keep apart.
+# The end of reasoning that the server did not remove from the answer.
 THOUGHT = "</think>"
 FENCE = re.compile(r"```[ \t]*(?:json|JSON)?[ \t]*\n")
 
 
 class NoResult(Exception):
-    """What the model said is no result; the message says why, in words for the model."""
+    """The model's answer is no result; the message gives the model the reason."""
 
 
 def returned(result: Any, name: str) -> Any:
-    """What a call returns that was answered with `result`.
+    """`result`, unless it says that the tool fails.
 
     Args:
-        result: JSON, as the model said it.
-        name: the tool's, for the message.
+        result: the model's answer, as JSON.
+        name: of the tool, for the message.
 
     Raises:
-        CallError: the real tool would fail. The model is told to say so as `{"error": "its message"}`; other fields may
-            stand beside it, and the message may be an object, or true. An error that is empty beside other fields, or
-            a number, is part of a result.
+        CallError: the real tool would fail. The prompt asks for `{"error": "its message"}` then; the message may also
+            be an object or true, and other fields may stand beside it. An error that is a number, or is empty beside
+            other fields, is part of a result.
     """
     error = result.get("error") if isinstance(result, dict) else None
     alone = isinstance(result, dict) and len(result) == 1
@@ -45,17 +45,17 @@ def returned(result: Any, name: str) -> Any:
 
 
 class Result(NamedTuple):
-    """A result as one line of JSON, and whether it had to be repaired."""
+    """A result as one line of JSON, and whether it was repaired."""
 
     text: str
     repaired: bool
 
 
 def result_of(said: str, stop_reason: str = "completed") -> Result:
-    """The JSON value that a model answered with.
+    """The JSON value in a model's answer.
 
-    Reasoning before it and a Markdown fence around it are left out. Almost-JSON (a comma too many, single quotes) is
-    repaired if it begins like an object or a list; prose is not.
+    Reasoning before it and a Markdown fence around it are removed. Text that is almost JSON (an extra comma, single
+    quotes) is repaired if it begins like an object or a list.
 
     Raises:
         NoResult: the text was cut off, is too long, or is no JSON.
@@ -76,7 +76,7 @@ def result_of(said: str, stop_reason: str = "completed") -> Result:
 
 
 def _bare(said: str) -> str:
-    """The text without reasoning before it, and what is inside of its fence if it has just one."""
+    """The text after any reasoning; if it has exactly one fence, the text inside."""
     text = said.rpartition(THOUGHT)[2].strip()
     opening = FENCE.search(text)
     if opening is None or text.count("```") > 2 or text[0] in '{["':
@@ -89,8 +89,8 @@ def _repaired(text: str) -> str:
 
     try:
         value = repair_json(text, return_objects=True, skip_json_loads=True)
-        if not value:  # of `{` and the like nothing is left
-            raise ValueError("nothing can be made of it")
+        if not value:  # for `{` and the like
+            raise ValueError("no value is left of it")
         return _checked(value)
     except (ValueError, RecursionError) as error:
         raise NoResult(f"it is no JSON ({error!s:.100})") from error
@@ -101,7 +101,7 @@ def _checked(value: Any) -> str:
     if _too_deep(value):
         raise ValueError(f"it is nested more than {MAX_DEPTH} levels deep")
     text = json.dumps(value, ensure_ascii=False, allow_nan=False)
-    text = text.encode("utf-8", "replace").decode()  # half characters become "?": no tokenizer takes them
+    text = text.encode("utf-8", "replace").decode()  # lone surrogates, which no tokenizer accepts, become "?"
     if len(text) > MAX_RESULT:
         raise ValueError(f"it has {len(text)} characters")
     return text
@@ -116,7 +116,7 @@ def _too_deep(value: Any) -> bool:
 
 
 def _brackets_too_deep(text: str) -> bool:
-    """Before a repair, which takes seconds for thousands of open brackets; those in texts count as well."""
+    """Whether a repair would take seconds, as it does for thousands of open brackets; those in texts count, too."""
     depth = 0
     for character in text:
         depth += (character in "{[") - (character in "}]")

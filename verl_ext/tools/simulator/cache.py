@@ -1,16 +1,16 @@
 """Results of calls in an SQLite file that any number of processes and threads may use at once.
 
-What `store` has returned is in the file, whatever happens to the process afterwards: a result is one transaction,
-synced to the disk (WAL, synchronous=FULL). What is stored first stays: everybody who asks for the same call gets the
-same result. A file that is damaged is an error with a remedy; it is never emptied or replaced.
+When `store` returns, the result is synced to the disk, in a transaction of its own: a kill does not lose it. The first
+result stored for a call stays, so that the same call always gets the same result. A damaged file is an error with a
+remedy; it is never emptied or replaced.
 
 Bounds: after each `store` the file holds at most `max_rows` results and `max_mb` MiB of content (results, arguments,
-and ROW_BYTES for each); those not used for the longest time go first. The file itself is up to a third larger, beside a
-WAL of a few MiB, and does not shrink: what is freed is used again. How often and when results were used is written with
-the next result, after FLUSH_USES results or FLUSH_S seconds: a process that is killed loses that, and no more.
+and ROW_BYTES for each); the least recently used results are removed first. The file itself is up to a third larger,
+beside a WAL of a few MiB, and does not shrink: freed space is used again. Counts and times of uses are written with the
+next result, after FLUSH_USES uses, or after FLUSH_S seconds; a kill loses only those.
 
-WAL needs shared memory: a cache lies on a local disk, not on NFS. Workers on several machines share one through the
-server (`python -m verl_ext.tools.simulator_server`).
+The write-ahead log needs a local disk, not NFS. Workers on several machines share a cache through the server
+(`python -m verl_ext.tools.simulator_server`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from verl_ext.tools.base import ToolError
 from verl_ext.tools.simulator.keys import CallKey
 
 MAX_ROWS, MAX_MB = 1_000_000, 1024
-# What a row takes beside its texts: key, version, model, times, two indexes (measured on the file).
+# Bytes of a row beside its texts: key, version, model, times, two indexes (measured on the file).
 ROW_BYTES = 250
 FLUSH_USES, FLUSH_S = 10_000, 60.0
 
@@ -68,16 +68,16 @@ OLDEST = "SELECT key, bytes FROM results WHERE key != ? ORDER BY used, rowid"
 
 
 class ResultCache:
-    """A cache file. Thread-safe; to be opened by each process for itself (not before a fork).
+    """A cache file. Thread-safe; each process must open it for itself (not before a fork).
 
     Args:
-        path: of the file; made, with its folder, if it is to be written and there is none.
-        writable: False only reads: not even uses are counted in the file.
-        max_rows, max_mb: the bounds of this process; other processes keep to their own.
-        verify: check the whole file at once (SQLite's quick_check: a second for some hundred MiB).
+        path: of the file. If it is writable and missing, it is created with its folder.
+        writable: False only reads, and does not count uses in the file.
+        max_rows, max_mb: the bounds that this process enforces; other processes enforce their own.
+        verify: check the whole file now (SQLite's quick_check: a second for some hundred MiB).
 
     Attributes:
-        evicted: results that this process has removed for the bounds.
+        evicted: number of results that this process has removed for the bounds.
 
     Raises:
         ValueError: the file is damaged, of another kind or version, or cannot be read or written; a bound is below 1.
@@ -97,19 +97,19 @@ class ResultCache:
         self.path, self.writable = Path(path), writable
         self.max_rows, self.max_bytes = max_rows, max_mb * 1024 * 1024
         self.evicted = 0
-        self._lock = threading.Lock()  # of the reading connection and what belongs to it
+        self._lock = threading.Lock()  # guards the reading connection and `_uses`
         self._uses: dict[bytes, tuple[int, float]] = {}
         self._flushed, self._flushing = time.monotonic(), False
         self._writer = open_writer(self.path, SCHEMA, verify) if writable else None
         self._reader = open_reader(self.path, SCHEMA, verify=verify and not writable)
-        # One writer: SQLite has no more than one at a time, and a sync must not hold up an event loop.
+        # One writing thread: SQLite allows one writer at a time, and a sync must not block an event loop.
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="simulator-cache")
 
     def find(self, key: CallKey) -> str | None:
         """The result of a call as JSON, or None.
 
         Raises:
-            ToolError: the file cannot be read (any more).
+            ToolError: the file cannot be read.
         """
         with self._reading() as reader:
             row = reader.execute(FIND, (key.digest,)).fetchone()
@@ -120,25 +120,25 @@ class ResultCache:
             return row[0]
 
     def store(self, key: CallKey, result: str, model: str) -> Future[str]:
-        """Store the result of a call; gives the result that is stored, which another process may have brought first.
+        """Store the result of a call. The future gives the stored result, which may be an earlier one.
 
         Args:
             result: JSON.
-            model: who played the tool.
+            model: name of the model that simulated the tool.
 
         Raises (by the future):
-            ToolError: it cannot be written; nothing was stored.
+            ToolError: the file cannot be written; nothing was stored.
         """
         return self._thread.submit(self._store, key, result, model)
 
     def info(self) -> dict[str, int]:
-        """{"results", "bytes"} in the file, and how many this process "evicted"."""
+        """{"results", "bytes"} of the file, and how many results this process has "evicted"."""
         with self._reading() as reader:
             rows, size = reader.execute("SELECT rows, bytes FROM size").fetchone()
         return {"results": rows, "bytes": size, "evicted": self.evicted}
 
     def content(self) -> str:
-        """Hash of all results: two caches with the same one answer alike."""
+        """Hash of all results: two caches with the same hash give the same answers."""
         digest = hashlib.sha256()
         with self._reading() as reader:
             for key, result in reader.execute("SELECT key, result FROM results ORDER BY key"):
@@ -146,7 +146,7 @@ class ResultCache:
         return digest.hexdigest()[:16]
 
     def close(self) -> None:
-        """Write down the uses and close the file."""
+        """Write the uses and close the file."""
         if self._writer is not None:
             self._thread.submit(self._flush).result()
         self._thread.shutdown()
@@ -165,7 +165,7 @@ class ResultCache:
             raise ToolError(remedy(self.path, SCHEMA, error)) from error
 
     def _note(self, digest: bytes) -> None:
-        """Remember a use; from time to time have them written. Holds the lock."""
+        """Remember a use, and start a flush when one is due. The caller holds the lock."""
         self._uses[digest] = (self._uses.get(digest, (0, 0.0))[0] + 1, time.time())
         due = len(self._uses) >= FLUSH_USES or time.monotonic() - self._flushed > FLUSH_S
         if due and not self._flushing:
@@ -173,7 +173,7 @@ class ResultCache:
             self._thread.submit(self._flush)
 
     def _flush(self) -> None:
-        """Write the uses. If that fails, they are kept for the next time: only they are lost, and others will tell."""
+        """Write the uses. If that fails they are kept for the next flush; a failing `store` reports the error."""
         try:
             self._write(lambda writer: None)
         except ToolError:
@@ -192,7 +192,7 @@ class ResultCache:
         return self._write(add)
 
     def _write(self, work: Callable[[sqlite3.Connection], Any]) -> Any:
-        """Uses and `work` as one transaction, in the writer's thread."""
+        """Write the uses and do `work` in one transaction. Runs in the writing thread."""
         with self._lock:
             uses, self._uses = self._uses, {}
         try:
@@ -210,19 +210,19 @@ class ResultCache:
         return done
 
     def _evict(self, writer: sqlite3.Connection, keep: bytes) -> None:
-        """Remove what was not used for the longest time, until the bounds hold."""
+        """Remove the least recently used results until the bounds hold."""
         rows, size = writer.execute("SELECT rows, bytes FROM size").fetchone()
-        doomed = []
+        removed = []
         for key, freed in writer.execute(OLDEST, (keep,)) if rows > self.max_rows or size > self.max_bytes else ():
             if rows <= self.max_rows and size <= self.max_bytes:
                 break
-            doomed.append((key,))
+            removed.append((key,))
             rows, size = rows - 1, size - freed
-        writer.executemany("DELETE FROM results WHERE key = ?", doomed)
-        if doomed and not self.evicted:
+        writer.executemany("DELETE FROM results WHERE key = ?", removed)
+        if removed and not self.evicted:
             print(
-                f"Note: {self.path} is full ({self.max_rows} results or {self.max_bytes >> 20} MiB): what was not used "
-                "for the longest time goes, and a replay will miss it. Remedy: a larger max_rows or max_mb.",
+                f"Note: {self.path} is full ({self.max_rows} results or {self.max_bytes >> 20} MiB). The least "
+                "recently used results are removed, and a replay will miss them. Remedy: a larger max_rows or max_mb.",
                 flush=True,
             )
-        self.evicted += len(doomed)
+        self.evicted += len(removed)

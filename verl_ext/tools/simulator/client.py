@@ -7,21 +7,16 @@ import json
 from typing import Any
 
 from verl_ext.tools.base import ToolError
-from verl_ext.tools.catalogue.types import CallError, ToolSpec, as_json
-from verl_ext.tools.http_client import JsonClient, Refused
+from verl_ext.tools.catalogue.types import BAD_ARGUMENTS, NOT_RECORDED, TOOL_ERROR, CallError, ToolSpec, as_json
+from verl_ext.tools.http.client import JsonClient, Refused
 from verl_ext.tools.simulator.answers import returned
-from verl_ext.tools.simulator.keys import BadArguments, Tools
-from verl_ext.tools.simulator.player import RECORDED, Counters, NotRecorded
+from verl_ext.tools.simulator.keys import Tools
+from verl_ext.tools.simulator.player import RECORDED, Counters
 
 # Seconds for a call, all attempts together: above the server's own limit for the model, below the toolbox's (30 s).
 TIMEOUT_S, ATTEMPTS = 28.0, 3
-# How the server says what kind of answer a refusal is, and what it is here.
-KINDS: dict[str, type[Exception]] = {
-    "bad_arguments": BadArguments,
-    "not_recorded": NotRecorded,
-    "tool_error": CallError,
-    "failed": ToolError,
-}
+# Kinds of the server's refusals that are answers to the call.
+ANSWERS = (BAD_ARGUMENTS, NOT_RECORDED, TOOL_ERROR)
 
 
 class HttpSimulator(JsonClient):
@@ -30,10 +25,10 @@ class HttpSimulator(JsonClient):
     Args:
         url: http://HOST:PORT of the server.
         timeout_s: seconds for a call, all attempts together.
-        attempts: tries per call, where the server cannot be reached or is busy.
+        attempts: attempts per call if the server cannot be reached or is busy.
 
     Attributes:
-        counters: what this client was answered; the server's own, of all its clients, are part of its `health`.
+        counters: of this client's calls. The server's counters, of all its clients, are part of `health`.
 
     Raises:
         ValueError: a malformed url or number.
@@ -51,17 +46,17 @@ class HttpSimulator(JsonClient):
         self._tools = Tools()
 
     async def __call__(self, spec: ToolSpec, arguments: dict[str, Any]) -> Any:
-        """The result of a call, as JSON has it.
+        """The result of a call, as JSON.
 
         Raises:
-            BadArguments, NotRecorded, CallError, ToolError: as in `Simulator.serve`; ToolError also if the server
-                cannot be reached, or has another version of the tool.
+            CallError, ToolError: as in `Simulator.serve`; ToolError also if the server cannot be reached or has another
+                version of the tool.
         """
         try:
             arguments = as_json(arguments)
         except ValueError as error:
-            raise BadArguments(f"the arguments of {spec.name} are not JSON: {error}") from error
-        key = self._tools.key(spec, arguments)  # refuses here what would not get there
+            raise CallError(f"the arguments of {spec.name} are not JSON: {error}", BAD_ARGUMENTS) from error
+        key = self._tools.key(spec, arguments)  # raises for arguments that cannot be sent
         body = {"tool": spec.name, "version": key.version, "arguments": arguments}
         try:
             asked = self._request("POST", "/call", body, await self._open())
@@ -70,7 +65,7 @@ class HttpSimulator(JsonClient):
             self.counters.failures += 1
             raise ToolError(f"no answer from {self.url}/call within {self._timeout_s:g} s") from error
         except Refused as error:
-            raise self._meant(error) from error
+            raise self._error_of(error) from error
         except ToolError:
             self.counters.failures += 1
             raise
@@ -80,7 +75,7 @@ class HttpSimulator(JsonClient):
         """The server's /health: {"ready": true, "mode", "model", "tools", "counters", "cache"}. Blocking.
 
         Raises:
-            ToolError: nobody answers there, or something else does.
+            ToolError: no server answers, or it is none of verl_ext.
         """
         health = self._blocking(self._request("GET", "/health", None, None))
         if not isinstance(health, dict) or health.get("ready") is not True or "counters" not in health:
@@ -101,14 +96,16 @@ class HttpSimulator(JsonClient):
         self.counters.misses += source == "model"
         return answer["result"] if source == RECORDED else returned(answer["result"], name)
 
-    def _meant(self, refusal: Refused) -> Exception:
-        """What the server's refusal means to the caller."""
+    def _error_of(self, refusal: Refused) -> Exception:
+        """The error that the server's refusal stands for."""
         try:
-            said = json.loads(refusal.text)
-            kind, message = str(said["kind"]), str(said["error"])
+            body = json.loads(refusal.text)
+            kind, message = str(body["kind"]), str(body["error"])
         except (ValueError, KeyError, TypeError):
             kind, message = "", ""
-        self.counters.misses += kind == "not_recorded"
-        self.counters.recorded += kind == "tool_error"
-        self.counters.failures += kind not in KINDS or kind == "failed"
-        return KINDS[kind](message) if kind in KINDS else refusal
+        self.counters.misses += kind == NOT_RECORDED
+        self.counters.recorded += kind == TOOL_ERROR
+        if kind in ANSWERS:
+            return CallError(message, kind)
+        self.counters.failures += 1
+        return ToolError(message) if kind == "failed" else refusal

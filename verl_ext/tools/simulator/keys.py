@@ -1,4 +1,4 @@
-"""What identifies a call: the tool's version, its arguments as JSON compares them, and the prompt's version."""
+"""The key of a call: the tool's version, its arguments as canonical JSON, and the prompt's version."""
 
 from __future__ import annotations
 
@@ -7,27 +7,22 @@ import json
 import re
 from typing import Any, NamedTuple
 
-from verl_ext.tools.catalogue.types import CallError, Catalogue, ToolSpec, canonical
+from verl_ext.tools.catalogue.types import BAD_ARGUMENTS, CallError, Catalogue, ToolSpec, canonical
 from verl_ext.tools.simulator.prompt import PROMPT_VERSION
 
 # Longest arguments of a call, in characters of canonical JSON. A real API would answer with status 413.
 MAX_ARGUMENTS = 32 * 1024
-# Tools whose version is kept at hand.
+# Number of tools whose version is remembered.
 MAX_TOOLS = 65_536
-# What JSON can spell and UTF-8 cannot hold: half of a character outside of the basic plane.
-HALF = re.compile(r"[\ud800-\udfff]")
-
-
-class BadArguments(CallError, ValueError):
-    """Arguments that the tool does not take; the message is for the agent that wrote them."""
-
-    kind = "bad_arguments"
+# Lone surrogates: JSON can hold them, UTF-8 cannot.
+SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 
 class CallKey(NamedTuple):
-    """One call. `digest` (32 bytes) is of the prompt's version, the tool's version and the arguments.
+    """One call.
 
-    arguments: JSON in ASCII: keys sorted, no blanks, 1.0 as 1, texts as they are (Unicode is not normalised).
+    arguments: canonical JSON (`types.canonical`); Unicode is not normalised.
+    digest: 32 bytes, of the prompt's version, the tool's version and the arguments.
     """
 
     tool: str
@@ -42,28 +37,29 @@ def call_key(tool: str, version: str, arguments: Any) -> CallKey:
     Args:
         tool: its name, for people who look into a cache.
         version: `ToolSpec.version`.
-        arguments: as the agent gave them; those that are equal as JSON have the same key.
+        arguments: from the agent; arguments that are equal as JSON have the same key.
 
     Raises:
-        BadArguments: they are no JSON that UTF-8 can hold, or longer than MAX_ARGUMENTS characters.
+        CallError: they are no JSON, longer than MAX_ARGUMENTS characters, or not encodable as UTF-8.
     """
     try:
         text = canonical(arguments)
-    except Exception as error:  # whatever an odd object raises
+    except Exception as error:  # raised by an odd object
         reason = "nested too deeply" if isinstance(error, RecursionError) else f"{error!s:.200}"
-        raise BadArguments(f"the arguments of {tool} are not JSON: {reason}") from None
+        raise CallError(f"the arguments of {tool} are not JSON: {reason}", BAD_ARGUMENTS) from None
     if len(text) > MAX_ARGUMENTS:
-        raise BadArguments(f"the arguments of {tool} have {len(text)} characters, allowed are {MAX_ARGUMENTS}")
-    if "\\ud" in text and HALF.search(json.dumps(json.loads(text), ensure_ascii=False)):
-        raise BadArguments(f"the arguments of {tool} hold half of a character (a lone surrogate)")
+        problem = f"have {len(text)} characters, allowed are {MAX_ARGUMENTS}"
+        raise CallError(f"the arguments of {tool} {problem}", BAD_ARGUMENTS)
+    if "\\ud" in text and SURROGATE.search(json.dumps(json.loads(text), ensure_ascii=False)):
+        raise CallError(f"the arguments of {tool} hold half of a character (a lone surrogate)", BAD_ARGUMENTS)
     return CallKey(tool, version, text, hashlib.sha256(f"{PROMPT_VERSION}\n{version}\n{text}".encode()).digest())
 
 
 class Tools:
-    """Versions of tools, which take longer to compute than an answer takes to look up, and checks of their calls."""
+    """Remembers the versions of tools, which take longer to compute than a look-up in the cache, and checks calls."""
 
     def __init__(self) -> None:
-        self._seen: dict[int, tuple[ToolSpec, str]] = {}  # by identity; the tool is kept so that it stays its own
+        self._seen: dict[int, tuple[ToolSpec, str]] = {}  # by id(); keeping the tool keeps its id
         self._checks: dict[str, Catalogue] = {}
 
     def version(self, spec: ToolSpec) -> str:

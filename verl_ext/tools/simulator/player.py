@@ -1,11 +1,11 @@
-"""Tools played by a model: the same call gives the same result, through a cache.
+"""Tools simulated by a model; a cache gives the same result for the same call.
 
     simulator = Simulator(mode="record", cache=ResultCache("data/simulator.db"), chat=ChatEndpoint(url))
     await simulator(catalogue["GET /search/movie"], {"query": "Titanic"})     {"page": 1, "results": [...]}
 
-Modes: `record` answers from the cache, else asks the model and stores its answer before giving it. `replay` answers
-from the cache alone. `live` always asks the model; nothing is read from the cache and nothing stored there, so that
-looking at a model changes no recording. Results recorded of real calls come before the cache in record and replay.
+Modes: `record` answers from the cache, or asks the model and stores its answer before returning it. `replay` answers
+from the cache alone. `live` always asks the model and neither reads nor writes the cache, so that trying out a model
+changes no recording. In `record` and `replay`, recorded results of real calls are served before those of the cache.
 """
 
 from __future__ import annotations
@@ -16,34 +16,25 @@ from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from verl_ext.tools.base import ToolError
-from verl_ext.tools.catalogue.types import CallError, ToolSpec
+from verl_ext.tools.catalogue.types import BAD_ARGUMENTS, NOT_RECORDED, CallError, ToolSpec
 from verl_ext.tools.chat import ChatEndpoint, EndpointFailed, TooLong
 from verl_ext.tools.simulator.answers import NoResult, result_of, returned
 from verl_ext.tools.simulator.cache import ResultCache
-from verl_ext.tools.simulator.keys import BadArguments, CallKey, Tools
+from verl_ext.tools.simulator.keys import CallKey, Tools
 from verl_ext.tools.simulator.prompt import again, messages
 
 MODES = ("record", "replay", "live")
-# Where a result came from that no model played.
+# The source of a result that no model made.
 RECORDED = "recorded"
-# Below the toolbox's limit for a call (30 s), whose message would hide what went wrong here.
+# Below the toolbox's limit for a call (30 s), whose message would hide the reason.
 TIMEOUT_S = 25.0
 MAX_TOKENS = 1024
-# Calls that may wait for the model; more would only be answered after their callers' time limits.
+# Calls that may wait for the model; further calls would be answered after their callers' time limits.
 MAX_WAITING = 1024
 
 
-class NotRecorded(CallError):
-    """In mode `replay` nothing is recorded of a call: an answer to the agent, as is a resource that does not exist.
-
-    It is no ToolError: another attempt would find the same.
-    """
-
-    kind = "not_recorded"
-
-
 class Busy(ToolError):
-    """Too many calls wait for the model already."""
+    """Too many calls wait for the model. The server answers status 503, and its clients retry."""
 
 
 @runtime_checkable
@@ -56,15 +47,15 @@ class RecordedResults(Protocol):
 
 @dataclass
 class Counters:
-    """What happened since the start; calls = hits + recorded + misses + those with invalid arguments.
+    """Counts since the start; calls = hits + recorded + misses + calls with invalid arguments.
 
     Attributes:
-        hits: answered from the cache.
-        recorded: answered from results of real calls.
-        misses: neither; the model was asked, or in `replay` nobody.
-        model_calls: requests for an answer of the model; fewer than misses where identical calls came together.
+        hits: calls answered from the cache.
+        recorded: calls answered from recorded results of real calls.
+        misses: other calls; the model was asked, except in `replay`.
+        model_calls: requests to the model; fewer than misses if identical calls came at the same time.
         repairs: answers of the model that were almost JSON.
-        failures: calls for which the model, or the cache, had no result (ToolError), however many waited for it.
+        failures: requests to the model or the cache that failed (ToolError), counted once for all waiting callers.
     """
 
     hits: int = 0
@@ -86,7 +77,7 @@ class Served(NamedTuple):
     source: str
 
     def result(self, name: str) -> Any:
-        """What the tool `name` returns: of a real tool whatever it is, of a played one see `answers.returned`."""
+        """The result of the tool `name`: of a real tool as recorded, of a simulated one as `answers.returned` says."""
         result = json.loads(self.text)
         return result if self.source == RECORDED else returned(result, name)
 
@@ -99,9 +90,9 @@ class Simulator:
         cache: for record and replay; closed with this object.
         chat: the model, for record and live; closed with this object.
         recorded: results of real calls, served first in record and replay.
-        max_tokens: longest answer of the model; a longer one is asked for again, shorter, then given up.
+        max_tokens: longest answer of the model; after a longer one the model is asked once more for a shorter one.
         timeout_s: seconds for a call, all attempts together.
-        max_waiting: calls that may wait for the model; further ones fail at once.
+        max_waiting: calls that may wait for the model; further calls fail at once.
 
     Attributes:
         counters: see `Counters`.
@@ -141,10 +132,10 @@ class Simulator:
         return len(self._flights)
 
     async def __call__(self, spec: ToolSpec, arguments: dict[str, Any]) -> Any:
-        """The result of a call, as JSON has it; see `serve`.
+        """The result of a call, as JSON; see `serve`.
 
         Raises:
-            CallError: the played tool failed, too (`answers.returned`).
+            CallError: also if the simulated tool fails (`answers.returned`).
         """
         served = await self.serve(spec, arguments)
         return served.result(spec.name)
@@ -153,11 +144,11 @@ class Simulator:
         """The result of a call.
 
         Raises:
-            BadArguments: the arguments do not fit the tool's schema, are no JSON or too long. The model is not asked.
-            NotRecorded: in mode `replay`, the call is not recorded.
-            CallError: the recorded answer was an error.
-            ToolError: the model did not answer in time, or twice with what is no JSON; too many calls wait for it
-                (Busy); or the cache fails.
+            CallError: the arguments do not fit the tool's schema, are no JSON or too long (kind `bad_arguments`; the
+                model is not asked); the call is not recorded, in mode `replay` (`not_recorded`); or the recorded answer
+                is an error (`tool_error`).
+            ToolError: the model did not answer in time, or not with JSON twice; too many calls wait for it (Busy); or
+                the cache fails.
         """
         key = self._tools.key(spec, arguments)
         served = None if self.mode == "live" else self._recorded(spec, arguments) or self._cached(key)
@@ -165,14 +156,14 @@ class Simulator:
             return served
         problems = self._tools.problems(spec, arguments)
         if problems:
-            raise BadArguments("; ".join(problems))
+            raise CallError("; ".join(problems), BAD_ARGUMENTS)
         self.counters.misses += 1
         if self.mode == "replay":
-            raise NotRecorded(f"nothing is recorded of this call of {spec.name}")
+            raise CallError(f"nothing is recorded of this call of {spec.name}", NOT_RECORDED)
         return await self._ask_once(spec, key)
 
     async def close(self) -> None:
-        """Give up what is under way; close the connections and the cache."""
+        """Cancel pending requests; close the connections and the cache."""
         flights = list(self._flights.values()) if self._loop is asyncio.get_running_loop() else []
         for flight in flights:
             flight.cancel()
@@ -207,9 +198,9 @@ class Simulator:
         return Served(text, "cache")
 
     async def _ask_once(self, spec: ToolSpec, key: CallKey) -> Served:
-        """Ask the model, or wait for the answer to the same call that is under way.
+        """Ask the model, or wait for the answer if the same call is pending already.
 
-        A caller who gives up does not end it: the next attempt, or whoever else waits, finds the answer.
+        The cancellation of one caller does not cancel the request: other callers and later attempts get its answer.
         """
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
@@ -220,31 +211,32 @@ class Simulator:
                 self.counters.failures += 1
                 raise Busy(f"{len(self._flights)} simulated calls wait for the model already; try again later.")
             flight = self._flights[key.digest] = loop.create_task(self._ask(spec, key))
-            flight.add_done_callback(lambda done: self._landed(key.digest, done))
+            flight.add_done_callback(lambda done: self._finish(key.digest, done))
         return await asyncio.shield(flight)
 
-    def _landed(self, digest: bytes, flight: asyncio.Task[Served]) -> None:
+    def _finish(self, digest: bytes, flight: asyncio.Task[Served]) -> None:
         if self._flights.get(digest) is flight:
             del self._flights[digest]
-        if not flight.cancelled() and flight.exception() is not None:  # looked at: its callers may all have gone
+        if not flight.cancelled() and flight.exception() is not None:  # retrieved, because all callers may be gone
             self.counters.failures += 1
 
     async def _ask(self, spec: ToolSpec, key: CallKey) -> Served:
         try:
-            text = await asyncio.wait_for(self._play(spec, key), self.timeout_s)
+            text = await asyncio.wait_for(self._simulate(spec, key), self.timeout_s)
         except asyncio.TimeoutError as error:  # noqa: UP041 (in Python 3.10 not yet the same as TimeoutError)
             raise ToolError(
-                f"{spec.name}: {self.chat.url} has not played it within {self.timeout_s:g} s. Remedy: a faster server, "
-                "fewer requests at a time (concurrency), or a larger timeout_s, below those of tool_call and mas.limits"
+                f"{spec.name}: {self.chat.url} has not simulated it within {self.timeout_s:g} s. Remedy: a faster "
+                "server, fewer requests at a time (concurrency), or a larger timeout_s, below that of tool_call and "
+                "mas.limits.tool_timeout"
             ) from error
         except (EndpointFailed, TooLong, ValueError, NoResult) as error:
-            raise ToolError(f"{spec.name} cannot be played by {self.chat.model} at {self.chat.url}: {error}") from error
+            raise ToolError(f"{self.chat.model} at {self.chat.url} cannot simulate {spec.name}: {error}") from error
         if self.mode == "record":
             text = await asyncio.wrap_future(self.cache.store(key, text, self.chat.model or ""))
         return Served(text, "model")
 
-    async def _play(self, spec: ToolSpec, key: CallKey) -> str:
-        """The model's answer; a second request says what was wrong with the first one."""
+    async def _simulate(self, spec: ToolSpec, key: CallKey) -> str:
+        """The model's answer. If it is no result, a second request tells the model why."""
         asked = chat = messages(spec, key.arguments)
         for last in (False, True):
             self.counters.model_calls += 1
@@ -263,10 +255,10 @@ class Simulator:
 
 
 def check_mode(mode: str, cache: bool, chat: bool) -> None:
-    """Is there what the mode needs?
+    """Check that the mode has the cache and the model that it needs.
 
     Raises:
-        ValueError: no; or there is no such mode.
+        ValueError: it has not, or the mode is unknown.
     """
     if mode not in MODES:
         raise ValueError(f"the simulator's mode is {mode!r}; allowed: {', '.join(MODES)}.")

@@ -1,4 +1,4 @@
-"""What the model that plays a tool is told: the tool's documentation and one call, both as data.
+"""The prompt of the model that simulates a tool: the tool's documentation and one call, both as data.
 
 PROMPT_VERSION is part of every key of the cache: raise it with any change here that may change an answer.
 """
@@ -12,12 +12,12 @@ from typing import Any
 from verl_ext.tools.catalogue.types import ToolSpec
 
 PROMPT_VERSION = 1
-# Most characters of each part of a documentation; longer ones are cut there, which the text says.
+# Characters of each part of a documentation; a longer part is cut there and says so.
 MAX_PART = 8_000
-# Most characters of an unusable answer that the model is shown again.
+# Characters of an unusable answer that the model is shown again.
 MAX_SHOWN = 2_000
-# What inside of a JSON text could be taken for a chat template's marks (<|im_end|>, [INST]), or breaks a line. As
-# \uXXXX it is the same JSON: outside of a text no "[" stands before a capital, "/" or "_".
+# Characters in JSON that could be read as marks of a chat template (<|im_end|>, [INST]) or that break a line. As \uXXXX
+# they are the same JSON: outside of texts, "[" never precedes a capital letter, "/" or "_".
 MARKS = re.compile(r"[<\x7f-\x9f\u2028\u2029\ud800-\udfff]|\[(?=[A-Z/_])")
 
 SYSTEM = """\
@@ -64,20 +64,20 @@ def again(asked: list[dict[str, str]], said: str, problem: str) -> list[dict[str
     """The chat that asks once more after an answer that is no result.
 
     Args:
-        asked: the chat before.
-        said: what the model said.
-        problem: what is wrong with it, in words.
+        asked: the first chat.
+        said: the model's answer.
+        problem: why it is no result.
     """
-    shown = one_line(said[:MAX_SHOWN])  # as data, too: it may repeat what the arguments wanted it to say
+    shown = one_line(said[:MAX_SHOWN])  # escaped, too: it may repeat instructions from the arguments
     content = f"{asked[-1]['content']}\n{AGAIN.format(said=shown, problem=problem)}"
     return [*asked[:-1], {"role": "user", "content": content}]
 
 
 def one_line(value: Any) -> str:
-    """JSON on one line that UTF-8 can hold and no chat template takes for its marks.
+    """`value` as one line of JSON without lone surrogates and without marks of chat templates.
 
     Raises:
-        ValueError: it is no JSON (NaN, an object, a cycle).
+        ValueError: `value` is no JSON (NaN, an object, a cycle).
         RecursionError: it is nested too deeply.
     """
     text = json.dumps(value, ensure_ascii=False, allow_nan=False)
@@ -85,6 +85,6 @@ def one_line(value: Any) -> str:
 
 
 def _bounded(part: Any) -> Any:
-    """`part`, or the beginning of its JSON as a text where it is longer than MAX_PART."""
+    """`part`, or the first MAX_PART characters of its JSON if that is longer."""
     text = part if isinstance(part, str) else json.dumps(part, ensure_ascii=False, default=str)
     return part if len(text) <= MAX_PART else f"{text[:MAX_PART]} … (cut after {MAX_PART} characters)"

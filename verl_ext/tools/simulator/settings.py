@@ -1,87 +1,79 @@
-"""The simulator in a configuration: settings, what to check before a start, what answers depend on."""
+"""The simulator in a configuration: settings, checks before a start, and the settings on which answers depend."""
 
 from __future__ import annotations
 
-import asyncio
 import os
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from verl_ext.tools.catalogue.threads import run_blocking
 from verl_ext.tools.chat import ChatEndpoint
-from verl_ext.tools.retrieval.types import options_from
+from verl_ext.tools.settings import STRICT, AtLeastOne, NotNegative, options_from
 from verl_ext.tools.simulator.cache import MAX_MB, MAX_ROWS, ResultCache
 from verl_ext.tools.simulator.client import ATTEMPTS, HttpSimulator
 from verl_ext.tools.simulator.client import TIMEOUT_S as CLIENT_TIMEOUT_S
 from verl_ext.tools.simulator.player import MAX_TOKENS, TIMEOUT_S, RecordedResults, Simulator, check_mode
 from verl_ext.tools.simulator.prompt import PROMPT_VERSION
 
-# What goes with `url`; everything else is the server's own.
+# Settings that may stand beside `url`; all others belong to the server.
 WITH_URL = ("url", "timeout_s", "attempts", "check")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class SimulatorSettings:
     """Settings of `simulator`; null means the default.
 
-    mode: record, replay or live, see player.py. In replay `endpoint` may stay set, in live `cache`: not used.
+    mode: record, replay or live, see player.py. In replay an `endpoint` is ignored, in live a `cache`.
     cache: file of the results.
     endpoint: base URL of the model's OpenAI-compatible server. model: its name there, null: the only one it serves.
     api_key_env: environment variable of the server's API key.
     template: arguments of the server's chat template, e.g. {enable_thinking: false}.
-    concurrency: requests at a time. retries: attempts after a first failure.
+    concurrency: parallel requests. retries: attempts after a first failure.
     max_tokens: longest answer of the model.
     max_rows, max_mb: bounds of the cache. verify: check the whole file when it is opened.
     recorded: results of real calls, an object with `get(name, arguments)`.
-    url: http://HOST:PORT of a simulator's server, instead of all these. attempts: tries per call, with `url`.
+    url: http://HOST:PORT of a simulator's server, instead of the settings above. attempts: per call, with `url`.
     timeout_s: seconds for a call, all attempts together.
-    check: before a start, ask the model's or the simulator's server whether it answers.
+    check: ask the model's or the simulator's server before a start whether it answers.
     """
 
-    mode: str | None = None
+    mode: Literal["record", "replay", "live"] | None = None
     cache: str | None = None
     endpoint: str | None = None
     model: str | None = None
     api_key_env: str = "OPENAI_API_KEY"
-    template: Mapping[str, Any] | None = None
-    concurrency: int = 32
-    retries: int = 2
-    max_tokens: int = MAX_TOKENS
-    max_rows: int = MAX_ROWS
-    max_mb: int = MAX_MB
+    template: Any = None
+    concurrency: AtLeastOne = 32
+    retries: NotNegative = 2
+    max_tokens: AtLeastOne = MAX_TOKENS
+    max_rows: AtLeastOne = MAX_ROWS
+    max_mb: AtLeastOne = MAX_MB
     verify: bool = True
     recorded: Any = None
     url: str | None = None
-    attempts: int = ATTEMPTS
-    timeout_s: float | None = None
+    attempts: AtLeastOne = ATTEMPTS
+    timeout_s: Annotated[float, Field(gt=0)] | None = None
     check: bool = True
 
     def __post_init__(self) -> None:
-        least = {"concurrency": 1, "retries": 0, "max_tokens": 1, "max_rows": 1, "max_mb": 1, "attempts": 1}
-        for name, bound in least.items():
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < bound:
-                raise ValueError(f"simulator: {name} must be an integer >= {bound}, given {value!r}.")
-        timeout = self.timeout_s
-        if timeout is not None and (not isinstance(timeout, int | float) or isinstance(timeout, bool) or timeout <= 0):
-            raise ValueError(f"simulator: timeout_s must be a number > 0 (seconds), given {timeout!r}.")
         if self.url is not None:
             self._check_url()
             return
         check_mode(self.mode or "record", self.cache is not None, self.endpoint is not None)
-        if self.endpoint is not None and not str(self.endpoint).startswith(("http://", "https://")):
-            raise ValueError(
-                f"simulator: endpoint={self.endpoint!r} must be a base URL, e.g. http://127.0.0.1:8100/v1."
-            )
+        if self.endpoint is not None and not self.endpoint.startswith(("http://", "https://")):
+            raise ValueError(f"endpoint={self.endpoint!r} must be a base URL, e.g. http://127.0.0.1:8100/v1.")
 
     def _check_url(self) -> None:
         others = [field.name for field in fields(self) if getattr(self, field.name) != field.default]
         wrong = sorted(set(others) - set(WITH_URL))
         if wrong:
             raise ValueError(
-                f"simulator: with url={self.url} the server has its own {', '.join(wrong)}. Remedy: give them to the "
+                f"with url={self.url} the server has its own {', '.join(wrong)}. Remedy: give them to the "
                 "server (python -m verl_ext.tools.simulator_server), or no url."
             )
 
@@ -93,7 +85,7 @@ def read_settings(settings: Mapping[str, Any]) -> SimulatorSettings:
 
 
 def simulator(**settings: Any) -> Simulator | HttpSimulator:
-    """A back end of `tool_call` that plays every tool; `settings` are those of SimulatorSettings.
+    """A back end of `tool_call` that simulates every tool; `settings` are those of SimulatorSettings.
 
     In a recipe: mas.tools.tool_call.backend: {_target_: verl_ext.tools.simulator.simulator, mode: record, …}.
 
@@ -136,12 +128,12 @@ def _chat(given: SimulatorSettings) -> ChatEndpoint:
 
 
 def preflight(**settings: Any) -> None:
-    """Would it work: does the model's or the simulator's server answer, can the cache be read and written?
+    """Check before a start that the model's or the simulator's server answers and that the cache is usable.
 
-    Nothing is made: a cache that does not exist yet only needs a folder that can be written.
+    No file is created: for a cache that does not exist yet, only its folder is checked.
 
     Raises:
-        ValueError: no, and why.
+        ValueError: a setting, the cache or the model's server is not usable.
         ToolError: the simulator's server does not answer.
     """
     given = read_settings(settings)
@@ -155,11 +147,11 @@ def preflight(**settings: Any) -> None:
     elif mode == "record":
         _check_folder(Path(given.cache))
     if mode != "replay" and given.check:
-        _blocking(lambda: _found(_chat(given)))
+        run_blocking(_find_model(_chat(given)))
 
 
 def identity(**settings: Any) -> dict[str, Any]:
-    """What answers depend on. Of a server nothing is known; what a recording holds changes while it is made."""
+    """The settings on which answers depend. With `url` none are known; `record` still changes the cache's content."""
     given = read_settings(settings)
     if given.url is not None:
         return {}
@@ -174,7 +166,7 @@ def identity(**settings: Any) -> dict[str, Any]:
     return {"mode": mode, "prompt": PROMPT_VERSION, **asked}
 
 
-# A run asks this before it starts anything; an evaluation that goes on asks the other: are the answers still the same?
+# A run calls `preflight` before it starts. A resumed evaluation compares `identity`: are the answers still the same?
 simulator.preflight = preflight
 simulator.identity = identity
 
@@ -185,13 +177,8 @@ def _check_folder(path: Path) -> None:
         raise ValueError(f"the cache {path} cannot be made: {folder} cannot be written. Remedy: another path.")
 
 
-async def _found(chat: ChatEndpoint) -> str:
+async def _find_model(chat: ChatEndpoint) -> str:
     try:
         return await chat.find_model()
     finally:
         await chat.close()
-
-
-def _blocking(work: Callable[[], Any]) -> Any:
-    with ThreadPoolExecutor(max_workers=1) as executor:  # a thread, because a loop may be running in this one
-        return executor.submit(lambda: asyncio.run(work())).result()

@@ -1,4 +1,4 @@
-"""Tools of the web: off unless asked for, played by a model in training, real ones where answers may change.
+"""Web tools: off by default, simulated by a model in training, live where answers may change.
 
 access_website(**settings)   a page as text
 search_arxiv(**settings)     papers

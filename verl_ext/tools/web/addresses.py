@@ -1,7 +1,7 @@
-"""Which addresses may be asked: those of the public internet, unless private ones are opened on purpose.
+"""Which addresses a tool may ask: those of the public internet, unless the settings allow private ones.
 
-A model writes the addresses. Without this it could read what only this machine or its network may: a cloud's metadata
-(169.254.169.254), other services of the cluster, Ray's dashboard.
+A model writes the addresses. Without these checks it could read what only this machine or its network can reach: a
+cloud's metadata (169.254.169.254), other services of the cluster, Ray's dashboard.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from yarl import URL
 from verl_ext.tools.base import ToolRefused
 
 MAX_URL = 2048
-# A host whose last part is a number is an address to some parsers (2130706433, 0x7f.1, 012.0.0.1) and a name to others;
-# no public name ends so. The WHATWG's URL standard has the same rule.
+# Some parsers take a host whose last part is a number for an address (2130706433, 0x7f.1, 012.0.0.1), others a name.
+# No public name ends so. The URL standard of WHATWG has the same rule.
 NUMBER = re.compile(r"(?:\d+|0x[0-9a-f]*)\Z", re.IGNORECASE)
 NAT64 = ipaddress.ip_network("64:ff9b::/96")
 
 
 def checked(url: URL | str, allow_private: bool) -> URL:
-    """The parsed address, if it may be asked; the addresses that a name stands for are checked by `Resolver`.
+    """The parsed address. `Resolver` checks the addresses of a host name.
 
     Raises:
-        ToolRefused: it is no web address, or that of a private network.
+        ToolRefused: it is not a web address, or it is an address of a private network.
     """
     shown = f"{str(url)!r:.200}"
     try:
@@ -51,7 +51,7 @@ def checked(url: URL | str, allow_private: bool) -> URL:
 
 
 def is_public(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
-    """Is it one address of the public internet? An IPv6 address that stands for an IPv4 one is what that is."""
+    """Whether it is a single address of the public internet. An IPv6 form of an IPv4 address counts as that one."""
     if isinstance(address, ipaddress.IPv6Address):
         inner = address.ipv4_mapped or address.sixtofour
         if address in NAT64 or int(address) >> 32 == 0:
@@ -64,11 +64,11 @@ def is_public(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
 
 
 class Resolver(ThreadedResolver):
-    """Names to addresses. The connection is made to the addresses that were checked here, and to no others: a name
-    that stands for another address a moment later (DNS rebinding) gains nothing.
+    """Resolves host names. Connections go only to the addresses checked here, so DNS rebinding (another answer a
+    moment later) has no effect.
 
     Args:
-        allow_private: False refuses names that stand for a private address.
+        allow_private: False refuses names with a private address.
     """
 
     def __init__(self, allow_private: bool) -> None:
@@ -76,7 +76,7 @@ class Resolver(ThreadedResolver):
         self._allow_private = allow_private
 
     async def resolve(self, host: str, *arguments: Any, **named: Any) -> list[Any]:
-        """As aiohttp's. Raises ToolRefused."""
+        """As `ThreadedResolver.resolve`. Raises ToolRefused."""
         try:
             found = await super().resolve(host, *arguments, **named)
         except socket.gaierror as error:

@@ -1,4 +1,4 @@
-"""arXiv's API (https://info.arxiv.org/help/api/user-manual.html): a query, and the Atom feed that answers it."""
+"""The arXiv API (https://info.arxiv.org/help/api/user-manual.html): queries, and the Atom feeds of its answers."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ URL = "https://export.arxiv.org/api/query"
 INTERVAL_S = 3.0
 IDENTIFIER = re.compile(r"\s*(?:arxiv:)?((?:\d{4}\.\d{4,5}|[a-z-]+(?:\.[a-z]{2})?/\d{7})(?:v\d+)?)\s*", re.IGNORECASE)
 WORD = re.compile(r"\w+")
-# Of a query; these are the API's own operators.
+# Words of a query that are used, and the operators of the API.
 MAX_WORDS, OPERATORS = 30, ("and", "or", "andnot")
 ATOM = "{http://www.w3.org/2005/Atom}"
 
 
 def parameters(query: str, max_results: int) -> dict[str, str]:
-    """The API's parameters for words, all of which must occur, or for an identifier; empty if there is no word."""
+    """The API's parameters for an identifier, or for words that must all occur; empty if the query has no word."""
     found = IDENTIFIER.fullmatch(query)
     if found:
         return {"id_list": found[1], "max_results": str(max_results)}
@@ -32,10 +32,10 @@ def parameters(query: str, max_results: int) -> dict[str, str]:
 
 
 def papers(feed: bytes) -> list[dict[str, str]]:
-    """Title, and date, authors, abstract and address, of each paper of a feed.
+    """Title and text (date, authors, abstract, address) of each paper of a feed.
 
     Raises:
-        ToolError: it is no Atom feed, or has a document type, which a feed does not need and entities do.
+        ToolError: it is not an Atom feed, or it has a document type, which feeds do not need but entities do.
     """
     try:
         _without_doctype(feed)
@@ -60,7 +60,7 @@ def _words(element: ElementTree.Element | None) -> str:
 
 
 def _without_doctype(feed: bytes) -> None:
-    """Entities that expand to gigabytes, or to files, are declared in a document type."""
+    """Refuse document types: they declare entities, which can expand to gigabytes or to files."""
 
     def refuse(*_: Any) -> None:
         raise ValueError("it has a document type")

@@ -1,4 +1,4 @@
-"""One page of the web, within limits: addresses, redirects, time, bytes, and what it is."""
+"""Fetching one web page within limits of address, redirects, time, length and media type."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import aiohttp
 from yarl import URL
 
 from verl_ext.tools.base import ToolError, ToolRefused
-from verl_ext.tools.http_client import RETRY_STATUS
+from verl_ext.tools.http.client import RETRY_STATUS
 from verl_ext.tools.web.addresses import Resolver, checked
 
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
@@ -27,10 +27,10 @@ BLOCK = 1 << 16
 
 @dataclass(frozen=True)
 class Limits:
-    """What a page may cost.
+    """Limits of one page.
 
-    timeout_s: seconds, redirects included. max_bytes: of its body, decompressed; of a longer one the beginning.
-    max_redirects: followed. allow_private: ask private addresses, too.
+    timeout_s: seconds, redirects included. max_bytes: bytes of the decompressed body; longer ones are cut.
+    max_redirects: redirects that are followed. allow_private: also ask private addresses.
     """
 
     timeout_s: float
@@ -41,7 +41,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Page:
-    """A page as it came. kind: its media type, "" unknown. charset: as the server says. cut: there is more of it."""
+    """A fetched page. kind: media type, "" if unknown. charset: as the server states. cut: the body is incomplete."""
 
     kind: str
     charset: str | None
@@ -53,8 +53,8 @@ async def fetch(url: str, limits: Limits, query: Mapping[str, str] | None = None
     """GET a page. No cookies, no proxies, no credentials.
 
     Raises:
-        ToolRefused: the address may not be asked, or the server answers with something that cannot be read.
-        ToolError: the server cannot be reached, is too slow, or has a failure of its own.
+        ToolRefused: the address is not allowed, or the answer is not a readable page.
+        ToolError: the server cannot be reached, is too slow, or failed.
     """
     start = checked(url, limits.allow_private)
     try:
@@ -106,7 +106,7 @@ async def _read(response: Any, max_bytes: int) -> Page:
 
 
 def _unpacking(encoding: str, host: str | None) -> Any:
-    """What unpacks a body; not the library's own, which unpacks whole blocks: a thousandfold of what has come."""
+    """A decompressor of the body. aiohttp's own unpacks whole blocks, up to a thousand times what has arrived."""
     if encoding.strip().lower() in ("", "identity"):
         return None
     if encoding.strip().lower() not in ("gzip", "x-gzip", "deflate"):
@@ -115,7 +115,7 @@ def _unpacking(encoding: str, host: str | None) -> Any:
 
 
 def _unpacked(unpack: Any, chunk: bytes, most: int, host: str | None) -> bytes:
-    """At most `most` bytes (at least 1) of what a chunk holds; what is left is not needed then."""
+    """At most `most` (>= 1) decompressed bytes of a chunk. If it holds more, the page is cut there."""
     try:
         return unpack.decompress(chunk, most)
     except zlib.error as error:

@@ -1,8 +1,8 @@
-"""Tools of the web, in one of three modes.
+"""The web tools. Each has three modes.
 
-off         (default) every call fails at once, and says how to turn the tool on
-simulated   a model plays the tool: the project's simulator, with its cache and server (docs/simulator.md)
-live        the web itself. Answers change from day to day: for evaluations, not for training
+off         (default) every call fails at once, and the error says how to turn the tool on
+simulated   a model answers in place of the tool: the simulator, with its cache and server (docs/simulator.md)
+live        the web itself. Its answers change from day to day: for evaluations, not for training
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from verl_ext.tools.catalogue.render import plain
 from verl_ext.tools.catalogue.toolbox import of_backend
 from verl_ext.tools.catalogue.types import CallError
 from verl_ext.tools.retrieval.search import SearchTool
-from verl_ext.tools.retrieval.types import options_from
+from verl_ext.tools.settings import options_from
 from verl_ext.tools.web import arxiv
 from verl_ext.tools.web.addresses import checked
 from verl_ext.tools.web.fetch import fetch
 from verl_ext.tools.web.pages import text_of
 from verl_ext.tools.web.settings import LIVE, OFF, SIMULATED, ArxivSettings, FetchSettings, SearchSettings, Settings
 
-# The tools' documentation: what plays them reads it, here and behind a server (--catalogue json:FILE).
+# The documentation of the tools, which the simulator reads, here and behind a server (--catalogue json:FILE).
 TOOLS = Path(__file__).with_name("tools.jsonl")
 ANSWERED, REFUSED, FAILED = "answered", "refused", "failed"
 
 
 class WebTool(Tool):
-    """One of the tools. A subclass has `name`, `settings_type`, a `__call__` with the tool's arguments, and `live`."""
+    """A web tool. A subclass defines `name`, `settings_type`, `live`, and `__call__` with one argument of its own."""
 
     settings_type: ClassVar[type[Settings]] = Settings
 
@@ -52,11 +52,11 @@ class WebTool(Tool):
         """The answer to a call with one argument, as JSON of at most `max_chars`.
 
         Raises:
-            ToolRefused: the tool is off, the argument is not what it takes, or there is no such page or recording.
-            ToolError: what answers failed.
+            ToolRefused: the tool is off, its documentation forbids the argument, or the page or recording is missing.
+            ToolError: the web or the simulator failed.
         """
         try:
-            result = await self._asked(arguments)
+            result = await self._ask(arguments)
         except ToolRefused:
             self._counts[REFUSED] += 1
             raise
@@ -67,7 +67,7 @@ class WebTool(Tool):
         return plain(result, self.settings.max_chars)
 
     def counts(self) -> dict[str, int]:
-        """Calls answered, refused, failed; and what the back end counts."""
+        """Calls answered, refused and failed, and the counts of the back end."""
         counters = getattr(self.settings.backend, "counters", None) if self.settings.mode == SIMULATED else None
         return dict(self._counts) | (counters.as_dict() if counters else {})
 
@@ -76,7 +76,7 @@ class WebTool(Tool):
         if hasattr(self.settings.backend, "close"):
             await self.settings.backend.close()
 
-    async def _asked(self, arguments: dict[str, Any]) -> Any:
+    async def _ask(self, arguments: dict[str, Any]) -> Any:
         if self.settings.mode == OFF:
             raise ToolRefused(f"{self.name} is off. To turn it on: mas.tools.{self.name}.mode=simulated, or live")
         problems = documented().problems(self.name, arguments)
@@ -89,34 +89,30 @@ class WebTool(Tool):
             result = await self.settings.backend(documented()[self.name], arguments)
         except CallError as error:
             raise ToolRefused(f"{self.name}: {error}") from error
-        if isinstance(result, dict) and set(result) == {"error"}:  # how a simulator says that the tool fails
+        if isinstance(result, dict) and set(result) == {"error"}:  # a simulated failure of the tool
             raise ToolRefused(f"{self.name}: {result['error']!s:.500}")
         return result
 
     @classmethod
     def read(cls, settings: Mapping[str, Any]) -> Any:
         """The typed settings. Raises ValueError, which names the tool."""
-        given = {key: value for key, value in settings.items() if value is not None}
-        try:
-            return options_from(cls.settings_type, given, "settings")
-        except ValueError as error:
-            raise ValueError(f"{cls.name}: {error}") from error
+        return options_from(cls.settings_type, settings, f"settings of {cls.name}")
 
     @classmethod
     def preflight(cls, **settings: Any) -> None:
-        """Would it work: settings, and the back end that is used. Raises ValueError, ToolError."""
+        """Check the settings, and the back end of mode=simulated. Raises ValueError, ToolError."""
         read = cls.read(settings)
         if read.mode == SIMULATED:
             of_backend(read.backend, "preflight")
 
     @classmethod
     def identity(cls, **settings: Any) -> dict[str, Any]:
-        """What answers depend on; of the web nothing is known."""
+        """What the answers depend on, except for the state of the web, which is unknown."""
         read = cls.read(settings)
         if read.mode != SIMULATED:
             return {"mode": OFF} if read.mode == OFF else asdict(read) | {"backend": None}
-        played = {"version": documented()[cls.name].version, "backend": of_backend(read.backend, "identity")}
-        return {"mode": SIMULATED, "max_chars": read.max_chars, **played}
+        simulated = {"version": documented()[cls.name].version, "backend": of_backend(read.backend, "identity")}
+        return {"mode": SIMULATED, "max_chars": read.max_chars, **simulated}
 
 
 class AccessWebsite(WebTool):
@@ -164,7 +160,7 @@ class SearchArxiv(WebTool):
 
     @classmethod
     def preflight(cls, **settings: Any) -> None:
-        """As of all, and an address that may be asked."""
+        """As for all web tools; also checks the address."""
         super().preflight(**settings)
         read = cls.read(settings)
         checked(read.url, read.allow_private)
@@ -195,7 +191,7 @@ class WebSearch(WebTool):
 
     @classmethod
     def preflight(cls, **settings: Any) -> None:
-        """As of all; does the retrieval server answer?"""
+        """As for all web tools; also asks the retrieval server."""
         super().preflight(**settings)
         read = cls.read(settings)
         if read.mode == LIVE:
@@ -203,9 +199,11 @@ class WebSearch(WebTool):
 
     @classmethod
     def identity(cls, **settings: Any) -> dict[str, Any]:
-        """As of all; where the server is does not count."""
-        said, read = super().identity(**settings), cls.read(settings)
-        return {"mode": LIVE, **SearchTool.identity_of(read.search)} if read.mode == LIVE else said
+        """As for all web tools; the address of the retrieval server does not count."""
+        read = cls.read(settings)
+        return (
+            {"mode": LIVE, **SearchTool.identity_of(read.search)} if read.mode == LIVE else super().identity(**settings)
+        )
 
 
 @cache
@@ -241,6 +239,6 @@ def web_search(**settings: Any) -> WebSearch:
     return WebSearch(WebSearch.read(settings))
 
 
-# A run asks the first before it starts anything; an evaluation that goes on the other: are the answers still the same?
+# A run calls `preflight` before it starts, a resumed evaluation compares `identity` with that of its first part.
 for _factory, _kind in ((access_website, AccessWebsite), (search_arxiv, SearchArxiv), (web_search, WebSearch)):
     _factory.preflight, _factory.identity = _kind.preflight, _kind.identity

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
+import functools
 import importlib.util
 import inspect
 import os
@@ -17,14 +17,15 @@ from omegaconf import DictConfig, OmegaConf
 
 from verl_ext.algorithms import System
 from verl_ext.mas.credit import aggregate
+from verl_ext.settings import unknown_key
 from verl_ext.trainer.config import optimiser_steps, read_mas_config, strategy_from
 from verl_ext.trainer.lora_setup import check_policy
 from verl_ext.trainer.preflight.algorithm import check_algorithm
 from verl_ext.trainer.workflow import build_workflow, similarity_of
 
-# Sections where any key is legal: they are handed to somebody else as they are.
+# Sections where any key is legal: they are handed on as they are.
 OPEN = ("hydra", "mas", "ray_kwargs.ray_init", "reward.custom_reward_function.reward_kwargs")
-# Ours, among verl's.
+# Keys of ours among verl's.
 OWN = ("actor_rollout_ref.model.lora.adapters",)
 TINY = "+recipe=mhgpo_tiny and the others in …_tiny run on any machine, without GPU and without downloads"
 
@@ -38,44 +39,41 @@ def check_keys_known(config: DictConfig, overrides: list[str]) -> None:
     Raises:
         ValueError: names the key and the closest known one.
     """
-    stock = OmegaConf.to_container(hydra.compose("ppo_trainer"), resolve=False)
     given = OmegaConf.to_container(config, resolve=False)
-    wished = [o.lstrip("+").partition("=")[0] for o in overrides if o.startswith("+")]
-    unknown = _unknown(given, stock, "", (*OPEN, *OWN, *wished))
-    if unknown:
+    added = [one.lstrip("+").partition("=")[0] for one in overrides if one.startswith("+")]
+    if unknown := _unknown(given, _stock(), "", (*OPEN, *OWN, *added)):
         raise ValueError("\n".join(unknown))
 
 
-def _unknown(given: dict[str, Any], stock: dict[str, Any], path: str, allowed: tuple[str, ...]) -> list[str]:
-    known = [*stock, *_fields(stock.get("_target_"))]
+@functools.cache
+def _stock() -> Any:
+    """verl's own configuration."""
+    return OmegaConf.to_container(hydra.compose("ppo_trainer"), resolve=False)
+
+
+def _unknown(given: Any, stock: Any, path: str, allowed: tuple[str, ...]) -> list[str]:
+    target = stock.get("_target_")
+    cls = get_class(target) if isinstance(target, str) else None
+    known = [*stock, *(field.name for field in dataclasses.fields(cls))] if dataclasses.is_dataclass(cls) else [*stock]
     problems = []
     for key, value in given.items():
         place = f"{path}{key}"
-        if place in allowed or any(wish.startswith(f"{place}.") and key not in known for wish in allowed):
+        if place in allowed or any(one.startswith(f"{place}.") and key not in known for one in allowed):
             continue
         if key not in known:
-            close = difflib.get_close_matches(str(key), known, n=1)
-            hint = f"did you mean {path}{close[0]}?" if close else f"known there: {', '.join(map(str, known))}"
-            problems.append(f"unknown key {place}: {hint} (to add it on purpose: +{place}=… on the command line)")
+            message = unknown_key(key, map(str, known), path.rstrip("."))
+            problems.append(f"{message}; to add it on purpose: +{place}=… on the command line")
         elif isinstance(value, dict) and isinstance(stock.get(key), dict) and stock[key]:
             problems += _unknown(value, stock[key], f"{place}.", allowed)
     return problems
 
 
-def _fields(target: Any) -> list[str]:
-    """Fields of the dataclass that a section is turned into."""
-    if not isinstance(target, str):
-        return []
-    cls = get_class(target)
-    return [field.name for field in dataclasses.fields(cls)] if dataclasses.is_dataclass(cls) else []
-
-
 def check_multi_agent(config: DictConfig) -> str:
-    """Check `mas`, temperature, strategy, estimator, policy and batch arithmetic; return the workflow's headline.
+    """Check `mas`, sampling, estimator, policy, batch and learning rates; return the workflow's headline.
 
     Raises:
-        ValueError: a temperature of 0; see `read_mas_config`, `build_workflow`, `similarity_of`, `strategy_from`,
-            `check_policy`, `optimiser_steps`.
+        ValueError: see `read_mas_config`, `build_workflow`, `similarity_of`, `strategy_from`, `check_policy`,
+            `optimiser_steps`; a temperature of 0, a negative learning rate.
     """
     mas = read_mas_config(config)
     workflow = build_workflow(mas)
@@ -98,14 +96,17 @@ def check_multi_agent(config: DictConfig) -> str:
     system = System(type(workflow).__name__, agents, mas.sampling.strategy, reports)
     check_algorithm(config.algorithm.adv_estimator, mas, system)
     check_policy(config, mas, workflow.policy_agents)
-    optimiser_steps(config, config.actor_rollout_ref.actor)
-    if config.algorithm.adv_estimator == "gae":
-        optimiser_steps(config, config.critic)
+    trained = ["actor_rollout_ref.actor", *(["critic"] if config.algorithm.adv_estimator == "gae" else [])]
+    for name in trained:
+        section = OmegaConf.select(config, name)
+        optimiser_steps(config, section)
+        if not section.optim.lr >= 0:
+            raise ValueError(f"{name}.optim.lr={section.optim.lr} must be at least 0")
     return workflow.headline
 
 
 def check_tools(config: DictConfig) -> None:
-    """Check the settings of the tools, and ask those that can tell (`preflight`) whether they would work.
+    """Check the settings of the tools, and ask tools that have a `preflight` whether they would work.
 
     Raises:
         ValueError: names the section and what is wrong with it.
@@ -120,6 +121,53 @@ def check_tools(config: DictConfig) -> None:
             raise ValueError(f"mas.tools.{name}: {error}") from error
 
 
+def check_paths(config: DictConfig) -> None:
+    """Check that the model can be found, and make the output folder.
+
+    Raises:
+        ValueError: one of them is impossible; names the setting.
+    """
+    if problem := missing_model(config):
+        raise ValueError(problem)
+    folder = str(config.trainer.default_local_dir)
+    try:
+        if "://" not in folder:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise ValueError(
+            f"trainer.default_local_dir={folder} cannot be written: {error.strerror}. Remedy: name another folder"
+        ) from error
+
+
+def missing_model(config: DictConfig, ask_hub: bool = True) -> str | None:
+    """Why the policy's model cannot be found; None: it is there, or only the machine that trains can tell.
+
+    Args:
+        ask_hub: look for the name of a model that is not in the hub's cache there (at most 10 seconds).
+    """
+    path = str(config.actor_rollout_ref.model.path)
+    problem = f"actor_rollout_ref.model.path={path}: "
+    if "://" in path or Path(path).expanduser().is_dir():
+        return None
+    if path.startswith((".", "/", "~")) or path.count("/") != 1:
+        return f"{problem}the model's folder does not exist. Remedy: a folder with config.json, or a name of the hub"
+    if not ask_hub or _joins_cluster(config) or os.environ.get("VERL_USE_MODELSCOPE"):
+        return None
+    from huggingface_hub import HfApi, try_to_load_from_cache
+
+    if isinstance(try_to_load_from_cache(path, "config.json"), str):
+        return None
+    try:
+        HfApi().model_info(path, timeout=10)
+    except Exception as error:  # no such name, no access, no network
+        return (
+            f"{problem}no folder, not in the hub's cache, and not to be had from the hub ({type(error).__name__}). "
+            "Remedy: check the name (a gated model needs `hf auth login`), or download it and give its folder"
+        )
+    return None
+
+
 def check_resources(config: DictConfig) -> None:
     """Check accelerators, Ray's logical CPUs, and the packages that the rollout engine needs.
 
@@ -127,8 +175,7 @@ def check_resources(config: DictConfig) -> None:
         ValueError: something is missing on this machine; names what, and the recipe to use instead.
     """
     check_logical_cpus(config)
-    found = lacking(config)
-    if found:
+    if found := lacking(config):
         raise ValueError("\n".join(found if config.trainer.device == "cpu" else [*found, f"Without GPUs: {TINY}."]))
 
 
@@ -143,32 +190,32 @@ def lacking(config: DictConfig) -> list[str]:
             "Remedy: pip install -e '.[gpu]' on such a machine."
         )
     attention = OmegaConf.select(config, "actor_rollout_ref.model.override_config.attn_implementation")
-    if trainer.device == "cuda" and attention in (None, "flash_attention_2"):
-        if importlib.util.find_spec("flash_attn") is None:
-            found.append(
-                "the package flash_attn, with which verl trains on GPUs by default, is not installed.\nRemedy: the GPU "
-                "installation of README.md, or +actor_rollout_ref.model.override_config.attn_implementation=sdpa with "
-                "actor_rollout_ref.model.use_remove_padding=false (slower)."
-            )
+    flash = trainer.device == "cuda" and attention in (None, "flash_attention_2")
+    if flash and importlib.util.find_spec("flash_attn") is None:
+        found.append(
+            "the package flash_attn, with which verl trains on GPUs by default, is not installed.\nRemedy: the GPU "
+            "installation of README.md, or +actor_rollout_ref.model.override_config.attn_implementation=sdpa with "
+            "actor_rollout_ref.model.use_remove_padding=false (slower)."
+        )
     return found if _joins_cluster(config) else [*found, *_lacking_devices(config)]
 
 
 def _joins_cluster(config: DictConfig) -> bool:
-    """Would `ray.init` join a Ray that runs already: a given one, or the one that `ray start` has written down?"""
+    """True if `ray.init` would join a running Ray: a given one, or the one that `ray start` has written down."""
     address = OmegaConf.select(config, "ray_kwargs.ray_init.address") or os.environ.get("RAY_ADDRESS")
     if not address:
         return (Path(tempfile.gettempdir()) / "ray" / "ray_current_cluster").exists()
-    return address != "local"
+    return bool(address != "local")
 
 
 def _lacking_devices(config: DictConfig) -> list[str]:
     import torch
     from ray._private.utils import get_num_cpus  # what `ray.init` counts by default, a container's quota included
 
-    found, given = [], torch.cuda.device_count()
-    if config.trainer.device != "cpu" and given < config.trainer.n_gpus_per_node:
+    found, given, wanted = [], torch.cuda.device_count(), config.trainer.n_gpus_per_node
+    if config.trainer.device != "cpu" and given < wanted:
         found.append(
-            f"trainer.n_gpus_per_node={config.trainer.n_gpus_per_node}, but this machine has {given} GPU(s).\n"
+            f"trainer.n_gpus_per_node={wanted}, but this machine has {given} GPU(s).\n"
             f"Remedy: trainer.n_gpus_per_node={max(given, 1)} with a model that fits; on a Ray cluster start on its "
             "head node with RAY_ADDRESS=auto."
         )

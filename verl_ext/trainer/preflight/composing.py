@@ -1,17 +1,22 @@
-"""Composition of configurations outside of verl's own command, with Hydra's errors on misspelt keys made kinder."""
+"""Composition of configurations; what Hydra refuses is explained by the closest key, recipe or group."""
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
 import hydra
-from hydra.errors import ConfigCompositionException, HydraException
+from hydra._internal.hydra import Hydra
+from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from verl_ext.trainer.config import MasConfig
-from verl_ext.trainer.preflight.typed import check_keys, keys_at
+# Our groups of configurations: a misspelt `+recipe=…` would be a plain key, and the run a stock one.
+GROUPS = ("recipe", "base")
 
 
 def composed(name: str, overrides: Sequence[str], config_dir: str | None = None, hydra_too: bool = False) -> DictConfig:
@@ -24,50 +29,90 @@ def composed(name: str, overrides: Sequence[str], config_dir: str | None = None,
         hydra_too: with Hydra's own section.
 
     Raises:
-        ValueError: an override of a key that is not there: names the closest ones, or says that it needs a plus.
-        hydra.errors.HydraException: anything else that Hydra refuses.
+        hydra.errors.HydraException: it cannot be composed.
     """
     search = [f"hydra.searchpath=[file://{Path(config_dir).resolve()}]"] if config_dir else []
+    return hydra.compose(name, overrides=[*search, *overrides], return_hydra_config=hydra_too)
 
-    def compose(kept: Sequence[str]) -> DictConfig:
-        return hydra.compose(name, overrides=[*search, *kept], return_hydra_config=hydra_too)
 
-    try:
-        return compose(overrides)
-    except ConfigCompositionException as error:
-        refused = re.match(r"Could not override '([^'.]+\.[^']+)'", str(error))  # of a group Hydra says what to write
-        rest = [one for one in overrides if refused is None or one.partition("=")[0] != refused[1]]
-        if refused is None or len(rest) == len(overrides):
-            raise
+def install() -> None:
+    """Wrap `Hydra.compose_config`, through which every command and `hydra.compose` go; only its errors change.
+
+    verl's command composes before any code of ours runs, so there is no other place to explain its refusals.
+    """
+    stock = Hydra.compose_config
+    if hasattr(stock, "__wrapped__"):
+        return
+
+    @functools.wraps(stock)
+    def compose_config(self: Hydra, config_name: str | None, overrides: list[str], *args: Any, **kw: Any) -> DictConfig:
         try:
-            config = compose(rest)
-        except HydraException:
-            raise error from None
-        _refuse(next(one for one in overrides if one not in rest), config)
-        raise
+            config = stock(self, config_name, overrides, *args, **kw)
+        except ConfigCompositionException as error:
+            text = _explanation(error, overrides, lambda kept: stock(self, config_name, kept, RunMode.RUN))
+            if text is None:
+                raise
+            raise ConfigCompositionException(text) from None
+        _check_groups(overrides, self.config_loader.list_groups(""))
+        if kw.get("with_log_configuration"):  # a run, not --cfg
+            _check_recipe(config)
+        return config
+
+    Hydra.compose_config = compose_config  # type: ignore[method-assign]
 
 
-def _refuse(override: str, config: DictConfig) -> None:
-    """Raise ValueError at the first part of an override's key that a configuration does not have."""
-    key = override.partition("=")[0].split(".")
-    node = config
-    for number, part in enumerate(key):
-        if not OmegaConf.is_dict(node):
-            return
-        if part not in node:
-            _refuse_part(part, ".".join(key[:number]), node, override)
-        node = node[part]
+def _explanation(error: Exception, overrides: list[str], compose: Callable[[list[str]], DictConfig]) -> str | None:
+    """Why Hydra refused, with the closest allowed name; None: its own words are the best."""
+    from verl_ext.settings import unknown_name
 
-
-def _refuse_part(part: str, path: str, node: DictConfig, override: str) -> None:
-    ours, *below = path.split(".")
-    known = keys_at(MasConfig, below) if ours == "mas" else None
-    if known is not None and part in known:
-        raise ValueError(f"{path}.{part} is not set by this recipe; it is added with a plus: +{override}")
+    first = str(error).splitlines()[0]
+    if isinstance(error, MissingConfigException) and error.options and error.missing_cfg_file:
+        group, _, name = error.missing_cfg_file.rpartition("/")
+        return f"{first}: {unknown_name(group, name, error.options)}"
+    refused = re.match(r"Could not override '([^'.]+\.[^']+)'", first)  # of a group Hydra says what to write
+    rest = [one for one in overrides if refused is None or one.partition("=")[0] != refused[1]]
+    if refused is None or len(rest) == len(overrides):
+        return None
     try:
-        check_keys([part], known or [str(name) for name in node], path)
-    except ValueError as error:
-        takes = node.get("_target_") or (path if ours == "mas" and known is None else None)
-        if takes is None:
-            raise
-        raise ValueError(f"{error}; what else {takes} takes is added with a plus: +{override}") from None
+        config = compose(rest)
+    except HydraException:
+        return None
+    return _missing_key(next(one for one in overrides if one not in rest), config)
+
+
+def _missing_key(override: str, config: DictConfig) -> str | None:
+    """About the first part of an override's key that the configuration does not have."""
+    from verl_ext.settings import section_at, unknown_key
+    from verl_ext.trainer.config import MasConfig
+
+    key = override.partition("=")[0].split(".")
+    node, number = config, 0
+    while OmegaConf.is_dict(node) and key[number] in node:
+        node, number = node[key[number]], number + 1
+    if not OmegaConf.is_dict(node):
+        return None
+    part, above = key[number], key[:number]
+    path, ours = ".".join(above), above[:1] == ["mas"]
+    section = section_at(MasConfig, above[1:]) if ours else None
+    if section and part in section.model_fields:
+        return f"{path}.{part} is not set by this recipe; it is added with a plus: +{override}"
+    text = unknown_key(part, section.model_fields if section else map(str, node), path)
+    takes = node.get("_target_") or (path if ours and section is None else None)
+    return f"{text}; what else {takes} takes is added with a plus: +{override}" if takes else text
+
+
+def _check_groups(overrides: list[str], groups: list[str]) -> None:
+    for key, _, value in (one.lstrip("+").partition("=") for one in overrides if one.startswith("+")):
+        close = get_close_matches(key, GROUPS, n=1, cutoff=0.75)
+        if close and key not in groups:
+            raise ConfigCompositionException(f"unknown group {key!r}; did you mean +{close[0]}={value}?")
+
+
+def _check_recipe(config: DictConfig) -> None:
+    """Refuse a run without a recipe that verl would refuse, too, in words that do not help: it names no engine."""
+    rollout = OmegaConf.select(config, "actor_rollout_ref.rollout")
+    if rollout is not None and "mas" not in config and OmegaConf.is_missing(rollout, "name"):
+        raise ConfigCompositionException(
+            "no recipe is given, and verl's own configuration lacks an engine (actor_rollout_ref.rollout.name).\n"
+            "Remedy: +recipe=mhgpo_tiny, which runs on any machine, or another one of configs/recipe"
+        )

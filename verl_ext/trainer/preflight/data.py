@@ -7,22 +7,24 @@ from typing import Any
 
 from omegaconf import DictConfig
 
+SCRIPTS = "see data_prep/ for scripts that write it"
+
 
 def check_data(config: DictConfig) -> None:
     """Check that the data files exist, are parquet files in verl's schema, and fill at least one batch.
 
     Raises:
-        ValueError: names the file, what is wrong with it, and the script that writes it.
+        ValueError: names the file, what is wrong with it, and the remedy.
     """
-    train = check_files(files_of(config.data.train_files, "data.train_files"))
-    check_files(files_of(config.data.val_files, "data.val_files"))
-    limit = config.data.get("train_max_samples", -1)
-    train = min(train, limit) if limit > 0 else train
-    if train < config.data.train_batch_size:
+    data = config.data
+    rows = check_files(files_of(data.train_files, "data.train_files"))
+    check_files(files_of(data.val_files, "data.val_files"))
+    limit = data.get("train_max_samples", -1)
+    rows = min(rows, limit) if limit > 0 else rows
+    if rows < data.train_batch_size:
         raise ValueError(
-            f"data.train_files hold {train} questions, fewer than "
-            f"data.train_batch_size={config.data.train_batch_size}: there would be no training step. "
-            "Remedy: more data or a smaller batch"
+            f"data.train_files hold {rows} questions, fewer than data.train_batch_size={data.train_batch_size}: there "
+            "would be no training step. Remedy: more data or a smaller batch"
         )
 
 
@@ -48,16 +50,14 @@ def check_files(paths: list[str]) -> int:
     owners: dict[tuple[Any, Any], str] = {}
     rows = 0
     for path in local:
-        names = _check_file(path)
-        rows += len(names)
-        for name in names:
-            if name in owners:
+        for source, index in _check_file(path):
+            if owner := owners.get((source, index)):
                 raise ValueError(
-                    f"{path}: the row with extra_info.index {name[1]} of data_source {name[0]!r} is also in "
-                    f"{owners[name]}; sampling noise depends on both. Remedy: number the rows of all files of a data "
-                    "source differently"
+                    f"{path}: the row with extra_info.index {index} of data_source {source!r} is also in {owner}; "
+                    "sampling noise depends on both. Remedy: number the rows of all files of a data source differently"
                 )
-            owners[name] = path
+            owners[source, index] = path
+            rows += 1
     return rows if len(local) == len(paths) else 1 << 62
 
 
@@ -74,35 +74,32 @@ def _check_file(path: str) -> list[tuple[Any, Any]]:
         table = pq.ParquetFile(Path(path).expanduser())
     except Exception as error:
         raise ValueError(f"{path} cannot be read as parquet ({error}). Remedy: write it again") from error
-    missing = [name for name in ("prompt", "reward_model", "extra_info") if name not in table.schema_arrow.names]
-    if missing:
+    schema = table.schema_arrow
+    if missing := [name for name in ("prompt", "reward_model", "extra_info") if name not in schema.names]:
         raise ValueError(
-            f"{path} lacks the column(s) {', '.join(missing)} of verl's schema; it has "
-            f"{', '.join(table.schema_arrow.names)}. Remedy: see data_prep/ for scripts that write it"
+            f"{path} lacks the column(s) {', '.join(missing)} of verl's schema; it has {', '.join(schema.names)}. "
+            f"Remedy: {SCRIPTS}"
         )
-    info = table.schema_arrow.field("extra_info").type
+    info = schema.field("extra_info").type
     if not hasattr(info, "get_field_index") or info.get_field_index("index") < 0:
         raise ValueError(
-            f"{path}: extra_info has no field index (its type is {info}). Remedy: write the row's number there, "
-            "see data_prep/ for scripts that do"
+            f"{path}: extra_info has no field index (its type is {info}). Remedy: write the row's number; {SCRIPTS}"
         )
-    _check_questions(path, table)
-    sourced = "data_source" in table.schema_arrow.names
-    rows = table.read(columns=["extra_info.index", *(["data_source"] if sourced else [])])
-    index = rows.column("extra_info").combine_chunks().field("index").to_pylist()
-    return list(zip(rows.column("data_source").to_pylist() if sourced else [None] * len(index), index, strict=True))
+    columns = [name for name in ("prompt", "extra_info.index", "data_source") if name.partition(".")[0] in schema.names]
+    found: list[tuple[Any, Any]] = []
+    for batch in table.iter_batches(columns=columns):
+        for row in batch.to_pylist():
+            _check_question(row["prompt"], f"{path}, row {len(found)}")
+            found.append((row.get("data_source"), row["extra_info"]["index"]))
+    return found
 
 
-def _check_questions(path: str, table: Any) -> None:
-    """Raise ValueError for the first row whose last message says nothing: a template would write "None"."""
-    number = 0
-    for batch in table.iter_batches(columns=["prompt"]):
-        for prompt in batch.column(0).to_pylist():
-            last = prompt[-1] if isinstance(prompt, list) and prompt else None
-            content = last.get("content") if isinstance(last, dict) else None
-            if not isinstance(content, str) or not content.strip():
-                raise ValueError(
-                    f"{path}, row {number}: prompt must be a list of messages with a content, of which the last is the "
-                    f"question, but is {prompt!r:.200}. Remedy: correct or leave out the row"
-                )
-            number += 1
+def _check_question(prompt: Any, place: str) -> None:
+    """Refuse a row whose last message has no text: a chat template would write "None"."""
+    last = prompt[-1] if isinstance(prompt, list) and prompt else None
+    content = last.get("content") if isinstance(last, dict) else None
+    if not isinstance(content, str) or not content.strip():
+        raise ValueError(
+            f"{place}: prompt must be a list of messages with a content, of which the last is the question, but is "
+            f"{prompt!r:.200}. Remedy: correct or leave out the row"
+        )

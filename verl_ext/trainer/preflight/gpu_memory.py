@@ -11,30 +11,20 @@ GIB = 2**30
 BYTES = {"fp32": 4, "float32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2}
 # vLLM's activations and CUDA graphs, out of its share of the card. A guess; vLLM measures it at its start.
 ENGINE_OVERHEAD = 2 * GIB
-# The models of examples/, for machines that cannot reach the hub: what their config.json says.
-_QWEN = {"model_type": "qwen2", "max_position_embeddings": 32768}
-KNOWN: dict[str, dict[str, Any]] = {
-    "meta-llama/Llama-3.1-8B-Instruct": {
-        "model_type": "llama", "max_position_embeddings": 131072, "hidden_size": 4096, "intermediate_size": 14336,
-        "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256,
-    },
-    "Qwen/Qwen2.5-1.5B-Instruct": _QWEN | {
-        "hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28, "num_attention_heads": 12,
-        "num_key_value_heads": 2, "vocab_size": 151936, "tie_word_embeddings": True,
-    },
-    "Qwen/Qwen2.5-3B-Instruct": _QWEN | {
-        "hidden_size": 2048, "intermediate_size": 11008, "num_hidden_layers": 36, "num_attention_heads": 16,
-        "num_key_value_heads": 2, "vocab_size": 151936, "tie_word_embeddings": True,
-    },
-    "Qwen/Qwen2.5-7B-Instruct": _QWEN | {
-        "hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28, "num_attention_heads": 28,
-        "num_key_value_heads": 4, "vocab_size": 152064,
-    },
-    "Qwen/Qwen2.5-72B-Instruct": _QWEN | {
-        "hidden_size": 8192, "intermediate_size": 29568, "num_hidden_layers": 80, "num_attention_heads": 64,
-        "num_key_value_heads": 8, "vocab_size": 152064,
-    },
-}  # fmt: skip
+# The models of examples/, for machines that cannot reach the hub, by their config.json: hidden_size, intermediate_size,
+# num_hidden_layers, num_attention_heads, num_key_value_heads, vocab_size.
+KNOWN: dict[str, tuple[int, ...]] = {
+    "meta-llama/Llama-3.1-8B-Instruct": (4096, 14336, 32, 32, 8, 128256),
+    "Qwen/Qwen2.5-1.5B-Instruct": (1536, 8960, 28, 12, 2, 151936),
+    "Qwen/Qwen2.5-3B-Instruct": (2048, 11008, 36, 16, 2, 151936),
+    "Qwen/Qwen2.5-7B-Instruct": (3584, 18944, 28, 28, 4, 152064),
+    "Qwen/Qwen2.5-72B-Instruct": (8192, 29568, 80, 64, 8, 152064),
+}
+SIZES = (
+    *("hidden_size", "intermediate_size", "num_hidden_layers"),
+    *("num_attention_heads", "num_key_value_heads", "vocab_size"),
+)
+TIED = ("Qwen/Qwen2.5-1.5B-Instruct", "Qwen/Qwen2.5-3B-Instruct")
 
 
 @dataclass(frozen=True)
@@ -79,7 +69,10 @@ def read_model(path: str) -> Model:
             raise LookupError(
                 f"{path} is neither here nor in the hub's cache, nor in the table in preflight/gpu_memory.py"
             ) from error
-        config, source = AutoConfig.for_model(**KNOWN[path]), "the table in preflight/gpu_memory.py"
+        kind, positions = ("qwen2", 32768) if path.startswith("Qwen") else ("llama", 131072)
+        sizes = dict(zip(SIZES, KNOWN[path], strict=True))
+        sizes |= {"max_position_embeddings": positions, "tie_word_embeddings": path in TIED}
+        config, source = AutoConfig.for_model(kind, **sizes), "the table in preflight/gpu_memory.py"
     try:
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(config)

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from hydra.errors import HydraException
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from verl_ext.trainer.config import SHARED, optimiser_steps, read_mas_config, strategy_from
+from verl_ext.trainer.config import SHARED, MasConfig, optimiser_steps, read_mas_config, strategy_from
 from verl_ext.trainer.preflight import checks
 from verl_ext.trainer.preflight.gpu_memory import GIB, Model, estimate, read_model
 from verl_ext.trainer.workflow import build_workflow
@@ -31,6 +31,10 @@ class Report:
     problems: list[str] = field(default_factory=list)
     lacking: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
+
+    def add(self, name: str, text: str) -> None:
+        """Add a fact."""
+        self.facts.append((name, text))
 
     def attempt(self, check: Callable[..., Any], *arguments: Any) -> Any:
         """The check's result; what it refuses becomes a problem."""
@@ -53,44 +57,42 @@ def add_plan(report: Report) -> None:
     """System, algorithm, machines, steps and calls. The configuration must have passed `check_multi_agent`."""
     config, mas = report.config, read_mas_config(report.config)
     agents = build_workflow(mas).trained_agents
-    strategy = strategy_from(mas.sampling, agents)
-    rollout, trainer = config.actor_rollout_ref.rollout, config.trainer
-    name = mas.workflow["_target_"].rpartition(".")[2]
-    report.facts.append(("system", f"{name}: {', '.join(agents)}"))
-    heads = {agent: section.head for agent, section in mas.agents.items() if section.head and agent in agents}
+    rollout, model = config.actor_rollout_ref.rollout, config.actor_rollout_ref.model
+    report.add("system", f"{mas.workflow['_target_'].rpartition('.')[2]}: {', '.join(agents)}")
+    heads = {name: section.head for name, section in mas.agents.items() if section.head and name in agents}
     if heads:
-        report.facts.append(("heads", ", ".join(f"{agent}: {h.encoder}, lr {h.lr:g}" for agent, h in heads.items())))
+        report.add("heads", ", ".join(f"{name}: {head.encoder}, lr {head.lr:g}" for name, head in heads.items()))
     if mas.policy != SHARED:
-        model = config.actor_rollout_ref.model
-        report.facts.append(("policy", f"{mas.policy}: rank {model.lora_rank}, alpha {model.lora_alpha}, frozen base"))
-    sampling = f"{mas.sampling.strategy}, {strategy.group_size} samples a fork, top_p {rollout.top_p}"
-    report.facts.append(("algorithm", f"{config.algorithm.adv_estimator} on {sampling}"))
+        report.add("policy", f"{mas.policy}: rank {model.lora_rank}, alpha {model.lora_alpha}, frozen base")
+    sampling = f"{mas.sampling.strategy}, {mas.sampling.group_size} samples a fork, top_p {rollout.top_p}"
+    report.add("algorithm", f"{config.algorithm.adv_estimator} on {sampling}")
     _add_machines(report)
-    steps = optimiser_steps(config, config.actor_rollout_ref.actor) * config.actor_rollout_ref.actor.ppo_epochs
-    rows = parquet_rows(config.data.train_files)
-    if rows is not None and config.data.get("train_max_samples", -1) > 0:
-        rows = min(rows, config.data.train_max_samples)
-    per_epoch = None if rows is None else rows // config.data.train_batch_size
-    length = "steps of an epoch: known once data.train_files are there" if rows is None else f"{per_epoch} an epoch"
-    total = trainer.total_training_steps or (None if rows is None else per_epoch * trainer.total_epochs)
-    budget = [f"{limit:,} {name}" for name, limit in vars(mas.budget).items() if limit is not None]
-    end = f"{total} in all" if total else f"{trainer.total_epochs} epoch(s)"
-    end += f", or until {' and '.join(budget)} are used" if budget else ""
-    each = f"{config.data.train_batch_size} questions and {steps} optimiser step(s) each; {length}; {end}"
-    often = f"validation every {trainer.test_freq}, checkpoint every {trainer.save_freq}"
-    report.facts.append(("steps", f"{each}; {often}"))
-    calls = strategy.expected_calls(len(agents))
+    _add_steps(report, mas)
+    calls = strategy_from(mas.sampling, agents).expected_calls(len(agents))
     if calls is not None:
         each = f"{calls:g} a question, {calls * config.data.train_batch_size:,.0f} a step"
-        report.facts.append(("agent calls", f"{each} (if each agent is called once; forks included)"))
+        report.add("agent calls", f"{each} (if each agent is called once; forks included)")
+
+
+def _add_steps(report: Report, mas: MasConfig) -> None:
+    config, trainer, questions = report.config, report.config.trainer, report.config.data.train_batch_size
+    rows, limit = parquet_rows(config.data.train_files), config.data.get("train_max_samples", -1)
+    length, total = "steps of an epoch: known once data.train_files are there", trainer.total_training_steps
+    if rows is not None:
+        per_epoch = (min(rows, limit) if limit > 0 else rows) // questions
+        length, total = f"{per_epoch} an epoch", total or per_epoch * trainer.total_epochs
+    end = f"{total} in all" if total else f"{trainer.total_epochs} epoch(s)"
+    if budget := [f"{most:,} {name}" for name, most in vars(mas.budget).items() if most is not None]:
+        end += f", or until {' and '.join(budget)} are used"
+    steps = optimiser_steps(config, config.actor_rollout_ref.actor) * config.actor_rollout_ref.actor.ppo_epochs
+    often = f"validation every {trainer.test_freq}, checkpoint every {trainer.save_freq}"
+    report.add("steps", f"{questions} questions and {steps} optimiser step(s) each; {length}; {end}; {often}")
 
 
 def _add_machines(report: Report) -> None:
-    config, trainer = report.config, report.config.trainer
-    rollout = config.actor_rollout_ref.rollout
+    config, trainer, rollout = report.config, report.config.trainer, report.config.actor_rollout_ref.rollout
     ranks = trainer.nnodes * trainer.n_gpus_per_node
     engine = rollout.tensor_model_parallel_size * rollout.data_parallel_size * rollout.pipeline_model_parallel_size
-    kind = "CPU rank(s)" if trainer.device == "cpu" else "GPU(s)"
     if ranks % engine:
         report.problems.append(
             f"{ranks} ranks (trainer.nnodes × n_gpus_per_node) cannot be shared out to rollout engines of {engine} "
@@ -99,11 +101,11 @@ def _add_machines(report: Report) -> None:
         return
     report.attempt(checks.check_logical_cpus, config)
     report.lacking += checks.lacking(config)
-    where = f"{trainer.nnodes} machine(s) of {trainer.n_gpus_per_node} {kind}"
-    engines = f"{ranks // engine} {rollout.name} engine(s) of {engine}"
-    cpus = sum(checks.logical_cpus(config).values())
+    where = f"{trainer.nnodes} machine(s) of {trainer.n_gpus_per_node} "
+    where += "CPU rank(s)" if trainer.device == "cpu" else "GPU(s)"
     counted = "" if config.ray_kwargs.ray_init.num_cpus else " (Ray counts the machines' cores)"
-    report.facts.append(("runs on", f"{where}; {engines}; Ray needs {cpus} logical CPUs{counted}"))
+    cpus = f"Ray needs {sum(checks.logical_cpus(config).values())} logical CPUs{counted}"
+    report.add("runs on", f"{where}; {ranks // engine} {rollout.name} engine(s) of {engine}; {cpus}")
 
 
 def add_model(report: Report, gpu_memory: float) -> None:
@@ -113,10 +115,10 @@ def add_model(report: Report, gpu_memory: float) -> None:
         model = read_model(path)
     except LookupError as error:
         _add_tokens(report, None)
-        report.facts.append(("memory", f"not estimated: {error}"))
+        report.add("memory", f"not estimated: {error}")
         return
     _add_tokens(report, model)
-    report.facts.append(("model", f"{path}: {model.parameters / 1e9:.3f} G parameters, by {model.source}"))
+    report.add("model", f"{path}: {model.parameters / 1e9:.3f} G parameters, by {model.source}")
     heads, tensor = model.config.num_attention_heads, report.config.actor_rollout_ref.rollout.tensor_model_parallel_size
     if heads % tensor:
         report.problems.append(f"rollout.tensor_model_parallel_size={tensor} does not divide {path}'s {heads} heads")
@@ -132,23 +134,20 @@ def _add_memory(report: Report, model: Model, gpu_memory: float) -> None:
         warnings.simplefilter("ignore")
         found = estimate(config, model, need_critic(config))
     parts = ", ".join(f"{name} {size / GIB:.1f}" for name, size in found.parts.items())
-    report.facts.append(("memory, training", f"about {found.training / GIB:.0f} GiB a GPU: {parts}"))
-    report.facts.append(("memory, new weights", f"about {found.sync / GIB:.0f} GiB while the engine gets them"))
-    tokens = found.kv_tokens(gpu_memory * GIB)
-    report.facts.append(
-        (
-            "memory, sampling",
-            f"about {found.resident / GIB:.0f} GiB stay; the engine takes {found.share:.0%} of the card: weights "
-            f"{found.engine / GIB:.1f} GiB, cache for {max(tokens, 0):,} tokens",
-        )
+    tokens, needed = max(found.kv_tokens(gpu_memory * GIB), 0), found.needed() / GIB
+    report.add("memory, training", f"about {found.training / GIB:.0f} GiB a GPU: {parts}")
+    report.add("memory, new weights", f"about {found.sync / GIB:.0f} GiB while the engine gets them")
+    report.add(
+        "memory, sampling",
+        f"about {found.resident / GIB:.0f} GiB stay; the engine takes {found.share:.0%} of the card: weights "
+        f"{found.engine / GIB:.1f} GiB, cache for {tokens:,} tokens",
     )
-    needed = found.needed() / GIB
     if needed > gpu_memory:
         report.missing.append(f"memory: about {needed:.0f} GiB on each GPU, {gpu_memory:g} given (an estimate)")
     length = config.actor_rollout_ref.rollout.max_model_len or model.positions
     if config.actor_rollout_ref.rollout.name == "vllm" and tokens < length:
         report.missing.append(
-            f"memory: with {gpu_memory:g} GiB vLLM's cache holds about {max(tokens, 0):,} tokens and vLLM would not "
+            f"memory: with {gpu_memory:g} GiB vLLM's cache holds about {tokens:,} tokens and vLLM would not "
             f"start for sequences of {length:,}. Remedy: actor_rollout_ref.rollout.max_model_len={_longest(config)}"
         )
 
@@ -156,40 +155,37 @@ def _add_memory(report: Report, model: Model, gpu_memory: float) -> None:
 def _longest(config: DictConfig) -> int:
     """Tokens of the longest row that the limits allow."""
     outputs = [agent.max_tokens or 0 for agent in read_mas_config(config).agents.values()]
-    return config.data.max_prompt_length + max([config.data.max_response_length, *outputs])
+    return int(config.data.max_prompt_length + max([config.data.max_response_length, *outputs]))
 
 
 def _add_tokens(report: Report, model: Model | None) -> None:
-    config, parts = report.config, report.config.actor_rollout_ref
-    longest, dynamic = _longest(config), parts.actor.use_dynamic_bsz
-    sequences = {"actor_rollout_ref.rollout.max_model_len": parts.rollout.max_model_len}
-    if model is not None:
-        sequences["the model's max_position_embeddings"] = model.positions
-    batches = {}
-    if dynamic:
-        batches["actor_rollout_ref.actor.ppo_max_token_len_per_gpu"] = parts.actor.ppo_max_token_len_per_gpu
-        batches["actor_rollout_ref.ref.log_prob_max_token_len_per_gpu"] = parts.ref.log_prob_max_token_len_per_gpu
-        batches["actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu"] = (
-            parts.rollout.log_prob_max_token_len_per_gpu
-        )
+    config, actor, longest = report.config, report.config.actor_rollout_ref.actor, _longest(report.config)
+    prompt, micro = config.data.max_prompt_length, f"{actor.ppo_micro_batch_size_per_gpu} rows"
+    keys = []
+    if actor.use_dynamic_bsz:
+        micro = f"{actor.ppo_max_token_len_per_gpu} tokens"
+        keys += [
+            f"actor_rollout_ref.{key}"
+            for key in (
+                "actor.ppo_max_token_len_per_gpu",
+                "ref.log_prob_max_token_len_per_gpu",
+                "rollout.log_prob_max_token_len_per_gpu",
+            )
+        ]
     if config.algorithm.adv_estimator == "gae" and config.critic.use_dynamic_bsz:
-        batches["critic.ppo_max_token_len_per_gpu"] = config.critic.ppo_max_token_len_per_gpu
-    ranks = parts.actor.fsdp_config.ulysses_sequence_parallel_size
-    limits = sequences | {name: limit * ranks for name, limit in batches.items()}
+        keys.append("critic.ppo_max_token_len_per_gpu")
+    ranks = actor.fsdp_config.ulysses_sequence_parallel_size
+    limits = {key: OmegaConf.select(config, key) * ranks for key in keys}
+    limits["actor_rollout_ref.rollout.max_model_len"] = config.actor_rollout_ref.rollout.max_model_len
+    limits["the model's max_position_embeddings"] = model and model.positions
     short = [f"{name}={limit}" for name, limit in limits.items() if limit is not None and limit < longest]
-    sizes = f"{config.data.max_prompt_length} of prompt, {longest - config.data.max_prompt_length} of output"
-    report.facts.append(("tokens", f"at most {longest} a row ({sizes}); micro-batches of {_micro(parts.actor)}"))
+    sizes = f"{prompt} of prompt, {longest - prompt} of output"
+    report.add("tokens", f"at most {longest} a row ({sizes}); micro-batches of {micro}")
     if short:
         report.problems.append(
             f"{', '.join(short)}: less than a row may have, {longest} (data.max_prompt_length + the longest output); "
             "the run would stop at the first such row. Raise it, or lower those"
         )
-
-
-def _micro(actor: DictConfig) -> str:
-    if actor.use_dynamic_bsz:
-        return f"{actor.ppo_max_token_len_per_gpu} tokens"
-    return f"{actor.ppo_micro_batch_size_per_gpu} rows"
 
 
 def listed(value: Any) -> list[str]:

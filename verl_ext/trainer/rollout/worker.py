@@ -55,7 +55,7 @@ class RolloutWorker:
         self.rollout = config.actor_rollout_ref.rollout
         self.workflow = build_workflow(self.mas)
         self.adapters = adapters_of(self.mas, self.workflow)
-        self.credit_rules = credit_rules(self.mas.credit.rules)
+        self.credit_rules = credit_rules(self.mas.credit.plugged)
         self.tool_objects = {name: build(section, f"mas.tools.{name}") for name, section in self.mas.tools.items()}
         # Of the questions that are being sampled, by name.
         self._forests: dict[str, Forest] = {}

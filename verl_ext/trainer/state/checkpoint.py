@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
+
+from verl_ext.storage.files import write_file
 
 logger = logging.getLogger(__name__)
 
@@ -31,8 +32,8 @@ def mark_complete(folder: str | Path, step: int) -> None:
     if not place.is_dir():  # stored elsewhere (asynchronous or remote saving): verl's business
         return
     record = Path(folder) / SETTINGS_FILE
-    write_atomically(place / MARKER, record.read_text() if record.exists() else "{}")
-    write_atomically(Path(folder) / TRACKER, str(step))
+    write_file(place / MARKER, record.read_text() if record.exists() else "{}")
+    write_file(Path(folder) / TRACKER, str(step))
 
 
 def write_state(folder: str | Path, step: int, state: dict[str, Any]) -> None:
@@ -40,7 +41,7 @@ def write_state(folder: str | Path, step: int, state: dict[str, Any]) -> None:
     if state:
         place = Path(folder) / f"global_step_{step}"
         place.mkdir(parents=True, exist_ok=True)
-        write_atomically(place / STATE_FILE, json.dumps(state))
+        write_file(place / STATE_FILE, json.dumps(state))
 
 
 def read_state(place: Path) -> dict[str, Any]:
@@ -60,7 +61,7 @@ def repair_tracker(folder: str | Path) -> None:
     steps = complete_steps(folder)
     logger.warning("%s holds %r; complete checkpoints: %s", tracker, text, steps or "none")
     if steps:
-        write_atomically(tracker, str(steps[-1]))
+        write_file(tracker, str(steps[-1]))
     else:
         tracker.unlink()
 
@@ -130,7 +131,7 @@ def check_same_run(config: DictConfig) -> None:
             "purpose: trainer.resume_mode=resume_path and trainer.resume_from_path=…/global_step_…"
         )
     folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / SETTINGS_FILE, json.dumps(now, indent=1))
+    write_file(folder / SETTINGS_FILE, json.dumps(now, indent=1))
 
 
 def _settings_of_last(folder: Path) -> dict[str, Any]:
@@ -156,13 +157,3 @@ def plain(value: Any) -> Any:
     """As JSON reads it back."""
     value = OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
     return json.loads(json.dumps(value, default=str))
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write a file so that a kill leaves the old one or the new one."""
-    temporary = path.with_suffix(".tmp")
-    with open(temporary, "w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)

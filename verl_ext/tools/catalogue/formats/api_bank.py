@@ -5,9 +5,9 @@
 
     {"类名": "GetToday", "api_info": "description = \"...\"\ninput_parameters = {\n    None\n}\n..."}   all_apis
 
-`api_info` is Python text: assignments of literals, read as such and never run. Types are Python's names. API-Bank does
-not mark optional parameters: those whose description says so ("[Optional]", "Only needed for the first call") are, all
-others are required. Unknown arguments are refused, as by its Python functions.
+`api_info` is Python source with assignments of literals, which is parsed and never run. Types have Python's names.
+API-Bank does not mark optional parameters: a parameter is optional if its description says so ("[Optional]", "Only
+needed for the first call"). Unknown arguments are refused, as by API-Bank's Python functions.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TYPES: dict[str, dict[str, Any]] = {
     "json": {},
 }
 OPTIONAL = re.compile(r"\boptional\b|\bonly needed\b", re.IGNORECASE)
-# A row of all_apis whose api_info says nothing; left out.
+# The api_info of a row of all_apis that describes no tool; it is left out.
 NOTHING = "."
 
 
@@ -54,10 +54,10 @@ def load(path: Paths) -> list[ToolSpec]:
 
 
 def literals(text: str, where: str) -> dict[str, Any]:
-    """The assignments `name = literal` of Python text. Nothing is run.
+    """The assignments `name = literal` of Python source, which is not run.
 
     Raises:
-        ValueError: the text has anything else.
+        ValueError: the source has anything else.
     """
     try:
         found = {}
@@ -95,7 +95,7 @@ def _tool(row: Mapping[str, Any], where: str) -> ToolSpec:
 
 
 def _properties(parameters: Any, where: str) -> dict[str, Any]:
-    """Parameters by name as JSON Schemas. None, and {None} of a hurried author, are no parameters."""
+    """Parameters by name as JSON Schemas. None and {None}, which some rows have, are no parameters."""
     if parameters is None or parameters == {None}:
         return {}
     if not isinstance(parameters, Mapping):

@@ -1,10 +1,10 @@
-"""Three tools over a corpus of passages, those of HotpotQA in ReAct and in the Smurfs' paper (Table 6).
+"""Three tools over a corpus of passages: the HotpotQA tools of ReAct and of the Smurfs paper (Table 6).
 
-    search(query="...")                         titles and beginnings of the passages that fit best
+    search(query="...")                         titles and beginnings of the best passages
     retrieve(entity="Milhouse")                 the passage with this title, or an error that names similar ones
     lookup(keyword="river", entity="Milhouse")  its sentences that contain the keyword: ["(Result 1 / 2) …", …]
 
-In a recipe the tools are a source, and what answers them is the back end of tool_call:
+In a recipe the tools are a source, and the class `Encyclopedia` is the back end of tool_call:
 
     tool_search: {_target_: verl_ext.tools.catalogue.tool_search, method: bm25, sources: [{kind: encyclopedia}]}
     tool_call:
@@ -12,8 +12,8 @@ In a recipe the tools are a source, and what answers them is the back end of too
       sources: ${mas.tools.tool_search.sources}
       backend: {_target_: verl_ext.tools.catalogue.formats.encyclopedia.encyclopedia, index: data/hotpotqa/index}
 
-Deviation: the papers' Lookup walks, call by call, through the page that was retrieved last. Here it names the page and
-gives all its sentences at once: a tool without a state gives the same answer wherever a trajectory is forked.
+Deviation: in the papers, Lookup steps through the page that was retrieved last, one call per sentence. Here a call
+names the page and returns all its sentences: a stateless tool gives the same answer in every fork of a trajectory.
 """
 
 from __future__ import annotations
@@ -23,23 +23,24 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from verl_ext.tools.catalogue.types import CallError, ToolSpec
+from verl_ext.tools.retrieval.batching import BatchedRetriever
 from verl_ext.tools.retrieval.open import check_source, open_retriever, read_config
 from verl_ext.tools.retrieval.recall import same_title
-from verl_ext.tools.retrieval.search import BatchedRetriever, SearchTool
+from verl_ext.tools.retrieval.search import SearchTool
 from verl_ext.tools.retrieval.types import Passage, Retriever
 
 TOP_K = 5
 # Characters of a passage that a search shows; retrieve shows all of it.
 BEGINNING_CHARS = 300
-# Titles that are proposed in place of one that there is not.
+# Titles that are suggested instead of one that does not exist.
 SIMILAR = 5
-# A sentence ends with a mark, behind which no small letter follows, unless the mark belongs to an initial ("J. K.").
+# A sentence ends with a mark that no lower-case letter follows, unless the mark belongs to an initial ("J. K.").
 _END = re.compile(r"(?<=[.!?])(?<!\b[^\W\d_]\.)\s+(?=[^\sa-z])|\n+")
 _NOT_BLANK = {"type": "string", "pattern": r"\S"}
 
 
 def load() -> list[ToolSpec]:
-    """The three tools, without what answers them (`encyclopedia`)."""
+    """The three tools, without their back end (`encyclopedia`)."""
     return [
         _tool(
             "search",
@@ -73,26 +74,17 @@ def _tool(name: str, description: str, **parameters: str) -> ToolSpec:
 
 
 class Encyclopedia:
-    """Answers the three tools; a back end of `Toolbox`.
+    """Back end of the three tools.
 
     Args:
-        retriever: finds passages; has all of them in memory or on disk, as `passages`.
-        top_k: passages of a search. beginning_chars: how much of each it shows.
-        max_batch, max_delay_s: searches per batch, and seconds that one waits for others to join it.
+        retriever: searches the passages; its attribute `passages` holds all of them.
+        top_k: passages of a search. beginning_chars: characters of each that a search shows.
 
     Raises:
-        ValueError: the retriever is a server's, whose titles are not known here, or a number is out of range.
+        ValueError: the retriever has no `passages` (it asks a server), or a number is out of range.
     """
 
-    def __init__(
-        self,
-        retriever: Retriever,
-        *,
-        top_k: int = TOP_K,
-        beginning_chars: int = BEGINNING_CHARS,
-        max_batch: int = 64,
-        max_delay_s: float = 0.005,
-    ) -> None:
+    def __init__(self, retriever: Retriever, *, top_k: int = TOP_K, beginning_chars: int = BEGINNING_CHARS) -> None:
         passages: Sequence[Passage] | None = getattr(retriever, "passages", None)
         if passages is None:
             raise ValueError(
@@ -106,14 +98,14 @@ class Encyclopedia:
         for number in range(len(passages)):
             self._titles.setdefault(same_title(passages[number].title), []).append(number)
         self._titles.pop("", None)
-        self._batched = BatchedRetriever(retriever, max_batch=max_batch, max_delay_s=max_delay_s)
+        self._batched = BatchedRetriever(retriever)
 
     async def __call__(self, spec: ToolSpec, arguments: Mapping[str, Any]) -> Any:
-        """The result of a tool, whatever its name's prefix.
+        """The result of a tool. Its name may have a prefix.
 
         Raises:
-            CallError: nothing was found; says what to ask for instead.
-            ValueError: a tool of another source.
+            CallError: nothing was found; the message says what to ask for instead.
+            ValueError: the tool comes from another source.
         """
         operations = {"search": self.search, "retrieve": self.retrieve, "lookup": self.lookup}
         operation = operations.get(str(spec.extra.get("operation")))
@@ -129,12 +121,12 @@ class Encyclopedia:
         return [{"title": passage.title, "text": self._beginning(passage.text)} for passage in found]
 
     async def retrieve(self, entity: str) -> dict[str, str]:
-        """{"title", "text"}; several passages of one title are one text. Raises CallError if there is none."""
+        """{"title", "text"}; passages with the same title are joined. Raises CallError if there is none."""
         passages = await self._titled(entity)
         return {"title": passages[0].title, "text": "\n".join(passage.text for passage in passages)}
 
     async def lookup(self, keyword: str, entity: str) -> list[str]:
-        """The sentences with the keyword, whatever its case. Raises CallError: no such passage, or no such sentence."""
+        """The sentences with the keyword, in any case. Raises CallError if there is no such passage or sentence."""
         passages = await self._titled(entity)
         wanted = same_title(keyword)
         found = [s for passage in passages for s in sentences(passage.text) if wanted in same_title(s)]
@@ -143,7 +135,7 @@ class Encyclopedia:
         return [f"(Result {number} / {len(found)}) {sentence}" for number, sentence in enumerate(found, 1)]
 
     async def close(self) -> None:
-        """Stop the thread of the searches."""
+        """Stop the thread that searches."""
         await self._batched.close()
 
     async def _titled(self, entity: str) -> list[Passage]:
@@ -178,7 +170,7 @@ def encyclopedia(**settings: Any) -> Encyclopedia:
 
 
 def _preflight(**settings: Any) -> None:
-    """Settings and files, without the index and the titles."""
+    """Check settings and files; neither index nor titles are loaded."""
     check_source(read_config(_split(settings)[1]))
 
 
@@ -188,7 +180,7 @@ def _identity(**settings: Any) -> dict[str, Any]:
     return SearchTool.identity_of(source) | shown
 
 
-# A run asks this before it starts anything; an evaluation that goes on asks the other: are the answers still the same?
+# A run calls `preflight` before it starts. A resumed evaluation compares `identity`: are the answers still the same?
 encyclopedia.preflight = _preflight
 encyclopedia.identity = _identity
 
@@ -198,9 +190,8 @@ def _split(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]
     given = {key: value for key, value in settings.items() if value is not None}
     if given.get("url"):
         raise ValueError(f"the encyclopedia needs the passages themselves: give index or corpus, no url={given['url']}")
-    names = ("top_k", "beginning_chars", "max_batch", "max_delay_s")
-    own = {key: given.pop(key) for key in names if key in given}
-    _check(**{key: own[key] for key in names[:2] if key in own})
+    own = {key: given.pop(key) for key in ("top_k", "beginning_chars") if key in given}
+    _check(**own)
     return own, given
 
 

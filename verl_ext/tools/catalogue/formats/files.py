@@ -1,4 +1,4 @@
-"""Reading the files that tools come from; every failure names the file, and the row."""
+"""Reading the files that tools come from. Every error names the file and the row."""
 
 from __future__ import annotations
 
@@ -10,18 +10,22 @@ from typing import Any
 
 from verl_ext.storage import jsonl
 
-# Patterns of YAML 1.2's scalars (10.3.2) that PyYAML, which is of version 1.1, reads otherwise.
+# Scalars of YAML 1.2 (section 10.3.2) that PyYAML, which implements version 1.1, reads differently.
 SCALARS = {
     "bool": "true|True|TRUE|false|False|FALSE",
     "int": "[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+",
     "float": r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
 }
 
+# Values that a YAML document may hold, those behind an alias counted wherever it is used. A few hundred bytes of
+# nested aliases stand for millions.
+MAX_VALUES = 1_000_000
+
 Paths = str | Path | Sequence[str | Path]
 
 
 def as_paths(paths: Paths) -> list[Path]:
-    """One path or several as a list."""
+    """A list of paths, from one path or several."""
     return [Path(paths)] if isinstance(paths, str | Path) else [Path(path) for path in paths]
 
 
@@ -29,7 +33,7 @@ def read_rows(paths: Paths, expected: str) -> Iterator[tuple[str, dict[str, Any]
     """("FILE:ROW", row) of jsonl files; blank lines are skipped.
 
     Args:
-        expected: what a row must be, for messages.
+        expected: what a row must be, for error messages.
 
     Raises:
         ValueError: a file is missing or has no rows, or a row is no JSON object.
@@ -46,10 +50,11 @@ def read_rows(paths: Paths, expected: str) -> Iterator[tuple[str, dict[str, Any]
 def read_document(path: Path) -> dict[str, Any]:
     """A JSON (.json) or YAML (.yaml, .yml) document whose top is an object; keys are texts.
 
-    YAML is read as its version 1.2 says: `on`, `2020-01-01` and `12:30` are texts, 010 is ten.
+    YAML is read as version 1.2: `on`, `2020-01-01` and `12:30` are texts, 010 is ten. (ruamel.yaml reads a date there,
+    and 1_000 as a number.)
 
     Raises:
-        ValueError: it is missing, has another suffix, or is malformed.
+        ValueError: it is missing, has another suffix, is malformed, or its aliases stand for more than MAX_VALUES.
     """
     suffixes = (".json", ".yaml", ".yml")
     if path.suffix.lower() not in suffixes:
@@ -94,9 +99,22 @@ def _yaml(content: bytes) -> Any:
         Loader.add_implicit_resolver(tag, re.compile(f"^(?:{pattern})$"), None)
     Loader.add_constructor("tag:yaml.org,2002:int", _integer)
     try:
-        return _text_keys(yaml.load(content, Loader))
+        document = yaml.load(content, Loader)
     except yaml.YAMLError as error:
         raise ValueError(str(error)) from error
+    if _values(document, {}) > MAX_VALUES:
+        raise ValueError(f"its aliases stand for more than {MAX_VALUES:,} values")
+    return _text_keys(document)
+
+
+def _values(value: Any, counted: dict[int, int]) -> int:
+    """How many values there are in `value`. counted: those of the lists and objects counted so far, by id."""
+    if not isinstance(value, dict | list):
+        return 1
+    if id(value) not in counted:
+        items = value.values() if isinstance(value, dict) else value
+        counted[id(value)] = 1 + sum(_values(item, counted) for item in items)
+    return counted[id(value)]
 
 
 def _integer(loader: Any, node: Any) -> int:
@@ -104,7 +122,7 @@ def _integer(loader: Any, node: Any) -> int:
 
 
 def _text_keys(value: Any) -> Any:
-    """Response codes are integers to YAML, and texts to JSON."""
+    """Turn keys into texts, as in JSON: YAML reads response codes as integers."""
     if isinstance(value, dict):
         return {str(key): _text_keys(item) for key, item in value.items()}
     return [_text_keys(item) for item in value] if isinstance(value, list) else value

@@ -8,9 +8,8 @@
             days: how many days (choices: [1, 3, 7])
         '''
 
-The schema is transformers' `get_json_schema`: every argument needs a type hint and a line under Args (Google style). It
-takes types that it does not know for objects; here they are refused. Defaults are added to it, and choices may be any
-JSON.
+The schema comes from transformers' `get_json_schema`: every argument needs a type hint and a line under Args (Google
+style). It describes unknown types as objects; here they are refused. Defaults are added, and choices may be any JSON.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from verl_ext.tools.catalogue.types import ToolSpec, as_json
 
 PLAIN = (str, int, float, bool, dict, type(None), Any)
 ALLOWED = "str, int, float, bool, dict, list[...], tuple[...], dict[str, ...], Literal[...], Any, unions and None"
-# As transformers has it: at the end of an argument's description.
+# At the end of an argument's description, as in transformers.
 CHOICES = re.compile(r"\(choices:\s*(.*?)\)\s*$", re.IGNORECASE)
 KINDS_WITHOUT_NAME = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 KINDS_WITHOUT_NAME += (inspect.Parameter.POSITIONAL_ONLY,)
@@ -43,8 +42,8 @@ def load(path: str | Callable[..., Any] | Sequence[str | Callable[..., Any]]) ->
     """Tools from functions, synchronous or asynchronous.
 
     Args:
-        path: the functions themselves, or dotted names: of a function (`my_tools.weather`), or of a module, whose
-            public functions are all taken.
+        path: functions, or dotted names of a function (`my_tools.weather`) or of a module, all of whose public
+            functions become tools.
 
     Raises:
         ValueError: a name leads nowhere, or a function cannot be described.
@@ -90,7 +89,7 @@ def function_tool(function: Callable[..., Any]) -> ToolSpec:
 
 
 def _schema(function: Callable[..., Any], templates: types.ModuleType) -> dict[str, Any]:
-    """get_json_schema's, which reads only choices that are texts; others are hidden from it, and put in afterwards."""
+    """The schema of get_json_schema, which reads only choices that are texts; other choices are inserted afterwards."""
     doc, choices = (inspect.getdoc(function) or "").strip(), {}
     for name, text in templates.parse_google_format_docstring(doc)[1].items():
         said = CHOICES.search(text)
@@ -111,7 +110,7 @@ def _schema(function: Callable[..., Any], templates: types.ModuleType) -> dict[s
 
 
 class _Call:
-    """Back end of one function. A synchronous one runs in a thread."""
+    """Back end of one function. A synchronous function runs in a thread."""
 
     def __init__(self, function: Callable[..., Any]):
         self._function = function
@@ -155,7 +154,7 @@ def _check_signature(function: Callable[..., Any]) -> None:
 
 
 def _check_hint(hint: Any, name: str) -> None:
-    """get_json_schema takes any other class, also a bare `list`, for an object."""
+    """Refuse types that get_json_schema would describe as an object, also a bare `list`."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is None and hint not in PLAIN:
         raise ValueError(f"its argument {name} is of type {getattr(hint, '__name__', hint)}")
@@ -177,13 +176,13 @@ def _parameters(schema: dict[str, Any], function: Callable[..., Any]) -> dict[st
         if default is not inspect.Parameter.empty:
             try:
                 properties[name]["default"] = as_json(default)
-            except ValueError:  # a default that only Python can write
+            except ValueError:  # not representable in JSON
                 pass
     return {**schema, "properties": properties, "additionalProperties": False}
 
 
 def _code_sha256(function: Callable[..., Any]) -> str | None:
-    """Hash of the source: answers recorded of other code are not this function's. None: there is no source."""
+    """Hash of the source, because recorded answers of other code must not be served. None: there is no source."""
     try:
         return hashlib.sha256(inspect.getsource(function).encode()).hexdigest()[:16]
     except (OSError, TypeError):

@@ -1,9 +1,9 @@
-"""Tools in the form in which models are told of functions, one JSON object per line.
+"""Tools in the form of OpenAI's functions, one JSON object per line.
 
     {"name": "get_weather", "description": "...", "parameters": {"type": "object", "properties": {…}}, "returns": …}
     {"type": "function", "function": {"name": "get_weather", …}}                                   OpenAI's wrapping
 
-`parameters` is kept as it is; without it a tool takes no arguments. Other fields go to `extra`.
+`parameters` is kept as it is; a tool without it takes no arguments. Other fields go to `extra`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Tools of MCP servers (https://modelcontextprotocol.io), by the official package `mcp` >= 2, an extra of verl_ext.
 
-A server is a command that is started and spoken to through its standard streams, or the url of a running one:
+A server is a command that is started and serves on its standard streams, or the url of a running server:
 
     {kind: mcp, command: [python, my_server.py]}        {kind: mcp, url: "http://127.0.0.1:8000/mcp"}
 """
@@ -9,24 +9,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
 from verl_ext.tools.base import ToolError
+from verl_ext.tools.catalogue.threads import run_blocking
 from verl_ext.tools.catalogue.types import CallError, ToolSpec
 
 TIMEOUT_S = 30.0
-# A server that never stops giving further pages is broken.
+# A server that lists more pages of tools is broken.
 MAX_PAGES = 1000
 
 
 @dataclass(frozen=True)
 class Server:
-    """Where a server is: `command` (with its arguments) or `url`, one of them.
+    """Address of a server: either `command` (with its arguments) or `url`.
 
-    env: variables of its environment; MCP hands a command no others but PATH, HOME and their like.
-    timeout_s: seconds for its start and for each request.
+    env: environment variables of the command; MCP passes no others except PATH, HOME and a few more.
+    timeout_s: seconds for the start and for each request.
     """
 
     command: Sequence[str] = ()
@@ -66,11 +66,10 @@ def load(server: Server) -> list[ToolSpec]:
         finally:
             await backend.close()
 
-    with ThreadPoolExecutor(max_workers=1) as executor:  # a thread, because a loop may be running in this one
-        try:
-            tools = executor.submit(asyncio.run, listed()).result()
-        except (ToolError, CallError) as error:
-            raise ValueError(str(error)) from error
+    try:
+        tools = run_blocking(listed())
+    except (ToolError, CallError) as error:
+        raise ValueError(str(error)) from error
     return [
         ToolSpec(
             tool.name,
@@ -86,10 +85,10 @@ def load(server: Server) -> list[ToolSpec]:
 
 
 class McpBackend:
-    """Calls tools of one server, over one connection per event loop that is opened when it is first needed.
+    """Calls tools of one server, over one connection per event loop, opened at the first call.
 
-    The connection lives in a task of its own (the library wants it closed where it was opened). When the server dies,
-    the calls under way fail with a ToolError, and the next one opens a new connection.
+    A task of its own holds the connection, because the library requires that the task that opened it closes it. When
+    the server dies, the pending calls fail with a ToolError, and the next call opens a new connection.
     """
 
     def __init__(self, server: Server):
@@ -100,10 +99,10 @@ class McpBackend:
         self._keepers: set[asyncio.Task[None]] = set()
 
     async def __call__(self, spec: ToolSpec, arguments: dict[str, Any]) -> Any:
-        """The tool's structured result, or its texts; other contents as what they are.
+        """The tool's structured result, or its texts and other contents.
 
         Raises:
-            ToolError: the server does not start, answer in time, or stay.
+            ToolError: the server does not start, does not answer in time, or dies.
             CallError: the server's answer is an error.
         """
         result = await self._ask("call_tool", spec.extra.get("tool", spec.name), arguments)
@@ -126,7 +125,7 @@ class McpBackend:
             cursor = page.next_cursor
             if cursor is None:
                 return tools
-        raise self._failed("it lists its tools without an end")
+        raise self._failed("its list of tools does not end")
 
     async def close(self) -> None:
         """End the connection; a server that was started for it ends, too."""
@@ -158,7 +157,7 @@ class McpBackend:
             raise self._failed(f"{type(error).__name__}: {error}") from error
 
     def _open(self) -> asyncio.Future[Any]:
-        """The client of the running loop, or of the connection that is being opened."""
+        """The future client of the running loop's connection, which is opened if there is none."""
         loop = asyncio.get_running_loop()
         if self._opened is None or self._opened.get_loop() is not loop:
             self._opened, self._stop = loop.create_future(), asyncio.Event()
@@ -168,7 +167,7 @@ class McpBackend:
         return self._opened
 
     async def _keep(self, opened: asyncio.Future[Any], stop: asyncio.Event) -> None:
-        """Hold a connection until `stop`; `opened` gets the client, or why there is none."""
+        """Hold a connection until `stop` is set; `opened` receives the client, or the error."""
         mcp = library()
         command = list(self.server.command)
         target = self.server.url or mcp.StdioServerParameters(
@@ -178,14 +177,14 @@ class McpBackend:
             async with mcp.Client(target, read_timeout_seconds=self.server.timeout_s) as client:
                 opened.set_result(client)
                 await stop.wait()
-        except Exception as error:  # while opening: nobody can be told. Later: the calls have been
+        except Exception as error:  # after opening, the pending calls have failed with it already
             if not opened.done():
                 opened.set_exception(self._failed(_root(error)))
-                opened.exception()  # looked at: perhaps nobody waits any more
+                opened.exception()  # retrieved, because perhaps nobody waits for it any more
             self._drop(opened)
 
     def _drop(self, opened: asyncio.Future[Any] | None) -> None:
-        """End this connection, so that the next call opens one; unless that has happened already."""
+        """End this connection, unless a newer one has replaced it; the next call opens another."""
         if opened is None or self._opened is not opened:
             return
         self._opened = None
@@ -215,7 +214,7 @@ def library() -> Any:
 
 
 def _contents(contents: Sequence[Any]) -> Any:
-    """The texts of a result as one; other contents (images, audio, resources) as objects, their data left out."""
+    """The texts of a result joined; other contents (images, audio, resources) as objects without their data."""
     found = [
         content.text if content.type == "text" else content.model_dump(mode="json", exclude={"data"}, exclude_none=True)
         for content in contents

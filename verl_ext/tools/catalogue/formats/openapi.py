@@ -4,13 +4,12 @@
     {"type": "object", "properties": {"movie_id": {"type": "integer"}, ...}, "required": ["movie_id"],
      "additionalProperties": false}
 
-The name is method and path as the document spells it (RestBench's gold paths do the same). Arguments are the parameters
-of path, query, header and cookie by their names, and `body`, the request body with its schema as it is; where names
-collide (Spotify has `ids` in the query and in the body), those within the body stay there, and others get their place
-as a suffix: id, id_query. An argument that the document does not have is refused: it has no place in a request. A
-parameter that the path names and the document forgets is a required string.
+A tool's name is method and path as the document spells them, as in RestBench's gold paths. Its arguments are the
+parameters of path, query, header and cookie, and `body`, the request body with its own schema. If two parameters have
+the same name, the later one gets its place as a suffix: id, id_query. Arguments that the document does not have are
+refused. A parameter that the path names and the document does not describe is a required string.
 
-Documents in the wild have faults. An operation that cannot be read is left out, and a warning says which and why.
+Published documents have faults. An operation that cannot be read is left out, and a warning gives the reason.
 """
 
 from __future__ import annotations
@@ -40,11 +39,10 @@ def load(path: Paths, left_out: dict[str, str] | None = None) -> list[ToolSpec]:
     """The operations of OpenAPI 3 documents, in their order.
 
     Each tool's `returns` is the schema of its first successful response; `extra` has operationId, method, path,
-    servers, tags, `locations` (argument -> "in", "name", serialisation, content type), and `response` (status,
-    description, content type, an example if there is one).
+    servers, tags, and `response` (status, description, content type, and an example if there is one).
 
     Args:
-        left_out: gets, by its name, why an operation cannot be read.
+        left_out: receives the names of operations that cannot be read, with the reason.
 
     Raises:
         ValueError: a file is missing or no OpenAPI 3 document, or none of its operations can be read.
@@ -76,7 +74,7 @@ def _document(path: Path, left_out: dict[str, str]) -> list[ToolSpec]:
         for name in (f"{method.upper()} {route}" for method in METHODS if method in shared):
             try:
                 tools.append(_operation(name, SchemaReader(document, name), shared, document))
-            except Exception as error:  # whatever a fault that nobody has thought of leads to
+            except Exception as error:  # any fault of a document
                 faults.append(_reason(name, error))
                 left_out[name] = f"{path}: {faults[-1]}"
     if faults and not tools:
@@ -99,7 +97,7 @@ def _reason(name: str, error: Exception) -> str:
 def _operation(name: str, reader: SchemaReader, shared: Mapping[str, Any], document: Mapping[str, Any]) -> ToolSpec:
     method, route = name.split(" ", 1)
     operation = reader.resolve(shared[method.lower()])
-    parameters, locations = _arguments(reader, shared, operation)
+    parameters = _arguments(reader, shared, operation)
     validator(parameters, f"{name}: the parameters")
     response, returns = _response(reader, operation)
     servers = operation.get("servers") or shared.get("servers") or document.get("servers") or []
@@ -110,47 +108,36 @@ def _operation(name: str, reader: SchemaReader, shared: Mapping[str, Any], docum
         "path": route,
         "servers": [server.get("url") for server in servers if isinstance(server, Mapping)],
         "tags": list(operation.get("tags") or []),
-        "locations": locations,
         "response": response,
     }
     return ToolSpec(name, "\n".join(filter(None, dict.fromkeys(texts))), parameters, returns, "openapi", extra)
 
 
-def _arguments(
-    reader: SchemaReader, shared: Mapping[str, Any], operation: Mapping[str, Any]
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(JSON Schema of the arguments, argument -> where it goes in the request)."""
+def _arguments(reader: SchemaReader, shared: Mapping[str, Any], operation: Mapping[str, Any]) -> dict[str, Any]:
+    """JSON Schema of the arguments."""
     properties: dict[str, Any] = {}
     required: list[str] = []
-    locations: dict[str, Any] = {}
     definitions: dict[str, Any] = {}
     body = reader.resolve(operation["requestBody"]) if operation.get("requestBody") else None
     for parameter in _parameters(reader, shared, operation):
-        name, place = str(parameter["name"]), parameter["in"]
-        argument = name
+        argument, place = str(parameter["name"]), parameter["in"]
         while argument in properties or (body and argument == BODY):
             argument = f"{argument}_{place}"
-        schema, content_type = _content(parameter)
-        properties[argument] = _described(reader.part(schema, definitions), parameter)
+        properties[argument] = _described(reader.part(_content(parameter)[0], definitions), parameter)
         if place == "path" or boolean(parameter.get("required")):
             required.append(argument)
-        how = {key: parameter[key] for key in ("style", "explode", "allowReserved") if key in parameter}
-        locations[argument] = {"in": place, "name": name, **how}
-        locations[argument] |= {"content_type": content_type} if content_type else {}
     if body:
-        schema, content_type = _content(body)
-        properties[BODY] = _described(reader.part(schema, definitions), body)
-        locations[BODY] = {"in": "body", "name": BODY, "content_type": content_type}
+        properties[BODY] = _described(reader.part(_content(body)[0], definitions), body)
         if boolean(body.get("required")):
             required.append(BODY)
     arguments = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
-    return {**arguments, "$defs": definitions} if definitions else arguments, locations
+    return {**arguments, "$defs": definitions} if definitions else arguments
 
 
 def _parameters(reader: SchemaReader, shared: Mapping[str, Any], operation: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Parameters of the path, and those of the operation, which replace them where name and place are the same.
+    """Parameters of the path, those of the operation, and those that only the route names.
 
-    At the end those that only the route names.
+    A parameter of the operation replaces one of the path with the same name and place.
     """
     found: dict[tuple[str, str], dict[str, Any]] = {}
     for node in [*(shared.get("parameters") or []), *(operation.get("parameters") or [])]:
@@ -165,7 +152,7 @@ def _parameters(reader: SchemaReader, shared: Mapping[str, Any], operation: Mapp
 
 
 def _content(node: Mapping[str, Any]) -> tuple[Any, str | None]:
-    """(schema, content type) of a parameter or body; JSON if there are several types."""
+    """(schema, content type) of a parameter or body; of several content types JSON is taken."""
     content = node.get("content")
     if not isinstance(content, Mapping) or not content:
         return node.get("schema", {}), None
@@ -174,7 +161,7 @@ def _content(node: Mapping[str, Any]) -> tuple[Any, str | None]:
 
 
 def _described(schema: Any, node: Mapping[str, Any]) -> Any:
-    """The schema of an argument with what its parameter says beside the schema."""
+    """The schema of an argument, with description, example and deprecation that stand beside it in the parameter."""
     said = {key: node[key] for key in ("description", "example", "deprecated") if node.get(key) not in (None, "")}
     if not said:
         return schema
@@ -182,7 +169,7 @@ def _described(schema: Any, node: Mapping[str, Any]) -> Any:
 
 
 def _response(reader: SchemaReader, operation: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
-    """(status, description, content type and example of the first successful response, its schema)."""
+    """(status, description, content type and example of the first successful response; its schema)."""
     responses = operation.get("responses") or {}
     good = sorted(status for status in responses if str(status).startswith("2")) or [*responses][:1]
     if not good:
@@ -200,7 +187,7 @@ def _response(reader: SchemaReader, operation: Mapping[str, Any]) -> tuple[dict[
 
 
 def _examples(reader: SchemaReader, said: Any) -> list[Any]:
-    """The values of `examples`: of an object by name, or of a list, which OpenAPI does not have."""
+    """The values of `examples`: an object by name, or a list, which some documents have against the standard."""
     if isinstance(said, list):
         return [node["value"] if isinstance(node, Mapping) and "value" in node else node for node in said]
     return [reader.resolve(node).get("value") for node in said.values()]

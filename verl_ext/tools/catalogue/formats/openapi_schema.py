@@ -1,10 +1,10 @@
-"""The schemas of an OpenAPI document as JSON Schema 2020-12 that stands alone.
+"""The schemas of an OpenAPI document as self-contained JSON Schema 2020-12.
 
-OpenAPI 3.1 uses JSON Schema as it is. 3.0 has a dialect: `nullable`, and `exclusiveMinimum: true` beside `minimum`.
-References into the document become references into `$defs`, which hold what is needed of it, recursive schemas too.
-Documents that went through a careless YAML converter have numbers and booleans in quotes ("minimum": "0",
-"required": "true"; RestBench's Spotify document): where the keyword or the schema's type leaves no doubt, they are
-taken out of them. What older drafts and Swagger 2 wrote is said as 2020-12 says it, see `_modern`.
+OpenAPI 3.1 uses JSON Schema. OpenAPI 3.0 has a dialect: `nullable`, and `exclusiveMinimum: true` beside `minimum`.
+References into the document become references into `$defs`, which hold the definitions that a schema needs, recursive
+ones included. Some converted documents have numbers and booleans in quotes ("minimum": "0", "required": "true", as in
+RestBench's Spotify document): the quotes are removed where the keyword or the schema's type is unambiguous. Keywords of
+older drafts and of Swagger 2 are rewritten, see `_modern`.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ NUMBERS = frozenset({"minimum", "maximum", "multipleOf", "minLength", "maxLength
 NUMBERS |= {"minProperties", "maxProperties", "exclusiveMinimum", "exclusiveMaximum"}
 BOOLEANS = frozenset({"additionalProperties", "nullable", "uniqueItems", "exclusiveMinimum", "exclusiveMaximum"})
 BOOLEANS |= {"deprecated", "readOnly", "writeOnly"}
-MAX_LEVELS = 64  # of nested schemas; references begin anew
-QUOTED = {"integer": int, "number": (int, float), "boolean": bool}  # type -> what Python reads it as
+MAX_LEVELS = 64  # of nested schemas; the count begins again at a reference
+QUOTED = {"integer": int, "number": (int, float), "boolean": bool}  # JSON type -> Python types
 
 
 class SchemaReader:
-    """Reads schemas of `document`, an OpenAPI 3 document; `name` is for messages."""
+    """Reads schemas of `document`, an OpenAPI 3 document; `name` is for error messages."""
 
     def __init__(self, document: Mapping[str, Any], name: str):
         self._document, self.name = document, name
         self._names: dict[tuple[int | None, str], str] = {}  # (id of the base, JSON pointer) -> name among $defs
-        self._wanted: list[tuple[str, Any, Any]] = []  # (name, schema, base) of definitions yet to be read
+        self._wanted: list[tuple[str, Any, Any]] = []  # (name, schema, base) of definitions that are still to be read
 
     def resolve(self, node: Any) -> dict[str, Any]:
-        """`node`, or what its "$ref" leads to; for parameters, bodies and responses.
+        """`node`, or the target of its "$ref"; for parameters, bodies and responses.
 
         Raises:
             ValueError: the reference leads nowhere, in a circle or to another file, or the node is no object.
@@ -57,7 +57,7 @@ class SchemaReader:
         return dict(node)
 
     def schema(self, schema: Any) -> dict[str, Any]:
-        """One schema with the definitions that it needs under "$defs".
+        """One schema, with the definitions that it needs under "$defs".
 
         Raises:
             ValueError: see `part`.
@@ -80,7 +80,7 @@ class SchemaReader:
         return part
 
     def _part(self, schema: Any, definitions: dict[str, Any], base: Any, level: int) -> Any:
-        """One schema; what it refers to is noted in `_wanted`. base: the schema with an "$id" that it is part of."""
+        """One schema; its references are added to `_wanted`. base: the enclosing schema that has an "$id"."""
         if isinstance(schema, bool):
             return schema
         if not isinstance(schema, Mapping):
@@ -98,12 +98,12 @@ class SchemaReader:
                 out[key] = [self._part(item, definitions, base, level + 1) for item in value]
             elif key in NAMED and isinstance(value, Mapping):
                 out[key] = {name: self._part(item, definitions, base, level + 1) for name, item in value.items()}
-            elif key != "$id":  # all references begin at the top of what is returned
+            elif key != "$id":  # dropped, because all references of the result start at its top
                 out[key] = value
         return nullable(_exclusive(out))
 
     def _define(self, pointer: Any, definitions: dict[str, Any], base: Any) -> str:
-        """The name among `definitions` of what `pointer` leads to, which is made later if it is new."""
+        """The name among `definitions` of the target of `pointer`; a new definition is read later."""
         inside = base is not None and self._leads(pointer, base)
         place = (id(base) if inside else None, pointer)
         if place not in self._names:
@@ -147,10 +147,10 @@ def boolean(value: Any) -> bool:
 
 
 def _modern(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """`schema` (one level of it) with what is not of 2020-12, but clear, in its words.
+    """`schema` with keywords of other dialects on its top level rewritten as 2020-12.
 
     `type: file` (Swagger 2); `required: true` within a property (draft 3); `items` as a list (until 2019-09);
-    `examples` as an object, which OpenAPI has beside schemas.
+    `examples` as an object, which OpenAPI allows only outside of schemas.
     """
     out = dict(schema)
     if out.get("type") == "file":
@@ -172,7 +172,7 @@ def _modern(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def unquoted(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """`schema` (one level of it) with numbers and booleans out of their quotes, see the module's docstring."""
+    """`schema` with numbers and booleans on its top level freed from quotes, see the module's docstring."""
     out = dict(schema)
     for key, value in schema.items():
         if isinstance(value, str) and ((key in NUMBERS and _number(value)) or (key in BOOLEANS and _flag(value))):
@@ -188,7 +188,7 @@ def unquoted(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_type(value: Any, wanted: Any) -> Any:
-    """A quoted `value` as JSON reads it if that is of the wanted type, else as it is."""
+    """A quoted `value` parsed if that gives the wanted type, else unchanged."""
     if not isinstance(value, str) or not (_number(value) or _flag(value)):
         return value
     read = json.loads(value)

@@ -5,14 +5,14 @@
      "description": "", "default": "40698227-lumineers-at-aware-super-theatre"}], "optional_parameters": [],
      "method": "GET", "template_response": {"date": "str", ...}}
 
-Name: "api for tool" as ToolBench writes it in its prompts, songkick_concert_for_theclique: letters and digits in lower
-case, everything else one underscore, an API's name with a leading digit or of a Python word prefixed, and of the whole
-the last 64 characters. RapidAPI lists some tools under several categories: a row that says the same again is left out,
-another one of the same name gets its category (…_in_finance), then a number.
+A tool is named "api for tool", as in ToolBench's prompts: songkick_concert_for_theclique. Letters and digits become
+lower case, everything else one underscore. An API's name gets a prefix if it begins with a digit or is a Python word.
+The last 64 characters of the whole are kept. RapidAPI lists some tools under several categories: a row that repeats
+another one is left out; a different row with the same name gets its category as a suffix (…_in_finance), then a number.
 
-Types are what an author chose in a form, so they are loose: DATE, TIME, ENUM and BINARY are strings, and where the
-author's own default contradicts the type, both hold ({"type": ["object", "string"], "default": "cities"}). An empty
-default is none. Parameters keep RapidAPI's names; arguments that the document does not have are refused, as by
+Types were chosen by the API's author in a form and are unreliable: DATE, TIME, ENUM and BINARY are strings, and where
+the default contradicts the type, both types are allowed ({"type": ["object", "string"], "default": "cities"}). An empty
+default counts as none. Parameters keep RapidAPI's names; arguments that the document does not have are refused, as by
 ToolBench's server.
 """
 
@@ -38,7 +38,7 @@ PREFIXED = frozenset({"from", "class", "return", "false", "true", "id", "and"})
 
 
 def load(path: Paths) -> list[ToolSpec]:
-    """The APIs of jsonl files, in order; `returns` is the template response, `extra` says names, category and method.
+    """The APIs of jsonl files, in order; `returns` is the template response, `extra` has names, category and method.
 
     Raises:
         ValueError: a file is missing, or a row is malformed.
@@ -57,18 +57,18 @@ def load(path: Paths) -> list[ToolSpec]:
 
 
 def standard_name(api_name: str, tool_name: str) -> str:
-    """What ToolBench calls an API in its prompts, at most 64 characters."""
+    """The name of an API in ToolBench's prompts, at most 64 characters."""
     return f"{identifier(api_name)}_for_{_standard(tool_name)}"[-MAX_NAME:]
 
 
 def identifier(text: str) -> str:
-    """What ToolBench calls an API or a parameter in its Python functions."""
+    """The name of an API or a parameter in ToolBench's Python functions."""
     name = _standard(text)
     return f"is_{name}" if name in PREFIXED else name
 
 
 def address(category: str, tool_name: str, api_name: str) -> tuple[str, str, str]:
-    """What tells an API from all others, however its category, tool and API are spelt."""
+    """Identifies an API, for any spelling of its category, tool and API."""
     return _standard(category), _standard(tool_name), identifier(api_name)
 
 
@@ -117,7 +117,7 @@ def _parameter(parameter: Any, where: str) -> tuple[str, dict[str, Any]]:
 
 
 def _read(default: Any, kind: str) -> Any:
-    """The default, read as JSON if it is the text of a value of this type ("6" of a number)."""
+    """The default, parsed if it is the text of a value of this type ("6" for a number)."""
     if isinstance(default, str) and kind != "string":
         try:
             value = json.loads(default.lower() if kind == "boolean" else default)
@@ -132,6 +132,6 @@ def _fits(value: Any, kind: str) -> bool:
 
 
 def _standard(text: str) -> str:
-    """Letters (also Chinese), digits and ^ stay, in lower case; everything else becomes one underscore between them."""
+    """Keep letters (also Chinese), digits and ^, in lower case; anything between them becomes one underscore."""
     words = re.sub(r"[^\u4e00-\u9fa5a-zA-Z0-9^]+", "_", text).lower().strip("_")
     return f"get_{words}" if words[:1].isdigit() else words

@@ -3,10 +3,9 @@
     {"id": "toolhop-001", "question": "...", "sub_task": {"Who is the father of ...?": "John II", ...},
      "tools": {"Who is the father of ...?": {"name": "genealogy_query", "description": "...", "parameters": {...}}}}
 
-Names come back in other questions with other parameters (genealogy_query has a dozen forms), so each tool is called
-after its question, too: genealogy_query_toolhop-001. That does not depend on which other rows are loaded, and the tools
-of one question are those whose `extra["question_id"]` it is. Where two sub-questions of a question have a tool of the
-same name, the second one ends in _2.
+Several questions use the same name with different parameters (genealogy_query has a dozen forms), so the question's id
+is appended: genealogy_query_toolhop-001. The name does not depend on which other rows are loaded. A question's tools
+have its id as `extra["question_id"]`. If two sub-questions of a question use the same name, the second one ends in _2.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ EXPECTED = '{"id", "tools": {sub-question: {"name", "description", "parameters"}
 def load(path: Paths) -> list[ToolSpec]:
     """The tools of all questions of jsonl files, in order.
 
-    `extra` has the question's id, the tool's own name, its sub-question and that one's answer, for simulators: a tool
-    called as it should be finds it.
+    `extra` has the question's id, the tool's own name, its sub-question and the answer to it, so that a simulator can
+    answer a correct call.
 
     Raises:
         ValueError: a file is missing, or a row is malformed.

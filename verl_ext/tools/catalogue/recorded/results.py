@@ -1,16 +1,16 @@
-"""Results that were recorded of real calls, by (tool, arguments).
+"""Recorded results of real calls, by (tool, arguments).
 
-Read from the folder of StableToolBench's cache, see toolbench.py, or from API-Bank's files (jsonl), in either
-of two forms:
+They come from the folder of StableToolBench's cache, see toolbench.py, or from API-Bank's files (jsonl), in either of
+two forms:
 
     {"turns": [..., {"role": "API", "api_name": "GetUserToken", "param_dict": {"username": "JaneSmith", ...},
                      "result": {"input": {...}, "output": {"token": "o8i7u6"}, "exception": null}}]}       dialogues
     {"apis": [{"api_name": "QueryMeeting", "input": {"user_name": "John"},
                "output": {"input": {...}, "output": {...}, "exception": null}}]}                           level 3
 
-API-Bank's calls are texts of Python, so that numbers and lists came in quotes ("room_count": "1"); `result.input` has
-them as the API took them. A result is found by either. Where the same call was recorded twice with different results
-(its database had changed), the first one counts.
+API-Bank's calls are Python source in which numbers and lists are quoted ("room_count": "1"); `result.input` has them as
+the API read them. Both forms find the result. If the same call was recorded twice with different results, because its
+database had changed, the first one counts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 from verl_ext.tools.catalogue.formats.files import Paths, as_paths, field, read_rows
 from verl_ext.tools.catalogue.recorded import toolbench
 from verl_ext.tools.catalogue.types import CallError, ToolSpec, as_json, canonical
-from verl_ext.tools.retrieval.index import file_sha256
+from verl_ext.tools.retrieval.corpus import file_sha256
 
 EXPECTED = (
     '{"turns": [{"role": "API", "api_name", "param_dict", "result"}]} or {"apis": [{"api_name", "input", "output"}]}'
@@ -35,14 +35,13 @@ class Recorded:
 
     def __init__(self) -> None:
         self._results: dict[tuple[str, str], tuple[Any, str | None]] = {}
-        self.conflicts = 0  # calls recorded again with another result
 
     @classmethod
     def load(cls, path: Paths, tools: Iterable[ToolSpec] = ()) -> Recorded:
         """Results of API-Bank's files and of StableToolBench's folders.
 
         Args:
-            tools: the catalogue's; of a folder only their results are read, under their names.
+            tools: of the catalogue; only their results are read from a folder, under their names.
 
         Raises:
             ValueError: a file is missing, or malformed.
@@ -54,15 +53,14 @@ class Recorded:
         return recorded
 
     def add(self, name: str, arguments: Mapping[str, Any], result: Any, error: str | None = None) -> None:
-        """Record a result, or the error that the tool answered with. The first one of a call is kept."""
-        entry = (result, error)
-        self.conflicts += self._results.setdefault((name, canonical(arguments)), entry) != entry
+        """Record a result, or the error with which the tool answered. The first record of a call is kept."""
+        self._results.setdefault((name, canonical(arguments)), (result, error))
 
     def __len__(self) -> int:
         return len(self._results)
 
     def __contains__(self, call: tuple[str, Any]) -> bool:
-        """Whether a call (name, arguments) is recorded; arguments may be anything an agent wrote."""
+        """Whether a call (name, arguments) is recorded; the arguments may be any value that an agent wrote."""
         name, arguments = call
         try:
             return isinstance(arguments, Mapping) and (name, canonical(as_json(arguments))) in self._results
@@ -70,15 +68,15 @@ class Recorded:
             return False
 
     def tools(self) -> set[str]:
-        """Names of the tools of which something is recorded."""
+        """Names of the tools that have recorded results."""
         return {name for name, _ in self._results}
 
     def get(self, name: str, arguments: Mapping[str, Any]) -> Any:
         """The recorded result of a call.
 
         Raises:
-            KeyError: nothing is recorded of this call.
-            CallError: the tool had answered with an error.
+            KeyError: the call is not recorded.
+            CallError: the recorded answer is an error.
         """
         result, error = self._results[name, canonical(arguments)]
         if error is not None:
@@ -87,7 +85,7 @@ class Recorded:
 
 
 def content_of(path: Paths) -> list[str]:
-    """Hashes of recordings' files and folders: what answers depend on, wherever they lie."""
+    """Hashes of the contents of recordings' files and folders, independent of their paths."""
     return [_folder_sha256(one) if one.is_dir() else file_sha256(one) for one in as_paths(path)]
 
 

@@ -3,12 +3,11 @@
     tool_response_cache/Data/theclique_for_Data/transfermarkt_search.json
     {"{'name': 'messi'}": {"error": "", "response": {"players": [...]}}, ...}
 
-Folders and files have the names that ToolBench makes of category, tool and API; keys are the arguments as `str` writes
-a dict (or JSON), with ToolBench's names of the parameters; an `error` that is not empty is the API's answer. As
-server/main.py of THUNLP-MT/StableToolBench writes it (prepare_tool_name_and_url, save_cache).
+Folders and files have ToolBench's names of category, tool and API. Keys are the arguments as `str` writes a dict (or as
+JSON), with ToolBench's names of the parameters. A non-empty `error` is the API's answer. server/main.py of
+THUNLP-MT/StableToolBench writes these files (prepare_tool_name_and_url, save_cache).
 
-A part of that cache was written by a language model, and nobody has checked its form: an entry that is of another one
-is left out, and a warning says so.
+A language model wrote a part of that cache, unchecked: malformed entries are left out with a warning.
 """
 
 from __future__ import annotations
@@ -35,11 +34,11 @@ def calls(folder: Path, tools: Iterable[ToolSpec] = ()) -> Iterator[Call]:
 
     Args:
         folder: tool_response_cache.
-        tools: read only the files of these, and give them and their parameters the names that these have; without
-            any, read all, under `standard_name`.
+        tools: read only the files of these tools, and use their names and those of their parameters; without any
+            tools, read all files, under `standard_name`.
 
     Raises:
-        ValueError: there are no such files in the folder, one of them holds no JSON object, or no entry is of the form.
+        ValueError: the folder has no such files, one of them holds no JSON object, or all entries are malformed.
     """
     by_name = {tool.name: tool for tool in tools}
     files, left_out, good = _files(folder, by_name), [], 0
@@ -62,7 +61,7 @@ def calls(folder: Path, tools: Iterable[ToolSpec] = ()) -> Iterator[Call]:
 
 
 def _files(folder: Path, by_name: Mapping[str, ToolSpec]) -> list[tuple[str, Path]]:
-    """(tool's name, file), those first whose category is the tool's: RapidAPI lists some under several."""
+    """(tool's name, file). Files in the category of the tool come first: RapidAPI lists some tools under several."""
     paths = sorted(folder.glob("*/*/*.json"))
     if not paths:
         raise ValueError(
@@ -82,12 +81,12 @@ def _files(folder: Path, by_name: Mapping[str, ToolSpec]) -> list[tuple[str, Pat
         others += [] if place in names else [(standard_name(place[2], place[1]), path)]
     found = [(name, path) for name, path in exact + others if not by_name or name in by_name]
     if not found:
-        logger.warning("%s: none of its %d files is of a tool of the catalogue", folder, len(paths))
+        logger.warning("%s: none of its %d files belongs to a tool of the catalogue", folder, len(paths))
     return found
 
 
 def _arguments(text: str) -> dict[str, Any] | None:
-    """The arguments that a key stands for; None if it stands for none."""
+    """The arguments that a key encodes; None if it encodes none."""
     for read in (json.loads, ast.literal_eval):
         try:
             value = as_json(read(text))

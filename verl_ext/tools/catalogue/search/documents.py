@@ -1,4 +1,4 @@
-"""What is searched of a tool: its name, description, and the names and descriptions of its parameters."""
+"""The searched text of a tool: its name, description, and the names and descriptions of its parameters."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from verl_ext.tools.catalogue.schemas import DATA
 from verl_ext.tools.catalogue.types import ToolSpec
 from verl_ext.tools.retrieval.types import Passage
 
-# Where a word of camelCase or HTTPServer begins.
+# The beginnings of words in camelCase and HTTPServer.
 _WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
 def passages(tools: Iterable[ToolSpec]) -> list[Passage]:
-    """One passage per tool (pid: the tool's name), in the order of names: the same catalogue gives the same index."""
+    """One passage per tool (pid: the tool's name), sorted by name, so that the same catalogue gives the same index."""
     return [passage(tool) for tool in sorted(tools, key=lambda tool: tool.name)]
 
 
 def passage(tool: ToolSpec) -> Passage:
-    """The title is the name (and its words: GetUserToken Get User Token); the text is the rest."""
+    """Title: the name, and its words (GetUserToken Get User Token). Text: description and parameters."""
     words = _WORD.sub(" ", tool.name)
     title = tool.name if words == tool.name else f"{tool.name} {words}"
     return Passage(tool.name, title, "\n".join([tool.description, *parameter_lines(tool.parameters)]).strip())
 
 
 def parameter_lines(schema: Any) -> Iterator[str]:
-    """`name: description` of every parameter, those inside others too."""
+    """`name: description` of every parameter, nested ones included."""
     if isinstance(schema, list):
         for item in schema:
             yield from parameter_lines(item)

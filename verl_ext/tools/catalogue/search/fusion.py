@@ -1,4 +1,4 @@
-"""Reciprocal rank fusion: several rankings as one.
+"""Reciprocal rank fusion: merges several rankings into one.
 
 Source: Cormack, Clarke and Büttcher, "Reciprocal Rank Fusion outperforms Condorcet and individual Rank Learning
 Methods", SIGIR 2009. A document's score is the sum over the rankings of 1 / (60 + its rank), ranks from 1; a ranking in
@@ -13,7 +13,7 @@ from typing import Any
 from verl_ext.tools.retrieval.types import Hit, Retriever, check_search
 
 CONSTANT = 60
-# Of each ranking so many documents take part (or k, if that is more).
+# Documents of each ranking that take part (or k, if that is more).
 DEPTH = 100
 
 
@@ -37,7 +37,7 @@ def fuse(rankings: Sequence[Sequence[Hit]], k: int) -> list[Hit]:
 
 
 class HybridRetriever:
-    """Fuses what several retrievers over the same passages find."""
+    """Fuses the rankings of several retrievers over the same passages."""
 
     backend = "hybrid"
 

@@ -1,11 +1,11 @@
-"""Indexes of catalogues on disk: built once, by one process, for all that search the same tools in the same way.
+"""Indexes of catalogues on disk: built once, by one process, for all processes that search the same tools alike.
 
-CACHE/bm25-0a1b2c3d4e5f/index    as retrieval/index.py writes it: complete or not there
-CACHE/dense-…/vectors            while it is built: a killed build goes on where it was
+CACHE/bm25-0a1b2c3d4e5f/index    written by retrieval/index.py: complete or absent
+CACHE/dense-…/vectors            while the index is built: a killed build resumes from it
 CACHE/…/.lock                    held by the process that builds
 
-The folder is named after a hash of all that the index depends on: the tools' texts, the backend and its options, the
-model if it is a folder, and the format. Nothing is ever stale; what is no longer used can be deleted.
+The folder's name is a hash of everything on which the index depends: the tools' texts, the backend and its options, the
+model if it is a folder, and the format. An index is never stale; unused ones can be deleted.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ from verl_ext.storage.files import lock_folder
 from verl_ext.tools.retrieval.corpus import corpus_sha256
 from verl_ext.tools.retrieval.index import FORMATS, backend_class, build_index, load_index
 from verl_ext.tools.retrieval.targets import digest
-from verl_ext.tools.retrieval.types import Passage, Retriever, options_from
+from verl_ext.tools.retrieval.types import Passage, Retriever
+from verl_ext.tools.settings import options_from
 
 logger = logging.getLogger(__name__)
 POLL_S = 0.1
 
 
 def default_cache() -> Path:
-    """Where indexes are kept unless a recipe says otherwise: the user's cache folder."""
+    """The default folder of indexes, in the user's cache folder."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "verl_ext" / "tool_search"
 
@@ -45,7 +46,7 @@ def cached_index(
 ) -> Retriever:
     """The index of `passages` in the folder `cache`, built there if it is missing or broken.
 
-    Waits while another process builds it. runtime: device, batch_invariant (dense).
+    Waits while another process builds it. runtime: device (dense).
 
     Raises:
         ValueError: the options are wrong, or the folder cannot be written.
@@ -58,13 +59,13 @@ def cached_index(
     except OSError as error:
         raise ValueError(f"the cache of tool indexes cannot be written ({error}); choose another cache_dir") from error
     found = _opened(place / "index", runtime)
-    told = False
+    warned = False
     while found is None:
         lock = lock_folder(place)
         if lock is None:
-            if not told:
+            if not warned:
                 logger.warning("another process builds %s; waiting for it", place)
-            told = True
+            warned = True
             time.sleep(POLL_S)
             found = _opened(place / "index", runtime)
             continue
@@ -74,23 +75,23 @@ def cached_index(
 
 
 def described(backend: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """All options of an index, with those that are not given, and the hash of a model that is a folder.
+    """All options of an index, defaults included, and the hash of a model that is a folder.
 
     Raises:
         ValueError: unknown backend or option, or a value out of range.
     """
     kind = backend_class(backend)
     read = options_from(kind.options_type, options, f"{backend} options")
-    told = {name: getattr(read, name) for name in read.__dataclass_fields__}
+    found = {name: getattr(read, name) for name in read.__dataclass_fields__}
     if backend == "dense":
         from verl_ext.tools.retrieval.dense import model_sha256
 
-        told["model_sha256"] = model_sha256(told["model"])
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in told.items()}
+        found["model_sha256"] = model_sha256(found["model"])
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}
 
 
 def _opened(index: Path, runtime: Mapping[str, Any]) -> Retriever | None:
-    """The index, or None if there is none that can be used."""
+    """The index, or None if it is missing or damaged."""
     if not index.exists():
         return None
     try:
@@ -108,7 +109,7 @@ def _built(
     progress: bool,
     runtime: Mapping[str, Any],
 ) -> Retriever:
-    """Build the index of a place that this process holds. What killed builds left is removed, or used (vectors)."""
+    """Build the index in a folder that this process has locked. Of a killed build only the vectors are used."""
     for rest in [place / "index", *place.glob(".index.*")]:
         shutil.rmtree(rest, ignore_errors=True)
     logger.warning("building the %s index of %d tools, once, in %s", backend, len(passages), place)
@@ -119,7 +120,7 @@ def _built(
     except ValueError:
         if not vectors.exists():
             raise
-        shutil.rmtree(vectors)  # the embeddings that a killed build left are broken
+        shutil.rmtree(vectors)  # embeddings of a killed build, which are broken
         build_index(passages, place / "index", backend, options, progress=progress, **build)
     shutil.rmtree(vectors, ignore_errors=True)
     return load_index(place / "index", **runtime)

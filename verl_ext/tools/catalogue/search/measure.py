@@ -17,30 +17,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from verl_ext.reports import machine, markdown
+from verl_ext.reports import machine
+from verl_ext.tools import measuring
 from verl_ext.tools.catalogue.load import KINDS, load_catalogue
 from verl_ext.tools.catalogue.search.queries import Asked, read_queries
 from verl_ext.tools.catalogue.search.tool import METHODS, open_search
+from verl_ext.tools.measuring import check_distinct, exit_status, positive, search_all
 from verl_ext.tools.retrieval.recall import recall
 from verl_ext.tools.retrieval.targets import write_json
-from verl_ext.tools.retrieval.types import Hit, Retriever
-
-BATCH = 64  # queries per call, as the tool makes them
-SECONDS = 1.0  # a speed is measured for at least so long
-
-
-def search_all(retriever: Retriever, texts: Sequence[str], k: int) -> tuple[list[list[Hit]], float]:
-    """(hits of each query, queries per second). Passes over the queries until SECONDS are over."""
-    retriever.search(list(texts[:1]), k)  # the first search loads and allocates
-    hits: list[list[Hit]] = []
-    searched, start = 0, time.perf_counter()
-    while searched < len(texts) or time.perf_counter() - start < SECONDS:
-        first = searched % len(texts)
-        part = list(texts[first : first + BATCH])
-        found = retriever.search(part, k)
-        hits += found if searched < len(texts) else []
-        searched += len(part)
-    return hits, searched / (time.perf_counter() - start)
+from verl_ext.tools.retrieval.types import Retriever
 
 
 def measure(retriever: Retriever, method: str, asked: Asked, ks: Sequence[int], open_s: float) -> dict[str, Any]:
@@ -66,15 +51,10 @@ def describe(asked: Asked, ks: Sequence[int]) -> list[str]:
 
 def table(rows: Sequence[dict[str, Any]], ks: Sequence[int]) -> str:
     """The rows as a Markdown table, queries together."""
-    digits = {"asked": ",d", "tools": ",d", "queries/s": ",.0f", "open s": ",.1f"}
     columns = ["queries", "method", "asked", "tools"]
     columns += [*(f"recall@{k}" for k in ks), *(f"all@{k}" for k in ks), "queries/s", "open s"]
-
-    def cell(value: Any, column: str) -> str:
-        return value if isinstance(value, str) else format(value, digits.get(column, ".3f"))
-
-    cells = [[cell(row[column], column) for column in columns] for row in sorted(rows, key=lambda row: row["queries"])]
-    return "\n".join(markdown(columns, cells, words=2))
+    digits = {"asked": ",d", "tools": ",d", "queries/s": ",.0f", "open s": ",.1f"}
+    return measuring.table(columns, rows, digits, words=2)
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -113,42 +93,25 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     kinds = [kind for kind in KINDS if kind != "mcp"]
     parser.add_argument("--catalogue", nargs="+", required=True, metavar="KIND:PATH", help=f"KIND: {', '.join(kinds)}")
     parser.add_argument("--queries", nargs="+", type=Path, required=True, help="jsonl of ToolBench or RestBench")
-    parser.add_argument("--k", nargs="+", type=_positive, default=[1, 5, 10, 20], help="tools found (1 5 10 20)")
+    parser.add_argument("--k", nargs="+", type=positive, default=[1, 5, 10, 20], help="tools found (1 5 10 20)")
     parser.add_argument("--method", nargs="+", choices=METHODS, default=list(METHODS), help="all of them by default")
     parser.add_argument("--model", help="of the dense index: minilm (the default), a folder, a hub name")
     parser.add_argument("--device", help="of the encoder: cpu, cuda, ...; by default its own choice")
     parser.add_argument("--cache_dir", type=Path, help="folder of the indexes; by default the user's cache folder")
-    parser.add_argument("--max_queries", type=_positive, help="only the first ones of each file")
+    parser.add_argument("--max_queries", type=positive, help="only the first ones of each file")
     parser.add_argument("--output", type=Path, help="a .json file for the rows")
     arguments = parser.parse_args(argv)
-    stems = [path.stem for path in arguments.queries]
-    if len(set(stems)) < len(stems):
-        parser.error(f"--queries: the files need different names, they name the rows; given {stems}")
+    check_distinct(parser, "queries", arguments.queries)
     for flag in ("model", "device"):
         if getattr(arguments, flag) and arguments.method == ["bm25"]:
             parser.error(f"--{flag} would do nothing; add --method dense or leave it out")
     return arguments
 
 
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be >= 1, given {text}")
-    return value
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit status; user errors are printed without a traceback."""
     arguments = parse_arguments(argv)
-    try:
-        run(arguments)
-    except (ValueError, ImportError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("\nstopped; what was built of the indexes is kept, the same command goes on", file=sys.stderr)
-        return 130
-    return 0
+    return exit_status(lambda: run(arguments), "stopped; the same command continues with the indexes built so far")
 
 
 if __name__ == "__main__":

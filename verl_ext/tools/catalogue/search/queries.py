@@ -1,6 +1,6 @@
-"""Queries with the tools that answer them, for measuring tool search.
+"""Queries with their gold tools, for measuring tool search.
 
-Rows of jsonl, in either of two forms:
+Rows of jsonl files, in either of two forms:
 
     {"query_id": 588, "query": "...", "relevant APIs": [["TheClique", "Transfermarkt search"], ...],
      "api_list": [["Data", "TheClique", "Transfermarkt search"], ...]}                                     ToolBench
@@ -24,9 +24,10 @@ EXPECTED = '{"query", "relevant APIs": [[tool, API], ...]} or {"query", "solutio
 
 @dataclass(frozen=True)
 class Asked:
-    """Queries of a file whose gold tools are all in the catalogue; those of others.
+    """The queries of a file.
 
-    left_out: id of a query -> its gold tools that the catalogue does not have; without: how many have no gold tools.
+    questions: those whose gold tools are all in the catalogue. left_out: id of another query -> its gold tools that the
+    catalogue lacks. without: number of queries without gold tools.
     """
 
     name: str
@@ -36,7 +37,7 @@ class Asked:
 
 
 def read_queries(path: Path, catalogue: Catalogue, limit: int | None = None) -> Asked:
-    """The queries of a file, of its first `limit` rows or all.
+    """The queries of a file: of its first `limit` rows, or of all.
 
     Raises:
         ValueError: the file is missing, a row is malformed, or no query is left.
@@ -63,7 +64,7 @@ def read_queries(path: Path, catalogue: Catalogue, limit: int | None = None) -> 
 
 
 def apis_of(catalogue: Catalogue) -> dict[tuple[str, str], list[str]]:
-    """ToolBench's (tool, API) -> the names that the catalogue has for it, one per category."""
+    """ToolBench's (tool, API) -> its names in the catalogue, one per category."""
     apis: dict[tuple[str, str], list[str]] = defaultdict(list)
     for name, tool in catalogue.items():
         if "api_name" in tool.extra:
@@ -74,10 +75,10 @@ def apis_of(catalogue: Catalogue) -> dict[tuple[str, str], list[str]]:
 def relevant_apis(
     row: Mapping[str, Any], where: str, apis: Mapping[tuple[str, str], list[str]], catalogue: Catalogue
 ) -> Iterator[str]:
-    """Names of the gold tools of a query of ToolBench; "API of tool" for one that the catalogue does not have.
+    """Names of the gold tools of a ToolBench query; "API of tool" for one that the catalogue lacks.
 
-    Of tools that several categories have, the query's `api_list` says which is meant: [category, tool, API], or the
-    API's whole document.
+    If several categories have the tool, the query's `api_list` decides, with [category, tool, API] or the API's
+    document.
 
     Raises:
         ValueError: the row is malformed.

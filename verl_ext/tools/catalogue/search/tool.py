@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+from pydantic.dataclasses import dataclass
 
 from verl_ext.tools.base import Tool
 from verl_ext.tools.catalogue.load import load_catalogue
@@ -21,8 +23,9 @@ from verl_ext.tools.catalogue.search.documents import passages
 from verl_ext.tools.catalogue.search.fusion import HybridRetriever
 from verl_ext.tools.catalogue.search.indexes import cached_index, default_cache, described
 from verl_ext.tools.catalogue.types import Catalogue
-from verl_ext.tools.retrieval.search import BatchedRetriever
-from verl_ext.tools.retrieval.types import Retriever, missing_extra, options_from
+from verl_ext.tools.retrieval.batching import BatchedRetriever
+from verl_ext.tools.retrieval.types import Retriever, missing_extra
+from verl_ext.tools.settings import STRICT, AtLeastOne, options_from
 
 # Method -> the indexes that it asks.
 METHODS = {"bm25": ("bm25",), "dense": ("dense",), "hybrid": ("bm25", "dense")}
@@ -30,7 +33,7 @@ METHODS = {"bm25": ("bm25",), "dense": ("dense",), "hybrid": ("bm25", "dense")}
 LIBRARIES = {"faiss": "faiss-cpu", "sentence_transformers": "sentence-transformers"}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class SearchSettings:
     """Settings of `tool_search`, with `sources` and `only` as `load_catalogue` has them.
 
@@ -41,30 +44,21 @@ class SearchSettings:
             name of the hub.
         cache_dir: folder of the indexes; None: the user's cache folder.
         device: of the encoder, as torch names it; None: its own choice.
-        batch_invariant: encode queries one at a time, so that an answer does not depend on who asks beside it; False is
-            several times faster, and near ties may swap.
-        max_batch, max_delay_s: queries per batch, and seconds a call waits for others to join it.
     """
 
-    sources: Sequence[Mapping[str, Any]]
-    only: Sequence[str] | None = None
-    method: str = "hybrid"
-    top_k: int = 5
+    sources: Any
+    only: Any = None
+    method: Literal["hybrid", "bm25", "dense"] = "hybrid"
+    top_k: AtLeastOne = 5
     bm25: Mapping[str, Any] = field(default_factory=dict)
     dense: Mapping[str, Any] = field(default_factory=dict)
     cache_dir: str | None = None
     device: str | None = None
-    batch_invariant: bool = True
-    max_batch: int = 64
-    max_delay_s: float = 0.005
 
     def __post_init__(self) -> None:
-        if self.method not in METHODS:
-            raise ValueError(f"tool_search: method must be one of {list(METHODS)}, given {self.method!r}")
-        check_k(self.top_k, "top_k")
         for backend in ("bm25", "dense"):
             if getattr(self, backend) and backend not in METHODS[self.method]:
-                raise ValueError(f"tool_search: options of {backend} do nothing with method={self.method}; remove them")
+                raise ValueError(f"options of {backend} do nothing with method={self.method}; remove them")
 
 
 class ToolSearch(Tool):
@@ -73,23 +67,14 @@ class ToolSearch(Tool):
     Args:
         retriever: over the catalogue's passages (documents.py), whose pids are the tools' names; see `open_search`.
         top_k: tools found for a query that does not say how many.
-        max_batch, max_delay_s: queries per batch, and seconds a call waits for others to join it.
     """
 
     name = "tool_search"
 
-    def __init__(
-        self,
-        catalogue: Catalogue,
-        retriever: Retriever,
-        *,
-        top_k: int = 5,
-        max_batch: int = 64,
-        max_delay_s: float = 0.005,
-    ) -> None:
+    def __init__(self, catalogue: Catalogue, retriever: Retriever, *, top_k: int = 5) -> None:
         check_k(top_k, "top_k")
         self.catalogue, self.top_k = catalogue, top_k
-        self._batched = BatchedRetriever(retriever, max_batch=max_batch, max_delay_s=max_delay_s)
+        self._batched = BatchedRetriever(retriever)
 
     async def __call__(  # type: ignore[override]
         self, query: str = "", k: int | None = None, names: Sequence[str] | None = None
@@ -128,7 +113,6 @@ def open_search(
     cache_dir: str | Path | None = None,
     progress: bool = False,
     device: str | None = None,
-    batch_invariant: bool = True,
 ) -> Retriever:
     """The retriever of a method over a catalogue, its indexes from the cache or built into it; see SearchSettings.
 
@@ -139,7 +123,7 @@ def open_search(
     if method not in METHODS:
         raise ValueError(f"tool_search: method must be one of {list(METHODS)}, given {method!r}")
     cache, found = Path(cache_dir) if cache_dir else default_cache(), passages(catalogue.values())
-    runtime = {"bm25": {}, "dense": {"device": device, "batch_invariant": batch_invariant}}
+    runtime = {"bm25": {}, "dense": {"device": device}}
     options = {"bm25": bm25 or {}, "dense": dense or {}}
     opened = [
         cached_index(found, backend, options[backend], cache, progress=progress, **runtime[backend])
@@ -158,15 +142,9 @@ def tool_search(**settings: Any) -> ToolSearch:
     given = _read(settings)
     catalogue = load_catalogue(given.sources, given.only)
     retriever = open_search(
-        catalogue,
-        given.method,
-        bm25=given.bm25,
-        dense=given.dense,
-        cache_dir=given.cache_dir,
-        device=given.device,
-        batch_invariant=given.batch_invariant,
+        catalogue, given.method, bm25=given.bm25, dense=given.dense, cache_dir=given.cache_dir, device=given.device
     )
-    return ToolSearch(catalogue, retriever, top_k=given.top_k, max_batch=given.max_batch, max_delay_s=given.max_delay_s)
+    return ToolSearch(catalogue, retriever, top_k=given.top_k)
 
 
 def _preflight(**settings: Any) -> None:

@@ -1,4 +1,4 @@
-"""What the server is locked with before the first program: another user, no privileges, Python's library alone."""
+"""The locks of the server before the first program: another user, no privileges, only Python's library."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from . import landlock
 from .kernel import Unavailable, drop_capabilities, no_new_privileges
 
 NOBODY = 65534
-# Imported once, so that no program has to; some of them load shared libraries, which programs cannot.
+# Imported once by the server to save time, and because programs cannot load shared libraries.
 PRELOADED = """
 abc array ast base64 bisect bz2 calendar cmath collections contextlib copy csv dataclasses datetime decimal enum
 fractions functools hashlib heapq io itertools json linecache lzma math numbers operator pprint random re secrets
 sqlite3 statistics string struct tempfile textwrap threading time traceback types typing unicodedata uuid zlib zoneinfo
 """.split()
-# Packages of the machine are no part of the library: they may hold what is to be learned.
+# Installed packages are not part of the library: they may contain the answers to training tasks.
 NOT_LIBRARY = ("site-packages", "dist-packages")
 TIME_ZONES = "/usr/share/zoneinfo"
 
 
 class Library:
-    """Python's standard library, as folders on sys.path and as descriptors of them.
+    """Python's standard library: the entries of sys.path, and their descriptors.
 
-    kept: descriptors that programs need to reach it. The user whom a trainer run by root becomes cannot reach what lies
-        under a locked folder, such as /root; through a descriptor he can.
+    kept: descriptors through which programs reach the library. If root trains, programs run as another user, who
+        cannot enter folders such as /root by path, but can through a descriptor.
     """
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class Library:
         self.kept: list[int] = []
 
     def reach(self) -> None:
-        """Have sys.path and packages already imported go by descriptors, where the paths are closed to this user."""
+        """Make sys.path and imported packages use descriptors where this user cannot enter the paths."""
         for path, descriptor in self.descriptors.items():
             if os.access(path, os.R_OK | os.X_OK):
                 continue
@@ -54,11 +54,11 @@ class Library:
         sys.path_importer_cache.clear()
 
     def rights(self) -> dict[int, int]:
-        """Reading everything in it; for programs, together with `rights_of_server`."""
+        """Rights to read the library. Programs also have the narrower `rights_of_server`."""
         return {descriptor: _read(descriptor) for descriptor in self.descriptors.values()}
 
     def rights_of_server(self) -> dict[int, int]:
-        """Reading all but the packages that are installed in it; of those the names can be listed."""
+        """Rights to read the library except installed packages, whose names can be listed."""
         rights = {}
         for path, descriptor in self.descriptors.items():
             if not os.path.isdir(path):
@@ -72,13 +72,13 @@ class Library:
 
 
 def lock_server(folder: str) -> tuple[dict[int, int], list[int]]:
-    """Lock this process, for good, and import PRELOADED.
+    """Lock this process permanently, and import PRELOADED.
 
     Args:
-        folder: where the folders of programs will be; the working folder from now on.
+        folder: will contain the folders of programs; becomes the working folder.
 
     Returns:
-        What programs may do: descriptor -> rights; the descriptors that they keep open.
+        The rights of programs, descriptor -> rights, and the descriptors that they keep open.
 
     Raises:
         Unavailable: a protection is missing.
@@ -102,7 +102,7 @@ def lock_server(folder: str) -> tuple[dict[int, int], list[int]]:
 
 
 def become_nobody(folder: str) -> None:
-    """If this is root, another user from now on, who owns `folder`.
+    """Change from root to NOBODY, who then owns `folder`. Does nothing for other users.
 
     Raises:
         Unavailable: root may not do that here.
@@ -122,7 +122,7 @@ def become_nobody(folder: str) -> None:
 
 
 def preload() -> None:
-    """Import PRELOADED and what `site` would have added for programs: exit and quit."""
+    """Import PRELOADED, and add exit and quit, which `site` would have added."""
     for name in PRELOADED:
         try:
             importlib.import_module(name)
@@ -138,7 +138,7 @@ def _descriptor(path: str) -> int:
 
 
 def _read(descriptor: int) -> int:
-    """Landlock's rights to read a folder, or a file: it refuses rights to folders on files."""
+    """Landlock's rights to read a folder or a file; it refuses folder rights on files."""
     return landlock.READ if stat.S_ISDIR(os.fstat(descriptor).st_mode) else landlock.READ_FILE
 
 

@@ -1,4 +1,4 @@
-"""Removing what programs have left."""
+"""Removing the folders of programs."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import os
 
 
 def remove(folder: str) -> None:
-    """Remove a folder and all in it; folders without any rights, and paths longer than the kernel takes, too.
+    """Remove a folder and its content, including folders without permissions and paths longer than the kernel allows.
 
-    Follows no links. Nobody may be writing in it any more. What cannot be removed stays.
+    Follows no links. No process may still write to it. Leaves what cannot be removed.
     """
     try:
         _remove(folder, None)

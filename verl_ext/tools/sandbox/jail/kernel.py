@@ -1,4 +1,4 @@
-"""System calls that Python has no function for."""
+"""System calls without a function in Python."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Unavailable(Exception):
-    """This machine does not offer a protection. The message says which one, why, and what would help."""
+    """This machine lacks a protection. The message has its name, the reason and the remedy."""
 
 
 def call(name: str, *arguments: int | bytes | None) -> int:
-    """The system call `name`; bytes are handed over by address.
+    """Make the system call `name`; bytes are passed by address.
 
     Raises:
         OSError: it failed, or this processor is unknown (ENOSYS).
@@ -37,23 +37,23 @@ def call(name: str, *arguments: int | bytes | None) -> int:
 
 
 def no_new_privileges() -> None:
-    """Neither this process nor what it starts gains privileges (setuid programs); asked for by Landlock and seccomp."""
+    """Forbid this process and its children to gain privileges (setuid programs). Landlock and seccomp require it."""
     call("prctl", PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 
 
 def drop_capabilities() -> None:
-    """Give up every capability, for good after `no_new_privileges`."""
+    """Give up every capability; permanent after `no_new_privileges`."""
     call("prctl", PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
     call("capset", struct.pack("=Ii", CAPABILITY_VERSION, 0), bytes(24))
 
 
 def no_core_dumps() -> None:
-    """Keep the memory of a crash from core files and crash handlers."""
+    """Forbid core files and crash handlers to read the memory of a crashed program."""
     call("prctl", PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 def die_with(parent: int) -> None:
-    """Be killed when `parent`, the pid of the parent, ends. A change of the user id would undo this."""
+    """Let the kernel kill this process when its parent (a pid) ends. Changing the user id would undo this."""
     call("prctl", PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     if os.getppid() != parent:  # it had ended before
         os._exit(1)

@@ -1,8 +1,8 @@
-"""Landlock: which files a process may open, list, make and remove. Works without privileges, for root, too.
+"""Landlock: which files a process may open, list, make and remove. It needs no privileges, and holds for root, too.
 
-Only the rights of its first version (Linux 5.13) are used, so that all kernels behave alike. What those leave open
-(truncating without opening for writing, changing modes, owners and times, signals, sockets) seccomp.py closes. Neither
-hides that a path exists: `stat` answers. https://docs.kernel.org/userspace-api/landlock.html
+Only rights of its first version (Linux 5.13) are used, so that all kernels behave alike. They do not cover truncating
+without opening for writing, changing modes, owners and times, signals, and sockets; seccomp.py forbids these. Neither
+hides that a path exists: `stat` is allowed. https://docs.kernel.org/userspace-api/landlock.html
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ WRITE_FILE, READ_FILE, READ_DIR, REMOVE_DIR, REMOVE_FILE = 1 << 1, 1 << 2, 1 << 
 MAKE_DIR, MAKE_REG = 1 << 7, 1 << 8
 ALL = (1 << 13) - 1  # of version 1
 READ = READ_FILE | READ_DIR
-# No links, pipes, sockets or devices.
+# Without links, pipes, sockets and devices.
 USE = READ | WRITE_FILE | REMOVE_DIR | REMOVE_FILE | MAKE_DIR | MAKE_REG
 RULE_PATH_BENEATH = 1
 
 
 def restrict(rights: Mapping[int, int]) -> None:
-    """Take all rights on files from this process and its children, but for these, and those lost before.
+    """Limit the rights on files of this process and its children to these. Rights lost before stay lost.
 
     Args:
-        rights: descriptor of a folder or file, opened with O_PATH -> rights on it and all below it.
+        rights: descriptor of a folder or file, opened with O_PATH -> rights on it and on everything below it.
 
     Raises:
         Unavailable: this kernel has no Landlock, or it is off.

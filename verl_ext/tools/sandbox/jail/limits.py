@@ -1,4 +1,4 @@
-"""What a program may use."""
+"""Limits of a program."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from dataclasses import dataclass
 
 OPEN_FILES = 64
 STACK_BYTES = 8 << 20
-# Beyond the memory limit, to say that it was reached.
+# Memory beyond the limit, for the message that it was reached.
 SPARE_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of one program. It is ended at the first two, `threads` and `files`; the others raise in it.
+    """Limits of one program. cpu_s, wall_s, threads and files kill the program; memory_mb and file_mb raise inside it.
 
-    cpu_s: seconds of processor time, whole ones: the kernel counts no others.
-    wall_s: seconds from the fork.
-    memory_mb: address space, Python's own 40 MB among it.
-    threads: threads started, ended ones included.
-    files: files and folders made, removed ones included, and files opened to be written anew.
-    file_mb: length of a file.
+    cpu_s: seconds of processor time; an integer, because the kernel counts whole seconds.
+    wall_s: seconds since the fork.
+    memory_mb: address space, including about 40 MB of Python itself.
+    threads: threads started, including ended ones.
+    files: files and folders made, including removed ones, and files truncated on opening.
+    file_mb: length of one file.
     """
 
     cpu_s: int = 2

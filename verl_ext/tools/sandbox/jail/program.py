@@ -1,6 +1,6 @@
-"""A forked process from its first moment to its last: limits and locks, then the program.
+"""The forked process of one program: sets limits and locks, then runs the program.
 
-What the program does to Python (builtins, modules, files, its own threads) ends with this process.
+What the program changes in Python (builtins, modules, files, threads) ends with this process.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from .kernel import die_with, no_core_dumps
 from .limits import OPEN_FILES, SPARE_BYTES, STACK_BYTES, Limits
 
 NAME = "program.py"
-# Messages of a process to the server on its socket, before the program starts.
+# Messages from the process to the server, before the program starts.
 LISTENER, STARTED, FAILED = b"listener", b"started", b"failed"
 NOT_STARTED = 70
 
 
 @dataclass(frozen=True)
 class Cell:
-    """Where a program runs.
+    """Settings that all programs of a server share.
 
-    limits: what it may use.
-    rights: what it may do outside of its folder, descriptor -> Landlock's rights; None: no locks (unprotected).
+    limits: of each program.
+    rights: descriptor -> Landlock rights outside of the program's folder; None: no locks (unprotected).
     kept: descriptors that stay open.
     server: pid of the server.
     """
@@ -45,12 +45,12 @@ class Cell:
     server: int
 
     def live(self, streams: tuple[int, int, int], folder: str, link: socket.socket) -> NoReturn:
-        """Be the process of one program; never comes back.
+        """Become the process of one program; never returns.
 
         Args:
-            streams: descriptors of the program's text, and of what it prints to stdout and stderr.
-            folder: its own, to which it is confined.
-            link: to the server; closed before the program starts.
+            streams: descriptors of the program's text, its stdout and its stderr.
+            folder: its own; the only place where it may write.
+            link: socket to the server; closed before the program starts.
         """
         gate = link.detach()
         try:
@@ -105,7 +105,7 @@ def run(text: bytes) -> NoReturn:
     try:
         _prepare(text)
         code = _code_of(lambda: exec(compile(text, NAME, "exec", dont_inherit=True), sys.modules["__main__"].__dict__))
-        # What the interpreter does at its end, without taking itself apart.
+        # The steps of the interpreter at its end, except for its own clean-up.
         for last in (threading._shutdown, atexit._run_exitfuncs):  # type: ignore[attr-defined]
             code = _code_of(last) or code
         for stream in (sys.stdout, sys.__stdout__, sys.stderr):
@@ -121,41 +121,41 @@ def _prepare(text: bytes) -> None:
     sys.modules["__main__"] = main
     sys.argv = [NAME]
     sys.path.insert(0, os.getcwd())
-    # A line at a time: what was printed before the program is killed is not lost.
+    # Line buffering, so that a killed program loses no printed line.
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     lines = text.decode("utf-8", "replace").splitlines(keepends=True)
     linecache.cache[NAME] = (len(text), None, lines, NAME)
 
 
 def _code_of(work: Any) -> int:
-    """The exit code of the interpreter if it ran `work()`; an exception is printed as the interpreter does."""
+    """Run `work()` and return the interpreter's exit code for it. Prints exceptions as the interpreter does."""
     try:
         work()
         return 0
     except SystemExit as error:
         if error.code is None or isinstance(error.code, int):
             return (error.code or 0) & 0xFF
-        _say(f"{error.code}\n")
+        _print(f"{error.code}\n")
     except MemoryError as error:
         resource.setrlimit(resource.RLIMIT_AS, (resource.getrlimit(resource.RLIMIT_AS)[1],) * 2)
-        _say_traceback(error)
+        _print_traceback(error)
     except BaseException as error:
-        _say_traceback(error)
+        _print_traceback(error)
     return 1
 
 
-def _say_traceback(error: BaseException) -> None:
+def _print_traceback(error: BaseException) -> None:
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
         trace = trace.tb_next
     try:
-        _say("".join(traceback.TracebackException(type(error), error, trace).format()))
-    except BaseException:  # an exception that raises when it is shown, or no memory left for that
-        _say(f"{type(error).__name__}\n")
+        _print("".join(traceback.TracebackException(type(error), error, trace).format()))
+    except BaseException:  # showing the exception raises another one, or there is no memory for it
+        _print(f"{type(error).__name__}\n")
 
 
-def _say(text: str) -> None:
-    """Print to stderr, past whatever the program has put in its place."""
+def _print(text: str) -> None:
+    """Print to descriptor 2, because the program may have replaced sys.stderr."""
     data = text.encode("utf-8", "backslashreplace")
     try:
         while data:
@@ -170,7 +170,7 @@ def _read(descriptor: int) -> bytes:
 
 
 def _close_all_but(kept: list[int]) -> None:
-    """Close all descriptors above 2 but `kept`."""
+    """Close all descriptors above 2 except `kept`."""
     last = 2
     for descriptor in sorted(kept):
         os.closerange(last + 1, descriptor)

@@ -1,11 +1,10 @@
 """seccomp: which system calls a program may make. Two filters, in the kernel's classic BPF.
 
-`allow` is a list of what Python needs to compute and to use its folder; all else fails with EPERM, calls that future
-kernels bring included. Arguments are compared where a call can do more than that. `count` has the kernel ask the server
-about each new thread and each file made, so that it can count them: no resource limit does.
+`allow` lists the calls that Python needs to compute and to use its folder; all others fail with EPERM, including calls
+of future kernels. Where a call can do more, its arguments are checked. `count` makes the kernel ask the server about
+each new thread and file, so that the server can count them: there is no resource limit for that.
 
-What a filter sees are registers. It cannot read what they point to (paths: landlock.py's business), and so nothing is
-decided by that here. https://docs.kernel.org/userspace-api/seccomp_filter.html
+A filter sees registers. It cannot read the memory they point to, so paths are left to landlock.py. https://docs.kernel.org/userspace-api/seccomp_filter.html
 """
 
 from __future__ import annotations
@@ -34,13 +33,13 @@ alarm setitimer getitimer clock_gettime clock_getres clock_nanosleep nanosleep g
 COUNTED = ("clone", "mkdir", "mkdirat")  # and openat where it makes a file
 
 O_TMPFILE, O_PATH = 0o20000000, 0o10000000
-# What pthread_create of glibc and of musl passes to clone: a thread, never a process.
+# The flags that pthread_create of glibc and of musl pass to clone: for a thread, never for a process.
 THREAD = (0x3D0F00, 0x7D0F00)
 AF_UNIX, SOCK_STREAM, SOCK_FLAGS = 1, 1, 0o2004000  # close on exec, not blocking
 PR_SET_NAME = 15
-# isatty, terminal size, blocking or not, close on exec or not. None of those that type into a terminal or send signals.
+# isatty, terminal size, blocking, close on exec. None that types into a terminal or sends signals.
 IOCTLS = (0x5401, 0x5413, 0x5421, 0x5451, 0x5450)
-# Duplicates, flags and locks. Not F_SETOWN and F_SETSIG, by which the kernel would signal any process of the user.
+# Duplicates, flags and locks. Not F_SETOWN and F_SETSIG, which make the kernel signal any process of the user.
 FCNTLS = (0, 1, 2, 3, 4, 5, 6, 7, 36, 37, 38, 1030, 1032)
 
 _KILL, _ERRNO, _NOTIFY, _ALLOW = 0x80000000, 0x00050000, 0x7FC00000, 0x7FFF0000
@@ -54,7 +53,7 @@ _RECEIVE, _SEND, _CONTINUE = 0xC0502100, 0xC0182101, 1
 
 
 class Check(NamedTuple):
-    """The lower 32 bits of argument `argument` (the upper ones, if `upper`), under `mask`, are one of `values`."""
+    """Checks that the lower (`upper`: upper) 32 bits of an argument, under `mask`, are one of `values`."""
 
     argument: int
     values: tuple[int, ...]
@@ -63,9 +62,9 @@ class Check(NamedTuple):
 
 
 def checks(pid: int) -> dict[str, list[Check]]:
-    """Calls that are allowed to the process `pid` if all their checks hold."""
+    """Calls that process `pid` may make if all their checks hold."""
     access = os.O_ACCMODE | os.O_TRUNC
-    # Opening to read and truncating at once needs only Landlock's right to read. O_PATH is not asked at all.
+    # Landlock needs only the right to read for opening with O_RDONLY | O_TRUNC, and none for O_PATH.
     opens = (os.O_RDONLY, os.O_WRONLY, os.O_RDWR, os.O_WRONLY | os.O_TRUNC, os.O_RDWR | os.O_TRUNC)
     return {
         "openat": [Check(2, opens, access), Check(2, (0,), O_TMPFILE | O_PATH)],
@@ -77,7 +76,7 @@ def checks(pid: int) -> dict[str, list[Check]]:
         "fcntl": [Check(1, FCNTLS)],
         "prctl": [Check(0, (PR_SET_NAME,))],
         "pipe2": [Check(1, (0,), _ANY_BIT ^ SOCK_FLAGS)],
-        # What asyncio wakes itself up with: a pair that is connected to itself, and to no address ever.
+        # asyncio wakes itself up with such a pair, which is connected to itself and never to an address.
         "socketpair": [Check(0, (AF_UNIX,)), Check(1, (SOCK_STREAM,), _ANY_BIT ^ SOCK_FLAGS)],
         "sendto": [Check(4, (0,)), Check(4, (0,), upper=True)],
     }
@@ -87,17 +86,19 @@ def allow(pid: int) -> bytes:
     """The filter of a program that runs as process `pid`."""
     code = _start()
     for name in ALLOWED:
-        if name in NUMBERS:  # not every processor has every old call
+        if name in NUMBERS:  # ARM64 lacks the older calls
             code += _case(name, [_op(_RETURN, _ALLOW)])
     for name, conditions in checks(pid).items():
         tests = [op for condition in conditions for op in _require(condition)]
         code += _case(name, [*tests, _op(_RETURN, _ALLOW)])
-    code += _case("clone3", [_op(_RETURN, _ERRNO | _ENOSYS)])  # its flags are in memory; glibc falls back to clone
+    code += _case(
+        "clone3", [_op(_RETURN, _ERRNO | _ENOSYS)]
+    )  # its flags are in memory, not in registers; glibc falls back to clone
     return b"".join([*code, _op(_RETURN, _ERRNO | _EPERM)])
 
 
 def count() -> bytes:
-    """The filter that has the server asked about COUNTED and files made."""
+    """The filter that makes the kernel ask the server about COUNTED calls and new files."""
     code = _start()
     for name in COUNTED:
         if name in NUMBERS:
@@ -108,10 +109,10 @@ def count() -> bytes:
 
 
 def install(code: bytes, listen: bool = False) -> int:
-    """Put this process under a filter, for good. With `listen`, the descriptor at which its questions arrive.
+    """Install a filter permanently. listen: return the descriptor at which its questions arrive.
 
     Raises:
-        Unavailable: the processor is none of syscalls.py's, or the kernel refuses.
+        Unavailable: syscalls.py does not know the processor, or the kernel refuses.
     """
     if not ARCHITECTURE:
         raise Unavailable(f"seccomp filters are written for {sorted(MACHINES)}; this machine is {MACHINE}")
@@ -121,14 +122,14 @@ def install(code: bytes, listen: bool = False) -> int:
         return call("seccomp", _SET_MODE_FILTER, _NEW_LISTENER if listen else 0, program)
     except OSError as error:
         raise Unavailable(
-            f"seccomp refuses a filter ({error}); it keeps programs from sockets and from other processes. It needs "
+            f"seccomp refuses a filter ({error}); it keeps programs from using sockets and other processes. It needs "
             "Linux 5.5 or later with CONFIG_SECCOMP_FILTER, and in a container a runtime that lets it through and has "
             "no listener of its own (not gVisor, not sysbox)"
         ) from error
 
 
 def question(listener: int) -> tuple[int, int] | None:
-    """(id, system call) of the next question at `listener`, which has one; None: whoever asked has died meanwhile."""
+    """(id, system call) of the next question at `listener`, which must have one; None: its process has died."""
     notification = bytearray(80)
     try:
         fcntl.ioctl(listener, _RECEIVE, notification)
@@ -138,11 +139,11 @@ def question(listener: int) -> tuple[int, int] | None:
     return identity, number
 
 
-def let(listener: int, identity: int) -> None:
-    """Answer a question: the call goes on."""
+def allow_call(listener: int, identity: int) -> None:
+    """Answer a question: the call may continue."""
     try:
         fcntl.ioctl(listener, _SEND, struct.pack("=QqiI", identity, 0, 0, _CONTINUE))
-    except OSError:  # whoever asked has died meanwhile
+    except OSError:  # the process has died
         pass
 
 
@@ -151,7 +152,7 @@ def _op(code: int, value: int, then: int = 0, otherwise: int = 0) -> bytes:
 
 
 def _start() -> list[bytes]:
-    """Load the number of the call; a call of another architecture (32 bits) ends the program."""
+    """Load the number of the call; a call of another architecture (32 bits) kills the program."""
     return [
         _op(_LOAD, _AT_ARCHITECTURE), _op(_EQUAL, ARCHITECTURE, 1, 0), _op(_RETURN, _KILL), _op(_LOAD, _AT_NUMBER)
     ]  # fmt: skip
@@ -162,7 +163,7 @@ def _case(name: str, body: list[bytes]) -> list[bytes]:
 
 
 def _require(check: Check) -> Iterable[bytes]:
-    """Go on if the check holds, else EPERM."""
+    """Continue if the check holds, else EPERM."""
     yield _op(_LOAD, _AT_ARGUMENTS + 8 * check.argument + (4 if check.upper else 0))
     yield _op(_AND, check.mask)
     for left, value in zip(range(len(check.values), 0, -1), check.values, strict=True):

@@ -1,7 +1,7 @@
-"""The server: takes programs from the trainer, forks a process for each, and ends it when it must end.
+"""The server: receives programs from the trainer, forks a process for each, and kills it at its limits.
 
-It never sees a program's text or what it prints: the trainer passes descriptors of both, and only the forked process
-reads and writes them. One thread, one loop over descriptors; messages are JSON, one per packet of a Unix socket:
+It never sees a program's text or output: the trainer passes descriptors, and only the forked process reads and writes
+them. One thread, one loop over descriptors; messages are JSON, one per packet of a Unix socket:
 
     {"run": 7} with three descriptors (text, stdout, stderr), {"kill": 7}, {"stop": true}      from the trainer
     {"ready": true} or {"unavailable": "why"}, then per program one `Ended`                    to it
@@ -33,7 +33,7 @@ from .program import FAILED, LISTENER, STARTED, Cell
 from .syscalls import NUMBERS
 
 MESSAGE_BYTES = 4096
-# Reasons for which the server ends a program.
+# Reasons for which the server kills a program.
 WALL, THREADS, FILES, KILLED = "wall", "threads", "files", "killed"
 
 
@@ -43,9 +43,9 @@ class Ended:
 
     ended: its number.
     code: its exit code; negative: the signal that ended it.
-    reason: why the server ended it, if it did.
+    reason: why the server killed it; "" if it did not.
     cpu_s: processor time in seconds.
-    failed: why it was not even started, else empty.
+    failed: why it could not start; "" if it did.
     """
 
     ended: int
@@ -57,7 +57,7 @@ class Ended:
 
 @dataclass
 class Program:
-    """A running program: how to reach it, and what it has used."""
+    """A running program: its process, its sockets, and how many threads and files it has used."""
 
     number: int
     pid: int
@@ -72,11 +72,11 @@ class Program:
 
 
 class Server:
-    """Runs programs until the trainer says stop, closes its end or ends.
+    """Runs programs until the trainer sends a stop, closes its socket or ends.
 
     Args:
-        trainer: the socket to it.
-        cell: where programs run.
+        trainer: the socket to the trainer.
+        cell: settings of the programs.
     """
 
     def __init__(self, trainer: socket.socket, cell: Cell):
@@ -86,10 +86,10 @@ class Server:
         self.stopped = False
         self._poll = select.poll()
         self._handlers: dict[int, Callable[[bool], None]] = {}
-        self.watch(trainer.fileno(), self._take)
+        self.watch(trainer.fileno(), self._receive_order)
 
     def serve(self) -> None:
-        """Until stopped; then no program is left, and none of their folders."""
+        """Serve until stopped. Afterwards no program and no folder of one is left."""
         while not self.stopped:
             soonest = min((program.deadline for program in self.programs.values()), default=math.inf)
             wait = None if soonest == math.inf else max(0.0, soonest - time.monotonic()) * 1000 + 1
@@ -104,16 +104,16 @@ class Server:
             self._reap(program)
 
     def watch(self, descriptor: int, handler: Callable[[bool], None]) -> None:
-        """Have `handler` called when something happens at `descriptor`, and told whether there is something to read."""
+        """Call `handler` on events of `descriptor`, with whether there is something to read."""
         self._handlers[descriptor] = handler
         self._poll.register(descriptor, select.POLLIN)
 
     def stop(self, _: bool = True) -> None:
-        """Have `serve` end."""
+        """Make `serve` return."""
         self.stopped = True
 
-    def _take(self, _: bool) -> None:
-        """An order of the trainer."""
+    def _receive_order(self, _: bool) -> None:
+        """Receive an order of the trainer."""
         message, descriptors, _, _ = socket.recv_fds(self.trainer, MESSAGE_BYTES, 3)
         order: dict[str, Any] = json.loads(message) if message else {"stop": True}
         if "run" in order:
@@ -133,7 +133,7 @@ class Server:
         try:
             pid = os.fork()
         except OSError as error:
-            self._tell(Ended(number, failed=f"no process can be started ({error})"))
+            self._send(Ended(number, failed=f"no process can be started ({error})"))
             link.close()
             theirs.close()
             remove(folder)
@@ -144,11 +144,11 @@ class Server:
         program = Program(number, pid, folder, time.monotonic() + self.cell.limits.wall_s, link)
         self.programs[pid] = program
         program.descriptors += [link.fileno(), os.pidfd_open(pid)]
-        self.watch(program.descriptors[0], lambda _: self._hear(program))
+        self.watch(program.descriptors[0], lambda _: self._receive(program))
         self.watch(program.descriptors[1], lambda _: self._reap(program))
 
-    def _hear(self, program: Program) -> None:
-        """A message of the process before the program starts."""
+    def _receive(self, program: Program) -> None:
+        """Receive a message of the process, which sends them before the program starts."""
         message, descriptors, _, _ = socket.recv_fds(program.link, MESSAGE_BYTES, 1)
         if message == LISTENER:
             listener = descriptors[0]
@@ -163,33 +163,33 @@ class Server:
             program.silent = True
 
     def _count(self, program: Program, listener: int) -> None:
-        """The program wants to start a thread or to make a file: count it, and let it."""
+        """Count a thread or file that the program is about to make; allow it, or kill the program."""
         asked = seccomp.question(listener)
         if asked is None:
             return
         identity, number = asked
-        what = THREADS if number == NUMBERS["clone"] else FILES
-        program.used[what] += 1
-        if program.used[what] > self.budget[what]:
-            self._kill(program, what)
+        kind = THREADS if number == NUMBERS["clone"] else FILES
+        program.used[kind] += 1
+        if program.used[kind] > self.budget[kind]:
+            self._kill(program, kind)
         else:
-            seccomp.let(listener, identity)
+            seccomp.allow_call(listener, identity)
 
     def _kill(self, program: Program, reason: str) -> None:
         program.reason = program.reason or reason
         program.deadline = math.inf
-        for kill in (os.kill, os.killpg):  # the group: an unprotected program may have started others
+        for kill in (os.kill, os.killpg):  # also the group: an unprotected program may have started processes
             try:
                 kill(program.pid, signal.SIGKILL)
             except ProcessLookupError:  # it has not made its group yet
                 pass
 
     def _reap(self, program: Program) -> None:
-        """The process has ended, or will in a moment: clear up and tell the trainer."""
-        self._kill(program, program.reason)  # what an unprotected one has left
+        """The process has ended or is about to: clean up and report to the trainer."""
+        self._kill(program, program.reason)  # children of an unprotected program
         _, status, usage = os.wait4(program.pid, 0)
         while not program.silent:
-            self._hear(program)
+            self._receive(program)
         for descriptor in program.descriptors:
             self._forget(descriptor)
             os.close(descriptor)
@@ -199,21 +199,21 @@ class Server:
         code = os.waitstatus_to_exitcode(status)
         cpu_s = usage.ru_utime + usage.ru_stime
         failed = "" if program.reason else program.failed
-        self._tell(Ended(program.number, code, program.reason, cpu_s, failed))
+        self._send(Ended(program.number, code, program.reason, cpu_s, failed))
 
     def _forget(self, descriptor: int) -> None:
         if self._handlers.pop(descriptor, None):
             self._poll.unregister(descriptor)
 
-    def _tell(self, ended: Ended) -> None:
+    def _send(self, ended: Ended) -> None:
         try:
             self.trainer.send(json.dumps(asdict(ended)).encode())
-        except OSError:  # nobody listens any more
+        except OSError:  # the trainer has closed its socket
             self.stop()
 
 
 def main() -> None:
-    """The server's process. Its one argument, JSON: socket, folder, trainer (pid), protected, limits."""
+    """Entry point of the server's process. Its argument is JSON: socket, folder, trainer (pid), protected, limits."""
     given = json.loads(sys.argv[1])
     trainer = socket.socket(fileno=given["socket"])
     os.environ.clear()
@@ -222,7 +222,7 @@ def main() -> None:
         watched = os.pidfd_open(given["trainer"])
         if os.getppid() != given["trainer"]:
             return
-        _prefer_in_need()
+        _be_killed_first()
         if given["protected"]:
             rights, kept = lock_server(given["folder"])
         else:
@@ -238,14 +238,14 @@ def main() -> None:
     server = Server(trainer, cell)
     server.watch(watched, server.stop)
     gc.disable()
-    gc.freeze()  # what is there now is shared by all programs as long as nobody writes to it
+    gc.freeze()  # programs share this memory with the server as long as nobody writes to it
     trainer.send(json.dumps({"ready": True}).encode())
     server.serve()
     remove(given["folder"])
 
 
-def _prefer_in_need() -> None:
-    """When memory runs out, let the system end a program before the trainer."""
+def _be_killed_first() -> None:
+    """When the machine runs out of memory, the kernel should kill programs before the trainer."""
     try:
         with open("/proc/self/oom_score_adj", "w") as file:
             file.write("700")

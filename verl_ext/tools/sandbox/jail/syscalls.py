@@ -1,7 +1,7 @@
-"""Numbers of the system calls that this package names, of the two processors that it knows.
+"""Numbers of the system calls that this package uses, for the two processors that it supports.
 
 x86-64: arch/x86/entry/syscalls/syscall_64.tbl; ARM64: include/uapi/asm-generic/unistd.h, which lacks the older calls.
-Both are fixed for ever.
+Both never change.
 """
 
 from __future__ import annotations

@@ -1,0 +1,199 @@
+"""Prepare a question-answering set: train.parquet, test.parquet and corpus.jsonl (the paragraphs of its questions).
+
+    python data_prep/qa.py hotpotqa --output_dir data/hotpotqa
+    python data_prep/qa.py musique --output_dir data/musique --local_dataset_path musique_ans_v1.0_train.jsonl
+
+Then data_prep/corpus.py builds the search index. `qa.py NAME --help` shows a set's layout, licence and a row.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from verl_ext.arguments import Parser, described, exit_status
+from verl_ext.data_prep.qa_rows import QARow, QASet, parse_unified
+from verl_ext.data_prep.rows import Row, find_files, print_written, read_hub, read_rows, write_jsonl
+from verl_ext.data_prep.sources import hotpotqa, musique, wiki2multihopqa
+from verl_ext.storage.parquet import question_row, rows_schema, write_parquet
+
+SOURCES = {module.SOURCE.name: module for module in (hotpotqa, wiki2multihopqa, musique)}
+DEFAULT_VAL_SIZE = 500  # MHGPO validates on the first 500 test questions
+SPLITS = ("auto", "train", "validation", "all")
+
+
+@dataclass
+class Report:
+    """What happened to the rows that were read."""
+
+    read: int = 0
+    without_answer: int = 0
+    duplicates: int = 0
+    leaks: int = 0
+
+    def __str__(self) -> str:
+        return (
+            f"read {self.read} rows; refused {self.without_answer} without a gold answer; dropped {self.duplicates} "
+            f"repeated questions and {self.leaks} training questions that are also in the validation split"
+        )
+
+
+def collect(spec: QASet, rows: Iterable[tuple[Row, str | None]]) -> tuple[list[QARow], Report]:
+    """Parse rows given with their file's split, and drop repeated questions (validation wins over train)."""
+    report, parsed = Report(), []
+    seen_ids: dict[str, tuple[str, str]] = {}
+    for (where, row), split in rows:
+        report.read += 1
+        parse = parse_unified if "answers" in row and "answer" not in row else spec.parse
+        item = parse(row, where)
+        if item is None:
+            report.without_answer += 1
+            continue
+        question, place = seen_ids.setdefault(item.id, (item.question, where))
+        if question != item.question:
+            raise ValueError(f"{where}: id {item.id!r} is taken by another question at {place}; ids must be unique.")
+        split = split or item.split
+        parsed.append(replace(item, split="validation" if split == "test" else split))  # a test row with an answer
+    validation = {_key(item) for item in parsed if item.split == "validation"}
+    kept: dict[str, QARow] = {}
+    for item in parsed:
+        if item.split != "validation" and _key(item) in validation:
+            report.leaks += 1
+        elif _key(item) in kept:
+            report.duplicates += 1
+        else:
+            kept[_key(item)] = item
+    if not kept:
+        raise ValueError(f"{spec.name}: {report}; nothing is left. Check the file or folder that was given.")
+    return list(kept.values()), report
+
+
+def divide(rows: Sequence[QARow], which: str, val_size: int | None, seed: int) -> tuple[list[QARow], list[QARow], str]:
+    """(training rows, validation rows, how they were chosen).
+
+    which "auto": the source's own two splits if it has both: all training rows, the first `val_size` validation rows.
+    Otherwise (one split, "train", "validation" or "all" pooled) `val_size` rows are held out, chosen by a hash of seed
+    and id, hence independent of the order; by default 500, at most a fifth. Raises ValueError if none would be left.
+    """
+    if val_size is not None and val_size < 0:
+        raise ValueError(f"--val_size must be >= 0 (0: no test.parquet), given {val_size}.")
+    train = [row for row in rows if row.split != "validation"]
+    validation = [row for row in rows if row.split == "validation"]
+    if which == "auto" and train and validation:
+        chosen = validation[: DEFAULT_VAL_SIZE if val_size is None else val_size]
+        return train, chosen, f"the source's own splits; the first {len(chosen)} of {len(validation)} validation rows"
+    pool = {"auto": list(rows), "all": list(rows), "train": train, "validation": validation}[which]
+    held = min(DEFAULT_VAL_SIZE, len(pool) // 5) if val_size is None else val_size
+    if held >= len(pool):
+        raise ValueError(
+            f"--val_size {held} leaves no training rows: the source has {len(pool)} rows for --split {which}. "
+            "Give a smaller --val_size or another --split."
+        )
+    order = sorted(pool, key=lambda row: hashlib.sha256(f"{seed}:{row.id}".encode()).hexdigest())
+    out = {row.id for row in order[:held]}
+    how = f"{held} of {len(pool)} rows held out of one pool (--split {which}, --seed {seed})"
+    return [row for row in pool if row.id not in out], [row for row in pool if row.id in out], how
+
+
+def verl_row(row: QARow, data_source: str, split: str, index: int) -> dict[str, Any]:
+    """One row of verl's parquet. index: position in its file."""
+    truth, titles = {"target": list(row.answers)}, list(row.gold_titles)
+    return question_row(data_source, row.question, truth, "qa", split, index, row.id, gold_titles=titles)
+
+
+def qa_schema() -> Any:
+    """Arrow schema of these rows."""
+    import pyarrow as pa
+
+    strings = pa.list_(pa.string())
+    return rows_schema({"target": strings}, {"gold_titles": strings})
+
+
+def passages_of(rows: Sequence[QARow], name: str) -> list[dict[str, str]]:
+    """Corpus rows of the paragraphs of `rows`, each (title, text) once; pid "<name>-<number>"."""
+    pairs = dict.fromkeys(pair for row in rows for pair in row.paragraphs if pair[0].strip() or pair[1].strip())
+    return [{"pid": f"{name}-{i}", "title": title, "text": text} for i, (title, text) in enumerate(pairs)]
+
+
+def prepare(spec: QASet, arguments: argparse.Namespace) -> Counter[str]:
+    """Read, divide and write one data set; prints a report. Returns rows per written file."""
+    rows, report = collect(spec, _source(spec, arguments))
+    print(f"{spec.name}: {report}")
+    train, validation, how = divide(rows, arguments.split, arguments.val_size, arguments.seed)
+    train = train[: arguments.max_samples]
+    output, written = arguments.output_dir, Counter[str]()
+    for file, split, part in (("train.parquet", "train", train), ("test.parquet", "test", validation)):
+        if part:
+            verl_rows = [verl_row(row, spec.name, split, i) for i, row in enumerate(part)]
+            write_parquet(verl_rows, output / file, qa_schema())
+            written[file] = len(part)
+    passages = passages_of([*train, *validation], spec.name)
+    if passages:
+        write_jsonl(passages, output / "corpus.jsonl")
+        written["corpus.jsonl"] = len(passages)
+    print(f"chosen: {how}")
+    print_written(output, written)
+    for file in ("train.parquet", "test.parquet", "corpus.jsonl"):
+        if file not in written and (output / file).exists():
+            print(f"not written, left from an earlier run: {output / file}")
+    if not passages:
+        print("these rows have no paragraphs: take the corpus from elsewhere (wiki-18.jsonl of FlashRAG, for instance)")
+    corpus = output / "corpus.jsonl" if passages else "CORPUS.jsonl"
+    print(f"next: python data_prep/corpus.py --input {corpus} --output_dir {output / 'index'}")
+    return written
+
+
+def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """The command line."""
+    parser = Parser(description=__doc__)
+    names = parser.add_subparsers(dest="name", metavar="NAME", required=True)
+    for name, module in SOURCES.items():
+        one = names.add_parser(name, **described(module.__doc__))
+        one.add_argument(
+            "--output_dir", type=Path, required=True, help="folder for train.parquet, test.parquet, corpus.jsonl"
+        )
+        one.add_argument(
+            "--local_dataset_path", type=Path, help=f"file or folder instead of the hub ({module.SOURCE.hub})"
+        )
+        one.add_argument("--split", choices=SPLITS, default="auto", help="rows to use; auto: the source's own splits")
+        one.add_argument("--max_samples", type=_positive, help="at most so many training rows (the first ones)")
+        one.add_argument("--val_size", type=int, help="rows of test.parquet (default 500, or a fifth of a single pool)")
+        one.add_argument("--seed", type=int, default=0, help="of the held-out rows")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns the exit status; user errors are printed without a traceback."""
+    arguments = parse_arguments(argv)
+    return exit_status(lambda: prepare(SOURCES[arguments.name].SOURCE, arguments))
+
+
+def _source(spec: QASet, arguments: argparse.Namespace) -> Iterator[tuple[Row, str | None]]:
+    if arguments.local_dataset_path is not None:
+        for file, split in find_files(arguments.local_dataset_path, spec.exclude):
+            yield from ((row, split) for row in read_rows(file))
+        return
+    wanted = ("train", "validation") if arguments.split in ("auto", "all") else (arguments.split,)
+    for split in wanted:
+        yield from ((row, split) for row in read_hub(spec.hub, spec.hub_config, split))
+
+
+def _key(row: QARow) -> str:
+    return " ".join(row.question.casefold().split())
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be >= 1, given {text}")
+    return value
+
+
+if __name__ == "__main__":
+    sys.exit(main())

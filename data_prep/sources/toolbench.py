@@ -1,0 +1,110 @@
+"""ToolBench: instructions for RapidAPI's APIs, with those that solve them (https://github.com/THUNLP-MT/StableToolBench,
+Apache-2.0: the solvable test queries; https://github.com/OpenBMB/ToolBench: training instructions in the same layout,
+data/instruction/G1_query.json …).
+
+    python data_prep/tools.py toolbench --output_dir data/toolbench --sets G3_instruction
+    python data_prep/tools.py toolbench --test_size 100 --output_dir data/toolbench \\
+        --local_dataset_path data/instruction
+
+One row, shortened:
+    {"query_id": 588, "query": "I'm a football enthusiast and I want to know more about Lionel Messi's career. …",
+     "relevant APIs": [["TheClique", "Transfermarkt search"], ["TheClique", "Transfermarkt details"]],
+     "api_list": [{"category_name": "Data", "tool_name": "TheClique", "api_name": "Songkick concert", …}, …]}
+Its quirks: the relevant APIs have no order and no arguments, and there is no answer (ToolBench lets a model judge), so
+that a task succeeds when all of them were called. Tools stand under several categories; `api_list` says which is meant.
+The catalogue is a file of documents beside the queries, or what their api_list documents.
+
+Writes train.parquet and test.parquet, and tools.jsonl, the documents of the APIs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from verl_ext.data_prep.rows import (
+    Row,
+    decoded,
+    fetch_json,
+    local_file,
+    numbered,
+    read_rows,
+    text_field,
+    write_jsonl,
+)
+from verl_ext.data_prep.tool_tasks import Prepared, ToolTask
+from verl_ext.tools.catalogue import Catalogue, load_catalogue
+from verl_ext.tools.catalogue.search.queries import apis_of, relevant_apis
+
+HUB = "https://raw.githubusercontent.com/THUNLP-MT/StableToolBench/master/solvable_queries/test_instruction"
+SETS = ("G1_instruction", "G1_category", "G1_tool", "G2_instruction", "G2_category", "G3_instruction")
+QUERIES, DOCUMENTS = "solvable_queries.jsonl", "tool_catalogue.jsonl"
+
+
+def prepare(arguments: argparse.Namespace) -> Prepared:
+    """Read queries and documents. Raises ValueError."""
+    rows = list(_source(arguments.local_dataset_path, arguments.sets))
+    documents = _documents(arguments.local_dataset_path, rows)
+    catalogue = _catalogue(documents)
+    apis, prepared = apis_of(catalogue), Prepared(files={"tools.jsonl": documents})
+    for where, row in rows:
+        prepared.read += 1
+        name = f"{row['set']}-{row.get('query_id', where)}"
+        gold = list(dict.fromkeys(relevant_apis(row, where, apis, catalogue)))
+        unknown = [api for api in gold if api not in catalogue]
+        if not gold:
+            prepared.reject("no relevant API", name)
+        elif unknown:
+            prepared.reject("relevant APIs without a document", f"{name}: {unknown[0]}")
+        else:
+            source = f"toolbench_{row['set'].lower()}"
+            prepared.tasks.append(ToolTask(name, text_field(row, "query", where), gold, data_source=source))
+    prepared.notes.append(f"catalogue: {len(documents)} documents, {len(catalogue)} tools")
+    return prepared
+
+
+def _source(path: Path | None, sets: Sequence[str]) -> Iterator[Row]:
+    """Rows with their set. Lists that some copies hold as JSON texts are read."""
+    if path is None:
+        for name in sets or SETS:
+            rows = numbered(fetch_json(f"{HUB}/{name}.json"), f"{name}.json")
+            yield from ((where, _row(row, name)) for where, row in rows)
+        return
+    folder = path.is_dir() and not (path / QUERIES).is_file()
+    for file in sorted(path.glob("G*.json")) if folder else [local_file(path, [QUERIES])]:
+        for where, row in read_rows(file):
+            row = _row(row, file.stem)
+            if not sets or row["set"] in sets:
+                yield where, row
+
+
+def _row(row: dict[str, Any], name: str) -> dict[str, Any]:
+    lists = {key: decoded(row.get(key)) or [] for key in ("relevant APIs", "api_list")}
+    return {**row, **lists, "set": row.get("set", name)}
+
+
+def _documents(path: Path | None, rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Documents of a file beside the queries, else those in the queries, each once."""
+    if path is not None and (path / DOCUMENTS).is_file():
+        return [row for _, row in read_rows(path / DOCUMENTS)]
+    listed = [entry for _, row in rows for entry in row["api_list"] if isinstance(entry, dict)]
+    if not listed:
+        raise ValueError(f"no documents of the APIs: neither {DOCUMENTS} beside the queries, nor in their api_list.")
+    return list({json.dumps(entry, sort_keys=True): entry for entry in listed}.values())
+
+
+def _catalogue(documents: Sequence[dict[str, Any]]) -> Catalogue:
+    """The documents as a run's tool_search reads them."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "tools.jsonl"
+        write_jsonl(documents, path)
+        return load_catalogue([{"kind": "toolbench", "path": str(path)}])
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """ToolBench's own options."""
+    parser.add_argument("--sets", nargs="+", default=[], help=f"of the queries; all without it, e.g. {SETS[-1]}")

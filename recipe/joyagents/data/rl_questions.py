@@ -1,0 +1,159 @@
+"""Write the questions of JoyAgents-R1's reinforcement learning, and the files that its tools read.
+
+    python -m verl_ext.recipe.joyagents.data.rl_questions --output_dir data/joyagents
+    python -m verl_ext.recipe.joyagents.data.rl_questions --output_dir data/joyagents --gsm8k FOLDER --toolbench FOLDER
+
+Kinds and sizes are the paper's (Section 4.2): 100 training questions each for math, knowledge base, the shop's APIs and
+other functions, 200 that need several specialists; 100 test questions of each kind. GSM8K
+(https://github.com/openai/grade-school-math, MIT) and ToolBench (data_prep/sources/toolbench.py) are real; the shop's
+data are a company's own and not public, so these questions are generated (generated_questions.py).
+
+One row, shortened:
+    {"data_source": "cooperation", "prompt": [{"role": "user", "content": "I want to open 4 flagship shops for …"}],
+     "reward_model": {"ground_truth": {"kind": "math", "target": ["360000"], "functions": []}}}
+
+Writes train.parquet, test.parquet, knowledge.jsonl (the knowledge base) and tools.jsonl (ToolBench's documents).
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from verl_ext.arguments import Parser, exit_status
+from verl_ext.data_prep import reasoning
+from verl_ext.data_prep.rows import print_written, text_field, write_jsonl
+from verl_ext.data_prep.sources import toolbench
+from verl_ext.data_prep.tool_tasks import Prepared, ToolTask, divide
+from verl_ext.recipe.joyagents.data.generated_questions import SPLITS, Question, QuestionGenerator, distinct, knowledge
+from verl_ext.storage.parquet import question_row, rows_schema, write_parquet
+
+SIZES = {
+    "train": {"math": 100, "qa": 100, "shop": 100, "function": 100, "cooperation": 200},
+    "test": {"math": 100, "qa": 100, "shop": 100, "function": 100, "cooperation": 100},
+}
+
+
+def gsm8k(path: Path | None, split: str) -> list[Question]:
+    """GSM8K's questions with their solutions; path: a folder with files of both splits, None: the hub.
+
+    Raises:
+        ValueError: there is no such file, or a row is not GSM8K's.
+    """
+    found = []
+    with _option("--gsm8k"):
+        for label, (where, row) in reasoning.rows_of("gsm8k", path):
+            if label == split:
+                text, (answer,) = reasoning.gsm8k(row, where)
+                thought = text_field(row, "answer", where).rpartition("####")[0].strip()
+                found.append(Question("math", text, answer=answer, thought=thought))
+    if not found:
+        raise ValueError(f"--gsm8k {path}: a folder with a file whose name contains {split!r} is expected")
+    return found
+
+
+def functions(path: Path | None, test_size: int, seed: int) -> tuple[dict[str, list[Question]], Prepared]:
+    """ToolBench's questions by split, and its documents; most take several APIs.
+
+    Raises:
+        ValueError: they cannot be read, or are too few.
+    """
+    with _option("--toolbench"):
+        prepared = toolbench.prepare(argparse.Namespace(local_dataset_path=path, sets=[]))
+    if len(prepared.tasks) < 2 * test_size:
+        raise ValueError(
+            f"--toolbench: {len(prepared.tasks)} questions were found, at least {2 * test_size} are needed"
+        )
+    train, test = (_questions(tasks) for tasks in divide(prepared.tasks, test_size, seed))
+    held = {question.text for question in test}  # some questions have several numbers
+    return {"train": [question for question in train if question.text not in held], "test": test}, prepared
+
+
+@contextmanager
+def _option(name: str) -> Iterator[None]:
+    """Name this script's option in the errors of another script, which calls it --local_dataset_path."""
+    try:
+        yield
+    except ValueError as error:
+        message = str(error).replace("--local_dataset_path", name)
+        raise ValueError(message if name in message else f"{name}: {message}") from error
+
+
+def _questions(tasks: Sequence[ToolTask]) -> list[Question]:
+    return [Question("function", task.question, functions=tuple(map(str, task.path))) for task in tasks]
+
+
+def questions(
+    seed: int, math: dict[str, list[Question]], calls: dict[str, list[Question]], split: str
+) -> list[Question]:
+    """The questions of a split, kind after kind.
+
+    Raises:
+        ValueError: there are not enough.
+    """
+    generator, chosen = QuestionGenerator(seed, split), []
+    for kind, size in SIZES[split].items():
+        given = {"math": math, "function": calls}.get(kind)
+        if given is None:
+            chosen += distinct(getattr(generator, kind), size, kind)
+        elif len(given[split]) < size:
+            raise ValueError(f"{split}: {size} {kind} questions are wanted, {len(given[split])} are there")
+        else:
+            chosen += generator.rng.sample(given[split], size)
+    return chosen
+
+
+def question_schema() -> Any:
+    """Arrow schema of these rows."""
+    import pyarrow as pa
+
+    text, strings = pa.string(), pa.list_(pa.string())
+    return rows_schema({"kind": text, "target": strings, "functions": strings})
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options that this script shares with sft_conversations.py."""
+    parser.add_argument("--output_dir", type=Path, required=True, help="folder of everything that is written")
+    parser.add_argument("--gsm8k", type=Path, help="folder with GSM8K's train and test files instead of the hub")
+    parser.add_argument("--toolbench", type=Path, help="file or folder instead of ToolBench's own place")
+    parser.add_argument("--seed", type=int, default=0, help="of what is generated and of what is chosen")
+
+
+def write(arguments: argparse.Namespace) -> dict[str, int]:
+    """Write all files; returns rows per file.
+
+    Raises:
+        ValueError: something cannot be read, or there is too little of it.
+    """
+    seed, output = arguments.seed, arguments.output_dir
+    math = {split: gsm8k(arguments.gsm8k, split) for split in SPLITS}
+    calls, prepared = functions(arguments.toolbench, SIZES["test"]["function"], seed)
+    written = {}
+    for split in SPLITS:
+        rows = [
+            question_row(question.kind, question.text, question.truth, "customer service", split, i)
+            for i, question in enumerate(questions(seed, math, calls, split))
+        ]
+        write_parquet(rows, output / f"{split}.parquet", question_schema())
+        written[f"{split}.parquet"] = len(rows)
+    entries = [{"pid": str(i), "title": title, "text": text} for i, (title, text) in enumerate(knowledge(seed).items())]
+    for name, content in {"knowledge.jsonl": entries, "tools.jsonl": prepared.files["tools.jsonl"]}.items():
+        write_jsonl(content, output / name)
+        written[name] = len(content)
+    return written
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Command line. Returns the exit status; user errors are printed without a traceback."""
+    parser = Parser(description=__doc__)
+    add_options(parser)
+    arguments = parser.parse_args(argv)
+    return exit_status(lambda: print_written(arguments.output_dir, write(arguments)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,87 @@
+"""verl's engines and its vLLM rollout in processes of their own: what each program of this folder has found.
+
+fsdp_program      verl's engine on the CPU: real FSDP2 over gloo, one rank, every kind of engine
+adapters_program  adapters per agent on that engine: two ranks that hold rows of different agents
+vllm_program      adapters per agent under vLLM: verl's classes are real, vLLM's API is the fake of fake_vllm.py
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.engine.conftest import tiny_model
+from tests.engine.programs import results_of
+from verl_ext.engine.fsdp.cpu import usable_cores
+
+ADAPTERS = (
+    "gradients_are_those_of_separate_models",
+    "switching_adapters_mixes_them",
+    "engine_paths_agree",
+    "half_precision_as_on_cuda",
+    "training_is_that_of_separate_models",
+    "the_reference_is_the_base",
+    "checkpoints",
+    "push",
+    "refusals",
+    "on_cuda_the_vendor_chooses_the_engine",
+)
+VLLM = (
+    "the_vendor_registers_it",
+    "a_request_goes_to_its_agents_lora",
+    "one_push_becomes_a_lora_per_adapter",
+    "an_engine_without_the_adapters_is_noticed",
+    "verl_is_what_was_read",
+)
+
+
+@pytest.fixture(scope="module")
+def engines(model_dir: Path) -> dict[str, str]:
+    return results_of("fsdp_program", model_dir)[0]
+
+
+@pytest.mark.parametrize("kind", ["actor", "deciding", "reference", "value"])
+def test_an_engine_builds_computes_and_trains(engines, kind):
+    assert engines.get(kind) == "ok"
+
+
+def test_fsdp1_is_refused_with_the_remedy(engines):
+    assert "set strategy=fsdp2" in engines["fsdp1"]
+
+
+@pytest.fixture(scope="module")
+def ranks(model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, str]]:
+    """On a tiny Llama: its embeddings are not tied, so verl builds it without weights on the second rank."""
+    folder = tmp_path_factory.mktemp("llama") / "model"
+    tiny_model("llama").save_pretrained(folder)
+    for file in model_dir.glob("tokenizer*"):
+        shutil.copy(file, folder)
+    return results_of("adapters_program", folder, ranks=2)
+
+
+@pytest.mark.parametrize("check", ADAPTERS)
+def test_adapters_on_two_ranks(ranks, check):
+    assert [rank.get(check) for rank in ranks] == ["ok", "ok"]
+
+
+@pytest.fixture(scope="module")
+def under_vllm(model_dir: Path) -> dict[str, str]:
+    return results_of("vllm_program", model_dir)[0]
+
+
+@pytest.mark.parametrize("check", VLLM)
+def test_adapters_under_vllm(under_vllm, check):
+    assert under_vllm.get(check) == "ok"
+
+
+@pytest.mark.parametrize("text", ["100000 100000", "150000 100000", "50000 100000"])
+def test_a_containers_quota_bounds_the_threads(tmp_path, text):
+    (tmp_path / "cpu.max").write_text(text)
+    assert usable_cores(str(tmp_path / "cpu.max")) == 1
+
+
+def test_without_a_quota_every_core_may_be_used(tmp_path):
+    (tmp_path / "cpu.max").write_text("max 100000")
+    assert usable_cores(str(tmp_path / "cpu.max")) == usable_cores(str(tmp_path / "none")) >= 1

@@ -1,0 +1,104 @@
+"""The client of the retrieval server against absent, slow or strange servers."""
+
+import asyncio
+import inspect
+import re
+import socket
+
+import pytest
+
+from verl_ext.mas.limits import Limits
+from verl_ext.tools import ToolError
+from verl_ext.tools.retrieval import HttpRetriever, Passage, SearchTool, open_retriever
+from verl_ext.tools.retrieval.open import RetrieverConfig
+
+
+def test_an_unreachable_server_says_what_where_and_how_to_start_it():
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+        client = HttpRetriever(f"http://127.0.0.1:{port}", attempts=2, max_wait_s=0.0)
+        message = (
+            rf"no answer from the retrieval server at http://127.0.0.1:{port}/search after 2 attempts "
+            rf".*python -m verl_ext.tools.retrieval_server --index INDEX --host 127.0.0.1 --port {port}"
+        )
+        for call in (lambda: client.search(["a"], 1), lambda: asyncio.run(SearchTool(client)(queries=["a"]))):
+            with pytest.raises(ToolError, match=message):
+                call()
+        with pytest.raises(ToolError, match="/health after 1 attempts"):
+            open_retriever({"url": f"http://127.0.0.1:{port}", "attempts": 1})
+        assert open_retriever({"url": f"http://127.0.0.1:{port}", "check": False}).url.endswith(str(port))
+
+
+async def serve(answers):
+    """A TCP server that answers request i with answers[i] (the last one repeats); None: no answer at all."""
+    seen = []
+
+    async def handle(reader, writer):
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = re.search(rb"Content-Length: (\d+)", head)
+        await reader.readexactly(int(length.group(1)) if length else 0)
+        answer = answers[min(len(seen), len(answers) - 1)]
+        seen.append(head)
+        if answer is None:
+            await reader.read()  # until the client gives up
+        else:
+            status, body = answer
+            head = f"HTTP/1.1 {status} X\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+            writer.write(head.encode() + body)
+            await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(handle, "127.0.0.1", 0)
+    return server, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", seen
+
+
+GOOD = (200, b'{"hits": [[{"pid": "1", "title": "t", "text": "x", "score": 1}]]}')
+
+
+@pytest.mark.parametrize(
+    "answers, requests, message",
+    [
+        ([(503, b"busy"), (500, b"oops"), GOOD], 3, None),
+        ([(503, b"busy")], 4, "after 4 attempts .*503: busy"),
+        ([None], 4, "no answer within 0.05 s"),
+        ([(200, b"<html>")], 1, "not JSON"),
+        ([(200, b'{"documents": []}')], 1, "unknown form"),
+        ([(200, b'{"hits": []}')], 1, "0 lists for 1 queries"),
+        ([(404, b"nothing here")], 1, "status 404: nothing here"),
+        ([(422, b"a list, please")], 1, "status 422: a list, please"),
+    ],
+)
+def test_client_retries_transient_failures_and_reports_the_rest(answers, requests, message):
+    async def run():
+        server, address, seen = await serve(answers)
+        timeout = 0.05 if answers == [None] else 60
+        client = HttpRetriever(address, timeout_s=timeout, attempts=4, max_wait_s=0.0)
+        try:
+            return await client.asearch(["a"], 1), len(seen)
+        except ToolError as error:
+            return str(error), len(seen)
+        finally:
+            await client.aclose()
+            server.close()
+
+    found, count = asyncio.run(run())
+    assert count == requests
+    if message is None:
+        assert found[0][0].passage == Passage("1", "t", "x")
+    else:
+        assert re.search(message, found)
+
+
+@pytest.mark.parametrize("settings", [{"attempts": 0}, {"timeout_s": 0}, {"max_wait_s": -1}])
+def test_client_settings_are_checked(settings):
+    with pytest.raises(ValueError, match="attempts >= 1"):
+        HttpRetriever("http://127.0.0.1:1", **settings)
+
+
+def test_the_clients_attempts_end_before_the_time_limit_of_a_tool_call():
+    defaults = {name: value.default for name, value in inspect.signature(HttpRetriever).parameters.items()}
+    config = RetrieverConfig(url="http://127.0.0.1:1")
+    assert (config.timeout_s, config.attempts) == (defaults["timeout_s"], defaults["attempts"]) == (15.0, 3)
+    attempts = config.attempts * config.timeout_s + (config.attempts - 1) * defaults["max_wait_s"]
+    assert attempts < Limits().tool_timeout

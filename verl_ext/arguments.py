@@ -1,0 +1,53 @@
+"""Command lines of scripts: help that keeps its line breaks, errors that name the closest known word.
+
+parser = Parser(description=__doc__)
+parser.add_argument("name", choices=["hotpotqa", "musique"])
+parser.parse_args(["hotpotq"])      # error: ... invalid choice: 'hotpotq' (...); did you mean 'hotpotqa'?
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import re
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+
+class Parser(argparse.ArgumentParser):
+    """An ArgumentParser for one script or one of its subcommands; takes the same arguments."""
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **{"formatter_class": argparse.RawDescriptionHelpFormatter, **kwargs})
+
+    def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
+        """As argparse, but a subcommand refuses unknown options itself, because only it knows similar ones."""
+        namespace, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return namespace, unknown
+
+    def error(self, message: str) -> NoReturn:
+        """Print the message, with the closest known name if there is one, and exit with status 2."""
+        problem, _, choices = message.partition(" (choose from ")
+        known = re.findall(r"[\w.-]+", choices) or re.findall(r"--\w+", self.format_help())
+        given = re.findall(r"'([^']*)'", problem) if choices else re.findall(r"--\w+", problem)
+        close = [match for name in given if name not in known for match in difflib.get_close_matches(name, known, n=1)]
+        super().error(message + (f"; did you mean {close[0]!r}?" if close else ""))
+
+
+def exit_status(work: Callable[[], object]) -> int:
+    """Run a script's work: 0, or 2 if the user gave something wrong, which is printed without a traceback."""
+    try:
+        work()
+    except (ValueError, ImportError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def described(text: str | None) -> dict[str, str]:
+    """Arguments of `add_parser` from a docstring: all of it as the description, its first clause for the overview."""
+    text = text or ""
+    return {"help": text.splitlines()[0].partition(" (")[0], "description": text}

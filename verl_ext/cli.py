@@ -1,0 +1,119 @@
+"""The console script `verl_ext`: one command for training, evaluation and everything around them.
+
+`COMMANDS` is the table of contents. To add a command, add a line there: its name, the module that runs it, one line of
+help and an example. A command runs as `python -m <module>`, so the module alone decides about its arguments, output and
+exit status. Nothing heavy is imported before a command is chosen.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from verl_ext.recipe_list import find_recipes
+
+
+class Command(NamedTuple):
+    """A subcommand: the module that runs it, one line of help, and an example of its arguments."""
+
+    module: str
+    help: str
+    example: str
+
+
+COMMANDS = {
+    "train": Command("verl.trainer.main_ppo", "train a system with reinforcement learning", "+recipe=mhgpo_tiny"),
+    "evaluate": Command(
+        "verl_ext.evaluate",
+        "score a checkpoint or a server on a recipe's validation questions",
+        "+recipe=mhgpo_tiny evaluate.model=runs/mhgpo_tiny/global_step_40",
+    ),
+    "check": Command(
+        "verl_ext.check", "say what a run would do and what is missing, without starting it", "+recipe=mhgpo"
+    ),
+    "view": Command("verl_ext.observe.viewer", "write what the agents did as one HTML page", "runs/mhgpo_tiny --open"),
+    "compare": Command("verl_ext.compare", "run several methods at equal budgets and report them", "search arithmetic"),
+    "recipes": Command("verl_ext.recipe_list", "list the recipes and what each needs", "mhgpo_tiny"),
+}
+
+TRAIN_HELP = """usage: verl_ext train +recipe=NAME [KEY=VALUE ...] [--config-dir FOLDER] [--cfg job]
+
+Trains a system. It runs `python -m verl.trainer.main_ppo` with the same arguments.
+
+  +recipe=NAME         the configuration to train; `verl_ext recipes` lists the names
+  KEY=VALUE            overrides any value of the configuration (Hydra's syntax, as in verl)
+  --config-dir FOLDER  a folder with recipes of your own: FOLDER/recipe/NAME.yaml
+  --cfg job            prints the whole configuration and trains nothing
+
+examples:
+  verl_ext train +recipe=mhgpo_tiny
+  verl_ext train +recipe=mhgpo_tiny mas.sampling.strategy=rr trainer.default_local_dir=runs/rr
+  verl_ext train --config-dir examples/own_system +recipe=own_system"""
+
+
+def overview() -> str:
+    """The text of `verl_ext --help`."""
+    lines = [
+        "usage: verl_ext COMMAND [ARGUMENT ...]",
+        "",
+        "Reinforcement learning of multi-agent LLM systems on verl.",
+        "",
+    ]
+    for name, command in COMMANDS.items():
+        lines += [f"  {name:<9} {command.help}", f"            verl_ext {name} {command.example}"]
+    return "\n".join([*lines, "", "`verl_ext COMMAND --help` explains a command."])
+
+
+def closest(name: str, known: Iterable[str]) -> str:
+    """`; did you mean 'x'?` for the known name that is most like `name`, or nothing if none is close."""
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def misspelt_recipe(arguments: Sequence[str]) -> str | None:
+    """An error message if the arguments ask for a recipe that does not exist, else None.
+
+    Recipes of the package count, and those in the folder that `--config-dir` names. Hydra names an unknown recipe, too,
+    but only after verl has been imported, and without the closest name.
+    """
+    known = set(find_recipes())
+    for position, argument in enumerate(arguments):
+        flag, _, value = argument.partition("=")
+        if flag in ("--config-dir", "-cd"):
+            folder = value or next(iter(arguments[position + 1 :]), "")
+            known |= {path.stem for path in Path(folder, "recipe").glob("*.yaml")}
+    for argument in arguments:
+        key, _, name = argument.partition("=")
+        if key in ("recipe", "+recipe") and name and not name.startswith("[") and name not in known:
+            return f"unknown recipe {name!r}{closest(name, known)} (`verl_ext recipes` lists all of them)"
+    return None
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command in place of this process; return an exit status only if none runs (2: wrong arguments)."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if not given or given[0] in ("-h", "--help", "help"):
+        print(overview())
+        return 0 if given else 2
+    name, rest = given[0], given[1:]
+    if name not in COMMANDS:
+        allowed = ", ".join(COMMANDS)
+        print(f"verl_ext: unknown command {name!r}{closest(name, COMMANDS)} (allowed: {allowed})", file=sys.stderr)
+        return 2
+    if name == "train" and (not rest or {"-h", "--help"} & set(rest)):
+        print(TRAIN_HELP)
+        return 0 if rest else 2
+    problem = misspelt_recipe(rest)
+    if problem:
+        print(f"verl_ext {name}: {problem}", file=sys.stderr)
+        return 2
+    # The same process: signals reach the run itself, and its exit status is the command's.
+    os.execv(sys.executable, [sys.executable, "-m", COMMANDS[name].module, *rest])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,110 @@
+"""Ray workers of a CPU run start as forks of one process that has imported torch and transformers already.
+
+A fresh worker takes 4 to 8 seconds of processor time to import what verl needs, and a run has seven of them. Ray starts
+workers by the command `runtime_env.py_executable`. Here that is `client.py`: it hands its arguments, environment and
+output files to the process of `template.py`, which forks; the fork runs Ray's worker program as if it had been started
+anew. The forks share the memory of the imported modules. If the template cannot be reached, the client runs the worker
+program itself.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+HERE = Path(__file__).parent
+
+RUNTIME_ENV = "ray_kwargs.ray_init.runtime_env"
+# What a runtime environment may contain if workers are to be forked: the rest changes which modules a worker finds.
+SUPPORTED = {"env_vars"}
+
+# What verl's workers import, the parents first. They take 6 s of processor time; what a fork still imports takes 1 s.
+MODULES = (
+    "torch",
+    "torch.distributed.fsdp",
+    "torch._dynamo",
+    "torch.distributed.checkpoint",
+    "torchdata.stateful_dataloader",
+    "tensordict",
+    "transformers.modeling_utils",
+    "transformers.generation",
+    "transformers.models.auto.modeling_auto",
+    "transformers.models.qwen2.modeling_qwen2",
+    "networkx",
+    "peft",
+    "datasets",
+    "pandas",
+    "hydra",
+    "accelerate",
+    "aiohttp",
+    "fastapi",
+    "uvicorn",
+    "requests",
+    "jsonschema",
+    "zmq",
+    "msgspec",
+    "codetiming",
+    "dill",
+)
+
+
+_template: list[subprocess.Popen] = []  # of this process, once it is started
+
+
+def can_fork(config: DictConfig) -> bool:
+    """Whether the configuration starts a Ray of its own, on the CPU, in the modules of this process."""
+    runtime_env = OmegaConf.select(config, RUNTIME_ENV) or {}
+    return (
+        sys.platform == "linux"
+        and OmegaConf.select(config, "trainer.device") == "cpu"
+        and OmegaConf.select(config, "ray_kwargs.ray_init.address") == "local"
+        and {name for name, value in runtime_env.items() if value is not None} <= SUPPORTED
+        and not {"PYTHONPATH", "OMP_NUM_THREADS"} & set(runtime_env.get("env_vars") or ())
+    )
+
+
+def begin() -> None:
+    """Start the template of this command line's workers, if it trains a recipe of a laptop's scale (`<name>_tiny`).
+
+    The plug-in calls it while verl is being imported: the configuration is known four seconds later only.
+    """
+    command, settings = sys.orig_argv[1:3], sys.argv[1:]
+    tiny = any(setting.lstrip("+").startswith("recipe=") and setting.endswith("_tiny") for setting in settings)
+    if command == ["-m", "verl.trainer.main_ppo"] and tiny and not any(s.startswith("-") for s in settings):
+        _launch()
+
+
+def start(config: DictConfig) -> subprocess.Popen | None:
+    """Start the template if that has not been done, and make Ray's workers forks of it, where `can_fork`.
+
+    The template ends when the returned process's stdin is closed, at the latest with this process.
+    """
+    if not can_fork(config):
+        for process in _template:
+            process.stdin.close()
+        return None
+    process = _template[0] if _template else _launch()
+    command = shlex.join([sys.executable, "-I", "-S", str(HERE / "client.py"), process.args[2]])
+    with open_dict(config):
+        OmegaConf.update(config, f"{RUNTIME_ENV}.py_executable", command, force_add=True)
+    return process
+
+
+def _launch() -> subprocess.Popen:
+    address = str(Path(tempfile.mkdtemp(prefix="verl_ext_")) / "workers")
+    process = subprocess.Popen(
+        [sys.executable, str(HERE / "template.py"), address, *MODULES],
+        # OpenMP reads its number of threads when it is loaded: the default of choose_cpu_platform.
+        env={"OMP_NUM_THREADS": "1", **os.environ},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,  # Ctrl-C is for the driver, which ends everything
+    )
+    _template.append(process)
+    return process

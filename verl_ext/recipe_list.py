@@ -1,0 +1,118 @@
+"""`verl_ext recipes`: every recipe with one line of what it is and what it needs.
+
+    verl_ext recipes                # the list
+    verl_ext recipes mhgpo_tiny     # one recipe: its description and commands, its documentation
+    verl_ext recipes --markdown     # the table of docs/recipes.md
+
+A recipe describes itself in the comment at the head of its file (configs/recipe/NAME.yaml):
+
+    # @package _global_
+    # MHGPO trains a three-agent search system in a small generated world
+    # needs: a CPU
+    # page: docs/mhgpo.md
+    #
+    # Anything more: commands, remarks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import importlib.util
+import itertools
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Recipe(NamedTuple):
+    """The head of a recipe's file: one line each of what it is, what it needs, its page; and the remaining lines."""
+
+    title: str
+    needs: str
+    page: str
+    remarks: str
+
+
+def recipe_folder() -> Path:
+    """The folder configs/recipe, in a clone and in an installed package."""
+    spec = importlib.util.find_spec("verl_ext.configs")
+    assert spec is not None and spec.submodule_search_locations
+    return Path(next(iter(spec.submodule_search_locations)), "recipe")
+
+
+def find_recipes() -> dict[str, Path]:
+    """Name -> file of every recipe of the package, by name."""
+    return {path.stem: path for path in sorted(recipe_folder().glob("*.yaml"))}
+
+
+def read_head(text: str) -> Recipe:
+    """The head of a recipe's file.
+
+    Raises:
+        ValueError: the title, `needs:` or `page:` is missing or not where it should be.
+    """
+    comments = itertools.takewhile(lambda line: line.startswith("#"), text.splitlines())
+    lines = [line.removeprefix("#").removeprefix(" ") for line in comments]
+    if len(lines) < 4 or not (lines[2].startswith("needs: ") and lines[3].startswith("page: ")):
+        raise ValueError("a recipe begins with '# @package _global_', '# <title>', '# needs: …' and '# page: …'")
+    remarks = "\n".join(lines[4:]).strip("\n")
+    return Recipe(lines[1], lines[2].removeprefix("needs: "), lines[3].removeprefix("page: "), remarks)
+
+
+def read_recipes() -> dict[str, Recipe]:
+    """Name -> head of every recipe; those that need only a CPU come first."""
+    heads = {name: read_head(path.read_text(encoding="utf-8")) for name, path in find_recipes().items()}
+    return dict(sorted(heads.items(), key=lambda item: (item[1].needs != "a CPU", item[0])))
+
+
+def listing() -> str:
+    """Every recipe in two lines: its name and title, and what it needs."""
+    lines = []
+    for name, recipe in read_recipes().items():
+        lines += [f"{name:<27} {recipe.title}", f"{'':<27} needs {recipe.needs}"]
+    return "\n".join([*lines, "", "`verl_ext recipes NAME` shows a recipe; `verl_ext train +recipe=NAME` trains it."])
+
+
+def description(name: str) -> str:
+    """One recipe: its head, the commands to check and train it, its page."""
+    recipe = read_recipes()[name]
+    head = [f"{name}: {recipe.title}", f"needs {recipe.needs}", *([""] + [recipe.remarks] if recipe.remarks else [])]
+    commands = [
+        f"  check   verl_ext check +recipe={name}",
+        f"  train   python -m verl.trainer.main_ppo +recipe={name}",
+        f"  read    {recipe.page}",
+    ]
+    return "\n".join([*head, "", *commands])
+
+
+def table() -> str:
+    """The table of docs/recipes.md (Markdown)."""
+    rows = [
+        f"| `{name}` | {recipe.title} | {recipe.needs} | [{Path(recipe.page).stem}]({Path(recipe.page).name}) |"
+        for name, recipe in read_recipes().items()
+    ]
+    return "\n".join(["| recipe | what it is | needs | page |", "|---|---|---|---|", *rows])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; exit status 2 if there is no such recipe."""
+    parser = argparse.ArgumentParser(
+        prog="verl_ext recipes", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("name", nargs="?", help="a recipe to describe")
+    parser.add_argument("--markdown", action="store_true", help="print the table of docs/recipes.md")
+    given = parser.parse_args(arguments)
+    known = find_recipes()
+    if given.name and given.name not in known:
+        close = difflib.get_close_matches(given.name, known, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
+        print(f"verl_ext recipes: unknown recipe {given.name!r}; {hint}", file=sys.stderr)
+        return 2
+    print(description(given.name) if given.name else table() if given.markdown else listing())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,75 @@
+"""Questions as verl's data loader reads them: parquet files of rows like this one.
+
+{"data_source": "hotpotqa", "prompt": [{"role": "user", "content": "Who is older?"}], "ability": "qa",
+ "reward_model": {"style": "rule", "ground_truth": {"target": ["Ada"]}},
+ "extra_info": {"index": 0, "split": "train", "id": "5a76", "question": "Who is older?"}}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from verl_ext.storage.files import replacing
+
+
+def question_row(
+    source: str,
+    question: str,
+    ground_truth: Mapping[str, Any],
+    ability: str,
+    split: str,
+    index: int,
+    id: str | None = None,
+    **extra: Any,
+) -> dict[str, Any]:
+    """One row.
+
+    Args:
+        source: name of the data set; rewards and reports are chosen by it.
+        index: position in its file; sampling noise depends on it.
+        id: identifier of the question; SPLIT-INDEX by default.
+        extra: further fields of `extra_info`.
+    """
+    about = {"index": index, "split": split, "id": id or f"{split}-{index}", "question": question}
+    return {
+        "data_source": source,
+        "prompt": [{"role": "user", "content": question}],
+        "ability": ability,
+        "reward_model": {"style": "rule", "ground_truth": dict(ground_truth)},
+        "extra_info": {**about, **extra},
+    }
+
+
+def rows_schema(ground_truth: Mapping[str, Any], extra: Mapping[str, Any] | None = None) -> Any:
+    """Arrow schema of such rows; needed where a list may be empty in all rows, which Arrow cannot infer the type of.
+
+    Args:
+        ground_truth: fields of `ground_truth` with their Arrow types.
+        extra: fields of `extra_info` besides index, split, id and question.
+    """
+    import pyarrow as pa
+
+    message = pa.struct([("role", pa.string()), ("content", pa.string())])
+    about = {"index": pa.int64(), "split": pa.string(), "id": pa.string(), "question": pa.string(), **(extra or {})}
+    truth = pa.struct([("style", pa.string()), ("ground_truth", pa.struct(list(ground_truth.items())))])
+    return pa.schema(
+        [
+            ("data_source", pa.string()),
+            ("prompt", pa.list_(message)),
+            ("ability", pa.string()),
+            ("reward_model", truth),
+            ("extra_info", pa.struct(list(about.items()))),
+        ]
+    )
+
+
+def write_parquet(rows: Sequence[Mapping[str, Any]], path: Path, schema: Any = None) -> None:
+    """Write rows whole or not at all. Without a schema, Arrow infers one."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = pa.Table.from_pylist(list(rows), schema=schema)
+    with replacing(path) as new:
+        pq.write_table(table, new)
