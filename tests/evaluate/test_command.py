@@ -257,7 +257,7 @@ def test_a_misspelt_section_in_a_recipe_is_named(command, tmp_path, capsys):
     from verl_ext.evaluate.__main__ import main
 
     assert main(["--config-dir", str(tmp_path), "+recipe=typo"]) == 2
-    assert "unknown key data.val_fils: did you mean data.val_files" in capsys.readouterr().err
+    assert "unknown key data.val_fils; did you mean 'val_files'" in capsys.readouterr().err
 
 
 def test_an_endpoint_that_serves_an_adapter_per_agent_is_asked_for_each(command, tmp_path):
