@@ -161,14 +161,14 @@ def test_shipped_models_are_as_good_and_as_bad_as_advertised(world):
 @pytest.mark.parametrize("world", list(SYSTEMS))
 def test_a_few_steps_learn_are_deterministic_and_go_on_from_a_folder(world, tmp_path):
     tokenizer, habits, runs = built(world), COLD_STARTS[world].habits(1.0), []
-    steps = 5 if world in ("search", "arithmetic", "tools") else 2
+    steps = 3 if world in ("search", "arithmetic", "tools") else 1
     for _ in range(2 if world == "arithmetic" else 1):
         teacher = search_demos.Teacher(0, worlds=2, works=60) if world == "search" else COLD_STARTS[world].teacher(0)
         model = train.build_model(tokenizer, seed=0)
-        losses = train.train(model, tokenizer, teacher, habits, steps, 6, 2e-3, report_every=1)
-        runs.append((losses, [parameter.tolist() for parameter in model.parameters()]))
+        losses = train.train(model, tokenizer, teacher, habits, steps, 4, 2e-3, report_every=1)
+        runs.append((losses, hash(b"".join(p.detach().numpy().tobytes() for p in model.parameters()))))
     assert all(run == runs[0] for run in runs) and [row["step"] for row in losses] == list(range(steps))
-    assert steps == 2 or all(losses[-1][agent] < first for agent, first in losses[0].items() if agent != "step")
+    assert steps == 1 or all(losses[-1][agent] < first for agent, first in losses[0].items() if agent != "step")
     again = train.load_model(str(train.save(model, tokenizer, tmp_path)), tokenizer)
     assert torch.equal(again.lm_head.weight, model.lm_head.weight)
 

@@ -174,6 +174,8 @@ def check(kind: str, folder: str) -> None:
     if kind == "value":
         assert output["values"].values().abs().max() < 100
         assert engine.module.config.architectures == ["Qwen2ForTokenClassification"]
+        again = build(kind, folder).module.score.weight.to_local()
+        assert torch.equal(again, engine.module.score.weight.to_local()), "a run with a critic can be repeated"
     if kind != "reference":
         before = [p.to_local().clone() for p in engine.module.parameters()]
         with engine.train_mode():

@@ -91,5 +91,8 @@ class CPUEngineWithValueHead(SharedPromptsValue, _OnCPU, FSDPEngineWithValueHead
         config.classifier_dropout = config.hidden_dropout = config.summary_dropout_prob = 0.0
         family = config.architectures[0].removesuffix("ForCausalLM").removesuffix("ForTokenClassification")
         config.architectures = [f"{family}ForTokenClassification"]
-        with replaced(self.model_config, model_type="language_model"):
+        # The checkpoint of a language model has no value head. PyTorch would draw one from a seed that differs in every
+        # process, so that no run with a critic could be repeated.
+        with replaced(self.model_config, model_type="language_model"), torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.engine_config.seed)
             return super()._build_module()
