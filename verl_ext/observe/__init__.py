@@ -6,9 +6,11 @@ decisions            metrics of agents that choose who acts next; collapse: warn
 runlog               metrics.jsonl: a line per step
 progress, summary    what the terminal shows during a run and at its end
 plots                the learning curve
-trajectories         the trajectory log: from sampled questions to records
-trajectory_files     its files
-viewer               `verl_ext view`: the trajectory log as one HTML page
-collaboration        for the viewer: decisions as a graph of who acts after whom
-collaboration_plot   the same graph as a picture; graph_plot draws it
+record               the trajectory record: what training and evaluation log of a question
+trajectories         makes these records from sampled questions
+trajectory_files     writes and reads their files
+viewer               `verl_ext view`: the records of a run or an evaluation as one HTML page
+collaboration        the logged decisions as graphs of who acts after whom
+graph_layout         where nodes and arrows of such a graph are drawn
+collaboration_page   these graphs in the viewer; collaboration_plot: as a picture, which graph_plot draws
 """
