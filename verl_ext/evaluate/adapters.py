@@ -11,7 +11,7 @@ from verl_ext.trainer.lora_setup import BASE, Adapters, adapters_of
 def adapters_to_play(model: Model | None, mas: MasConfig, workflow: Workflow) -> Adapters | None:
     """The adapters of a workflow's agents; None: there are none.
 
-    A checkpoint with adapters is evaluated with them, whatever the value of `mas.policy`. For an endpoint, `mas.policy`
+    A checkpoint with adapters is evaluated with them, for every value of `mas.policy`. For an endpoint, `mas.policy`
     tells whether it serves adapters under the names of the agents.
 
     Raises:

@@ -31,7 +31,7 @@ class Outcome:
     """A trajectory, as far as the report needs it.
 
     Attributes:
-        metrics: of one that is ok, its reward and what the workflow reports beside it; NaN where that was not finite.
+        metrics: reward and reported quantities of a trajectory that is ok; NaN where one was not finite.
         calls: of each call the agent, status, prompt_tokens, generated_tokens and seconds.
         result: what the workflow returned, as JSON has it.
     """

@@ -87,7 +87,7 @@ def _source(questions: list[list[Outcome]], samples: int) -> dict[str, Any]:
 
 
 def _quantities(questions: list[list[dict[str, float]]]) -> dict[str, dict[str, Any]]:
-    """Of each quantity: the mean over questions of their means over samples, its standard error, and best@k, each over
+    """For each quantity: the mean over questions of their means over samples, its standard error, and best@k, each over
     the questions with at least k samples. Values that are not finite are left out.
     """
     values: dict[str, list[list[float]]] = defaultdict(list)

@@ -28,7 +28,7 @@ Entries = Sequence[Mapping[str, Any]]
 
 
 def collaboration_picture(folder: Path, entries: Entries, path: Path) -> Path | None:
-    """Draw what the deciding agents of a run did; None, and no file, if none decided.
+    """Draw the decisions of a run's agents; None, and no file, if no agent decided.
 
     Above: the decisions of the logged questions at the first and the last logged validation (with fewer than two
     validations: training step). Below: the share of each choice over the training steps (else the validations).

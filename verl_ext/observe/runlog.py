@@ -88,7 +88,7 @@ def series(entries: list[dict[str, Any]], name: str) -> tuple[list[int], list[fl
 
 
 def charged(entries: list[dict[str, Any]]) -> bool:
-    """Whether any agent had a reward of its own other than 0."""
+    """Whether any agent had an agent-specific reward other than 0."""
     return any(
         value
         for entry in entries

@@ -210,7 +210,7 @@ def read_mas_config(config: DictConfig) -> MasConfig:
 
 
 def _check_together(mas: MasConfig, config: DictConfig) -> None:
-    """Refuse values that are fine alone and wrong together: a table of (what is refused, why and the remedy)."""
+    """Refuse values that are valid alone but not together: a table of (condition, reason and remedy)."""
 
     def verl(key: str) -> Any:
         return OmegaConf.select(config, key)

@@ -131,7 +131,7 @@ class MultiAgentTrainer(Trainer):
         return optimiser_steps(self.config, section)
 
     def _get_required_batch_multiple(self, dp_size: int) -> int:
-        """Pad to what the ranks and mini-batches need, whatever the number of rows of a question."""
+        """The multiple to which verl pads a batch: ranks × mini-batches, for any number of rows per question."""
         multiple = self._mini_batches(self.config.actor_rollout_ref.actor)
         if self.use_critic:
             multiple = math.lcm(multiple, self._mini_batches(self.config.critic))

@@ -229,7 +229,7 @@ def _lacking_devices(config: DictConfig) -> list[str]:
 
 
 def logical_cpus(config: DictConfig) -> dict[str, int]:
-    """Ray's logical CPUs by what takes them."""
+    """The logical CPUs of Ray that each part of the run takes."""
     return {
         "ranks (3 each)": 3 * config.trainer.nnodes * config.trainer.n_gpus_per_node,
         "trainer": 2,

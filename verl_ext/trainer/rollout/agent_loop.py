@@ -123,7 +123,7 @@ class MultiAgentLoopManager:
         return sorted(found, key=lambda stats: stats.index)
 
     def take_tool_counts(self) -> dict[str, int]:
-        """Metrics `tools/<tool>/<quantity>`: what all workers' tools have counted since the last call."""
+        """Metrics `tools/<tool>/<quantity>`: the counts of the tools of all workers since the last call."""
         if self._local is not None:
             found = [self._local.take_tool_counts()]
         else:

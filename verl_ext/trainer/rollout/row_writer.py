@@ -40,7 +40,7 @@ class RowWriter:
         """Store a question's rows and then its status: "finished", or "failure" if there are none.
 
         Raises:
-            Exception: what TransferQueue raised; the statuses of all questions of the request are then unset.
+            Exception: TransferQueue raised it; no question of the request has a status then.
         """
         ended = Ended(uid, partition, rows)
         self._ended.append(ended)

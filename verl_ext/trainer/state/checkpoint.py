@@ -37,7 +37,7 @@ def mark_complete(folder: str | Path, step: int) -> None:
 
 
 def write_state(folder: str | Path, step: int, state: dict[str, Any]) -> None:
-    """Put what the algorithm keeps from step to step (plain JSON) into the checkpoint of `step`."""
+    """Save the state of the algorithm (plain JSON) in the checkpoint of `step`."""
     if state:
         place = Path(folder) / f"global_step_{step}"
         place.mkdir(parents=True, exist_ok=True)
@@ -45,7 +45,7 @@ def write_state(folder: str | Path, step: int, state: dict[str, Any]) -> None:
 
 
 def read_state(place: Path) -> dict[str, Any]:
-    """What `write_state` has put into a checkpoint; empty if there was nothing."""
+    """The state that `write_state` has saved in a checkpoint; empty if there is none."""
     file = place / STATE_FILE
     return json.loads(file.read_text()) if file.exists() else {}
 
