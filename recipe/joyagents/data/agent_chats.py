@@ -60,7 +60,7 @@ class Chat:
         return self.messages
 
     def answer(self, thought: str, text: str) -> Messages:
-        """Add the answer of the agent."""
+        """The agent answers."""
         return self._append(f"<think>{thought}</think>{text}")
 
     def _append(self, text: str) -> Messages:
