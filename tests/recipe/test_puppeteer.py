@@ -277,17 +277,10 @@ def test_an_oracles_path_that_is_none_of_the_pool(path):
     assert "extra_info.path of row 3 must be a list of planning, reasoning" in trajectory.error
 
 
-@pytest.mark.parametrize(
-    "said",
-    [
-        "[The program was ended after 42 s of CPU time.]",
-        "1\n[The program ended with exit code 42.]",
-        'Traceback (most recent call last):\n  File "program.py", line 1, in <module>\nValueError: no 42',
-        '  File "program.py", line 1\n    (\nSyntaxError: 42',
-        "year\n[cut: these are the first 4 characters of a file of 42 bytes]",
-    ],
-)
-def test_what_a_tool_says_of_itself_is_no_answer(said):
+def test_what_a_tool_says_of_itself_is_no_answer():
+    """The words of the sandbox: test_puppeteer_tools.py."""
+    said = "year\n[cut: these are the first 4 characters of a file of 42 bytes]"
+
     async def run_python(program):
         return said
 
@@ -295,4 +288,4 @@ def test_what_a_tool_says_of_itself_is_no_answer(said):
         ["run_python", "terminate"], {"run_python": "print(1)"}, tools={"run_python": run_python}, max_result_chars=200
     )
     assert trajectory.ok and (trajectory.reward, trajectory.metrics["answered"]) == (0.0, 0.0)
-    assert trajectory.result.states[0].steps[0].text == said.strip()
+    assert trajectory.result.states[0].steps[0].text == said
