@@ -179,15 +179,3 @@ def test_hostile_names_are_shown_and_do_nothing(opened):
     assert page.all("section h2")[1].startswith("__proto__") and page.all("ol.chain li")[1] == "b"
     page.browser.execute_script("document.querySelectorAll('.node').forEach((e) => e.focus())")
     page.check_quiet()
-
-
-def test_a_narrow_window_has_everything_in_reach(opened):
-    names = [f"a rather long name {n}" for n in range(9)]
-    page = opened(decided(1, [names], names))
-    metrics = {"width": 420, "height": 860, "deviceScaleFactor": 1, "mobile": False}
-    page.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-    try:
-        page.go("view=collaboration")
-        assert page.browser.execute_script("return document.documentElement.scrollWidth <= innerWidth")
-    finally:
-        page.browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})

@@ -219,14 +219,6 @@ def test_a_character_of_several_tokens_belongs_to_the_last_of_them():
     assert "".join(pieces) == "naïve" and pieces[-1] == "" and "\ufffd" not in "".join(pieces)
 
 
-def test_broken_bytes_are_kept_as_the_text_shows_them():
-    """Half of a character at the end, and in the middle: the text has replacement characters there."""
-    ids = tokenizer().encode("a🙂b")[:-2]
-    assert decode(ids) == "a\ufffd" and "".join(token_pieces(ids, decode(ids), decode)) == "a\ufffd"
-    cut = [*tokenizer().encode("🙂")[:2], *tokenizer().encode("日本")]
-    assert "".join(token_pieces(cut, decode(cut), decode)) == decode(cut)
-
-
 @settings(deadline=None, max_examples=200)
 @given(st.lists(st.integers(0, 845), max_size=60))
 def test_pieces_joined_are_the_output_whatever_the_tokens(ids):

@@ -9,6 +9,7 @@ import json
 
 import pytest
 
+from tests.observe.deciding import decided
 from tests.observe.viewing import HOSTILE, call, forked, question, trajectory
 
 
@@ -237,11 +238,13 @@ def test_five_thousand_calls_are_usable(opened):
 
 
 def test_a_narrow_window_has_everything_in_reach(opened):
-    page = opened(forked(1))
+    names = [f"a rather long name {n}" for n in range(9)]
+    page = opened([*forked(1), *decided(2, [names], names)])
     metrics = {"width": 420, "height": 860, "deviceScaleFactor": 1, "mobile": False}
     page.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
     try:
-        for address in ("view=overview", "view=question&q=0&node=c1", "view=compare"):
+        for view in ("overview", "question&q=0&node=c1", "compare", "collaboration"):
+            address = f"at=train.{2 if view == 'collaboration' else 1}&view={view}"
             page.go(address)
             assert page.browser.execute_script("return document.documentElement.scrollWidth <= innerWidth"), address
             assert page.browser.execute_script("return document.querySelector('main').clientHeight > 300"), address

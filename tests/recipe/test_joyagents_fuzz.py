@@ -59,11 +59,8 @@ def play(said: list[str], tools: list[Any], helper: str = "", memory: Any = None
         return await behave(next(acts, None))
 
     async def search(query: str = "", names: Any = None) -> list[dict[str, Any]]:
-        return [
-            ToolSpec(
-                "odd", documentation(next(acts, None), 50_000), {"type": "object", "properties": {"x": {}}}
-            ).shown()
-        ]
+        text = documentation(next(acts, None), 50_000)
+        return [ToolSpec("odd", text, {"type": "object", "properties": {"x": {}}}).shown()]
 
     async def knowledge(queries: list[str]) -> list[dict[str, str]]:
         text = documentation(next(acts, None), 200_000)
