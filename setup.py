@@ -29,7 +29,6 @@ CORE = [
     "pydantic>=2.9,<3",
     "aiohttp>=3.10,<4",
     "tenacity>=9,<10",
-    "rich>=13,<16",
     "matplotlib>=3.9,<4",
     "psutil>=5.9,<8",
     "pyyaml>=6,<7",

@@ -24,6 +24,10 @@ from verl_ext.storage.files import lock_folder, write_file
 
 # Written last: says that the run is complete, with which command, and what it cost.
 DONE = "run.json"
+# Written first: the process of the run, and when it started (process numbers are used again).
+PROCESS = "process.json"
+# Seconds by which two readings of a process's start may differ: the system adds ticks since boot to an adjusted clock.
+CLOCK = 2.0
 # Seconds between two looks at the runs, two looks at their memory (each costs a tenth of a second), two progress lines.
 LOOK, LOOK_AT_MEMORY, TELL = 0.5, 15.0, 60.0
 
@@ -85,16 +89,17 @@ class Live:
 
     def __init__(self, run: Run, room: Path, program: Sequence[str], environment: dict[str, str], cores: set[int]):
         self.run, self.cores, self.started, self.commit = run, cores, time.time(), commit()
-        place = f"trainer.default_local_dir={run.folder}"
-        end_left_behind(place)
+        end_left_behind(run.folder)
         if run.folder.exists():
             shutil.rmtree(run.folder)  # of a run that did not get to its end, or of other settings
         run.folder.mkdir(parents=True)
-        command = [*program, *run.command, place]
+        command = [*program, *run.command, f"trainer.default_local_dir={run.folder}"]
         self.output = open(run.folder / "output.txt", "wb")
         self.process = subprocess.Popen(
             command, cwd=room, env=environment, stdout=self.output, stderr=subprocess.STDOUT, start_new_session=True
         )
+        record = {"pid": self.process.pid, "started": psutil.Process(self.process.pid).create_time()}
+        write_file(run.folder / PROCESS, json.dumps(record))
         if cores:  # its children inherit them
             os.sched_setaffinity(self.process.pid, cores)
         self.tail, self.step, self.tokens = LogTail(run.folder / NAME), 0, 0
@@ -207,13 +212,18 @@ def _gone() -> Iterator[None]:
         pass
 
 
-def end_left_behind(argument: str) -> None:
-    """End the processes whose command has this argument, with all that they have started."""
-    for process in psutil.process_iter(["cmdline"]):
-        if argument in (process.info["cmdline"] or ()):
-            with _gone():
-                os.killpg(os.getpgid(process.pid), signal.SIGKILL)
-                process.wait(10)
+def end_left_behind(folder: Path) -> None:
+    """End the process that `PROCESS` of a run's folder records, with its process group, if it still runs."""
+    try:
+        record = json.loads((folder / PROCESS).read_text(encoding="utf-8"))
+        pid, started = record["pid"], record["started"]
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return
+    with _gone():
+        process = psutil.Process(pid)
+        if abs(process.create_time() - started) < CLOCK:
+            os.killpg(pid, signal.SIGKILL)  # it was started as the leader of its own group
+            process.wait(10)
 
 
 @contextmanager
