@@ -224,6 +224,7 @@ def test_closing_ends_what_is_under_way(tmp_path):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
+        ({"mode": "recording"}, "mode is 'recording'; allowed: record, replay, live"),
         ({"mode": "record"}, "mode=record needs a cache"),
         ({"mode": "replay"}, "mode=replay needs a cache"),
         ({"mode": "live"}, "mode=live needs a model"),

@@ -61,6 +61,7 @@ def test_redirects_are_followed_up_to_a_number_and_without_cookies(site):
         ("slow", ToolError, "has not answered within 0.3 s"),
         ("silent", ToolError, "has not answered within 0.3 s"),
         ("to/file:///etc/passwd", ToolRefused, "no address of a website"),
+        ("to/http://[x/", ToolRefused, "no address"),
         ("to/http://2130706433/", ToolRefused, "malformed number"),
     ],
 )
