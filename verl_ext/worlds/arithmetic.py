@@ -79,7 +79,8 @@ def draw_chains(size: int, split: str, seed: int | str, steps: int, largest: int
     Raises:
         ValueError: there are not that many, or see `draw_chain`.
     """
-    rng, found = random.Random(f"{seed}/{split}"), {}
+    rng = random.Random(f"{seed}/{split}")
+    found: dict[str, Chain] = {}
     for _ in range(50 * size + 1000):
         if len(found) == size:
             break

@@ -15,6 +15,7 @@ from typing import Any
 from verl_ext.memory import Memory
 from verl_ext.recipe.deepagent.cold_start import demonstrations as tool_demos
 from verl_ext.recipe.joyagents import prompts_tiny
+from verl_ext.recipe.joyagents.prompts_tiny import Messages
 from verl_ext.tools.catalogue.search.documents import passages
 from verl_ext.tools.retrieval import build_retriever
 from verl_ext.worlds import names, tool_chains
@@ -33,7 +34,6 @@ from verl_ext.worlds.shop import (
     shop_tool,
 )
 
-Messages = prompts_tiny.Messages
 # (prompt, [(text, does it train), …]), as recipe/cold_start/train.py takes it.
 Example = tuple[Messages, list[tuple[str, bool]]]
 
