@@ -104,6 +104,18 @@ def test_the_page_of_folders_is_true():
     assert {room: rooms[room] for room in MAY_IMPORT} == MAY_IMPORT
 
 
+FOLDERS = [path for top in ("verl_ext", "recipe", "data_prep") for path in (ROOT / top).rglob("__init__.py")]
+
+
+@pytest.mark.parametrize("path", FOLDERS, ids=lambda path: str(path.parent.relative_to(ROOT)))
+def test_the_docstring_of_a_folder_names_its_files(path):
+    named = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    files = {file.stem for file in path.parent.glob("*.py") if not file.stem.startswith("__")}
+    folders = {folder.parent.name for folder in path.parent.glob("*/__init__.py")}
+    unnamed = {name for name in files | folders if not re.search(rf"\b{name}\b", named)}
+    assert not unnamed, f"{path}: list {sorted(unnamed)} in the docstring, with what they are for"
+
+
 # Rows and items that name something in the code and link its file: `Name` ([text](file)).
 NAMED = re.compile(r"`(\w+)` \(\[[^\]]+\]\(([^)]+\.py)\)\)")
 

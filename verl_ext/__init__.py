@@ -1,7 +1,19 @@
 """Reinforcement learning of multi-agent LLM systems, as a plugin of stock verl.
 
 `import verl` finds this package through its entry point and loads `verl_ext.plugin`, which lists everything that is
-added to verl. Importing `verl_ext` itself imports neither torch nor verl.
+added to verl. Importing `verl_ext` itself imports neither torch nor verl. docs/rooms.md explains the folders:
+
+mas                     multi-agent systems: agents, workflows, recorded runs, credit
+sampling, algorithms    which calls are sampled again and train; rewards to advantages
+heads, memory           small policies for choices; memories of agents
+tools, rewards, worlds  tools of agents; scores; the generated data sets of the tiny recipes
+trainer, engine         the contact with verl: training step and rollouts; model engines
+observe                 metrics, progress, the trajectory log and its viewer
+evaluate, compare       evaluation without training; several methods at equal budgets
+storage                 files that survive a kill
+
+Modules beside them: cli (the command `verl_ext`), check, recipe_list and sft (commands); settings (settings that
+explain what is wrong), arguments (command lines), reports (Markdown tables).
 """
 
 __version__ = "0.1.0"

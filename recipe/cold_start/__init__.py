@@ -1,0 +1,7 @@
+"""Trains the tiny models of the CPU recipes, recipe/*/assets/tiny_model. Not part of the installed package.
+
+train       the command: tokenizer, then demonstrations without and with habits
+registry    the worlds of train: their words, demonstrations, and the system that evaluates the model
+habits      which share of the demonstrations is wrong, by kind of error
+evaluate    runs a system with a tiny model, without verl
+"""

@@ -24,7 +24,7 @@ SLOTS, MAX_LENGTH = 64, 512
 
 
 class ModelLLM(TokenLLM):
-    """A model and its tokenizer behind the core's interface."""
+    """A model and its tokenizer as an `LLM` for agents."""
 
     def __init__(self, model: Any, tokenizer: Any):
         self.tokenizer, self.end_token = tokenizer, tokenizer.eos_token_id

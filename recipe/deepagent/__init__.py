@@ -1,4 +1,12 @@
-"""DeepAgent: autonomous tool search, tool calls and memory folding in one stream of reasoning."""
+"""DeepAgent: one agent that searches for tools, calls them, and folds its history into memories.
+
+workflow       DeepAgent, the system
+grammar        the actions in an output (search, call, fold), and how results are written behind them
+memories       the JSON schemas of the three memories
+prompts        the prompts for instruction-tuned models; prompts_tiny: for the tiny model
+environments/  ALFWorld and WebShop in place of the tools
+cold_start/    how the tiny model was trained
+"""
 
 from verl_ext.recipe.deepagent.workflow import DeepAgent
 

@@ -1,4 +1,4 @@
-"""Memory folding: the three memories that take the place of the history, as JSON of a fixed form.
+"""Memory folding: the JSON schemas of the three memories that replace the history.
 
 Source: DeepAgent, Section 3.4: episodic M_E (events, decisions, sub-tasks done), working M_W (goal, obstacles, plans),
 tool M_T (which tools, how, how well). The fields follow the paper's description of each.

@@ -1,11 +1,15 @@
-"""JoyAgents-R1: joint evolution of a master and four specialists (recipe/joyagents/README.md).
+"""JoyAgents-R1: a master that calls four specialists, each with a memory (recipe/joyagents/README.md).
 
-workflow.py     the master
-specialists.py  question answering, function calls (of the shop, of any catalogue), math
-react.py        what they share: think, call, answer, remember
-grammar.py      what they write, and R_F
-accuracy.py     R_A
-prompts.py, prompts_tiny.py
+workflow     JoyAgents, the system: the master and the rewards
+specialists  the four agents: question answering, the shop's APIs, other functions, math
+react        the loop that master and specialists share: think, call a tool, answer, remember
+grammar      reads an output; the format reward R_F
+accuracy     the accuracy reward R_A
+shop         the twelve APIs of the shop; shop_records: the data behind them
+decision     a second workflow: one decision of the function agent, for ToolBench's static evaluation
+prompts      the prompts for instruction-tuned models; prompts_tiny: for the tiny model
+data/        writes the questions for RL and the conversations for fine-tuning
+cold_start/  how the tiny model was trained
 """
 
 from verl_ext.recipe.joyagents.workflow import JoyAgents

@@ -19,7 +19,7 @@ NUMBER = re.compile(
 )
 # As models write a minus sign: U+2212, and the dashes U+2012 and U+2013.
 MINUS = str.maketrans(dict.fromkeys("\u2212\u2012\u2013", "-"))
-# How a function-call agent hands on a result (Tables 8 and 9), and how the master must not change it.
+# The form in which a function-call agent passes on a result (Tables 8 and 9); the master must not change it.
 PASSED = re.compile(r"Pass calling \{\s*[\"']api_name[\"']:\s*[\"']([^\"']+)[\"']")
 
 
@@ -28,8 +28,8 @@ def accuracy(truth: Mapping[str, Any], answer: str, similarity: Similarity) -> f
 
     math: its last number is the target's, digit grouping aside (behind "####", if that is there, as in GSM8K). qa: the
     cosine of its and a target's vector is at least 0.6. function: the functions that it reports as called are exactly
-    those of `functions`; an answer without any is right where the list is empty. Whether they were called is for the
-    caller to know (`Work.claimed`).
+    those of `functions`; an answer without any is right if the list is empty. The caller checks that they were really
+    called (`Work.claimed`).
 
     Args:
         truth: {"kind", "target": [texts]} or {"kind": "function", "functions": [names]}.
@@ -53,7 +53,7 @@ def functions_called(answer: str) -> list[str]:
 
 
 def cosine(one: str, other: str, similarity: Similarity) -> float:
-    """In [-1, 1]; 0 if one of them is blank."""
+    """The cosine of two texts, in [-1, 1]; 0 if one of them is blank."""
     vectors = similarity.encode([one, other])
     return float(inner(vectors[:1], vectors[1])[0])
 
@@ -68,5 +68,5 @@ def last_number(text: str) -> Decimal | None:
 
 
 def _same_number(answer: str, target: str) -> bool:
-    said = last_number(answer)
-    return said is not None and said == last_number(target)
+    number = last_number(answer)
+    return number is not None and number == last_number(target)

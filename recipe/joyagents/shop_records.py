@@ -1,4 +1,4 @@
-"""Invented shops, orders, cases, campaigns and products: what the twelve APIs of shop.py look up."""
+"""Invented shops, orders, cases, campaigns and products: the data of the twelve APIs of shop.py."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ COUPON_STATES = ("active", "not started", "expired", "used up")
 
 @dataclass(frozen=True)
 class Shop:
-    """One shop, with all that the APIs say about it."""
+    """One shop, with all data that the APIs return about it."""
 
     name: str
     body: str

@@ -11,7 +11,7 @@ RETRIEVALS, SUMMARY = "tool_retrievals", "tool_summary"
 
 
 class FunctionAgent(ReActAgent):
-    """Calls functions: finds them by `tool_retrievals`, calls them, hands on what they say.
+    """Calls functions: finds them by `tool_retrievals`, calls them, passes on their results.
 
     Args:
         search, call: names of its tools under `mas.tools` (verl_ext.tools.catalogue).

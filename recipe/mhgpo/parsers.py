@@ -1,4 +1,4 @@
-"""What the three agents' outputs mean. The same contract serves the full prompts and the tiny model's."""
+"""Parsers of the three agents' outputs, which have the same form under the full prompts and the tiny model's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Agent-specific rewards R_spe (MHGPO, Appendix B, after MMOA-RAG): penalties <= 0 and the quantities to watch."""
+"""Agent-specific rewards R_spe (MHGPO, Appendix B, after MMOA-RAG): penalties <= 0, and quantities for metrics."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
-"""Puppeteer: an orchestrator that learns who acts next (recipe/puppeteer/README.md).
+"""Puppeteer: an orchestrator that learns which agent acts next (recipe/puppeteer/README.md).
 
-workflow.py  the orchestrated system: explorations, budgets, vote, reward
-puppets.py   the agents of the pool: what each asks its model for, and what it makes of the answer
-orders.py    who acts next without learning: random, a fixed order, an oracle
-scoring.py   how right an answer is, by data set
-prompts.py, prompts_tiny.py
+workflow     Puppeteer, the system: explorations, budgets, vote, reward
+puppets      the agents of the pool: what each is asked, and how its output is read
+orders       fixed rules for who acts next, to compare with: random, a fixed order, an oracle
+scoring      scores an answer, by data set
+prompts      the prompts for instruction-tuned models; prompts_tiny: for the tiny model
+cold_start/  how the tiny model was trained
 """
 
 from verl_ext.recipe.puppeteer.workflow import Puppeteer

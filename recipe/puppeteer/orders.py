@@ -1,6 +1,6 @@
-"""Who acts next without learning: what the learned orchestrator is compared with.
+"""Fixed rules for who acts next, with which the learned orchestrator is compared.
 
-An order is `(state, names, ctx, task) -> name`, deterministic given the state and `ctx.rng`.
+An order is a function `(state, names, ctx, task) -> name`. It depends on the state and `ctx.rng` only.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ Order = Callable[[State, Sequence[str], Any, Task], str]
 
 
 def at_random(state: State, names: Sequence[str], ctx: Any, task: Task) -> str:
-    """Each of the names with the same probability."""
+    """Choose each name with the same probability."""
     return ctx.rng.choice(list(names))
 
 
 def fixed(sequence: Sequence[str]) -> Order:
-    """One puppet after the other, then the end."""
+    """Choose the puppets of `sequence` one after the other, then terminate."""
 
     def order(state: State, names: Sequence[str], ctx: Any, task: Task) -> str:
         return sequence[len(state.steps)] if len(state.steps) < len(sequence) else TERMINATE
@@ -29,10 +29,10 @@ def fixed(sequence: Sequence[str]) -> Order:
 
 
 def oracle(state: State, names: Sequence[str], ctx: Any, task: Task) -> str:
-    """The puppets that the task's data name as its shortest way (`extra_info.path`), then the end.
+    """Choose the puppets of the task's shortest solution (`extra_info.path`), then terminate.
 
     Raises:
-        ValueError: the data name none, or what is no list of names of the pool.
+        ValueError: the row has no path, or it is not a list of names of the pool.
     """
     path = task.extra.get("path")
     if path is None or len(path) == 0:

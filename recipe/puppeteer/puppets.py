@@ -1,7 +1,7 @@
 """The pool: agents that reason by a pattern (Puppeteer, Appendix B) and agents that use a tool (Table 2).
 
-A puppet sees the task and what was done before it, says something, and changes the state: by a result of its reasoning,
-by an answer to the task, or by what its tool has found.
+A puppet is an agent of the pool. It sees the task and the steps so far. Its output adds a step to the state: a result
+of its reasoning, an answer to the task, or the result of its tool.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NO_ANSWER = re.compile(
 
 @dataclass(frozen=True)
 class Step:
-    """What a puppet did. `answer`: what it holds for the task's answer; `found`: it is what a tool said."""
+    """A puppet's step. `answer`: its answer to the task, or ""; `found`: the answer is a tool's result."""
 
     puppet: str
     text: str
@@ -42,15 +42,20 @@ class Step:
 
     @property
     def shown(self) -> str:
-        """As it stands in prompts. A page, a file, a program may say anything: none of it is a special token there."""
+        """The text for prompts. Special tokens in it, e.g. of a page or a program, are neutralised."""
         given = f" {FINAL} {self.answer}" if self.answer and not self.found else ""
         return f"[{self.puppet}] {neutral(self.text + given)}"
 
 
 @dataclass
 class State:
-    """S_t: the task and the steps so far; the tokens that were generated for them, decisions included, and the puppets'
-    calls; whether it was ended by the orchestrator."""
+    """S_t: the task and the steps so far.
+
+    Attributes:
+        tokens: generated so far, decisions included.
+        calls: of puppets so far.
+        ended: the orchestrator has chosen to terminate.
+    """
 
     task: str
     steps: list[Step] = field(default_factory=list)
@@ -59,24 +64,24 @@ class State:
     ended: bool = False
 
     def copy(self) -> State:
-        """As it is now: what a prompt was made of must not change afterwards."""
+        """A copy for a prompt: the arguments of a recorded call must not change afterwards."""
         return State(self.task, list(self.steps), self.tokens, self.calls, self.ended)
 
     def count(self, call: Call, puppet: bool = False) -> None:
-        """A call was made for this exploration."""
+        """Count a call of this exploration."""
         self.tokens += call.generated_tokens
         self.calls += puppet
 
     @property
     def answer(self) -> str:
-        """The last answer that was given; if none was, the last thing that a tool found."""
+        """The last answer that a puppet gave; without one, the last result of a tool."""
         given = [step.answer for step in self.steps if step.answer and not step.found]
         found = [step.answer for step in self.steps if step.answer]
         return (given or found or [""])[-1]
 
 
 def read_result(text: str) -> tuple[str, str]:
-    """(reasoning result, final answer) of an output in the paper's template; without its marks all is reasoning."""
+    """(reasoning result, final answer) of an output in the paper's template; without its marks: (all, "")."""
     body, _, answer = text.partition(FINAL)
     body = body.rpartition(REASONING)[2].strip()
     return body or answer.strip(), _bare(answer)
@@ -150,7 +155,7 @@ POOL = (*PATTERNS, *TOOLS)
 
 
 async def use_tool(ctx: Any, name: str, text: str, limit: int) -> Step:
-    """A tool agent's step: its output becomes a call; what the tool says, or why it failed, is the step's text."""
+    """The step of a tool agent: calls the tool; the step's text is the result, or the reason of the failure."""
     tool = TOOLS[name]
     arguments = tool.arguments(text)
     empty = [key for key, value in arguments.items() if not (value[0] if isinstance(value, list) else value)]

@@ -1,4 +1,4 @@
-"""How right an answer is, by data set: r ∈ {0, 1} where there is one right answer, r ∈ [0, 1] for open tasks.
+"""Scores an answer, by data set: r ∈ {0, 1} for tasks with one right answer, r ∈ [0, 1] for open tasks.
 
 Sets: GSM8K and GSM-Hard (a number, within a tolerance), MMLU-Pro (a letter), CommonGen-Hard (the share of the concepts
 that the text has), everything else by exact match after SQuAD's normalisation.
@@ -59,7 +59,7 @@ def _stemmer() -> Any:
 
 
 def coverage(text: str, concepts: Sequence[str]) -> float:
-    """Share of the concepts of which the text has a word of the same stem; of one of several words all of them."""
+    """The share of the concepts that occur in the text, compared by word stems; all words of a concept must occur."""
     stem = _stemmer().stemWords
     words = set(stem(re.findall(r"[a-z]+", text.lower())))
     wanted = [stem(re.findall(r"[a-z]+", concept.lower())) for concept in concepts]
@@ -75,7 +75,7 @@ KINDS: dict[str, tuple[Callable[[str], bool], str]] = {
 
 
 def score(data_source: str, answer: str, truth: Any) -> float:
-    """How right an answer is, in [0, 1].
+    """The score of an answer, in [0, 1].
 
     Args:
         truth: `reward_model.ground_truth`: a mapping with `target`, the right answers, or concepts.
@@ -101,7 +101,7 @@ def score(data_source: str, answer: str, truth: Any) -> float:
 
 
 def key_of(data_source: str, answer: str) -> str:
-    """Equal for answers that say the same: what a majority vote counts."""
+    """The key by which a majority vote counts answers: equal for equivalent answers."""
     if data_source.startswith("gsm"):
         said = number_of(answer)
         return "" if said is None else repr(round(said, 3) + 0.0)  # −0 is 0
@@ -109,7 +109,7 @@ def key_of(data_source: str, answer: str) -> str:
 
 
 def majority(data_source: str, answers: Sequence[str]) -> str:
-    """F_agg: the answer that most explorations gave, of equally many the first; those without an answer do not vote."""
+    """F_agg: the most frequent answer of the explorations, the first one of a tie; empty answers do not count."""
     votes = Counter(key for answer in answers if (key := key_of(data_source, answer)))
     if not votes:
         return next((answer for answer in answers if answer), "")

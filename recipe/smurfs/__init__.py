@@ -1,11 +1,14 @@
-"""Smurfs: plan, execute, answer, verify, roll back (recipe/smurfs/README.md), and its baselines.
+"""Smurfs: agents that plan, call tools, answer and verify (recipe/smurfs/README.md), and two baselines.
 
-workflow.py   the agents around search.py, the rule-based depth-first search with stable rollback, which is pure
-baselines.py  ReAct, and DFSDT over tree.py, the decision tree, pure; turns.py reads their outputs
-base.py       what these systems share
-grammar.py    the JSON that agents write
-scoring.py    what a question's work is worth
-prompts.py, prompts_tiny.py, prompts_baselines.py
+workflow     Smurfs, the system
+search       its depth-first search over tools, as pure rules without models
+baselines    ReAct and DFSDT, single agents with the same tools
+tree         the decision tree of DFSDT, as pure rules; turns: reads the outputs of both baselines
+base         what Smurfs and baselines share: settings, tool calls, reward
+grammar      the JSON that the Smurfs write
+scoring      scores the answer and the path of calls
+prompts      the prompts for instruction-tuned models; prompts_tiny: for the tiny model; prompts_baselines
+cold_start/  how the tiny model was trained
 """
 
 from verl_ext.recipe.smurfs.baselines import DFSDT, ReAct

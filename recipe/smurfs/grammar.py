@@ -1,7 +1,7 @@
-"""The JSON that the agents write, by schema. Nothing of it is ever evaluated.
+"""Reads the JSON that the agents write, by schema. Nothing in it is evaluated.
 
 planner    {"Tasks": ["…", "…"]}
-arguments  {"…": …}                                an object, whatever the tool's schema says of it
+arguments  {"…": …}                                any object; the tool checks its schema
 verifier   {"Speak": "hint or answer", "Status": 0 | 1}
 """
 
@@ -64,7 +64,7 @@ def read_object(text: str, schema: Draft202012Validator) -> tuple[dict[str, Any]
 
 
 def _sound(value: Any) -> Any:
-    """With "?" in the place of lone surrogates, which JSON can spell and no tokenizer takes."""
+    """Replace lone surrogates by "?": JSON can spell them, but no tokenizer takes them."""
     return json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
 
 
@@ -86,7 +86,7 @@ def _repaired(text: str) -> Any:
 
 
 def read_tasks(text: str, /, *, question: str, **_: Any) -> list[str]:
-    """The sub-tasks, without blanks around them and repetitions; of an output without any the question alone."""
+    """The sub-tasks, stripped and without repetitions; the question alone if an output has none."""
     try:
         said, _repair = read_object(text, TASKS)
     except Unparsable as problem:
@@ -95,7 +95,7 @@ def read_tasks(text: str, /, *, question: str, **_: Any) -> list[str]:
 
 
 def read_arguments(text: str, /, **_: Any) -> dict[str, Any] | None:
-    """A tool's arguments; None if none can be read: the tool is not called, and counts as one that errs."""
+    """A tool's arguments; None if they cannot be read: the tool is not called, and counts as a failed call."""
     try:
         return read_object(text, ARGUMENTS)[0]
     except Unparsable as problem:

@@ -1,4 +1,4 @@
-"""What a question's work is worth: its answer, and the path of its calls."""
+"""Scores the answer of a question and the path of its tool calls."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from verl_ext.rewards.truth import targets_of
 
 SUCCESSES = ("answer", "f1", "path")
 FINAL = "FINAL ANSWER:"
-# What stands in the place of an output whose prompt did not fit.
+# Replaces an output whose prompt did not fit.
 NOTHING: dict[str, Callable[[dict[str, Any]], Any]] = {
     "tool_check": lambda inputs: "Yes",
     "planner": lambda inputs: [inputs["question"]],
@@ -27,17 +27,21 @@ NOTHING: dict[str, Callable[[dict[str, Any]], Any]] = {
 
 
 def read_final(text: str, /, **_: Any) -> str:
-    """What stands behind the last `FINAL ANSWER:`; without one the last line."""
+    """The text after the last `FINAL ANSWER:`; without one, the last line."""
     _, mark, answer = text.rpartition(FINAL)
     lines = [line.strip() for line in (answer if mark else text).strip().splitlines() if line.strip()]
     return (lines[0] if mark else lines[-1]).strip("*` ") if lines else ""
 
 
 def scores(task: Task, answer: str, calls: Sequence[Invocation], ordered: bool) -> dict[str, float]:
-    """answer (exact match) and f1 where the row has answers; path (1: gone), path_share, correct_calls if a path.
+    """The scores of a trajectory.
+
+    Returns:
+        answer (exact match) and f1, if the row has answers; path (1: the gold path was followed), path_share and
+        correct_calls, if it has a gold path.
 
     Raises:
-        ValueError: the row has neither, or what they cannot be.
+        ValueError: the row has neither, or one has a wrong form.
     """
     found: dict[str, float] = {}
     targets = targets_of(task.ground_truth, f"row {task.index}")

@@ -1,9 +1,9 @@
-"""Rule-based depth-first search over tools with stable rollback: pure bookkeeping, no model and no tool in it.
+"""The rules of the depth-first search over tools with stable rollback. It calls neither models nor tools.
 
 Source: "Smurfs: Multi-Agent System using Context-Efficient DFSDT for Tool Planning", Sections 3.2 and 3.4.
 
     τ_t      the tools that may be chosen at depth t; a tool that errs is popped from it
-    τ_t = ∅  no way on: m_{t−1} is popped from the local memory, the tool chosen at t − 1 from τ_{t−1}, t ← t − 1
+    τ_t = ∅  dead end: m_{t−1} is popped from the local memory, the tool chosen at t − 1 from τ_{t−1}, t ← t − 1
     memory   local: (thought, answer) of the steps on the path; global: of all steps ever made
 
 A search visits no (depth, path, tool) twice, and ends: with τ_0 = ∅, or when its calls are used up.
@@ -31,7 +31,7 @@ class Search:
     Args:
         tools: D, names of all tools, in order.
         max_calls: tool calls after which the search ends.
-        max_depth: steps of a path; from the last one every way leads back.
+        max_depth: steps of a path; after the last one the search goes back.
     """
 
     tools: Sequence[str]
@@ -58,17 +58,17 @@ class Search:
 
     @property
     def path(self) -> tuple[str, ...]:
-        """The tools chosen on the way here."""
+        """The tools on the path to the present depth."""
         return tuple(element.tool for element in self.local)
 
     def fail(self, tool: str) -> None:
-        """`tool` was called, or could not be, and erred: it is popped; where nothing is left, the search rolls back."""
+        """Pop `tool`, whose call failed; if no tool is left at this depth, roll back."""
         self._take(tool)
         self._lists[-1].remove(tool)
         self._roll_back()
 
     def go_on(self, element: Element) -> None:
-        """The tool's answer does not solve the sub-task: it is remembered, and the search goes deeper."""
+        """Go deeper: remember a call whose answer does not solve the sub-task."""
         self._take(element.tool)
         self.local.append(element)
         self.everything.append(element)

@@ -1,11 +1,11 @@
-"""DFSDT's decision tree: where the search is, what was tried there, and how it goes back. No model, no tool in it.
+"""The decision tree of DFSDT: the present node, the calls tried there, and the rules of going back. It calls nothing.
 
 Source: "ToolLLM: Facilitating Large Language Models to Master 16000+ Real-world APIs", Section 2.3 (DFSDT, without its
 filter: pre-order, the agent's own choice of what comes next).
 
-A node is a state: the calls on the way to it, with their results. A call leads to a new node below. A node that is
-given up, or below which `width` ways have been tried, is closed, and the search goes back to the node above, which must
-then find a way that it has not tried. It ends when the root is closed.
+A node is a list of calls with their results. A call leads to a child node. The search closes a node that the agent
+gives up, or from which `width` calls have been tried, and goes back to its parent, where a different call must follow.
+It ends when the root is closed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from verl_ext.tools.catalogue.types import canonical
 
 @dataclass(frozen=True)
 class Step:
-    """One call: the thought before it, the tool, its arguments, and what it gave."""
+    """One call: the thought before it, the tool, its arguments and its result."""
 
     thought: str
     name: str
@@ -39,7 +39,7 @@ class _Node:
 
 @dataclass
 class Tree:
-    """The state of a search. `everything`: all steps ever made, in order; `rollbacks`: nodes that were left for good.
+    """The state of a search. `everything`: all steps so far, in order; `rollbacks`: number of closed nodes.
 
     Args:
         width: calls that are tried at a node (ToolLLM: 2).
@@ -54,37 +54,37 @@ class Tree:
 
     @property
     def open(self) -> bool:
-        """False: the root is closed."""
+        """Whether the search goes on: the root is not closed."""
         return bool(self._way)
 
     @property
     def path(self) -> list[Step]:
-        """The steps that led here."""
+        """The steps from the root to the present node."""
         return [node.step for node in self._way if node.step is not None]
 
     @property
     def tried(self) -> list[Step]:
-        """What was called from here before; all of it has failed."""
+        """The calls tried from the present node, all without success."""
         return list(self._way[-1].tried)
 
     @property
     def deepest(self) -> bool:
-        """No call leads on from here: there is an answer, or the way back."""
+        """Whether the path has `max_depth` calls: the agent can only answer or go back."""
         return len(self._way) > self.max_depth
 
     def has_tried(self, name: str, arguments: dict[str, Any]) -> bool:
-        """This very call was made from here before."""
+        """Whether the same call was made from the present node before."""
         return canonical([name, arguments]) in {step.action for step in self._way[-1].tried}
 
     def go_on(self, step: Step) -> None:
-        """A call was made here: the search goes to where it leads."""
+        """Go to the child node of a call."""
         assert self.open and not self.deepest and not self.has_tried(step.name, step.arguments), step
         self._way[-1].tried.append(step)
         self._way.append(_Node(step))
         self.everything.append(step)
 
     def give_up(self) -> None:
-        """This node leads nowhere: back, to the next node from which something else may still be tried."""
+        """Close the present node and go back to the nearest one from which another call may be tried."""
         self._way.pop()
         self.rollbacks += 1
         while self._way and len(self._way[-1].tried) >= self.width:

@@ -1,4 +1,4 @@
-"""What an agent of the baselines writes in one output, in ReAct's form. Nothing of it is ever evaluated.
+"""Reads the outputs of the baselines' agents, in ReAct's form. Nothing in them is evaluated.
 
 Thought: …
 Action: film                                    a tool's name, or one of the two below
@@ -32,10 +32,10 @@ _MARKS = " \t\r*`\"'"
 
 
 class Turn(NamedTuple):
-    """What an output asks for.
+    """An output, read.
 
     kind: "call", "answer", "give_up", or "broken" for one without an action that can be read.
-    thought: what stands before the action. name, arguments (None: unreadable): of a call. answer: of an answer.
+    thought: the text before the action. name, arguments (None: unreadable): of a call. answer: of an answer.
     problem: why a broken output or arguments cannot be read, in words for the agent.
     """
 
@@ -48,7 +48,7 @@ class Turn(NamedTuple):
 
 
 def read_turn(text: str, /, **_: Any) -> Turn:
-    """The first action or answer of an output, behind its reasoning in <think>. Never raises, whatever the text is."""
+    """The first action or answer of an output, after its reasoning in <think>. Never raises, for any text."""
     start, end = _said(text)
     found, final = _ACTION.search(text, start, end), text.find(FINAL, start, end)
     if final >= 0 and (found is None or final < found.start()):
@@ -64,7 +64,7 @@ def read_turn(text: str, /, **_: Any) -> Turn:
         arguments, problem = read_object(said, ARGUMENTS)[0], ""
     except Unparsable as error:
         arguments, problem = None, f"the Action Input cannot be read: {error}"
-    if name == FINISH:  # whose answer may stand there without any JSON
+    if name == FINISH:  # its answer may be plain text instead of JSON
         answer = str(arguments.get("answer") or "") if arguments is not None else said
         return Turn("answer", thought, answer=read_final(f"{FINAL} {answer}"))
     if not name:
@@ -73,7 +73,7 @@ def read_turn(text: str, /, **_: Any) -> Turn:
 
 
 def action_spans(text: str) -> list[tuple[int, int]]:
-    """Where the tool call of an output stands: [start, end) of its Action and Action Input; answers are none."""
+    """[start, end) of the tool call in an output, Action and Action Input; empty for answers."""
     if read_turn(text).kind != "call":
         return []
     start, end = _said(text)
@@ -82,13 +82,13 @@ def action_spans(text: str) -> list[tuple[int, int]]:
 
 
 def observed(text: str, content: str) -> str:
-    """What is written behind an output: the observation, and the beginning of the next thought."""
+    """The text to append to an output: the observation, and the beginning of the next thought."""
     label = "" if text.rstrip().endswith(OBSERVATION) else f"\n{OBSERVATION}"
     return f"{label} {content}\nThought:"
 
 
 def _said(text: str) -> tuple[int, int]:
-    """[start, end) of what counts: behind the reasoning, before any observation (the model's own would be made up)."""
+    """[start, end) of the part to read: after the reasoning, before any observation (the model invented that one)."""
     mark = text.rfind("</think>")
     start = mark + len("</think>") if mark >= 0 else 0
     end = _OBSERVATION.search(text, start)

@@ -1,4 +1,11 @@
-"""A solver and a verifier that send each other round in circles until the verifier is content."""
+"""A solver computes a sum step by step, a verifier checks it; they alternate until the verifier accepts.
+
+workflow      SolveAndVerify, the system
+prompts_tiny  the prompts of the tiny model
+parsers       the values of the agents' outputs
+penalties     the agent-specific rewards
+cold_start/   how the tiny model was trained
+"""
 
 from verl_ext.recipe.solver_verifier.workflow import SolveAndVerify
 

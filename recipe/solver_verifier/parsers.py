@@ -1,4 +1,4 @@
-"""What the two agents' outputs mean."""
+"""Parsers of the two agents' outputs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from verl_ext.mas import Unparsable
 
 
 class Solution(NamedTuple):
-    """A solver's output: the text, the number that it ends with ("" if none), and the how-manieth it was."""
+    """A solver's output: the text, the number at its end ("" if none), and the number of solutions so far."""
 
     text: str
     answer: str
@@ -41,9 +41,9 @@ def verdict(text: str, /, **_: Any) -> Verdict:
     Raises:
         Unparsable: anything else; falls back to accepting, which ends the system.
     """
-    said = text.strip()
-    if said == "ok":
-        return Verdict(said, True)
-    if re.fullmatch(r"wrong [0-9]+", said):
-        return Verdict(said, False)
+    stripped = text.strip()
+    if stripped == "ok":
+        return Verdict(stripped, True)
+    if re.fullmatch(r"wrong [0-9]+", stripped):
+        return Verdict(stripped, False)
     raise Unparsable("expected `ok` or `wrong <step>`", fallback=Verdict("ok", True))

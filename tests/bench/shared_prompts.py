@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from verl_ext.engine.fsdp.batching import batches, share
 from verl_ext.engine.fsdp.shared_prompts import lay_out, scored_logits
-from verl_ext.engine.fsdp.sharing import batches, share
 from verl_ext.plugin import package_path
 from verl_ext.recipe.cold_start.evaluate import run_workflow
 from verl_ext.recipe.cold_start.registry import COLD_STARTS

@@ -33,7 +33,7 @@ from verl.workers.engine.base import EngineRegistry
 from verl_ext.engine.fsdp import cpu as fsdp_cpu
 from verl_ext.engine.fsdp.masked_logits import ALLOWED, packed
 from verl_ext.engine.fsdp.shared_prompts import SharedPrompts
-from verl_ext.engine.fsdp.sharing import batches, share
+from verl_ext.engine.fsdp.batching import batches, share
 
 LONG = list(range(5, 25))
 PROMPTS = [[2, 3, 4], LONG, [2, 3, 4], [2, 3, 4], LONG]

@@ -13,9 +13,9 @@ from transformers import AutoModelForCausalLM
 from verl.utils import tensordict_utils as tu
 from verl.workers.engine.fsdp import transformer_impl
 
-from verl_ext.engine.fsdp import sharing
+from verl_ext.engine.fsdp import batching
+from verl_ext.engine.fsdp.batching import SPREAD, Shared, batches, merge_batches, share, split_rows
 from verl_ext.engine.fsdp.shared_prompts import SharedPrompts, lay_out, scored_logits, tree_mask
-from verl_ext.engine.fsdp.sharing import SPREAD, Shared, batches, dealt, merged, share
 
 TOKENS = st.integers(1, 30)
 # Few distinct prompts, so that they repeat.
@@ -128,21 +128,21 @@ def test_a_batch_without_padding_or_sharing_needs_no_mask():
 
 def test_long_responses_are_not_chained(monkeypatch):
     """Attention is quadratic in a sequence's length, so one prompt does not carry any number of responses."""
-    monkeypatch.setattr(sharing, "SHARED_TOKENS", 10)
+    monkeypatch.setattr(batching, "SHARED_TOKENS", 10)
     assert [len(s.responses) for s in share([[1]] * 5, [[2] * 6] * 5)] == [2, 2, 1]
     assert [len(s.responses) for s in share([[1] * 15] * 5, [[2] * 6] * 5)] == [3, 2]
 
 
 def test_batches_are_bounded(monkeypatch):
-    monkeypatch.setattr(sharing, "BATCH_TOKENS", 12)
+    monkeypatch.setattr(batching, "BATCH_TOKENS", 12)
     sizes = [len(batch) for batch in batches(share([[i, 1, 1, 1] for i in range(7)], [[2]] * 7))]
     assert sizes == [3, 3, 1]
 
 
 def test_ranks_with_more_batches_put_their_shortest_together():
     four = batches(share([[1] * n for n in (2, 10, 50, 200)], [[2]] * 4))
-    assert [[len(s) for s in batch] for batch in merged(four, 2)] == [[2, 10, 50], [200]]
-    assert merged(four, 4) == four
+    assert [[len(s) for s in batch] for batch in merge_batches(four, 2)] == [[2, 10, 50], [200]]
+    assert merge_batches(four, 4) == four
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def test_rows_of_a_prompt_come_into_one_micro_batch():
 def test_rows_are_dealt_into_parts_that_are_not_empty(rows, number):
     sequences = share([prompt for prompt, _ in rows], [response for _, response in rows])
     number = min(number, len(rows))
-    parts = dealt(sequences, number)
+    parts = split_rows(sequences, number)
     assert len(parts) == number and all(parts) and sorted(sum(parts, [])) == [*range(len(rows))]
     heaviest = max(len(sequence) for sequence in sequences)
     for part in parts if number <= len(sequences) else ():

@@ -78,8 +78,8 @@ def test_one_choice_asks_nobody():
     ("options", "message"),
     [
         ({}, "nothing to choose from"),
-        ({"a": (1, 0), "b": (1, 0)}, "'a' and 'b' cannot be told apart"),
-        ({"plan": (1,), "plant": (1, 2)}, "'plan' and 'plant' cannot be told apart"),
+        ({"a": (1, 0), "b": (1, 0)}, "'a' and 'b' cannot be distinguished"),
+        ({"plan": (1,), "plant": (1, 2)}, "'plan' and 'plant' cannot be distinguished"),
     ],
 )
 def test_choices_that_tokens_cannot_tell_apart(options, message):

@@ -19,8 +19,8 @@ from verl_ext.recipe.deepagent import DeepAgent
 from verl_ext.sampling.base import unique_calls
 from verl_ext.tools.chat import ChatEndpoint
 from verl_ext.tools.chat.wire import Answer, until_stop
+from verl_ext.trainer.build import build_workflow
 from verl_ext.trainer.config import read_mas_config
-from verl_ext.trainer.workflow import build_workflow
 
 STOPS = ("</tool_call>", "</tool_search>", "<fold_thought>")
 

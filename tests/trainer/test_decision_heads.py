@@ -18,11 +18,11 @@ from verl_ext.heads import PolicyHead
 from verl_ext.heads.learner import Learner
 from verl_ext.memory import HashingSimilarity
 from verl_ext.observe.question import HeadDecision, QuestionStats
+from verl_ext.trainer.build import build_workflow
 from verl_ext.trainer.config import read_mas_config
 from verl_ext.trainer.lora_setup import adapters_of, decides
 from verl_ext.trainer.preflight.checks import check_multi_agent
 from verl_ext.trainer.state.decision_heads import FILE, FOLDER, DecisionHeads, heads_of, weights_from
-from verl_ext.trainer.workflow import build_workflow
 
 HEAD = "+mas.agents.orchestrator.head.encoder=hashing"
 

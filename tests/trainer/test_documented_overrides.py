@@ -12,9 +12,9 @@ from omegaconf import OmegaConf
 from tests.trainer.test_recipes import ROOT, composed
 from verl_ext.tools.simulator.settings import read_settings
 from verl_ext.tools.simulator_server import overrides
+from verl_ext.trainer.build import build_workflow
 from verl_ext.trainer.config import read_mas_config
 from verl_ext.trainer.preflight.checks import check_multi_agent
-from verl_ext.trainer.workflow import build_workflow
 
 # A page, and the recipe that its overrides are meant for.
 PAGES = [

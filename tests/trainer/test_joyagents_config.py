@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.trainer.test_recipes import composed
+from verl_ext.trainer.build import build_workflow
 from verl_ext.trainer.config import read_mas_config
 from verl_ext.trainer.preflight.checks import check_multi_agent
-from verl_ext.trainer.workflow import build_workflow
 
 RECIPES = ["joyagents", "joyagents_tiny"]
 AGENTS = ["master", "question_agent", "summary", "shop_agent", "function_agent", "math_agent", "intention"]

@@ -8,9 +8,9 @@ import pytest
 
 from tests.trainer.test_recipes import composed, examined
 from verl_ext.trainer import lora_setup
+from verl_ext.trainer.build import build, build_workflow
 from verl_ext.trainer.config import read_mas_config
 from verl_ext.trainer.preflight.checks import check_multi_agent
-from verl_ext.trainer.workflow import build, build_workflow
 
 WEB = ("web_search", "access_website", "search_arxiv")
 

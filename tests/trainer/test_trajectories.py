@@ -11,8 +11,8 @@ from tests.trainer.test_config import configured
 from verl_ext.observe.trajectories import QuestionTrace
 from verl_ext.observe.trajectory_files import read_records
 from verl_ext.trainer.config import TrajectoryLogSection, read_mas_config
-from verl_ext.trainer.state import trajectories
-from verl_ext.trainer.state.trajectories import TrajectoryRecorder
+from verl_ext.trainer.state import trajectory_recorder
+from verl_ext.trainer.state.trajectory_recorder import TrajectoryRecorder
 
 
 def test_options_reach_the_record():
@@ -87,7 +87,7 @@ def test_every_call_gets_the_advantages_of_its_own_row(tmp_path, monkeypatch):
         assert (sorted(keys), partition_id, select_fields) == (["k1", "k2"], "train", ["advantages"])
         return {"advantages": torch.nested.nested_tensor([stored[key] for key in keys], layout=torch.jagged)}
 
-    monkeypatch.setattr(trajectories.tq, "kv_batch_get", get)
+    monkeypatch.setattr(trajectory_recorder.tq, "kv_batch_get", get)
     log = recorder(tmp_path, train_questions=1)
     log.collect(1, ["a"], Manager())
     log.write_training(1, batch)
@@ -103,7 +103,7 @@ def test_calls_of_one_sequence_share_its_row(tmp_path, monkeypatch):
     """Two outputs of two tokens with an observation of three between them: a0 is the first, a1 the second."""
     tags = [{"question": "a", "order": ["s", 1, 0, 0], "group": "a/x/0", "calls": [[0, 0, 2], [1, 5, 7]]}]
     values = torch.nested.nested_tensor([torch.tensor([0.5, 0.25, 0, 0, 0, 1.0, -1.0])], layout=torch.jagged)
-    monkeypatch.setattr(trajectories.tq, "kv_batch_get", lambda **_: {"advantages": values})
+    monkeypatch.setattr(trajectory_recorder.tq, "kv_batch_get", lambda **_: {"advantages": values})
     log = recorder(tmp_path, train_questions=1)
     log.collect(1, ["a"], Manager())
     log.write_training(1, SimpleNamespace(keys=["k"], tags=tags, partition_id="train"))

@@ -229,9 +229,7 @@ def test_a_caller_that_gave_up_does_not_disturb_the_wave():
         server = Server(seconds=100.0)
         llm = waves([server])
         impatient = forest_of(chain, llm, limits={"call_timeout": 10.0})
-        (samples, _), patient = await asyncio.gather(
-            make_strategy("fof", 2, list("abc")).sample(impatient), ask(llm, "z")
-        )
+        samples, patient = await asyncio.gather(make_strategy("fof", 2, list("abc")).sample(impatient), ask(llm, "z"))
         assert patient.token_ids == [49]
         assert {t.status for t in impatient.trajectories} == {Status.TIMEOUT}
         assert samples == []

@@ -1,5 +1,8 @@
 """Algorithms: each is one object in one file. It holds all that the trainer asks of it.
 
+    base       Algorithm: the interface of all of them
+    rows       Rows, TokenRows: the batch that an algorithm sees, as tensors
+    groups     means and variances per group
     mhgpo      heterogeneous-group advantages                   algorithms/mhgpo.py        docs/mhgpo.md
     toolpo     success on all tokens, tool calls on theirs      algorithms/toolpo.py       docs/toolpo.md
     joyagents  GRPO at the nodes of largest reward variance     algorithms/joyagents.py    docs/joyagents.md

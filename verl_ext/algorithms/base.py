@@ -1,4 +1,4 @@
-"""What an algorithm is: one object that holds all that the trainer asks of it."""
+"""Algorithm: the interface of an algorithm to the trainer."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class System:
         workflow: name of the workflow's class.
         agents: names of the agents that train, first to last.
         strategy: `mas.sampling.strategy`.
-        reports: names of the quantities that the workflow says its `reward` reports.
+        reports: names of the quantities that the workflow's `reward` reports, as the workflow declares them.
     """
 
     workflow: str

@@ -1,4 +1,4 @@
-"""JoyAgents-R1: GRPO at every node of a trajectory, of which only those with the largest reward variance are updated.
+"""JoyAgents-R1: GRPO at the nodes of a trajectory; only the nodes with the largest reward variance train.
 
 Source: "JoyAgents-R1: Joint Evolution Dynamics for Versatile Multi-LLM Agents with Reinforcement Learning", Section 3.2
 and Eqs. 2 to 5. Sampling is strategy `nmc`.
@@ -86,7 +86,7 @@ class JoyAgents(Algorithm):
 
         Args:
             rows: a node's samples have the same group (strategy `nmc`).
-            config: verl's `algorithm` section, of which nothing is used.
+            config: verl's `algorithm` section; not used.
 
         Returns:
             (N, T) float32, 0 outside the mask.

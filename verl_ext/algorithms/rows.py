@@ -1,4 +1,4 @@
-"""What an algorithm sees of a batch."""
+"""Rows and TokenRows: a batch as algorithms see it, as tensors."""
 
 from __future__ import annotations
 

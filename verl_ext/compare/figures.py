@@ -15,7 +15,7 @@ from verl_ext.reports import in_words
 
 # x, mean, standard error (`Measured.curve`)
 Curve = tuple[np.ndarray, np.ndarray, np.ndarray]
-# Okabe and Ito's colours, which colour-blind readers tell apart; methods beyond them get dashes.
+# Okabe and Ito's colours, which colour-blind readers can distinguish; further methods get dashed lines.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 STYLES = ("-", (0, (5, 1.5)), (0, (1.5, 1.5)))
 # Of methods that do not train.

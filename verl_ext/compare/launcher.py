@@ -1,4 +1,4 @@
-"""Runs the commands of a study, several at a time; what is complete is not run again."""
+"""Runs the commands of a study, several at a time; complete runs are not repeated."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from verl_ext.observe.runlog import NAME, LogTail
 from verl_ext.reports import commit, machine
 from verl_ext.storage.files import lock_folder, write_file
 
-# Written last: says that the run is complete, with which command, and what it cost.
+# Written when a run is complete: its command and its cost.
 DONE = "run.json"
 # Written first: the process of the run, and when it started (process numbers are used again).
 PROCESS = "process.json"
 # Seconds by which two readings of a process's start may differ: the system adds ticks since boot to an adjusted clock.
 CLOCK = 2.0
-# Seconds between two looks at the runs, two looks at their memory (each costs a tenth of a second), two progress lines.
+# Seconds between two checks of the runs, two measurements of memory (0.1 s each), and two progress lines.
 LOOK, LOOK_AT_MEMORY, TELL = 0.5, 15.0, 60.0
 
 
@@ -49,7 +49,7 @@ class Run:
 
     @property
     def record(self) -> dict[str, Any] | None:
-        """What a complete run left of itself; None if it is not complete, or was another command's."""
+        """The record of a complete run; None if it is not complete, or another command made it."""
         try:
             record = json.loads((self.folder / DONE).read_text(encoding="utf-8"))
         except (FileNotFoundError, ValueError):
@@ -58,11 +58,11 @@ class Run:
 
 
 def settings(overrides: Sequence[str]) -> dict[str, str]:
-    """What overrides come to: of those of the same setting, the last."""
+    """The overrides without repetition: the last one of each setting counts."""
     return {name: value for name, _, value in (text.partition("=") for text in overrides)}
 
 
-# What is run; its overrides and the run's folder are appended.
+# The command of a run; its overrides and folder are appended.
 PROGRAM = (sys.executable, "-m", "verl.trainer.main_ppo")
 
 
@@ -76,23 +76,23 @@ def plan(study: Study, output: Path) -> list[Run]:
 
 
 def shares(jobs: int) -> list[set[int]]:
-    """This process's cores dealt out to `jobs`; where there are more jobs than cores, some share one.
+    """Divide this process's cores among `jobs`; with more jobs than cores, some share one.
 
-    Each run keeps to its own: threads that wait for each other within one run must not wait for another run's. Two
-    unpinned runs on two cores took three times as long for a step as one after the other.
+    Each run is pinned to its cores: threads of a run wait for each other and must not wait for threads of another run.
+    Two unpinned runs on two cores took three times as long for a step as one run after the other.
     """
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     return [set(cores[job % len(cores) :: jobs]) if cores else set() for job in range(jobs)]
 
 
 class Live:
-    """A run that is under way: its process group, its cores, its log, its memory."""
+    """A running process: its process group, cores, log and memory."""
 
     def __init__(self, run: Run, room: Path, program: Sequence[str], environment: dict[str, str], cores: set[int]):
         self.run, self.cores, self.started, self.commit = run, cores, time.time(), commit()
         end_left_behind(run.folder)
         if run.folder.exists():
-            shutil.rmtree(run.folder)  # of a run that did not get to its end, or of other settings
+            shutil.rmtree(run.folder)  # it is incomplete, or has other settings
         run.folder.mkdir(parents=True)
         command = [*program, *run.command, f"trainer.default_local_dir={run.folder}"]
         self.output = open(run.folder / "output.txt", "wb")
@@ -116,7 +116,7 @@ class Live:
         return self.process.poll()
 
     def close(self, status: int, jobs: int) -> None:
-        """Note a run that came to its end; `jobs` is how many shared the machine."""
+        """Record that the run has ended; `jobs`: how many runs shared the machine."""
         self.output.close()
         if status == 0:
             record = {
@@ -147,7 +147,7 @@ def run_all(runs: list[Run], output: Path, jobs: int, program: Sequence[str] = P
         BlockingIOError: another call is using `output`.
     """
     output.mkdir(parents=True, exist_ok=True)
-    lock = lock_folder(output)  # two launchers in one folder would run the same runs into each other
+    lock = lock_folder(output)  # two launchers would write the same runs
     if lock is None:
         raise BlockingIOError(f"another comparison is running in {output}: wait for it, or give another --output")
     with lock, _signals():
@@ -160,7 +160,7 @@ def _run_all(runs: list[Run], output: Path, jobs: int, program: Sequence[str]) -
     total, to_run = len(runs), len(waiting)
     failed: list[Run] = []
     live: list[Live] = []
-    started, told, free = time.time(), time.time(), shares(jobs)
+    started, printed, free = time.time(), time.time(), shares(jobs)
     print(f"{total} runs, {total - to_run} of them complete, {jobs} at a time, in {output}", flush=True)
     try:
         while waiting or live:
@@ -177,9 +177,9 @@ def _run_all(runs: list[Run], output: Path, jobs: int, program: Sequence[str]) -
                 failed += [one.run] if status else []
                 to_go = len(waiting) + len(live)
                 left = (time.time() - started) / (to_run - to_go) * to_go
-                print(f"[{total - to_go}/{total}] {_told(one, status)}   {duration(left)} left", flush=True)
-            if live and time.time() - told > TELL:
-                told = time.time()
+                print(f"[{total - to_go}/{total}] {_outcome(one, status)}   {duration(left)} left", flush=True)
+            if live and time.time() - printed > TELL:
+                printed = time.time()
                 print("  … " + "; ".join(f"{o.run.name} step {o.step}, {o.tokens:,} tokens" for o in live), flush=True)
     finally:
         for one in live:
@@ -187,7 +187,7 @@ def _run_all(runs: list[Run], output: Path, jobs: int, program: Sequence[str]) -
     return failed
 
 
-def _told(one: Live, status: int) -> str:
+def _outcome(one: Live, status: int) -> str:
     cost = f"{one.run.name}: {time.time() - one.started:.0f} s, {one.step} steps, {one.peak:.1f} GB"
     if not status:
         return cost

@@ -1,4 +1,4 @@
-"""From the logs of a study's runs to numbers: scores where a budget was reached, cost, curves."""
+"""Computes the numbers of a comparison from the runs' logs: scores at equal budgets, costs, curves."""
 
 from __future__ import annotations
 

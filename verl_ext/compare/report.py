@@ -41,12 +41,12 @@ def write_report(study: Study, runs: list[Run], folder: Path, command: str) -> P
 def _circumstances(study: Study, runs: list[Run], command: str) -> list[str]:
     done = [run.record for run in runs if run.record is not None]
     hours = sum(record["seconds"] for record in done) / 3600
-    # Of each, one if all is well; times of different machines, or of different numbers of jobs, are not comparable.
-    told = [
+    # Each has one value if all is well: times on different machines, or with other numbers of jobs, are not comparable.
+    commit, machine, jobs = (
         " and ".join(sorted({str(record.get(name, "?")) for record in done})) for name in ("commit", "machine", "jobs")
-    ]
+    )
     return [
-        f"{date.today()} · `{command}` · commit {told[0]} · {told[1]}, runs at a time: {told[2]} · {len(done)} of "
+        f"{date.today()} · `{command}` · commit {commit} · {machine}, runs at a time: {jobs} · {len(done)} of "
         f"{len(runs)} runs complete, {hours:.1f} hours of runs · seeds {', '.join(map(str, study.seeds))}.",
         "",
         "Mean ± standard error over the seeds (sample standard deviation / √n), greedy validation on held-out",
@@ -68,8 +68,8 @@ def _scores(study: Study, rows: list[dict[str, Any]]) -> list[str]:
     lines = markdown([head.replace("_", " ") for head in heads], cells, words=1)
     seeds = {row["label"]: row["seeds"] for row in rows}
     missing = {m.label: [seed for seed in study.seeds if seed not in seeds.get(m.label, ())] for m in study.methods}
-    said = [f"{label}: {', '.join(map(str, lacking))}" for label, lacking in missing.items() if lacking]
-    return [*lines, "", f"Seeds not there (yet), so not in the means: {'; '.join(said)}."] if said else lines
+    absent = [f"{label}: {', '.join(map(str, lacking))}" for label, lacking in missing.items() if lacking]
+    return [*lines, "", f"Seeds not there (yet), so not in the means: {'; '.join(absent)}."] if absent else lines
 
 
 def _costs(methods: dict[str, Measured]) -> list[str]:

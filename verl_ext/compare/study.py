@@ -1,4 +1,4 @@
-"""What is compared with what: a study, read from a YAML file."""
+"""A study: the methods of a comparison, with their common settings, read from a YAML file."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Quick(Settings):
 
 
 class Study(Settings):
-    """Methods that differ in what `methods` says and in nothing else.
+    """Methods to compare. They differ only in the overrides that `methods` gives.
 
     Attributes:
         name: of its folder.
@@ -99,7 +99,7 @@ def read_study(name: str, quick: bool = False) -> Study:
     """The study in a YAML file, or one of those that come with the package, by name.
 
     Raises:
-        ValueError: there is no such study, or its file is wrong: says what and what is allowed.
+        ValueError: there is no such study, or its file is wrong; names the error and what is allowed.
     """
     path = Path(name) if name.endswith((".yaml", ".yml")) else _shipped() / f"{name}.yaml"
     if not path.is_file():

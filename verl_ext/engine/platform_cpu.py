@@ -1,9 +1,9 @@
-"""verl's platform "cpu": everything verl asks of an accelerator, answered for a machine without one.
+"""verl's platform "cpu": implements verl's interface of an accelerator for a machine without one.
 
 Chosen only by `VERL_PLATFORM=cpu` (verl reads it first; CPU recipes set it). It is never auto-detected: having this
 package installed changes nothing for other verl runs.
 
-Import verl before this module: `import verl` loads our plugin, and that needs this module whole.
+Import verl before this module: `import verl` loads our plugin, which imports this module and needs all of it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Makes `actor_rollout_ref.rollout.name=hf` known to verl; imported right after verl's rollout package.
 
-Where VERL_ENGINE_VENDOR asks for adapters per agent, `rollout.name=vllm` is verl's vLLM with several of them.
+If VERL_ENGINE_VENDOR asks for adapters per agent, `rollout.name=vllm` becomes verl's vLLM with several adapters.
 
-Import-light, and nothing of ours is imported here: this runs in the middle of whichever import came first.
+This module imports nothing of verl_ext at its top: it runs in the middle of another import.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def register_rollout() -> None:
 
 
 def register_vllm() -> None:
-    """Register vLLM with several adapters in the place of verl's, which has one. Not run: there was no GPU."""
+    """Register vLLM with several adapters instead of verl's, which has one. Not run: no GPU was there."""
     RolloutReplicaRegistry.register("vllm", _load_vllm_replica)
     _ROLLOUT_REGISTRY["vllm", "async"] = "verl_ext.engine.vllm.sender.AdapterSender"
 

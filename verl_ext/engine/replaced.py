@@ -1,4 +1,4 @@
-"""Attributes for the duration of a block: how little is changed where verl offers no argument."""
+"""Sets attributes for the time of a block, where verl offers no argument for what must differ."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @contextmanager
 def replaced(owner: Any, **values: Any) -> Iterator[None]:
-    """Attributes of `owner`, an object or a module; afterwards they are what they were."""
+    """Set attributes of `owner`, an object or a module; they are restored at the end of the block."""
     before = {name: getattr(owner, name) for name in values}
     try:
         for name, value in values.items():

@@ -62,11 +62,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def evaluate(config: DictConfig, command: list[str]) -> int:
-    """Ask what has not been asked yet, report, print.
+    """Ask the questions that have no answer yet, then write and print the report.
 
     Raises:
-        ValueError: the configuration, data, model, endpoint or output folder is not as it must be.
-        RuntimeError: nothing was answered any more, or a reward raised.
+        ValueError: the configuration, data, model, endpoint or output folder is wrong.
+        RuntimeError: too many trajectories in a row failed, or a reward raised.
     """
     from verl_ext.evaluate.heads import load_heads
     from verl_ext.evaluate.records import Records
@@ -97,7 +97,7 @@ def evaluate(config: DictConfig, command: list[str]) -> int:
 
 
 def prepare(config: DictConfig) -> tuple[Any, ...]:
-    """Check everything that can be checked without loading a model; make what the recipe generates.
+    """Check everything that can be checked without loading a model; generate the recipe's data (`mas.prepare`).
 
     Returns:
         The sections `evaluate` and `mas`, the model for this process (None: an endpoint answers), workflow and tasks.
@@ -111,9 +111,9 @@ def prepare(config: DictConfig) -> tuple[Any, ...]:
     from verl_ext.evaluate.config import read_config
     from verl_ext.evaluate.llms import model_of, served_model
     from verl_ext.evaluate.questions import read_tasks
+    from verl_ext.trainer.build import build_workflow
     from verl_ext.trainer.preflight.checks import check_tools
     from verl_ext.trainer.run_callback import choose_cpu_platform
-    from verl_ext.trainer.workflow import build_workflow
 
     if config.trainer.device == "cpu":
         choose_cpu_platform()
@@ -130,7 +130,7 @@ def prepare(config: DictConfig) -> tuple[Any, ...]:
 
 
 def say_what_runs(questions: int, samples: int, wanted: int, path: Path) -> None:
-    """Print how much there is to do, and how much of it is done."""
+    """Print the number of questions, and how many are answered already."""
     total = questions * samples
     each = f" x {samples} samples" if samples > 1 else ""
     done = f"; {total - wanted} of {total} are answered in {path}" if wanted < total else ""
@@ -138,7 +138,7 @@ def say_what_runs(questions: int, samples: int, wanted: int, path: Path) -> None
 
 
 def finish(folder: Path, tasks: list, samples: int, outcomes: dict, about: dict) -> str:
-    """Write the results of what has been answered; return the tables."""
+    """Write the results of the answers so far; return the tables."""
     import verl_ext
     from verl_ext.evaluate.report import summarise, write_report
     from verl_ext.observe.record import as_json
@@ -149,7 +149,7 @@ def finish(folder: Path, tasks: list, samples: int, outcomes: dict, about: dict)
 
 
 def next_steps(folder: Path) -> str:
-    """Where everything is."""
+    """The last lines for the terminal: where the results are."""
     return "\n".join(
         [
             f"  results         {folder / 'results.json'}, {folder / 'report.md'}",

@@ -1,4 +1,4 @@
-"""Which adapter answers for an agent: of a checkpoint of adapters per agent, or of an endpoint that serves some."""
+"""The adapter of each agent in an evaluation: from a checkpoint, or served by an endpoint."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from verl_ext.trainer.lora_setup import BASE, Adapters, adapters_of
 def adapters_to_play(model: Model | None, mas: MasConfig, workflow: Workflow) -> Adapters | None:
     """The adapters of a workflow's agents; None: there are none.
 
-    A checkpoint that has adapters is played with them, whatever `mas.policy` says; of an endpoint it says whether it
-    serves adapters under the names of the agents.
+    A checkpoint with adapters is evaluated with them, for every value of `mas.policy`. For an endpoint, `mas.policy`
+    tells whether it serves adapters under the names of the agents.
 
     Raises:
         ValueError: an agent that trains has no adapter in the checkpoint.

@@ -1,4 +1,4 @@
-"""What `evaluate.model` names: a Hugging Face folder, a hub name, or a checkpoint of a training run."""
+"""Finds the model that `evaluate.model` names: a Hugging Face folder, a hub name, or a checkpoint of a training run."""
 
 from __future__ import annotations
 
@@ -45,17 +45,17 @@ class Model:
 
 
 def find_model(name: str, base: str = "") -> Model:
-    """What a path or hub name stands for.
+    """Find the model of a path or hub name.
 
     Args:
-        base: a folder with the base of adapters per agent, where the one that they were trained on is not here.
+        base: a folder with the base of adapters per agent, if the base of their training is not on this machine.
 
     Raises:
         ValueError: a folder without weights, an unfinished or unsupported checkpoint, or a path that does not exist.
     """
     folder = Path(name).expanduser()
     if not folder.exists():
-        of_a_folder = "/" in name and folder.parent.is_dir()  # runs/typo, which the hub would take for a name, too
+        of_a_folder = "/" in name and folder.parent.is_dir()  # e.g. runs/typo, which also has the form of a hub name
         if of_a_folder or folder.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
             raise ValueError(f"evaluate.model={name} does not exist{_suggestion(folder.parent)}")
         return Model(name)
@@ -84,8 +84,7 @@ def find_model(name: str, base: str = "") -> Model:
 def full_weights(model: Model) -> dict[str, Any]:
     """Whole tensors by Hugging Face name, from the shards of a checkpoint, in the precision in which they were saved.
 
-    verl's merger does the work; only its conversion to bfloat16 is left out: a float32 policy would answer otherwise
-    than in its training.
+    Uses verl's merger without its conversion to bfloat16, which would change the answers of a float32 policy.
 
     Raises:
         ValueError: a shard is missing or unreadable, ranks disagree, or the checkpoint is that of a LoRA adapter.
@@ -111,7 +110,7 @@ def full_weights(model: Model) -> dict[str, Any]:
                 whole[name] = merger._merge_by_placement(tensors, parts[0].placements[-1])
             else:
                 whole[name] = merge_non_dtensor_shards(name, parts)
-    except Exception as error:  # whatever torch or verl make of a damaged file
+    except Exception as error:  # torch and verl raise many kinds of errors for a damaged file
         raise ValueError(f"the checkpoint {folder} cannot be read: {type(error).__name__}: {error}") from error
     if any("lora_" in name for name in whole):
         raise ValueError(
@@ -132,7 +131,7 @@ def _fingerprint(folder: Path) -> str:
 
 
 def _suggestion(folder: Path) -> str:
-    """The checkpoints that are there, for somebody who named a run's folder or a step that it does not have."""
+    """A hint that lists the checkpoints of a run, for a path that is the folder of a run or an absent step."""
     steps = complete_steps(folder) if folder.is_dir() else []
     return (
         ". Complete checkpoints there: " + ", ".join(f"{folder}/global_step_{step}" for step in steps) if steps else ""

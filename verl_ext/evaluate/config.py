@@ -1,4 +1,4 @@
-"""The `evaluate` section, typed; composition of the whole configuration; checks before anything is loaded."""
+"""The section `evaluate`, typed and checked; composes the whole configuration."""
 
 from __future__ import annotations
 

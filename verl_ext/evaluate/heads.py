@@ -1,4 +1,4 @@
-"""Policy heads in an evaluation: as a checkpoint holds them."""
+"""Policy heads in an evaluation: loads the weights of a checkpoint."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def load_heads(section: EvaluateConfig, workflow: Workflow) -> str | None:
         A hash of the weights; None: the workflow has no heads.
 
     Raises:
-        ValueError: there are no weights for them, or of another encoder; or weights are named and there are no heads.
+        ValueError: a head has no weights, or weights of another encoder; or weights are named and there are no heads.
     """
     heads = heads_of(workflow)
     if not heads:

@@ -1,4 +1,4 @@
-"""What answers: the model in this process under our engine, or an endpoint."""
+"""The LLM of an evaluation: a model in this process, run by our engine, or an endpoint."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from verl_ext.trainer.rollout.llm import ServedLLM
 
 
 class LocalLLM(ServedLLM):
-    """The model in this process: our engine in the place of verl's client.
+    """The model in this process, run by our engine instead of verl's rollout servers.
 
     Args:
         config: the whole configuration.
@@ -48,7 +48,7 @@ class LocalLLM(ServedLLM):
         self.model = model
 
     async def connect(self) -> None:
-        """Load the weights of a checkpoint of a run (those of a Hugging Face folder are there already)."""
+        """Load the weights of a run's checkpoint (those of a Hugging Face folder are loaded already)."""
         if self.model.shards:
             await self.client.update_weights(full_weights(self.model))
         if self.model.adapters:
@@ -66,7 +66,7 @@ def _lora_settings(model: Model) -> dict[str, Any]:
 
 
 def open_llm(config: DictConfig, section: EvaluateConfig, model: Model | None, seeded: bool) -> LocalLLM | EndpointLLM:
-    """What the configuration names; `connect` it before its first call.
+    """The LLM that the configuration names; `connect` it before its first call.
 
     Args:
         model: for this process (`model_of`); None: the endpoint.
@@ -84,7 +84,7 @@ def open_llm(config: DictConfig, section: EvaluateConfig, model: Model | None, s
         llm = LocalLLM(config, model, device, seeded)
     except (OSError, InstantiationException) as error:
         cause = error.__cause__ if isinstance(error, InstantiationException) else error  # Hydra builds verl's sections
-        if not isinstance(cause, OSError):  # what transformers and the hub raise for a model that is not there
+        if not isinstance(cause, OSError):  # transformers and the hub raise it for an absent model
             raise
         named = "evaluate.model" if section.model else "actor_rollout_ref.model.path"
         raise ValueError(
@@ -111,7 +111,7 @@ def endpoint_of(config: DictConfig, section: EvaluateConfig, seeded: bool = True
 
 
 async def served_model(config: DictConfig, section: EvaluateConfig) -> str:
-    """The name of the model that the endpoint will be asked for.
+    """The name of the model that requests to the endpoint will carry.
 
     Raises:
         ValueError: see `ChatEndpoint.find_model`.

@@ -1,4 +1,4 @@
-"""The agents' memories in an evaluation: read as a checkpoint holds them, and never changed."""
+"""The agents' memories in an evaluation: read from a checkpoint, never changed."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from pathlib import Path
 
 from verl_ext.evaluate.config import EvaluateConfig
 from verl_ext.memory import View, read_snapshot
+from verl_ext.trainer.build import similarity_of
 from verl_ext.trainer.config import MasConfig
 from verl_ext.trainer.state.agent_memory import FOLDER
-from verl_ext.trainer.workflow import similarity_of
 
 
 def open_memory(section: EvaluateConfig, mas: MasConfig) -> View | None:
-    """`evaluate.memory`, or what lies in the checkpoint that `evaluate.model` names; None: agents recall nothing.
+    """Open `evaluate.memory`, or the memory in the checkpoint that `evaluate.model` names; None: no memory.
 
     Raises:
         ValueError: the named folder holds no memory, it is damaged or of another encoder, or `mas.memory` is not set.

@@ -50,7 +50,7 @@ def _rows(path: str) -> list[dict[str, Any]]:
 
 
 def _task(row: dict[str, Any], where: str) -> Task:
-    """As a rollout worker of the training makes it, so that seeds and prompts are the same."""
+    """Make the task as a rollout worker does in training, so that seeds and prompts are the same."""
     try:
         index = int(row["extra_info"]["index"])
     except (TypeError, KeyError, ValueError) as error:

@@ -1,7 +1,7 @@
 """The answers of an evaluation, which survive kills: trajectories.jsonl, and settings.json with what they depend on.
 
-trajectories.jsonl has a record of `verl_ext.observe.record` per trajectory, in the order in which they ended; of
-several with the same question and sample the last counts.
+trajectories.jsonl has a record of `verl_ext.observe.record` per trajectory, in the order in which they ended. If
+several have the same question and sample, the last one counts.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ Key = tuple[str, int, int]
 
 @dataclass
 class Outcome:
-    """What the report needs of a trajectory.
+    """A trajectory, as far as the report needs it.
 
     Attributes:
-        metrics: of one that is ok, its reward and what the workflow reports beside it; NaN where that was not finite.
+        metrics: reward and reported quantities of a trajectory that is ok; NaN where one was not finite.
         calls: of each call the agent, status, prompt_tokens, generated_tokens and seconds.
         result: what the workflow returned, as JSON has it.
     """
@@ -80,7 +80,7 @@ class Records:
 
     Args:
         folder: made if it does not exist.
-        settings: of this evaluation; they decide what an answer would be.
+        settings: of this evaluation, as far as answers depend on them.
 
     Raises:
         ValueError: the folder holds answers under other settings (names those that differ), or another process
@@ -124,7 +124,7 @@ class Records:
         """(question, sample) pairs that have no answer yet. Those that failed are asked again.
 
         Raises:
-            ValueError: an answer that is there was given to another question of the same number.
+            ValueError: the file has an answer to another question with the same number.
         """
         wanted = []
         for task in tasks:

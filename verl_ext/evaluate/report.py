@@ -1,4 +1,4 @@
-"""From outcomes to results.json, report.md and the closing table."""
+"""Computes results.json, report.md and the closing table from the outcomes."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _source(questions: list[list[Outcome]], samples: int) -> dict[str, Any]:
 
 
 def _quantities(questions: list[list[dict[str, float]]]) -> dict[str, dict[str, Any]]:
-    """Of each quantity: the mean over questions of their means over samples, its standard error, and best@k, each over
+    """For each quantity: the mean over questions of their means over samples, its standard error, and best@k, each over
     the questions with at least k samples. Values that are not finite are left out.
     """
     values: dict[str, list[list[float]]] = defaultdict(list)
@@ -112,7 +112,7 @@ def _quantities(questions: list[list[dict[str, float]]]) -> dict[str, dict[str, 
 
 
 def _failed_as_0(questions: list[list[Outcome]], name: str) -> float:
-    """The mean over questions of a quantity's mean over samples, where a trajectory that failed has 0 of it."""
+    """The mean over questions of a quantity's mean over samples; a failed trajectory counts as 0."""
     means = []
     for question in questions:
         values = [outcome.metrics.get(name, math.nan) if outcome.ok else 0.0 for outcome in question]
@@ -139,7 +139,7 @@ def _agents(calls: Iterable[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 def _average(sources: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Mean over the data sources, of those quantities that all of them have; each counts the same."""
+    """Mean over the data sources, each with equal weight, of the quantities that all of them have."""
     results = {}
     for kind in ("metrics", "recall"):
         for name in sources[0][kind]:
@@ -153,7 +153,7 @@ def _average(sources: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 def write_report(folder: Path, results: dict[str, Any]) -> str:
-    """Write results.json and report.md; return the text of the latter, which is also for the terminal."""
+    """Write results.json and report.md; return the text of report.md, for the terminal."""
     text = as_text(results)
     write_file(folder / RESULTS, json.dumps(results, indent=1, default=str, allow_nan=False))
     write_file(folder / REPORT, text + "\n")
@@ -161,7 +161,7 @@ def write_report(folder: Path, results: dict[str, Any]) -> str:
 
 
 def as_text(results: dict[str, Any]) -> str:
-    """The tables: data sources, agents; then what failed and why."""
+    """The tables of data sources and agents, then the failures and their reasons."""
     sources, double = without_double(results["data"])
     names = list(dict.fromkeys(name for s in sources.values() for kind in ("metrics", "recall") for name in s[kind]))
     details = [name for name in names if name in results.get("details", ())]
@@ -196,7 +196,7 @@ def table_lines(table: Mapping[str, Mapping[str, float]]) -> list[str]:
 
 
 def detail_lines(sources: dict[str, dict[str, Any]], details: list[str]) -> list[str]:
-    """What the workflow reports beside its scores: means over questions, a row per quantity that is not always 0."""
+    """The other quantities that the workflow reports: means over questions, a row per quantity that is not always 0."""
     values = {name: [source["metrics"].get(name) for source in sources.values()] for name in details}
     zero = [_title(name) for name, row in values.items() if all(not value or value["mean"] == 0 for value in row)]
     rows = [
@@ -209,9 +209,9 @@ def detail_lines(sources: dict[str, dict[str, Any]], details: list[str]) -> list
 
 
 def without_double(sources: dict[str, dict[str, Any]]) -> tuple[dict[str, dict[str, Any]], str]:
-    """(what the tables show, the quantity that stands for the reward there, or "").
+    """The quantities for the tables, and the name of the one that equals the reward, or "".
 
-    A reward is often one of the quantities, e.g. F1: it has no column of its own where its numbers are the same.
+    A reward is often one of the quantities, e.g. F1. If all numbers are equal, it has no column of its own.
     """
     reported = [result["metrics"] for result in sources.values() if result["metrics"]]
     others = [name for name in reported[0] if name != "reward"] if reported else []
@@ -240,7 +240,7 @@ def _statuses(agent: dict[str, Any]) -> list[str]:
 
 
 def best_lines(sources: dict[str, dict[str, Any]]) -> list[str]:
-    """Expected best of k samples, where there are several."""
+    """Expected best of k samples, if there are several."""
     lines = []
     for source, result in sources.items():
         for name, value in result["metrics"].items():
@@ -256,7 +256,7 @@ def best_lines(sources: dict[str, dict[str, Any]]) -> list[str]:
 
 
 def failure_lines(sources: dict[str, dict[str, Any]]) -> list[str]:
-    """What is not in the means, and what they would be if failures counted as 0."""
+    """The failures, which are not in the means, and the means if failures counted as 0."""
     lines = []
     for source, result in sources.items():
         if result["failed"]:

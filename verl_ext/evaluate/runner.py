@@ -32,10 +32,10 @@ from verl_ext.observe.progress import duration
 from verl_ext.observe.trajectories import evaluation_record, trace_question
 from verl_ext.reports import in_words
 from verl_ext.sampling import run_once
+from verl_ext.trainer.build import build
 from verl_ext.trainer.config import SHARED, MasConfig, context_length
-from verl_ext.trainer.workflow import build
 
-# Trajectories in a row that failed for want of an answer, after which there is no use in asking on.
+# After so many trajectories in a row that failed without an answer, the evaluation stops.
 STREAK = 32
 HOPELESS = (
     Status.ENGINE_ERROR.value,
@@ -50,15 +50,15 @@ INTERVAL = 5.0
 def settings_of(
     config: DictConfig, section: EvaluateConfig, mas: MasConfig, model: Model | None, heads: str | None = None
 ) -> dict[str, Any]:
-    """What an answer depends on. Answers under other settings are not mixed with these; `heads`: hash of their weights.
+    """The settings on which answers depend; an output folder has answers under one set of them. `heads`: weights' hash.
 
-    Not among them: which questions, how many samples, how many at a time, time limits, and where an endpoint or a
-    retrieval server is; what an endpoint serves under a name, and what a retrieval server finds, they do not tell.
+    They leave out which questions and how many samples are asked, concurrency, time limits, and the addresses of
+    endpoints and retrieval servers. They cannot detect that a server has changed its model or its index.
     """
     local, memory = model is not None, open_memory(section, mas)
     served: dict[str, Any] = (
         {} if local or mas.policy == SHARED else {"policy": mas.policy}
-    )  # which of an endpoint's models answer
+    )  # it decides which of an endpoint's models answer
     served |= {"heads": heads} if heads else {}
     return served | {
         "model": model.source if local else section.model,
@@ -82,7 +82,7 @@ def settings_of(
 
 
 def _agents_of(config: DictConfig) -> dict[str, Any]:
-    """`mas.agents`; of an agent that is served elsewhere only the model counts, as with `evaluate.endpoint`."""
+    """`mas.agents`; for an agent with an endpoint only the name of its model counts, as with `evaluate.endpoint`."""
     agents: Any = OmegaConf.to_container(config.mas.agents, resolve=True)
     for section in agents.values():
         if section and section.get("endpoint"):
@@ -91,19 +91,19 @@ def _agents_of(config: DictConfig) -> dict[str, Any]:
 
 
 def response_length(config: DictConfig) -> int:
-    """Most tokens of a call of an agent that has no limit of its own, and of calls that go on in one sequence."""
+    """The token limit of calls of agents without a limit of their own, and of calls that continue one sequence."""
     return int(config.actor_rollout_ref.rollout.response_length)
 
 
 def identity_of(tool: dict[str, Any]) -> dict[str, Any]:
-    """What a tool's answers depend on: its settings, unless its `_target_` says (`identity`, like `preflight`)."""
+    """The settings on which a tool's answers depend: all, unless its `_target_` has a function `identity`."""
     settings = {key: value for key, value in tool.items() if not key.startswith("_")}
     identity = getattr(get_object(tool["_target_"]), "identity", dict)
     return {"_target_": tool["_target_"], **identity(**settings)}
 
 
 class Runner:
-    """Runs the workflow on questions and keeps what happened.
+    """Runs the workflow on questions and records the trajectories.
 
     Args:
         config: the whole configuration.
@@ -142,7 +142,7 @@ class Runner:
 
         Raises:
             ValueError: no engine, model or tool as configured.
-            RuntimeError: `STREAK` trajectories in a row failed for want of answers (or as many as run at a time, if
+            RuntimeError: `STREAK` trajectories in a row failed without an answer (or as many as run at a time, if
                 that is more).
             BrokenReward: the workflow's reward or a penalty raised.
         """
@@ -160,7 +160,7 @@ class Runner:
                 await asyncio.wait([ticker])
             served = [agent.llm for agent in self.workflow.agents.values() if agent.llm is not None]
             for owner in (llm, *served, *tools.values()):
-                with suppress(AttributeError):  # a tool need not have anything to close
+                with suppress(AttributeError):  # a tool may have no `close`
                     await owner.close()
 
     async def _show_progress(self, total: int) -> None:
@@ -174,7 +174,7 @@ class Runner:
             print(progress_line(self._ended, total, time.monotonic() - start, self.workflow.headline), flush=True)
 
     async def _work(self, rest: Iterator[tuple[Task, int]], llm: Any, tools: dict[str, Any]) -> None:
-        """One of the trajectories that run at a time: takes the next pair until there is none."""
+        """One of the concurrent workers: takes the next pair until there is none."""
         for task, sample in rest:
             outcome = await self._answer(task, sample, llm, tools)
             self._ended.append(outcome)

@@ -1,9 +1,9 @@
-"""Policy heads: small policies on frozen embeddings, for agents that decide among given texts (`Agent.choices`).
+"""Policy heads: small policies on frozen text embeddings, for agents that choose among given texts (`Agent.choices`).
 
-PolicyHead(similarity)    answers in the place of a language model: chooses, and knows the choice's probability
-Learner(similarity, …)    trains the weights by REINFORCE; the only module of this room that needs torch
+policy     PolicyHead answers in place of a language model: it chooses a text and knows the probability of its choice
+learner    Learner trains the weights of a head by REINFORCE; the only module here that needs torch
 
-docs/puppeteer.md says when to use one, verl_ext/trainer/state/decision_heads.py how it trains beside the policy.
+docs/puppeteer.md says when to use a head. verl_ext/trainer/state/decision_heads.py trains heads during a run.
 """
 
 from verl_ext.heads.policy import PolicyHead, Weights

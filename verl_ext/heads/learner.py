@@ -16,7 +16,7 @@ SAVED = ("encoder", "matrix", "adam", "version", "baseline")
 
 
 class Learner:
-    """W of a head, and Adam's state.
+    """Trains the matrix W of a head with Adam.
 
     Args:
         similarity: of the head.
@@ -25,8 +25,8 @@ class Learner:
         temperature: of the rollouts.
 
     Attributes:
-        version: steps that it has learned from.
-        baseline: what the baseline keeps from step to step.
+        version: number of steps so far.
+        baseline: state of the baseline between steps.
     """
 
     def __init__(self, similarity: Similarity, lr: float, entropy: float = 0.0, temperature: float = 1.0):
@@ -38,7 +38,7 @@ class Learner:
 
     @property
     def weights(self) -> Weights:
-        """A copy of what it has learned."""
+        """A copy of the weights."""
         return Weights(self.matrix.detach().numpy().copy(), self.version)
 
     def learn(
@@ -52,9 +52,9 @@ class Learner:
         """One step of Adam on −1/N Σ_n Σ_t A_t log π(a_t | S_t) − entropy · mean H(π(· | S_t)).
 
         Args:
-            states: (n) texts in which it was decided.
-            options: (n) the texts among which it was.
-            chosen: (n) which of them it was.
+            states: (n) text of the state of each decision.
+            options: (n) the options of each decision.
+            chosen: (n) index of the chosen option.
             advantages: (n,) A_t.
             trajectories: N.
 
@@ -85,7 +85,7 @@ class Learner:
         return torch.from_numpy(self.similarity.encode(list(place))).double()[[place[text] for text in texts]]
 
     def state(self) -> dict[str, Any]:
-        """All that a checkpoint needs."""
+        """The state for a checkpoint."""
         return {
             "encoder": self.similarity.name,
             "matrix": self.matrix.detach(),
@@ -95,7 +95,7 @@ class Learner:
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint.
+        """Restore the state of a checkpoint.
 
         Raises:
             ValueError: it is of another encoder.
@@ -108,14 +108,14 @@ class Learner:
 
 
 def check_encoder(state: dict[str, Any], similarity: Similarity) -> None:
-    """Check that what was saved of a head is a head's, of this encoder.
+    """Check that the saved state is that of a head with this encoder.
 
     Raises:
-        ValueError: it is not; NaN among the weights would make every decision fail.
+        ValueError: it is not, or its weights contain NaN, which would make every decision fail.
     """
     lacking = [key for key in SAVED if not isinstance(state, dict) or key not in state]
     if lacking:
-        raise ValueError(f"what is saved there is no policy head: it lacks {', '.join(lacking)}")
+        raise ValueError(f"the saved state is no policy head: it lacks {', '.join(lacking)}")
     if state["encoder"] != similarity.name:
         raise ValueError(
             f"the saved policy head is of the encoder {state['encoder']}, this run's is {similarity.name}. Remedy: the "

@@ -1,10 +1,10 @@
-"""A policy over given texts: two towers of frozen embeddings and a matrix between them.
+"""PolicyHead: a policy over given texts, a matrix between frozen embeddings of the state and of the options.
 
     π(a | S) = softmax over the options a of e(S)ᵀ W e(a) / temperature
 
-e(S) is the embedding of a prompt's last message, e(a) that of an option's text. W is all that is trained. It begins
-with zeros, which is the uniform policy; its size does not depend on how many options there are, and an option that was
-never seen gets the probability that its text suggests.
+e(S) is the embedding of a prompt's last message, e(a) that of an option's text. Only W is trained. It starts at zero,
+which is the uniform policy. Its size does not depend on the number of options, and it also gives a probability to an
+option that training has not seen.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ POOLS = 8
 
 @dataclass(frozen=True)
 class Weights:
-    """What a head has learned.
+    """The trained weights of a head.
 
     Attributes:
         matrix: W, (width, width) float64.
@@ -55,9 +55,9 @@ def distribution(state: np.ndarray, matrix: np.ndarray, options: np.ndarray, tem
 
 
 def draw(log_probs: np.ndarray, seed: int, greedy: bool) -> int:
-    """One option: a sample of π, or one of those of the largest probability; a function of the seed alone.
+    """Draw one option: a sample of π, or one of the most probable options. It is a function of the seed.
 
-    Greedily, too, equal options are all as likely: an untrained head is not one that takes the first of its options.
+    Ties are broken at random also if `greedy`, so that an untrained head does not always take its first option.
 
     Args:
         log_probs: (n,).
@@ -77,7 +77,7 @@ class PolicyHead(TokenlessLLM):
         similarity: embeds texts; it is not trained.
 
     Attributes:
-        weights: of the last training step; None until somebody sets them.
+        weights: of the last training step; None until they are set.
     """
 
     def __init__(self, similarity: Similarity):

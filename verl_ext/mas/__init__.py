@@ -1,4 +1,18 @@
-"""The multi-agent core: agents, workflows, sessions, credit. Imports neither torch nor verl."""
+"""Multi-agent systems: agents, workflows, recorded runs of them, and credit. Imports neither torch nor verl.
+
+agent       Agent: a prompt, a parser, and an agent-specific reward
+workflow    Workflow: the base class of a system, which defines `agents`, `run` and `reward`
+context     Context, the `ctx` of `run`: call agents and tools, open branches, run sub-workflows
+session     Session: runs a workflow once, gives every call its identity, records or replays it
+forest      Forest: all calls and trajectories of one question
+types       the records of all this: Task, Call, Trajectory, Status
+credit      from the reward of a trajectory to the reward of each call
+llm         LLM: the interface of what answers a call; endpoint: an OpenAI-compatible server as an LLM
+choices     calls whose output is one of several given texts
+offsets     from ranges of characters to ranges of tokens
+limits      bounds of a trajectory: calls, tokens, seconds
+noise       the seed of each call; stopwatch: a clock that stops during weight updates
+"""
 
 from verl_ext.mas.agent import Agent, Unparsable
 from verl_ext.mas.types import Call, CallFailed, Status, Task, ToolFailed, Trajectory

@@ -1,7 +1,7 @@
-"""Decisions: an output that is one of a few given texts, sampled token by token among the tokens those texts allow.
+"""Decisions: samples one of a few given texts, token by token among the tokens that these texts allow.
 
 The probability of a text is exact: π(text) = Π_t softmax over the next tokens of all texts that share its beginning.
-Where only one token is possible nothing is sampled; such a token has log-probability 0 and does not train.
+Where only one token is possible, it is not sampled: it has log-probability 0 and does not train.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def check_options(options: Mapping[str, Sequence[int]]) -> None:
     ordered = sorted((tuple(tokens), text) for text, tokens in options.items())
     for (tokens, text), (longer, other) in zip(ordered, ordered[1:], strict=False):
         if longer[: len(tokens)] == tokens:
-            raise ValueError(f"the choices {text!r} and {other!r} cannot be told apart by their tokens")
+            raise ValueError(f"the choices {text!r} and {other!r} cannot be distinguished by their tokens")
 
 
 def named(text: str, options: Sequence[str]) -> str | None:

@@ -1,4 +1,4 @@
-"""What a workflow sees of its session: calls, tools, branches, sub-workflows, reproducible randomness."""
+"""Context, the `ctx` of a workflow: calls, tools, branches, sub-workflows, memory, reproducible randomness."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class Context:
-    """What a workflow holds: `call`, `tool`, `branch`, `run`, `recall`, `remember`, `note` and `rng`.
+    """The interface of a workflow: `call`, `tool`, `branch`, `run`, `recall`, `remember`, `note` and `rng`.
 
     The first four, and `resume`, are ordinary functions that return coroutines: a call's identity and dependencies are
     fixed when the workflow makes it, not when the event loop starts it. Otherwise, under `asyncio.gather`, a recorded

@@ -39,7 +39,7 @@ def assign_credit(
     Then R = R_shared + R_spe (the text after Eq. 4).
 
     A call from which nothing leads to an end (its branch failed or was cancelled, and the workflow went on without it)
-    receives nothing: both rewards stay NaN and it does not train (`Call.credited`). 0 would be a reward nobody gave.
+    receives nothing: both rewards stay NaN and it does not train (`Call.credited`). 0 would be an invented reward.
 
     Args:
         trajectories: of one question.

@@ -1,4 +1,4 @@
-"""An OpenAI-compatible server as the core's `LLM`."""
+"""EndpointLLM: an OpenAI-compatible server as an `LLM` for agents."""
 
 from __future__ import annotations
 

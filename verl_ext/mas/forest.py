@@ -1,4 +1,4 @@
-"""All trajectories of one question, with record and replay: a call is generated once and answers every replay."""
+"""Forest: all calls and trajectories of one question. Each call is generated once and recorded for replays."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ class Forest:
         self._take(call, completion)
         call.cost = agent.cost * call.generated_tokens
         if call.decides and not call.chosen:
-            call.trained = False  # there was nothing to choose, or nobody who trains has chosen
+            call.trained = False  # there was only one option, or another model than the policy chose
         return call if call.status is Status.ENGINE_ERROR else self._finish(call, agent, inputs)
 
     def _enter_prompt(self, llm: LLM, call: Call, sampling: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Bounds of a trajectory."""
+"""Limits: bounds of a trajectory."""
 
 from __future__ import annotations
 

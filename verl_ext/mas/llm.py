@@ -1,4 +1,4 @@
-"""What a session needs of an inference engine."""
+"""LLM: the interface of an inference engine to sessions; TokenLLM: for engines that work on token ids."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from verl_ext.mas.choices import choose
 from verl_ext.mas.offsets import Span, locate_by_decoding
 from verl_ext.mas.types import Completion, Generation
 
-# Choices of which the tokens are kept.
+# Choices whose tokens are cached.
 OPTIONS_KEPT = 65_536
 
 
@@ -29,7 +29,7 @@ class LLM(Protocol):
     async def complete(
         self, messages: list[dict[str, str]], prompt_ids: list[int], sampling: dict[str, Any], key: tuple[str, ...]
     ) -> Completion:
-        """Answer a chat, of which `prompt_ids` is what `encode` made.
+        """Answer a chat; `prompt_ids` is its encoding by `encode`.
 
         `sampling` holds temperature, top_p, top_k, max_tokens, seed, `adapter` if the policy has adapters (the name of
         the agent's; "" is the base alone), `choices` if the answer is to be one of these texts, and for an engine

@@ -1,4 +1,4 @@
-"""From ranges of characters in an output to ranges of its tokens, exactly, for any tokenizer."""
+"""Converts ranges of characters in an output to ranges of its tokens, exactly, for any tokenizer."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ class Generation:
         log_probs: temperature-scaled log-probability of each of them under the policy that sampled it.
         stop_reason: "completed", "length" or "aborted".
         min_version, max_version: policy versions (training steps) at the first and last token; -1 if unknown.
-        allowed: of a decision, the tokens that were allowed in the place of each; empty: all, everywhere.
+        allowed: for each token of a decision, the tokens that were allowed in its place; empty: all were, everywhere.
         decided: of a decision made without tokens (by a policy head), its log-probability.
     """
 

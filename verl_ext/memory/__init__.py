@@ -1,11 +1,13 @@
-"""Memory that evolves with training (JoyAgents-R1, Section 3.3). Neither torch nor verl.
+"""Memory that evolves with training (JoyAgents-R1, Section 3.3). Imports neither torch nor verl.
 
-MemoryStore(folder)             opens or begins a memory; apply(step, episodes), view(), snapshot, restore
-read_snapshot(folder)           the view in a checkpoint
-View.recall(agent, query, k)    the memories most similar to a query, as of one step; can be sent to other processes
-format_memories(memories)       what stands between <memory> and </memory>
-
-evolution.py is Algorithm 1, docs/memory.md explains it and what the paper leaves open.
+store        MemoryStore opens or begins a memory; apply(step, episodes), view(), snapshot, restore
+view         View: the memories after one step; recall(agent, query, k) finds the most similar ones
+records      Memory; Episode and Use: the trajectories from which a step makes memories
+step         one training step: a view and the step's episodes give the next view
+evolution    Algorithm 1 in numbers; docs/memory.md explains it and what the paper leaves open
+similarity   texts to vectors: hashed n-grams, or a sentence encoder
+database     the SQLite file
+prompt       format_memories: what stands between <memory> and </memory>
 """
 
 from verl_ext.memory.evolution import Rules

@@ -1,6 +1,6 @@
-"""Who acts after whom at the logged steps: the decisions of the trajectory log, folded into a graph per agent and step.
+"""Who acts after whom: the decisions in the trajectory log as one graph per deciding agent and logged step.
 
-It is of the logged questions alone; the metrics decisions/* and choices/* are of all that were sampled.
+These graphs cover the logged questions only; the metrics decisions/* and choices/* cover all sampled questions.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from typing import Any
 from verl_ext.observe.decisions import Decision, Path, as_paths, by_agent, figures
 from verl_ext.observe.record import Moment
 
-# Choices that a picture holds; where there are more, the rarest are one.
+# Choices that a picture shows by name; further ones, the rarest, share one node.
 MOST = 12
 Question = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Shown:
-    """What pictures of an agent's decisions have in common, so that they can be compared.
+    """The nodes of an agent's graphs: the same at every step, so that the graphs can be compared.
 
     Attributes:
-        choices: those that are drawn by name, in the order in which they tend to come in a path.
-        others: number of further ones, which are drawn as one, the last.
+        choices: those drawn by name, in their usual order in a path.
+        others: number of further choices; they share one node, the last.
     """
 
     choices: tuple[str, ...]
@@ -44,14 +44,14 @@ class Shown:
 
 @dataclass(frozen=True)
 class Folded:
-    """All paths of an agent at one logged step, folded into one graph; nodes as `Shown.place` numbers them.
+    """All paths of an agent at one logged step as one graph; `Shown.place` numbers its nodes.
 
     Attributes:
         paths: how many there are.
         counts, first: by node, how often it was chosen, and how many paths begin with it.
         edges: (from, to) -> how often the one was chosen right after the other.
         numbers: see `decisions.figures`.
-        top, top_count, question: the most frequent path, how many are like it, and the place of a question that has it.
+        top, top_count, question: the most frequent path, its count, and the place of a question that has it.
     """
 
     paths: int
@@ -82,7 +82,7 @@ def paths_in(question: Question) -> list[Path]:
 
 
 def shown(paths: Sequence[Path], most: int = MOST) -> Shown:
-    """Which choices of an agent's paths are drawn by name, and in which order."""
+    """The nodes for these paths of an agent: which choices are drawn by name, and in which order."""
     often = Counter(choice for path in paths for choice in path.choices)
     named = sorted(often, key=lambda choice: (-often[choice], choice))
     named = named if len(named) <= most else named[: most - 1]
@@ -94,7 +94,7 @@ def shown(paths: Sequence[Path], most: int = MOST) -> Shown:
 
 
 def fold(paths: Sequence[tuple[int, Path]], nodes: Shown) -> Folded:
-    """Fold an agent's paths, each with the place of its question, into one graph. There must be one at least."""
+    """Fold an agent's paths, each with the place of its question, into one graph. There must be at least one path."""
     node = {choice: nodes.place(choice) for _, path in paths for choice in path.choices}
     counts, first = ([0] * len(nodes.labels) for _ in range(2))
     edges: Counter[tuple[int, int]] = Counter()
@@ -110,7 +110,7 @@ def fold(paths: Sequence[tuple[int, Path]], nodes: Shown) -> Folded:
 
 
 def collaboration(steps: Mapping[Moment, Sequence[Question]]) -> dict[str, tuple[Shown, dict[Moment, Folded]]]:
-    """Agent that decides -> what its pictures show, and its graph at every logged step at which it decided.
+    """Deciding agent -> the nodes of its graphs, and its graph at every logged step at which it decided.
 
     Args:
         steps: (phase, step) -> questions, as `record.by_step` gives them.

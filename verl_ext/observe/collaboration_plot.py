@@ -15,7 +15,7 @@ from verl_ext.observe.graph_plot import draw_graph, plain
 from verl_ext.observe.record import Moment, by_step
 from verl_ext.observe.trajectory_files import FOLDER, read_records
 
-# Agents that a picture holds, those with the longest paths.
+# Agents in one picture: those with the longest paths.
 AGENTS = 3
 # Fields of calls that are large, and that no picture needs.
 LONG_TEXTS = ("prompt", "reasoning", "output", "tokens")
@@ -28,10 +28,10 @@ Entries = Sequence[Mapping[str, Any]]
 
 
 def collaboration_picture(folder: Path, entries: Entries, path: Path) -> Path | None:
-    """Draw what the deciding agents of a run did; None, and no file, if none decided.
+    """Draw the decisions of a run's agents; None, and no file, if no agent decided.
 
-    Above, the logged questions' decisions at the first and the last logged validation (where there are not two, at the
-    first and the last logged training step); below, the shares of all decisions of training (else of validation).
+    Above: the decisions of the logged questions at the first and the last logged validation (with fewer than two
+    validations: training step). Below: the share of each choice over the training steps (else the validations).
 
     Args:
         folder: of the run, with its trajectory log if it has one.
@@ -113,7 +113,7 @@ def before_and_after(steps: Sequence[Moment]) -> list[Moment]:
 
 
 def _nodes(shares: Mapping[str, Sequence[float]]) -> Shown:
-    """What is drawn by name where no trajectory is logged: the most frequent choices, in this order."""
+    """The choices drawn by name if no trajectory is logged: the most frequent ones, in this order."""
     often = sorted(shares, key=lambda name: (-sum(shares[name]), name))
     named = often if len(often) <= MOST else often[: MOST - 1]
     return Shown(tuple(named), len(often) - len(named))
@@ -125,7 +125,7 @@ def _draw_agent(
     graphs: Mapping[Moment, Folded],
     shares: tuple[list[int], dict[str, list[float]]],
 ) -> None:
-    """An agent's graphs and, below, its shares; what there is not is left out."""
+    """Draw an agent's graphs and, below, its shares; parts without data are left out."""
     import matplotlib
 
     palette = matplotlib.colormaps["tab20"].colors
@@ -153,7 +153,7 @@ def _count(paths: int) -> str:
 def _draw_shares(
     axis: Any, nodes: Shown, colours: Sequence[Any], shares: tuple[list[int], dict[str, list[float]]]
 ) -> None:
-    """Stacked areas, in the order of the nodes from the bottom; the legend beside them stands in the same order."""
+    """Stacked areas in the order of the nodes, from the bottom; the legend has the same order."""
     steps, by_name = shares
     named = [by_name.get(name, [0.0] * len(steps)) for name in nodes.choices]
     rest = [max(0.0, 1 - sum(values)) for values in zip(*named, strict=True)] if named else [1.0] * len(steps)

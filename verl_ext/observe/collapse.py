@@ -1,4 +1,4 @@
-"""Collapse of decisions: an agent takes one and the same path, whatever it is asked."""
+"""Detects that an agent's decisions have collapsed: it takes the same path for every question."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def collapsed(entries: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def _on_one_path(metrics: Mapping[str, Any], agent: str) -> bool:
-    """Whether the paths of a training step are one, though there were others, and something to tell them apart."""
+    """Whether an agent with more than two options took one path in nearly all trajectories of a training step."""
 
     def value(name: str) -> float:
         return metrics.get(name) or 0.0
@@ -36,7 +36,7 @@ def _on_one_path(metrics: Mapping[str, Any], agent: str) -> bool:
 
 
 def advice(agent: str) -> list[str]:
-    """What it means and what to do, in lines."""
+    """The lines of the warning: what it means and what to do."""
     actor = "actor_rollout_ref.actor"
     return [
         f"  {agent} has collapsed: in {STEPS} training steps in a row, {SHARE:.0%} or more of its paths were one path.",

@@ -1,7 +1,7 @@
-"""Metrics of agents that decide who acts next: how sure they are, what they choose, and the graphs that come of it.
+"""Metrics of agents that decide who acts next: how certain they are, what they choose, and the graphs of their choices.
 
-A path is what one agent has chosen in one trajectory and scope, in order. Folded, it is a directed graph: what was
-chosen are its nodes, an edge leads from each choice to the next (Puppeteer, Section 4.2).
+A path is the list of choices of one agent in one trajectory and scope. Folded, it is a directed graph: its nodes are
+the choices, and an edge leads from each choice to the next (Puppeteer, Section 4.2).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from verl_ext.mas.types import Call, Trajectory
 
 # Different texts of an agent that are counted by name wherever they come from.
 NAMED = 32
-# Elementary cycles of one graph that are looked at; a long walk among many agents can have millions.
+# Elementary cycles of one graph that are counted; a long walk among many agents can have millions.
 MOST_CYCLES = 1000
 
 
@@ -29,9 +29,9 @@ class Decision:
     """One decision.
 
     Attributes:
-        options: the texts that it was among.
-        chosen: one of them; None: none, as a served model may say anything.
-        log_prob: log π of it among them; None: not known.
+        options: the texts to choose from.
+        chosen: one of them; None: none of them (a served model may write anything).
+        log_prob: log π(chosen) among the options; None: not known.
     """
 
     options: Sequence[str]
@@ -40,7 +40,7 @@ class Decision:
 
     @property
     def surprise(self) -> float | None:
-        """−log π, in nats, if there was something to choose."""
+        """−log π of the choice, in nats; None if it is unknown or there was only one option."""
         return -self.log_prob if self.log_prob is not None and len(self.options) > 1 else None
 
 
@@ -49,8 +49,8 @@ class Path:
     """What `agent` chose, in order.
 
     Attributes:
-        surprise: mean of −log π over its decisions among several, if there was one whose probability is known.
-        options: mean number of texts that its decisions were among; None: not known.
+        surprise: mean of −log π over its decisions with several options; None: no such probability is known.
+        options: mean number of options of its decisions; None: not known.
     """
 
     agent: str
@@ -60,7 +60,7 @@ class Path:
 
 
 def decision_of(call: Call) -> Decision | None:
-    """The decision that a call is; None: it is none."""
+    """The decision that a call made; None: the call is no decision."""
     if not call.decides:
         return None
     chosen = named(call.text, call.options) if call.status.trainable else None
@@ -109,7 +109,7 @@ def structure(graph: networkx.DiGraph) -> dict[str, float]:
 
 
 def figures(paths: Sequence[Path]) -> dict[str, float]:
-    """The numbers of decisions/<agent>/* (observe/metrics.py), of one agent's paths; what has no value is absent."""
+    """The numbers of decisions/<agent>/* (observe/metrics.py) of one agent's paths, as far as they have a value."""
     taken = Counter(path.choices for path in paths)
     graphs = {choices: structure(folded(choices)) for choices in taken}
     numbers = {
@@ -137,7 +137,7 @@ def by_agent(paths: Iterable[Path]) -> dict[str, list[Path]]:
 
 
 def deciding(metrics: Iterable[str]) -> list[str]:
-    """The agents of which there are decisions/* among these names of metrics (of training), in alphabetical order."""
+    """The agents that have decisions/* among these names of training metrics, in alphabetical order."""
     start, end = "decisions/", "/top_path"
     return sorted(name[len(start) : -len(end)] for name in metrics if name.startswith(start) and name.endswith(end))
 
@@ -145,8 +145,8 @@ def deciding(metrics: Iterable[str]) -> list[str]:
 def decision_metrics(paths: Iterable[Path]) -> dict[str, float]:
     """decisions/* and choices/* of a batch's paths.
 
-    There are no choices/* of an agent that took more than `NAMED` different texts, and more than a decision of its is
-    among: what it chooses from is another list each time (the tools of a question, say), and may be thousands.
+    An agent has no choices/* if it chose more than `NAMED` different texts, and more than one decision offers: then the
+    options differ from decision to decision (e.g. the tools of a question), and there may be thousands.
     """
     metrics: dict[str, float] = {}
     for agent, own in by_agent(paths).items():

@@ -1,4 +1,4 @@
-"""Where everything stands in the picture of a decision graph: choices on a ring, and arrows between them.
+"""The layout of a decision graph: choices on a ring, and arrows between them.
 
 The viewer's page (page/graph.js) and the PNG of a run (graph_plot.py) draw this layout. One unit is one pixel of the
 page at its full size; y points down, angles go clockwise from the right.

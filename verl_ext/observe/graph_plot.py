@@ -12,7 +12,7 @@ SCALE = 0.7
 
 
 def plain(text: str, longest: int = 18) -> str:
-    """A name as matplotlib can draw it: one line, no formulas, nothing invisible, not too long."""
+    """A name as matplotlib can draw it: one line, no formulas, no invisible characters, not too long."""
     seen = "".join(letter if letter.isprintable() else " " for letter in text)
     cut = seen if len(seen) <= longest else seen[: longest - 1] + "…"
     return cut.replace("\\", "\N{FULLWIDTH REVERSE SOLIDUS}").replace("$", r"\$")

@@ -1,4 +1,4 @@
-"""Our metrics: what each is called, what it means, how it is computed. docs/metrics.md is checked against the table."""
+"""Our metrics: name, meaning and computation. A test compares docs/metrics.md with the table."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def _agent_metrics(agent: str, calls: list[CallStats]) -> dict[str, float]:
 
 
 def _means(into: dict[str, float], prefix: str, records: list[dict[str, float]]) -> None:
-    """Mean of every quantity over the records that have it."""
+    """The mean of every quantity over the records that have it."""
     found: dict[str, list[float]] = defaultdict(list)
     for record in records:
         for name, value in record.items():

@@ -12,15 +12,15 @@ from verl_ext.reports import in_words
 
 # Title, and the (label, metric) of its lines.
 Panel = tuple[str, list[tuple[str, str]]]
-# Lines of a panel whose names have room among them.
+# With more lines, the legend of a panel is beside it.
 FEW = 4
-# What a workflow's reward may report besides, e.g. of agents that an orchestrator chooses.
+# Quantities that a workflow's reward may report, e.g. the number of agents that an orchestrator has chosen.
 REPORTED = {"tokens": "Tokens of a trajectory", "agents": "Agents of a trajectory"}
 
 
 def panels(entries: list[dict[str, Any]], headline: str) -> list[Panel]:
-    """What there is of validation, training reward, each agent's penalty and group similarity, of what shows that
-    decisions collapse, and of tokens and agents of a trajectory, where the workflow reports them."""
+    """The panels for which there is data: validation, training reward, penalty and group similarity of each agent,
+    signs of collapsing decisions, and tokens and agents of a trajectory, if the workflow reports them."""
     names = {name for entry in entries for name, value in entry["metrics"].items() if value is not None}
     agents = sorted({name.split("/")[1] for name in names if name.startswith("agents/")})
     orchestrators, penalised = deciding(names), agents if charged(entries) else []

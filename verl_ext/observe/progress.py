@@ -1,4 +1,4 @@
-"""Progress of a run, read from its log and shown in the driver's terminal, one line a step."""
+"""Shows the progress of a run in the driver's terminal: reads the run's log, prints a line per step."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from verl_ext.reports import in_words
 
 
 class Progress:
-    """A thread that follows `<folder>/<name>` and prints what is new.
+    """A thread that follows `<folder>/<name>` and prints new steps.
 
     Args:
         folder: of the run.
         headline: quantity of validation to show (`val/system/<headline>`).
         name: of the log.
-        interval: seconds between two looks.
+        interval: seconds between two reads of the log.
     """
 
     def __init__(self, folder: Path, headline: str, name: str = NAME, interval: float = 0.5):
@@ -34,12 +34,12 @@ class Progress:
         self._thread = threading.Thread(target=self._follow, daemon=True, name="progress")
 
     def start(self) -> None:
-        """Say what happens first, and follow."""
+        """Print what happens first, and follow the log."""
         print("Starting Ray, the workers and the rollout engine (some 20 s on a small machine) …", flush=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Show what is left and end."""
+        """Show the remaining steps and end."""
         self._stop.set()
         self._thread.join()
         self._show_new()
@@ -62,7 +62,7 @@ class Progress:
                 self._warn_of_collapse(entry)
 
     def _warn_of_collapse(self, entry: dict[str, Any]) -> None:
-        """Once for each agent; steps from here on that an earlier run has left are not heeded."""
+        """Warn once for each agent. Steps that an earlier run logged from here on do not count."""
         self._recent = [*(one for one in self._recent if one["step"] < entry["step"]), entry][-4 * STEPS :]
         for agent in collapsed(self._recent):
             if agent not in self._warned:

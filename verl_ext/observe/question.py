@@ -1,4 +1,4 @@
-"""What is kept of a question after sampling, for metrics: plain numbers, small enough to send between processes."""
+"""QuestionStats: what a rollout worker keeps of a sampled question for metrics, in plain numbers that it can send."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from verl_ext.sampling.base import BATCH, Sample, formula_calls
 
 @dataclass
 class CallStats:
-    """One call: what its agent's metrics are made of. Rewards are NaN if credit did not reach it."""
+    """One call, as far as the metrics of its agent need it. Rewards are NaN if credit did not reach it."""
 
     agent: str
     status: str
@@ -31,13 +31,13 @@ class CallStats:
 
 @dataclass(frozen=True)
 class HeadDecision:
-    """A decision that a policy head made, to learn from.
+    """A decision of a policy head, from which the head learns.
 
     Attributes:
-        state: content of the last message that it was asked with.
-        options: the texts that it was among.
-        chosen: which of them it was.
-        group: of the decisions that it is compared with; unique over a step's questions.
+        state: content of the last message of its prompt.
+        options: the texts to choose from.
+        chosen: index of the chosen one.
+        group: the decisions with which it is compared; unique over a step's questions.
         reward: R of the call.
     """
 

@@ -1,7 +1,7 @@
 """The trajectory record: what training, validation and evaluation keep of a question, one JSON object per line.
 
 `verl_ext.observe.trajectories` makes records, `verl_ext.observe.trajectory_files` writes and finds their files, and
-`by_step` below puts them together for those who read them (the viewer, the pictures). An evaluation writes a record per
+`by_step` below joins them for readers (the viewer, the pictures). An evaluation writes a record per
 trajectory, training one per question; a record that is too long for a file of the log is split.
 """
 
@@ -185,7 +185,7 @@ def by_step(records: Iterable[Mapping[str, Any]]) -> dict[Moment, list[dict[str,
 
 
 def _extend(question: dict[str, Any], record: Mapping[str, Any]) -> None:
-    """Add a record to what is known of its question, in place of earlier trajectories of the same numbers."""
+    """Add a record to its question; its trajectories replace earlier ones with the same numbers."""
     if numbers := {trajectory["number"] for trajectory in record["trajectories"]}:
         question["trajectories"] = [one for one in question["trajectories"] if one["number"] not in numbers]
         for part in ("tools", "calls"):
@@ -195,7 +195,7 @@ def _extend(question: dict[str, Any], record: Mapping[str, Any]) -> None:
 
 
 def _complete(question: dict[str, Any]) -> None:
-    """Order the trajectories by number, with stand-ins for those that calls name and no record describes."""
+    """Order the trajectories by number, with placeholders for those that calls name and no record describes."""
     known = {trajectory["number"]: trajectory for trajectory in question["trajectories"]}
     last = max([*known, *(number for call in question["calls"] for number in call["trajectories"])], default=-1)
     missing = {"stream": [], "status": "unknown", "error": "not in the log", "reward": None, "sinks": []}

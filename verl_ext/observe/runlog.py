@@ -1,4 +1,4 @@
-"""The run's own log: one JSON line per step, which survives kills and resumes."""
+"""metrics.jsonl, the log of a run: one JSON line per step. It survives kills and resumes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from verl_ext.storage.files import write_file
 
 NAME = "metrics.jsonl"
-# What `trainer.val_only=true` writes instead: evaluating a checkpoint must not touch the log of its training.
+# The log under `trainer.val_only=true`: evaluating a checkpoint must not change the log of its training.
 VALIDATION = "validation.jsonl"
 
 
@@ -25,8 +25,8 @@ class RunLog:
     """Appends `{"step", "time", "total_steps", "metrics"}` lines to `<folder>/<name>`.
 
     On a resume, lines of steps after the restored checkpoint are dropped, so that the log reads like that of an
-    uninterrupted run. A line with `"partial": true` is what was known of a step when its checkpoint was written; the
-    whole line that follows takes its place, unless the run is killed in between.
+    uninterrupted run. A line with `"partial": true` holds the metrics of a step that were known when its checkpoint
+    was written; the complete line that follows replaces it, unless the run is killed in between.
     """
 
     def __init__(self, folder: str | Path, name: str = NAME):
@@ -67,7 +67,7 @@ class LogTail:
         self._place = (0, 0)  # inode and offset
 
     def news(self) -> list[dict[str, Any]]:
-        """Whole entries since the last call; all of them if the log was written anew in between."""
+        """The complete entries since the last call; all entries if the log was rewritten in between."""
         try:
             with open(self.path, "rb") as file:
                 inode = os.fstat(file.fileno()).st_ino
@@ -88,7 +88,7 @@ def series(entries: list[dict[str, Any]], name: str) -> tuple[list[int], list[fl
 
 
 def charged(entries: list[dict[str, Any]]) -> bool:
-    """Whether any agent had a reward of its own other than 0."""
+    """Whether any agent had an agent-specific reward other than 0."""
     return any(
         value
         for entry in entries

@@ -1,4 +1,4 @@
-"""The end of a run: what was learned, where everything is, what to try next."""
+"""The summary at the end of a run: what was learned, where the files are, what to try next."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CRITICS = {"mhgpo": "mappo", "mhgpo_tiny": "mappo_tiny", "solver_verifier_tiny":
 
 
 def finished_already(folder: Path, config: Any) -> bool:
-    """True if the run in `folder` has a checkpoint of its last step, whole in the log: it would be resumed to stop."""
+    """True if the run in `folder` has a checkpoint of its last step, and a complete log: nothing is left to train."""
     if config.trainer.resume_mode != "auto" or config.trainer.get("val_only", False):
         return False
     tracker, total = folder / "latest_checkpointed_iteration.txt", config.trainer.total_training_steps
@@ -58,7 +58,7 @@ def print_summary(log: Path, headline: str, strategy: str, arguments: Sequence[s
 
 
 def next_steps(arguments: Sequence[str], strategy: str, folder: Path) -> list[str]:
-    """What to try next: the same command (its arguments, of which overrides are kept) with one thing changed."""
+    """What to try next: the command of this run, with its overrides, and one thing changed."""
     replaced = ("trainer.default_local_dir=", "mas.sampling.strategy=")
     kept = [argument for argument in arguments if not argument.startswith(replaced)]
     other = "fof" if strategy == "rr" else "rr"
@@ -85,7 +85,7 @@ def next_steps(arguments: Sequence[str], strategy: str, folder: Path) -> list[st
 
 
 def _interpreter() -> str:
-    """The running Python as one would type it here: `.venv/bin/python` when that is in this folder."""
+    """The running Python as a user would type it: `.venv/bin/python` if that is in this folder."""
     running = Path(sys.executable)
     return str(running.relative_to(Path.cwd())) if running.is_relative_to(Path.cwd()) else "python"
 

@@ -1,7 +1,7 @@
 """Makes trajectory records (`verl_ext.observe.record`) from sampled questions.
 
-The rollout worker makes a `QuestionTrace` of a question that was sampled; the trainer adds what only it knows (step,
-groups, advantages). An evaluation makes its records in one go.
+The rollout worker turns a sampled question into a `QuestionTrace`. The trainer adds step, groups and advantages and
+makes the records. An evaluation makes its records at once.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from verl_ext.storage.jsonl import encode_line, parse_line, read_log
 logger = logging.getLogger(__name__)
 
 FOLDER = "trajectories"
-# Of `trainer.val_only=true`: evaluating a checkpoint must not touch the log of its training.
+# The folder under `trainer.val_only=true`: evaluating a checkpoint must not change the log of its training.
 VALIDATION_FOLDER = "trajectories_validation"
 # Of `python -m verl_ext.evaluate`.
 EVALUATION_FILE = "trajectories.jsonl"
@@ -39,7 +39,7 @@ class TrajectoryLog:
         """Prepare for a run that goes on after `restored_step` (0: from scratch): later records are dropped.
 
         Args:
-            validates_again: the run starts with a validation, so the one that was made at `restored_step` goes, too.
+            validates_again: the run starts with a validation, so the old one at `restored_step` is dropped, too.
         """
         for path in _numbered(self.folder):
             lines = path.read_bytes().splitlines(keepends=True)

@@ -3,8 +3,8 @@
     python -m verl_ext.observe.viewer runs/mhgpo_tiny
     python -m verl_ext.observe.viewer runs/evaluate/mhgpo_tiny --open
 
-A content security policy forbids the page the network. What models and data sets say is in it as compressed data, which
-its script only ever turns into text.
+A content security policy forbids the page the network. Texts of models and data sets are in it as compressed data,
+which its script inserts as text only, never as HTML.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LARGE = 100e6
 
 
 def index_entry(moment: Moment, questions: list[dict[str, Any]]) -> dict[str, Any]:
-    """What the page knows of a step before it unpacks it."""
+    """The entry of a step in the page's index, which the page reads before it unpacks the step."""
     trajectories = [trajectory for question in questions for trajectory in question["trajectories"]]
     rewards = [t["reward"] for t in trajectories if t["status"] == "ok" and t["reward"] is not None]
     return {

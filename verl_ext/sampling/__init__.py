@@ -1,13 +1,14 @@
 """Sampling strategies: which calls of a workflow are forked, which samples train, and in which groups.
 
-    fof   fork on first       MHGPO, Algorithm 3
-    is    independent         MHGPO, Algorithm 4 of the text (all agents forked in turn, homogeneous groups only)
-    rr    round robin         MHGPO, Algorithm 5
-    nmc   node-wise Monte Carlo   JoyAgents-R1, Section 3.1
+    base           Strategy: the interface; the primitives `fork_on`, `fork_at` and `fork_all`; default groups
+    fof            fork on first           MHGPO, Algorithm 3
+    independent    `is`: independent       MHGPO, Algorithm 4 (forks on each agent in turn, homogeneous groups only)
+    round_robin    `rr`: round robin       MHGPO, Algorithm 5
+    nmc            node-wise Monte Carlo   JoyAgents-R1, Section 3.1
 
 To add one: a file with a `Strategy`, a line here. Outside of this package: `STRATEGIES["mine"] = Mine` in the module of
-your workflow (docs/new_strategy.md). A strategy forks through `fork_on`, `fork_at` and `fork_all` alone; its further
-fields are its options, `mas.sampling.mine`.
+your workflow (docs/new_strategy.md). A strategy forks with the three primitives only. The fields of its class are its
+options, `mas.sampling.mine`.
 """
 
 from verl_ext.sampling.base import (

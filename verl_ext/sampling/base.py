@@ -1,4 +1,4 @@
-"""What all strategies share: the two fork primitives and the default groups."""
+"""Strategy: the interface of sampling strategies, with the fork primitives and the default groups that they use."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Sample:
 
 
 class Strategy(Settings, ABC):
-    """Samples trajectories of one question and says which calls train together.
+    """Samples trajectories of one question and decides which calls train, and in which groups.
 
     Its fields are its settings. A subclass adds options of its own as further fields; `mas.sampling.<name>` sets them,
     where <name> is what `mas.sampling.strategy` selects it by.
@@ -110,7 +110,7 @@ async def fork_on(
 
 
 async def fork_all(forest: Forest, group_size: int, name: str = "0") -> list[Trajectory]:
-    """G trajectories (base first) that share nothing but the tools before any call, and the workflow's randomness.
+    """G trajectories (base first) that share only the tool calls before the first call, and the workflow's randomness.
 
     Every entry call thus has G samples of one prompt, also where several start at once. The others start as soon as
     the base has issued its first call; if it makes none there is one trajectory.

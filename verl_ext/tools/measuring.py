@@ -1,4 +1,4 @@
-"""Shared by the programs that measure retrieval (retrieval/measure.py) and tool search (catalogue/measure.py)."""
+"""Shared by the programs that measure retrieval (retrieval/measure) and tool search (catalogue/search/measure)."""
 
 from __future__ import annotations
 

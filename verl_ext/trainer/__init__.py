@@ -1,0 +1,18 @@
+"""Connects multi-agent rollouts with verl's trainer. No other folder overrides verl's trainer or agent loop.
+
+run_callback    Hydra calls it before and after a run: checks, progress, summary; interrupt: what Ctrl-C does
+config          the section `mas`, typed and checked
+build           builds the workflow and its tools from `mas`
+lora_setup      `mas.policy`: one policy for all agents, or one LoRA adapter each
+preflight/      checks before a run starts
+trainer         subclasses of verl's V1 trainers; begin here, its docstring lists the ten parts of a training step
+step            what a step does between rollouts and the first forward pass
+batch           TransferQueue's tags as the tensors that algorithms take
+row_selection   drops rows, forms groups across questions, weighs rows
+advantage       makes our algorithms known to verl as advantage estimators
+loss            verl's PPO loss with a weight per row
+budget          `mas.budget`: ends a run after so many tokens or questions
+rollout/        samples the questions of a step
+state/          what a run keeps from step to step and in checkpoints
+registration    verl_ext.plugin has it imported right after verl's trainers
+"""

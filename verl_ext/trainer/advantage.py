@@ -1,4 +1,4 @@
-"""Our algorithms as advantage estimators of verl."""
+"""Makes our algorithms known to verl as advantage estimators."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, register_adv_est
 from verl_ext.algorithms import ALGORITHMS, Algorithm
 from verl_ext.trainer.batch import Tag, live_rows, live_tags, token_rows_of
 
-# verl hands an estimator the rewards, the mask and one index per row, nothing else. The trainer leaves the rows' tags
-# and its algorithm here for the time of the call; both run in the same thread of the same process.
+# verl passes an estimator only the rewards, the mask and one index per row. The trainer leaves the rows' tags and its
+# algorithm here for the time of the call; both run in the same thread.
 _BATCH: ContextVar[tuple[list[Tag], Algorithm]] = ContextVar("batch")
 
 
@@ -41,7 +41,7 @@ def _estimate(
 
 
 def register_estimators() -> None:
-    """Make every algorithm available as `algorithm.adv_estimator=<name>`; those that already are stay."""
+    """Make every algorithm available as `algorithm.adv_estimator=<name>`; estimators of that name are kept."""
     for name in ALGORITHMS:
         if name not in ADV_ESTIMATOR_REGISTRY:
             register_adv_est(name)(_estimate)

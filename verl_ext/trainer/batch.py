@@ -1,4 +1,4 @@
-"""A batch of verl's as our algorithms see it. Rows carry their facts in the tags of TransferQueue."""
+"""From a batch of verl to the `Rows` of an algorithm. TransferQueue's tags hold group, agent, reward, … of each row."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def numbered(values: list[Any]) -> torch.Tensor:
 
 
 def rows_of(tags: list[Tag]) -> Rows:
-    """The rows of these tags, among which no padding row is."""
+    """The rows of these tags, without tokens. There must be no padding row among them."""
     return Rows(**_columns(tags))
 
 
 def token_rows_of(rewards: torch.Tensor, mask: torch.Tensor, tags: list[Tag]) -> TokenRows:
-    """The rows of these tags with their tokens.
+    """The rows of these tags, with their tokens.
 
     Args:
         rewards, mask: (N, T), without padding rows.

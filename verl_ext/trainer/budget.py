@@ -1,4 +1,4 @@
-"""How much a run may use: `mas.budget`, so that methods can be compared at equal tokens or equal questions."""
+"""`mas.budget`: ends a run after so many tokens or questions, so that methods can be compared at equal cost."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from verl_ext.trainer.config import BudgetSection
 
 
 class Budget:
-    """Counts what training has used, over kills and resumes.
+    """Counts the tokens and questions that training has used, also over kills and resumes.
 
     Args:
-        section: the limits; None means none.
+        section: the limits; None: no limit.
     """
 
     def __init__(self, section: BudgetSection):
@@ -19,7 +19,7 @@ class Budget:
         self.used = dict.fromkeys(vars(section), 0)
 
     def resume(self, entries: list[dict[str, Any]]) -> None:
-        """Go on from the log of the steps that are kept."""
+        """Continue the counts from the entries of the run log up to the restored step."""
         for name in self.used:
             self.used[name] = int(entries[-1]["metrics"].get(f"budget/{name}") or 0) if entries else 0
 

@@ -97,7 +97,7 @@ class EndpointSection(Settings):
 
 
 class HeadSection(Settings):
-    """`mas.agents.<name>.head`: a policy head that decides in the place of the policy."""
+    """`mas.agents.<name>.head`: a policy head that decides instead of the language model."""
 
     encoder: str = "hashing"
     lr: float = Field(0.1, gt=0)
@@ -114,7 +114,7 @@ TopK = Annotated[int, AfterValidator(_check_top_k)]
 
 
 class AgentSection(Settings):
-    """`mas.agents.<name>`: what differs for one agent (null: as the rollout, or as the workflow's class has it).
+    """`mas.agents.<name>`: settings of one agent (null: those of the rollout, or of the workflow's class).
 
     There is no temperature per agent: verl's trainer recomputes log-probabilities at the rollout's temperature, so an
     agent sampled at another one would be trained off-policy.
@@ -136,7 +136,7 @@ class AgentSection(Settings):
 
 
 class TrajectoryLogSection(Settings):
-    """`mas.trajectory_log`: how much of what the agents say is kept, for `python -m verl_ext.observe.viewer`."""
+    """`mas.trajectory_log`: how many questions are logged in full, for `verl_ext view`."""
 
     train_questions: int = Field(8, ge=0, description="0: none")
     val_questions: int = Field(16, ge=0, description="0: none")
@@ -180,13 +180,13 @@ class MasConfig(Settings):
     @field_validator("agents", "tools", mode="before")
     @classmethod
     def _drop_nulls(cls, given: Any) -> Any:
-        """A recipe takes away what the recipe below it has set, with null."""
+        """Drop keys that are null: so a recipe removes settings of the recipe that it extends."""
         return {key: value for key, value in given.items() if value is not None} if isinstance(given, dict) else given
 
     @field_validator("advantage", mode="before")
     @classmethod
     def _default_options(cls, given: Any) -> Any:
-        """Null takes away the recipe's options, which another algorithm does not have."""
+        """Read null as no options: so a command line removes the recipe's options, which another algorithm lacks."""
         return {} if given is None else given
 
 
@@ -210,7 +210,7 @@ def read_mas_config(config: DictConfig) -> MasConfig:
 
 
 def _check_together(mas: MasConfig, config: DictConfig) -> None:
-    """Refuse values that are fine alone and wrong together: a table of (what is refused, why and the remedy)."""
+    """Refuse values that are valid alone but not together: a table of (condition, reason and remedy)."""
 
     def verl(key: str) -> Any:
         return OmegaConf.select(config, key)

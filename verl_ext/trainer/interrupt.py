@@ -1,4 +1,4 @@
-"""Ctrl-C ends a run at once, as an interruption: a line in the place of the tracebacks of Ray, Hydra and verl."""
+"""Ctrl-C ends a run at once, with a line of text instead of tracebacks of Ray, Hydra and verl."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from verl_ext.observe.progress import Progress
 from verl_ext.observe.runlog import NAME, read_log
 from verl_ext.trainer.state import checkpoint
 
-# What a shell reports of a program that Ctrl-C has ended.
+# The exit status that a shell reports for a program that Ctrl-C has ended.
 STATUS = 128 + signal.SIGINT
 # Seconds for ended processes to be gone.
 PATIENCE = 2.0

@@ -1,7 +1,7 @@
 """`mas.policy`: all agents share one set of weights, or each has a LoRA adapter of its own on a shared frozen base.
 
-Which adapter answers for an agent is data: no workflow knows of it. Under per_agent_lora every agent that trains has an
-adapter under its name. Agents that do not train are answered by the base, or by their endpoint.
+The workflow does not depend on it. Under per_agent_lora every agent that trains has an adapter of its name; the base,
+or an endpoint, answers for the other agents.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from verl_ext.engine.lora.adapter_files import check_same_adapters, read_record
 from verl_ext.engine.lora.adapters import AGENT_ID, BASE, VENDOR, AdapterOptions, check_settings
 from verl_ext.mas.workflow import Workflow
+from verl_ext.trainer.build import build_workflow
 from verl_ext.trainer.config import PER_AGENT_LORA, MasConfig, read_mas_config
-from verl_ext.trainer.workflow import build_workflow
 
 if TYPE_CHECKING:
     from verl_ext.trainer.rollout.rows import Row
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 DEFAULTS: dict[str, tuple[Any, Any]] = {
     "lora_rank": (0, 16),
     "lora_alpha": (16, 32),
-    # Of base/lora, one adapter for all agents, which is merged into the weights that the engine gets.
+    # For configs/base/lora: one adapter for all agents, merged into the weights before the rollout engine gets them.
     "merge": (True, False),
     "strategy": ("fsdp", "fsdp2"),
 }
@@ -73,7 +73,7 @@ def adapters_of(mas: MasConfig, workflow: Workflow) -> Adapters | None:
 
 
 def add_agent_ids(rows: list[Row], adapters: Adapters | None) -> list[Row]:
-    """Rows with the number of their agent's adapter (-1: the base, in validation), which the trainer's engine reads."""
+    """Add to each row the number of its agent's adapter (-1: the base, in validation), for the training engine."""
     if adapters is None:
         return rows
     numbers = {name: number for number, name in enumerate(name for name in adapters.values() if name != BASE)}
@@ -81,13 +81,13 @@ def add_agent_ids(rows: list[Row], adapters: Adapters | None) -> list[Row]:
 
 
 def check_policy(config: DictConfig, mas: MasConfig, agents: list[str]) -> None:
-    """Check that the other settings go with `mas.policy`.
+    """Check that the other settings can be combined with `mas.policy`.
 
     Args:
-        agents: those that the policy trains on, first to last.
+        agents: those that train, first to last.
 
     Raises:
-        ValueError: which one does not, and the remedy.
+        ValueError: a setting cannot be combined with it; names the remedy.
     """
     model, actor = config.actor_rollout_ref.model, config.actor_rollout_ref.actor
     named, what = model.lora.get("adapters"), f"mas.policy={PER_AGENT_LORA}"
@@ -126,7 +126,7 @@ def check_resumed(config: DictConfig) -> None:
     For resume_mode=auto, `check_same_run` already compares the settings.
 
     Raises:
-        ValueError: it has others, or has some where none are configured, or has none.
+        ValueError: it has other adapters, or has some and none are configured, or the reverse.
     """
     trainer = config.trainer
     if trainer.resume_mode != "resume_path" or not trainer.resume_from_path:
@@ -145,17 +145,17 @@ def check_resumed(config: DictConfig) -> None:
 
 
 def choose_engine(config: DictConfig) -> None:
-    """Ask for our training engine where verl would take its own; before Hydra makes a job of the configuration."""
+    """Select our training engine where verl would take its own. Called before Hydra starts the job."""
     if _needs_vendor(config):
         with open_dict(config):
             OmegaConf.update(config, VENDOR_KEY, VENDOR, force_add=True)
 
 
 def check_engine(config: DictConfig) -> None:
-    """Check that all of Ray's workers will be asked for our engine, where adapters or decisions need it.
+    """Check that all Ray workers will use our training engine, if adapters or decisions need it.
 
     Raises:
-        ValueError: nobody has asked for it (`choose_engine` cannot for a job of a multirun), or for another one.
+        ValueError: no engine is selected (`choose_engine` cannot do so for a job of a multirun), or another one.
     """
     if _needs_vendor(config) and OmegaConf.select(config, VENDOR_KEY) != VENDOR:
         what, risk = "an agent that decides among given choices", "decisions as free text"

@@ -1,4 +1,4 @@
-"""The actor's loss: verl's, with Eq. 6's row weights in every term."""
+"""The actor's loss: verl's PPO loss with a weight per row in every term (MHGPO, Eq. 6)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def weighted_ppo_loss(
     weight = data[WEIGHT].reshape(-1)
     plain = dataclasses.replace(config, use_kl_loss=False, entropy_coeff=0.0)
     advantages = data["advantages"]
-    data["advantages"] = advantages * weight[:, None]  # in place of a copy, which costs more than this loss
+    data["advantages"] = advantages * weight[:, None]  # in place: a copy of `data` costs more than this loss
     try:
         loss, metrics = ppo_loss(plain, model_output, data, dp_group=dp_group)
     finally:

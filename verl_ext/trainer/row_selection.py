@@ -1,4 +1,4 @@
-"""Which rows of a batch train, in which groups, and how much each weighs: before verl pads and balances."""
+"""Drops rows that do not train, forms groups across questions, and weighs rows, before verl pads and balances."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Selected = tuple[KVBatchMeta, dict[str, float]]
 
 
 def drop_idle(batch: KVBatchMeta) -> KVBatchMeta:
-    """The batch without rows that only stand for a question (`rows.idle_row`), unless it has no others."""
+    """Drop placeholder rows (`rows.idle_row`), unless there are no others."""
     idle = {row for row, tag in enumerate(batch.tags) if tag.get("idle")}
     return batch if is_idle(batch) else without(batch, idle)
 
@@ -35,7 +35,7 @@ def regroup(batch: KVBatchMeta, group_size: int, seed: int, step: int) -> Select
     whole = len(singles) // group_size * group_size
     for place, row in enumerate(singles[:whole]):
         batch.tags[row]["group"] = "/".join((*SHUFFLED, str(place // group_size)))
-    if whole:  # in the queue, too: verl reads the tags from there again
+    if whole:  # verl reads the tags from TransferQueue again
         keys = [batch.keys[row] for row in singles[:whole]]
         tags = [{"group": batch.tags[row]["group"]} for row in singles[:whole]]
         tq.kv_batch_put(keys=keys, partition_id=batch.partition_id, tags=tags)
@@ -46,7 +46,7 @@ def regroup(batch: KVBatchMeta, group_size: int, seed: int, step: int) -> Select
 def select(batch: KVBatchMeta, algorithm: Algorithm) -> Selected:
     """Drop the rows that the algorithm does not train on (e.g. JoyAgents-R1, Eq. 2), before any forward pass.
 
-    Where that is all of them (no group has any variance), the first one stays and is idle: verl's loop needs a row.
+    If it trains on none (no group has any variance), the first row stays as a placeholder: verl's loop needs a row.
     """
     rows = rows_of(batch.tags)
     kept = algorithm.select(rows)
@@ -59,7 +59,7 @@ def select(batch: KVBatchMeta, algorithm: Algorithm) -> Selected:
 
 
 def without(batch: KVBatchMeta, dropped: set[int]) -> KVBatchMeta:
-    """The batch without these rows, which leave the queue, too."""
+    """The batch without these rows; they are removed from TransferQueue, too."""
     if not dropped:
         return batch
     tq.kv_clear(keys=[batch.keys[i] for i in sorted(dropped)], partition_id=batch.partition_id)
@@ -89,8 +89,8 @@ def selection_metrics(reward: torch.Tensor, group: torch.Tensor, kept: torch.Ten
 def weights_of(tags: list[Tag], kind: str, loss_agg_mode: str) -> torch.Tensor:
     """(N,) float64: the weight of each row in the loss, by `mas.loss.agent_weights`; padding rows get 0.
 
-    verl's seq-mean modes divide by all rows, padding rows included, so the weights of the others make up for them;
-    token-mean divides by tokens that train, of which padding rows have none.
+    verl's seq-mean modes divide by the number of all rows, padding included, so the other weights are scaled up.
+    token-mean divides by the number of tokens that train; padding rows have none, so nothing is scaled.
     """
     live, kept = live_rows(tags), live_tags(tags)
     scale = len(tags) / len(kept) if loss_agg_mode.startswith("seq-mean") else 1.0

@@ -37,7 +37,7 @@ class RunCallback(Callback):
         self.template: Popen[bytes] | None = None  # of Ray's workers
 
     def on_run_start(self, config: DictConfig, **_: Any) -> None:
-        """Before Hydra makes a job of it: the environment of the workers, which is part of the configuration."""
+        """Set the environment of the workers, which is part of the configuration, before Hydra starts the job."""
         from verl_ext.trainer import lora_setup
 
         lora_setup.choose_engine(config)
@@ -62,7 +62,7 @@ class RunCallback(Callback):
         interrupt.end_on_interrupt(self.progress, folder, config.trainer.save_freq, self.template)
 
     def on_job_end(self, config: DictConfig, job_return: Any, **_: Any) -> None:
-        """Say what was learned and where everything is, or why the run ended."""
+        """Print the summary of the run, or why it ended."""
         if self.template is not None:
             self.template.stdin.close()
         if self.progress is None:
@@ -98,8 +98,8 @@ class RunCallback(Callback):
 def choose_cpu_platform() -> None:
     """Driver and local Ray workers run on our CPU platform (remote ones get the variable by Ray's runtime_env).
 
-    One thread per process unless OMP_NUM_THREADS says otherwise: at the tiny model's size a second one made a step
-    three times as slow on two cores (OpenMP's barriers).
+    One thread per process unless OMP_NUM_THREADS is set: with the tiny model, a second thread made a step three times
+    as slow on two cores (OpenMP's barriers).
     """
     os.environ["VERL_PLATFORM"] = "cpu"
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -112,11 +112,11 @@ def choose_cpu_platform() -> None:
 
 
 def _explain(error: BaseException, folder: Path) -> None:
-    """Say why the run failed, in a line; the traceback goes to a file (and to the terminal under HYDRA_FULL_ERROR)."""
+    """Print in a line why the run failed. The traceback goes to a file, under HYDRA_FULL_ERROR to the terminal, too."""
     folder.mkdir(parents=True, exist_ok=True)
     trace, cause = folder / "error.log", root(error)
     trace.write_text("".join(traceback.format_exception(type(error), error, error.__traceback__)))
-    # Our own errors carry a traceback of the user's code after their first paragraph; that is for the file.
+    # Our own errors have a traceback of the user's code after the first paragraph; only the file gets it.
     reason = str(cause).split("\n\n")[0]
     again = "goes on from the last checkpoint" if (folder / checkpoint.TRACKER).exists() else "starts afresh"
     logs = Path(tempfile.gettempdir()) / "ray" / "session_latest" / "logs"
@@ -132,7 +132,7 @@ def _explain(error: BaseException, folder: Path) -> None:
 
 
 def silence_verl() -> None:
-    """Hide what verl shows at every start: 700 characters of Ray's arguments, and that there is no critic."""
+    """Hide what verl prints at every start: Ray's arguments (700 characters) and a warning that there is no critic."""
     warnings.filterwarnings("ignore", message="Disabled critic")
     for name in ("__main__", "verl.utils.config"):
         vars(sys.modules[name])["print"] = lambda *args, **kwargs: None

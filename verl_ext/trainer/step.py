@@ -1,4 +1,4 @@
-"""What happens between the rollouts of a training step and its first forward pass, as named steps in their order."""
+"""The work of a training step between its rollouts and its first forward pass, as named methods in their order."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class AfterRollouts:
         self.state, self.mas = state, mas
 
     def run(self, number: int, batch: KVBatchMeta, manager: Any) -> tuple[Step, KVBatchMeta]:
-        """All of it for one step.
+        """Do this work for one training step.
 
         Args:
             number: of the step.
@@ -50,7 +50,7 @@ class AfterRollouts:
             manager: of the rollout workers (`rollout.agent_loop.MultiAgentLoopManager`).
 
         Returns:
-            The step, and the rows that train; one row that does not, if none does.
+            The step, and the rows that train. If none does: one placeholder row.
         """
         step = Step(number, uids=sorted({tag["question"] for tag in batch.tags}))
         self.collect_statistics(step, manager)
@@ -66,43 +66,43 @@ class AfterRollouts:
         return step, batch
 
     def collect_statistics(self, step: Step, manager: Any) -> None:
-        """What the rollout workers counted becomes metrics."""
+        """Turn what the rollout workers counted into metrics."""
         step.stats = manager.take_stats(step.uids)
-        # Rows that a resumed asynchronous run finds in the queue have no statistics in this process.
+        # A resumed asynchronous run finds rows in the queue for which this process has no statistics.
         step.metrics |= reduce_stats(step.stats) if step.stats else {}
         step.metrics |= manager.take_tool_counts()
 
     def spend_budget(self, step: Step) -> None:
-        """`mas.budget`: what the step has used counts."""
+        """Count what the step has used against `mas.budget`."""
         step.limit_reached = self.state.budget.spend(step.metrics)
 
     def update_memories(self, step: Step) -> None:
-        """The agents' memories evolve by the step's trajectories; the next rollouts see them."""
+        """Update the agents' memories by the step's trajectories; the next rollouts see them."""
         episodes = (episode for question in step.stats for episode in question.episodes)
         step.metrics |= self.state.memory.learn(step.number, episodes)
 
     def update_heads(self, step: Step) -> None:
-        """Policy heads learn from the step's decisions; the next rollouts see them."""
+        """Train the policy heads on the step's decisions; the next rollouts use them."""
         step.metrics |= self.state.heads.learn(step.number, step.stats)
 
     def log_trajectories(self, step: Step, manager: Any) -> None:
-        """The trajectory log takes the questions that it will write once advantages are known."""
+        """Collect the questions for the trajectory log, which is written once advantages are known."""
         last = self.state.budget.exhausted
         self.state.trajectories.collect(step.number, step.uids, manager, last=last)
 
     def order_rows(self, batch: KVBatchMeta) -> KVBatchMeta:
-        """By question, trajectory and position, whatever the order of arrival."""
+        """Sort rows by question, trajectory and position, so that the order of arrival does not matter."""
         batch.reorder(sorted(range(len(batch)), key=lambda i: batch.tags[i]["order"]))
         return batch
 
     def regroup_rows(self, step: Step, batch: KVBatchMeta) -> KVBatchMeta:
-        """Groups that reach across the questions of the batch are formed."""
+        """Form the groups that reach across questions (strategy `rr`)."""
         batch, found = row_selection.regroup(batch, self.mas.sampling.group_size, self.mas.seed, step.number)
         step.metrics |= found
         return batch
 
     def select_rows(self, step: Step, batch: KVBatchMeta) -> KVBatchMeta:
-        """The algorithm says which rows train."""
+        """Drop the rows that the algorithm does not train on."""
         batch, found = row_selection.select(batch, self.state.algorithm)
         step.metrics |= found
         return batch

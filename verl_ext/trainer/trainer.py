@@ -6,10 +6,10 @@ A training step in ten names:
     2  collect_statistics   what the workers counted becomes metrics (step.py holds 2 to 6)
     3  spend_budget         the step counts against mas.budget
     4  update_memories      the agents' memories and policy heads learn from the step (update_heads)
-    5  log_trajectories     the trajectory log takes its share
+    5  log_trajectories     the trajectory log collects its questions
     6  choose rows          order_rows, drop placeholders, regroup_rows, select_rows
     7  log-probabilities    verl pads and balances, and computes old and reference log-probabilities
-    8  advantages           those of the algorithm, and a weight for every row
+    8  advantages           the algorithm computes them, and a weight for every row
     9  update               verl updates critic and actor with the weighted loss
     10 finish_step          metrics, run log, the validation at the end of a budget
 
@@ -38,12 +38,12 @@ from verl_ext.observe.metrics import failure_report, group_metrics, reduce_stats
 from verl_ext.trainer import row_selection
 from verl_ext.trainer.advantage import batch_of, register_estimators
 from verl_ext.trainer.batch import live_rows, live_tags
+from verl_ext.trainer.build import workflow_class
 from verl_ext.trainer.config import optimiser_steps, read_mas_config
 from verl_ext.trainer.loss import WEIGHT, weighted_ppo_loss
 from verl_ext.trainer.state import checkpoint
 from verl_ext.trainer.state.run_state import RunState
 from verl_ext.trainer.step import AfterRollouts, Step
-from verl_ext.trainer.workflow import workflow_class
 
 if TYPE_CHECKING:  # the trainer of verl that `MultiAgentTrainer` goes in front of
     from verl.trainer.ppo.v1.trainer_base import PPOTrainer as Trainer
@@ -54,7 +54,7 @@ else:
 
 
 class MultiAgentTrainer(Trainer):
-    """What both trainers add to verl's: credit, the choice and order of rows, weights, metrics, and what they keep."""
+    """What both trainers add to verl's: selection and order of rows, row weights, metrics, and state."""
 
     agent_loop_manager: MultiAgentLoopManager
 
@@ -71,7 +71,7 @@ class MultiAgentTrainer(Trainer):
     # --- life cycle -------------------------------------------------------------------------------------------------
 
     def on_init_end(self) -> None:
-        """Once the workers exist: the weighted loss replaces verl's on every actor rank."""
+        """Replace verl's loss by the weighted loss on every actor rank, once the workers exist."""
         actor = omega_conf_to_dataclass(self.config.actor_rollout_ref.actor)
         self.actor_rollout_wg.set_loss_fn(partial(weighted_ppo_loss, config=actor))
         super().on_init_end()
@@ -84,7 +84,7 @@ class MultiAgentTrainer(Trainer):
             self.total_training_steps = 0 if self.config.trainer.get("val_only", False) else self.global_steps
 
     def fit(self, agent_loop_manager: Any) -> None:
-        """verl's, once the rollout workers have the agents' memory and policy heads."""
+        """Send the agents' memory and policy heads to the rollout workers, then run verl's `fit`."""
         self.state.publish(agent_loop_manager)
         super().fit(agent_loop_manager)
 
@@ -117,7 +117,7 @@ class MultiAgentTrainer(Trainer):
             ) from error
 
     def _balance_batch(self, batch: KVBatchMeta, metrics: dict[str, Any], **kwargs: Any) -> KVBatchMeta:
-        """verl's, after the work that follows the rollouts (step.py)."""
+        """Do the work that follows the rollouts (step.py), then verl's balancing."""
         self.agent_loop_manager.raise_if_broken()
         self.now, batch = self.after_rollouts.run(self.global_steps, batch, self.agent_loop_manager)
         rows = 0 if self.now.idle else len(batch)
@@ -131,7 +131,7 @@ class MultiAgentTrainer(Trainer):
         return optimiser_steps(self.config, section)
 
     def _get_required_batch_multiple(self, dp_size: int) -> int:
-        """Pad to what the ranks and mini-batches need, whatever the number of rows of a question."""
+        """The multiple to which verl pads a batch: ranks × mini-batches, for any number of rows per question."""
         multiple = self._mini_batches(self.config.actor_rollout_ref.actor)
         if self.use_critic:
             multiple = math.lcm(multiple, self._mini_batches(self.config.critic))
@@ -152,7 +152,7 @@ class MultiAgentTrainer(Trainer):
                 section.ppo_mini_batch_size, rollout.n = before
 
     def _update_actor(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
-        if self.now.idle:  # not even decay or momentum may move weights that nothing was learned for
+        if self.now.idle:  # no row trains: weight decay and momentum must not change the weights either
             self.now.metrics["update/optimiser_steps"] = 0
             return batch
         actor = self.config.actor_rollout_ref.actor
@@ -172,7 +172,7 @@ class MultiAgentTrainer(Trainer):
     # --- advantages and weights -------------------------------------------------------------------------------------
 
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
-        """verl's, by our algorithm; then every row gets its weight in the loss."""
+        """Compute advantages by our algorithm, then the weight of every row in the loss."""
         if not self.now.idle:
             self.now.metrics |= group_metrics(live_tags(batch.tags))
         with batch_of(batch.tags, self.state.algorithm):
@@ -204,7 +204,7 @@ class MultiAgentTrainer(Trainer):
     def _compute_metrics(
         self, batch: KVBatchMeta, metrics: dict[str, Any], timing_raw: dict[str, Any], **kwargs: Any
     ) -> None:
-        """verl's, then the end of the step."""
+        """Compute verl's metrics, then finish the step."""
         super()._compute_metrics(batch, metrics, timing_raw, **kwargs)
         self._finish_step(metrics, timing_raw)
 
@@ -221,7 +221,7 @@ class MultiAgentTrainer(Trainer):
     def _reach_budget(self, metrics: dict[str, Any]) -> None:
         """Validate where a limit of `mas.budget` is reached; end the run where all are.
 
-        verl has validated and saved this step already if its frequencies said so, and compares `total_training_steps`
+        verl has already validated and saved this step if its frequencies ask for it. It compares `total_training_steps`
         before each step.
         """
         test_freq, save_freq = self.config.trainer.test_freq, self.config.trainer.save_freq
@@ -238,7 +238,7 @@ class MultiAgentTrainer(Trainer):
 
 
 def _reads(mode: str) -> property:
-    """verl compares `trainer_mode` with its own names in many places, so a subclass must go by its parent's name."""
+    """verl compares `trainer_mode` with its own names in many places, so a subclass must keep its parent's name."""
     return property(lambda self: mode, lambda self, value: None)
 
 
@@ -256,11 +256,11 @@ class MultiAgentTrainerColocateAsync(MultiAgentTrainer, PPOTrainerColocateAsync)
     trainer_mode = _reads("colocate_async")
 
     def on_sample_end(self) -> None:
-        """The engine pauses: limits on calls stand still until `on_step_end`."""
+        """Pause the time limits of calls while the engine pauses, until `on_step_end`."""
         self.agent_loop_manager.pause()
         super().on_sample_end()
 
     def on_step_end(self) -> None:
-        """New weights are in place and the engine goes on."""
+        """Resume the time limits: the engine goes on with new weights."""
         super().on_step_end()
         self.agent_loop_manager.resume()

@@ -2,7 +2,7 @@
 
     pip install 'verl_ext[alfworld]'
 
-A task is a game file, `…/game.tw-pddl` of ALFWorld's data; what is seen first says its goal ("Your task is to: …").
+A task is a game file, `…/game.tw-pddl` of ALFWorld's data; the first observation names its goal ("Your task is to: …").
 The nine actions are tools: go_to, take, move, open, close, use, clean, heat, cool. Success is the game's own `won`.
 """
 

@@ -1,11 +1,11 @@
-"""Environments as a tool whose state is a function of the trajectory's own calls.
+"""Environments as a tool: its state is a function of the calls of the trajectory.
 
-    turn = await tool(task="game-7", past=[])                                              what is seen at the start
+    turn = await tool(task="game-7", past=[])                                              the first observation
     turn = await tool(task="game-7", past=[{"name": "open", …}], name="take", arguments={…})
 
-Every call brings the calls before it. So there is no session to lose: a retry makes the same step again instead of a
-second one, a trajectory that is forked or replayed finds its own state, and any process can answer. Environments that
-stand where a trajectory has arrived are kept, so that a step is usually one step; else its past is played again.
+Every call carries the calls before it, so there are no sessions. A retry repeats the same step instead of making a
+second one, forked and replayed trajectories have their own state, and any process can answer. The tool keeps running
+environments; if none has the state that a call needs, it plays the earlier calls in a new one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MAX_CHARS = 2_000  # of an error
 
 @dataclass(frozen=True)
 class Turn:
-    """What an environment answers. score: of the task so far, in [0, 1]; done: nothing can be done any more."""
+    """The answer of an environment. score: of the task so far, in [0, 1]; done: no further step is possible."""
 
     observation: str
     score: float = 0.0
@@ -42,7 +42,7 @@ class Environment(Protocol):
         """Begin a task."""
 
     def step(self, name: str, arguments: Mapping[str, Any]) -> Turn:
-        """Do something; what cannot be done is said in the observation."""
+        """Make a step. If it is impossible, the observation says so."""
 
     def close(self) -> None:
         """Release it."""
@@ -136,7 +136,7 @@ def _step(environment: Environment, name: str, arguments: Mapping[str, Any]) -> 
     try:
         return environment.step(name, arguments)
     except BaseException:
-        environment.close()  # nobody knows what state it is in
+        environment.close()  # its state is unknown
         raise
 
 

@@ -1,7 +1,7 @@
 """WebShop: buying products in a simulated shop (https://github.com/princeton-nlp/WebShop, MIT; a clone on PYTHONPATH).
 
-A task is the number of a goal. `search` fills the search bar, `click` presses a button or link of the page; the text of
-a page is what is seen. The score is WebShop's reward after "buy now", success a score of 1.
+A task is the number of a goal. `search` fills the search bar, `click` presses a button or link of the page; the
+observation is the text of the page. The score is WebShop's reward after "buy now", success a score of 1.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class WebShop:
         return Turn(self._page(observation))
 
     def step(self, name: str, arguments: Mapping[str, Any]) -> Turn:
-        """Search or click. What cannot be clicked leaves the page as it is, and is said."""
+        """Search or click. An impossible click does not change the page; the observation says so."""
         value = str(arguments["keywords" if name == "search" else "button"])
         can = self._site.get_available_actions()
         possible = can["has_search_bar"] if name == "search" else value.lower() in can["clickables"]

@@ -1,4 +1,4 @@
-"""DeepAgent whose tools are an environment: its calls go on from each other, and it is judged by the environment."""
+"""EnvironmentAgent: DeepAgent with an environment as its tools. Calls change its state; it also gives the reward."""
 
 from __future__ import annotations
 

@@ -1,0 +1,6 @@
+"""The demonstrations on which the tiny model of the shop's agents is trained.
+
+demonstrations       right and wrong demonstrations, as recipe/cold_start/train.py takes them
+improvised           the random shop worlds in which they happen
+sft_demonstrations   writes them as files for verl's SFTTrainer
+"""

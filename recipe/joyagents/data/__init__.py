@@ -1,0 +1,7 @@
+"""The data of JoyAgents-R1 for instruction-tuned models.
+
+rl_questions         the command that writes the questions for RL
+sft_conversations    the command that writes the conversations for supervised fine-tuning
+generated_questions  generates questions to a customer service; platform_rules: the rules that they ask about
+agent_chats          from questions to conversations of each agent
+"""

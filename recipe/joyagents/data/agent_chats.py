@@ -52,7 +52,7 @@ class Chat:
     messages: Messages
 
     def call(self, thought: str, name: str, arguments: Mapping[str, Any], result: str | None = None) -> Messages:
-        """The agent calls something and sees the result, unless the conversation ends there."""
+        """Add a call of the agent and its result; without the result if the conversation ends there."""
         call = json.dumps({"name": name, "arguments": dict(arguments)}, ensure_ascii=False)
         self._append(f"<think>{thought}</think><tool_call>{call}</tool_call>")
         if result is not None:
@@ -76,7 +76,7 @@ class Search:
         self._retriever = build_retriever(passages(tools))
 
     def __call__(self, query: str, wanted: Sequence[str]) -> str:
-        """The documents found; those of `wanted` that the search missed take the last places."""
+        """The documents found; documents of `wanted` that the search missed replace the last ones."""
         names = [hit.passage.pid for hit in self._retriever.search([query], FOUND)[0]]
         missed = [name for name in wanted if name not in names]
         others = [name for name in names if name not in wanted]

@@ -21,7 +21,7 @@ from verl_ext.engine.fsdp.shared_prompts import SharedPromptsLM, SharedPromptsVa
 from verl_ext.engine.lora.fsdp_adapters import PerAgentAdapters
 from verl_ext.engine.replaced import replaced
 
-# More threads per rank than this only wait for each other in models that one trains on a CPU.
+# With more threads per rank, models of the size that is trained on a CPU become slower: threads wait for each other.
 MOST_THREADS = 8
 
 
@@ -43,7 +43,7 @@ class _OnCPU(FSDPEngine):
     """
 
     def initialize(self) -> None:
-        """Ranks of one machine share its cores: while they compute, the other processes have little to do."""
+        """Divide the cores of the machine among its ranks: while ranks compute, the other processes are nearly idle."""
         cores = usable_cores()
         # verl's Ray workers overwrite LOCAL_WORLD_SIZE with 1; torchrun sets only that one.
         ranks = int(os.environ.get("RAY_LOCAL_WORLD_SIZE") or os.environ.get("LOCAL_WORLD_SIZE") or 1)
@@ -66,11 +66,11 @@ class CPUEngineWithLMHead(SharedPromptsLM, OnlyAllowed, _OnCPU, PerAgentAdapters
     """Actor and reference model. Rows share a prompt only if they go through the same adapter."""
 
     def kinds_of(self, micro_batch: TensorDict) -> list[int] | None:
-        """The rows' adapters."""
+        """The adapter of each row."""
         return self.agents_of(micro_batch).tolist() if self.adapters is not None else None
 
     def forward_pass(self, kinds: list[int]) -> AbstractContextManager[None]:
-        """Routed: a sequence is a row of the model."""
+        """Route each sequence of the batch through the adapter of its rows."""
         if self.adapters is None:
             return super().forward_pass(kinds)
         return self.route.using([kinds.count(adapter) for adapter in range(len(self.adapters.names))])

@@ -1,7 +1,8 @@
-"""verl's FSDP engine on CUDA with adapters per agent and decisions, under a vendor of its own: verl's stays what it is.
+"""verl's FSDP engine on CUDA, with adapters per agent and decisions.
 
-VERL_ENGINE_VENDOR=verl_ext in the workers' environment chooses it (ray_kwargs.ray_init.runtime_env.env_vars); other
-engines are then found as ever. Not run: there was no GPU. What it adds to verl's is tested on the CPU, over gloo.
+It is registered under a vendor of its own, so verl's engine does not change: VERL_ENGINE_VENDOR=verl_ext in the
+workers' environment (ray_kwargs.ray_init.runtime_env.env_vars) selects it. Not run: no GPU was there. The two mixins
+are tested on the CPU, over gloo.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from verl_ext.engine.lora.adapters import VENDOR
 from verl_ext.engine.lora.fsdp_adapters import PerAgentAdapters
 
 
-# For fsdp, too, where adapters are refused: verl's own engine would train a single one.
+# Registered for fsdp, too, where it refuses adapters: verl's own engine would train a single adapter for all agents.
 @EngineRegistry.register(model_type="language_model", backend=["fsdp", "fsdp2"], device="cuda", vendor=VENDOR)
 class CUDAEngineWithLMHead(OnlyAllowed, PerAgentAdapters, FSDPEngineWithLMHead):
     """Actor and reference model."""

@@ -1,8 +1,8 @@
-"""Log-probabilities among allowed tokens, in the trainer's engine as in the rollout's.
+"""The log-probabilities of decisions in the training engine: the softmax is over the allowed tokens only.
 
-A decision (verl_ext/mas/choices.py) is sampled among the tokens that its choices allow. Rows carry those of each of its
-tokens in the field `ALLOWED`; all other logits are then out of the softmax of that token: of the policy, of π_old, of
-the reference model, and of the entropy.
+The rollout engine samples a decision (verl_ext/mas/choices.py) among the tokens that its choices allow. Rows carry the
+allowed tokens of each position in the field `ALLOWED`. The training engine leaves all other tokens out of the softmax
+of that position, for the policy, π_old, the reference model and the entropy.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ BLOCKED = -1e30
 
 
 def packed(allowed: Sequence[tuple[int, tuple[int, ...]]]) -> torch.Tensor:
-    """The field of a row from (place in its response, allowed tokens) pairs."""
+    """The field `ALLOWED` of a row, from (place in its response, allowed tokens) pairs."""
     pairs = [(place, token) for place, tokens in allowed for token in tokens]
     return torch.tensor(pairs or [NONE]).flatten()
 
 
 def limits_of(data: TensorDict, starts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Where logits are limited, and to what: (P,) flat place, (P,) token that is allowed there.
+    """The allowed tokens of all rows: (P,) flat places, and (P,) a token that is allowed at each; places repeat.
 
     Args:
         data: rows with `ALLOWED`, or without.
@@ -49,10 +49,10 @@ def limits_of(data: TensorDict, starts: torch.Tensor) -> tuple[torch.Tensor, tor
 
 
 def limited(logits: torch.Tensor, places: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-    """Logits (N, V) with BLOCKED wherever a place that is among `places` does not allow a token; others stay.
+    """Set the logits (N, V) of tokens that are not allowed to BLOCKED. Places that are not in `places` do not change.
 
     Args:
-        places, tokens: (P,) pairs; of a place all that it allows.
+        places, tokens: (P,) pairs; for each place, all tokens that are allowed there.
     """
     if not len(places):
         return logits
@@ -63,16 +63,16 @@ def limited(logits: torch.Tensor, places: torch.Tensor, tokens: torch.Tensor) ->
 
 
 class OnlyAllowed(Engine):
-    """Mixin of verl's FSDP engine with a language model's head: logits are limited before anything is made of them.
+    """Mixin of verl's FSDP engine for language models: limits logits before log-probs and entropies are computed.
 
     Raises:
-        ValueError: settings under which whole logits of a token are nowhere at hand.
+        ValueError: under these settings no process has all logits of a token (fused kernels, sequence parallelism).
     """
 
     def prepare_model_outputs(
         self, output: Any, output_args: dict[str, Any], micro_batch: TensorDict, *args: Any, **kwargs: Any
     ) -> dict[str, torch.Tensor]:
-        """verl's, on limited logits."""
+        """As verl's method, on limited logits."""
         if ALLOWED in micro_batch.keys():
             self._check_whole(micro_batch)
             logits = output.logits  # (1, tokens, V), or padded on the right: (B, L, V)

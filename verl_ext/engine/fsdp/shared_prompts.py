@@ -1,15 +1,16 @@
-"""Forward passes in which rows with the same prompt share it, and only response tokens are scored.
+"""Forward passes that compute a prompt once for all of its rows, and logits for response tokens only.
 
-verl pads every row of a micro-batch to its longest and computes logits for prompts, too. In group-relative training
-most tokens are prompts, and the same ones many times: G outputs are sampled from one prompt, and similar outputs of one
-agent give the next agent the same prompt again. Here rows with equal prompts become one sequence under a tree mask:
+verl pads every row of a micro-batch to the longest one and computes logits for prompts, too. In group-relative training
+most tokens are prompt tokens, and the same prompt occurs many times: G outputs are sampled from one prompt, and similar
+outputs of one agent lead to the same prompt of the next agent. Here rows with equal prompts become one sequence under a
+tree mask:
 
     tokens      p0 p1 p2 | a0 a1 | b0 b1 b2         prompt, then each response but for its last token
     positions    0  1  2 |  3  4 |  3  4  5         a response sees the prompt and itself, at its own positions
     scored            p2 | a0 a1 | b0 b1 b2         p2 twice: it predicts the first token of each response
 
-Sequences go through the model in batches of similar length, padded on the left so that what is scored lies at the end.
-Log-probs, entropies, values and gradients are those of verl's padded pass up to rounding.
+Sequences go through the model in batches of similar length. They are padded on the left, so the scored positions are
+the last columns. Log-probs, entropies, values and gradients equal those of verl's padded pass up to rounding.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from tensordict import TensorDict
 from verl.utils import tensordict_utils as tu
 from verl.utils.torch_functional import entropy_from_logits
 
+from verl_ext.engine.fsdp.batching import Shared, batches, merge_batches, share, split_rows
 from verl_ext.engine.fsdp.masked_logits import limited, limits_of
-from verl_ext.engine.fsdp.sharing import Shared, batches, dealt, merged, share
 from verl_ext.engine.replaced import replaced
 
 if TYPE_CHECKING:  # the engine of verl that the mixin goes in front of
@@ -41,9 +42,9 @@ class Layout:
     """A batch of B sequences as the model's inputs, padded on the left to the longest, L.
 
     input_ids, position_ids: (B, L). attention_mask: (B, 1, L, L) bool, True = attends; None = plainly causal.
-    tail: the last `tail` columns hold all that is scored.
+    tail: the last `tail` columns hold all scored positions.
     scored: (T,) indices into the flattened tail (B * tail), one per response token.
-    labels: (T,) the response tokens. rows, offsets: (T,) whose row they are, and their place in its response.
+    labels: (T,) the response tokens. rows, offsets: (T,) the row of each, and its place in the response of that row.
     """
 
     input_ids: torch.Tensor
@@ -115,32 +116,33 @@ def scored_logits(model: torch.nn.Module, layout: Layout) -> torch.Tensor:
 class SharedPrompts(Engine):
     """Mixin of a verl FSDP engine: `forward_step` as described above wherever that is possible, else verl's own.
 
-    Possible: text, sdpa attention over the whole context, fp32, rows with prompts and responses (RL, not SFT).
+    It can for text-only models with sdpa attention over the whole context in fp32, and rows that have prompts and
+    responses (RL, not SFT).
     """
 
     def forward_backward_batch(
         self, data: TensorDict, loss_function: Callable[..., Any] | None, forward_only: bool = False
     ) -> Any:
-        """verl's, but rows of one prompt come into one micro-batch, and their prompt counts once against its limit.
+        """As verl's method, but rows of one prompt share a micro-batch, whose token limit counts their prompt once.
 
-        verl deals rows out by their length alone, which takes them apart.
+        verl assigns rows to micro-batches by length alone, which separates rows of one prompt.
         """
         dynamic = tu.get_non_tensor_data(data=data, key="use_dynamic_bsz", default=True)
         if not (dynamic and self._can_share(data)):
             return super().forward_backward_batch(data, loss_function, forward_only)
-        from verl.workers.engine.fsdp import transformer_impl  # where it is loaded first, it imports this module
+        from verl.workers.engine.fsdp import transformer_impl  # not at the top: it imports this module itself
 
         with replaced(transformer_impl, prepare_micro_batches=self._micro_batches):
             return super().forward_backward_batch(data, loss_function, forward_only)
 
     def _micro_batches(self, data: TensorDict, dp_group: Any, **_: Any) -> tuple[list[TensorDict], list[list[int]]]:
-        """As verl's prepare_micro_batches: the micro-batches, as many on every rank, and the rows of each."""
+        """As verl's prepare_micro_batches: the micro-batches, equally many on every rank, and the rows of each."""
         sequences = share(_lists(data["prompts"]), _lists(data["responses"]), self.kinds_of(data))
         limit = tu.get_non_tensor_data(data=data, key="max_token_len_per_gpu", default=None)
         number = torch.tensor(-(-sum(map(len, sequences)) // limit))
         if self.get_data_parallel_size() > 1:
             torch.distributed.all_reduce(number, torch.distributed.ReduceOp.MAX, group=dp_group)
-        rows = dealt(sequences, min(int(number), len(data)))
+        rows = split_rows(sequences, min(int(number), len(data)))
         return [tu.index_select_tensor_dict(data, part) for part in rows], rows
 
     def forward_step(
@@ -148,7 +150,7 @@ class SharedPrompts(Engine):
     ) -> tuple[torch.Tensor, dict[str, Any]]:
         """verl's contract: the loss (with its graph) and {"model_output", "loss", "metrics"}.
 
-        Model outputs are jagged like `input_ids`, 0 where nothing is scored: entry t belongs to token t + 1.
+        Model outputs are jagged like `input_ids`. Entry t belongs to token t + 1; it is 0 if that is not scored.
         """
         if not self._can_share(micro_batch):
             return super().forward_step(micro_batch, loss_function, forward_only)
@@ -162,7 +164,7 @@ class SharedPrompts(Engine):
         return loss, {"model_output": shown, "loss": loss.detach().item(), "metrics": metrics}
 
     def _can_share(self, micro_batch: TensorDict) -> bool:
-        """The same answer on every rank: it depends on configuration and columns only."""
+        """Whether this batch can share prompts. All ranks agree: it depends on configuration and columns only."""
         config = self.module.config.get_text_config(decoder=True)
         # A model without layer types has one kind of layer, which a window makes local.
         window = getattr(config, "sliding_window", None)
@@ -206,13 +208,13 @@ class SharedPrompts(Engine):
         }
 
     def kinds_of(self, micro_batch: TensorDict) -> list[int] | None:
-        """Of each row, if there are several kinds that do not share prompts."""
+        """The kind of each row; rows of different kinds do not share a prompt. None: all rows are of one kind."""
         return None
 
     def limited(
         self, logits: torch.Tensor, micro_batch: TensorDict, scored: torch.Tensor, starts: torch.Tensor
     ) -> torch.Tensor:
-        """Logits (T, …) of what stands at the flat places `scored` (T,), by what their rows allow there.
+        """Logits (T, …) of the flat places `scored` (T,), without the tokens that their rows do not allow there.
 
         Args:
             starts: (B,) flat place of each row's first response token.
@@ -220,20 +222,20 @@ class SharedPrompts(Engine):
         return logits
 
     def forward_pass(self, kinds: list[int]) -> AbstractContextManager[None]:
-        """Surrounds the forward pass of a batch whose sequences are of these kinds, ascending."""
+        """A context for the forward pass of a batch; `kinds`: of its sequences, in ascending order."""
         return nullcontext()
 
     def _in_step(self, own: list[list[Shared]]) -> list[list[Shared]]:
-        """The same number of batches on every rank: FSDP gathers parameters in each forward pass."""
+        """Merge batches until every rank has the same number: FSDP gathers parameters in each forward pass."""
         if self.get_data_parallel_size() == 1:
             return own
         number = torch.tensor(len(own))
         torch.distributed.all_reduce(number, torch.distributed.ReduceOp.MIN, group=self.get_data_parallel_group())
-        return merged(own, int(number))
+        return merge_batches(own, int(number))
 
 
 class SharedPromptsLM(SharedPrompts):
-    """Actor and reference model: log-probs and entropies, of decisions among what they allow (choosing.py)."""
+    """Actor and reference model: log-probs and entropies; those of decisions are over allowed tokens only."""
 
     def limited(
         self, logits: torch.Tensor, micro_batch: TensorDict, scored: torch.Tensor, starts: torch.Tensor
@@ -245,13 +247,13 @@ class SharedPromptsLM(SharedPrompts):
         index = torch.full((int(max(places.max(), scored.max())) + 1,), -1).index_copy(
             0, scored, torch.arange(len(scored))
         )
-        here = index[places] >= 0  # other batches have the others
+        here = index[places] >= 0  # the other places belong to other batches
         return limited(logits, index[places][here], tokens[here])
 
     def response_outputs(
         self, logits: torch.Tensor, labels: torch.Tensor, temperature: torch.Tensor, entropy: bool
     ) -> dict[str, torch.Tensor]:
-        """`log_probs`, and `entropy` if asked for, (T,), of logits (T, V) at temperatures (T,)."""
+        """`log_probs` (T,), and `entropy` (T,) if `entropy` is set, of logits (T, V) at temperatures (T,)."""
         logits = logits.float() / temperature[:, None]
         outputs = {"log_probs": -F.cross_entropy(logits, labels, reduction="none")}
         return outputs | ({"entropy": entropy_from_logits(logits)} if entropy else {})

@@ -1,4 +1,4 @@
-"""Who goes into which slot, and what is computed for it: the plan of one admission. Pure, no tensors."""
+"""Plans an admission: which requests go into which slots, which prompts are prefilled, which copied. No tensors."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _length(job: Job) -> int:
 
 
 def _grouped(jobs: list[Job], first: int) -> list[tuple[int, list[Job]]]:
-    """Cut jobs (sorted by length) into forward passes that waste at most a quarter, or 16 tokens a row, on padding."""
+    """Cut jobs (sorted by length) into forward passes with at most a quarter, or 16 tokens per row, of padding."""
     groups: list[tuple[int, list[Job]]] = []
     for index, job in enumerate(jobs):
         if groups:

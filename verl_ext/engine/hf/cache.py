@@ -2,8 +2,8 @@
 
 Per layer one tensor (slots, kv heads, capacity, head dim). The running requests are the contiguous prefix [0, n) of
 the slots, so one decode step reads `keys[:n, :, :length]` as a view: nothing is gathered or concatenated.
-The model's own code is unchanged: it calls `past_key_values.update(...)` and the attention function of its config,
-both of which are public extension points of transformers.
+The model's own code is unchanged: it calls `past_key_values.update(...)` and the attention function of its config. Both
+are public extension points of transformers.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ AttentionMaskInterface.register(ATTENTION, sdpa_mask)
 
 
 class SlotLayer(CacheLayerMixin):
-    """One layer's keys and values; what `update` does is set by the `SlotCache` before each forward pass."""
+    """One layer's keys and values; before each forward pass the `SlotCache` sets how `update` stores new ones."""
 
     is_sliding = False
     # (slots, heads, capacity, width) each
@@ -78,7 +78,7 @@ class SlotLayer(CacheLayerMixin):
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Store the new states; return what the queries attend to (see `SlotCache.prefill` and `.decode`)."""
+        """Store the new states; return the keys and values to attend to (see `SlotCache.prefill` and `.decode`)."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         rows, heads, new, _ = key_states.shape

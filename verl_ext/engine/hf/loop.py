@@ -1,7 +1,7 @@
-"""A SlotEngine in a thread of its own: requests and commands come in from other threads, futures go out.
+"""A SlotEngine in a thread of its own: other threads submit requests and commands, and get futures.
 
-Nothing may hang: an error in a step fails the requests in flight with that error and the engine goes on; if the thread
-itself ends, everything that waits and everything that comes later fails with the reason.
+No future may hang. An error in a step fails the requests in flight, and the engine goes on; if the thread itself ends,
+all waiting and later requests fail with the reason.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class EngineLoop:
     def submit_wave(self, requests: Sequence[Request]) -> Future[list[Finished | ValueError]]:
         """Run exactly these requests, admitted in this order, from an empty cache, with nothing else in the batch.
 
-        Waits until the engine is idle; what comes later waits for the wave. The same list on the same weights gives
-        the same bits. In the place of a request that cannot be run stands its ValueError.
+        Waits until the engine is idle; later requests wait for the wave. The same list on the same weights gives the
+        same bits. A request that cannot be run has its ValueError as result.
         """
         return self._post(lambda future: self._waves.append((requests, future)), deferred=True)
 
@@ -85,7 +85,7 @@ class EngineLoop:
         return self._post(run)
 
     def pause(self, reject: bool = False) -> Future[list[Finished]]:
-        """Abort what runs (partial results) and stop: later and queued requests wait for `resume`.
+        """Abort the running requests (partial results) and stop: queued and later requests wait for `resume`.
 
         Args:
             reject: do not let them wait, return them at once as aborted and empty.
@@ -110,7 +110,7 @@ class EngineLoop:
         return self._post(run)
 
     def close(self) -> None:
-        """End the thread; whatever is unfinished fails."""
+        """End the thread; unfinished requests fail."""
         self._post(lambda _: setattr(self, "_closed", True))
         self._thread.join()
 
@@ -140,7 +140,7 @@ class EngineLoop:
             raise
 
     def _read_inbox(self) -> None:
-        """Run what has been posted; wait for something if there is nothing else to do."""
+        """Run the posted actions; if there is nothing else to do, wait for one."""
         idle = self._paused or not (self._engine.busy or self._waves or self._held)
         while idle or not self._inbox.empty():
             future, action, deferred = self._inbox.get()

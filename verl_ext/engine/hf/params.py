@@ -1,4 +1,4 @@
-"""What one request may ask of the engine: sampling parameters as verl's agent loops send them, validated."""
+"""Sampling parameters of a request, validated, as verl's agent loops send them; requests and their results."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ class Finished:
                  allows (temperature 0: unscaled)
     stop_reason  "completed" (a stop token), "length" (max_tokens or the context limit), "aborted" (partial), or "nan":
                  the last token's logits were not numbers
-    version      of the weights that gave all of them (verl's global_steps), None = never told
+    version      of the weights that generated all of them (verl's global_steps); None = not set
     """
 
     request: Request

@@ -72,7 +72,7 @@ def _whereabouts(_: Any) -> tuple[str, str]:
 
 
 class ServerAdapter(BaseRollout):
-    """Lives in every trainer rank. Weights are collective: every rank drains the generator, the leader ships them.
+    """Sends weights to the server. One per trainer rank: all ranks iterate (a collective), the first one sends.
 
     Raises:
         ValueError: LoRA without merging, and without adapters per agent; the server has none then.
@@ -124,7 +124,7 @@ class ServerAdapter(BaseRollout):
             weights: (name, tensor) pairs, a generator or an asynchronous one; producing them is collective.
             wire_format: "named_tensors" only.
             global_steps: version of the weights.
-            peft_config: with adapters per agent what our engine says of them (fsdp_adapters.py), else None.
+            peft_config: with adapters per agent: their description by fsdp_adapters.py; else None.
             base_sync_done: with adapters per agent: these are adapters, not the base.
 
         Raises:

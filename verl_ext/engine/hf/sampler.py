@@ -1,7 +1,7 @@
 """From logits to tokens, for a whole batch at once: noise by counter, inverse CDF, top-k and top-p.
 
-Noise is a pure function of (request seed, absolute position), so a token does not depend on what else runs, on when
-the request was admitted, or on whether it was aborted and resumed with `prompt + tokens so far`.
+Noise is a pure function of (request seed, absolute position). So a token does not depend on the other requests, on the
+time of admission, or on whether the request was aborted and resumed with `prompt + tokens so far`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Is this architecture one that the slots can run? Answered at start-up, by its config and by a comparison."""
+"""Checks at start-up that SlotEngine can run a model: by its config, and by comparing log-probs with a plain pass."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class HFServer:
         config: `actor_rollout_ref.rollout` (a RolloutConfig or its DictConfig).
         model_config: `actor_rollout_ref.model` (an HFModelConfig or its DictConfig).
         replica_rank: number of this replica.
-        device: where the model goes unless engine_kwargs.hf.device says otherwise.
+        device: device of the model, unless engine_kwargs.hf.device is set.
     """
 
     def __init__(self, config: Any, model_config: Any, replica_rank: int = 0, device: str = "cpu") -> None:
@@ -134,7 +134,7 @@ class HFServer:
 
     @_control
     async def update_weights(self, state_dict: Mapping[str, torch.Tensor], global_steps: int | None = None) -> None:
-        """Load new weights in place. Running requests end with what they have, as "aborted"; keys and values go.
+        """Load new weights in place. Running requests end as "aborted" with their output so far; the KV cache is freed.
 
         Raises:
             ValueError: names or shapes that do not fit; nothing has been changed then.
@@ -169,7 +169,7 @@ class HFServer:
 
     @_control
     async def clear_kv_cache(self) -> None:
-        """Free the keys and values; requests that run (verl has none here) return what they have as "aborted"."""
+        """Free the keys and values; running requests (verl has none here) return their output so far as "aborted"."""
         await self._call(lambda engine: engine.drop_kv())
 
     @_control

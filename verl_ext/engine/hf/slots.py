@@ -1,8 +1,8 @@
 """Continuous batching over KV slots under the unchanged Hugging Face forward of any causal LM.
 
 Requests join and leave the running batch between two tokens. That is what multi-agent rollouts need: many short calls
-of different length, each of which becomes possible when another has ended; in a static batch every row waits for the
-longest one.
+of different length, and a call can start only when the calls before it have ended. In a static batch every row waits
+for the longest one.
 
 A request's life: `add` -> waiting -> admitted (its prompt but for the last token is prefilled into a slot, or copied
 from a slot that holds the same prompt) -> one token per `step` -> `Finished`, and the last slot moves into the hole.
@@ -26,9 +26,9 @@ from verl_ext.engine.hf.admission import Job, plan
 from verl_ext.engine.hf.cache import ATTENTION, SlotCache, round_up
 from verl_ext.engine.hf.params import Finished, Request
 from verl_ext.engine.hf.selfcheck import check_model, require_full_attention
+from verl_ext.engine.hf.slot_table import SlotTable, View
 from verl_ext.engine.hf.stats import Stats
 from verl_ext.engine.hf.stops import StopStrings
-from verl_ext.engine.hf.table import SlotTable, View
 from verl_ext.engine.hf.weights import matched_tensors
 
 PATIENCE = 4  # decode steps that waiting requests wait, at most, for company in their prefill

@@ -1,4 +1,4 @@
-"""Ends requests at texts such as </tool_call>, whatever tokens a text is cut into."""
+"""Ends requests at stop strings such as </tool_call>, however the tokenizer splits them."""
 
 from __future__ import annotations
 

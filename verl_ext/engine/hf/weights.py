@@ -1,4 +1,4 @@
-"""Does a state dict fit a running model? Answered before anything is copied: an update is all or nothing."""
+"""Checks that a state dict fits a model before anything is copied, so that an update is all or nothing."""
 
 from __future__ import annotations
 

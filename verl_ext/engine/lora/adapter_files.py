@@ -1,4 +1,4 @@
-"""Adapters on disk: a peft folder per adapter, and what a checkpoint says of its adapters.
+"""Adapters on disk: a peft folder per adapter, and a record of all adapters of a checkpoint.
 
 <checkpoint>/adapters.json                              names in order, rank, alpha
 <checkpoint>/adapters/<name>/adapter_config.json        as peft reads them:
@@ -49,10 +49,10 @@ def write_adapters(
 
 
 def read_record(checkpoint: Path) -> tuple[dict[str, Any], str] | None:
-    """names, rank and alpha of a checkpoint's adapters, and the base that they are for; None: it has none.
+    """The record of a checkpoint: names, rank and alpha of its adapters, and their base; None: it has no adapters.
 
     Raises:
-        ValueError: what says so is damaged.
+        ValueError: the record is damaged.
     """
     if not (checkpoint / RECORD).is_file():
         return None
@@ -65,7 +65,7 @@ def read_record(checkpoint: Path) -> tuple[dict[str, Any], str] | None:
 
 
 def read_adapters(checkpoint: Path, options: AdapterOptions) -> dict[str, torch.Tensor]:
-    """What `write_adapters` wrote, by wire name: what a server with these adapters takes.
+    """The tensors that `write_adapters` wrote, by wire name, as a server with these adapters takes them.
 
     Raises:
         ValueError: the checkpoint is of other adapters.
@@ -83,7 +83,7 @@ def check_same_adapters(checkpoint: Path, options: AdapterOptions) -> None:
     """Refuse to go on from other adapters: the optimiser's state is stored by position, and would change owners.
 
     Raises:
-        ValueError: the checkpoint has none, or others, or another order, rank or alpha; says what differs.
+        ValueError: the checkpoint has no adapters, or others, or another order, rank or alpha; names the difference.
     """
     file = checkpoint / RECORD
     if not file.is_file():

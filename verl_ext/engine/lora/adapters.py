@@ -1,4 +1,4 @@
-"""LoRA adapters per agent: how the configuration declares them, and what their tensors are called."""
+"""LoRA adapters per agent: their settings, and the names of their tensors."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class AdapterOptions:
         None where `lora.adapters` is absent or empty.
 
         Raises:
-            ValueError: names that are none, no rank, or a setting that adapters per agent do not go with.
+            ValueError: invalid names, no rank, or a setting that cannot be combined with adapters per agent.
         """
         lora = model.lora or {}
         if not lora.get("adapters"):
@@ -87,7 +87,7 @@ class AdapterOptions:
 def check_settings(
     prefix: str, strategy: str, sequence_parallel: int, precision: str, quantised: bool, save_contents: Iterable[str]
 ) -> None:
-    """Refuse settings of the training engine that adapters per agent do not go with.
+    """Refuse settings of the training engine that cannot be combined with adapters per agent.
 
     Args:
         prefix: of the settings' names in messages.
@@ -115,7 +115,7 @@ def check_settings(
 
 
 def wire_name(parameter: str) -> str | None:
-    """What an adapter's tensor is called between processes and in files: `<adapter>/<layer>.lora_A.weight`.
+    """The name of an adapter's tensor between processes and in files: `<adapter>/<layer>.lora_A.weight`.
 
     None for any other parameter of peft's model.
     """

@@ -1,6 +1,6 @@
-"""verl's FSDP2 engine with one LoRA adapter per agent: each row trains the adapter of its own agent, and no other.
+"""verl's FSDP2 engine with one LoRA adapter per agent: each row trains only the adapter of its agent.
 
-Imports none of verl's engines: they import ours (see plugin.py).
+This module must not import verl's engines, because importing them imports this module (see plugin.py).
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class PerAgentAdapters(Engine):
     def forward_step(
         self, micro_batch: TensorDict, loss_function: Callable[..., Any] | None, forward_only: bool
     ) -> tuple[torch.Tensor, dict[str, Any]]:
-        """verl's, with the rows in the order of their adapters."""
+        """As verl's method, with the rows in the order of their adapters."""
         if self.adapters is None:
             return super().forward_step(micro_batch, loss_function, forward_only)
         agents = self.agents_of(micro_batch)
@@ -103,7 +103,7 @@ class PerAgentAdapters(Engine):
         packed = tu.get_non_tensor_data(data=micro_batch, key="use_remove_padding", default=True)
         lengths = micro_batch["input_ids"].offsets().diff().cpu() if packed else torch.ones_like(agents)
         sizes = torch.zeros_like(self._rows).index_add(0, agents, lengths)
-        if packed:  # verl pads at the end: whatever is computed there, nobody reads
+        if packed:  # verl pads at the end; the outputs there are never read
             sizes[-1] += self._get_packed_pad_size(int(lengths.sum()))
         with self.route.using(sizes.tolist(), dim=int(packed)):
             sorted_batch = tu.index_select_tensor_dict(micro_batch, order.to(micro_batch["input_ids"].device))
@@ -115,7 +115,7 @@ class PerAgentAdapters(Engine):
     def forward_backward_batch(
         self, data: TensorDict, loss_function: Callable[..., Any] | None, forward_only: bool = False
     ) -> dict[str, Any]:
-        """verl's; notes which adapters the batch trains."""
+        """As verl's method; also records which adapters the batch trains."""
         if self.adapters is not None and not forward_only:
             mask = data["response_mask" if "response_mask" in data.keys() else "loss_mask"]
             live = torch.stack([row.any() for row in mask.unbind()]).cpu()  # padding rows train nothing
@@ -127,14 +127,14 @@ class PerAgentAdapters(Engine):
     # --- optimiser --------------------------------------------------------------------------------------------------
 
     def train_batch(self, data: TensorDict, loss_function: Callable[..., Any]) -> dict[str, Any]:
-        """verl's; adds each adapter's gradient norm to the metrics."""
+        """As verl's method; adds the gradient norm of each adapter to the metrics."""
         outputs = super().train_batch(data, loss_function)
         if self.adapters is not None and self.is_mp_src_rank_with_outputs():
             outputs["metrics"] |= {f"adapters/{name}/grad_norm": [norm] for name, norm in self._norms.items()}
         return outputs
 
     def optimizer_step(self) -> float:
-        """Clip each adapter's gradient by itself and step those that have rows.
+        """Clip the gradient of each adapter separately, and step the adapters that have rows.
 
         Returns:
             The norm of all of their gradients together, before clipping.
@@ -168,10 +168,10 @@ class PerAgentAdapters(Engine):
         """Weights for the rollout engine: first the base, once, by Hugging Face names; then adapters only.
 
         Returns:
-            (name, whole tensor) pairs; producing them is collective. And what the receiver must know of adapters.
+            (name, whole tensor) pairs, whose iteration is collective; and a description of the adapters.
 
         Raises:
-            ValueError: a caller that knows nothing of adapters (checkpoint engines other than naive).
+            ValueError: the caller does not support adapters (checkpoint engines other than naive).
         """
         if self.adapters is None:
             return super().get_per_tensor_param(layered_summon, bool(base_sync_done), **kwargs)
@@ -185,14 +185,14 @@ class PerAgentAdapters(Engine):
         return ((name, _whole(tensor)) for name, tensor in tensors), self._about()
 
     def _about(self) -> dict[str, Any]:
-        """Of the adapters: their names, and of each what vLLM reads of a peft configuration."""
+        """The names of the adapters, and the part of each peft configuration that vLLM reads."""
         config = self.module.peft_config[self.adapters.names[0]]
         targets = config.target_modules if isinstance(config.target_modules, str) else sorted(config.target_modules)
         about = {"r": config.r, "lora_alpha": config.lora_alpha, "target_modules": targets}
         return {"adapters": list(self.adapters.names), **about}
 
     def save_checkpoint(self, local_path: str, *args: Any, **kwargs: Any) -> None:
-        """verl's, without the base; and a peft folder per adapter."""
+        """As verl's method, without the base; also writes a peft folder per adapter."""
         if self.adapters is not None and local_path is not None:
             # Before verl's: that deletes the checkpoint before this one.
             tensors = {key: _whole(t).cpu() for key, t in self._adapter_tensors(self.module.state_dict().items())}
@@ -212,7 +212,7 @@ class PerAgentAdapters(Engine):
 
 
 def _whole(tensor: torch.Tensor) -> torch.Tensor:
-    """All of a sharded tensor (collective), on the device."""
+    """The whole of a sharded tensor, on the device. Collective."""
     tensor = tensor.detach().to(get_device_id(), non_blocking=True)
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 

@@ -18,11 +18,11 @@ from verl_ext.engine.lora.served_adapters import AdapterEngine, AdapterRequest
 class HFAdapterServer(HFServer):
     """An `HFServer` for a model with `lora.adapters`.
 
-    A request's sampling parameters name one of them as `adapter`, or the base alone ("").
+    The sampling parameter `adapter` of a request names one of them; "" is the base alone.
     """
 
     def make_engine(self, model: PreTrainedModel, **kwargs: Any) -> AdapterEngine:
-        """An engine with adapters, which it is sent later."""
+        """An engine with adapters; their weights arrive later."""
         return AdapterEngine(AdapterOptions.from_config(self.model_config), model, **kwargs)
 
     def _request(
@@ -37,6 +37,6 @@ class HFAdapterServer(HFServer):
         """New weights of all adapters, by wire name (see adapters.py); otherwise as `update_weights`.
 
         Raises:
-            ValueError: they do not fit; nothing has been changed then.
+            ValueError: the weights do not fit; nothing has been changed then.
         """
         await self._call(lambda engine: engine.load_adapters(state_dict, global_steps))

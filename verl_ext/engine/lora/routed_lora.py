@@ -1,8 +1,8 @@
-"""K LoRA adapters on one frozen base, each row through its own, in one forward and one backward pass.
+"""K LoRA adapters on one frozen base: each row goes through its own adapter, in one forward and one backward pass.
 
-Under FSDP2 it does not do to switch adapters between micro-batches (`set_adapter`): a rank reduces the gradients of
-those parameters that have one, so ranks that hold rows of different agents add one adapter's gradients to another's,
-without a word. Here every adapter is part of every forward pass, on every rank, with however many rows, also none:
+Under FSDP2, switching adapters between micro-batches (`set_adapter`) is wrong: a rank reduces the gradients of those
+parameters that have one, so ranks with rows of different agents silently add the gradients of one adapter to another.
+Here every adapter takes part in every forward pass on every rank, even if it has no rows:
 
     base(x) + scaling · cat_k( x_k A_kᵀ B_kᵀ )          x_k: the rows of adapter k
 
@@ -34,7 +34,7 @@ class Route:
         self._slices: tuple[int, tuple[int, ...]] | None = None
 
     def using(self, sizes: Sequence[int], dim: int = 0) -> AbstractContextManager[None]:
-        """Forward passes inside are routed: `sizes[k]` rows (dim 0) or tokens (dim 1) of adapter k, in this order."""
+        """A context whose forward passes are routed: sizes[0] rows (dim 0) or tokens (dim 1) of adapter 0, then …"""
         assert len(sizes) == len(self.names), (sizes, self.names)
         return _Using(self, (dim, tuple(sizes)))
 
@@ -42,10 +42,12 @@ class Route:
         """The dimension, and the slices along it, of a layer's input (rows, tokens, features).
 
         Raises:
-            ValueError: nobody has said whose rows these are, or they have another shape than was said.
+            ValueError: the call is outside of `using`, or `states` does not have the sizes given there.
         """
         if self._slices is None:
-            raise ValueError("a forward pass through adapters needs `Route.using`: whose are these rows?")
+            raise ValueError(
+                "a forward pass through adapters needs a surrounding `Route.using`, which assigns rows to adapters"
+            )
         dim, sizes = self._slices
         if states.dim() != 3 or states.shape[dim] != sum(sizes):
             raise ValueError(
@@ -56,15 +58,15 @@ class Route:
         return dim, states.split(sizes, dim)
 
     def checkpoint_contexts(self) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-        """`context_fn` of gradient checkpointing: what the backward pass computes again goes the way it went before.
+        """`context_fn` of gradient checkpointing: the backward pass recomputes with the route of the forward pass.
 
-        There may be other forward passes in between.
+        Other forward passes may happen in between.
         """
         return nullcontext(), _Using(self, self._slices)
 
 
 class _Using(AbstractContextManager[None]):
-    """Sets a route for a block; may be entered again and again (a backward pass that is run twice)."""
+    """Sets a route for a block; may be entered several times (a backward pass that is run twice)."""
 
     def __init__(self, route: Route, slices: tuple[int, tuple[int, ...]] | None) -> None:
         self.route, self.slices = route, slices
@@ -79,7 +81,7 @@ class _Using(AbstractContextManager[None]):
 
 
 class RoutedLoraLinear(LoraLinear):
-    """peft's LoRA layer on a linear layer, except that it runs all of its adapters, each on its own rows."""
+    """peft's LoRA layer on a linear layer, but it runs all of its adapters, each on its own rows."""
 
     route: Route
 

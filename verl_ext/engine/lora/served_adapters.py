@@ -1,15 +1,15 @@
-"""Several adapters in the rollout engine: a request names one, and requests to different ones share a forward pass.
+"""Several adapters in the rollout engine: each request names one; requests to different adapters share forward passes.
 
-The adapters of a layer lie next to each other in two matrices, A (adapters · rank, in) and B (out, adapters · rank),
-and a row uses its own part of them:
+The adapters of a layer are concatenated in two matrices, A (adapters · rank, in) and B (out, adapters · rank). A row
+uses only the part of its own adapter:
 
     layer(x) + ((x Aᵀ) * gate) Bᵀ          gate (rows, 1, adapters · rank): the scaling at the row's own part, else 0
 
-A row of the base, for roles that do not train, has a gate of zeros.
+A row of an agent that does not train uses the base alone: its gate is zero.
 
-Rows join and leave at every token, so they are not sorted as in training (routed_lora.py); in a decoding step the price
-of a forward pass is to read the weights, and adapters are small. They are hooks on the model's linear layers: model and
-names of its weights stay what they are.
+Rows join and leave at every token, so they are not sorted by adapter as in training (routed_lora.py). The cost is low:
+reading the weights dominates a decoding step, and adapters are small. They are hooks on the linear layers, so the model
+and the names of its weights do not change.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from verl_ext.engine.lora.adapters import BASE, SECTION, AdapterOptions
 
 
 class ServedAdapters:
-    """Adapters on a model; `rows` says which rows of the forward passes inside use which.
+    """Adapters on a model; `rows` sets the adapter of each row for the forward passes of a block.
 
     Args:
         model: whose linear layers they are for.
@@ -96,7 +96,7 @@ class ServedAdapters:
 
     @contextmanager
     def rows(self, adapters: torch.Tensor) -> Iterator[None]:
-        """Row i of the forward passes inside uses adapter number `adapters[i]`; outside, the base answers alone."""
+        """A context in which row i uses adapter number `adapters[i]`; outside of it, the base answers alone."""
         self._gate = self._gates.index_select(0, adapters)[:, None]
         try:
             yield
@@ -111,7 +111,7 @@ class ServedAdapters:
 
 
 def _shapes(layer: nn.Module | None, rank: int) -> Iterator[tuple[str, tuple[int, int]]]:
-    """Of an adapter's two sides; nothing for what is no linear layer."""
+    """The shapes of the A and B of an adapter on this layer; empty if it is no linear layer."""
     if isinstance(layer, nn.Linear):
         yield "A", (rank, layer.in_features)
         yield "B", (layer.out_features, rank)
@@ -125,7 +125,7 @@ class AdapterRequest(Request):
 
     @classmethod
     def of(cls, request: Request, adapter: str | None) -> AdapterRequest:
-        """The same request, to this adapter."""
+        """The same request, for this adapter."""
         fields = {field.name: getattr(request, field.name) for field in dataclasses.fields(Request)}
         return cls(**fields, adapter=adapter)
 

@@ -58,7 +58,7 @@ _template: list[subprocess.Popen[bytes]] = []  # of this process, once it is sta
 
 
 def can_fork(config: DictConfig) -> bool:
-    """Whether the configuration starts a Ray of its own, on the CPU, in the modules of this process."""
+    """Whether the run starts a local Ray on the CPU whose workers find the same modules as this process."""
     runtime_env = OmegaConf.select(config, RUNTIME_ENV) or {}
     return (
         sys.platform == "linux"
@@ -70,9 +70,9 @@ def can_fork(config: DictConfig) -> bool:
 
 
 def begin() -> None:
-    """Start the template of this command line's workers, if it trains a recipe of a laptop's scale (`<name>_tiny`).
+    """Start the template early if the command line trains a tiny recipe (`<name>_tiny`).
 
-    The plug-in calls it while verl is being imported: the configuration is known four seconds later only.
+    The plug-in calls this while verl is being imported: the configuration is known only four seconds later.
     """
     command, settings = sys.orig_argv[1:3], sys.argv[1:]
     tiny = any(setting.lstrip("+").startswith("recipe=") and setting.endswith("_tiny") for setting in settings)
@@ -83,7 +83,7 @@ def begin() -> None:
 def start(config: DictConfig) -> subprocess.Popen[bytes] | None:
     """Start the template if that has not been done, and make Ray's workers forks of it, where `can_fork`.
 
-    The template ends when the returned process's stdin is closed, at the latest with this process.
+    The template ends when the returned process's stdin is closed, or when this process ends.
     """
     if not can_fork(config):
         for process in _template:

@@ -1,4 +1,4 @@
-"""Ray runs this in the place of Python: `client.py ADDRESS default_worker.py ARGUMENTS…` (see the package).
+"""Ray runs this instead of Python: `client.py ADDRESS default_worker.py ARGUMENTS…` (see the package).
 
 It lives as long as the worker, because Ray watches it until the worker has registered.
 """

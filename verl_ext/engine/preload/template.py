@@ -1,7 +1,7 @@
-"""The process that Ray's workers are forks of: `template.py ADDRESS MODULE…` (see the package).
+"""The process from which Ray's workers are forked: `template.py ADDRESS MODULE…` (see the package).
 
-It imports third-party modules only. Not Ray, whose native part reads a worker's environment (job, raylet) when it is
-loaded; and so not verl, which imports Ray.
+It imports third-party modules only. It must not import Ray, whose native part reads a worker's environment (job,
+raylet) when it is loaded, nor verl, which imports Ray.
 """
 
 from __future__ import annotations

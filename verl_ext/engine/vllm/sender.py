@@ -1,4 +1,4 @@
-"""Weights from the trainer to vLLM with adapters per agent: the base once, then all adapters. Not run: no GPU."""
+"""Sends weights from the trainer to vLLM with adapters per agent: the base once, then all adapters. Not run: no GPU."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from verl_ext.engine.lora.adapters import NO_ADAPTERS, AdapterOptions
 
 
 class AdapterSender(ServerAdapter):
-    """verl's, in every trainer rank; makes sure that what it sends are the adapters of the configuration."""
+    """verl's sender in every trainer rank, which also checks that it sends the adapters of the configuration."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -21,7 +21,7 @@ class AdapterSender(ServerAdapter):
     async def update_weights(
         self, weights: Generator[tuple[str, torch.Tensor], None, None], *args: Any, **kwargs: Any
     ) -> None:
-        """verl's.
+        """As verl's method.
 
         Raises:
             ValueError: the trainer's engine has other adapters, or none.

@@ -1,7 +1,7 @@
-"""vLLM's server with adapters per agent: a request's sampling parameters name one. Not run: there was no GPU.
+"""vLLM's server with adapters per agent: the sampling parameters of a request name one. Not run: no GPU was there.
 
-verl has one LoRA, under a number of its own, in the server as in the worker. Here the worker holds one per adapter
-(vllm_worker.py), and between verl's `generate` and vLLM's stands `RoutedEngine`, which names the request's own.
+verl has one LoRA, with a fixed number, in the server and in the worker. Here the worker holds one LoRA per adapter
+(worker.py). `RoutedEngine` sits between verl's `generate` and vLLM's, and passes the LoRA that the request names.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class RoutedEngine:
         return getattr(self._engine, name)
 
     def generate(self, *, sampling_params: Any, lora_request: LoRARequest | None, **kwargs: Any) -> AsyncGenerator:
-        """vLLM's, as verl calls it: verl's own LoRA is never loaded, so `lora_request` is None."""
+        """As vLLM's `generate`, as verl calls it: verl's own LoRA is never loaded, so `lora_request` is None."""
         assert lora_request is None, lora_request
         extra = dict(sampling_params.extra_args)
         lora = self._loras[extra.pop(ADAPTER)]
@@ -43,7 +43,7 @@ class RoutedEngine:
 
 
 class VLLMAdapterServer(vLLMHttpServer):
-    """verl's, for a model with `lora.adapters`."""
+    """verl's vLLM server, for a model with `lora.adapters`."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -54,23 +54,23 @@ class VLLMAdapterServer(vLLMHttpServer):
         return "verl_ext.engine.vllm.worker.AdapterWorker"
 
     async def run_server(self, args: argparse.Namespace) -> None:
-        """verl's, with room for all adapters in a batch."""
+        """As verl's method, with room for all adapters in a batch."""
         args.max_loras = len(self.loras)
         await super().run_server(args)
         self.engine = RoutedEngine(self.engine, {**self.loras, BASE: None})
 
     async def run_headless(self, args: argparse.Namespace) -> None:
-        """verl's, on the other machines of a replica."""
+        """As `run_server`, on the other machines of a replica."""
         args.max_loras = len(self.loras)
         await super().run_headless(args)
 
     async def generate(
         self, prompt_ids: list[int], sampling_params: Mapping[str, Any], request_id: str, **kwargs: Any
     ) -> TokenOutput:
-        """verl's, by the adapter that the sampling parameters name.
+        """As verl's method, with the adapter that the sampling parameters name.
 
         Raises:
-            ValueError: they name none, or an unknown one.
+            ValueError: they name no adapter, or an unknown one.
         """
         given = dict(sampling_params)
         name = given.pop(ADAPTER, None)
@@ -82,7 +82,7 @@ class VLLMAdapterServer(vLLMHttpServer):
 
 
 class AdapterReplica(vLLMReplica):
-    """verl's, which starts `VLLMAdapterServer`s if the model has adapters."""
+    """verl's vLLM replica, which starts `VLLMAdapterServer`s if the model has adapters."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""vLLM's worker with adapters per agent: what arrives as one update becomes a LoRA per adapter. Not run: no GPU."""
+"""vLLM's worker with adapters per agent: loads one update as several LoRAs. Not run: no GPU."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from verl.utils.vllm import TensorLoRARequest
 from verl.workers.rollout.vllm_rollout.utils import vLLMColocateWorkerExtension
 
-# vLLM knows a LoRA by a number; verl's one has 123.
+# vLLM numbers its LoRAs; verl's has the number 123.
 FIRST_ID = 1001
 
 
@@ -18,7 +18,7 @@ class AdapterWorker(vLLMColocateWorkerExtension):
     def _update_weights(
         self, weights: list[tuple[str, torch.Tensor]], peft_config: dict[str, Any] | None, base_sync_done: bool
     ) -> None:
-        """verl's; adapters, which verl has gathered from all buckets, are told apart by their wire names."""
+        """As verl's method, once verl has gathered all buckets; wire names assign tensors to adapters."""
         names = (peft_config or {}).get("adapters")
         if not names or not base_sync_done:
             super()._update_weights(weights, peft_config, base_sync_done)

@@ -1,9 +1,13 @@
-"""Tools by the thousand: what they are called, what they take, how they are found and run.
+"""Catalogues of thousands of tools: agents search them in words, and call the tools that they find by name.
 
-load_catalogue(sources)   OpenAPI, ToolBench, API-Bank, ToolHop, Python functions, MCP servers -> Catalogue
-ToolSearch, tool_search   the tool by which agents find tools
-Toolbox, tool_call        the tool by which agents call them
-render(result, limit)     any result as text
+load        load_catalogue(sources): from the `sources` of a configuration to a Catalogue; formats/ reads each kind
+types       ToolSpec, a tool as its documentation describes it; Catalogue; Backend, which runs tools
+search/     ToolSearch, tool_search: the tool by which agents find tools
+toolbox     Toolbox, tool_call: the tool by which agents call them
+recorded/   a back end of recorded results
+render      any result as text of bounded length
+schemas     checks arguments by JSON Schema; patterns: its patterns, within a time limit
+threads     blocking calls in threads
 """
 
 from verl_ext.tools.catalogue.load import load_catalogue

@@ -1,1 +1,5 @@
-"""JSON over HTTP: what this package's servers share (server.py), and what their clients share (client.py)."""
+"""JSON over HTTP between this package's own servers and clients.
+
+server    what the servers share: limits, disconnected clients, start and end
+client    what the clients share: bounded retries, errors with a remedy
+"""

@@ -1,8 +1,14 @@
 """Retrieval: corpora, indexes (BM25, dense), a client of the retrieval server, and the agents' search tool.
 
-open_retriever(config)          index folder | corpus.jsonl | http://host:port | mapping -> Retriever
-build_index(corpus, folder)     build and save an index; load_index opens it
-SearchTool                      the tool of agents
+search      SearchTool, search_tool: the tool of agents
+open        open_retriever(config): index folder | corpus.jsonl | http://host:port | mapping -> Retriever
+types       Passage, Hit, Retriever
+corpus      reads corpora
+index       build_index, load_index: an index in a folder
+bm25, dense    the two backends; vectors: embeddings on disk
+batching    concurrent searches as one call of the retriever
+client      the client of ../retrieval_server.py
+measure     a program that measures recall, speed and cost; recall, targets: its parts
 """
 
 from verl_ext.tools.retrieval.batching import BatchedRetriever

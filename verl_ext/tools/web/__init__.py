@@ -1,8 +1,9 @@
 """Web tools: off by default, simulated by a model in training, live where answers may change.
 
-access_website(**settings)   a page as text
-search_arxiv(**settings)     papers
-web_search(**settings)       passages
+tools       access_website: a page as text; search_arxiv: papers; web_search: passages
+settings    their settings
+fetch       fetches a page within limits; addresses: which addresses are allowed
+pages       HTML as text; arxiv: the arXiv API
 """
 
 from verl_ext.tools.web.tools import TOOLS, access_website, search_arxiv, web_search

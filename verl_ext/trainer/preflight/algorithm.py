@@ -1,4 +1,4 @@
-"""Whether `algorithm.adv_estimator` fits the system and its sampling."""
+"""Checks that `algorithm.adv_estimator` fits the system and its sampling."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def check_algorithm(name: str, mas: MasConfig, system: System) -> None:
     """Check the estimator, its options (`mas.advantage`), and that it suits the system.
 
     Raises:
-        ValueError: it is unknown, has no such option, or would compare what must not be compared.
+        ValueError: it is unknown, lacks an option that is set, or does not suit the system.
     """
     check_estimator(name, system)
     make_algorithm(name, mas.advantage).check(system)
@@ -26,7 +26,7 @@ def check_estimator(name: str, system: System) -> None:
     """Check that the estimator is known, and if it is verl's, that it is right for these agents and this strategy.
 
     Raises:
-        ValueError: says why not, and what to use instead.
+        ValueError: it is not; gives the reason and what to use instead.
     """
     from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, AdvantageEstimator
 

@@ -1,4 +1,4 @@
-"""Checks of a run before it starts. Every failure is a `ValueError` that says what, given, allowed and remedy."""
+"""Checks of a run before it starts. A failure is a `ValueError`: what is wrong, given and allowed values, remedy."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from omegaconf import DictConfig, OmegaConf
 from verl_ext.algorithms import System
 from verl_ext.mas.credit import aggregate
 from verl_ext.settings import unknown_key
+from verl_ext.trainer.build import build_workflow, similarity_of
 from verl_ext.trainer.config import optimiser_steps, read_mas_config, strategy_from
 from verl_ext.trainer.lora_setup import check_policy
 from verl_ext.trainer.preflight.algorithm import check_algorithm
-from verl_ext.trainer.workflow import build_workflow, similarity_of
 
-# Sections where any key is legal: they are handed on as they are.
+# Sections in which every key is allowed: verl passes them on unchanged.
 OPEN = ("hydra", "mas", "ray_kwargs.ray_init", "reward.custom_reward_function.reward_kwargs")
-# Keys of ours among verl's.
+# Our own keys in verl's sections.
 OWN = ("actor_rollout_ref.model.lora.adapters",)
 TINY = "+recipe=mhgpo_tiny and the others in …_tiny run on any machine, without GPU and without downloads"
 
@@ -229,7 +229,7 @@ def _lacking_devices(config: DictConfig) -> list[str]:
 
 
 def logical_cpus(config: DictConfig) -> dict[str, int]:
-    """Ray's logical CPUs by what takes them."""
+    """The logical CPUs of Ray that each part of the run takes."""
     return {
         "ranks (3 each)": 3 * config.trainer.nnodes * config.trainer.n_gpus_per_node,
         "trainer": 2,

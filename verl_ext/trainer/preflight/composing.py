@@ -1,4 +1,4 @@
-"""Composition of configurations; what Hydra refuses is explained by the closest key, recipe or group."""
+"""Composes configurations, and explains Hydra's errors by the closest known key, recipe or group."""
 
 from __future__ import annotations
 
@@ -62,14 +62,16 @@ def install() -> None:
 
 
 def _explanation(error: Exception, overrides: list[str], compose: Callable[[list[str]], DictConfig]) -> str | None:
-    """Why Hydra refused, with the closest allowed name; None: its own words are the best."""
+    """Why Hydra refused, with the closest allowed name; None: its own message is better."""
     from verl_ext.settings import unknown_name
 
     first = str(error).splitlines()[0]
     if isinstance(error, MissingConfigException) and error.options and error.missing_cfg_file:
         group, _, name = error.missing_cfg_file.rpartition("/")
         return f"{first}: {unknown_name(group, name, error.options)}"
-    refused = re.match(r"Could not override '([^'.]+\.[^']+)'", first)  # of a group Hydra says what to write
+    refused = re.match(
+        r"Could not override '([^'.]+\.[^']+)'", first
+    )  # for a group, Hydra's own message has the remedy
     rest = [one for one in overrides if refused is None or one.partition("=")[0] != refused[1]]
     if refused is None or len(rest) == len(overrides):
         return None
@@ -109,7 +111,7 @@ def _check_groups(overrides: list[str], groups: list[str]) -> None:
 
 
 def _check_recipe(config: DictConfig) -> None:
-    """Refuse a run without a recipe that verl would refuse, too, in words that do not help: it names no engine."""
+    """Refuse a run without a recipe and without a rollout engine; verl's own message would not help."""
     rollout = OmegaConf.select(config, "actor_rollout_ref.rollout")
     if rollout is not None and "mas" not in config and OmegaConf.is_missing(rollout, "name"):
         raise ConfigCompositionException(

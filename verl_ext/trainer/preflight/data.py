@@ -1,4 +1,4 @@
-"""Checks of data files before a start: verl's schema, a question in every row, a number of its own for every row."""
+"""Checks of data files: they have verl's schema, and every row has a question and a unique number."""
 
 from __future__ import annotations
 
@@ -100,6 +100,6 @@ def _check_question(prompt: Any, place: str) -> None:
     content = last.get("content") if isinstance(last, dict) else None
     if not isinstance(content, str) or not content.strip():
         raise ValueError(
-            f"{place}: prompt must be a list of messages with a content, of which the last is the question, but is "
+            f"{place}: prompt must be a list of messages with a content, the last one being the question, but is "
             f"{prompt!r:.200}. Remedy: correct or leave out the row"
         )

@@ -9,7 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 
 GIB = 2**30
 BYTES = {"fp32": 4, "float32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2}
-# vLLM's activations and CUDA graphs, out of its share of the card. A guess; vLLM measures it at its start.
+# Bytes that vLLM's activations and CUDA graphs take of its share. An estimate; vLLM measures them when it starts.
 ENGINE_OVERHEAD = 2 * GIB
 # The models of examples/, for machines that cannot reach the hub, by their config.json: hidden_size, intermediate_size,
 # num_hidden_layers, num_attention_heads, num_key_value_heads, vocab_size.
@@ -57,7 +57,7 @@ def read_model(path: str) -> Model:
     """Sizes of the model in a folder, in the hub's local cache, or in `KNOWN`. Nothing is downloaded or allocated.
 
     Raises:
-        LookupError: it is in none of them, or of a kind that transformers cannot build; says which.
+        LookupError: it is in none of them, or transformers cannot build it.
     """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM

@@ -1,4 +1,4 @@
-"""What a configuration would run: the facts, and what is wrong or missing, found without accelerators."""
+"""Describes what a configuration would run, and what is wrong or missing. Needs no accelerators."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from verl_ext.trainer.build import build_workflow
 from verl_ext.trainer.config import SHARED, MasConfig, optimiser_steps, read_mas_config, strategy_from
 from verl_ext.trainer.preflight import checks
 from verl_ext.trainer.preflight.gpu_memory import GIB, Model, estimate, read_model
-from verl_ext.trainer.workflow import build_workflow
 
 
 @dataclass
 class Report:
-    """What was found: facts (name, text), and why it would not run.
+    """The plan of a run: facts (name, text), and the reasons why it would not start.
 
     problems: why the configuration is wrong, on any machine. lacking: packages, GPUs and CPUs that this machine lacks.
     missing: what else a start would need here (data, models, servers), and memory.
@@ -37,7 +37,7 @@ class Report:
         self.facts.append((name, text))
 
     def attempt(self, check: Callable[..., Any], *arguments: Any) -> Any:
-        """The check's result; what it refuses becomes a problem."""
+        """Run a check and return its result; its `ValueError` becomes a problem."""
         try:
             return check(*arguments)
         except (ValueError, AssertionError, NotImplementedError, HydraException, OmegaConfBaseException) as error:
@@ -109,7 +109,7 @@ def _add_machines(report: Report) -> None:
 
 
 def add_model(report: Report, gpu_memory: float) -> None:
-    """Token limits, the model's size, and what it needs of a GPU of `gpu_memory` GiB."""
+    """Add token limits, the size of the model, and the memory that it needs of a GPU with `gpu_memory` GiB."""
     path = str(report.config.actor_rollout_ref.model.path)
     try:
         model = read_model(path)

@@ -18,7 +18,7 @@ from verl_ext.observe.question import QuestionStats
 from verl_ext.observe.trajectories import QuestionTrace, first
 from verl_ext.trainer.rollout.worker import RolloutWorker
 
-# Seconds between two looks at whether the remote workers live.
+# Seconds between two checks that the remote workers are alive.
 WATCH = 5.0
 
 
@@ -35,7 +35,7 @@ class MultiAgentLoopManager:
     """Deals questions out to rollout workers and collects their statistics.
 
     `rollout.agent.num_workers=0` samples in the trainer's own process (one process fewer: right for small machines);
-    n > 0 starts n Ray actors, over which questions are dealt round robin.
+    n > 0 starts n Ray actors, which get the questions round robin.
     """
 
     def __init__(self, config: DictConfig, client: Any):
@@ -71,7 +71,7 @@ class MultiAgentLoopManager:
         """Start sampling a batch of data-set rows; returns at once, rows appear in TransferQueue.
 
         Raises:
-            RuntimeError: see `raise_if_broken`. An asynchronous trainer comes by here only while it waits for rows.
+            RuntimeError: see `raise_if_broken`. An asynchronous trainer calls this method only while it waits for rows.
         """
         self.raise_if_broken()
         validate = bool(_row(prompts, 0).get("validate", False))
@@ -86,11 +86,11 @@ class MultiAgentLoopManager:
         ray.get([w.submit.remote(s, validate) for w, s in zip(self._remote, shares, strict=True) if s])
 
     def pause(self) -> None:
-        """The engine stands still for a weight update: limits on calls do not run."""
+        """Stop the time limits of calls while the weights are being updated."""
         self._tell("pause")
 
     def resume(self) -> None:
-        """The engine goes on."""
+        """Let the time limits of calls run again."""
         self._tell("resume")
 
     def set_memory(self, view: View) -> None:
@@ -123,7 +123,7 @@ class MultiAgentLoopManager:
         return sorted(found, key=lambda stats: stats.index)
 
     def take_tool_counts(self) -> dict[str, int]:
-        """Metrics `tools/<tool>/<quantity>`: what all workers' tools have counted since the last call."""
+        """Metrics `tools/<tool>/<quantity>`: the counts of the tools of all workers since the last call."""
         if self._local is not None:
             found = [self._local.take_tool_counts()]
         else:
@@ -146,7 +146,7 @@ class MultiAgentLoopManager:
         return first([trace for traces in found for trace in traces], count)
 
     def raise_if_broken(self) -> None:
-        """Raise what a worker could not go on with.
+        """Raise the error with which a worker has stopped.
 
         Raises:
             RuntimeError: a reward or penalty function raised, an internal error occurred, or a worker died.
@@ -159,7 +159,7 @@ class MultiAgentLoopManager:
                 raise RuntimeError(reason)
 
     def _watch(self) -> None:
-        """A worker that dies leaves its questions "running", and verl would wait for them for ever: fail them."""
+        """Fail the questions of a worker that dies: verl would wait for them for ever."""
         while self._dead is None:
             time.sleep(WATCH)
             for rank, worker in enumerate(self._remote):

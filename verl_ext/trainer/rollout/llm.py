@@ -1,4 +1,4 @@
-"""The core's `LLM` over verl's server client: tokenizer on one side, rollout replicas on the other."""
+"""Implements the `LLM` that agents call by a tokenizer and verl's client of the rollout servers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class ServedLLM(TokenLLM):
         return list(ids)
 
     def encode_text(self, text: str) -> list[int]:
-        """Token ids of plain text: what looks like a special token is text, too."""
+        """Token ids of plain text; text that looks like a special token is encoded as text."""
         return encode_plain(self.tokenizer, text)
 
     def decode(self, token_ids: list[int]) -> str:
@@ -60,13 +60,13 @@ class ServedLLM(TokenLLM):
         return parameters
 
     async def generate(self, prompt_ids: list[int], sampling: dict[str, Any], key: tuple[str, ...]) -> Generation:
-        """One generation. Calls of one question stick to one replica, whose prefix cache then holds their prompts."""
+        """Generate once. Calls of one question go to one replica, whose prefix cache then holds their prompts."""
         output = await self.client.generate(
             request_id=key[0], prompt_ids=prompt_ids, sampling_params=self.request(sampling)
         )
-        return self._truncation_told(to_generation(output), sampling)
+        return self._mark_truncated(to_generation(output), sampling)
 
-    def _truncation_told(self, generation: Generation, sampling: dict[str, Any]) -> Generation:
+    def _mark_truncated(self, generation: Generation, sampling: dict[str, Any]) -> Generation:
         """verl's vLLM server reports an output that was cut off as completed; here the stop reason is then "length"."""
         full = len(generation.token_ids) >= sampling.get("max_tokens", math.inf)
         if full and generation.stop_reason == "completed" and generation.token_ids[-1] != self.tokenizer.eos_token_id:
@@ -85,9 +85,9 @@ def encode_plain(tokenizer: Any, text: str) -> list[int]:
 def direct_client(client: Any, servers: list[Any]) -> Any:
     """A client like verl's `client` that chooses among `servers` itself: one remote call per generation, not three.
 
-    verl asks a load balancer, a process of its own, before and after each call: right for many clients of a large
-    model, slower than the tiny model's own work. Same policy: requests of one id stick together while one of them runs;
-    a new id goes to the server with the fewest calls in flight.
+    verl asks a load balancer, which is another process, before and after each call. That suits many clients of a large
+    model; for a tiny model it takes longer than the generation. The policy is the same: requests of one id go to one
+    server while one of them runs; a new id goes to the server with the fewest calls in flight.
     """
 
     class DirectClient(type(client)):

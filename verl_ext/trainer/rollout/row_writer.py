@@ -1,4 +1,4 @@
-"""Rows into TransferQueue: questions that end close together share a request."""
+"""Writes rows into TransferQueue; questions that end at nearly the same time share a request."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class RowWriter:
         """Store a question's rows and then its status: "finished", or "failure" if there are none.
 
         Raises:
-            Exception: what TransferQueue raised; the statuses of all questions of the request are then unset.
+            Exception: TransferQueue raised it; no question of the request has a status then.
         """
         ended = Ended(uid, partition, rows)
         self._ended.append(ended)
@@ -67,7 +67,7 @@ async def _store(group: list[Ended], partition: str) -> None:
             )
         for status, with_rows in (("finished", True), ("failure", False)):
             await _set_status([ended.uid for ended in group if bool(ended.rows) is with_rows], partition, status)
-    except Exception as error:  # told to those who wait
+    except Exception as error:  # raised again where the rows are waited for
         for ended in group:
             ended.stored.set_exception(error)
     else:

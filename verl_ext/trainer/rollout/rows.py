@@ -18,7 +18,7 @@ CARRIED = ("uid", "raw_prompt", "data_source", "reward_model", "index")
 
 
 class Place(NamedTuple):
-    """Where a call stands: number of its trajectory (the first that has it), its position there."""
+    """The place of a call: number of its trajectory (the first that has it), and its position there."""
 
     number: int
     position: int
@@ -70,8 +70,7 @@ def validation_rows(forest: Forest, question: dict[str, Any]) -> list[Row]:
 def sequences(forest: Forest, kept: Iterable[Call]) -> list[tuple[int, list[tuple[int, Call]]]]:
     """(trajectory, [(position, call), …]): the kept calls, joined where one continues the one before.
 
-    A fork in the midst of a sequence begins one of its own, whose prompt is all that came before the fork: no token
-    trains twice.
+    A fork within a sequence begins a new sequence, whose prompt is everything before the fork: no token trains twice.
     """
     wanted = set(kept)
     place: dict[Call, Place] = {}
@@ -96,11 +95,12 @@ def sequences(forest: Forest, kept: Iterable[Call]) -> list[tuple[int, list[tupl
 def sequence_row(sequence: list[tuple[int, Call]], number: int, forest: Forest, question: dict[str, Any]) -> Row:
     """One sequence of trajectory `number` as a row: 1-D tensors, unpadded; the reward sits on the last response token.
 
-    What was observed between two calls is part of the response, but masked, as are tokens of decisions where there was
-    no choice: they neither train nor count. The reward is R of the last call + R_spe of those before it.
+    Observations between two calls are part of the response, but masked; so are the tokens of a decision at which only
+    one token was possible. Masked tokens neither train nor count. The reward is R of the last call + R_spe of those
+    before it.
 
     Raises:
-        ValueError: a decision in a system of which no agent is known to decide.
+        ValueError: the call is a decision, but no agent of the workflow has `choices`.
     """
     trajectory = forest.trajectories[number]
     calls = [call for _, call in sequence]
@@ -108,22 +108,22 @@ def sequence_row(sequence: list[tuple[int, Call]], number: int, forest: Forest, 
     tokens, log_probs, mask = list[int](), list[float](), list[int]()
     spans, actions, allowed = [], [], []
     for position, call in sequence:
-        said, observed = call.generation.token_ids, call.observed if call is not first else 0
-        tokens += call.prompt_ids[len(call.prompt_ids) - observed :] + said
+        output, observed = call.generation.token_ids, call.observed if call is not first else 0
+        tokens += call.prompt_ids[len(call.prompt_ids) - observed :] + output
         log_probs += [0.0] * observed + list(call.generation.log_probs)
-        start = len(tokens) - len(said)
+        start = len(tokens) - len(output)
         decided = [(start + place, some) for place, some in enumerate(call.generation.allowed) if len(some) > 1]
         allowed += decided
-        mask += [0] * observed + [1] * len(said)
-        if call.generation.allowed:  # where nothing else was possible, nothing was decided
+        mask += [0] * observed + [1] * len(output)
+        if call.generation.allowed:  # only positions with several allowed tokens train
             mask[start:] = [int(len(some) > 1) for some in call.generation.allowed]
         spans.append([position, start, len(tokens)])
         actions += [[start + a, start + b] for a, b in call.actions]
     deciding = forest.workflow.policy_decides
     if allowed and not deciding:
         raise ValueError(
-            f"agent {first.agent!r} decides, but no agent of {type(forest.workflow).__name__} does. Remedy: name it "
-            "among the workflow's own agents, where those of sub-workflows must be, too"
+            f"agent {first.agent!r} decides, but no agent of {type(forest.workflow).__name__} does. Remedy: add it "
+            "to the agents of this workflow; agents of sub-workflows must be there, too"
         )
     reward = last.reward + sum(call.reward_specific for call in calls[:-1])
     versions = (
@@ -155,7 +155,7 @@ def sequence_row(sequence: list[tuple[int, Call]], number: int, forest: Forest, 
         "trajectory": f"{question['uid']}_{number}",
         "question": question["uid"],
         "reward": reward,
-        # Of the trajectory: its reward, and what the workflow's `reward` reported besides.
+        # The reward of the trajectory, and the other quantities that the workflow's `reward` reported.
         "outcome": trajectory.reward,
         "metrics": dict(trajectory.metrics),
         # [position in the trajectory, first token, last + 1] of each call's output; [first, last + 1] of each action.
@@ -169,16 +169,16 @@ def sequence_row(sequence: list[tuple[int, Call]], number: int, forest: Forest, 
 
 
 def idle_row(number: int, forest: Forest, question: dict[str, Any]) -> Row:
-    """A row for a question of which no token trains: verl's loop goes by rows, and counts what it has rows of.
+    """A placeholder row for a question without a token that trains, because verl's loop needs a row of every question.
 
-    One end token behind another, and the reward of trajectory `number`. Its tag has `idle`: the trainer drops it where
-    other rows train, and updates nothing where none does.
+    Its prompt and its response are one end token each; it has the reward of trajectory `number`. Its tag has `idle`:
+    the trainer drops it if other rows train, and updates nothing if none does.
     """
     trajectory, end = forest.trajectories[number], [forest.llm.end_token]
     first = trajectory.calls[0]
     versions = (first.generation.min_version, first.generation.max_version)
-    said = Generation(end, [0.0], min_version=versions[0], max_version=versions[1])
-    call = Call(first.id, first.stream, [], prompt_ids=end, generation=said, reward=trajectory.reward)
+    output = Generation(end, [0.0], min_version=versions[0], max_version=versions[1])
+    call = Call(first.id, first.stream, [], prompt_ids=end, generation=output, reward=trajectory.reward)
     key, fields, tag = sequence_row([(0, call)], number, forest, question)
     return key, fields, tag | {"group": key, "calls": [], "idle": True}
 

@@ -1,9 +1,9 @@
 """Deterministic scheduling: calls go to the engine in waves whose content and order do not depend on timing.
 
-Sampling noise depends on what a call is, not on when it runs; but which requests share a forward pass changes the last
-bits of its logits. Here a call waits until nothing else can happen without the engine (every trajectory waits for a
-generation, no tool runs, nothing is recalled), then all waiting calls go out together, ordered by their keys. The price
-is a barrier per wave; the default scheduling has none.
+Sampling noise depends on the identity of a call, not on its time. But the requests that share a forward pass change the
+last bits of its logits. So a call waits here until every trajectory waits for a generation, no tool runs and no memory
+is recalled. Then all waiting calls go to the engine together, ordered by their keys: a wave. Each wave is a barrier,
+which makes this slower than the default scheduling.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class WaveLLM(ServedLLM):
     """`ServedLLM` with fixed scheduling. Needs servers with `generate_wave` (rollout.name=hf).
 
     Args:
-        servers: handles of the replicas, in rank order; a wave is dealt out to them in key order.
+        servers: handles of the replicas, in rank order; a wave is divided among them in key order.
         busy: number of tool calls and recalls in flight; a wave waits for them.
     """
 
@@ -59,7 +59,7 @@ class WaveLLM(ServedLLM):
             turns, seen = (0 if changed else turns + 1), len(self._waiting)
 
     async def _send(self, wave: dict[tuple[str, ...], tuple[dict[str, Any], asyncio.Future[Generation]]]) -> None:
-        """Deal the wave out. Nobody goes on before all servers have answered, and then in key order."""
+        """Send the wave to the servers. Once all have answered, the calls go on in the order of their keys."""
         ordered, n = [wave[key] for key in sorted(wave)], len(self.servers)
         shares = [[request for request, _ in ordered[rank::n]] for rank in range(min(n, len(ordered)))]
         answers = await asyncio.gather(*[_serve(s, share) for s, share in zip(self.servers, shares, strict=False)])

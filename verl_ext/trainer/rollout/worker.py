@@ -28,6 +28,7 @@ from verl_ext.observe.question import QuestionStats, question_stats
 from verl_ext.observe.trajectories import QuestionTrace, TraceStore, resolve, trace_question
 from verl_ext.sampling import Sample, run_once
 from verl_ext.sampling.base import one_group
+from verl_ext.trainer.build import build, build_workflow
 from verl_ext.trainer.config import context_length, read_mas_config, strategy_from
 from verl_ext.trainer.lora_setup import adapters_of, add_agent_ids
 from verl_ext.trainer.rollout.llm import ServedLLM, direct_client
@@ -35,7 +36,6 @@ from verl_ext.trainer.rollout.row_writer import RowWriter
 from verl_ext.trainer.rollout.rows import Row, training_rows, validation_rows
 from verl_ext.trainer.rollout.waves import WaveLLM
 from verl_ext.trainer.state.decision_heads import set_weights
-from verl_ext.trainer.workflow import build, build_workflow
 
 logger = logging.getLogger(__name__)
 
@@ -107,38 +107,38 @@ class RolloutWorker:
         asyncio.run_coroutine_threadsafe(self._start(questions, validate), self._loop).result()
 
     def pause(self) -> None:
-        """The engine stands still: limits on calls do not run until `resume`."""
+        """Stop the time limits of calls, because the engine pauses, until `resume`."""
         self._loop.call_soon_threadsafe(self.clock.stop)
 
     def resume(self) -> None:
-        """The engine goes on."""
+        """Let the time limits of calls run again."""
         self._loop.call_soon_threadsafe(self.clock.start)
 
     def set_memory(self, view: View) -> None:
-        """Questions that begin from now on recall from this state of the memory."""
+        """Set the memory from which questions that begin from now on recall."""
         self._memory = view
 
     def set_heads(self, weights: dict[str, Weights]) -> None:
-        """Policy heads decide with these weights from now on."""
+        """Set the weights of the policy heads."""
         set_weights(self.workflow, weights)
 
     def take_stats(self, uids: list[str]) -> list[QuestionStats]:
-        """What was recorded of these questions, and of all that gave no rows; each can be taken once."""
+        """Statistics of these questions, and of all questions that gave no rows; each can be taken once."""
         taken = [self._stats.pop(uid) for uid in (*uids, *self._empty) if uid in self._stats]
         self._empty.clear()
         return taken
 
     def take_validation_stats(self) -> list[QuestionStats]:
-        """What was recorded of all validation questions since the last call."""
+        """Statistics of all validation questions since the last call."""
         taken, self._validation_stats = self._validation_stats, []
         return taken
 
     def take_traces(self, uids: list[str], count: int) -> list[QuestionTrace]:
-        """Traces for the log: the first `count` of these questions and of those without rows; all of them go."""
+        """The first `count` traces of these questions and of those without rows, for the log. Drops the others."""
         return self._taken(self._traces, uids, count)
 
     def take_validation_traces(self, count: int) -> list[QuestionTrace]:
-        """Traces for the log: the first `count` of the validation since the last call; all of them go."""
+        """The first `count` traces of the validation since the last call, for the log. Drops the others."""
         return self._taken(self._validation_traces, None, count)
 
     def _taken(self, store: TraceStore, uids: list[str] | None, count: int) -> list[QuestionTrace]:
@@ -148,7 +148,7 @@ class RolloutWorker:
         return asyncio.run_coroutine_threadsafe(take(), self._loop).result()
 
     def take_tool_counts(self) -> dict[str, int]:
-        """`<tool>/<quantity>` -> what the tools have counted since the last call: a tool counts on, from its start."""
+        """`<tool>/<quantity>` -> its increase since the last call; the tools themselves count from their start."""
         counting = {name: tool.counts() for name, tool in self.tool_objects.items() if hasattr(tool, "counts")}
         now = {f"{name}/{key}": count for name, counts in counting.items() for key, count in counts.items()}
         taken, self._tool_counts = {key: n - self._tool_counts.get(key, 0) for key, n in now.items()}, now
@@ -168,7 +168,7 @@ class RolloutWorker:
             task.add_done_callback(self._tasks.discard)
 
     async def _answer(self, question: dict[str, Any], validate: bool) -> None:
-        """Sample a question and store what came of it. Nothing that goes wrong may leave verl waiting."""
+        """Sample a question and store its rows. After any error verl must get a status, or it would wait for ever."""
         uid, name, rows = question["uid"], f"{self.rank}-{next(self._counter):012d}", []
         try:
             rows = await self._rows(name, question, validate)
@@ -202,7 +202,7 @@ class RolloutWorker:
         return rows
 
     def _count_empty_questions(self, uid: str, any_rows: bool) -> None:
-        """An asynchronous trainer replaces failed questions for ever; after two batches without any row, stop."""
+        """Stop after two batches without any row: an asynchronous trainer would replace failed questions for ever."""
         if any_rows:
             self._streak = 0
             return

@@ -1,4 +1,4 @@
-"""The agents' memory in training: which state rollouts see, what a step makes of it, and what a checkpoint holds."""
+"""The agents' memory in training: sent to rollouts, updated by each step, saved in checkpoints."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from verl_ext.memory import Episode, MemoryStore, Rules, Use, View
+from verl_ext.trainer.build import similarity_of
 from verl_ext.trainer.config import MemorySection
-from verl_ext.trainer.workflow import similarity_of
 
 logger = logging.getLogger(__name__)
 
@@ -17,13 +17,13 @@ FOLDER = "memory"
 
 
 class AgentMemory:
-    """`mas.memory` of a run: written by the trainer, after each step's rollouts; read by those of the next step.
+    """`mas.memory` of a run. The trainer writes it after the rollouts of a step; the rollouts of the next step read it.
 
-    The memory lies in `<run>/memory`, a copy of it in every checkpoint. A run that goes on from a checkpoint goes on
-    from the checkpoint's memory, whatever was written after it.
+    The memory is in `<run>/memory`, and a copy of it in every checkpoint. A run that resumes from a checkpoint uses the
+    memory of that checkpoint; later changes are lost.
 
     Args:
-        section: None: there is no memory, and nothing here does anything.
+        section: None: there is no memory, and all methods do nothing.
         folder: of the run.
     """
 
@@ -65,7 +65,7 @@ class AgentMemory:
         return {f"memory/{name}": float(value) for name, value in (counts | rates).items()}
 
     def _same_rate(self, uses: Sequence[Use]) -> float:
-        """Share of parts that had recalled a memory of the very query, before the step has changed anything."""
+        """Share of the agents' parts that recalled a memory of exactly their query, before this step's changes."""
         shelves = self._store.view().shelves
 
         def same(use: Use) -> bool:
@@ -75,7 +75,7 @@ class AgentMemory:
         return _share(same(use) for use in uses)
 
     def save(self, step: int) -> None:
-        """Copy the memory into the checkpoint of `step`; copies go with the weights that verl has removed."""
+        """Copy the memory into the checkpoint of `step`; remove copies whose weights verl has removed."""
         if self._store is None:
             return
         for copy in self.folder.glob(f"global_step_*/{FOLDER}"):
@@ -84,7 +84,7 @@ class AgentMemory:
         self._store.snapshot(self.folder / f"global_step_{step}" / FOLDER)
 
     def close(self) -> None:
-        """Let go of the folder."""
+        """Release the lock of the folder."""
         if self._store is not None:
             self._store.close()
 

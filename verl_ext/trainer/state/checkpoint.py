@@ -3,8 +3,8 @@
 verl writes `latest_checkpointed_iteration.txt` in place; a kill between truncation and write leaves it empty, and the
 next start fails to read it. A marker in each finished checkpoint lets the tracker be rebuilt.
 
-Of a checkpoint that is too old to be kept verl removes actor and critic, each as soon as the new one is saved, and
-leaves the rest of its folder: after a kill under max_actor_ckpt_to_keep=1 the tracker may name one without weights.
+verl removes actor and critic of old checkpoints as soon as the new ones are saved, and leaves the rest of the folder.
+So after a kill under max_actor_ckpt_to_keep=1 the tracker may name a checkpoint without weights.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ STATE_FILE = "algorithm.json"
 
 
 def mark_complete(folder: str | Path, step: int) -> None:
-    """Record that the checkpoint of `step` is whole and of which settings, and write the tracker atomically."""
+    """Mark the checkpoint of `step` as complete, with the settings of the run, and write the tracker atomically."""
     place = Path(folder) / f"global_step_{step}"
-    if not place.is_dir():  # stored elsewhere (asynchronous or remote saving): verl's business
+    if not place.is_dir():  # saved elsewhere (asynchronous or remote saving); verl keeps the tracker
         return
     record = Path(folder) / SETTINGS_FILE
     write_file(place / MARKER, record.read_text() if record.exists() else "{}")
@@ -37,7 +37,7 @@ def mark_complete(folder: str | Path, step: int) -> None:
 
 
 def write_state(folder: str | Path, step: int, state: dict[str, Any]) -> None:
-    """Put what the algorithm keeps from step to step (plain JSON) into the checkpoint of `step`."""
+    """Save the state of the algorithm (plain JSON) in the checkpoint of `step`."""
     if state:
         place = Path(folder) / f"global_step_{step}"
         place.mkdir(parents=True, exist_ok=True)
@@ -45,7 +45,7 @@ def write_state(folder: str | Path, step: int, state: dict[str, Any]) -> None:
 
 
 def read_state(place: Path) -> dict[str, Any]:
-    """What `write_state` has put into a checkpoint; empty if there was nothing."""
+    """The state that `write_state` has saved in a checkpoint; empty if there is none."""
     file = place / STATE_FILE
     return json.loads(file.read_text()) if file.exists() else {}
 
@@ -73,7 +73,7 @@ def complete_steps(folder: str | Path) -> list[int]:
     return sorted(int(step) for step in steps if step.isdigit())
 
 
-# What a checkpoint is a checkpoint of: continuing under other values would mix two runs without a word.
+# The settings that identify a run: continuing under other values would silently mix two runs.
 ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 SETTINGS = (
     "mas.workflow",
@@ -110,7 +110,7 @@ SETTINGS = (
 
 
 def check_same_run(config: DictConfig) -> None:
-    """Remember the settings of a run, which each of its checkpoints will carry; refuse to go on from one of others.
+    """Record the settings of a run for its checkpoints; refuse to resume from a checkpoint with other settings.
 
     Only what `resume_mode=auto` finds is checked: `disable` and `resume_path` are the user's explicit wish.
 
@@ -135,7 +135,7 @@ def check_same_run(config: DictConfig) -> None:
 
 
 def _settings_of_last(folder: Path) -> dict[str, Any]:
-    """Settings of the checkpoint from which `resume_mode=auto` goes on; empty if there is none, or it does not say."""
+    """Settings of the checkpoint from which `resume_mode=auto` resumes; empty if there are none."""
     steps = complete_steps(folder)
     if not steps or not (folder / TRACKER).exists():
         return {}

@@ -1,4 +1,4 @@
-"""Policy heads in training: which weights rollouts see, what a step's decisions teach, and what a checkpoint holds."""
+"""Policy heads in training: sent to rollouts, trained on each step's decisions, saved in checkpoints."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from verl_ext.heads.learner import Learner, check_encoder
 from verl_ext.mas.workflow import Workflow
 from verl_ext.observe.question import HeadDecision, QuestionStats
 from verl_ext.trainer.batch import numbered
+from verl_ext.trainer.build import build_workflow
 from verl_ext.trainer.config import MasConfig
-from verl_ext.trainer.workflow import build_workflow
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ FOLDER, FILE = "heads", "heads.pt"
 class DecisionHeads:
     """The policy heads of a run (`mas.agents.<name>.head`): trained here, after each step's rollouts.
 
-    Rollouts of a step see what the steps before it have learned. Advantages are `Algorithm.head_advantages`.
+    The rollouts of a step use the weights after the step before. Advantages are `Algorithm.head_advantages`.
 
     Args:
         mas: the configuration.
@@ -94,7 +94,7 @@ class DecisionHeads:
         return found | {"return": returns.mean().item(), "decisions": float(len(made))}
 
     def save(self, step: int) -> None:
-        """Put the heads into the checkpoint of `step`; copies go with the weights that verl has removed."""
+        """Save the heads in the checkpoint of `step`; remove them from checkpoints whose weights verl has removed."""
         if not self.learners:
             return
         for copy in self.folder.glob(f"global_step_*/{FOLDER}"):
@@ -122,7 +122,7 @@ def set_weights(workflow: Workflow, weights: dict[str, Weights]) -> None:
 
 
 def read_heads(folder: Path) -> dict[str, dict[str, Any]]:
-    """Agent -> what `Learner.state` saved of its head; empty if there is nothing.
+    """Agent -> the saved `Learner.state` of its head; empty if there is no file.
 
     Raises:
         ValueError: the file cannot be read.
@@ -132,7 +132,7 @@ def read_heads(folder: Path) -> dict[str, dict[str, Any]]:
         return {}
     try:
         saved = torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as error:  # whatever torch makes of a damaged file
+    except Exception as error:  # torch raises many kinds of errors for a damaged file
         raise ValueError(f"{file} cannot be read: {type(error).__name__}: {error}") from error
     if not isinstance(saved, dict):
         raise ValueError(f"{file} cannot be read: it holds a {type(saved).__name__}, and no policy heads by agent")
@@ -143,7 +143,7 @@ def weights_from(folder: Path, workflow: Workflow) -> dict[str, Weights]:
     """The weights of a workflow's heads in the folder of a checkpoint (…/global_step_N/heads).
 
     Raises:
-        ValueError: the folder has none of one of them, or of another encoder.
+        ValueError: the folder lacks a head, or a head is of another encoder.
     """
     saved, heads = read_heads(folder), heads_of(workflow)
     lacking = [name for name in heads if name not in saved]

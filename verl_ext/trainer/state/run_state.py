@@ -1,4 +1,4 @@
-"""What a run keeps beside verl's own state, from its start or resume to each checkpoint."""
+"""The state of a run beside verl's own: restored at the start, saved with each checkpoint."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from verl_ext.trainer.config import MasConfig
 from verl_ext.trainer.state import checkpoint
 from verl_ext.trainer.state.agent_memory import AgentMemory
 from verl_ext.trainer.state.decision_heads import DecisionHeads
-from verl_ext.trainer.state.trajectories import TrajectoryRecorder
+from verl_ext.trainer.state.trajectory_recorder import TrajectoryRecorder
 
 
 class RunState:
@@ -37,7 +37,7 @@ class RunState:
         self._unfinished: dict[str, Any] | None = None
 
     def start(self, step: int, last_step: int) -> None:
-        """Go on after `step`, with which verl has loaded its checkpoint (0: from scratch)."""
+        """Start after `step`, the step of the checkpoint that verl has loaded (0: from scratch)."""
         kept = 0 if self.config.trainer.get("val_only", False) else step
         self.run_log.start(kept, last_step)
         self.trajectories.start(kept, last_step)
@@ -61,16 +61,16 @@ class RunState:
 
     def save(self, step: int, metrics: dict[str, float]) -> None:
         """Write everything into the checkpoint of `step`, before verl writes its part."""
-        # verl validates and measures a step after it has saved it: a kill in between must not lose what the step used.
+        # verl validates a step after saving it. A kill in between must not lose what the step counted.
         self.run_log.write(step, metrics, partial=True)
         self.memory.save(step)
         self.heads.save(step)
         checkpoint.write_state(self.folder, step, self.algorithm.state)
 
     def mark_complete(self, step: int) -> None:
-        """Once verl has written its part, too."""
+        """Mark the checkpoint of `step` as complete, once verl has written its part."""
         if not self.config.actor_rollout_ref.actor.checkpoint.get("async_save", False):
-            checkpoint.mark_complete(self.folder, step)  # else it is still being written: verl keeps its own account
+            checkpoint.mark_complete(self.folder, step)  # else it is still being written, and verl keeps the tracker
 
     def log_validation(self, step: int, metrics: dict[str, float]) -> None:
         """Write a validation that belongs to no step's end: before the first step, alone, or of an unfinished step."""

@@ -1,1 +1,10 @@
-"""Where tools come from: one file per kind of source, each with `load(...) -> list[ToolSpec]`; see ../load.py."""
+"""Reads tools from each kind of source: a file per kind with `load(...) -> list[ToolSpec]`; ../load.py lists them.
+
+json_lines     one function per line, as OpenAI describes functions
+openapi        OpenAPI documents; openapi_schema: their schemas as JSON Schema
+toolbench, api_bank, toolhop    the documents of these benchmarks
+functions      plain Python functions
+mcp            MCP servers
+encyclopedia   search, retrieve and lookup over a corpus of passages
+files          reads files; an error names file and row
+"""

@@ -1,4 +1,8 @@
-"""Results that were recorded of real calls, by tool and arguments: API-Bank's files, StableToolBench's cache."""
+"""Recorded results of real calls, found by tool and arguments.
+
+results     Recorded: looks a result up; reads API-Bank's files
+toolbench   reads the cache of StableToolBench
+"""
 
 from verl_ext.tools.catalogue.recorded.results import Recorded, content_of
 

@@ -1,4 +1,4 @@
-"""The trainer's side of the trajectory log: which questions of a step are logged, and what training made of them."""
+"""The trainer's side of the trajectory log: chooses the logged questions, and adds their groups and advantages."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class TrajectoryRecorder:
     def collect(self, step: int, uids: list[str], manager: Any, last: bool = False) -> None:
         """Fetch the traces of this step's logged questions; those of its other questions are dropped.
 
-        `last`: the run ends with this step before its time.
+        `last`: the budget ends the run with this step.
         """
         wanted = last or step % self.options.every == 0 or step in (1, self._last_step)
         questions = self.options.train_questions
@@ -47,7 +47,7 @@ class TrajectoryRecorder:
 
     def write_training(self, step: int, batch: KVBatchMeta) -> None:
         """Write the collected questions with the groups and advantages that TransferQueue now holds for `batch`."""
-        # Of each call: its row, and where its output is in it.
+        # For each call: its row, and the range of its output there.
         rows: dict[str, dict[Place, tuple[int, int, int]]] = {trace.uid: {} for trace in self._traces}
         for row, tag in enumerate(batch.tags):
             if not tag.get("is_padding", False) and tag["question"] in rows:
@@ -65,7 +65,7 @@ class TrajectoryRecorder:
         self._traces = []
 
     def discard_validation(self, manager: Any) -> None:
-        """Drop what a validation that did not end has left."""
+        """Drop the traces of a validation that did not end."""
         if self.options.val_questions:
             manager.take_validation_traces(0)
 

@@ -1,4 +1,4 @@
-"""Which rows share a prompt, and which go through the model together."""
+"""Groups rows into sequences that share a prompt, and sequences into batches. Plain lists, no tensors."""
 
 from __future__ import annotations
 
@@ -11,13 +11,19 @@ from itertools import accumulate, pairwise
 SPREAD = 1.4
 # Padded tokens of a batch: its tensors stay in the processor's cache (of 1,024 … 20,000 the fastest).
 BATCH_TOKENS = 2048
-# Responses of one sequence together are at most as long as its prompt, or this: what the tree mask hides is computed.
+# The responses of one sequence together have at most the length of its prompt, or this many tokens: attention scores
+# that the tree mask hides are computed all the same.
 SHARED_TOKENS = 256
 
 
 @dataclass
 class Shared:
-    """One sequence: a prompt and the responses to it, as (row of the micro-batch, tokens); and their kind."""
+    """One sequence: a prompt and the responses to it.
+
+    Attributes:
+        responses: (row of the micro-batch, tokens) of each.
+        kind: of its rows; see `share`.
+    """
 
     prompt: list[int]
     responses: list[tuple[int, list[int]]]
@@ -30,7 +36,7 @@ class Shared:
 def share(
     prompts: Sequence[list[int]], responses: Sequence[list[int]], kinds: Sequence[int] | None = None
 ) -> list[Shared]:
-    """Rows with equal prompts in one sequence, as far as `SHARED_TOKENS` allows. Prompts and responses: not empty.
+    """Put rows with equal prompts into one sequence, as far as `SHARED_TOKENS` allows. None may be empty.
 
     Args:
         kinds: of each row; only rows of one kind share. None: all are of kind 0.
@@ -51,7 +57,7 @@ def share(
 
 
 def batches(sequences: Sequence[Shared]) -> list[list[Shared]]:
-    """Sequences of similar length together, shortest first."""
+    """Batches of sequences of similar length, shortest first."""
     result: list[list[Shared]] = []
     for sequence in sorted(sequences, key=len):
         length = len(sequence)
@@ -62,16 +68,16 @@ def batches(sequences: Sequence[Shared]) -> list[list[Shared]]:
     return result
 
 
-def merged(own: list[list[Shared]], number: int) -> list[list[Shared]]:
-    """The batches as `number` of them, at most what there are: the shortest are put together, which pads least."""
+def merge_batches(own: list[list[Shared]], number: int) -> list[list[Shared]]:
+    """Merge the shortest batches until `number` are left: this adds the least padding. `number`: at most len(own)."""
     surplus = len(own) - number
     return [sum(own[: surplus + 1], []), *own[surplus + 1 :]]
 
 
-def dealt(sequences: Sequence[Shared], number: int) -> list[list[int]]:
-    """Rows, one sequence after the other, in `number` parts of about the same tokens; not more parts than rows.
+def split_rows(sequences: Sequence[Shared], number: int) -> list[list[int]]:
+    """Split the rows into `number` parts with about equally many tokens each; `number`: at most the number of rows.
 
-    A sequence stays whole unless it lies across the end of a part.
+    Rows keep the order of their sequences. A sequence is split only where a part ends within it.
     """
     rows = [row for sequence in sequences for row, _ in sequence.responses]
     tokens = [len(sequence) / len(sequence.responses) for sequence in sequences for _ in sequence.responses]

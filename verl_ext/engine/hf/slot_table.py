@@ -1,4 +1,4 @@
-"""What the engine keeps per slot besides keys and values: tensors of one row per slot, updated for all rows at once."""
+"""The state of each slot besides keys and values, as tensors of one row per slot: updated for all rows at once."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class SlotTable:
 
 
 class View:
-    """The table's rows in use, and what the running requests' parameters allow to skip; valid until they change."""
+    """The rows of the table in use, and which parts of sampling they need; valid until the running requests change."""
 
     def __init__(self, table: SlotTable, active: list[Job], positions: torch.Tensor) -> None:
         size = len(active)
@@ -128,7 +128,7 @@ class View:
 
 
 def _open_tokens(limits: list[tuple[int, tuple[int, ...]]], logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows with limits (A,), and what is open to each (A, V) bool, for logits (B, V)."""
+    """For logits (B, V): (A,) rows with allowed tokens, and (A, V) bool, the tokens that each allows."""
     open_to = torch.zeros(len(limits), logits.shape[-1], dtype=torch.bool)
     for place, (_, tokens) in enumerate(limits):
         open_to[place, list(tokens)] = True

@@ -1,4 +1,4 @@
-"""From the configuration to objects: the workflow and its tools."""
+"""Builds the objects that the section `mas` names: the workflow, its tools, and the encoders of memories and heads."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from verl_ext.tools.chat import ChatEndpoint
 from verl_ext.tools.retrieval.dense import check_encoder_name
 from verl_ext.trainer.config import AgentSection, MasConfig
 
-# Annotations of arguments that are checked, as they may be written.
+# Annotations of the arguments whose types are checked.
 SCALARS = {"bool": bool, "int": int}
 
 
@@ -26,7 +26,7 @@ def build(section: dict[str, Any], path: str) -> Any:
     """Instantiate a section with a `_target_`; `path` names it in messages.
 
     Raises:
-        ValueError: whatever is wrong with it.
+        ValueError: it cannot be instantiated.
     """
     _check_arguments(section, path)
     try:
@@ -91,7 +91,7 @@ def build_workflow(mas: MasConfig) -> Workflow:
             )
     for name, section in mas.agents.items():
         if name in workflow.agents:
-            # In a dictionary of the instance: the class's may serve another configuration of this process.
+            # A new dictionary: the one of the class may serve another configuration in this process.
             workflow.agents = {**workflow.agents, name: _changed(workflow.agents[name], section, f"mas.agents.{name}")}
         elif name not in workflow.left_out:
             raise ValueError(unknown_key(name, [*workflow.agents, *workflow.left_out], "mas.agents"))
@@ -105,7 +105,7 @@ def _changed(agent: Agent, section: AgentSection, path: str) -> Agent:
     if cost is not None:
         fields["cost"] = cost
     if endpoint is not None and head is not None:
-        raise ValueError(f"{path} has an endpoint and a head; one can answer. Remedy: one of them null")
+        raise ValueError(f"{path} has an endpoint and a head, but only one can answer. Remedy: set one of them to null")
     if endpoint is not None and fields["trained"]:
         raise ValueError(f"{path}: a served model (endpoint) cannot be trained. Remedy: ++{path}.trained=false")
     if head is not None and agent.choices is None:
@@ -122,10 +122,10 @@ def _changed(agent: Agent, section: AgentSection, path: str) -> Agent:
 
 
 def similarity_of(encoder: str, setting: str = "mas.memory.encoder") -> Similarity:
-    """What embeds texts: "hashing", or a sentence encoder's name or folder, which is loaded for its first text.
+    """The similarity that `encoder` names: "hashing", or a sentence encoder (name or folder), loaded when first used.
 
     Raises:
-        ValueError: `encoder` can be neither; `setting` names it.
+        ValueError: `encoder` is neither; the message names `setting`.
     """
     check_encoder_name(encoder, setting, "hashing")
     return HashingSimilarity() if encoder == "hashing" else EncoderSimilarity(encoder)
