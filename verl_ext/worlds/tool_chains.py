@@ -46,6 +46,8 @@ STATES = ("open", "closed", "paid")  # only an open tool answers
 # Names of tools: a word of the first and one of the second.
 FRONT = "opal dune iron rust jade mint onyx coal fern moss sand silk wolf hawk lark crow".split()
 BACK = "kite fern mast reef gate peak loom bolt drum sail helm vane yoke tide arch crest".split()
+TOOL_NAMES = [f"{front}_{back}" for front in FRONT for back in BACK]
+RELATION_WORDS = [*RELATIONS, *(relation for own in RELATIONS.values() for relation in own), *OTHERS]
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ class World:
     def _make_tools(self) -> tuple[list[ToolSpec], dict[tuple[str, str], str]]:
         wanted = [(kind, relation) for kind, own in RELATIONS.items() for relation in own]
         wanted += [(kind, other) for kind in RELATIONS for other in OTHERS]
-        names = [f"{front}_{back}" for front in FRONT for back in BACK]
+        names = list(TOOL_NAMES)
         self.rng.shuffle(names)
         tools, useful = [], {}
         for kind, relation in wanted:

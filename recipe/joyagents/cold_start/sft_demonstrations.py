@@ -57,11 +57,11 @@ def rows_by_file(size: int, habits: float, seed: int) -> dict[str, Rows]:
     counts = {agent: max(1, size * PARTS[agent] // parts) for agent in AGENTS}
     shares, teacher, examiner = scaled(habits), Teacher(seed), Teacher(seed + 1)
     files = {
-        f"{agent}.parquet": [_row(agent, teacher.chat(agent, shares)) for _ in range(count)]
+        f"{agent}.parquet": [_row(agent, teacher.demonstrate(agent, shares)) for _ in range(count)]
         for agent, count in counts.items()
     }
     drawn = random.Random(f"{seed}/held out").choices(AGENTS, [PARTS[agent] for agent in AGENTS], k=HELD_OUT)
-    return files | {"val.parquet": [_row(agent, examiner.chat(agent, shares)) for agent in drawn]}
+    return files | {"val.parquet": [_row(agent, examiner.demonstrate(agent, shares)) for agent in drawn]}
 
 
 def _row(agent: str, messages: Messages) -> dict[str, Any]:
