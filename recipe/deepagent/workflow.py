@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from verl_ext.mas import Agent, Call, CallFailed, Status, Task, ToolFailed, Workflow
+from verl_ext.mas.options import at_least, one_of
 from verl_ext.recipe.deepagent import grammar, memories, prompts, prompts_tiny
 from verl_ext.rewards.calls import Invocation, gold_path
 from verl_ext.rewards.correctness import RULES, correct_calls, path_share
@@ -81,20 +82,12 @@ class DeepAgent(Workflow):
         success: str = "answer",
         ordered: bool = True,
     ):
-        for name, value, allowed in (
-            ("style", style, STYLES),
-            ("correct", correct, RULES),
-            ("success", success, SUCCESSES),
-        ):
-            if value not in allowed:
-                raise ValueError(f"mas.workflow.{name}={value!r} is unknown; allowed: {', '.join(allowed)}")
-        for name, value, least in (
-            ("max_actions", max_actions, 1),
-            ("max_folds", max_folds, 0),
-            ("max_result_chars", max_result_chars, 80),
-        ):
-            if value < least:
-                raise ValueError(f"mas.workflow.{name}={value} must be at least {least}")
+        one_of("style", style, STYLES)
+        one_of("correct", correct, RULES)
+        one_of("success", success, SUCCESSES)
+        at_least(1, max_actions=max_actions)
+        at_least(0, max_folds=max_folds)
+        at_least(80, max_result_chars=max_result_chars)
         self.prompts = STYLES[style]
         self.max_actions, self.max_folds, self.max_result_chars = max_actions, max_folds, max_result_chars
         self.summarise, self.given_tools, self.correct, self.success = summarise, given_tools, correct, success

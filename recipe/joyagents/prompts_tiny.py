@@ -24,11 +24,10 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from verl_ext.mas.messages import Messages, user
 from verl_ext.memory import Memory
 from verl_ext.recipe.joyagents.grammar import neutral
 from verl_ext.tools.catalogue.render import render
-
-Messages = list[dict[str, str]]
 
 
 def master(query: str, memories: Sequence[Memory], specialists: Sequence[str]) -> Messages:
@@ -58,12 +57,12 @@ def math_agent(query: str, memories: Sequence[Memory]) -> Messages:
 
 def summary(query: str, passages: list[dict[str, str]] | None) -> Messages:
     """A question and what was found."""
-    return _user(f"sum: {query} of: {_listed(passages or [])}")
+    return user(f"sum: {query} of: {_listed(passages or [])}")
 
 
 def intention(query: str, turns: list[tuple[str, str]]) -> Messages:
     """Say again what the user wants."""
-    return _user(f"intend: {query}")
+    return user(f"intend: {query}")
 
 
 def documents(tools: list[dict[str, Any]]) -> str:
@@ -92,8 +91,4 @@ def _asked(role: str, query: str, memories: Sequence[Memory]) -> Messages:
     recalled = "".join(
         f" {'same' if memory.query == query else 'like'}: {memory.query} = {memory.output}" for memory in memories
     )
-    return _user(f"{role}: {query}{neutral(recalled)}")
-
-
-def _user(content: str) -> Messages:
-    return [{"role": "user", "content": content}]
+    return user(f"{role}: {query}{neutral(recalled)}")

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from verl_ext.mas import Agent, CallFailed, Status, Task, Workflow
+from verl_ext.mas.options import one_of
 from verl_ext.recipe.puppeteer import orders, prompts, prompts_tiny, scoring
 from verl_ext.recipe.puppeteer.puppets import POOL, TERMINATE, TOOLS, State, Step, read_result, use_tool
 from verl_ext.tools.catalogue.render import neutral
@@ -187,8 +188,7 @@ def _ending(error: CallFailed, instead: Any) -> Any:
 
 
 def _check(style: str, pool: Sequence[str], depth: int, width: int) -> None:
-    if style not in STYLES:
-        raise ValueError(f"mas.workflow.style={style!r} is unknown; allowed: {', '.join(STYLES)}")
+    one_of("style", style, STYLES)
     unknown = [name for name in pool if name not in POOL]
     if unknown or not pool or len(set(pool)) < len(pool):
         raise ValueError(f"mas.workflow.pool={list(pool)} must be different ones of {', '.join(POOL)}")
@@ -197,10 +197,7 @@ def _check(style: str, pool: Sequence[str], depth: int, width: int) -> None:
 
 
 def _check_order(pool: Sequence[str], depth: int, orchestration: str, order: Sequence[str]) -> None:
-    if orchestration not in ORCHESTRATIONS:
-        raise ValueError(
-            f"mas.workflow.orchestration={orchestration!r} is unknown; allowed: {', '.join(ORCHESTRATIONS)}"
-        )
+    one_of("orchestration", orchestration, ORCHESTRATIONS)
     if orchestration != "fixed" and order:
         raise ValueError(
             f"mas.workflow.order={list(order)} is for orchestration=fixed, given {orchestration}. Remedy: order=[]"
