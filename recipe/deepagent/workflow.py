@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -164,13 +164,20 @@ class DeepAgent(Workflow):
 
     async def _call(self, ctx: Any, work: Work, step: grammar.Step) -> str:
         try:
-            answer = await ctx.tool("tool_call", name=step.name, arguments=step.arguments)
+            answer = await self._ask(ctx, work, step)
         except ToolFailed as failure:
             work.calls.append(Invocation(step.name, step.arguments, ok=False))
             return self._failed(work, failure)
         work.calls.append(Invocation(step.name, step.arguments, ok=answer["ok"]))
+        return await self._short(ctx, work, grammar.CALL, self._outcome(work, answer))
+
+    def _ask(self, ctx: Any, work: Work, step: grammar.Step) -> Awaitable[dict[str, Any]]:
+        """The answer to a tool call; an environment answers in another way."""
+        return ctx.tool("tool_call", name=step.name, arguments=step.arguments)
+
+    def _outcome(self, work: Work, answer: dict[str, Any]) -> str:
         longest = 25 * self.max_result_chars if self.summarise else self.max_result_chars
-        return await self._short(ctx, work, grammar.CALL, self.prompts.outcome(answer, longest))
+        return self.prompts.outcome(answer, longest)
 
     def _failed(self, work: Work, failure: ToolFailed) -> str:
         """The infrastructure failed, not the agent: it is told so, and the failure is counted."""

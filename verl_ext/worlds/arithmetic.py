@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from verl_ext.storage.parquet import question_row
-from verl_ext.worlds.data_set import Rows, stamped_folder
+from verl_ext.worlds.data_set import Rows, draw_distinct, stamped_folder
 
 DATA_SOURCE = "tiny_arithmetic"
 VERSION = 1  # raise it whenever the same arguments would give other files: `ensure` then regenerates
@@ -79,15 +79,11 @@ def draw_chains(size: int, split: str, seed: int | str, steps: int, largest: int
     Raises:
         ValueError: there are not that many, or see `draw_chain`.
     """
-    rng, found = random.Random(f"{seed}/{split}"), {}
-    for _ in range(50 * size + 1000):
-        if len(found) == size:
-            break
-        chain = draw_chain(rng, split, steps, largest)
-        found[chain.text] = chain
+    rng = random.Random(f"{seed}/{split}")
+    found = draw_distinct(lambda _: draw_chain(rng, split, steps, largest), size, 50 * size + 1000)
     if size < 1 or len(found) < size:
         raise ValueError(f"{split}_size={size}: {len(found)} chains of {steps} step(s) were found; choose 1 to that")
-    return list(found.values())
+    return found
 
 
 def row(chain: Chain, split: str, index: int) -> dict[str, Any]:

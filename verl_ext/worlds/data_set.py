@@ -16,6 +16,17 @@ from verl_ext.storage.parquet import write_parquet
 Rows = list[dict[str, Any]]
 
 
+def draw_distinct(draw: Callable[[int], Any], size: int, tries: int) -> list[Any]:
+    """`size` questions of different `text`, or fewer if `tries` draws give no more; `draw` takes how many there are."""
+    found: dict[str, Any] = {}
+    for _ in range(tries):
+        if len(found) == size:
+            break
+        question = draw(len(found))
+        found.setdefault(question.text, question)
+    return list(found.values())
+
+
 def stamped_folder(
     folder: str | Path,
     stamp: Mapping[str, Any],

@@ -191,6 +191,11 @@ class FactsBackend:
         return known[relation]
 
 
+def fact_rows(known: dict[Thing, dict[str, str]]) -> Rows:
+    """The rows of facts.jsonl."""
+    return [{"kind": thing.kind, "name": thing.name, "facts": facts} for thing, facts in known.items()]
+
+
 def facts(path: str) -> FactsBackend:
     """The back end of the tiny recipe's tools (`mas.tools.tool_call.backend`). Raises ValueError without the file."""
     lines = read_made(path, "tool_chains")
@@ -211,7 +216,7 @@ def data_set(train_size: int, val_size: int, seed: int, hops: Sequence[int]) -> 
     world = World(seed)
     files = {
         "tools.jsonl": [spec.shown() for spec in world.tools],
-        "facts.jsonl": [{"kind": t.kind, "name": t.name, "facts": facts} for t, facts in world.facts.items()],
+        "facts.jsonl": fact_rows(world.facts),
     }
     for split, size in zip(SPLITS, (train_size, val_size), strict=True):
         part, rng, chains = World(seed, split), random.Random(f"{seed}/{split}/tasks"), {}

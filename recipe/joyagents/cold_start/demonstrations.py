@@ -22,7 +22,6 @@ A demonstration is one agent's chat: all its outputs train at once, what its too
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,6 +32,7 @@ from verl_ext.recipe.cold_start import teacher
 from verl_ext.recipe.joyagents import prompts_tiny
 from verl_ext.recipe.joyagents.cold_start import improvised
 from verl_ext.recipe.joyagents.cold_start.improvised import Improvised, Made, marks, words  # noqa: F401  the registry reads marks and words here
+from verl_ext.recipe.joyagents.data import agent_chats
 from verl_ext.recipe.joyagents.workflow import SPECIALISTS
 from verl_ext.worlds.shop import API_OF, APIS, LARGEST, SPECIALIST
 
@@ -93,25 +93,20 @@ scaled = Habits().scaled  # 0 right demonstrations only, 1 the shipped model's
 NO_HABITS = scaled(0.0)
 
 
-class Chat:
+class Chat(agent_chats.Chat):
     """One agent's chat as it grows. `broken`: share of outputs that lack </think>."""
 
     def __init__(self, prompt: Messages, rng: random.Random, broken: float):
-        self.messages, self._rng, self._broken = list(prompt), rng, broken
-
-    def call(self, thought: str, name: str, arguments: dict[str, str], result: str) -> None:
-        """The agent calls something, and sees what came of it."""
-        self._say(thought, f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>")
-        self.messages.append({"role": "tool", "content": result})
+        super().__init__(list(prompt))
+        self._rng, self._broken = rng, broken
 
     def answer(self, thought: str, text: str) -> Messages:
-        """The agent answers: the whole chat."""
-        self._say(thought, f" {text}")
-        return self.messages
+        """The agent answers, with a blank before the first word."""
+        return super().answer(thought, f" {text}")
 
-    def _say(self, thought: str, rest: str) -> None:
-        closing = "" if self._rng.random() < self._broken else "</think>"
-        self.messages.append({"role": "assistant", "content": f"<think>{thought}{closing}{rest}"})
+    def say(self, thought: str, text: str, closing: str = "</think>") -> Messages:
+        """The agent thinks, perhaps without an end, and then writes a text."""
+        return super().say(thought, text, "" if self._rng.random() < self._broken else closing)
 
 
 class Teacher(teacher.Teacher):

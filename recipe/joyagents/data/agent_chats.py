@@ -54,17 +54,18 @@ class Chat:
     def call(self, thought: str, name: str, arguments: Mapping[str, Any], result: str | None = None) -> Messages:
         """The agent calls something and sees the result, unless the conversation ends there."""
         call = json.dumps({"name": name, "arguments": dict(arguments)}, ensure_ascii=False)
-        self._append(f"<think>{thought}</think><tool_call>{call}</tool_call>")
+        self.say(thought, f"<tool_call>{call}</tool_call>")
         if result is not None:
             self.messages.append({"role": "tool", "content": result})
         return self.messages
 
     def answer(self, thought: str, text: str) -> Messages:
         """The agent answers."""
-        return self._append(f"<think>{thought}</think>{text}")
+        return self.say(thought, text)
 
-    def _append(self, text: str) -> Messages:
-        self.messages.append({"role": "assistant", "content": text})
+    def say(self, thought: str, text: str, closing: str = "</think>") -> Messages:
+        """The agent thinks, and then writes a text."""
+        self.messages.append({"role": "assistant", "content": f"<think>{thought}{closing}{text}"})
         return self.messages
 
 

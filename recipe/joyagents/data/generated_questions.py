@@ -19,6 +19,7 @@ from typing import Any
 from verl_ext.recipe.joyagents import shop
 from verl_ext.recipe.joyagents.data.platform_rules import RULES
 from verl_ext.recipe.joyagents.shop_records import BODIES, CATEGORIES, SHOP_TYPES, Records, records
+from verl_ext.worlds.data_set import draw_distinct
 
 SPLITS = ("train", "test")
 Arguments = dict[str, Any]
@@ -203,12 +204,7 @@ def title_of(topic: str, category: str) -> str:
 
 def distinct(draw: Callable[[], Question], size: int, name: str) -> list[Question]:
     """`size` questions of different wording. Raises ValueError if there are not that many."""
-    found: dict[str, Question] = {}
-    for _ in range(200 * size + 200):
-        if len(found) == size:
-            break
-        question = draw()
-        found.setdefault(question.text, question)
+    found = draw_distinct(lambda _: draw(), size, 200 * size + 200)
     if len(found) < size:
         raise ValueError(f"{size} {name} questions were wanted, but there are only about {len(found)}")
-    return list(found.values())
+    return found
