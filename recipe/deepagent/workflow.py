@@ -190,9 +190,8 @@ class DeepAgent(Workflow):
             return content
         if self.summarise:
             try:
-                said = await ctx.call(
-                    "auxiliary", prompt="summary", kind=kind, question=work.task.question, content=content
-                )
+                asked = {"kind": kind, "question": work.task.question, "content": content}
+                said = await ctx.call("auxiliary", prompt="summary", **asked)
                 if ctx.last.status is Status.OK:  # of one that was cut off it is not known where its thoughts end
                     content = grammar.after_thoughts(said) or content
             except CallFailed:
@@ -216,18 +215,10 @@ class DeepAgent(Workflow):
 
     async def _memory(self, ctx: Any, kind: str, question: str, history: str) -> Any:
         """One memory: valid JSON at the first or second try, or None."""
-        said = problem = ""
+        asked, said, problem = {"kind": kind, "question": question, "history": history}, "", ""
         for _ in range(2):
             try:
-                said = await ctx.call(
-                    "auxiliary",
-                    prompt="memory",
-                    kind=kind,
-                    question=question,
-                    history=history,
-                    said=said,
-                    problem=problem,
-                )
+                said = await ctx.call("auxiliary", prompt="memory", **asked, said=said, problem=problem)
             except CallFailed:
                 return None
             memory, problem = memories.read_memory(said, self.prompts.SCHEMAS[kind])
@@ -267,15 +258,10 @@ class DeepAgent(Workflow):
             "correct_calls": float(correct_calls(self.correct, result.calls, gold)),
             "tool_calls": float(len(result.calls)),
             "failed_calls": float(sum(not call.ok for call in result.calls)),
-            "actions": float(result.actions),
-            "searches": float(result.searches),
-            "folds": float(result.folds),
-            "refused_folds": float(result.refused_folds),
+            **{name: float(getattr(result, name)) for name in ("actions", "searches", "folds", "refused_folds")},
             "broken_actions": float(result.broken),
             "tool_failures": float(result.tool_failures),
-            "limit_actions": float(result.limit == "actions"),
-            "limit_folds": float(result.limit == "folds"),
-            "limit_tokens": float(result.limit == "tokens"),
+            **{f"limit_{name}": float(result.limit == name) for name in ("actions", "folds", "tokens")},
         }
 
 

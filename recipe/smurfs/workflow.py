@@ -75,18 +75,9 @@ class Smurfs(base.ToolSystem):
         at_least(0, budget=budget)
         self.budget = budget
         made = self._agents()
-        left_out = [
-            name
-            for name, used in (
-                ("planner", planner),
-                ("answer", answerer),
-                ("verifier", verifier),
-                ("tool_check", tool_check),
-            )
-            if not used
-        ]
-        self.agents = {name: agent for name, agent in made.items() if name not in left_out}
-        self.left_out = left_out
+        optional = {"planner": planner, "answer": answerer, "verifier": verifier, "tool_check": tool_check}
+        self.left_out = [name for name, used in optional.items() if not used]
+        self.agents = {name: agent for name, agent in made.items() if name not in self.left_out}
 
     def _agents(self) -> dict[str, Agent]:
         shown = self.prompts

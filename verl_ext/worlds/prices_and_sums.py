@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from verl_ext.storage.parquet import question_row
-from verl_ext.worlds.data_set import Rows, draw_distinct, read_made, stamped_folder
+from verl_ext.worlds.data_set import Rows, draw_distinct, read_made, split_files, stamped_folder
 from verl_ext.worlds.names import ADJECTIVES, NOUNS, SPLITS, name_pairs
 
 DATA_SOURCE = "tiny_pool"
@@ -140,9 +140,7 @@ def questions(size: int, split: str, seed: int | str) -> list[Question]:
 def data_set(train_size: int, val_size: int, seed: int) -> dict[str, Rows]:
     """The contents of the three files."""
     files = {"prices.jsonl": [{"name": n, "price": p} for split in SPLITS for n, p in prices(seed, split).items()]}
-    for split, size in zip(SPLITS, (train_size, val_size), strict=True):
-        files[f"{split}.parquet"] = [row(q, split, i) for i, q in enumerate(questions(size, split, seed))]
-    return files
+    return files | split_files(row, questions(train_size, "train", seed), questions(val_size, "val", seed))
 
 
 def ensure(output_dir: str | Path, train_size: int = 2048, val_size: int = 128, seed: int = 0) -> Path:

@@ -33,7 +33,7 @@ from verl_ext.tools.catalogue.types import Catalogue, ToolSpec
 from verl_ext.tools.retrieval import Passage, SearchTool, build_retriever
 from verl_ext.worlds import tool_chains
 from verl_ext.worlds.arithmetic import draw_chain
-from verl_ext.worlds.data_set import Rows, draw_distinct, stamped_folder
+from verl_ext.worlds.data_set import Rows, draw_distinct, split_files, stamped_folder
 from verl_ext.worlds.names import ADJECTIVES, NOUNS, PREFIXES, SPLITS, TOWNS, name_pairs
 
 VERSION = 2  # raise it whenever the same arguments would give other files: `ensure` then regenerates
@@ -250,8 +250,7 @@ def data_set(train_size: int, val_size: int, seed: int) -> dict[str, Rows]:
     again = cycle(random.Random(f"{seed}/asked again").sample(asked, len(asked)))
     val = [next(again) if question.kind == "qa" else question for question in draw_questions(world, "val", val_size)]
     return {
-        "train.parquet": [row(question, "train", i) for i, question in enumerate(train)],
-        "val.parquet": [row(question, "val", i) for i, question in enumerate(val)],
+        **split_files(row, train, val),
         "knowledge.jsonl": [
             {"pid": str(i), "title": title, "text": text} for i, (title, text) in enumerate(world.entries.items())
         ],

@@ -158,6 +158,11 @@ def names_of(split: str) -> dict[str, list[str]]:
     }
 
 
+def random_name(rng: random.Random) -> str:
+    """A random name of a tool."""
+    return f"{rng.choice(FRONT)}_{rng.choice(BACK)}"
+
+
 def tool(name: str, kind: str, relation: str, state: str) -> ToolSpec:
     """A tool of the world: its description is the relation and its state, its argument the kind of thing."""
     parameters = {"type": "object", "properties": {kind: {"type": "string"}}, "required": [kind]}

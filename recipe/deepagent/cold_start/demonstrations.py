@@ -26,19 +26,8 @@ from typing import Any
 from verl_ext.recipe.cold_start import teacher
 from verl_ext.recipe.cold_start.teacher import END, Example, Segment
 from verl_ext.recipe.deepagent import grammar, memories, prompts_tiny
-from verl_ext.worlds import names
-from verl_ext.worlds.tool_chains import (
-    BACK,
-    FRONT,
-    RELATION_WORDS,
-    RELATIONS,
-    STATES,
-    TOOL_NAMES,
-    Chain,
-    Thing,
-    names_of,
-    tool,
-)
+from verl_ext.worlds import names, tool_chains
+from verl_ext.worlds.tool_chains import RELATION_WORDS, RELATIONS, STATES, TOOL_NAMES, Chain, Thing, names_of, tool
 
 TOP_K = 3  # tools that a search finds, as in the tiny recipe
 WINDOW_HOPS = 2  # relations after which a window is full, in demonstrations
@@ -91,7 +80,7 @@ class Improvised:
         return self._tools[kind, relation]
 
     def _name(self) -> str:
-        while (name := tool_name(self.rng)) in self._taken:
+        while (name := tool_chains.random_name(self.rng)) in self._taken:
             pass
         self._taken.add(name)
         return name
@@ -241,7 +230,7 @@ class Window:
 
     def _guess(self, thing: Thing) -> bool:
         """A call of a tool that no search has found."""
-        self._write_call(tool_name(self.rng), {thing.kind: thing.name})
+        self._write_call(tool_chains.random_name(self.rng), {thing.kind: thing.name})
         self._observe(grammar.CALL, "error unknown")
         return True
 
@@ -277,11 +266,6 @@ def fold(kind: str, world: Improvised, chain: Chain, done: int) -> dict[str, Any
     if kind == "working":
         return {"goal": Chain(steps[done], chain.relations[done:]).text}
     return {"tools": [world.tools(steps[i].kind, chain.relations[i])["open"] for i in range(done)]}
-
-
-def tool_name(rng: random.Random) -> str:
-    """A random name of a tool."""
-    return f"{rng.choice(FRONT)}_{rng.choice(BACK)}"
 
 
 def world_words() -> list[str]:

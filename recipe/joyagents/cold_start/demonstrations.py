@@ -23,7 +23,6 @@ A demonstration is one agent's chat: all its outputs train at once, what its too
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -125,7 +124,7 @@ class Teacher(teacher.Teacher):
         """A user's question -> calls of specialists -> the answer."""
         world = Improvised(self.rng)
         made = world.question(self.rng.choice(KINDS))
-        chat, answered = self._begin("master", made, world, habits, shown=[SPECIALISTS])
+        chat, answered = self._begin("master", made, world, habits)
         if answered:
             return chat.messages
         if made.kind != "shop" and self._does(habits.detour):
@@ -259,17 +258,11 @@ class Teacher(teacher.Teacher):
         return [*prompts_tiny.intention(made.query, []), {"role": "assistant", "content": made.query}]
 
     def _begin(
-        self,
-        agent: str,
-        made: Made,
-        world: Improvised,
-        habits: Habits,
-        shown: Sequence[Any] = (),
-        remembers: bool = True,
+        self, agent: str, made: Made, world: Improvised, habits: Habits, remembers: bool = True
     ) -> tuple[Chat, bool]:
         """A chat with what the agent remembers, if it may; and whether it has answered with a memory."""
         memories, known = self._memories(agent, made, world) if remembers else ([], False)
-        chat = Chat(getattr(prompts_tiny, agent)(made.query, memories, *shown), self.rng, habits.broken)
+        chat = Chat(getattr(prompts_tiny, agent)(made.query, memories), self.rng, habits.broken)
         answered = bool(memories) and self._does(1.0 - habits.again if known else habits.misled)
         if answered:
             chat.answer("memory", memories[0].output)

@@ -22,15 +22,8 @@ from verl_ext.worlds.data_set import Rows, stamped_folder
 VERSION = 2  # raise it whenever the same arguments would give other files: `ensure` then regenerates
 STAMP = "joyagents_sft.json"
 # Relative numbers of conversations. The master has the most kinds of questions; sums are short, and take long to learn.
-PARTS = {
-    "master": 4,
-    "question_agent": 3,
-    "shop_agent": 3,
-    "function_agent": 5,
-    "math_agent": 6,
-    "summary": 2,
-    "intention": 1,
-}
+SPECIALISTS = {"question_agent": 3, "shop_agent": 3, "function_agent": 5, "math_agent": 6}
+PARTS = {"master": 4, **SPECIALISTS, "summary": 2, "intention": 1}
 HELD_OUT = 512
 
 
