@@ -5,7 +5,7 @@
 # make bench         speed and memory, as ratios within one run
 # make compare       every method on two tiny environments: tables, figures (about two hours; goes on where it was)
 # make compare-quick the same path in minutes
-# make lint          ruff
+# make lint          ruff, and mypy
 #
 # Each sets up what it needs (a virtual environment in .venv) and is quick the second time.
 
@@ -51,10 +51,11 @@ compare-quick: $(VENV)/.train
 lint: $(VENV)/.dev
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
+	$(PY) -m tests.check_types
 
 # What is quick to make again. Prepared data, indexes (data) and checkpoints (runs) stay: remove those yourself.
 clean:
-	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis outputs
+	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache .hypothesis outputs
 
 $(VENV)/bin/python:
 	@test -n "$(PYTHON)" || { echo "verl_ext needs Python 3.10, 3.11 or 3.12; none was found. Install one, or: make PYTHON=/path/to/python3.12"; exit 1; }

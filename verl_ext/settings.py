@@ -75,7 +75,8 @@ def _message(found: Any, cls: type[BaseModel], path: str) -> str:
         text = str(context["error"])
         if text.startswith("must"):
             return f"{place}={given!r} {text}"
-        return text if path and text.startswith((path, "unknown key")) else f"{place}: {text}"
+        named = path and text.startswith((path, "unknown key"))
+        return text if named or not place else f"{place}: {text}"
     if kind == "literal_error":
         context = {"expected": context["expected"].replace("'", "").replace(" or ", ", ")}
     words = WORDS.get(kind, found["msg"][0].lower() + found["msg"][1:]).format(**context)

@@ -68,7 +68,7 @@ class ColdStart:
         return self.demonstrations.scaled(factor)
 
 
-def _tasks(rows: Sequence[dict]) -> list[Task]:
+def _tasks(rows: Sequence[dict[str, Any]]) -> list[Task]:
     return [
         Task(row["prompt"][-1]["content"], row["reward_model"]["ground_truth"], row["data_source"], i)
         for i, row in enumerate(rows)
@@ -132,7 +132,7 @@ def _pool_examinations(questions: int) -> dict[str, Examination]:
         for i, row in enumerate(rows)
     ]
     search = prices_and_sums.Prices(prices_and_sums.prices(0, "val"))
-    tools = {"run_python": _calculator, "web_search": search}
+    tools: dict[str, Callable[..., Any]] = {"run_python": _calculator, "web_search": search}
     return {
         orchestration: Examination(Puppeteer("tiny", pool_demos.POOL, orchestration=orchestration), tasks, tools)
         for orchestration in ("learned", "oracle")

@@ -145,7 +145,7 @@ class DFSDT(Baseline):
     async def run(self, task: Task, ctx: Any) -> Work:
         """Search until there is an answer, the root is closed or the budget is used up."""
         work, tree, problem = Work(task), Tree(self.width, self.max_depth), ""
-        shared = {"question": task.question, "budget": self.budget}
+        shared: dict[str, Any] = {"question": task.question, "budget": self.budget}
         shared["tools"] = await self.documents(ctx, task, task.question)
         while tree.open and work.spent < self.budget:
             closing = self.prompts.DEEPEST if tree.deepest else ""

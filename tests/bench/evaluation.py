@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 from verl_ext.evaluate.__main__ import main
-from verl_ext.evaluate.records import TRAJECTORIES
+from verl_ext.observe.trajectory_files import EVALUATION_FILE
 
 CONCURRENT, QUESTIONS = 32, 96
 
@@ -24,9 +24,10 @@ def _evaluate(concurrency: int, round_: int) -> tuple[float, int]:
         status = main([*command, f"evaluate.max_questions={QUESTIONS}"])
     if status:
         raise RuntimeError(f"the evaluation failed:\n{said.getvalue()[-3000:]}")
-    records = [json.loads(line) for line in (output / TRAJECTORIES).read_text().splitlines()]
-    begun = min(record["finished"] - record["seconds"] for record in records)
-    return max(record["finished"] for record in records) - begun, len(records)
+    records = [json.loads(line) for line in (output / EVALUATION_FILE).read_text().splitlines()]
+    ends = [record["trajectories"][0] for record in records]
+    begun = min(end["finished"] - end["seconds"] for end in ends)
+    return max(end["finished"] for end in ends) - begun, len(ends)
 
 
 def run(rounds: int = 2) -> list[str]:

@@ -12,7 +12,7 @@ from statistics import median
 
 from tests.bench.sampling import Simulated, _sample
 from verl_ext.observe.runlog import NAME, read_log
-from verl_ext.observe.trajectories import first, records, resolve, trace_question
+from verl_ext.observe.trajectories import first, resolve, trace_question, training_record
 from verl_ext.observe.trajectory_files import FOLDER, TrajectoryLog, read_records
 
 QUESTIONS, LOGGED = 32, 4
@@ -50,7 +50,7 @@ def own_work(step_seconds: float | None = None) -> str:
             start = time.perf_counter()
             traces = [trace_question(forest, str(n), n) for n, forest in enumerate(forests)]
             chosen = [resolve(trace, Simulated().decode) for trace in first(traces, LOGGED)]
-            log.write([line for n, trace in enumerate(chosen) for line in records(trace, "train", step, n)])
+            log.write([training_record(trace, "train", step, number) for number, trace in enumerate(chosen)])
             times.append(time.perf_counter() - start)
     share = f", {median(times) / step_seconds:.2%} of a tiny step" if step_seconds else ""
     return f"  its own work for {QUESTIONS} questions, {LOGGED} of them logged: {1e3 * median(times):.1f} ms{share}"

@@ -15,7 +15,7 @@ import yaml
 from tests.compare.studying import PROGRAM, STUDY, study_of
 from tests.helpers import heed_signals
 from verl_ext.compare.__main__ import main
-from verl_ext.compare.launcher import DONE, plan, run_all, settings, shares
+from verl_ext.compare.launcher import DONE, PROCESS, end_left_behind, plan, run_all, settings, shares
 from verl_ext.compare.study import read_study
 
 
@@ -52,20 +52,20 @@ def test_the_studies_of_make_compare_are_complete(name):
         ({"methodes": []}, "unknown key.*methodes.*did you mean 'methods'"),
         ({"seeds": [1, 1]}, "must be distinct"),
         ({"budget": {"questions": 5}}, "must give generated_tokens and questions"),
-        ({"headline": "f2"}, "headline='f2' must be one of"),
+        ({"headline": "f2"}, "headline='f2' is unknown"),
         ({"methods": [{"name": "a", "label": "A", "start_of": "b"}]}, "method a is the start of 'b'"),
         ({"methods": [{"name": "a"}]}, "label"),
-        ({"methods": None}, "methods=None must be a list of mappings"),
-        ({"methods": ["a"]}, "methods must be a mapping"),
-        ({"overrides": "mas.seed={seed}"}, "overrides='mas.seed={seed}' must be a list of texts"),
+        ({"methods": None}, "methods=None must be a list"),
+        ({"methods": ["a"]}, "methods.0='a' must be a section with keys"),
+        ({"overrides": "mas.seed={seed}"}, "overrides='mas.seed={seed}' must be a list"),
         ({"scores": "f1"}, "scores='f1' must be a list"),
-        ({"curves": "em"}, "curves='em' must be a list of texts"),
+        ({"curves": "em"}, "curves='em' must be a list"),
         ({"curves": ["em", "exact"]}, r"curves=\['em', 'exact'\] must be of scores=\['f1', 'em'\]"),
         ({"curves": ["em", "em"]}, "each once"),
         ({"frontier": ["em"]}, r"frontier=\['em'\] must be two of the scores"),
         ({"frontier": ["em", "exact"]}, r"frontier=\['em', 'exact'\] must be of scores"),
-        ({"seeds": 3}, "seeds=3 must be a list of whole numbers"),
-        ({"budget": {"generated_tokens": "16k", "questions": 5}}, "must be whole numbers by name"),
+        ({"seeds": 3}, "seeds=3 must be a list"),
+        ({"budget": {"generated_tokens": "16k", "questions": 5}}, "budget.generated_tokens='16k' must be of type int"),
         (
             {"methods": [*STUDY["methods"], {"name": "again", "label": "A", "start_of": "none"}]},
             "method again is the start of 'none'",
@@ -108,13 +108,21 @@ def test_a_score_that_no_run_recorded_is_named_and_the_other_study_is_reported(t
     shutil.copytree(tmp_path / "mine", tmp_path / "other")
     status = main([str(tmp_path / "mine.yaml"), str(tmp_path / "other.yaml"), "--report", "--output", str(tmp_path)])
     said = capsys.readouterr()
-    assert status == 1 and "scores has 'exact', which the runs did not record; recorded: em, f1" in said.err
+    assert status == 1 and "scores='exact' is unknown (allowed: em, f1)" in said.err
     assert "| Fast " in said.out
 
 
 def test_an_unknown_study_names_the_shipped_ones():
-    with pytest.raises(ValueError, match="arithmetic, .*policies, .*search"):
+    with pytest.raises(ValueError, match="did you mean .search.*arithmetic, .*policies.*or give a YAML file"):
         read_study("seach")
+
+
+def test_the_composed_configurations_are_shown_without_running(tmp_path, capsys):
+    assert main(["policies", "--quick", "--cfg", "job", "--output", str(tmp_path)]) == 0
+    documents = list(yaml.safe_load_all(capsys.readouterr().out))
+    runs = plan(read_study("policies", quick=True), tmp_path)
+    assert [one["trainer"]["default_local_dir"] for one in documents] == [str(run.folder) for run in runs]
+    assert not list(tmp_path.iterdir())
 
 
 def test_complete_runs_are_not_run_again_and_changed_ones_are(tmp_path):
@@ -175,10 +183,29 @@ def test_what_a_killed_launcher_left_behind_is_ended_and_two_at_once_are_refused
     place = f"trainer.default_local_dir={runs[0].folder}"
     left = [process for process in psutil.process_iter(["cmdline"]) if place in (process.info["cmdline"] or ())]
     assert len(left) == 1, "nobody is left to end it"
-    assert run_all(runs, tmp_path, 2, PROGRAM) == []
+    code = "import time; print(1, flush=True); time.sleep(600)"
+    with subprocess.Popen([sys.executable, "-c", code, place], stdout=subprocess.PIPE, start_new_session=True) as other:
+        other.stdout.readline()
+        assert run_all(runs, tmp_path, 2, PROGRAM) == []
+        assert other.poll() is None, "another process with the same argument is not ours to end"
+        other.kill()
     assert not left[0].is_running() or left[0].status() == psutil.STATUS_ZOMBIE
     steps = [json.loads(line)["step"] for line in (runs[0].folder / "metrics.jsonl").read_text().splitlines()]
     assert steps == [0, 1, 2, 3, 4, 5, 6], "only one process wrote"
+
+
+def test_a_process_that_got_the_recorded_number_later_is_left_alone(tmp_path):
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True) as other:
+        started = psutil.Process(other.pid).create_time()
+        for record in ({"pid": other.pid, "started": started - 60}, {"pid": other.pid}, [], "x"):
+            (tmp_path / PROCESS).write_text(json.dumps(record))
+            end_left_behind(tmp_path)
+        assert other.poll() is None
+        (tmp_path / PROCESS).write_text(json.dumps({"pid": other.pid, "started": started}))
+        end_left_behind(tmp_path)
+        other.wait(10)
+    end_left_behind(tmp_path)  # it is gone
+    end_left_behind(tmp_path / "nothing")
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system does not pin processes")

@@ -118,9 +118,10 @@ def last_metrics(folder: Path, experiment: str = "mhgpo_tiny") -> dict[str, Any]
 
 
 def records(folder: Path, experiment: str = "mhgpo_tiny") -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The trajectory log of a run: (question records, call records)."""
-    lines = list(read_records(folder / "runs" / experiment))
-    return [line for line in lines if line["kind"] == "question"], [line for line in lines if line["kind"] == "call"]
+    """The trajectory log of a run: (records, their calls, each with phase, step and question of its record)."""
+    found = list(read_records(folder / "runs" / experiment))
+    heads = [{name: record[name] for name in ("phase", "step", "question")} for record in found]
+    return found, [head | call for head, record in zip(heads, found, strict=True) for call in record["calls"]]
 
 
 def seen(folder: Path, experiment: str = "mhgpo_tiny") -> list[dict[str, Any]]:

@@ -87,7 +87,7 @@ def test_a_checkpoint_is_evaluated_with_its_head(whole, tmp_path):
     results = json.loads((tmp_path / "out" / "results.json").read_text())
     assert len(results["settings"]["heads"]) == 16
     lines = [json.loads(line) for line in (tmp_path / "out" / "trajectories.jsonl").read_text().splitlines()]
-    chosen = [call["text"] for line in lines for call in line.get("calls", ()) if call["agent"] == "orchestrator"]
+    chosen = [call["output"] for line in lines for call in line.get("calls", ()) if call["agent"] == "orchestrator"]
     assert len(chosen) >= 8
     refused = subprocess.run([*command[:5], *command[6:]], **options)
     assert refused.returncode == 2 and "policy head of orchestrator has no weights here" in refused.stderr

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import re
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import OmegaConf
 
+from verl_ext.evaluate import config as evaluate_config
 from verl_ext.evaluate.__main__ import main
 
 HERE = Path(__file__).parent
@@ -27,6 +32,29 @@ def write_questions(path, answers, source="made", gold_titles=("Alpha", "Gamma")
     ]
     pq.write_table(pa.Table.from_pylist(rows), path)
     return path
+
+
+COMPOSED = {}
+
+
+def quick_compose(overrides, config_dir=None, compose=evaluate_config.compose):
+    """`compose`, which takes a second; configurations that differ in values alone are composed once."""
+    values = [one for one in overrides if re.match(r"\w+(\.\w+)+=", one) and not one.startswith("hydra")]
+    key = (config_dir, *(one for one in overrides if one not in values))
+    if key not in COMPOSED:
+        COMPOSED[key] = compose(list(key[1:]), config_dir)
+    config = copy.deepcopy(COMPOSED[key])
+    for override in OverridesParser.create().parse_overrides(values):
+        section, _, name = override.key_or_group.rpartition(".")
+        if name not in (OmegaConf.select(config, section) or ()):
+            return compose(overrides, config_dir)  # which says what is wrong
+        OmegaConf.update(config, override.key_or_group, override.value(), force_add=True)
+    return config
+
+
+@pytest.fixture(autouse=True)
+def composed_once(monkeypatch):
+    monkeypatch.setattr(evaluate_config, "compose", quick_compose)
 
 
 class Command:

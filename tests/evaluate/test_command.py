@@ -116,9 +116,12 @@ def test_a_system_of_agents_its_documents_and_its_bounds(command, tmp_path):
         "recall_chosen": 0.5,
     }
     record = command.records[0]
-    assert record["tools"][0]["result"][1]["title"] == "Béta" and record["notes"]["chosen"][0]["pid"] == "1"
-    assert [call["id"] for call in record["calls"]] == ["l/left.0", "r/right.0", "judge.0"]
-    assert record["calls"][2]["parents"] == ["l/left.0", "r/right.0"]
+    assert (
+        record["tools"][0]["result"][1]["title"] == "Béta"
+        and record["trajectories"][0]["notes"]["chosen"][0]["pid"] == "1"
+    )
+    assert [call["id"] for call in record["calls"]] == ["0 | l/left.0", "0 | r/right.0", "0 | judge.0"]
+    assert record["calls"][2]["parents"] == ["0 | l/left.0", "0 | r/right.0"]
 
 
 def test_trajectories_at_a_time(command, tmp_path):
@@ -143,7 +146,7 @@ def test_hostile_outputs_stay_data(command, tmp_path):
     with ChatServer(hostile) as server:
         assert command(server=server, files=[questions(tmp_path)]) == 0
         assert command(server=server) == 0 and len(server.requests) == 6
-    assert {record["result"] for record in command.records} == {text.strip() for text in texts}
+    assert {record["trajectories"][0]["result"] for record in command.records} == {text.strip() for text in texts}
     assert command.results["data"]["made"]["answered"] == 6
 
 
@@ -197,9 +200,7 @@ def test_the_section_is_documented_where_it_is_set():
     section = yaml.safe_load((ROOT / "configs" / "evaluate.yaml").read_text())["evaluate"]
     sampled = {name: section.pop(name) for name in ("temperature", "top_p", "top_k")}
     assert sampled == {name: f"${{actor_rollout_ref.rollout.val_kwargs.{name}}}" for name in sampled}
-    assert {name: value for name, value in section.items() if name != "output"} == {
-        name: value for name, value in fields.items() if name not in ("output", *sampled)
-    }
+    assert section == {name: value for name, value in fields.items() if name not in sampled}
     page = (ROOT / "docs" / "evaluate.md").read_text()
     table = page[page.index("## The section") : page.index("A misspelt key")]
     assert set(
@@ -256,7 +257,7 @@ def test_a_misspelt_section_in_a_recipe_is_named(command, tmp_path, capsys):
     from verl_ext.evaluate.__main__ import main
 
     assert main(["--config-dir", str(tmp_path), "+recipe=typo"]) == 2
-    assert "unknown key data.val_fils: did you mean data.val_files" in capsys.readouterr().err
+    assert "unknown key data.val_fils; did you mean 'val_files'" in capsys.readouterr().err
 
 
 def test_an_endpoint_that_serves_an_adapter_per_agent_is_asked_for_each(command, tmp_path):

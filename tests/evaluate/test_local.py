@@ -59,10 +59,10 @@ def test_neither_concurrency_nor_a_copy_elsewhere_changes_an_answer(world, monke
     evaluate("runs/alone", *more)
     texts = [
         {
-            (record["index"], call["id"]): call["text"]
+            (record["question"]["index"], call["id"]): call["output"]
             for record in map(json.loads, (folder / name / "trajectories.jsonl").read_text().splitlines())
             for call in record["calls"]
-            if record["index"] < 24
+            if record["question"]["index"] < 24
         }
         for name in ("runs/greedy", "runs/alone")
     ]
@@ -76,10 +76,8 @@ def test_samples_are_reproducible_and_differ(world, monkeypatch):
     first, second = evaluate("runs/a", *more), evaluate("runs/b", *more, "evaluate.concurrency=2")
     assert first["data"]["tiny_world"]["metrics"] == second["data"]["tiny_world"]["metrics"]
     records = [json.loads(line) for line in (folder / "runs/a/trajectories.jsonl").read_text().splitlines()]
-    assert (
-        len({call["text"] for r in records if r["index"] == 0 for call in r["calls"] if call["agent"] == "rewriter"})
-        > 1
-    )
+    calls = [call for record in records if record["question"]["index"] == 0 for call in record["calls"]]
+    assert len({call["output"] for call in calls if call["agent"] == "rewriter"}) > 1
 
 
 def test_a_single_agent_with_and_without_passages(world, monkeypatch):
@@ -144,7 +142,7 @@ def test_a_model_that_cannot_be_loaded_is_named(monkeypatch, through_hydra):
 
     monkeypatch.setattr(llms, "LocalLLM", absent)
     for given, named in (("nobody/nothing", "evaluate.model"), (None, "actor_rollout_ref.model.path")):
-        section = EvaluateConfig(output="out", model=given, device="cpu")
+        section = EvaluateConfig(model=given, device="cpu")
         with pytest.raises(ValueError, match=f"{named}=nobody/nothing cannot be loaded: .* is not a valid .*\nRemedy"):
             llms.open_llm(OmegaConf.create(), section, Model("nobody/nothing"), True)
 

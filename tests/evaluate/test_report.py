@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from tests.helpers import Script, chain, forest_of, run, walk
 from verl_ext.evaluate.recall import recall_scores
-from verl_ext.evaluate.records import Outcome, Records, record_of
+from verl_ext.evaluate.records import Outcome, Records
 from verl_ext.evaluate.report import as_text, best_of, summarise, write_report
-from verl_ext.evaluate.runner import Progress
+from verl_ext.evaluate.runner import progress_line
 from verl_ext.mas import Task, Trajectory
 from verl_ext.mas.types import CallId, Stream, ToolRecord
+from verl_ext.observe.trajectories import evaluation_record, trace_question
 
 
 def outcome(index, sample=0, source="s", status="ok", calls=(), **metrics):
@@ -91,13 +92,10 @@ def test_the_reward_has_a_column_where_no_other_has_its_numbers():
     assert source["metrics"]["reward"]["mean"] == 0.5
 
 
-def test_progress_shows_the_mean_of_those_that_have_the_headline(capsys):
-    progress = Progress("f1")
-    progress.start(5)
-    for one in (outcome(0, f1=1.0), outcome(1, em=1.0), outcome(2, f1=math.nan), outcome(3, status="timeout")):
-        progress.add(one)
-    progress.say()
-    assert "4/5  F1 1.000  " in capsys.readouterr().out
+def test_progress_shows_the_mean_of_those_that_have_the_headline():
+    ended = [outcome(0, f1=1.0), outcome(1, em=1.0), outcome(2, f1=math.nan), outcome(3, status="timeout")]
+    assert progress_line(ended, 5, 2.0, "f1") == "4/5  F1 1.000  2.0/s  0 min 00 s left  1 failed"
+    assert progress_line([], 50, 2.0, "f1") == " 0/50"
 
 
 def test_failed_trajectories_are_beside_the_means():
@@ -166,15 +164,21 @@ def test_recall_among_what_the_workflow_notes():
     assert searched(chosen=[])["recall_chosen"] == 0.0
 
 
+def record_of(forest, seconds=0.1):
+    about = {"result": forest.trajectories[0].result, "recall": {}, "seconds": seconds, "finished": 0.0}
+    return evaluation_record(trace_question(forest), None, about)
+
+
 def test_a_record_survives_what_a_system_may_put_into_it(tmp_path):
     async def odd(task, ctx):
         ctx.note("weird", {1: float("nan"), "set": {1}})
         return {"answer": float("inf"), "bytes": b"x"}
 
-    trajectory = run(walk(forest_of(Script(odd))))
+    forest = forest_of(Script(odd))
+    forest.trajectories.append(run(walk(forest)))
     records = Records(tmp_path, {"a": 1})
-    task = Task("\ud800", {"target": ("x", float("nan"))}, "s", 3)
-    records.add(record_of(task, 0, trajectory, {}, 0.5))
+    task = forest.task = Task("\ud800", {"target": ("x", float("nan"))}, "s", 3)
+    records.add(record_of(forest, seconds=0.5))
     assert records.missing([task], 1) == []
     records.close()
     again = Records(tmp_path, {"a": 1})
@@ -184,7 +188,9 @@ def test_a_record_survives_what_a_system_may_put_into_it(tmp_path):
 def test_settings_of_an_empty_folder_may_change(tmp_path):
     Records(tmp_path, {"a": 1}).close()
     records = Records(tmp_path, {"a": 2})
-    records.add(record_of(Task("q"), 0, run(walk(forest_of(chain))), {}, 0.1))
+    forest = forest_of(chain)
+    forest.trajectories.append(run(walk(forest)))
+    records.add(record_of(forest))
     records.close()
     with pytest.raises(ValueError, match="  a: 2 there, 3 here"):
         Records(tmp_path, {"a": 3})

@@ -10,13 +10,14 @@ import time
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
 
 from tests.evaluate.asking import lasting, parrot, questions
-from tests.evaluate.conftest import HERE, write_questions
+from tests.evaluate.conftest import HERE, quick_compose, write_questions
 from tests.helpers import heed_signals
 from tests.serving import ChatServer
-from verl_ext.evaluate.config import compose, read_config
-from verl_ext.evaluate.runner import settings_of
+from verl_ext.evaluate.config import EvaluateConfig, read_config
+from verl_ext.evaluate.runner import output_folder, settings_of
 from verl_ext.tools.retrieval import Passage, build_index
 
 ROOT = Path(__file__).parents[2]
@@ -84,23 +85,32 @@ def test_where_passages_come_from_may_change_but_not_which(command, tmp_path, ca
         assert len(server.requests) == 6
 
 
-@pytest.mark.parametrize(
-    ("override", "allowed"),
-    [
-        ("mas.sampling.seeded=false", False),
-        ("mas.tools.search.top_k=2", False),
-        ("mas.tools.search.url=http://127.0.0.1:8001", True),
-        ("mas.tools.search.timeout_s=5", True),
-        ("mas.tools.search.attempts=1", True),
-    ],
-)
-def test_what_changes_an_answer_and_what_does_not(override, allowed):
+def test_what_changes_an_answer_and_what_does_not():
     search = ["url=http://127.0.0.1:8000", "check=false", "top_k=5", "timeout_s=9", "attempts=2"]
     fixed = ["+recipe=closed", SEARCH, *[f"+mas.tools.search.{setting}" for setting in search]]
     fixed += ["evaluate.temperature=1.0", "evaluate.endpoint=http://127.0.0.1:8100/v1"]
-    configs = [compose(overrides, str(HERE)) for overrides in (fixed, [*fixed, override])]
-    first, second = (settings_of(config, *read_config(config), None) for config in configs)
-    assert (first == second) is allowed
+    changing = ["mas.sampling.seeded=false", "mas.tools.search.top_k=2"]
+    others = ["url=http://127.0.0.1:8001", "timeout_s=5", "attempts=1"]
+    given = [[], *([one] for one in changing), [f"mas.tools.search.{one}" for one in others]]
+    configs = [quick_compose([*fixed, *overrides], str(HERE)) for overrides in given]
+    first, *changed, same = [settings_of(config, *read_config(config), None) for config in configs]
+    assert first == same and first not in changed
+
+
+@pytest.mark.parametrize(
+    ("model", "endpoint", "folder"),
+    [
+        (None, None, "closed"),
+        ("runs/closed/global_step_40", None, "closed-global_step_40"),
+        ("/else/where/mine/global_step_4/actor/", None, "closed-mine-global_step_4"),
+        ("Qwen/Qwen2.5-7B", None, "closed-Qwen2.5-7B"),
+        ("served", "http://127.0.0.1:8100/v1", "closed-endpoint-served"),
+    ],
+)
+def test_the_folder_is_named_after_what_answers(model, endpoint, folder):
+    config = OmegaConf.create({"trainer": {"experiment_name": "closed"}})
+    assert output_folder(config, EvaluateConfig(model=model, endpoint=endpoint)) == Path("runs/evaluate") / folder
+    assert output_folder(config, EvaluateConfig(model=model, output="~/mine")) == Path.home() / "mine"
 
 
 def test_another_question_of_the_same_number_is_refused(command, tmp_path, capsys):

@@ -37,12 +37,18 @@ def start_browser(profile: Path) -> Any:
     return webdriver.Chrome(options=options, service=Service(driver))
 
 
-class Page:
-    """A page made of these records, open in the browser."""
+def hidden(page: Page, selector: str) -> bool:
+    """Whether an element is hidden."""
+    return page.browser.execute_script("return document.querySelector(arguments[0]).hidden", selector)
 
-    def __init__(self, browser, path, lines):
+
+class Page:
+    """A page, written from these records if there are some, open in the browser."""
+
+    def __init__(self, browser, path, records=None):
         self.browser, self.path = browser, path
-        path.write_text(build_page(lines, "run"), encoding="utf-8")
+        if records is not None:
+            path.write_text(build_page(records, "run"), encoding="utf-8")
         for log in ("browser", "performance"):
             browser.get_log(log)
         self.go("")

@@ -7,7 +7,7 @@ import pytest
 from tests.observe.browsing import Page, start_browser
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def chromium(tmp_path_factory):
     browser = start_browser(tmp_path_factory.mktemp("browser"))
     yield browser

@@ -15,10 +15,11 @@ from typing import Any
 from tests.observe.viewing import call, question, trajectory
 from verl_ext.observe.collaboration import paths_in
 from verl_ext.observe.decisions import decision_metrics
+from verl_ext.observe.record import by_step
 from verl_ext.observe.runlog import NAME, RunLog
 from verl_ext.observe.summary import print_summary
 from verl_ext.observe.trajectory_files import FOLDER, TrajectoryLog
-from verl_ext.observe.viewer import main, moments
+from verl_ext.observe.viewer import main
 
 ROLES = ("plan", "decompose", "search", "read", "calculate", "code", "reflect", "critique", "question", "summarise",
          "verify", "conclude")  # fmt: skip
@@ -88,7 +89,7 @@ def fake_run(folder: Path, roles: Sequence[str] = ROLES, steps: int = 40, seed: 
                 for n in range(8)
             ]
             lines += [line for one in asked for line in one]
-            paths = [path for one in asked for q in moments(one)[phase, step] for path in paths_in(q)]
+            paths = [path for one in asked for q in by_step(one)[phase, step] for path in paths_in(q)]
             found = decision_metrics(paths) | {
                 "system/reward": 0.2 + 0.6 * progress + chance.gauss(0, 0.03),
                 "system/f1": 0.2 + 0.6 * progress + chance.gauss(0, 0.02),

@@ -15,10 +15,11 @@ from tests.observe.viewing import HOSTILE, forked, question, trajectory
 from verl_ext.mas import Agent
 from verl_ext.mas.credit import assign_credit
 from verl_ext.mas.types import Generation
-from verl_ext.observe.collaboration import MOST, Shown, collaboration, fold, for_the_page, paths_in, shown
+from verl_ext.observe.collaboration import MOST, Shown, collaboration, fold, paths_in, shown
+from verl_ext.observe.collaboration_page import page_index
 from verl_ext.observe.decisions import Path
-from verl_ext.observe.trajectories import records, resolve, trace_question
-from verl_ext.observe.viewer import moments
+from verl_ext.observe.record import by_step
+from verl_ext.observe.trajectories import resolve, trace_question, training_record
 
 
 def test_a_decision_is_recorded_with_its_options_and_probability():
@@ -42,17 +43,17 @@ def test_a_decision_is_recorded_with_its_options_and_probability():
         return forest
 
     forest = run(scenario())
-    lines = records(resolve(trace_question(forest, "uid", 0), forest.llm.decode), "train", 1, 0)
-    first, second, other = (line["decision"] for line in lines[1:])
+    record = training_record(resolve(trace_question(forest), forest.llm.decode), "train", 1, 0)
+    first, second, other = (call["decision"] for call in record["calls"])
     assert first == {"options": ["x", "go", "stop"], "chosen": "stop", "log_prob": pytest.approx(math.log(0.25))}
     assert second == {"options": ["stop"], "chosen": "stop", "log_prob": 0.0} and other is None
-    (logged,) = moments(json.loads(json.dumps(lines)))["train", 1]
+    (logged,) = by_step(json.loads(json.dumps([record])))["train", 1]
     assert paths_in(logged) == [Path("boss", ("stop", "stop"), pytest.approx(math.log(4)), 2.0)]
 
 
 def of(lines):
     """The questions of the one step that these lines are of."""
-    (questions,) = moments(lines).values()
+    (questions,) = by_step(lines).values()
     return questions
 
 
@@ -76,10 +77,9 @@ def test_paths_of_the_log_are_those_of_finished_trajectories():
     ]
 
 
-def test_a_log_from_before_there_were_decisions_has_no_graph():
-    lines = forked(1)
-    assert not any("decision" in line for line in lines)
-    assert collaboration(moments(lines)) == {} and for_the_page(moments(lines)) == []
+def test_where_nobody_decides_there_is_no_graph():
+    steps = by_step(forked(1))
+    assert collaboration(steps) == {} and page_index(steps)["collaboration"] == []
 
 
 def test_a_folded_graph_by_hand():
@@ -87,7 +87,7 @@ def test_a_folded_graph_by_hand():
         *decided(1, ["b"], options="abc", log_prob=-2.0),
         *decided(1, ["aab", "ab", "ab"], options="abc", log_prob=-1.0, number=1),
     ]
-    ((nodes, graphs),) = collaboration(moments(lines)).values()
+    ((nodes, graphs),) = collaboration(by_step(lines)).values()
     # Mean places: a 1/6, 3/6, 1/4, 1/4; b 1/2, 5/6, 3/4, 3/4.
     assert nodes == Shown(("a", "b")) and nodes.labels == ["a", "b"]
     graph = graphs["train", 1]
@@ -132,9 +132,11 @@ def test_nothing_is_lost_in_folding(given_paths):
 def test_what_the_page_gets_is_json_and_bounded():
     long = [HOSTILE * 50] * 60
     lines = [*decided(1, [long], [HOSTILE * 50]), *decided(2, ["ab"], number=1), *decided(0, ["ba"], phase="val")]
-    (agent,) = json.loads(json.dumps(for_the_page(moments([*lines, *decided(3, [], number=2)]))))
-    assert (agent["agent"], agent["others"], sorted(agent["moments"])) == ("boss", 0, ["0", "1", "3"]), "2: no decision"
-    assert agent["choices"][0].startswith("</script>") and len(agent["choices"][0]) <= 200
+    (agent,) = json.loads(json.dumps(page_index(by_step([*lines, *decided(3, [], number=2)]))))["collaboration"]
+    assert (agent["agent"], sorted(agent["moments"])) == ("boss", ["0", "1", "3"]), "2: no decision"
+    assert agent["labels"][0].startswith("</script>") and len(agent["labels"][0]) <= 200
     first = agent["moments"]["0"]
     assert len(first["top"]["path"]) == 40 and first["top"]["more"] == 20 and len(json.dumps(agent)) < 20_000
-    assert agent["moments"]["3"]["edges"] == [[agent["choices"].index("b"), agent["choices"].index("a"), 1]]
+    (step, start) = agent["moments"]["3"]["ways"]
+    assert (step["from"], step["to"]) == (agent["labels"].index("b"), agent["labels"].index("a"))
+    assert (start["from"], start["to"], start["times"]) == (None, step["from"], 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.observe.browsing import hidden
 from tests.observe.deciding import decided, decision
 from tests.observe.viewing import HOSTILE, forked, question, trajectory
 
@@ -37,10 +38,6 @@ def early_and_late():
     yield from decided(3, ["abab"], phase="val")
 
 
-def hidden(page, selector):
-    return page.browser.execute_script("return document.querySelector(arguments[0]).hidden", selector)
-
-
 def test_two_steps_side_by_side_by_hand(opened):
     page = opened(early_and_late())
     assert not hidden(page, TAB)
@@ -50,10 +47,11 @@ def test_two_steps_side_by_side_by_hand(opened):
     # Step 1: 4 a and 4 b; a first thrice; a-b thrice, a-a once. Step 3: 3 a, 4 b, 1 c.
     labels = [page.all(f"[data-step='{step}'] text.choice tspan") for step in ("train 1", "train 3")]
     assert labels[0] == ["a", "50 %", "c", "0 %", "b", "50 %"] and labels[1][1::2] == ["37.5 %", "12.5 %", "50 %"]
+    # Widths: one scale for all logged steps, up to 8 for a-b twice in the one path of the validation.
     widths = {(a, b): width for a, b, width in page.browser.execute_script(EDGES, "train 1")}
-    assert widths == pytest.approx({("0", "0"): 3.33, ("0", "2"): 8}) and len(page.all(".way.loop")) == 1
+    assert widths == pytest.approx({("0", "0"): 1.88, ("0", "2"): 3.62}) and len(page.all(".way.loop")) == 1
     late = {(a, b): width for a, b, width in page.browser.execute_script(EDGES, "train 3")}
-    assert late == pytest.approx({("0", "1"): 3.33, ("0", "2"): 5.67, ("1", "2"): 3.33}, abs=0.01)
+    assert late == pytest.approx({("0", "1"): 1.88, ("0", "2"): 2.75, ("1", "2"): 1.88})
     starts = "return [...document.querySelectorAll('.start')].map((e) => [e.dataset.to, e.textContent])"
     assert page.browser.execute_script(starts) == [
         *(["0", "a is the first in 3 of 4 paths"], ["2", "b is the first in 1 of 4 paths"]),
@@ -109,7 +107,7 @@ def test_keys_lead_there_and_nodes_say_what_they_are(opened):
 
 
 def test_hidden_where_nobody_decides(opened):
-    page = opened(forked(1))  # a log from before there were decisions
+    page = opened(forked(1))
     assert hidden(page, TAB)
     page.go("at=train.1&view=collaboration")
     assert len(page.all(".tiles")) == 1, "the overview instead"
@@ -129,7 +127,7 @@ def test_a_step_without_decisions_says_so(opened):
     page.check_quiet()
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 7, 12, 30])
+@pytest.mark.parametrize("count", [1, 2, 7, 30])
 def test_labels_keep_clear_of_each_other(opened, count):
     """Everybody is the first once and goes on to everybody, to itself too; the names are long."""
     names = [f"WWWWWWWWWW WWWWWWWWWWWW number {n:02d}" for n in range(count)]
@@ -179,15 +177,3 @@ def test_hostile_names_are_shown_and_do_nothing(opened):
     assert page.all("section h2")[1].startswith("__proto__") and page.all("ol.chain li")[1] == "b"
     page.browser.execute_script("document.querySelectorAll('.node').forEach((e) => e.focus())")
     page.check_quiet()
-
-
-def test_a_narrow_window_has_everything_in_reach(opened):
-    names = [f"a rather long name {n}" for n in range(9)]
-    page = opened(decided(1, [names], names))
-    metrics = {"width": 420, "height": 860, "deviceScaleFactor": 1, "mobile": False}
-    page.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-    try:
-        page.go("view=collaboration")
-        assert page.browser.execute_script("return document.documentElement.scrollWidth <= innerWidth")
-    finally:
-        page.browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})

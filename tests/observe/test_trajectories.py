@@ -6,6 +6,7 @@ import json
 import math
 import pickle
 from functools import cache
+from pathlib import Path
 
 import numpy
 import pytest
@@ -13,18 +14,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.helpers import FakeLLM, Script, forest_of, run, speaker
+from tests.observe.viewing import call, question, trajectory
 from verl_ext.mas import Unparsable
 from verl_ext.mas.credit import assign_credit
 from verl_ext.mas.types import Task
+from verl_ext.observe.record import CallFields, Record, ToolFields, TrajectoryFields, by_step
 from verl_ext.observe.trajectories import (
     QuestionTrace,
     TraceStore,
     Trained,
+    evaluation_record,
     first,
-    records,
     resolve,
     token_pieces,
     trace_question,
+    training_record,
 )
 from verl_ext.plugin import package_path
 from verl_ext.sampling import make_strategy
@@ -85,89 +89,105 @@ def traced(strategy="nmc", say=counting, **options):
     return forest, resolve(pickle.loads(pickle.dumps(trace_question(forest, "uid", 3))), forest.llm.decode)
 
 
-def by_text(lines):
-    return {line["output"]: line for line in lines if line["kind"] == "call"}
+def by_text(record):
+    return {call["output"]: call for call in record["calls"]}
 
 
-def test_a_shared_call_is_one_record_and_lists_its_trajectories():
+def test_a_question_its_shared_calls_and_its_tools():
+    """Base a0 b0 c0 with reward 1, forks of b and of a with reward 0: Eq. 4 gives b0 1, a0 (1 + 0 + 0) / 3."""
     forest, trace = traced()
-    lines = records(trace, "train", 5, 0)
-    question, calls = lines[0], by_text(lines)
-    assert len(forest.trajectories) == 7 and len(lines) == 1 + 15  # 3 + 2·(3 + 2 + 1) calls
-    assert question["question"] == {
-        "number": 0,
-        "index": 7,
-        "source": "set",
-        "text": "q?",
-        "gold": {"target": ["gold"]},
-    }
-    base = [n for n, trajectory in enumerate(question["trajectories"]) if trajectory["stream"] == ["0"]]
+    record = training_record(trace, "train", 5, 0)
+    calls = by_text(record)
+    assert len(forest.trajectories) == 7 and len(record["calls"]) == 15  # 3 + 2·(3 + 2 + 1)
+    assert (record["phase"], record["step"]) == ("train", 5)
+    gold = {"target": ["gold"]}
+    assert record["question"] == {"number": 0, "index": 7, "source": "set", "text": "q?", "gold": gold}
+    base = [one["number"] for one in record["trajectories"] if one["stream"] == ["0"]]
     a0, b0, c0 = calls["a0"], calls["b0"], calls["c0"]
     assert a0["id"] == "0 | a.0" and a0["agent"] == "a" and a0["turn"] == 0 and a0["scope"] == []
     assert len(a0["trajectories"]) == 5 and len(b0["trajectories"]) == 3 and c0["trajectories"] == base
     assert b0["parents"] == ["0 | a.0"] and c0["parents"] == ["0 | b.0"] and a0["parents"] == []
     assert (a0["depth"], b0["depth"], c0["depth"]) == (0, 1, 2)
-    forked = [line for line in lines[1:] if line["stream"] == ["0", "c.0*1"]]
-    assert [line["agent"] for line in forked] == ["c"] and forked[0]["parents"] == ["0 | b.0"]
-    for line in lines[1:]:
-        assert "".join(line["tokens"]) == line["output"] and line["prompt"][0]["content"].startswith(line["agent"])
-        assert line["question"] == question["question"] and (line["phase"], line["step"]) == ("train", 5)
-
-
-def test_rewards_and_ends_by_hand():
-    """Base a0 b0 c0 with reward 1, forks of b and of a with reward 0: Eq. 4 gives b0 1, a0 (1 + 0 + 0) / 3."""
-    _, trace = traced()
-    calls = by_text(records(trace, "train", 1, 0))
-    assert calls["b0"]["rewards"] == {"shared": 1.0, "specific": -0.25, "total": 0.75}
-    assert calls["a0"]["rewards"]["shared"] == pytest.approx(1 / 3)
-    assert calls["b0"]["ends"] == [] and calls["b0"]["metrics"] == {"n": 1.0}
-    assert [end["reward"] for end in calls["c0"]["ends"]] == [1.0]
-
-
-def test_tools_say_where_they_happened_and_how_they_failed():
-    _, trace = traced()
-    tools = {(tool["name"], tuple(tool["after"])): tool for tool in trace.tools}
-    searched = tools["search", ("0 | a.0",)]
+    assert [call["parents"] for call in record["calls"] if call["stream"] == ["0", "c.0*1"]] == [["0 | b.0"]]
+    for one in record["calls"]:
+        assert "".join(one["tokens"]) == one["output"] and len(one["tokens"]) == one["generated_tokens"]
+        assert one["prompt"][0]["content"].startswith(one["agent"]) and one["prompt_tokens"] > 0
+    assert b0["rewards"] == {"shared": 1.0, "specific": -0.25, "total": 0.75}
+    assert a0["rewards"]["shared"] == pytest.approx(1 / 3)
+    assert b0["ends"] == [] and b0["metrics"] == {"n": 1.0} and [end["reward"] for end in c0["ends"]] == [1.0]
+    tools = {(tool["name"], tuple(tool["after"])): tool for tool in record["tools"]}
+    searched, broken = tools["search", ("0 | a.0",)], tools["gone", ("0 | b.0",)]
     assert searched["arguments"] == {"queries": ["a0"]} and searched["result"] == [{"title": "a0", "score": 0.5}]
     assert len(searched["trajectories"]) == 5 and searched["failure"] is None
-    assert (
-        "it is gone" in tools["gone", ("0 | b.0",)]["failure"] and len(tools["gone", ("0 | b.0",)]["trajectories"]) == 3
-    )
+    assert "it is gone" in broken["failure"] and len(broken["trajectories"]) == 3
 
 
 def test_failures_are_there_by_name():
+    asked = []
+
     def say(request):
+        asked.append(request)
         if request.agent == "b":
-            return [RuntimeError("no engine"), "odd", "fine"][sum(r.agent == "b" for r in request_log) - 1]
+            return [RuntimeError("no engine"), "odd", "fine"][sum(r.agent == "b" for r in asked) - 1]
         return "word"
 
-    request_log = []
-
-    def logged(request):
-        request_log.append(request)
-        return say(request)
-
-    _, trace = traced("fof", logged)
-    lines = records(trace, "train", 1, 0)
-    assert sorted(t["status"] for t in lines[0]["trajectories"]) == ["engine_error", "ok", "ok"]
-    failed = next(line for line in lines[1:] if line["status"] == "engine_error")
+    record = training_record(traced("fof", say)[1], "train", 1, 0)
+    assert sorted(one["status"] for one in record["trajectories"]) == ["engine_error", "ok", "ok"]
+    failed = next(call for call in record["calls"] if call["status"] == "engine_error")
     assert "no engine" in failed["error"] and failed["output"] == "" and failed["tokens"] == []
     assert failed["rewards"]["total"] is None and failed["ends"] == []
-    odd = next(line for line in lines[1:] if line["status"] == "unparsable")
+    odd = next(call for call in record["calls"] if call["status"] == "unparsable")
     assert odd["error"] == "odd text" and odd["output"] == "odd"
 
 
-def test_what_training_made_of_a_call_comes_to_the_right_call():
+def test_group_and_advantage_come_to_the_right_call():
     forest, trace = traced()
     places = {call["output"]: tuple(call["place"]) for call in trace.calls}
     for text, (number, position) in places.items():
         assert forest.trajectories[number].calls[position].text == text
     trained = {places["a0"]: Trained("a/0", [0.5, 0.5]), places["b0"]: Trained("b/0", [0.5, -0.25])}
-    calls = by_text(records(trace, "train", 1, 0, trained))
+    calls = by_text(training_record(trace, "train", 1, 0, trained))
     assert (calls["a0"]["trained"], calls["a0"]["group"], calls["a0"]["advantage"]) == (True, "a/0", 0.5)
     assert calls["b0"]["advantage"] == [0.5, -0.25]
     assert (calls["c0"]["trained"], calls["c0"]["group"], calls["c0"]["advantage"]) == (False, None, None)
-    assert not any(line["trained"] for line in records(trace, "val", 1, 0)[1:])
+    assert not any(call["trained"] for call in training_record(trace, "val", 1, 0)["calls"])
+
+
+def test_an_evaluations_record_has_the_same_fields_but_for_those_of_training():
+    """Every field of a record is defined, and the definition is what docs/trajectories.md lists."""
+    forest = sampled("fof", counting)
+    del forest.trajectories[1:]
+    about = {"result": {"x": math.nan}, "recall": {}, "seconds": 0.5, "finished": 1.0}
+    made = evaluation_record(trace_question(forest, first_number=3), 40, about)
+    training = training_record(traced("fof")[1], "val", 40, 0)
+    (trajectory,) = made["trajectories"]
+    assert (made["phase"], made["step"], trajectory["number"], trajectory["result"]) == ("eval", 40, 3, {"x": None})
+    assert made["calls"][-1]["ends"] == [{"trajectory": 3, "reward": 1.0}] and made["tools"][0]["trajectories"] == [3]
+    page = (Path(__file__).parents[2] / "docs" / "trajectories.md").read_text()
+    for part, fields in (("calls", CallFields), ("trajectories", TrajectoryFields), ("tools", ToolFields)):
+        here, there = ({*record[part][0]} for record in (made, training))
+        assert here | there == {*fields.__annotations__} and here & there == fields.__required_keys__
+        assert all(f"{field}:" in fields.__doc__ or f"{field}, " in fields.__doc__ for field in here | there)
+        assert all(f"`{field}`" in page for field in here | there)
+    assert {*made} == {*training} == {*Record.__annotations__}
+
+
+def test_records_of_a_question_are_put_together_and_later_ones_count():
+    """Two samples of a question, the first asked again after it failed, and one whose own part of a record is gone."""
+
+    def answer(sample, text, status="ok", index=1):
+        record = question(None, [call("a", output=text, trajectories=[sample])], [trajectory(status=status)], "eval")[0]
+        record["question"] = {"index": index, "source": "s", "text": "q", "gold": None}
+        return record | {"trajectories": [{**record["trajectories"][0], "number": sample}]}
+
+    second = answer(1, "second")
+    lost = answer(2, "lost") | {"trajectories": []}
+    other = answer(0, "other", index=2)
+    steps = by_step([second, answer(0, "early", "timeout"), other, lost, answer(0, "late")])
+    assert list(steps) == [("eval", None)]
+    one, two = steps["eval", None]
+    assert sorted(one["output"] for one in one["calls"]) == ["late", "lost", "second"] and len(two["calls"]) == 1
+    assert [end["status"] for end in one["trajectories"]] == ["ok", "ok", "unknown"]
 
 
 class Silent:
@@ -219,15 +239,7 @@ def test_a_character_of_several_tokens_belongs_to_the_last_of_them():
     assert "".join(pieces) == "naïve" and pieces[-1] == "" and "\ufffd" not in "".join(pieces)
 
 
-def test_broken_bytes_are_kept_as_the_text_shows_them():
-    """Half of a character at the end, and in the middle: the text has replacement characters there."""
-    ids = tokenizer().encode("a🙂b")[:-2]
-    assert decode(ids) == "a\ufffd" and "".join(token_pieces(ids, decode(ids), decode)) == "a\ufffd"
-    cut = [*tokenizer().encode("🙂")[:2], *tokenizer().encode("日本")]
-    assert "".join(token_pieces(cut, decode(cut), decode)) == decode(cut)
-
-
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 @given(st.lists(st.integers(0, 845), max_size=60))
 def test_pieces_joined_are_the_output_whatever_the_tokens(ids):
     pieces = token_pieces(ids, decode(ids), decode)
@@ -276,7 +288,7 @@ def test_the_first_by_rank_are_taken_and_the_others_are_dropped():
     store = TraceStore()
     for uid, rank in (("a", 5), ("b", 1), ("c", 3), ("later", 0)):
         store.add(trace(uid, rank))
-    store.add(trace("without rows", 2), fruitless=True)
+    store.add(trace("without rows", 2), empty=True)
     assert [one.uid for one in store.take(["a", "b", "c", "never seen"], 2)] == ["b", "without rows"]
     assert store.take(["a", "c", "without rows"], 9) == []
     assert [one.uid for one in store.take(None, 9)] == ["later"]

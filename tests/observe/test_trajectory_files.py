@@ -14,6 +14,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from verl_ext.observe.trajectory_files import (
+    EVALUATION_FILE,
     FOLDER,
     VALIDATION_FOLDER,
     TrajectoryLog,
@@ -21,10 +22,14 @@ from verl_ext.observe.trajectory_files import (
     log_files,
     read_records,
 )
+from verl_ext.storage.jsonl import encode_line
+
+PARTS = {"trajectories": [], "tools": [], "calls": []}
 
 
-def line(step, phase="train", number=0, text="x", kind="call"):
-    return {"kind": kind, "phase": phase, "step": step, "question": {"number": number}, "output": text}
+def line(step, phase="train", number=0, text="x", calls=()):
+    question = {"number": number, "text": text}
+    return {"phase": phase, "step": step, "question": question, **PARTS, "calls": list(calls)}
 
 
 def steps(folder):
@@ -47,10 +52,18 @@ def test_records_come_back_as_they_were(tmp_path):
 def test_files_and_their_sizes_are_bounded_and_the_oldest_go_first(tmp_path):
     log = TrajectoryLog(tmp_path, 1000, 3)
     for step in range(1, 41):
-        log.write([line(step, number=n, text="y" * 100) for n in range(3)])  # some 600 bytes: one block a file
+        log.write([line(step, number=n, text="y" * 80) for n in range(3)])  # some 600 bytes: one block a file
         assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 3000
     assert names(tmp_path) == ["000038.jsonl", "000039.jsonl", "000040.jsonl"]
     assert steps(tmp_path) == [("train", step) for step in (38, 39, 40) for _ in range(3)], "blocks stay whole"
+
+
+def test_a_record_larger_than_a_file_is_split_into_its_question_and_its_calls(tmp_path):
+    long = line(1, calls=[{"n": n, "output": "z" * 300} for n in range(5)]) | {"trajectories": [{"number": 0}]}
+    TrajectoryLog(tmp_path, 1000, 9).write([long])
+    first, *rest = read_records(tmp_path)
+    assert first["trajectories"] == [{"number": 0}] and not any(part["trajectories"] for part in rest)
+    assert [call["n"] for part in rest for call in part["calls"]] == [0, 1, 2, 3, 4]
 
 
 def test_a_block_larger_than_a_file_is_spread_and_a_line_larger_than_a_file_is_left_out(tmp_path, caplog):
@@ -63,8 +76,8 @@ def test_a_block_larger_than_a_file_is_spread_and_a_line_larger_than_a_file_is_l
 
 
 def test_numbers_go_on_past_six_digits(tmp_path):
-    (tmp_path / "999999.jsonl").write_bytes(b'{"kind":"call","phase":"train","step":1,"question":{}}\n' * 2)
-    log = TrajectoryLog(tmp_path, 120, 9)
+    (tmp_path / "999999.jsonl").write_bytes(encode_line(line(1)) * 2)
+    log = TrajectoryLog(tmp_path, 200, 9)
     log.write([line(2)])
     log.write([line(3)])
     assert [path.name for path in log_files(tmp_path)] == ["999999.jsonl", "1000000.jsonl", "1000001.jsonl"]
@@ -84,18 +97,16 @@ def test_a_line_cut_short_is_skipped_and_goes_when_the_run_goes_on(tmp_path):
     assert path.read_bytes().count(b"\n") == 2
 
 
-@pytest.mark.parametrize(
-    "junk", [b"null\n", b"[1]\n", b'{"kind":"call"}\n', b"\xff\xfe\n", b"\n", b'{"kind":"x","step":1}\n']
-)
+@pytest.mark.parametrize("junk", [b"null\n", b"[1]\n", b'{"phase":"val"}\n', b"\xff\xfe\n", b"\n"])
 def test_lines_that_are_no_records_are_skipped(tmp_path, junk):
     path = tmp_path / "000001.jsonl"
-    path.write_bytes(junk + b'{"kind":"call","phase":"val","step":1,"question":{},"reward":NaN}\n' + junk)
-    assert [record["reward"] for record in read_records(path)] == [None], "what is no number is null"
+    path.write_bytes(junk + encode_line(line(1)) + junk)
+    assert steps(path) == [("train", 1)]
 
 
 def test_a_resumed_run_drops_what_it_does_again(tmp_path):
     def written():
-        log = TrajectoryLog(tmp_path, 150, 99)
+        log = TrajectoryLog(tmp_path, 250, 99)
         log.start(0)
         for step, phase in ((0, "val"), (1, "train"), (2, "train"), (2, "val"), (3, "train"), (4, "train"), (4, "val")):
             log.write([line(step, phase)])
@@ -122,14 +133,14 @@ def test_a_killed_writer_leaves_whole_records(tmp_path):
         log = TrajectoryLog(folder, 3_000_000, 3)
         last = max(record["step"] for record in read_records(folder)) if sys.argv[1] == "on" else 0
         log.start(last)
-        line = {{"kind": "call", "phase": "train", "output": "o" * 200_000}}
+        parts = {{"phase": "train", "trajectories": [], "tools": [], "calls": [{{"output": "o" * 200_000}}]}}
         while True:
             last += 1
-            log.write([{{**line, "step": last, "question": {{"number": n}}}} for n in range(5)])
+            log.write([{{**parts, "step": last, "question": {{"number": n}}}} for n in range(5)])
             print(last, flush=True)
     """)
     reached = 0
-    for attempt in range(4):
+    for attempt in range(3):
         process = subprocess.Popen(
             [sys.executable, "-c", program, "on" if attempt else "new"], stdout=subprocess.PIPE, text=True
         )
@@ -141,11 +152,14 @@ def test_a_killed_writer_leaves_whole_records(tmp_path):
         process.stdout.close()
         found = list(read_records(tmp_path))
         assert found[-1]["step"] >= reached > attempt
-        assert all(record["output"] == "o" * 200_000 for record in found)
+        assert all(record["calls"][0]["output"] == "o" * 200_000 for record in found)
         assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 9_000_000
 
 
 def test_the_log_is_found_from_the_runs_folder_its_own_or_a_file(tmp_path):
+    (tmp_path / "answers").mkdir()
+    (tmp_path / "answers" / EVALUATION_FILE).write_bytes(encode_line(line(None, "eval")) + b'{"cut')
+    assert steps(tmp_path / "answers") == [("eval", None)]
     TrajectoryLog(tmp_path / VALIDATION_FOLDER, 1000, 1).write([line(9)])
     assert steps(tmp_path) == [("train", 9)], "an evaluation's, where there is no other"
     TrajectoryLog(tmp_path / FOLDER, 1000, 1).write([line(1)])

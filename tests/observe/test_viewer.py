@@ -13,13 +13,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.observe.viewing import HOSTILE, call, forked, question, trajectory
 from verl_ext.observe import viewer
+from verl_ext.observe.record import by_step
 from verl_ext.observe.summary import next_steps
 from verl_ext.observe.trajectory_files import FOLDER, TrajectoryLog
-from verl_ext.observe.viewer import build_page, index_entry, main, moments
+from verl_ext.observe.viewer import build_page, index_entry, main
 
 
 class Elements(html.parser.HTMLParser):
@@ -48,7 +47,7 @@ def unpacked(elements, i):
 
 def test_steps_are_in_order_and_questions_hold_their_calls():
     lines = [*forked(2), *forked(1, number=0), *forked(1, number=1), *question(0, [], [trajectory(0.25)], phase="val")]
-    steps = moments(lines)
+    steps = by_step(lines)
     assert list(steps) == [("train", 1), ("train", 2), ("val", 0)]
     assert [len(one["calls"]) for one in steps["train", 1]] == [4, 4]
     assert "phase" not in steps["train", 1][0]["calls"][0] and steps["train", 1][1]["text"] == "Question 1?"
@@ -56,16 +55,9 @@ def test_steps_are_in_order_and_questions_hold_their_calls():
 
 def test_the_index_by_hand():
     lines = question(3, [call("a")], [trajectory(1.0), trajectory(0.5), trajectory(None, "timeout"), trajectory(None)])
-    entry = index_entry(("train", 3), moments(lines)["train", 3])
+    entry = index_entry(("train", 3), by_step(lines)["train", 3])
     assert entry == {"phase": "train", "step": 3, "reward": 0.75, "failed": 1}
     assert index_entry(("val", 0), [])["reward"] is None
-
-
-def test_a_question_whose_own_line_is_gone_is_made_up_from_its_calls():
-    lines = forked(1)[1:]
-    (made,) = moments(lines)["train", 1]
-    assert made["text"] == "Question 0?" and made["tools"] == [] and len(made["calls"]) == 4
-    assert [one["status"] for one in made["trajectories"]] == ["unknown"] * 3
 
 
 def test_data_cannot_leave_its_element():
@@ -118,9 +110,9 @@ def test_the_command_writes_the_page_and_says_where(tmp_path):
 def test_the_end_of_a_run_names_the_command_if_there_is_a_log(tmp_path):
     run = tmp_path / "my run"
     assert not [line for line in next_steps(["+recipe=x"], "rr", run) if "viewer" in line]
-    TrajectoryLog(run / FOLDER, 1000, 2).write([])
+    TrajectoryLog(run / FOLDER, 9000, 2).write([])
     assert not [line for line in next_steps(["+recipe=x"], "rr", run) if "viewer" in line], "there is nothing to view"
-    TrajectoryLog(run / FOLDER, 1000, 2).write([{"kind": "question"}])
+    TrajectoryLog(run / FOLDER, 9000, 2).write(forked(1))
     (line,) = [line for line in next_steps(["+recipe=x"], "rr", run) if "viewer" in line]
     assert shlex.split(line.split("   ")[1])[1:] == ["-m", "verl_ext.observe.viewer", str(run)]
 
@@ -130,8 +122,8 @@ def test_the_command_without_a_log_says_what_is_missing(tmp_path, capsys):
     assert "holds no trajectory log" in capsys.readouterr().err and not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("name", [*viewer.STYLES, *viewer.SCRIPTS])
-def test_the_pages_own_parts_cannot_end_their_element(name):
-    text = (Path(viewer.__file__).parent / "page" / name).read_text()
-    assert "</s" not in text and "innerHTML" not in text
-    assert "http" not in text.replace("http://www.w3.org/2000/svg", "")
+def test_the_pages_own_parts_cannot_end_their_element():
+    for name in (*viewer.STYLES, *viewer.SCRIPTS):
+        text = (Path(viewer.__file__).parent / "page" / name).read_text()
+        assert "</s" not in text and "innerHTML" not in text, name
+        assert "http" not in text.replace("http://www.w3.org/2000/svg", ""), name

@@ -6,10 +6,16 @@ Debian: apt-get install chromium chromium-driver. Without it these are skipped, 
 from __future__ import annotations
 
 import json
+import shlex
 
-import pytest
-
+from tests.evaluate.asking import questions
+from tests.evaluate.conftest import Command, quick_compose
+from tests.observe.browsing import Page, hidden
+from tests.observe.deciding import decided
 from tests.observe.viewing import HOSTILE, call, forked, question, trajectory
+from tests.serving import ChatServer, answer, question_of
+from verl_ext.evaluate import config as evaluate_config
+from verl_ext.observe.viewer import main
 
 
 def search(page, text):
@@ -103,14 +109,9 @@ def test_two_steps_are_compared_by_question(opened):
     said = page.all(".pair .said-often .text")
     assert "query of step 1" in said and "query of step 4" in said and "pair=0" in page.address()
     page.check_quiet()
-
-
-def test_two_steps_without_a_common_question_show_examples(opened):
     page = opened([*forked(1), *forked(4, number=5)])
     page.go("at=train.4&b=train.1&view=compare")
     assert page.all(".pairs") == [] and "share no logged question" in " ".join(page.all("h2"))
-    assert "query of step 1" in page.all(".examples .text") and "query of step 4" in page.all(".examples .text")
-    page.check_quiet()
 
 
 def test_failures_are_named_counted_and_filtered(opened):
@@ -196,15 +197,15 @@ def test_search_finds_everywhere_and_leads_there(opened):
     page.check_quiet()
 
 
-@pytest.mark.parametrize("wanted", ["golden gate", "a silent thought", 'say "hi"', "too long"])
-def test_search_looks_into_every_text(opened, wanted):
+def test_search_looks_into_every_text(opened):
     lines = forked(1, gold={"target": ["Golden Gate"]})
     lines[0]["tools"][0]["result"] = [{"title": 'He said: say "hi"'}]
     lines[0]["trajectories"][0]["error"] = "the prompt is too long"
-    next(line for line in lines if line["kind"] == "call")["reasoning"] = "a silent thought"
+    lines[0]["calls"][0]["reasoning"] = "a silent thought"
     page = opened(lines)
-    search(page, wanted)
-    assert [text.lower() for text in page.all(".hit mark")] == [wanted.lower()]
+    for wanted in ("golden gate", "a silent thought", 'say "hi"', "too long"):
+        search(page, wanted)
+        assert [text.lower() for text in page.all(".hit mark")] == [wanted.lower()]
 
 
 def test_arrows_leave_the_results_of_a_search_alone(opened):
@@ -215,6 +216,42 @@ def test_arrows_leave_the_results_of_a_search_alone(opened):
     key = "new KeyboardEvent('keydown', {key: 'ArrowDown', bubbles: true, cancelable: true})"
     assert page.browser.execute_script(f"return document.body.dispatchEvent({key})"), "the browser may scroll"
     assert page.browser.execute_script("return document.body.dataset.ready") == before
+
+
+def test_an_evaluation_opens_as_a_run_does(chromium, tmp_path, monkeypatch, capsys):
+    """Two agents that fail, a tool, a judge that is right once; two samples of each of three questions."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(evaluate_config, "compose", quick_compose)
+
+    def reply(body, number):
+        asked = question_of(body).split()
+        return {"left": answer("x", "length"), "right": answer("two words")}.get(asked[0]) or answer("word0")
+
+    command = Command(tmp_path)
+    with ChatServer(reply) as server:
+        more = ["evaluate.samples=2", "evaluate.temperature=1.0"]
+        assert command(*more, recipe="team", server=server, files=[questions(tmp_path, 3)]) == 0
+    look = next(line for line in capsys.readouterr().out.splitlines() if "observe.viewer" in line)
+    assert main([shlex.split(look)[-1]]) == 0
+    page = Page(chromium, command.output / "trajectories.html")
+    assert page.browser.title == "out – trajectories" and page.all("#moment option") == ["eval"]
+    assert page.all(".tile b")[1:] == ["3", "6", "18", "0"] and "at=" not in page.address()
+    cells = {agent: page.all(f"tr[data-agent={agent}] td.number") for agent in ("left", "right", "judge")}
+    assert cells["left"][0] == "6" and cells["left"][4] == "100 %" and cells["judge"][4] == "0 %"
+    assert hidden(page, "[data-tab=compare]") and page.all("#timeline [data-moment]") == [""]
+    page.go("view=question&q=0")
+    assert sorted(page.all(".card .top b")) == ["judge", "judge", "l / left", "l / left", "r / right", "r / right"]
+    assert page.all(".pill") == ["library", "library"] and sorted(page.all(".end")) == ["1", "1"]
+    assert page.all(".legend") == [] and "advantage" not in page.all(".sum dt"), "nothing was trained"
+    nodes = page.browser.execute_script("return [...document.querySelectorAll('.card')].map((e) => e.dataset.node)")
+    judge = nodes[page.all(".card .top b").index("judge")]
+    page.go(f"view=question&q=0&node={judge}")
+    assert page.text(".detail .text") == "word0" and "Output2 tokens" in page.all(".detail h3")
+    page.browser.execute_script("document.querySelector('.message summary').click()")
+    assert "word0" in page.text(".message .text")
+    rows = page.all(".detail tr")
+    assert "score: f11" in rows and "score: recall@50.50" in rows
+    page.check_quiet()
 
 
 def test_five_thousand_calls_are_usable(opened):
@@ -237,11 +274,12 @@ def test_five_thousand_calls_are_usable(opened):
 
 
 def test_a_narrow_window_has_everything_in_reach(opened):
-    page = opened(forked(1))
+    names = [f"a rather long name {n}" for n in range(9)]
+    page = opened([*forked(1), *decided(1, [names], names, number=1)])
     metrics = {"width": 420, "height": 860, "deviceScaleFactor": 1, "mobile": False}
     page.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
     try:
-        for address in ("view=overview", "view=question&q=0&node=c1", "view=compare"):
+        for address in ("view=overview", "view=question&q=0&node=c1", "view=compare", "view=collaboration"):
             page.go(address)
             assert page.browser.execute_script("return document.documentElement.scrollWidth <= innerWidth"), address
             assert page.browser.execute_script("return document.querySelector('main').clientHeight > 300"), address

@@ -27,6 +27,9 @@ def call(agent: str, /, stream: str = "0", parents: list[str] | None = None, **g
         "output": text,
         "reasoning": "",
         "tokens": [text[:3], text[3:]],
+        "prompt_tokens": 5,
+        "generated_tokens": 2,
+        "decision": None,
         "status": "ok",
         "error": "",
         "rewards": {"shared": 0.5, "specific": 0.0, "total": 0.5},
@@ -48,13 +51,13 @@ def trajectory(reward: float | None = 0.5, status: str = "ok", sinks: list[str] 
 
 
 def question(
-    step: int, calls: list[dict], trajectories: list[dict], phase: str = "train", tools: Any = (), **given: Any
-):
-    """The lines of one question."""
+    step: int | None, calls: list[dict], trajectories: list[dict], phase: str = "train", tools: Any = (), **given: Any
+) -> list[dict[str, Any]]:
+    """The record of one question, alone in a list."""
     known = {"number": 0, "index": 0, "source": "set", "text": "What?", "gold": {"target": ["gold"]}} | given
+    numbered = [{"number": number, **one} for number, one in enumerate(trajectories)]
     head = {"phase": phase, "step": step, "question": known}
-    first = {"kind": "question", **head, "trajectories": trajectories, "tools": list(tools)}
-    return [first, *({"kind": "call", **head, **one} for one in calls)]
+    return [{**head, "trajectories": numbered, "tools": list(tools), "calls": calls}]
 
 
 def forked(step: int, number: int = 0, size: int = 3, **given: Any) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from tests.trainer.test_recipes import composed
+from verl_ext.algorithms import make_algorithm
 from verl_ext.check import examine
 from verl_ext.evaluate.config import EvaluateConfig
 from verl_ext.evaluate.heads import load_heads
@@ -29,7 +30,7 @@ HEAD = "+mas.agents.orchestrator.head.encoder=hashing"
 def heads(folder, checkpoint=None, *overrides):
     """Heads of the tiny recipe, and what they have published."""
     mas = read_mas_config(composed("+recipe=puppeteer_tiny", HEAD, *overrides))
-    made, seen = DecisionHeads(mas, folder, 1.0), []
+    made, seen = DecisionHeads(mas, make_algorithm("puppeteer", mas.advantage), folder, 1.0), []
     made.start(checkpoint)
     made.publish(seen.append)
     return made, seen
@@ -138,7 +139,7 @@ def test_a_file_that_holds_something_else(tmp_path, saved, message):
 
 def test_without_heads_nothing_happens(tmp_path):
     mas = read_mas_config(composed("+recipe=puppeteer_tiny"))
-    made, seen = DecisionHeads(mas, tmp_path, 1.0), []
+    made, seen = DecisionHeads(mas, make_algorithm("puppeteer", mas.advantage), tmp_path, 1.0), []
     made.start(None)
     made.publish(seen.append)
     assert made.learn(1, step_of((1.0, 0.0))) == {} and seen == []

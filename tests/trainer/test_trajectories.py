@@ -92,7 +92,7 @@ def test_every_call_gets_the_advantages_of_its_own_row(tmp_path, monkeypatch):
     log.collect(1, ["a"], Manager())
     log.write_training(1, batch)
     log.write_validation(1, Manager())
-    lines = {(line["phase"], line["output"]): line for line in read_records(tmp_path) if line["kind"] == "call"}
+    lines = {(one["phase"], call["output"]): call for one in read_records(tmp_path) for call in one["calls"]}
     assert lines["train", "a0"]["advantage"] == 0.1 and lines["train", "a0"]["group"] == "*batch/shuffled/3"
     assert lines["train", "a1"]["advantage"] == [0.1, -0.2] and lines["train", "a1"]["group"] == "y/0"
     assert [lines["train", f"a{n}"]["trained"] for n in range(4)] == [True, True, False, False]
@@ -107,6 +107,6 @@ def test_calls_of_one_sequence_share_its_row(tmp_path, monkeypatch):
     log = recorder(tmp_path, train_questions=1)
     log.collect(1, ["a"], Manager())
     log.write_training(1, SimpleNamespace(keys=["k"], tags=tags, partition_id="train"))
-    lines = {line["output"]: line for line in read_records(tmp_path) if line["kind"] == "call"}
+    lines = {call["output"]: call for record in read_records(tmp_path) for call in record["calls"]}
     assert lines["a0"]["advantage"] == [0.5, 0.25] and lines["a1"]["advantage"] == [1.0, -1.0]
     assert lines["a0"]["group"] == lines["a1"]["group"] == "x/0" and not lines["a2"]["trained"]

@@ -1,8 +1,10 @@
-"""`python -m verl_ext.compare STUDY …`: run what is missing, write the report.
+"""Compares methods: runs what is missing of a study, then writes its report.
 
-python -m verl_ext.compare search arithmetic            # what `make compare` runs
-python -m verl_ext.compare search arithmetic --quick    # what `make compare-quick` runs
-python -m verl_ext.compare my_study.yaml --jobs 1       # a study of one's own; see configs/compare for the form
+    python -m verl_ext.compare search arithmetic            # what `make compare` runs
+    python -m verl_ext.compare search arithmetic --quick    # what `make compare-quick` runs
+    python -m verl_ext.compare my_study.yaml --jobs 1       # your own study; configs/compare has examples
+
+A run that is complete is not run again (docs/compare.md).
 """
 
 from __future__ import annotations
@@ -10,21 +12,28 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from verl_ext.compare.launcher import plan, run_all
-from verl_ext.compare.report import write_report
-from verl_ext.compare.study import read_study
+if TYPE_CHECKING:
+    from verl_ext.compare.launcher import Run
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Exit status: 0 all runs complete, 1 some failed or could not be reported, 2 wrong arguments, 130 interrupted."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        "python -m verl_ext.compare", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("studies", nargs="+", help="names of configs/compare, or YAML files")
     parser.add_argument("--output", type=Path, default=Path("runs/compare"), help="folder of the runs and reports")
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time; each takes about a core and 4 GB")
     parser.add_argument("--quick", action="store_true", help="the studies' small form")
     parser.add_argument("--report", action="store_true", help="only write the reports of what is complete")
+    parser.add_argument("--cfg", choices=["job"], help="print the composed configuration of each run and stop")
     args = parser.parse_args(arguments)
+    from verl_ext.compare.launcher import plan, run_all
+    from verl_ext.compare.report import write_report
+    from verl_ext.compare.study import read_study
+
     if args.jobs < 1:
         parser.error(f"--jobs {args.jobs}: at least one run at a time")
     command = " ".join(["python -m verl_ext.compare", *(arguments if arguments is not None else sys.argv[1:])])
@@ -36,6 +45,8 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"two studies of one name would share a folder: {' '.join(args.studies)}")
     output = args.output.resolve()
     plans = {study.name: plan(study, output) for study in studies}
+    if args.cfg:
+        return print_configurations([run for runs in plans.values() for run in runs])
     failed = []
     if not args.report:
         try:
@@ -58,6 +69,26 @@ def main(arguments: list[str] | None = None) -> int:
     if failed:
         print(f"\n{len(failed)} run(s) failed: {', '.join(run.name for run in failed)}. The same command tries again.")
     return 1 if failed or unreported else 0
+
+
+def print_configurations(runs: list[Run]) -> int:
+    """Print the configuration that each run is started with, as YAML documents; returns the exit status."""
+    import hydra
+    import verl  # noqa: F401  (loads the plugin that puts the recipes on Hydra's search path)
+    from hydra.errors import HydraException
+    from omegaconf import OmegaConf
+
+    from verl_ext.trainer.preflight.composing import composed
+
+    with hydra.initialize_config_module("verl.trainer.config", version_base=None):
+        for run in runs:
+            try:
+                config = composed("ppo_trainer", [*run.command, f"trainer.default_local_dir={run.folder}"])
+            except (ValueError, HydraException) as error:
+                print(f"{run.name} cannot be composed.\n{error}", file=sys.stderr)
+                return 2
+            print(f"--- # {run.name}\n{OmegaConf.to_yaml(config)}")
+    return 0
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -24,6 +25,10 @@ from verl_ext.storage.files import lock_folder, write_file
 
 # Written last: says that the run is complete, with which command, and what it cost.
 DONE = "run.json"
+# Written first: the process of the run, and when it started (process numbers are used again).
+PROCESS = "process.json"
+# Seconds by which two readings of a process's start may differ: the system adds ticks since boot to an adjusted clock.
+CLOCK = 2.0
 # Seconds between two looks at the runs, two looks at their memory (each costs a tenth of a second), two progress lines.
 LOOK, LOOK_AT_MEMORY, TELL = 0.5, 15.0, 60.0
 
@@ -43,7 +48,7 @@ class Run:
         return f"{self.method.name} seed {self.seed}"
 
     @property
-    def record(self) -> dict | None:
+    def record(self) -> dict[str, Any] | None:
         """What a complete run left of itself; None if it is not complete, or was another command's."""
         try:
             record = json.loads((self.folder / DONE).read_text(encoding="utf-8"))
@@ -85,16 +90,17 @@ class Live:
 
     def __init__(self, run: Run, room: Path, program: Sequence[str], environment: dict[str, str], cores: set[int]):
         self.run, self.cores, self.started, self.commit = run, cores, time.time(), commit()
-        place = f"trainer.default_local_dir={run.folder}"
-        end_left_behind(place)
+        end_left_behind(run.folder)
         if run.folder.exists():
             shutil.rmtree(run.folder)  # of a run that did not get to its end, or of other settings
         run.folder.mkdir(parents=True)
-        command = [*program, *run.command, place]
+        command = [*program, *run.command, f"trainer.default_local_dir={run.folder}"]
         self.output = open(run.folder / "output.txt", "wb")
         self.process = subprocess.Popen(
             command, cwd=room, env=environment, stdout=self.output, stderr=subprocess.STDOUT, start_new_session=True
         )
+        record = {"pid": self.process.pid, "started": psutil.Process(self.process.pid).create_time()}
+        write_file(run.folder / PROCESS, json.dumps(record))
         if cores:  # its children inherit them
             os.sched_setaffinity(self.process.pid, cores)
         self.tail, self.step, self.tokens = LogTail(run.folder / NAME), 0, 0
@@ -151,7 +157,9 @@ def run_all(runs: list[Run], output: Path, jobs: int, program: Sequence[str] = P
 def _run_all(runs: list[Run], output: Path, jobs: int, program: Sequence[str]) -> list[Run]:
     environment = os.environ | {"RAY_USAGE_STATS_ENABLED": "0", "HYDRA_FULL_ERROR": "0"}
     waiting = [run for run in runs if run.record is None]
-    total, to_run, failed, live = len(runs), len(waiting), [], []
+    total, to_run = len(runs), len(waiting)
+    failed: list[Run] = []
+    live: list[Live] = []
     started, told, free = time.time(), time.time(), shares(jobs)
     print(f"{total} runs, {total - to_run} of them complete, {jobs} at a time, in {output}", flush=True)
     try:
@@ -207,13 +215,18 @@ def _gone() -> Iterator[None]:
         pass
 
 
-def end_left_behind(argument: str) -> None:
-    """End the processes whose command has this argument, with all that they have started."""
-    for process in psutil.process_iter(["cmdline"]):
-        if argument in (process.info["cmdline"] or ()):
-            with _gone():
-                os.killpg(os.getpgid(process.pid), signal.SIGKILL)
-                process.wait(10)
+def end_left_behind(folder: Path) -> None:
+    """End the process that `PROCESS` of a run's folder records, with its process group, if it still runs."""
+    try:
+        record = json.loads((folder / PROCESS).read_text(encoding="utf-8"))
+        pid, started = record["pid"], record["started"]
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return
+    with _gone():
+        process = psutil.Process(pid)
+        if abs(process.create_time() - started) < CLOCK:
+            os.killpg(pid, signal.SIGKILL)  # it was started as the leader of its own group
+            process.wait(10)
 
 
 @contextmanager

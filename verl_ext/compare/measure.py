@@ -13,6 +13,7 @@ import numpy as np
 from verl_ext.compare.launcher import Run
 from verl_ext.compare.study import BUDGETS, Study
 from verl_ext.observe.runlog import NAME, VALIDATION, read_log
+from verl_ext.settings import unknown_name
 
 # Costs in the tables: name -> what it is.
 COSTS = {
@@ -153,7 +154,7 @@ def quantities(methods: dict[str, Measured]) -> dict[str, list[str]]:
 def _score(metrics: dict[str, float], name: str) -> float:
     if metrics.get(f"val/system/{name}") is None:
         known = sorted(key.removeprefix("val/system/") for key in metrics if key.startswith("val/system/"))
-        raise ValueError(f"scores has {name!r}, which the runs did not record; recorded: {', '.join(known) or 'none'}")
+        raise ValueError(f"the runs did not record a score of the study: {unknown_name('scores', name, known)}")
     return metrics[f"val/system/{name}"]
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import logging
 import os
 import shlex
@@ -21,11 +20,10 @@ import time
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -40,6 +38,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--config-dir", help="folder with recipes of your own")
     parser.add_argument("--cfg", choices=["job"], help="print the composed configuration and stop")
     arguments = parser.parse_intermixed_args(argv)
+    from hydra.errors import HydraException
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
     from verl_ext.evaluate.config import compose
 
     try:
@@ -73,7 +75,7 @@ def evaluate(config: DictConfig, command: list[str]) -> int:
 
     section, mas, model, workflow, tasks = prepare(config)
     heads = load_heads(section, workflow)
-    settings, folder = settings_of(config, section, mas, model, heads), output_folder(section)
+    settings, folder = settings_of(config, section, mas, model, heads), output_folder(config, section)
     start = time.monotonic()
     with closing(Records(folder, settings)) as records:
         wanted = records.missing(tasks, section.samples)  # a refusal here leaves the report that is there as it is
@@ -104,6 +106,7 @@ def prepare(config: DictConfig) -> tuple[Any, ...]:
         ValueError: what is wrong, and the remedy.
     """
     from hydra.utils import call
+    from omegaconf import OmegaConf
 
     from verl_ext.evaluate.config import read_config
     from verl_ext.evaluate.llms import model_of, served_model
@@ -121,7 +124,7 @@ def prepare(config: DictConfig) -> tuple[Any, ...]:
     tasks = read_tasks(config.data.val_files, section.max_questions)
     model = model_of(config, section)
     if model is None:
-        section.model = asyncio.run(served_model(config, section))
+        section = section.model_copy(update={"model": asyncio.run(served_model(config, section))})
     check_tools(config)
     return section, mas, model, workflow, tasks
 
@@ -137,13 +140,12 @@ def say_what_runs(questions: int, samples: int, wanted: int, path: Path) -> None
 def finish(folder: Path, tasks: list, samples: int, outcomes: dict, about: dict) -> str:
     """Write the results of what has been answered; return the tables."""
     import verl_ext
-    from verl_ext.evaluate.records import finite
     from verl_ext.evaluate.report import summarise, write_report
+    from verl_ext.observe.record import as_json
 
     stamp = time.strftime("%Y-%m-%dT%H:%M:%S%z")
     about = {"verl_ext": verl_ext.__version__, "date": stamp, **about, "samples": samples}
-    about = json.loads(json.dumps(finite(about), default=str))  # settings may hold what JSON does not know
-    return write_report(folder, about | summarise(tasks, samples, outcomes))
+    return write_report(folder, as_json(about) | summarise(tasks, samples, outcomes))
 
 
 def next_steps(folder: Path) -> str:
@@ -151,7 +153,8 @@ def next_steps(folder: Path) -> str:
     return "\n".join(
         [
             f"  results         {folder / 'results.json'}, {folder / 'report.md'}",
-            f"  trajectories    {folder / 'trajectories.jsonl'}   (one JSON line each; docs/evaluate.md)",
+            f"  trajectories    {folder / 'trajectories.jsonl'}   (one JSON line each; docs/trajectories.md)",
+            f"  look at them    python -m verl_ext.observe.viewer {shlex.quote(str(folder))}",
             f"  again           rm -r {shlex.quote(str(folder))}, then the same command",
         ]
     )

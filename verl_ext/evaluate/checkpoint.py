@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,8 +34,14 @@ class Model:
 
     @property
     def source(self) -> str:
-        """Where its weights are, of a checkpoint of adapters those."""
+        """Where its weights are; of a checkpoint of adapters, where the adapters are."""
         return str(self.adapters or self.shards or self.path)
+
+    @property
+    def step(self) -> int | None:
+        """Training step of a checkpoint of a run; None: it is none."""
+        found = re.search(r"global_step_(\d+)", self.source)
+        return int(found[1]) if found else None
 
 
 def find_model(name: str, base: str = "") -> Model:

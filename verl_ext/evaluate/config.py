@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hydra
 from omegaconf import DictConfig, OmegaConf
-from pydantic import ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from verl_ext.settings import Settings
 from verl_ext.trainer.config import MasConfig, TopK, read_mas_config
@@ -15,9 +15,7 @@ from verl_ext.trainer.preflight.composing import composed
 class EvaluateConfig(Settings):
     """The whole section; `configs/evaluate.yaml` documents each field where it is set."""
 
-    model_config = ConfigDict(frozen=False)  # the name of an endpoint's model is asked of the server
-
-    output: str
+    output: str | None = None
     model: str | None = None
     memory: str | None = None
     heads: str | None = None

@@ -157,5 +157,6 @@ def device_of(config: DictConfig, section: EvaluateConfig) -> str:
 
 def template_of(config: DictConfig) -> dict[str, Any]:
     """`data.apply_chat_template_kwargs` as a plain dictionary."""
-    given = config.data.get("apply_chat_template_kwargs") or {}
-    return OmegaConf.to_container(given, resolve=True) if OmegaConf.is_config(given) else dict(given)
+    given: Any = config.data.get("apply_chat_template_kwargs") or {}
+    plain: Any = OmegaConf.to_container(given, resolve=True) if OmegaConf.is_config(given) else given
+    return dict(plain)

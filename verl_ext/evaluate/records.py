@@ -1,21 +1,26 @@
-"""trajectories.jsonl: one JSON line per trajectory, over kills and resumes; settings.json: what they are answers to."""
+"""The answers of an evaluation, which survive kills: trajectories.jsonl, and settings.json with what they depend on.
+
+trajectories.jsonl has a record of `verl_ext.observe.record` per trajectory, in the order in which they ended; of
+several with the same question and sample the last counts.
+"""
 
 from __future__ import annotations
 
 import json
 import math
-import os
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from verl_ext.mas.types import Task, Trajectory
+from verl_ext.mas.types import Task
+from verl_ext.observe.record import Record, as_json
+from verl_ext.observe.trajectory_files import EVALUATION_FILE
 from verl_ext.storage.files import lock_folder, write_file
+from verl_ext.storage.jsonl import append, cut_torn_line, read_log
 from verl_ext.trainer.state.checkpoint import differences, plain
 
-TRAJECTORIES, SETTINGS = "trajectories.jsonl", "settings.json"
+SETTINGS = "settings.json"
 
 # (data source, index, sample)
 Key = tuple[str, int, int]
@@ -25,8 +30,10 @@ Key = tuple[str, int, int]
 class Outcome:
     """What the report needs of a trajectory.
 
-    metrics: of one that is ok, its reward and what the workflow reports beside it; NaN where that was no finite number.
-    result: what the workflow returned, as JSON has it.
+    Attributes:
+        metrics: of one that is ok, its reward and what the workflow reports beside it; NaN where that was not finite.
+        calls: of each call the agent, status, prompt_tokens, generated_tokens and seconds.
+        result: what the workflow returned, as JSON has it.
     """
 
     key: Key
@@ -45,47 +52,27 @@ class Outcome:
         return self.status == "ok"
 
 
-def record_of(task: Task, sample: int, trajectory: Trajectory, recall: dict[str, float], seconds: float) -> dict:
-    """A trajectory as its line in the file; docs/evaluate.md explains each field."""
-    return {
-        "data_source": task.data_source,
-        "index": task.index,
-        "sample": sample,
-        "question": task.question,
-        "ground_truth": task.ground_truth,
-        "status": trajectory.status.value,
-        "error": trajectory.error,
-        "result": trajectory.result,
-        "reward": trajectory.reward,
-        "metrics": trajectory.metrics,
-        "recall": recall,
-        "notes": trajectory.notes,
-        "seconds": seconds,
-        "finished": time.time(),
-        "calls": [_call(call) for call in trajectory.calls],
-        "tools": [
-            {"id": str(tool.id), "arguments": tool.arguments, "result": tool.result, "failure": tool.failure}
-            for tool in trajectory.tools
-        ],
-    }
+def outcome_of(record: Record) -> Outcome:
+    """The outcome of an evaluation's record.
 
-
-def _call(call: Any) -> dict[str, Any]:
-    return {
-        "id": str(call.id),
-        "agent": call.agent,
-        "parents": [str(parent.id) for parent in call.parents],
-        "status": call.status.value,
-        "error": call.error,
-        "messages": call.messages,
-        "text": call.text,
-        "reasoning": call.reasoning,
-        "prompt_tokens": call.prompt_tokens,
-        "generated_tokens": call.generated_tokens,
-        "penalty": call.reward_specific,
-        "quantities": call.metrics,
-        "seconds": call.seconds,
-    }
+    Raises:
+        ValueError, KeyError, TypeError: it is damaged.
+    """
+    question, (trajectory,) = record["question"], record["trajectories"]
+    reported = {"reward": trajectory["reward"], **trajectory["metrics"]} if trajectory["status"] == "ok" else {}
+    numbers = ("agent", "status", "prompt_tokens", "generated_tokens", "seconds")
+    return Outcome(
+        key=(str(question["source"]), int(question["index"]), int(trajectory["number"])),
+        status=str(trajectory["status"]),
+        error=str(trajectory["error"]),
+        metrics={name: math.nan if value is None else float(value) for name, value in reported.items()},
+        recall=dict(trajectory["recall"]),
+        seconds=float(trajectory["seconds"]),
+        calls=[{name: call[name] for name in numbers} for call in record["calls"]],
+        tool_calls=len(record["tools"]),
+        tool_failures=sum(tool["failure"] is not None for tool in record["tools"]),
+        result=trajectory["result"],
+    )
 
 
 class Records:
@@ -101,7 +88,7 @@ class Records:
     """
 
     def __init__(self, folder: Path, settings: dict[str, Any]):
-        self.path = folder / TRAJECTORIES
+        self.path = folder / EVALUATION_FILE
         self.outcomes: dict[Key, Outcome] = {}
         self._asked: dict[Key, tuple[Any, Any]] = {}
         folder.mkdir(parents=True, exist_ok=True)
@@ -109,8 +96,13 @@ class Records:
         if self._lock is None:
             raise ValueError(f"another process evaluates into {folder}. Remedy: wait for it, or evaluate.output=…")
         self._check_settings(folder / SETTINGS, plain(settings))
-        self._read()
-        self._file = open(self.path, "a", encoding="ascii")
+        if self.path.exists():
+            cut_torn_line(self.path)
+        for record in read_log(self.path):
+            try:
+                self._remember(record)
+            except (ValueError, KeyError, TypeError):  # damaged on the disk: its question is asked again
+                continue
 
     def _check_settings(self, path: Path, settings: dict[str, Any]) -> None:
         before = json.loads(path.read_text()) if path.exists() else None
@@ -122,42 +114,11 @@ class Records:
             )
         write_file(path, json.dumps(settings, indent=1))
 
-    def _read(self) -> None:
-        """Read what is there; a line cut short by a kill is dropped, and the file cut back to its last whole line."""
-        if not self.path.exists():
-            return
-        whole = 0
-        with open(self.path, "rb") as file:
-            for line in file:
-                if not line.endswith(b"\n"):
-                    break
-                whole += len(line)
-                try:
-                    self._remember(json.loads(line))
-                except (ValueError, KeyError, TypeError):  # damaged on the disk: its question is asked again
-                    continue
-        os.truncate(self.path, whole)
-
-    def _remember(self, record: dict[str, Any]) -> None:
-        key = (str(record["data_source"]), int(record["index"]), int(record["sample"]))
-        numbers = [
-            {name: call[name] for name in ("agent", "status", "prompt_tokens", "generated_tokens", "seconds")}
-            for call in record["calls"]
-        ]
-        reported = {"reward": record["reward"], **record["metrics"]} if record["status"] == "ok" else {}
-        self._asked[key] = (record["question"], record["ground_truth"])
-        self.outcomes[key] = Outcome(
-            key,
-            str(record["status"]),
-            str(record["error"]),
-            {name: math.nan if value is None else float(value) for name, value in reported.items()},
-            dict(record["recall"]),
-            float(record["seconds"]),
-            numbers,
-            len(record["tools"]),
-            sum(tool["failure"] is not None for tool in record["tools"]),
-            record["result"],
-        )
+    def _remember(self, record: Record) -> Outcome:
+        outcome = outcome_of(record)
+        self._asked[outcome.key] = (record["question"]["text"], record["question"]["gold"])
+        self.outcomes[outcome.key] = outcome
+        return outcome
 
     def missing(self, tasks: Iterable[Task], samples: int) -> list[tuple[Task, int]]:
         """(question, sample) pairs that have no answer yet. Those that failed are asked again.
@@ -169,7 +130,7 @@ class Records:
         for task in tasks:
             for sample in range(samples):
                 key = (task.data_source, task.index, sample)
-                if key in self._asked and self._asked[key] != (task.question, plain(finite(task.ground_truth))):
+                if key in self._asked and self._asked[key] != (task.question, as_json(task.ground_truth)):
                     raise ValueError(
                         f"{self.path} holds an answer to another question with index {task.index} of data source "
                         f"{task.data_source!r}: {self._asked[key][0]!r:.200}, now it is {task.question!r:.200}.\n"
@@ -179,24 +140,11 @@ class Records:
                     wanted.append((task, sample))
         return wanted
 
-    def add(self, record: dict[str, Any]) -> Outcome:
-        """Append a record of `record_of`; it is with the operating system when this returns."""
-        line = json.dumps(finite(record), default=str, allow_nan=False)  # ASCII: hostile text cannot break a line
-        self._file.write(line + "\n")
-        self._file.flush()
-        self._remember(json.loads(line))
-        return self.outcomes[(record["data_source"], record["index"], record["sample"])]
+    def add(self, record: Record) -> Outcome:
+        """Append a record; it is with the operating system when this returns."""
+        append(self.path, [record])
+        return self._remember(record)
 
     def close(self) -> None:
-        """Close the file and let others have the folder."""
-        self._file.close()
+        """Let others have the folder."""
         self._lock.close()
-
-
-def finite(value: Any) -> Any:
-    """Numbers that JSON does not know (NaN, infinity) become null."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, dict):
-        return {str(name): finite(item) for name, item in value.items()}
-    return [finite(item) for item in value] if isinstance(value, list | tuple) else value

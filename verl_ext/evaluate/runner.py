@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -21,13 +21,15 @@ from verl_ext.evaluate.config import EvaluateConfig
 from verl_ext.evaluate.llms import open_llm, template_of
 from verl_ext.evaluate.memories import open_memory
 from verl_ext.evaluate.recall import recall_scores
-from verl_ext.evaluate.records import Outcome, Records, record_of
+from verl_ext.evaluate.records import Outcome, Records
+from verl_ext.mas.credit import assign_credit
 from verl_ext.mas.forest import Forest
 from verl_ext.mas.limits import Limits
 from verl_ext.mas.noise import derive_seed
 from verl_ext.mas.types import Status, Task
 from verl_ext.mas.workflow import Workflow
 from verl_ext.observe.progress import duration
+from verl_ext.observe.trajectories import evaluation_record, trace_question
 from verl_ext.reports import in_words
 from verl_ext.sampling import run_once
 from verl_ext.trainer.config import SHARED, MasConfig, context_length
@@ -54,7 +56,9 @@ def settings_of(
     retrieval server is; what an endpoint serves under a name, and what a retrieval server finds, they do not tell.
     """
     local, memory = model is not None, open_memory(section, mas)
-    served = {} if local or mas.policy == SHARED else {"policy": mas.policy}  # which of an endpoint's models answer
+    served: dict[str, Any] = (
+        {} if local or mas.policy == SHARED else {"policy": mas.policy}
+    )  # which of an endpoint's models answer
     served |= {"heads": heads} if heads else {}
     return served | {
         "model": model.source if local else section.model,
@@ -79,7 +83,7 @@ def settings_of(
 
 def _agents_of(config: DictConfig) -> dict[str, Any]:
     """`mas.agents`; of an agent that is served elsewhere only the model counts, as with `evaluate.endpoint`."""
-    agents = OmegaConf.to_container(config.mas.agents, resolve=True)
+    agents: Any = OmegaConf.to_container(config.mas.agents, resolve=True)
     for section in agents.values():
         if section and section.get("endpoint"):
             section["endpoint"] = {"model": section["endpoint"].get("model")}
@@ -127,10 +131,10 @@ class Runner:
             **vars(mas.limits),
         )
         self.sampling = {**section.sampling, "max_tokens": response_length(config)}
-        self.progress = Progress(workflow.headline)
         memory = open_memory(section, mas)
         self.recall = partial(memory.recall, k=mas.memory.recall) if memory is not None else None
         self.adapters = adapters_to_play(model, mas, workflow)
+        self._ended: list[Outcome] = []
         self._hopeless = 0
 
     async def run(self, wanted: list[tuple[Task, int]]) -> None:
@@ -147,23 +151,33 @@ class Runner:
         ticker = None
         try:
             await llm.connect()
-            self.progress.start(len(wanted))
-            ticker = asyncio.ensure_future(self.progress.tick())
+            ticker = asyncio.ensure_future(self._show_progress(len(wanted)))
             rest = iter(wanted)
             await _all(self._work(rest, llm, tools) for _ in range(min(self.section.concurrency, len(wanted))))
         finally:
             if ticker is not None:
-                ticker.cancel()
+                ticker.cancel()  # which prints its last line
+                await asyncio.wait([ticker])
             served = [agent.llm for agent in self.workflow.agents.values() if agent.llm is not None]
             for owner in (llm, *served, *tools.values()):
                 with suppress(AttributeError):  # a tool need not have anything to close
                     await owner.close()
 
+    async def _show_progress(self, total: int) -> None:
+        """Print a line every `INTERVAL` seconds, and one at the end."""
+        start = time.monotonic()
+        try:
+            while True:
+                await asyncio.sleep(INTERVAL)
+                print(progress_line(self._ended, total, time.monotonic() - start, self.workflow.headline), flush=True)
+        finally:
+            print(progress_line(self._ended, total, time.monotonic() - start, self.workflow.headline), flush=True)
+
     async def _work(self, rest: Iterator[tuple[Task, int]], llm: Any, tools: dict[str, Any]) -> None:
         """One of the trajectories that run at a time: takes the next pair until there is none."""
         for task, sample in rest:
             outcome = await self._answer(task, sample, llm, tools)
-            self.progress.add(outcome)
+            self._ended.append(outcome)
             self._hopeless = self._hopeless + 1 if outcome.status in HOPELESS else 0
             if self._hopeless >= max(STREAK, self.section.concurrency):
                 raise RuntimeError(
@@ -190,8 +204,11 @@ class Runner:
             trajectory = await run_once(forest, str(sample))
         finally:
             await forest.close()
-        seconds = time.monotonic() - start
-        return self.records.add(record_of(task, sample, trajectory, recall_scores(task, trajectory), seconds))
+        about = {"result": trajectory.result, "recall": recall_scores(task, trajectory)}
+        about |= {"seconds": time.monotonic() - start, "finished": time.time()}
+        assign_credit([trajectory])
+        trace = trace_question(forest, first_number=sample)
+        return self.records.add(evaluation_record(trace, self.model and self.model.step, about))
 
 
 async def _all(work: Iterator[Any]) -> None:
@@ -205,53 +222,31 @@ async def _all(work: Iterator[Any]) -> None:
         await asyncio.gather(*running, return_exceptions=True)
 
 
-class Progress:
-    """A line every few seconds: how far, how good, how fast, how long still.
+def progress_line(ended: Sequence[Outcome], total: int, seconds: float, headline: str) -> str:
+    """How far the evaluation is, how good (mean of the headline where it is a number), how fast, and how long still."""
+    parts = [f"{len(ended):>{len(str(total))}}/{total}"]
+    values = [value for one in ended if math.isfinite(value := one.metrics.get(headline, math.nan))]
+    if values:
+        parts.append(f"{in_words(headline)} {fmean(values):.3f}")
+    if ended:
+        parts.append(f"{len(ended) / seconds:.1f}/s")
+        parts.append(f"{duration(seconds / len(ended) * (total - len(ended)))} left")
+    if failed := sum(not one.ok for one in ended):
+        parts.append(f"{failed} failed")
+    return "  ".join(parts)
+
+
+def output_folder(config: DictConfig, section: EvaluateConfig) -> Path:
+    """`evaluate.output`; null: a folder that depends on the recipe and on the model or endpoint that answers.
 
     Args:
-        headline: quantity of the workflow's reward to show, as the mean of those trajectories that have it.
+        section: of an endpoint, with the name of the model that it serves.
     """
-
-    def __init__(self, headline: str):
-        self.headline = headline
-        self.done = self.failed = 0
-        self._values: list[float] = []
-        self._said = 0
-
-    def start(self, total: int) -> None:
-        """Now the first of `total` trajectories begins."""
-        self.total, self._start = total, time.monotonic()
-
-    def add(self, outcome: Outcome) -> None:
-        """One more has ended."""
-        self.done += 1
-        self.failed += not outcome.ok
-        value = outcome.metrics.get(self.headline, math.nan)
-        self._values += [value] if math.isfinite(value) else []
-        if self.done == self.total:
-            self.say()
-
-    async def tick(self) -> None:
-        """Say something every `INTERVAL` seconds until cancelled."""
-        while True:
-            await asyncio.sleep(INTERVAL)
-            if self.done < self.total:
-                self.say()
-
-    def say(self) -> None:
-        """Print where the evaluation is."""
-        seconds = time.monotonic() - self._start
-        parts = [f"{self.done:>{len(str(self.total))}}/{self.total}"]
-        if self._values:
-            parts.append(f"{in_words(self.headline)} {fmean(self._values):.3f}")
-        if self.done:
-            parts.append(f"{self.done / seconds:.1f}/s")
-            parts.append(f"{duration(seconds / self.done * (self.total - self.done))} left")
-        if self.failed:
-            parts.append(f"{self.failed} failed")
-        print("  ".join(parts), flush=True)
-
-
-def output_folder(section: EvaluateConfig) -> Path:
-    """The folder of this evaluation."""
-    return Path(section.output).expanduser()
+    if section.output is not None:
+        return Path(section.output).expanduser()
+    experiment = config.trainer.experiment_name
+    parts = [part for part in Path(section.model or "").parts if part not in ("actor", "huggingface")]
+    # …/RUN/global_step_N: a step alone would not tell runs apart.
+    name = parts[-2:] if parts and parts[-1].startswith("global_step_") else parts[-1:]
+    served = ["endpoint"] if section.endpoint is not None else []
+    return Path("runs/evaluate") / "-".join([experiment, *served, *(part for part in name if part != experiment)])

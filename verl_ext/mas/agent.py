@@ -92,7 +92,7 @@ class Agent:
         Raises:
             ValueError: there are none.
         """
-        options = tuple(dict.fromkeys(self.choices(**inputs)))
+        options = tuple(dict.fromkeys(self.choices(**inputs) if self.choices else ()))
         if not options:
             raise ValueError("an agent's `choices` are empty; there must be at least one")
         return options

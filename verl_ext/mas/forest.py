@@ -30,7 +30,7 @@ from verl_ext.mas.workflow import Workflow
 from verl_ext.memory import Memory
 from verl_ext.tools.base import ToolRefused
 
-Tools = dict[str, Callable[..., Any]]
+Tools = Mapping[str, Callable[..., Any]]
 
 # Sampling parameters that validation sets for every agent, whatever the agent's own training values are.
 TRUNCATION = ("temperature", "top_p", "top_k")

@@ -66,7 +66,8 @@ class TokenBytes:
         if not spans:
             return []
         pieces = [self._bytes[token] if token in self._bytes else self._look_up(token) for token in token_ids]
-        data, byte_of = b"".join(pieces), None
+        data = b"".join(pieces)
+        byte_of: Sequence[int] | None = None
         if text.isascii():
             byte_of = range(len(text) + 1)
         elif BROKEN not in text:
@@ -117,7 +118,8 @@ def _lossy(data: bytes, text: str) -> list[int] | None:
     """Byte of each character of `data` decoded as a whole, with a broken character per invalid sequence."""
     broken: list[Span] = []
 
-    def note(error: UnicodeDecodeError) -> tuple[str, int]:
+    def note(error: UnicodeError) -> tuple[str, int]:
+        assert isinstance(error, UnicodeDecodeError)
         broken.append((error.start, error.end))
         return BROKEN, error.end
 

@@ -151,7 +151,7 @@ class Session:
             raise self._diverged(call_id, records[0], now)
         return options[-1]
 
-    def _diverged(self, call_id: CallId, recorded: Any, now: Any) -> Diverged:
+    def _diverged(self, call_id: CallId, recorded: Any, now: Any) -> Exception:
         self._fatal = self._fatal or Diverged(f"call {call_id} on replay: {_first_difference(recorded, now)}")
         return self._fatal
 
@@ -231,6 +231,6 @@ def _in_words(prompt: Any) -> str:
 
 def _root_cause(error: Exception) -> Exception:
     """The first error inside an exception group (a workflow may use `asyncio.TaskGroup`), else the error itself."""
-    while isinstance(getattr(error, "exceptions", None), tuple):
-        error = error.exceptions[0]
+    while isinstance(inner := getattr(error, "exceptions", None), tuple):
+        error = inner[0]
     return error

@@ -13,13 +13,10 @@ from statistics import fmean
 from typing import Any
 
 from verl_ext.observe.decisions import Decision, Path, as_paths, by_agent, figures
+from verl_ext.observe.record import Moment
 
 # Choices that a picture holds; where there are more, the rarest are one.
 MOST = 12
-# Of a path, choices that the page spells out, and characters of each.
-SPELLED, CHARACTERS = 40, 200
-
-Moment = tuple[str, int]
 Question = Mapping[str, Any]
 
 
@@ -73,10 +70,10 @@ class Folded:
 
 
 def paths_in(question: Question) -> list[Path]:
-    """The paths of a logged question's finished trajectories. A log from before there were decisions has none."""
+    """The paths of a logged question's finished trajectories."""
     of: dict[int, list[tuple]] = defaultdict(list)
     for call in question["calls"]:
-        if decision := call.get("decision"):
+        if decision := call["decision"]:
             made = Decision(decision["options"], decision["chosen"], decision["log_prob"])
             for number in call["trajectories"]:
                 of[number].append((call["scope"], call["agent"], call["turn"], made))
@@ -116,7 +113,7 @@ def collaboration(steps: Mapping[Moment, Sequence[Question]]) -> dict[str, tuple
     """Agent that decides -> what its pictures show, and its graph at every logged step at which it decided.
 
     Args:
-        steps: (phase, step) -> questions, as `viewer.moments` gives them.
+        steps: (phase, step) -> questions, as `record.by_step` gives them.
     """
     found: dict[str, dict[Moment, list[tuple[int, Path]]]] = defaultdict(lambda: defaultdict(list))
     for moment, questions in steps.items():
@@ -128,37 +125,3 @@ def collaboration(steps: Mapping[Moment, Sequence[Question]]) -> dict[str, tuple
         nodes = shown([path for paths in found[agent].values() for _, path in paths])
         result[agent] = (nodes, {moment: fold(paths, nodes) for moment, paths in found[agent].items()})
     return result
-
-
-def for_the_page(steps: Mapping[Moment, Sequence[Question]]) -> list[dict[str, Any]]:
-    """`collaboration` as the page's index holds it; logged steps by their number in `steps`."""
-    numbers = {moment: number for number, moment in enumerate(steps)}
-    return [
-        {
-            "agent": agent,
-            "choices": [_cut(choice) for choice in nodes.choices],
-            "others": nodes.others,
-            "moments": {numbers[moment]: _for_the_page(graph) for moment, graph in graphs.items()},
-        }
-        for agent, (nodes, graphs) in collaboration(steps).items()
-    ]
-
-
-def _for_the_page(graph: Folded) -> dict[str, Any]:
-    return {
-        "paths": graph.paths,
-        "counts": graph.counts,
-        "first": graph.first,
-        "edges": [[a, b, count] for (a, b), count in sorted(graph.edges.items())],
-        "numbers": {name: round(value, 6) for name, value in graph.numbers.items()},
-        "top": {
-            "path": [_cut(choice) for choice in graph.top[:SPELLED]],
-            "more": max(0, len(graph.top) - SPELLED),
-            "count": graph.top_count,
-            "question": graph.question,
-        },
-    }
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= CHARACTERS else text[: CHARACTERS - 1] + "…"

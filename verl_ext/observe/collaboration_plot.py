@@ -8,14 +8,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from verl_ext.observe.collaboration import MOST, Folded, Moment, Shown, collaboration
+from verl_ext.observe.collaboration import MOST, Folded, Shown, collaboration
 from verl_ext.observe.decisions import deciding
+from verl_ext.observe.graph_layout import layout, most_frequent
 from verl_ext.observe.graph_plot import draw_graph, plain
+from verl_ext.observe.record import Moment, by_step
 from verl_ext.observe.trajectory_files import FOLDER, read_records
-from verl_ext.observe.viewer import moments
 
 # Agents that a picture holds, those with the longest paths.
 AGENTS = 3
+# Fields of calls that are large, and that no picture needs.
+LONG_TEXTS = ("prompt", "reasoning", "output", "tokens")
 REST = "0.75"  # the grey of all choices that are not drawn by name
 CAPTION = (
     "circles: share of its decisions; arrows: how often one came right after the other; from a dot: the first choice"
@@ -38,7 +41,7 @@ def collaboration_picture(folder: Path, entries: Entries, path: Path) -> Path | 
     if not agents:
         return None
     logged = any((folder / FOLDER).glob("*.jsonl"))
-    graphs = collaboration(moments(_decisions(folder / FOLDER))) if logged else {}
+    graphs = collaboration(by_step(_decisions(folder / FOLDER))) if logged else {}
     with warnings.catch_warnings():  # letters that the font lacks become boxes
         warnings.simplefilter("ignore", UserWarning)
         _draw(agents, graphs, entries, path)
@@ -79,12 +82,11 @@ def _agents(entries: Entries) -> list[str]:
 
 
 def _decisions(log: Path) -> Iterator[dict[str, Any]]:
-    """The questions and decisions of a log, without their long texts: a log may be larger than what memory is left."""
+    """The records of a log with their decisions alone: the whole log may be larger than the free memory."""
     for record in read_records(log):
-        if record["kind"] == "question":
-            yield record | {"tools": []}
-        elif record.get("decision"):
-            yield {name: value for name, value in record.items() if name not in ("prompt", "reasoning", "tokens")}
+        calls = [call for call in record["calls"] if call["decision"]]
+        slim = [{name: value for name, value in call.items() if name not in LONG_TEXTS} for call in calls]
+        yield record | {"tools": [], "calls": slim}
 
 
 def shares_over_steps(entries: Entries, agent: str) -> tuple[list[int], dict[str, list[float]]]:
@@ -133,10 +135,11 @@ def _draw_agent(
     picked = before_and_after(list(graphs))
     rows = [2.1] * bool(picked) + [1.0] * (len(shares[0]) > 1)
     grid = part.add_gridspec(max(1, len(rows)), max(1, len(picked)), height_ratios=rows or [1.0])
-    rates = [times / graphs[moment].paths for moment in picked for times in graphs[moment].edges.values()]
+    most = most_frequent(graphs[moment] for moment in picked)
     for column, moment in enumerate(picked):
         axis = part.add_subplot(grid[0, column])
-        draw_graph(axis, graphs[moment], nodes.labels, colours[: len(nodes.labels)], max(rates, default=1.0))
+        drawn = layout(graphs[moment], nodes.labels, most)
+        draw_graph(axis, drawn, nodes.labels, colours[: len(nodes.labels)])
         phase = "validation (greedy)" if moment[0] == "val" else "training (sampled)"
         axis.set_title(f"{phase}, step {moment[1]}: {_count(graphs[moment].paths)} logged", fontsize=11)
     if len(shares[0]) > 1:

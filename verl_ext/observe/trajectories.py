@@ -1,13 +1,11 @@
-"""The trajectory log: what every agent was asked and said, what it earned, and what it learned from it.
+"""Makes trajectory records (`verl_ext.observe.record`) from sampled questions.
 
-A question that was sampled becomes a `QuestionTrace` in the rollout worker; the trainer adds what only it knows (step,
-groups, advantages) and writes the lines: one of the kind "question", then one of the kind "call" per agent call.
-docs/trajectories.md describes every field; trajectory_files.py keeps the files.
+The rollout worker makes a `QuestionTrace` of a question that was sampled; the trainer adds what only it knows (step,
+groups, advantages). An evaluation makes its records in one go.
 """
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -17,12 +15,11 @@ from typing import Any
 from verl_ext.mas.forest import Forest
 from verl_ext.mas.types import Call, CallId, Stream, ToolRecord, Trajectory
 from verl_ext.observe.decisions import decision_of
+from verl_ext.observe.record import Record, as_json
 
-# Deeper nesting in a tool's arguments or result, or in a gold answer, is left out.
-DEEPEST = 16
-# Tokens after which `token_pieces` gives up following a text step by step, and looks at the whole of it again.
+# Tokens after which `token_pieces` stops following a text step by step, and looks at the whole of it again.
 PATIENCE = 16
-# (trajectory, position of the call in it): the row of a call.
+# (number of the trajectory, position of the call in it): the row of a call.
 Place = tuple[int, int]
 
 
@@ -31,9 +28,10 @@ class QuestionTrace:
     """One sampled question in plain values, small enough to send between processes.
 
     Attributes:
-        uid: verl's, of this question in this run.
-        rank: order in which questions are chosen for the log, the smallest first.
-        calls: records of its calls as far as they are known, with `token_ids` in place of the final `tokens`.
+        uid: verl's identifier of this question in this run.
+        rank: questions of the smallest rank are chosen for the log.
+        question, trajectories, tools, calls: parts of the record as far as they are known; calls have `token_ids` in
+            place of `tokens`, and the `place` of their row.
     """
 
     uid: str
@@ -46,18 +44,22 @@ class QuestionTrace:
 
 @dataclass(frozen=True)
 class Trained:
-    """What training made of a call: the group it was compared in, and its advantage for each of its tokens."""
+    """The group that a call was compared in, and the advantage of each of its tokens."""
 
     group: str
     advantages: list[float]
 
 
-def trace_question(forest: Forest, uid: str, rank: int) -> QuestionTrace:
-    """What is kept of a sampled forest (credit assigned). Cheap: texts are shared with the forest, ids not decoded."""
-    task = forest.task
+def trace_question(forest: Forest, uid: str = "", rank: int = 0, first_number: int = 0) -> QuestionTrace:
+    """The trace of a sampled forest, after credit was assigned. Cheap: texts are shared, token ids are not decoded.
+
+    Args:
+        first_number: of the forest's first trajectory.
+    """
+    task, numbered = forest.task, dict(enumerate(forest.trajectories, first_number))
     numbers: dict[Call, list[int]] = {}
     used: dict[ToolRecord, list[int]] = {}
-    for number, trajectory in enumerate(forest.trajectories):
+    for number, trajectory in numbered.items():
         for call in trajectory.calls:
             numbers.setdefault(call, []).append(number)
         for record in dict.fromkeys(trajectory.tools):
@@ -66,19 +68,20 @@ def trace_question(forest: Forest, uid: str, rank: int) -> QuestionTrace:
         uid=uid,
         rank=rank,
         question={"index": task.index, "source": task.data_source, "text": task.question, "gold": task.ground_truth},
-        trajectories=[_trajectory(trajectory) for trajectory in forest.trajectories],
+        trajectories=[_trajectory(number, trajectory) for number, trajectory in numbered.items()],
         tools=[_tool(record, among) for record, among in used.items()],
-        calls=[_call(call, among, forest.trajectories) for call, among in numbers.items()],
+        calls=[_call(call, among, numbered) for call, among in numbers.items()],
     )
 
 
 def identity(call_id: CallId, stream: Stream) -> str:
-    """Name of a call or tool call within its question: the streams from the root to its own, then its place."""
+    """Id of a call or tool call within its question: the streams from the root to its own, then its place."""
     return f"{' > '.join(stream.path)} | {call_id}"
 
 
-def _trajectory(trajectory: Trajectory) -> dict[str, Any]:
+def _trajectory(number: int, trajectory: Trajectory) -> dict[str, Any]:
     return {
+        "number": number,
         "stream": list(trajectory.stream.path),
         "status": trajectory.status.value,
         "error": trajectory.error,
@@ -101,7 +104,7 @@ def _tool(record: ToolRecord, among: list[int]) -> dict[str, Any]:
     }
 
 
-def _call(call: Call, among: list[int], trajectories: list[Trajectory]) -> dict[str, Any]:
+def _call(call: Call, among: list[int], trajectories: Mapping[int, Trajectory]) -> dict[str, Any]:
     finished = [number for number in among if trajectories[number].ok]
     ends = [number for number in finished if call in trajectories[number].sinks]
     decision = decision_of(call)
@@ -119,6 +122,8 @@ def _call(call: Call, among: list[int], trajectories: list[Trajectory]) -> dict[
         "prompt": call.messages,
         "output": call.text,
         "reasoning": call.reasoning,
+        "prompt_tokens": call.prompt_tokens,
+        "generated_tokens": call.generated_tokens,
         "token_ids": call.generation.token_ids,
         "status": call.status.value,
         "error": call.error,
@@ -131,14 +136,18 @@ def _call(call: Call, among: list[int], trajectories: list[Trajectory]) -> dict[
     }
 
 
-def resolve(trace: QuestionTrace, decode: Callable[[list[int]], str]) -> QuestionTrace:
-    """Make a chosen trace ready to travel: tokens as pieces of text, and nothing but JSON's own types."""
+def resolve(trace: QuestionTrace, decode: Callable[[list[int]], str] | None = None) -> QuestionTrace:
+    """Replace a trace's token ids by pieces of text, and all values by JSON's own types; returns the trace.
+
+    Args:
+        decode: token ids to text, without special tokens; None: the pieces are left out.
+    """
     for call in trace.calls:
         ids = call.pop("token_ids", None)
-        if ids is not None:
+        if ids is not None and decode is not None:
             call["tokens"] = token_pieces(ids, call["output"], decode)
     for name in ("question", "trajectories", "tools", "calls"):
-        setattr(trace, name, _plain(getattr(trace, name)))
+        setattr(trace, name, as_json(getattr(trace, name)))
     return trace
 
 
@@ -172,70 +181,61 @@ def token_pieces(token_ids: list[int], text: str, decode: Callable[[list[int]], 
     return pieces
 
 
-def records(
+def training_record(
     trace: QuestionTrace, phase: str, step: int, number: int, trained: Mapping[Place, Trained] | None = None
-) -> list[dict[str, Any]]:
-    """The lines of a resolved trace: the question, then its calls.
+) -> Record:
+    """The record of a resolved trace in the log of a run.
 
     Args:
         phase: "train" or "val".
         number: of the question in the log of this step.
-        trained: by the call's place; calls that are not in it did not train.
+        trained: by the place of a call; calls that are not in it did not train.
     """
-    head = {"phase": phase, "step": step, "question": {"number": number, **trace.question}}
-    lines = [{"kind": "question", **head, "trajectories": trace.trajectories, "tools": trace.tools}]
+    calls = []
     for call in trace.calls:
-        known = {name: value for name, value in call.items() if name != "place"}
-        learned = (trained or {}).get(tuple(call["place"])) if call["place"] else None
-        advantage = _one_or_all(learned.advantages) if learned else None
-        group = learned.group if learned else None
-        lines.append(
-            {"kind": "call", **head, **known, "trained": bool(learned), "group": group} | {"advantage": advantage}
-        )
-    return lines
+        row = (trained or {}).get(tuple(call["place"])) if call["place"] else None
+        learned = {"trained": row is not None, "group": row and row.group}
+        learned["advantage"] = row and _one_or_all(row.advantages)
+        calls.append({name: value for name, value in call.items() if name != "place"} | learned)
+    head = {"phase": phase, "step": step, "question": {"number": number, **trace.question}}
+    return {**head, "trajectories": trace.trajectories, "tools": trace.tools, "calls": calls}
+
+
+def evaluation_record(trace: QuestionTrace, step: int | None, about: Mapping[str, Any]) -> Record:
+    """The record of a trace with one trajectory, of an evaluation.
+
+    Args:
+        step: of the checkpoint, if it is one.
+        about: `result`, `recall`, `seconds` and `finished` of the trajectory.
+    """
+    resolve(trace)
+    (trajectory,) = trace.trajectories
+    calls = [{name: value for name, value in call.items() if name != "place"} for call in trace.calls]
+    head = {"phase": "eval", "step": step, "question": trace.question}
+    return {**head, "trajectories": [trajectory | as_json(about)], "tools": trace.tools, "calls": calls}
 
 
 def _one_or_all(values: list[float]) -> float | list[float]:
     return values[0] if len(set(values)) == 1 else values
 
 
-def _plain(value: Any, depth: int = 0) -> Any:
-    """`value` in JSON's types: NaN is null, infinities and what JSON does not know are text, arrays are lists."""
-    if value is None or isinstance(value, str | bool | int):
-        return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None if math.isnan(value) else str(value)
-    if hasattr(value, "tolist"):  # numpy
-        return _plain(value.tolist(), depth)
-    if isinstance(value, Mapping | list | tuple | set | frozenset):
-        if depth == DEEPEST:
-            return "…"
-        if isinstance(value, Mapping):
-            return {str(name): _plain(item, depth + 1) for name, item in value.items()}
-        return [_plain(item, depth + 1) for item in value]
-    try:
-        return str(value)
-    except Exception:  # a tool's own class
-        return f"<{type(value).__name__}>"
-
-
 @dataclass
 class TraceStore:
-    """Traces of a rollout worker until the trainer takes those it wants; the others are dropped then."""
+    """Keeps the traces of a rollout worker until the trainer takes those that it logs; the others are dropped then."""
 
     _held: dict[str, QuestionTrace] = field(default_factory=dict)
-    _fruitless: set[str] = field(default_factory=set)
+    _empty: set[str] = field(default_factory=set)
 
-    def add(self, trace: QuestionTrace, fruitless: bool = False) -> None:
-        """Hold a trace; `fruitless`: the trainer never hears of this question, as nothing of it trains."""
+    def add(self, trace: QuestionTrace, empty: bool = False) -> None:
+        """Keep a trace; `empty`: the question has no training row, so the trainer does not know its uid."""
         self._held[trace.uid] = trace
-        if fruitless:
-            self._fruitless.add(trace.uid)
+        if empty:
+            self._empty.add(trace.uid)
 
     def take(self, uids: Iterable[str] | None, count: int) -> list[QuestionTrace]:
-        """The `count` of smallest rank among these questions (None: all) and the fruitless ones; all of them go."""
-        names = list(self._held) if uids is None else [*uids, *self._fruitless]
-        self._fruitless.clear()
+        """Remove these questions (None: all) and those without rows; return the `count` of smallest rank."""
+        names = list(self._held) if uids is None else [*uids, *self._empty]
+        self._empty.clear()
         return first([self._held.pop(name) for name in names if name in self._held], count)
 
 

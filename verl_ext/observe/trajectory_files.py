@@ -1,19 +1,23 @@
-"""The files of the trajectory log: bounded, and readable after a kill at any moment."""
+"""The files of trajectory records: of a run, bounded in size; of an evaluation, one file. A kill damages no record."""
 
 from __future__ import annotations
 
-import json
 import logging
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+from verl_ext.observe.record import Record
+from verl_ext.storage.files import write_file
+from verl_ext.storage.jsonl import encode_line, parse_line, read_log
 
 logger = logging.getLogger(__name__)
 
 FOLDER = "trajectories"
 # Of `trainer.val_only=true`: evaluating a checkpoint must not touch the log of its training.
 VALIDATION_FOLDER = "trajectories_validation"
+# Of `python -m verl_ext.evaluate`.
+EVALUATION_FILE = "trajectories.jsonl"
 
 
 def folder_name(config: Any) -> str:
@@ -22,9 +26,10 @@ def folder_name(config: Any) -> str:
 
 
 class TrajectoryLog:
-    """Appends JSON lines to `<folder>/000001.jsonl`, …: at most `files` of at most `file_bytes`, the oldest go first.
+    """Appends records to `<folder>/000001.jsonl`, …: at most `files` of at most `file_bytes`, the oldest go first.
 
-    What one `write` gets stays in one file if a file can hold it. A line longer than a file is left out, and said so.
+    What one `write` gets stays in one file if a file can hold it. A record that is longer than a file is split: its
+    question first, then its calls. A part that is still too long is left out, with a warning.
     """
 
     def __init__(self, folder: str | Path, file_bytes: int, files: int):
@@ -37,21 +42,20 @@ class TrajectoryLog:
             validates_again: the run starts with a validation, so the one that was made at `restored_step` goes, too.
         """
         for path in _numbered(self.folder):
-            kept = [line for line in _lines(path) if restored_step and _stays(line, restored_step, validates_again)]
+            lines = path.read_bytes().splitlines(keepends=True)
+            kept = [line for line in lines if restored_step and _stays(line, restored_step, validates_again)]
             if not kept:
                 path.unlink()
-            elif sum(map(len, kept)) != path.stat().st_size:
-                temporary = path.with_suffix(".tmp")
-                temporary.write_bytes(b"".join(kept))
-                os.replace(temporary, path)
+            elif len(kept) < len(lines):
+                write_file(path, b"".join(kept))
 
-    def write(self, lines: Iterable[Mapping[str, Any]]) -> None:
+    def write(self, records: Iterable[Record]) -> None:
         """Append these records."""
-        encoded = [json.dumps(line, separators=(",", ":"), allow_nan=False).encode() + b"\n" for line in lines]
-        fitting = [line for line in encoded if len(line) <= self.file_bytes]
-        if len(fitting) < len(encoded):
+        lines = [line for record in records for line in self._lines(record)]
+        fitting = [line for line in lines if len(line) <= self.file_bytes]
+        if len(fitting) < len(lines):
             size = f"{self.file_bytes / 1e6:g} MB"
-            left_out = len(encoded) - len(fitting)
+            left_out = len(lines) - len(fitting)
             logger.warning("%d records are longer than mas.trajectory_log.file_mb (%s): left out", left_out, size)
         if fitting:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -60,6 +64,14 @@ class TrajectoryLog:
         for block in blocks:
             with open(self._file_for(len(block)), "ab") as file:
                 file.write(block)
+
+    def _lines(self, record: Record) -> list[bytes]:
+        whole = encode_line(record)
+        if len(whole) <= self.file_bytes:
+            return [whole]
+        rest: Mapping[str, Any] = {**record, "trajectories": [], "tools": []}
+        parts = [{**record, "calls": []}, *({**rest, "calls": [call]} for call in record["calls"])]
+        return [encode_line(part) for part in parts]
 
     def _file_for(self, size: int) -> Path:
         """The file that takes `size` more bytes: the last one, or a new one, for which the oldest may have to go."""
@@ -72,55 +84,45 @@ class TrajectoryLog:
 
 
 def log_files(path: str | Path) -> list[Path]:
-    """The files of a log, oldest first.
+    """The files with the records of a run or an evaluation, oldest first.
 
     Args:
-        path: a run's folder, the log's folder in it, or one file.
+        path: folder of a run or an evaluation, folder of a run's log, or one file.
 
     Raises:
-        FileNotFoundError: there is no trajectory log; says where one is looked for.
+        FileNotFoundError: there are none; says where they are looked for.
     """
     path = Path(path)
     if path.is_file():
         return [path]
+    if (path / EVALUATION_FILE).is_file():
+        return [path / EVALUATION_FILE]
     for folder in (path, path / FOLDER, path / VALIDATION_FOLDER):
         if found := _numbered(folder):
             return found
     raise FileNotFoundError(
-        f"{path} holds no trajectory log: expected a file of one, or a folder with {FOLDER}/000001.jsonl. Remedy: the "
-        "run's folder (trainer.default_local_dir) of a run with mas.trajectory_log.train_questions above 0"
+        f"{path} holds no trajectory log: expected a file of one, a folder with {FOLDER}/000001.jsonl, or an "
+        f"evaluation's folder with {EVALUATION_FILE}. Remedy: the folder of a run (trainer.default_local_dir) with "
+        "mas.trajectory_log.train_questions above 0, or of an evaluation (evaluate.output)"
     )
 
 
 def read_records(path: str | Path) -> Iterator[dict[str, Any]]:
     """Records of a log (see `log_files`) in order; lines that a kill cut short are skipped."""
     for file in log_files(path):
-        for line in _lines(file):
-            if (record := _parsed(line)) is not None:
-                yield record
+        yield from (record for record in read_log(file) if _is_record(record))
 
 
 def _numbered(folder: Path) -> list[Path]:
     return sorted((path for path in folder.glob("*.jsonl") if path.stem.isdigit()), key=lambda path: int(path.stem))
 
 
-def _lines(path: Path) -> Iterator[bytes]:
-    with open(path, "rb") as file:
-        yield from file
-
-
 def _stays(line: bytes, restored_step: int, validates_again: bool) -> bool:
-    record = _parsed(line)
-    if record is None:
+    record = parse_line(line)
+    if record is None or not _is_record(record):
         return False
     return record["step"] < restored_step + (0 if record["phase"] == "val" and validates_again else 1)
 
 
-def _parsed(line: bytes) -> dict[str, Any] | None:
-    """The record of a line; None if it is none, or cut short by a kill."""
-    try:
-        record = json.loads(line, parse_constant=lambda _: None) if line.endswith(b"\n") else None
-    except ValueError:
-        return None
-    ours = isinstance(record, dict) and record.get("kind") in ("question", "call") and "step" in record
-    return record if ours and "phase" in record and "question" in record else None
+def _is_record(value: Mapping[str, Any]) -> bool:
+    return value.keys() >= Record.__required_keys__

@@ -11,8 +11,11 @@ from typing import Any, Protocol
 class Row(Protocol):
     """The fields of a task (`verl_ext.mas.Task`) that are read here."""
 
-    ground_truth: Any
-    index: int
+    @property
+    def ground_truth(self) -> Any: ...
+
+    @property
+    def index(self) -> int: ...
 
 
 @dataclass(frozen=True)

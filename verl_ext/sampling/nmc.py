@@ -6,7 +6,7 @@ import asyncio
 
 from verl_ext.mas.forest import Forest
 from verl_ext.mas.session import Session
-from verl_ext.mas.types import CallId, Stream
+from verl_ext.mas.types import CallId, Stream, Trajectory
 from verl_ext.sampling.base import Sample, Strategy, by_position, chain_calls, fork_at, run_session, unique_calls
 
 
@@ -20,7 +20,7 @@ class NodeWiseMonteCarlo(Strategy):
     async def sample(self, forest: Forest) -> list[Sample]:
         """Grow the base; a fork starts as soon as the base has issued its call."""
         base = Session(forest, Stream("0"))
-        forks: list[asyncio.Task] = []
+        forks: list[asyncio.Task[list[Trajectory]]] = []
         nodes: list[CallId] = []
 
         def fork_node(node: CallId | None) -> None:

@@ -23,7 +23,7 @@ STATUS = 128 + signal.SIGINT
 PATIENCE = 2.0
 
 
-def end_on_interrupt(progress: Progress, folder: Path, save_freq: int, template: Popen | None = None) -> None:
+def end_on_interrupt(progress: Progress, folder: Path, save_freq: int, template: Popen[bytes] | None = None) -> None:
     """From now on Ctrl-C ends this process and all that it has started, with exit status 130.
 
     Ray's processes are killed: an orderly shutdown waits for the actors' present step. A checkpoint is complete only
@@ -55,7 +55,7 @@ def end_on_interrupt(progress: Progress, folder: Path, save_freq: int, template:
     signal.signal(signal.SIGINT, end)
 
 
-def end_processes(spared: Popen | None = None) -> None:
+def end_processes(spared: Popen[bytes] | None = None) -> None:
     """Kill the descendants of this process: Ray's, its workers, the tools' of the workers."""
     started = [one for one in psutil.Process().children(recursive=True) if spared is None or one.pid != spared.pid]
     for process in started:

@@ -34,7 +34,7 @@ class RunCallback(Callback):
     def __init__(self) -> None:
         self.progress: Progress | None = None
         self.headline = "reward"
-        self.template: Popen | None = None  # of Ray's workers
+        self.template: Popen[bytes] | None = None  # of Ray's workers
 
     def on_run_start(self, config: DictConfig, **_: Any) -> None:
         """Before Hydra makes a job of it: the environment of the workers, which is part of the configuration."""

@@ -23,7 +23,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import transfer_queue as tq
 from omegaconf import DictConfig, open_dict
@@ -45,9 +45,18 @@ from verl_ext.trainer.state.run_state import RunState
 from verl_ext.trainer.step import AfterRollouts, Step
 from verl_ext.trainer.workflow import workflow_class
 
+if TYPE_CHECKING:  # the trainer of verl that `MultiAgentTrainer` goes in front of
+    from verl.trainer.ppo.v1.trainer_base import PPOTrainer as Trainer
 
-class MultiAgentTrainer:
+    from verl_ext.trainer.rollout.agent_loop import MultiAgentLoopManager
+else:
+    Trainer = object
+
+
+class MultiAgentTrainer(Trainer):
     """What both trainers add to verl's: credit, the choice and order of rows, weights, metrics, and what they keep."""
+
+    agent_loop_manager: MultiAgentLoopManager
 
     def __init__(self, config: DictConfig):
         self.mas = read_mas_config(config)
@@ -84,7 +93,7 @@ class MultiAgentTrainer:
         super()._save_checkpoint()
         self.state.mark_complete(self.global_steps)
 
-    def _step_once(self, metrics: dict, timing_raw: dict, sample_batch_size: int) -> KVBatchMeta:
+    def _step_once(self, metrics: dict[str, Any], timing_raw: dict[str, Any], sample_batch_size: int) -> KVBatchMeta:
         with self._explain_failures("training"):
             return super()._step_once(metrics, timing_raw, sample_batch_size)
 
@@ -107,7 +116,7 @@ class MultiAgentTrainer:
                 f"trajectories that could not finish: {reasons}"
             ) from error
 
-    def _balance_batch(self, batch: KVBatchMeta, metrics: dict, **kwargs: Any) -> KVBatchMeta:
+    def _balance_batch(self, batch: KVBatchMeta, metrics: dict[str, Any], **kwargs: Any) -> KVBatchMeta:
         """verl's, after the work that follows the rollouts (step.py)."""
         self.agent_loop_manager.raise_if_broken()
         self.now, batch = self.after_rollouts.run(self.global_steps, batch, self.agent_loop_manager)
@@ -142,7 +151,7 @@ class MultiAgentTrainer:
             with open_dict(self.config):
                 section.ppo_mini_batch_size, rollout.n = before
 
-    def _update_actor(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
+    def _update_actor(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
         if self.now.idle:  # not even decay or momentum may move weights that nothing was learned for
             self.now.metrics["update/optimiser_steps"] = 0
             return batch
@@ -154,7 +163,7 @@ class MultiAgentTrainer:
             metrics[name.removeprefix("actor/")] = metrics.pop(name)
         return batch
 
-    def _update_critic(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
+    def _update_critic(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
         if self.now.idle:
             return batch
         with self._mini_batch_rows(self.config.critic, len(batch)):
@@ -162,7 +171,7 @@ class MultiAgentTrainer:
 
     # --- advantages and weights -------------------------------------------------------------------------------------
 
-    def _compute_advantage(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
+    def _compute_advantage(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
         """verl's, by our algorithm; then every row gets its weight in the loss."""
         if not self.now.idle:
             self.now.metrics |= group_metrics(live_tags(batch.tags))
@@ -192,12 +201,14 @@ class MultiAgentTrainer:
         self.state.log_validation(self.global_steps, metrics)
         return metrics
 
-    def _compute_metrics(self, batch: KVBatchMeta, metrics: dict, timing_raw: dict, **kwargs: Any) -> None:
+    def _compute_metrics(
+        self, batch: KVBatchMeta, metrics: dict[str, Any], timing_raw: dict[str, Any], **kwargs: Any
+    ) -> None:
         """verl's, then the end of the step."""
         super()._compute_metrics(batch, metrics, timing_raw, **kwargs)
         self._finish_step(metrics, timing_raw)
 
-    def _finish_step(self, metrics: dict, timing_raw: dict) -> None:
+    def _finish_step(self, metrics: dict[str, Any], timing_raw: dict[str, Any]) -> None:
         """Add our metrics, validate where the budget asks for it, write the run log."""
         metrics.update(self.now.metrics | self.state.algorithm.measured)
         self.state.algorithm.measured.clear()
@@ -207,7 +218,7 @@ class MultiAgentTrainer:
             self._reach_budget(metrics)
         self.state.run_log.write(self.global_steps, metrics)
 
-    def _reach_budget(self, metrics: dict) -> None:
+    def _reach_budget(self, metrics: dict[str, Any]) -> None:
         """Validate where a limit of `mas.budget` is reached; end the run where all are.
 
         verl has validated and saved this step already if its frequencies said so, and compares `total_training_steps`

@@ -164,7 +164,7 @@ def ensure(
     The arguments from `hops` on are those of `Dial`.
     """
     dial = Dial(tuple(hops), distractors, gap, train_works, val_works)
-    stamp = {"version": VERSION, "train_size": train_size, "val_size": val_size, "seed": seed}
+    stamp: dict[str, Any] = {"version": VERSION, "train_size": train_size, "val_size": val_size, "seed": seed}
     stamp |= {**asdict(dial), "hops": list(dial.hops)}
 
     def contents() -> dict[str, Rows]:

@@ -198,7 +198,8 @@ class Questions:
         return Question("function", chain.text, functions=(call["name"],))
 
     def _cooperation(self) -> Question:
-        parts, total = [], 0
+        parts: list[str] = []
+        total = 0
         for _ in range(self.rng.choice((1, 2))):
             shop = self.rng.choice([shop for shop in self.shops if f"shop:{shop}:" not in " ".join(parts)])
             word = self.rng.choice([word for word, name in API_OF.items() if APIS[name].counts])
@@ -227,7 +228,8 @@ def draw_questions(world: World, split: str, size: int) -> list[Question]:
 
 def tools_of(world: World) -> dict[str, Any]:
     """The recipe's tools over a world in memory, for tests and examinations."""
-    backend, found = tool_chains.FactsBackend(world.facts()), {}
+    backend = tool_chains.FactsBackend(world.facts())
+    found: dict[str, ToolSearch | Toolbox] = {}
     catalogues = {"agent": [agent_tool(name) for name in ABOUT], "shop": [shop_tool(name) for name in APIS]}
     for name, specs in (catalogues | {"function": world.tools.tools}).items():
         catalogue = Catalogue(specs)

@@ -165,8 +165,8 @@ def random_name(rng: random.Random) -> str:
 
 def tool(name: str, kind: str, relation: str, state: str) -> ToolSpec:
     """A tool of the world: its description is the relation and its state, its argument the kind of thing."""
-    parameters = {"type": "object", "properties": {kind: {"type": "string"}}, "required": [kind]}
-    parameters["additionalProperties"] = False
+    properties = {kind: {"type": "string"}}
+    parameters = {"type": "object", "properties": properties, "required": [kind], "additionalProperties": False}
     return ToolSpec(name, f"{relation}:{state}", parameters, source="tiny_tools")
 
 
@@ -224,7 +224,8 @@ def data_set(train_size: int, val_size: int, seed: int, hops: Sequence[int]) -> 
         "facts.jsonl": fact_rows(world.facts),
     }
     for split, size in zip(SPLITS, (train_size, val_size), strict=True):
-        part, rng, chains = World(seed, split), random.Random(f"{seed}/{split}/tasks"), {}
+        part, rng = World(seed, split), random.Random(f"{seed}/{split}/tasks")
+        chains: dict[str, Chain] = {}
         while len(chains) < size:
             chain = part.draw(rng, hops[len(chains) % len(hops)])
             chains[chain.text] = chain

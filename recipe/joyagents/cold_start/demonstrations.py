@@ -30,12 +30,12 @@ from verl_ext.memory import Memory
 from verl_ext.recipe.cold_start import teacher
 from verl_ext.recipe.joyagents import prompts_tiny
 from verl_ext.recipe.joyagents.cold_start import improvised
-from verl_ext.recipe.joyagents.cold_start.improvised import Improvised, Made, marks, words  # noqa: F401  the registry reads marks and words here
+from verl_ext.recipe.joyagents.cold_start.improvised import Improvised, Made, marks, words  # noqa: F401 (for the registry)
 from verl_ext.recipe.joyagents.data import agent_chats
+from verl_ext.recipe.joyagents.prompts_tiny import Messages
 from verl_ext.recipe.joyagents.workflow import SPECIALISTS
 from verl_ext.worlds.shop import API_OF, APIS, LARGEST, SPECIALIST
 
-Messages = prompts_tiny.Messages
 # What an agent thinks before it calls a specialist.
 THOUGHTS = {"math_agent": "total", "question_agent": "ask", "shop_agent": "shop", "function_agent": "function"}
 AGENTS = ("master", *SPECIALISTS, "summary", "intention")

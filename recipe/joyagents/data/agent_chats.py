@@ -23,6 +23,7 @@ from typing import Any
 from verl_ext.memory import Memory
 from verl_ext.recipe.joyagents import prompts
 from verl_ext.recipe.joyagents.data.generated_questions import Question, QuestionGenerator, knowledge, run
+from verl_ext.recipe.joyagents.prompts import Messages
 from verl_ext.recipe.joyagents.react import RESULT_CHARS, safe
 from verl_ext.recipe.joyagents.specialists import RETRIEVALS, SUMMARY
 from verl_ext.recipe.joyagents.workflow import SPECIALISTS
@@ -31,7 +32,6 @@ from verl_ext.tools.catalogue.search.documents import passages
 from verl_ext.tools.catalogue.types import Catalogue, ToolSpec
 from verl_ext.tools.retrieval import Passage, build_retriever
 
-Messages = prompts.Messages
 # Kind of question -> the specialist for it, and why.
 SPECIALIST = {
     "math": ("math_agent", "The user wants a mathematical problem solved."),

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from tensordict import TensorDict
 from verl.workers.engine.base import EngineRegistry
-from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead, FSDPEngineWithValueHead
+from verl.workers.engine.fsdp.transformer_impl import FSDPEngine, FSDPEngineWithLMHead, FSDPEngineWithValueHead
 
 from verl_ext.engine.fsdp.masked_logits import OnlyAllowed
 from verl_ext.engine.fsdp.shared_prompts import SharedPromptsLM, SharedPromptsValue
@@ -35,7 +35,7 @@ def usable_cores(quota: str = "/sys/fs/cgroup/cpu.max") -> int:
         return cores
 
 
-class _OnCPU:
+class _OnCPU(FSDPEngine):
     """FSDP2 without CPUOffloadPolicy, on all cores.
 
     verl gives a forward-only engine (the reference model) CPUOffloadPolicy(pin_memory=True), which needs an

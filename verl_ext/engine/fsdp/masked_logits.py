@@ -8,11 +8,16 @@ the reference model, and of the entropy.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from tensordict import TensorDict
 from verl.utils import tensordict_utils as tu
+
+if TYPE_CHECKING:  # the engine of verl that the mixin goes in front of
+    from verl.workers.engine.fsdp.transformer_impl import FSDPEngine as Engine
+else:
+    Engine = object
 
 # Field of a row: (2 K,) int64, pairs (place in the response, allowed token); `NONE` if nothing is decided in it.
 ALLOWED = "allowed_tokens"
@@ -57,7 +62,7 @@ def limited(logits: torch.Tensor, places: torch.Tensor, tokens: torch.Tensor) ->
     return logits.index_copy(0, rows, logits.index_select(0, rows).masked_fill(~keep, BLOCKED))
 
 
-class OnlyAllowed:
+class OnlyAllowed(Engine):
     """Mixin of verl's FSDP engine with a language model's head: logits are limited before anything is made of them.
 
     Raises:

@@ -18,7 +18,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -29,6 +29,11 @@ from verl.utils.torch_functional import entropy_from_logits
 from verl_ext.engine.fsdp.masked_logits import limited, limits_of
 from verl_ext.engine.fsdp.sharing import Shared, batches, dealt, merged, share
 from verl_ext.engine.replaced import replaced
+
+if TYPE_CHECKING:  # the engine of verl that the mixin goes in front of
+    from verl.workers.engine.fsdp.transformer_impl import FSDPEngine as Engine
+else:
+    Engine = object
 
 
 @dataclass
@@ -107,7 +112,7 @@ def scored_logits(model: torch.nn.Module, layout: Layout) -> torch.Tensor:
     return output.logits[:, -layout.tail :].flatten(0, 1).index_select(0, layout.scored)
 
 
-class SharedPrompts:
+class SharedPrompts(Engine):
     """Mixin of a verl FSDP engine: `forward_step` as described above wherever that is possible, else verl's own.
 
     Possible: text, sdpa attention over the whole context, fp32, rows with prompts and responses (RL, not SFT).
@@ -130,7 +135,7 @@ class SharedPrompts:
 
     def _micro_batches(self, data: TensorDict, dp_group: Any, **_: Any) -> tuple[list[TensorDict], list[list[int]]]:
         """As verl's prepare_micro_batches: the micro-batches, as many on every rank, and the rows of each."""
-        sequences = share(*(_lists(data[name]) for name in ("prompts", "responses")), self.kinds_of(data))
+        sequences = share(_lists(data["prompts"]), _lists(data["responses"]), self.kinds_of(data))
         limit = tu.get_non_tensor_data(data=data, key="max_token_len_per_gpu", default=None)
         number = torch.tensor(-(-sum(map(len, sequences)) // limit))
         if self.get_data_parallel_size() > 1:

@@ -8,6 +8,9 @@ both of which are public extension points of transformers.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from transformers import AttentionInterface, AttentionMaskInterface
@@ -48,6 +51,9 @@ class SlotLayer(CacheLayerMixin):
     """One layer's keys and values; what `update` does is set by the `SlotCache` before each forward pass."""
 
     is_sliding = False
+    # (slots, heads, capacity, width) each
+    keys: torch.Tensor
+    values: torch.Tensor
 
     def __init__(self, cache: SlotCache) -> None:
         super().__init__()
@@ -69,7 +75,9 @@ class SlotLayer(CacheLayerMixin):
         for new, kept in zip((self.keys, self.values), old, strict=True):
             new[: kept.shape[0], :, : kept.shape[2]] = kept
 
-    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args, **kwargs):
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Store the new states; return what the queries attend to (see `SlotCache.prefill` and `.decode`)."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
@@ -96,6 +104,8 @@ class SlotLayer(CacheLayerMixin):
 
 class SlotCache(Cache):
     """Keys and values of all layers; grows in steps, never beyond (max_slots, max_length)."""
+
+    layers: list[SlotLayer]
 
     def __init__(self, layers: int, max_slots: int, max_length: int) -> None:
         self.max_slots, self.max_length = max_slots, round_up(max_length)
@@ -146,7 +156,8 @@ class SlotCache(Cache):
         Attended are the first `length` positions of each slot; the caller masks those after `positions`.
         """
         self.prefill_slot, self.length = None, length
-        self._rows, self._positions, self._flat = rows, positions, {}
+        self._rows, self._positions = rows, positions
+        self._flat: dict[int, torch.Tensor] = {}
         return self
 
     def flat_index(self, heads: int) -> torch.Tensor:
@@ -172,7 +183,7 @@ class SlotCache(Cache):
         for store in self._stores():
             store[slots] = 0
 
-    def _stores(self):
+    def _stores(self) -> Iterator[torch.Tensor]:
         for layer in self.layers:
             if layer.is_initialized:
                 yield from (layer.keys, layer.values)

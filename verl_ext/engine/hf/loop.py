@@ -31,11 +31,11 @@ class EngineLoop:
 
     def __init__(self, engine: SlotEngine, threads: int = 1) -> None:
         self._engine, self._threads = engine, threads
-        self._inbox: queue.SimpleQueue[tuple[Future, Callable[[], Any], bool]] = queue.SimpleQueue()
-        self._futures: dict[int, Future] = {}  # id(request) -> its future
-        self._held: deque[tuple[Request, Future]] = deque()  # requests that wait for a wave to end
-        self._waves: deque[tuple[Sequence[Request], Future]] = deque()
-        self._wave: list[Future] | None = None  # futures of the wave that runs
+        self._inbox: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any], bool]] = queue.SimpleQueue()
+        self._futures: dict[int, Future[Any]] = {}  # id(request) -> its future
+        self._held: deque[tuple[Request, Future[Any]]] = deque()  # requests that wait for a wave to end
+        self._waves: deque[tuple[Sequence[Request], Future[Any]]] = deque()
+        self._wave: list[Future[Any]] | None = None  # futures of the wave that runs
         self._paused = self._rejecting = self._closed = False
         self._death: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="decode", daemon=True)
@@ -61,7 +61,7 @@ class EngineLoop:
         If that is a list of `Finished` (abort, load_weights, drop_kv), those requests' futures are resolved first.
         """
 
-        def run(_: Future) -> T:
+        def run(_: Future[Any]) -> T:
             result = function(self._engine)
             if isinstance(result, list):
                 self._deliver([item for item in result if isinstance(item, Finished)])
@@ -72,7 +72,7 @@ class EngineLoop:
     def abort(self, which: Callable[[Request], bool]) -> Future[list[Finished]]:
         """End the chosen requests now, running, queued, or held back by a wave; they are returned as "aborted"."""
 
-        def run(_: Future) -> list[Finished]:
+        def run(_: Future[Any]) -> list[Finished]:
             ended = self._engine.abort(which)
             self._deliver(ended)
             chosen = [pair for pair in self._held if which(pair[0])]
@@ -91,7 +91,7 @@ class EngineLoop:
             reject: do not let them wait, return them at once as aborted and empty.
         """
 
-        def run(_: Future) -> list[Finished]:
+        def run(_: Future[Any]) -> list[Finished]:
             self._paused, self._rejecting = True, reject
             ended = self._engine.abort(waiting=reject or self._wave is not None)
             self._deliver(ended)
@@ -104,7 +104,7 @@ class EngineLoop:
     def resume(self) -> Future[None]:
         """Go on after `pause`."""
 
-        def run(_: Future) -> None:
+        def run(_: Future[Any]) -> None:
             self._paused = self._rejecting = False
 
         return self._post(run)
@@ -114,9 +114,9 @@ class EngineLoop:
         self._post(lambda _: setattr(self, "_closed", True))
         self._thread.join()
 
-    def _post(self, action: Callable[[Future], Any], deferred: bool = False) -> Future:
+    def _post(self, action: Callable[[Future[Any]], Any], deferred: bool = False) -> Future[Any]:
         """Have the thread run `action(future)`; unless `deferred`, its result resolves the future."""
-        future: Future = Future()
+        future: Future[Any] = Future()
         future.set_running_or_notify_cancel()  # no cancelling: the thread would race with it
         self._inbox.put((future, lambda: action(future), deferred))
         if self._death is not None:
@@ -161,7 +161,7 @@ class EngineLoop:
         else:
             self._deliver(ended)
 
-    def _accept(self, request: Request, future: Future) -> None:
+    def _accept(self, request: Request, future: Future[Any]) -> None:
         if self._paused and self._rejecting:
             future.set_result(Finished(request, [], [], "aborted"))
         elif self._wave is not None or self._waves:
@@ -185,25 +185,25 @@ class EngineLoop:
             except ValueError as error:
                 future.set_exception(error)
 
-    def _try_add(self, request: Request) -> Future:
-        future: Future = Future()
+    def _try_add(self, request: Request) -> Future[Any]:
+        future: Future[Any] = Future()
         try:
             self._add(request, future)
         except ValueError as error:
             future.set_result(error)
         return future
 
-    def _add(self, request: Request, future: Future) -> None:
+    def _add(self, request: Request, future: Future[Any]) -> None:
         if id(request) in self._futures:
             raise ValueError(f"request {request.request_id}: this object is running already; make another one")
         self._engine.add(request)
         self._futures[id(request)] = future
 
-    def _end_wave_with(self, whole: Future) -> None:
+    def _end_wave_with(self, whole: Future[Any]) -> None:
         """Resolve `whole` when the last request of the wave that runs has ended."""
         parts = self._wave or []
 
-        def check(_: Future | None = None) -> None:
+        def check(_: Future[Any] | None = None) -> None:
             if not all(part.done() for part in parts) or whole.done():
                 return
             self._wave = None

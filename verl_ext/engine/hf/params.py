@@ -75,7 +75,9 @@ class SamplingParams:
             raise ValueError(f"stop must be a text or a list of texts, none of them empty, got {list(self.stop)}")
 
     @classmethod
-    def from_mapping(cls, given: Mapping[str, Any], default_max_tokens: int, ignore_eos: bool = False):
+    def from_mapping(
+        cls, given: Mapping[str, Any], default_max_tokens: int, ignore_eos: bool = False
+    ) -> SamplingParams:
         """Read verl's (vLLM-style) sampling parameters.
 
         Args:

@@ -30,6 +30,21 @@ _MATRIX_FIELDS = {
 class SlotTable:
     """Tensors (slots,) and (slots, width), grown on demand; row i belongs to slot i."""
 
+    # (slots,)
+    current: torch.Tensor
+    position: torch.Tensor
+    count: torch.Tensor
+    limit: torch.Tensor
+    stream: torch.Tensor
+    temperature: torch.Tensor
+    greedy: torch.Tensor
+    top_k: torch.Tensor
+    top_p: torch.Tensor
+    # (slots, width)
+    stop: torch.Tensor
+    tokens: torch.Tensor
+    log_probs: torch.Tensor
+
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.slots = 0

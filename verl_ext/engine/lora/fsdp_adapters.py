@@ -10,7 +10,7 @@ import logging
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from tensordict import TensorDict
@@ -23,10 +23,15 @@ from verl_ext.engine.lora.adapter_files import check_same_adapters, write_adapte
 from verl_ext.engine.lora.adapters import AGENT_ID, AdapterOptions, check_settings, wire_name
 from verl_ext.engine.lora.routed_lora import add_adapters
 
+if TYPE_CHECKING:  # the engine of verl that the mixin goes in front of
+    from verl.workers.engine.fsdp.transformer_impl import FSDPEngine as Engine
+else:
+    Engine = object
+
 logger = logging.getLogger(__name__)
 
 
-class PerAgentAdapters:
+class PerAgentAdapters(Engine):
     """Mixin of verl's engine for actor and reference model: adapters per agent, if the model has `lora.adapters`.
 
     Rows carry their agent's place in that list in the field `agent_id`. Of a mini-batch on all ranks together, an

@@ -63,11 +63,12 @@ class Route:
         return nullcontext(), _Using(self, self._slices)
 
 
-class _Using(AbstractContextManager):
+class _Using(AbstractContextManager[None]):
     """Sets a route for a block; may be entered again and again (a backward pass that is run twice)."""
 
     def __init__(self, route: Route, slices: tuple[int, tuple[int, ...]] | None) -> None:
-        self.route, self.slices, self.before = route, slices, []
+        self.route, self.slices = route, slices
+        self.before: list[tuple[int, tuple[int, ...]] | None] = []
 
     def __enter__(self) -> None:
         self.before.append(self.route._slices)
@@ -88,8 +89,8 @@ class RoutedLoraLinear(LoraLinear):
         if self.disable_adapters:
             return result
         names = self.route.names
-        dim, parts = self.route.split(self._cast_input_dtype(x, self.lora_A[names[0]].weight.dtype))
-        parts = [self.lora_B[name](self.lora_A[name](part)) for name, part in zip(names, parts, strict=True)]
+        dim, inputs = self.route.split(self._cast_input_dtype(x, self.lora_A[names[0]].weight.dtype))
+        parts = [self.lora_B[name](self.lora_A[name](part)) for name, part in zip(names, inputs, strict=True)]
         return torch.add(result, torch.cat(parts, dim).to(result.dtype), alpha=self.scaling[names[0]])
 
 

@@ -54,7 +54,7 @@ MODULES = (
 )
 
 
-_template: list[subprocess.Popen] = []  # of this process, once it is started
+_template: list[subprocess.Popen[bytes]] = []  # of this process, once it is started
 
 
 def can_fork(config: DictConfig) -> bool:
@@ -80,7 +80,7 @@ def begin() -> None:
         _launch()
 
 
-def start(config: DictConfig) -> subprocess.Popen | None:
+def start(config: DictConfig) -> subprocess.Popen[bytes] | None:
     """Start the template if that has not been done, and make Ray's workers forks of it, where `can_fork`.
 
     The template ends when the returned process's stdin is closed, at the latest with this process.
@@ -96,7 +96,7 @@ def start(config: DictConfig) -> subprocess.Popen | None:
     return process
 
 
-def _launch() -> subprocess.Popen:
+def _launch() -> subprocess.Popen[bytes]:
     address = str(Path(tempfile.mkdtemp(prefix="verl_ext_")) / "workers")
     process = subprocess.Popen(
         [sys.executable, str(HERE / "template.py"), address, *MODULES],

@@ -2,7 +2,9 @@
 
 const at = (selector) => document.querySelector(selector);
 const root = document.documentElement;
-const nameOf = (i) => `${INDEX.moments[i].phase} ${INDEX.moments[i].step}`;
+/** A logged step in words; an evaluation of a model that is no checkpoint has no step. */
+const nameOf = (i) => [INDEX.moments[i].phase, INDEX.moments[i].step].filter((part) => part !== null).join(" ");
+const addressOf = (i) => nameOf(i).replace(" ", ".");
 let state = {},
   shownList = "",
   forest = null,
@@ -14,7 +16,7 @@ let state = {},
 function read() {
   const given = new URLSearchParams(location.hash.slice(1));
   const moment = (name, otherwise) => {
-    const i = INDEX.moments.findIndex(({ phase, step }) => `${phase}.${step}` === given.get(name));
+    const i = INDEX.moments.findIndex((_, n) => addressOf(n) === given.get(name));
     return i < 0 ? otherwise : i;
   };
   const here = moment(
@@ -45,12 +47,11 @@ const ofTwo = ({ view }) => view === "compare" || view === "collaboration";
 function go(changes, replace = false) {
   const next = { ...state, ...changes },
     words = new URLSearchParams();
-  const moment = (i) => `${INDEX.moments[i].phase}.${INDEX.moments[i].step}`;
-  words.set("at", moment(next.at));
+  words.set("at", addressOf(next.at));
   words.set("view", next.view);
   if (next.view === "question") words.set("q", next.q);
   if (next.view === "question" && next.node) words.set("node", next.node);
-  if (ofTwo(next)) words.set("b", moment(next.b));
+  if (ofTwo(next)) words.set("b", addressOf(next.b));
   if (next.view === "compare" && next.pair !== null) words.set("pair", next.pair);
   if (next.find) words.set("find", next.find);
   if (next.bad) words.set("bad", "1");
@@ -165,7 +166,7 @@ const footnote = (question) =>
   make(
     "footer.foot",
     {},
-    legend(question.strongest, "advantage (left edge)"),
+    question.calls.some((call) => isNumber(call.level)) && legend(question.strongest, "advantage (left edge)"),
     make("span.aside", {}, "figures on the lines: shared reward flowing back"),
   );
 
@@ -184,7 +185,7 @@ function timeline() {
   const known = INDEX.moments.map((moment) => moment.reward).filter(isNumber);
   const low = Math.min(0, ...known);
   const span = Math.max(1e-9, ...known) - low;
-  for (const phase of ["train", "val"]) {
+  for (const phase of new Set(INDEX.moments.map((moment) => moment.phase))) {
     const numbers = [...INDEX.moments.keys()].filter((i) => INDEX.moments[i].phase === phase);
     const bars = numbers.map((i) => momentBar(i, low, span));
     if (bars.length) at("#timeline").append(make("div.strip", {}, make("span.aside", {}, phase), bars));
@@ -195,10 +196,10 @@ function timeline() {
 }
 
 function momentBar(i, low, span) {
-  const { phase, step, reward, failed } = INDEX.moments[i];
+  const { reward, failed } = INDEX.moments[i];
   const height = isNumber(reward) ? 15 + (85 * (reward - low)) / span : 15;
   const lost = failed ? `, ${failed} could not finish` : "";
-  const words = `${phase} step ${step}: mean reward ${figure(reward)}${lost}`;
+  const words = `${nameOf(i)}: mean reward ${figure(reward)}${lost}`;
   const open = () => go({ at: i, node: null, pair: null });
   const looks = { title: words, "aria-label": words, "data-moment": i, tabindex: "-1", onclick: open };
   return make("button.bar", looks, make("i", { style: { height: `${height}%` } }));
@@ -274,6 +275,7 @@ function start() {
   startTheme();
   if (!INDEX.moments.length) return show(make("p.note", {}, "The log holds no records."));
   timeline();
+  at("[data-tab='compare']").hidden = INDEX.moments.length < 2;
   at("[data-tab='collaboration']").hidden = !INDEX.collaboration.length;
   for (const tab of document.querySelectorAll("[data-tab]"))
     tab.addEventListener("click", () => go({ view: tab.dataset.tab }));

@@ -16,13 +16,13 @@ function callDetail(call, question, choose) {
       make("div", {}, make("dt", {}, "shared"), make("dd", {}, figure(shared))),
       make("div", {}, make("dt", {}, "own"), make("dd", {}, figure(specific, true))),
       make("div", {}, make("dt", {}, "total"), make("dd", {}, figure(total))),
-      make("div", {}, make("dt", {}, "advantage"), make("dd", {}, figure(call.level, true))),
+      isNumber(call.level) && make("div", {}, make("dt", {}, "advantage"), make("dd", {}, figure(call.level, true))),
     ),
     make("p.note", {}, ...whereFrom(call, choose)),
     call.decision &&
       section("Decision", decisionOf(call.decision), `among ${count(call.decision.options.length, "text")}`),
     call.reasoning && section("Reasoning", longText(call.reasoning)),
-    section("Output", outputOf(call, question), call.tokens?.length ? count(call.tokens.length, "token") : ""),
+    section("Output", outputOf(call, question), call.generated_tokens ? count(call.generated_tokens, "token") : ""),
     call.trained && section("Its group", groupOf(call, question, choose), String(call.group).replaceAll("/", " · ")),
     section("Prompt", promptOf(call)),
     section("Particulars", particulars(call, question)),
@@ -155,22 +155,22 @@ function groupOf(call, question, choose) {
 }
 
 function particulars(call, question) {
-  const notes = listOf(call.ends)
+  const ends = listOf(call.ends)
     .slice(0, 4)
-    .flatMap(({ trajectory }) =>
-      Object.entries(question.trajectories[trajectory]?.notes || {}).map(([name, value]) => [
-        `note: ${name}`,
-        JSON.stringify(value).slice(0, 600),
-      ]),
-    );
+    .map(({ trajectory }) => question.trajectories[trajectory] ?? {});
+  const scores = (end) => Object.entries({ ...end.metrics, ...end.recall });
   const [low, high] = listOf(call.versions);
   const rows = [
     ["trajectories", listOf(call.trajectories).join(", ")],
     ["stream", listOf(call.stream).join(" › ")],
     ["policy version", low === high ? figure(low) : `${figure(low)} to ${figure(high)}`],
     ["seconds", figure(call.seconds)],
+    ["prompt tokens", figure(call.prompt_tokens)],
     ...Object.entries(call.metrics || {}).map(([name, value]) => [name, figure(value)]),
-    ...notes,
+    ...ends.flatMap((end) => scores(end).map(([name, value]) => [`score: ${name}`, figure(value)])),
+    ...ends.flatMap((end) =>
+      Object.entries(end.notes || {}).map(([name, value]) => [`note: ${name}`, JSON.stringify(value).slice(0, 600)]),
+    ),
   ];
   return make(
     "table.plain",

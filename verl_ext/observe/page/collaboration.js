@@ -48,14 +48,12 @@ const momentsLike = (i) =>
 
 /** An agent's decisions at two logged steps: graphs, tables, the most frequent paths. */
 function agentView(agent, steps, go) {
-  const labels = [...agent.choices, ...(agent.others ? [`${agent.others} others`] : [])];
   const graphs = steps.map((i) => agent.moments[i] ?? null);
   const names = steps.map(nameOf);
-  const most = greatest(graphs.filter(Boolean).map(busiest), 0);
   const side = (graph, n) => {
     if (!graph) return make("p.note", {}, "It decided nothing in what is logged of this step.");
     const words = `${agent.agent} at ${names[n]}: ${count(graph.paths, "path")} of decisions`;
-    return graphView(graph, labels, words, most);
+    return graphView(graph, agent.labels, words);
   };
   return make(
     "section",
@@ -72,13 +70,13 @@ function agentView(agent, steps, go) {
       "Nodes: share of its decisions. Edges: how often one came right after the other. ",
       "Arrows from a dot: the first choice.",
     ),
-    make("div.two.tables", {}, shareTable(labels, graphs, names), structureTable(graphs, names)),
+    make("div.two.tables", {}, shareTable(agent.labels, graphs, names), structureTable(graphs, names)),
     make("h3", {}, "Most frequent path"),
     make("div.two", {}, ...graphs.map((graph, n) => topPath(graph, steps[n], go))),
   );
 }
 
-const shareOf = (graph, i) => graph && graph.counts[i] / graph.counts.reduce((sum, n) => sum + n, 0);
+const shareOf = (graph, i) => graph && graph.nodes[i].share;
 
 /** `after` − `before`, rounded before its sign is written: what is nothing has none. */
 function change(before, after, digits) {

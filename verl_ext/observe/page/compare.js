@@ -35,8 +35,6 @@ function compareView(a, b, names, state, go) {
         make("h3", {}, chosen.before.text),
         outputs(chosen.before.calls, chosen.after.calls, names),
       ),
-    !common.length &&
-      make("div.examples", {}, make("h2", {}, "What they say, for example"), outputs(examples(a), examples(b), names)),
   );
 }
 
@@ -90,14 +88,6 @@ function differenceTable(before, after) {
       ),
     ),
   );
-}
-
-/** A few calls of every agent, best and worst, where no question is common to both steps. */
-function examples(questions) {
-  return byAgent(questions).flatMap((agent) => {
-    const ordered = agent.pairs.map(([, call]) => call).sort((x, y) => (y.rewards.total ?? 0) - (x.rewards.total ?? 0));
-    return ordered.length > 6 ? [...ordered.slice(0, 3), ...ordered.slice(-3)] : ordered;
-  });
 }
 
 /** Per place in the workflow, the distinct outputs before and after. */

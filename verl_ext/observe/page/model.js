@@ -66,7 +66,7 @@ function prepare(question) {
 }
 
 function averageAdvantage(call) {
-  return Array.isArray(call.advantage) ? mean(call.advantage.filter(isNumber)) : call.advantage;
+  return Array.isArray(call.advantage) ? mean(call.advantage.filter(isNumber)) : (call.advantage ?? null);
 }
 
 function strongestAdvantage(call) {
@@ -84,17 +84,15 @@ function byAgent(questions) {
   for (const question of questions) {
     for (const call of question.calls) {
       if (!agents.has(call.agent)) agents.set(call.agent, []);
-      agents.get(call.agent).push([question, call]);
+      agents.get(call.agent).push(call);
     }
   }
-  return [...agents].map(([name, pairs]) => {
-    const calls = pairs.map(([, call]) => call);
+  return [...agents].map(([name, calls]) => {
     const term = (part) => calls.map((call) => call.rewards[part]).filter(isNumber);
     const statuses = new Map();
     for (const call of calls) statuses.set(call.status, (statuses.get(call.status) || 0) + 1);
     return {
       name,
-      pairs,
       statuses,
       calls: calls.length,
       rewards: term("total"),
@@ -102,7 +100,7 @@ function byAgent(questions) {
       shared: mean(term("shared")),
       specific: mean(term("specific")),
       notOk: calls.filter((call) => call.bad).length / calls.length,
-      tokens: mean(calls.map((call) => listOf(call.tokens).length)),
+      tokens: mean(calls.map((call) => call.generated_tokens).filter(isNumber)),
     };
   });
 }

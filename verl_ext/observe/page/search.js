@@ -56,12 +56,11 @@ async function searchView(state, current, go, holder) {
 }
 
 function hitRow(hit, wanted, go) {
-  const { phase, step } = INDEX.moments[hit.i];
   const open = () => go({ view: "question", at: hit.i, q: hit.q, node: hit.item?.node ?? null });
   return make(
     "button.row.hit",
     { onclick: open },
-    make("span.aside", {}, `${phase} ${step} · ${hit.where}`),
+    make("span.aside", {}, `${nameOf(hit.i)} · ${hit.where}`),
     make("span.said", {}, ...excerpt(hit.text, wanted)),
   );
 }

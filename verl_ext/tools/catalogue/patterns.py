@@ -72,7 +72,7 @@ def errors_of(check: Validator, value: Any) -> list[ValidationError]:
 
 @lru_cache
 def _extended(kind: type[Validator], named: bool) -> type[Validator]:
-    keywords = {"pattern": _pattern}
+    keywords: dict[str, Any] = {"pattern": _pattern}
     if named:
         keywords |= {"patternProperties": _pattern_properties, "additionalProperties": _additional_properties}
         keywords |= {"unevaluatedProperties": lambda *_: ()}
@@ -116,7 +116,8 @@ def _additional_properties(validator: Any, allowed: Any, instance: Any, schema: 
     if not validator.is_type(instance, "object"):
         return
     named, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
-    taken = {name: {} for name in instance if name in named or any(_found(pattern, name) for pattern in patterns)}
+    covered = [name for name in instance if name in named or any(_found(pattern, name) for pattern in patterns)]
+    taken: dict[str, dict[str, Any]] = {name: {} for name in covered}
     check = Draft202012Validator.VALIDATORS["additionalProperties"]
     yield from check(validator, allowed, instance, {"properties": taken})
 

@@ -110,7 +110,7 @@ class _Converter:
         if isinstance(value, dict):
             return self._object(dict.items(value), depth)
         if isinstance(value, list | tuple):
-            return self._array((list if isinstance(value, list) else tuple).__iter__(value), depth)
+            return self._array(list.__iter__(value) if isinstance(value, list) else tuple.__iter__(value), depth)
         return self._other(value, depth)
 
     def _other(self, value: Any, depth: int) -> Any:

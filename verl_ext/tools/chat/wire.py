@@ -80,11 +80,11 @@ def answer_of(body: Any) -> Answer:
         reason = choice.get("finish_reason")
         stopped_by = next((choice[name] for name in ("stop_reason", "matched_stop") if choice.get(name)), "")
         usage = body.get("usage") or {}
-        counts = [int(usage.get(name) or 0) for name in ("prompt_tokens", "completion_tokens")]
+        prompt, generated = (int(usage.get(name) or 0) for name in ("prompt_tokens", "completion_tokens"))
     except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"no chat completion: {error!r}") from error
     reason = "completed" if reason in (None, "stop") else str(reason)
-    return Answer(text, reasoning, reason, *counts, stopped_by=stopped_by if isinstance(stopped_by, str) else "")
+    return Answer(text, reasoning, reason, prompt, generated, stopped_by if isinstance(stopped_by, str) else "")
 
 
 def until_stop(answer: Answer, stops: Sequence[str]) -> str:

@@ -168,7 +168,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--ivf_probes", nargs="+", type=positive, help="of ivf indexes (8 32 128; --index: as built)")
     parser.add_argument("--device", help="of the encoder: cpu, cuda, ...; by default its own choice")
     corpus = parser.add_argument_group("with --corpus")
-    defaults = {"backend": list(BACKENDS), "model": ["minilm"], "dense_index": ["exact", "ivf"]}
+    defaults: dict[str, Any] = {"backend": list(BACKENDS), "model": ["minilm"], "dense_index": ["exact", "ivf"]}
     defaults |= {"query_prefix": "", "passage_prefix": ""}
     corpus.add_argument("--backend", nargs="+", choices=BACKENDS, help="bm25 dense")
     corpus.add_argument("--model", nargs="+", help="minilm (the default), folders, hub names")

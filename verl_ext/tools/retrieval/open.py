@@ -92,7 +92,7 @@ def open_retriever(config: str | Path | Mapping[str, Any] | RetrieverConfig) -> 
             client.health()
         return client
     corpus = config.corpus if config.corpus is None or isinstance(config.corpus, str) else list(config.corpus)
-    runtime = {"device": config.device} if config.device else {}
+    runtime: dict[str, Any] = {"device": config.device} if config.device else {}
     if config.index:
         if corpus:
             check_fresh(config.index, corpus)

@@ -160,7 +160,8 @@ class ForkServer:
         lost = ServerLost(f"the sandbox's server has ended{self._error_output()}")
         for run in self._runs.values():
             run.close(drain=False)
-        for waited in [self._ready, *(run.done for run in self._runs.values())]:
+        waiting: list[asyncio.Future[Any]] = [self._ready, *(run.done for run in self._runs.values())]
+        for waited in waiting:
             if not waited.done() and not self._loop.is_closed():
                 waited.set_exception(lost)
                 waited.exception()  # marks it as retrieved, if nobody waits
@@ -171,8 +172,8 @@ class ForkServer:
             self._send({"stop": True})
             await in_thread(lambda: self._wait(STOP_S))
             self.kill()
-        if self._cleaner is not None:
-            await in_thread(lambda: self._cleaner.join(2 * STOP_S))
+        if (cleaner := self._cleaner) is not None:
+            await in_thread(lambda: cleaner.join(2 * STOP_S))
 
     def _wait(self, seconds: float) -> None:
         try:

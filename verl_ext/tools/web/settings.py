@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
@@ -11,7 +11,9 @@ from verl_ext.tools.settings import STRICT, AtLeastOne, NotNegative
 from verl_ext.tools.web import arxiv
 from verl_ext.tools.web.fetch import Limits
 
-OFF, SIMULATED, LIVE = "off", "simulated", "live"
+OFF: Final = "off"
+SIMULATED: Final = "simulated"
+LIVE: Final = "live"
 
 
 @dataclass(frozen=True, config=STRICT)

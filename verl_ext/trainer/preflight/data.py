@@ -90,7 +90,7 @@ def _check_file(path: str) -> list[tuple[Any, Any]]:
     for batch in table.iter_batches(columns=columns):
         for row in batch.to_pylist():
             _check_question(row["prompt"], f"{path}, row {len(found)}")
-            found.append((row.get("data_source"), row["extra_info"]["index"]))
+            found.append((row.get("data_source"), (row["extra_info"] or {}).get("index")))
     return found
 
 

@@ -33,7 +33,7 @@ class WaveLLM(ServedLLM):
         self.servers = servers
         self.busy = busy
         self._waiting: dict[tuple[str, ...], tuple[dict[str, Any], asyncio.Future[Generation]]] = {}
-        self._conductor: asyncio.Task | None = None
+        self._conductor: asyncio.Task[None] | None = None
 
     async def generate(self, prompt_ids: list[int], sampling: dict[str, Any], key: tuple[str, ...]) -> Generation:
         """Wait for the next wave and its result."""

@@ -80,13 +80,13 @@ class RolloutWorker:
         self._broken: str | None = None
         self._counter = itertools.count()
         self._tool_counts: dict[str, int] = {}
-        self._tasks: set[asyncio.Task] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, daemon=True, name="rollouts").start()
 
     def _make_llm(self, client: Any) -> ServedLLM:
         tokenizer = omega_conf_to_dataclass(self.config.actor_rollout_ref.model).tokenizer
-        template = self.config.data.get("apply_chat_template_kwargs") or {}
+        template: Any = self.config.data.get("apply_chat_template_kwargs") or {}
         template = OmegaConf.to_container(template) if OmegaConf.is_config(template) else dict(template)
         if self.rollout.name != "hf":
             return ServedLLM(tokenizer, client, template, seeded=self.mas.sampling.seeded)

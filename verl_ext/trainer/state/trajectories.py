@@ -8,7 +8,7 @@ import transfer_queue as tq
 from omegaconf import DictConfig
 from transfer_queue import KVBatchMeta
 
-from verl_ext.observe.trajectories import Place, QuestionTrace, Trained, records
+from verl_ext.observe.trajectories import Place, QuestionTrace, Trained, training_record
 from verl_ext.observe.trajectory_files import TrajectoryLog, folder_name
 from verl_ext.trainer.config import TrajectoryLogSection
 
@@ -54,14 +54,14 @@ class TrajectoryRecorder:
                 for position, start, stop in tag["calls"]:
                     rows[tag["question"]][tag["order"][2], position] = (row, start, stop)
         advantages = _advantages(batch, sorted({row for places in rows.values() for row, _, _ in places.values()}))
-        lines = []
+        records = []
         for number, trace in enumerate(self._traces):
             trained = {
                 place: Trained(batch.tags[row]["group"].removeprefix(f"{trace.uid}/"), advantages[row][start:stop])
                 for place, (row, start, stop) in rows[trace.uid].items()
             }
-            lines += records(trace, "train", step, number, trained)
-        self.log.write(lines)
+            records.append(training_record(trace, "train", step, number, trained))
+        self.log.write(records)
         self._traces = []
 
     def discard_validation(self, manager: Any) -> None:
@@ -73,7 +73,7 @@ class TrajectoryRecorder:
         """Write the logged questions of the validation that has just ended."""
         count = self.options.val_questions
         traces = manager.take_validation_traces(count) if count else []
-        self.log.write([line for n, trace in enumerate(traces) for line in records(trace, "val", step, n)])
+        self.log.write([training_record(trace, "val", step, number) for number, trace in enumerate(traces)])
 
 
 def _advantages(batch: KVBatchMeta, rows: list[int]) -> dict[int, list[float]]:

@@ -190,7 +190,7 @@ def _split(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]
     given = {key: value for key, value in settings.items() if value is not None}
     if given.get("url"):
         raise ValueError(f"the encyclopedia needs the passages themselves: give index or corpus, no url={given['url']}")
-    own = {key: given.pop(key) for key in ("top_k", "beginning_chars") if key in given}
+    own: dict[str, Any] = {key: given.pop(key) for key in ("top_k", "beginning_chars") if key in given}
     _check(**own)
     return own, given
 

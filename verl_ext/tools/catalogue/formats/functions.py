@@ -34,8 +34,8 @@ PLAIN = (str, int, float, bool, dict, type(None), Any)
 ALLOWED = "str, int, float, bool, dict, list[...], tuple[...], dict[str, ...], Literal[...], Any, unions and None"
 # At the end of an argument's description, as in transformers.
 CHOICES = re.compile(r"\(choices:\s*(.*?)\)\s*$", re.IGNORECASE)
-KINDS_WITHOUT_NAME = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-KINDS_WITHOUT_NAME += (inspect.Parameter.POSITIONAL_ONLY,)
+_KIND = inspect.Parameter
+KINDS_WITHOUT_NAME = (_KIND.VAR_POSITIONAL, _KIND.VAR_KEYWORD, _KIND.POSITIONAL_ONLY)
 
 
 def load(path: str | Callable[..., Any] | Sequence[str | Callable[..., Any]]) -> list[ToolSpec]:

@@ -46,7 +46,7 @@ class SchemaReader:
         Raises:
             ValueError: the reference leads nowhere, in a circle or to another file, or the node is no object.
         """
-        seen = []
+        seen: list[str] = []
         while isinstance(node, Mapping) and isinstance(node.get("$ref"), str):
             if node["$ref"] in seen:
                 raise ValueError(f"{self.name}: the references {seen} form a circle")

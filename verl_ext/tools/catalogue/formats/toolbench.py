@@ -30,7 +30,14 @@ EXPECTED = '{"category_name", "tool_name", "api_name", "required_parameters": [.
 # RapidAPI's type, up to a blank ("DATE (YYYY-MM-DD)"), in upper case -> JSON's.
 TYPES = {"NUMBER": "number", "INTEGER": "integer", "BOOLEAN": "boolean", "ARRAY": "array", "LIST": "array"}
 TYPES |= {"OBJECT": "object", "MAP": "object"}
-PYTHON = {"number": (int, float), "integer": int, "boolean": bool, "array": list, "object": dict, "string": str}
+PYTHON: dict[str, type | tuple[type, ...]] = {
+    "number": (int, float),
+    "integer": int,
+    "boolean": bool,
+    "array": list,
+    "object": dict,
+    "string": str,
+}
 NAMES = {bool: "boolean", int: "number", float: "number", list: "array", dict: "object", str: "string"}
 MAX_NAME = 64
 # Names that ToolBench prefixes, because it writes Python functions.

@@ -114,7 +114,7 @@ def _built(
         shutil.rmtree(rest, ignore_errors=True)
     logger.warning("building the %s index of %d tools, once, in %s", backend, len(passages), place)
     vectors = place / "vectors"
-    build = {"device": runtime.get("device"), "vectors": vectors} if backend == "dense" else {}
+    build: dict[str, Any] = {"device": runtime.get("device"), "vectors": vectors} if backend == "dense" else {}
     try:
         build_index(passages, place / "index", backend, options, progress=progress, **build)
     except ValueError:

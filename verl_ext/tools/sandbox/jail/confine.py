@@ -130,7 +130,7 @@ def preload() -> None:
             pass
     from _sitebuiltins import Quitter
 
-    builtins.exit, builtins.quit = Quitter("exit", "Ctrl-D"), Quitter("quit", "Ctrl-D")  # type: ignore[assignment]
+    builtins.exit, builtins.quit = Quitter("exit", "Ctrl-D"), Quitter("quit", "Ctrl-D")
 
 
 def _descriptor(path: str) -> int:
