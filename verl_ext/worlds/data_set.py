@@ -27,7 +27,9 @@ def draw_distinct(draw: Callable[[int], Any], size: int, tries: int) -> list[Any
     return list(found.values())
 
 
-def split_files(row: Callable[[Any, str, int], dict[str, Any]], train: Sequence, val: Sequence) -> dict[str, Rows]:
+def split_files(
+    row: Callable[[Any, str, int], dict[str, Any]], train: Sequence[Any], val: Sequence[Any]
+) -> dict[str, Rows]:
     """train.parquet and val.parquet of these questions; `row` takes a question, its split and its number."""
     splits = {"train": train, "val": val}
     return {f"{split}.parquet": [row(one, split, i) for i, one in enumerate(asked)] for split, asked in splits.items()}

@@ -16,7 +16,6 @@ from verl_ext.memory import Memory
 from verl_ext.recipe.cold_start.teacher import END, Example, Segment
 from verl_ext.recipe.deepagent.cold_start import demonstrations as tool_demos
 from verl_ext.recipe.joyagents import prompts_tiny
-from verl_ext.recipe.joyagents.prompts_tiny import Messages
 from verl_ext.tools.catalogue.search.documents import passages
 from verl_ext.tools.retrieval import build_retriever
 from verl_ext.worlds import names, tool_chains
