@@ -62,19 +62,16 @@ def test_the_index_by_hand():
 
 def test_data_cannot_leave_its_element():
     said = call("a", output=HOSTILE, tokens=[HOSTILE], prompt=[{"role": HOSTILE, "content": HOSTILE}], agent=HOSTILE)
-    lines = question(1, [said], [trajectory(None, HOSTILE, error=HOSTILE)], text=HOSTILE, source=HOSTILE, gold=HOSTILE)
+    phase = "</script><script>alert(1)</script>"
+    ends = [trajectory(None, HOSTILE, error=HOSTILE)]
+    lines = question(1, [said], ends, phase=phase, text=HOSTILE, source=HOSTILE, gold=HOSTILE)
     page = build_page(lines, HOSTILE)
     plain = Elements(build_page(forked(1), "run"))
     hostile = Elements(page)
     assert [tag for tag, _ in hostile.tags] == [tag for tag, _ in plain.tags], "not one element more"
     assert unpacked(hostile, 0)[0]["calls"][0]["output"] == HOSTILE
     assert "window.broken" not in re.sub(r"<title>.*?</title>|<b>.*?</b>", "", page, flags=re.DOTALL)
-    assert json.loads(hostile.scripts["script", "index"])["moments"][0]["phase"] == "train"
-
-
-def test_a_hostile_phase_stays_data():
-    lines = question(1, [call("a")], [trajectory()], phase="</script><script>alert(1)</script>")
-    assert [tag for tag, _ in Elements(build_page(lines, "run")).tags].count("script") == 3
+    assert json.loads(hostile.scripts["script", "index"])["moments"][0]["phase"] == phase
 
 
 def test_the_page_asks_nobody_for_anything():

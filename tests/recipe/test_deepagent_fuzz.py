@@ -75,11 +75,27 @@ behaviours = st.integers(0, 59).flatmap(
 )
 
 
-class Client:
-    """Says `said` in turn, to the auxiliary role what `memory` says; the tokens are cut at random."""
+async def behave(what: Any) -> Any:
+    """As a tool that hangs, raises or returns `what`."""
+    if what is HANG:
+        await asyncio.sleep(1e9)
+    if isinstance(what, BaseException):
+        raise what
+    return what
 
-    def __init__(self, said: list[str], memory: str, cuts: int):
-        self.said, self.memory, self.random = iter(said), memory, random.Random(cuts)
+
+def documentation(what: Any, limit: int) -> str:
+    """As documentation that is as hostile as the results."""
+    if what is HANG or isinstance(what, BaseException):
+        raise ToolError(str(what))
+    return (what if isinstance(what, str) else repr(what))[:limit]
+
+
+class Client:
+    """Says `said` in turn, to a role without stops what `memory` says; the tokens are cut at random."""
+
+    def __init__(self, said: list[str], memory: str, cuts: int, tokenizer: Any = TOKENIZER):
+        self.said, self.memory, self.random, self.tokenizer = iter(said), memory, random.Random(cuts), tokenizer
 
     async def generate(self, request_id: str, prompt_ids: list[int], sampling_params: dict[str, Any]) -> TokenOutput:
         # The agent's calls alone have stops.
@@ -87,9 +103,9 @@ class Client:
         ids: list[int] = []
         while text:
             size = self.random.choice((1, 2, 5, 40, len(text)))
-            ids += encode_plain(TOKENIZER, text[:size].encode("utf-8", "replace").decode())
+            ids += encode_plain(self.tokenizer, text[:size].encode("utf-8", "replace").decode())
             text = text[size:]
-        ids = [*ids[: sampling_params["max_tokens"] - 1], TOKENIZER.eos_token_id]
+        ids = [*ids[: sampling_params["max_tokens"] - 1], self.tokenizer.eos_token_id]
         return TokenOutput(token_ids=ids, log_probs=[-0.5] * len(ids), stop_reason="completed")
 
 
@@ -98,19 +114,10 @@ def play(said: list[str], tools: list[Any], memory: str = "", cuts: int = 0, **o
     acts = iter(tools)
 
     async def act(*_: Any, **__: Any) -> Any:
-        what = next(acts, None)
-        if what is HANG:
-            await asyncio.sleep(1e9)
-        if isinstance(what, BaseException):
-            raise what
-        return what
+        return await behave(next(acts, None))
 
     async def search(query: str = "", names: Any = None) -> list[dict[str, Any]]:
-        """Documentation that is as hostile as the results."""
-        what = next(acts, None)
-        if what is HANG or isinstance(what, BaseException):
-            raise ToolError(str(what))
-        text = what[:5000] if isinstance(what, str) else repr(what)[:5000]
+        text = documentation(next(acts, None), 5000)
         return [ToolSpec("odd", text, {"type": "object", "properties": {"x": {}}}).shown()]
 
     async def scene() -> Forest:

@@ -6,7 +6,6 @@ that a special token in one would end a turn.
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -15,11 +14,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
-from verl.workers.rollout.replica import TokenOutput
 
 import verl_ext.recipe as recipes
 from tests.helpers import forest_of, run, walk
-from tests.recipe.test_deepagent_fuzz import HANG, behaviours
+from tests.recipe.test_deepagent_fuzz import HANG, Client, behave, behaviours, documentation
 from verl_ext.mas import Task
 from verl_ext.mas.credit import assign_credit
 from verl_ext.mas.forest import Forest
@@ -28,10 +26,9 @@ from verl_ext.recipe.joyagents import JoyAgents, grammar, prompts_tiny
 from verl_ext.recipe.joyagents.react import SHOWN_CHARS, safe
 from verl_ext.sampling import Sample
 from verl_ext.sampling.base import by_position, unique_calls
-from verl_ext.tools.base import ToolError
 from verl_ext.tools.catalogue.toolbox import Toolbox
 from verl_ext.tools.catalogue.types import Catalogue, ToolSpec
-from verl_ext.trainer.rollout.llm import ServedLLM, encode_plain
+from verl_ext.trainer.rollout.llm import ServedLLM
 from verl_ext.trainer.rollout.rows import training_rows
 
 TOKENIZER = AutoTokenizer.from_pretrained(Path(recipes.__path__[0]) / "joyagents" / "assets" / "tiny_model")
@@ -54,49 +51,26 @@ PIECES = [
 hostile = st.lists(st.sampled_from(PIECES) | st.text(max_size=5), max_size=8).map("".join)
 
 
-class Client:
-    """Says `said` in turn, whichever agent is asked; helpers, which have no stops, say `helper`."""
-
-    def __init__(self, said: list[str], helper: str):
-        self.said, self.helper = iter(said), helper
-
-    async def generate(self, request_id: str, prompt_ids: list[int], sampling_params: dict[str, Any]) -> TokenOutput:
-        text = next(self.said, ANSWER) if "stop" in sampling_params else self.helper
-        ids = encode_plain(TOKENIZER, text.encode("utf-8", "replace").decode())
-        ids = [*ids[: sampling_params["max_tokens"] - 1], TOKENIZER.eos_token_id]
-        return TokenOutput(token_ids=ids, log_probs=[-0.5] * len(ids), stop_reason="completed")
-
-
 def play(said: list[str], tools: list[Any], helper: str = "", memory: Any = None, **options: Any) -> Forest:
     """A trajectory of the system whose agents say `said`, whose tools behave as `tools` say in turn."""
     acts = iter(tools)
 
     async def act(*_: Any, **__: Any) -> Any:
-        what = next(acts, None)
-        if what is HANG:
-            await asyncio.sleep(1e9)
-        if isinstance(what, BaseException):
-            raise what
-        return what
-
-    def text_of(limit: int) -> str:
-        what = next(acts, None)
-        if what is HANG or isinstance(what, BaseException):
-            raise ToolError(str(what))
-        return (what if isinstance(what, str) else repr(what))[:limit]
+        return await behave(next(acts, None))
 
     async def search(query: str = "", names: Any = None) -> list[dict[str, Any]]:
-        return [ToolSpec("odd", text_of(50_000), {"type": "object", "properties": {"x": {}}}).shown()]
+        text = documentation(next(acts, None), 50_000)
+        return [ToolSpec("odd", text, {"type": "object", "properties": {"x": {}}}).shown()]
 
     async def knowledge(queries: list[str]) -> list[dict[str, str]]:
-        text = text_of(200_000)
+        text = documentation(next(acts, None), 200_000)
         return [{"title": text[:3000], "text": text}] * 3
 
     async def scene() -> Forest:
         box = {f"{kind}_{what}": search if what == "search" else Toolbox(CATALOGUE, act)
                for kind in ("shop", "function") for what in ("search", "call")}  # fmt: skip
         box |= {"agent_search": search, "knowledge": knowledge}
-        llm = ServedLLM(TOKENIZER, Client(said, helper))
+        llm = ServedLLM(TOKENIZER, Client(said, helper, 0, TOKENIZER))
         forest = forest_of(
             JoyAgents(**options), llm, tools=box, limits={"max_prompt_tokens": 10**6, "tool_retries": 0}, memory=memory
         )

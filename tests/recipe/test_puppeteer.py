@@ -40,11 +40,10 @@ class Directed(FakeLLM):
         return next(n for n in range(len(self.wanted), -1, -1) if prompt.endswith(self.wanted[:n]))
 
 
-def played(names, said, task=None, tools=None, then=None, **options):
+def played(names, said, task=None, tools=None, then=None, limits=None, seed=0, **options):
     async def scene():
-        llm = Directed(names, said)
-        given_tools = tools or {}
-        forest = forest_of(Puppeteer(**{"pool": SMALL, **options}), llm, tools=given_tools, limits={"tool_retries": 0})
+        llm, system = Directed(names, said), Puppeteer(**{"pool": SMALL, **options})
+        forest = forest_of(system, llm, tools=tools or {}, limits={"tool_retries": 0, **(limits or {})}, seed=seed)
         forest.sampling = {"temperature": 1.0, "max_tokens": 500}
         forest.task = task or Task("7 * 6?", {"target": ["42"]}, "gsm8k")
         trajectory = await walk(forest)
@@ -227,30 +226,15 @@ def test_orders_without_learning():
     assert trajectory.status is Status.WORKFLOW_ERROR and "extra_info.path" in trajectory.error
     seen = set()
     for seed in range(30):
-
-        async def scene(seed=seed):
-            forest = forest_of(
-                Puppeteer(pool=["planning", "reasoning"], orchestration="random", depth=2), FakeLLM(), seed=seed
-            )
-            forest.sampling = {"temperature": 1.0, "max_tokens": 500}
-            forest.task = Task("q", {"target": ["42"]}, "gsm8k")
-            return await walk(forest)
-
-        seen.add(tuple(call.agent for call in run(scene()).calls))
+        options = {"pool": ["planning", "reasoning"], "orchestration": "random", "depth": 2}
+        trajectory, _ = played([], said, seed=seed, **options)
+        seen.add(tuple(call.agent for call in trajectory.calls))
     assert len(seen) == 7, "two, one or none of two puppets"
 
 
 def test_a_state_that_does_not_fit_any_more_ends_the_exploration():
     said = {"planning": "x" * 400, "reasoning": "FINAL ANSWER: 42"}
-
-    async def scene():
-        llm = Directed(["reasoning", "planning", "planning"], said)
-        forest = forest_of(Puppeteer(pool=SMALL), llm, limits={"max_prompt_tokens": 900})
-        forest.sampling = {"temperature": 1.0, "max_tokens": 500}
-        forest.task = Task("7 * 6?", {"target": ["42"]}, "gsm8k")
-        return await walk(forest)
-
-    trajectory = run(scene())
+    trajectory, _ = played(["reasoning", "planning", "planning"], said, limits={"max_prompt_tokens": 900})
     assert trajectory.ok and trajectory.reward == 1.0
     assert any(call.status is Status.PROMPT_TOO_LONG for call in trajectory.calls)
 
@@ -277,17 +261,10 @@ def test_an_oracles_path_that_is_none_of_the_pool(path):
     assert "extra_info.path of row 3 must be a list of planning, reasoning" in trajectory.error
 
 
-@pytest.mark.parametrize(
-    "said",
-    [
-        "[The program was ended after 42 s of CPU time.]",
-        "1\n[The program ended with exit code 42.]",
-        'Traceback (most recent call last):\n  File "program.py", line 1, in <module>\nValueError: no 42',
-        '  File "program.py", line 1\n    (\nSyntaxError: 42',
-        "year\n[cut: these are the first 4 characters of a file of 42 bytes]",
-    ],
-)
-def test_what_a_tool_says_of_itself_is_no_answer(said):
+def test_what_a_tool_says_of_itself_is_no_answer():
+    """The words of the sandbox: test_puppeteer_tools.py."""
+    said = "year\n[cut: these are the first 4 characters of a file of 42 bytes]"
+
     async def run_python(program):
         return said
 
@@ -295,4 +272,4 @@ def test_what_a_tool_says_of_itself_is_no_answer(said):
         ["run_python", "terminate"], {"run_python": "print(1)"}, tools={"run_python": run_python}, max_result_chars=200
     )
     assert trajectory.ok and (trajectory.reward, trajectory.metrics["answered"]) == (0.0, 0.0)
-    assert trajectory.result.states[0].steps[0].text == said.strip()
+    assert trajectory.result.states[0].steps[0].text == said

@@ -159,9 +159,9 @@ def test_a_path_that_does_not_fit_is_given_up():
     assert trajectory.metrics["rollbacks"] == 1 and "- film" in prompts_of(llm)[1]
 
 
-@BOTH
+@pytest.mark.parametrize("system", [ReAct, DFSDT, Smurfs])
 def test_an_engines_failure_is_no_wrong_answer(system):
-    trajectory, _ = played({"agent": RuntimeError("down")}, system=system)
+    trajectory, _ = played({"agent": RuntimeError("down"), "thought": RuntimeError("down")}, system=system)
     assert trajectory.status is Status.ENGINE_ERROR
 
 
@@ -235,10 +235,7 @@ def path_of(asked):
     ("system", "options", "message"),
     [
         (ReAct, {"style": "tiny"}, "style='tiny' is unknown; allowed: full"),
-        (DFSDT, {"style": "tiny"}, "style='tiny' is unknown; allowed: full"),
-        (ReAct, {"budget": 0}, "budget=0 must be at least 1"),
         (DFSDT, {"width": 0}, "width=0 must be at least 1"),
-        (DFSDT, {"tools": "all"}, "tools='all' is unknown; allowed: given, search"),
     ],
 )
 def test_bad_settings(system, options, message):

@@ -29,25 +29,6 @@ def test_by_hand():
     assert search.path == ("b", "a") and search.calls == 5
 
 
-def test_an_empty_root_ends_it():
-    search = Search("a", max_calls=99, max_depth=2)
-    search.fail("a")
-    assert search.open == [] and search.depth == 0
-
-
-def test_the_depth_is_bounded():
-    search = Search("ab", max_calls=99, max_depth=1)
-    search.go_on(element("a"))
-    assert (search.depth, search.open, search.rollbacks) == (0, ["b"], 1)
-
-
-def test_so_are_the_calls():
-    search = Search("ab", max_calls=1, max_depth=5)
-    search.go_on(element("a"))
-    assert search.open == [] and search.path == ("a",), "what is found stays"
-    assert Search("ab", max_calls=0, max_depth=5).open == [] and Search("", 5, 5).open == []
-
-
 def test_tools_that_are_not_open():
     search = Search("ab", max_calls=9, max_depth=5)
     search.fail("a")

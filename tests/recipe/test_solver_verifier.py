@@ -6,7 +6,7 @@ from tests.helpers import FakeLLM, run
 from verl_ext.mas import Status, Task, Unparsable
 from verl_ext.mas.credit import assign_credit
 from verl_ext.mas.forest import Forest
-from verl_ext.recipe.solver_verifier import SolveAndVerify, parsers, prompts_tiny
+from verl_ext.recipe.solver_verifier import SolveAndVerify, parsers
 from verl_ext.sampling import formula_calls, make_strategy, run_once
 
 TASK = Task("7 + 5 - 3", {"target": ["9"]})
@@ -115,9 +115,3 @@ def test_settings_are_checked():
         SolveAndVerify(max_solutions=0)
     with pytest.raises(ValueError, match="unparsable=1"):
         SolveAndVerify(unparsable=1)
-
-
-def test_the_prompts_are_what_the_tiny_model_was_trained_on():
-    previous, verdict = parsers.Solution("12 19", "19"), parsers.Verdict("wrong 2", False)
-    assert prompts_tiny.solver("7 + 5 - 3")[0]["content"] == "solve: 7 + 5 - 3"
-    assert prompts_tiny.solver("7 + 5 - 3", previous, verdict)[0]["content"] == "solve: 7 + 5 - 3 : 12 19 : wrong 2"

@@ -179,8 +179,6 @@ def raises(error):
         (KeyError("k"), KeyError),
         (SystemExit(3), RuntimeError),
         (StopIteration(1), RuntimeError),
-        (StopAsyncIteration(1), RuntimeError),
-        (GeneratorExit(), RuntimeError),
         (KeyboardInterrupt(), RuntimeError),
         (asyncio.CancelledError(), RuntimeError),
     ],

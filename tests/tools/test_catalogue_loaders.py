@@ -79,14 +79,11 @@ def test_toolbench_documents(tmp_path):
     [
         ("OBJECT", "cities", {"type": ["object", "string"], "default": "cities"}),
         ("NUMBER", ["1"], {"type": ["number", "array"], "default": ["1"]}),
-        ("NUMBER", True, {"type": ["number", "boolean"], "default": True}),
         ("NUMBER", "1e3", {"type": "number", "default": 1000.0}),
         ("NUMBER", "NaN?", {"type": ["number", "string"], "default": "NaN?"}),
         ("BOOLEAN", "yes", {"type": ["boolean", "string"], "default": "yes"}),
         ("STRING", 5, {"type": ["string", "number"], "default": 5}),
         ("ENUM", "", {"type": "string"}),
-        ("TIME (24-hour HH:MM)", "09:00", {"type": "string", "default": "09:00"}),
-        ("whatever", None, {"type": "string"}),
     ],
 )
 def test_toolbench_types_are_loose_where_the_default_contradicts_them(tmp_path, kind, default, schema):
@@ -219,18 +216,14 @@ def test_json_functions_alone_and_wrapped(tmp_path):
     [
         ("toolbench", {"category_name": "x"}, "tools.jsonl:2: field 'tool_name' must be of type str, given nothing"),
         ("toolbench", api(required=["x"]), "tools.jsonl:2: a parameter must be an object with a name, given 'x'"),
-        ("toolbench", api() | {"optional_parameters": None}, "field 'optional_parameters' must be of type list"),
         ("api_bank", {"name": 3}, "tools.jsonl:2: field 'name' must be of type str, given int 3"),
         ("api_bank", {"类名": "A", "api_info": "x"}, "tools.jsonl:2: api_info must be assignments"),
         ("api_bank", {**CALCULATOR, "name": "B", "input_parameters": {"a": {"type": "complex"}}},
          "tools.jsonl:2: parameter 'a': type: given 'complex', allowed"),
-        ("api_bank", {**CALCULATOR, "name": "B", "input_parameters": {"a": 3}}, "tools.jsonl:2: parameter 'a'"),
         ("api_bank", {**CALCULATOR, "name": "B", "input_parameters": [3]}, "parameters must be an object"),
         ("toolhop", {"id": True, "tools": {}}, "tools.jsonl:2: field 'id' must be a text or a number"),
         ("toolhop", {"id": 1, "tools": {"Who?": "x"}}, "tools.jsonl:2: tool of 'Who\\?': given str"),
-        ("toolhop", {"id": 1, "tools": {"Who?": {"name": "a"}}}, "tool of 'Who\\?': field 'parameters'"),
         ("json", {"description": "x"}, "tools.jsonl:2: field 'name' must be of type str, given nothing"),
-        ("json", {"name": "x", "parameters": []}, "tools.jsonl:2: field 'parameters' must be of type dict"),
         ("toolhop", "{", "tools.jsonl:2: not valid JSON"),
     ],
 )  # fmt: skip
@@ -251,19 +244,15 @@ def test_missing_and_empty_files_are_named(tmp_path, kind="json"):
     "sources, message",
     [
         ({"kind": "toolhop"}, "sources must be a list of tool sources"),
-        ("x", "sources must be a list of tool sources"),
         ([], "there are no tools in the sources"),
         ([{"kind": "opnapi"}], "tool source 0: given kind 'opnapi', allowed .*'openapi'.*'mcp'"),
-        (["tools.json"], "tool source 0: given kind 'tools.json', allowed"),
         (
             [{"kind": "toolhop"}],
             r"tool source 0 \(toolhop\): unknown settings \[\], missing \['path'\]; allowed .*prefix",
         ),
-        ([{"kind": "openapi", "file": "x"}], r"unknown settings \['file'\], missing \['path'\]"),
         ([{"kind": "mcp", "cmd": "x"}], r"unknown settings \['cmd'\].*'command', 'url', 'env', 'timeout_s', 'prefix'"),
         ([{"kind": "mcp"}], "mcp: give command or url, one of them"),
         ([{"kind": "mcp", "command": "python x"}], "mcp: command must be a list of words, given 'python x'"),
-        ([{"kind": "mcp", "url": "localhost"}], "mcp: url must be http://"),
         ([{"kind": "mcp", "url": "http://x", "timeout_s": 0}], "timeout_s must be a number > 0"),
     ],
 )

@@ -115,17 +115,9 @@ def test_the_command_prints_recall_by_hand(bench, tmp_path, capsys):
     assert "| queries | bm25   |     3 |     4 |    0.833 |    1.000 | 0.667 | 1.000 |" in shown
 
 
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
-        (["--catalogue", "toolbench", "--queries", "q"], "missing \\['path'\\]"),
-        (["--catalogue", "tools.jsonl", "--queries", "q"], "given kind 'tools.jsonl', allowed"),
-        (["--catalogue", "toolbench:gone.jsonl", "--queries", "q"], "gone.jsonl does not exist"),
-    ],
-)
-def test_errors_are_said_without_a_traceback(arguments, message, capsys):
-    assert main(arguments) == 2
-    assert re.search(f"^error: .*{message}", capsys.readouterr().err)
+def test_errors_are_said_without_a_traceback(capsys):
+    assert main(["--catalogue", "toolbench:gone.jsonl", "--queries", "q"]) == 2
+    assert re.search("^error: .*gone.jsonl does not exist", capsys.readouterr().err)
 
 
 @pytest.mark.parametrize(

@@ -113,12 +113,8 @@ def test_the_identity_is_of_contents_not_of_places(tmp_path):
     [
         ({"source": 1}, r"unknown settings of tool_call \['source'\]; allowed: \['sources', 'only', 'recorded'"),
         ({"timeout_s": 0}, "timeout_s=0 must be above 0"),
-        ({"timeout_s": "9"}, "timeout_s='9' must be of type float"),
         ({"max_chars": 0}, "max_chars=0 must be at least 1"),
-        ({"only": ["gone"]}, "names belong to no tool: 'gone'"),
-        ({"sources": []}, "there are no tools in the sources"),
         ({"sources": None}, "tool_call needs sources, e.g."),
-        ({"recorded": "gone.jsonl"}, "gone.jsonl does not exist"),
         ({"backend": None}, "1 of 1 tools have nothing that runs them"),
     ],
 )
@@ -129,11 +125,8 @@ def test_settings_that_cannot_work_are_refused_at_once(tmp_path, change, message
             refuse(**settings)
 
 
-def test_a_back_end_that_is_none_is_refused():
+def test_a_back_end_that_is_none_is_refused(tmp_path):
     with pytest.raises(ValueError, match="backend must be a coroutine function"):
         Toolbox(Catalogue([ECHO]), {"_target_": "x"})
-
-
-def test_a_back_end_of_a_recipe_needs_a_target(tmp_path):
     with pytest.raises(ValueError, match="backend must have a _target_"):
         tool_call.preflight(sources=source(tmp_path), backend={"model": "x"})

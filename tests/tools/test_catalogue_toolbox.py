@@ -57,11 +57,8 @@ def test_a_call_that_fits_is_run_once_and_answered():
     [
         ("Echo", {"x": 1}, "unknown_tool", "there is no tool 'Echo'"),
         (None, {"x": 1}, "unknown_tool", "there is no tool of type NoneType"),
-        (["echo"], {}, "unknown_tool", "there is no tool of type list"),
         ("echo", {}, "bad_arguments", "echo: 'x' is a required property"),
-        ("echo", {"x": "1"}, "bad_arguments", "x: '1' is not of type 'integer'"),
         ("echo", '{"x": 1}', "bad_arguments", "the arguments of echo must be an object, given str"),
-        ("echo", [1], "bad_arguments", "the arguments of echo must be an object, given list"),
         ("echo", {"x": float("inf")}, "bad_arguments", "not JSON"),
         ("echo", {"x": 1, "\ud800": 1}, "bad_arguments", "was unexpected)"),
     ],
@@ -111,9 +108,7 @@ def test_no_arguments_are_an_empty_object_and_back_ends_get_a_copy():
     [
         (ValueError("no city"), "ValueError: no city"),
         (CallError("status 404: no city"), "status 404: no city"),
-        (KeyError("k"), "KeyError: 'k'"),
         (SystemExit(1), "RuntimeError: SystemExit: 1"),
-        (GeneratorExit(), "RuntimeError: GeneratorExit: "),
         (asyncio.CancelledError(), "echo was cancelled"),
         (MemoryError(), "MemoryError: "),
         (RuntimeError("x" * 10**6), "RuntimeError: xxx"),

@@ -1,8 +1,6 @@
 """Catalogues and schemas: names, versions, canonical JSON, and the validation of whatever an agent writes."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 from hypothesis import given, settings
@@ -44,14 +42,10 @@ def test_a_call_that_fits_has_no_problems():
         ({"city": "Oslo", "town": 1}, ["forecast: Additional properties are not allowed ('town' was unexpected)"]),
         ({"city": "oslo"}, ["city: 'oslo' does not match '^[A-Z]'"]),
         ({"city": "Oslo", "days": 8}, ["days: 8 is greater than the maximum of 7"]),
-        ({"city": "Oslo", "days": True}, ["days: True is not of type 'integer'"]),
-        ({"city": "Oslo", "days": "3"}, ["days: '3' is not of type 'integer'"]),
         ({"city": "Oslo", "stops": [{"next": {"name": 1}}]}, ["stops.0.next.name: 1 is not of type 'string'"]),
         ({"city": "Oslo", "units": 1, "days": 0}, ["days: 0 is less than", "units: 1 is not one of"]),
         ("city=Oslo", ["the arguments of forecast must be an object, given str"]),
-        (None, ["the arguments of forecast must be an object, given NoneType"]),
         ({"city": "Oslo", "days": float("nan")}, ["the arguments of forecast are not JSON: Out of range float"]),
-        ({"city": object()}, ["the arguments of forecast are not JSON: Object of type object is not JSON"]),
         ({"city": "Oslo", "days": 10**5000}, ["the arguments of forecast are not JSON: Exceeds the limit"]),
     ],
 )
@@ -171,14 +165,3 @@ def test_canonical_json_is_equal_for_equal_values():
 def test_canonical_json_survives_json(value):
     text = canonical(value)
     assert text.isascii() and canonical(json.loads(text)) == text
-
-
-def test_importing_catalogue_and_simulator_loads_no_heavy_library():
-    code = (
-        "import sys, verl_ext.tools.catalogue.search.measure, verl_ext.tools.simulator_server\n"
-        "heavy = {'torch', 'verl', 'ray', 'faiss', 'bm25s', 'sentence_transformers', 'transformers', 'mcp', 'hydra',\n"
-        "         'json_repair'}\n"
-        "print(sorted(heavy & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert done.stdout.strip() == "[]", done.stdout + done.stderr

@@ -139,12 +139,9 @@ def test_what_is_not_found_is_an_error_that_helps():
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [
-        ("search", {}),
         ("search", {"query": " \n"}),
         ("search", {"query": ["Ghana"]}),
-        ("retrieve", {"entity": ""}),
         ("retrieve", {"entity": "Ghana", "page": 2}),
-        ("lookup", {"keyword": "capital"}),
     ],
 )
 def test_calls_that_do_not_fit(name, arguments):

@@ -7,6 +7,7 @@ import socket
 
 import pytest
 
+from tests.tools.requesting import serve
 from verl_ext.mas.limits import Limits
 from verl_ext.tools import ToolError
 from verl_ext.tools.retrieval import HttpRetriever, Passage, SearchTool, open_retriever
@@ -28,29 +29,6 @@ def test_an_unreachable_server_says_what_where_and_how_to_start_it():
         with pytest.raises(ToolError, match="/health after 1 attempts"):
             open_retriever({"url": f"http://127.0.0.1:{port}", "attempts": 1})
         assert open_retriever({"url": f"http://127.0.0.1:{port}", "check": False}).url.endswith(str(port))
-
-
-async def serve(answers):
-    """A TCP server that answers request i with answers[i] (the last one repeats); None: no answer at all."""
-    seen = []
-
-    async def handle(reader, writer):
-        head = await reader.readuntil(b"\r\n\r\n")
-        length = re.search(rb"Content-Length: (\d+)", head)
-        await reader.readexactly(int(length.group(1)) if length else 0)
-        answer = answers[min(len(seen), len(answers) - 1)]
-        seen.append(head)
-        if answer is None:
-            await reader.read()  # until the client gives up
-        else:
-            status, body = answer
-            head = f"HTTP/1.1 {status} X\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
-            writer.write(head.encode() + body)
-            await writer.drain()
-        writer.close()
-
-    server = await asyncio.start_server(handle, "127.0.0.1", 0)
-    return server, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", seen
 
 
 GOOD = (200, b'{"hits": [[{"pid": "1", "title": "t", "text": "x", "score": 1}]]}')

@@ -108,7 +108,6 @@ E5 = {"model": "my models/e5", "index": "ivf", "query_prefix": "query: ", "passa
         ),
         ("bm25", {"stopwords": ["text"]}, "--overwrite`, but with build_index for {{'stopwords': ['text']}}, which"),
         ("other", {"k1": 0.9}, "--output_dir {} --overwrite`."),
-        ("bm25", 3, "--output_dir {} --overwrite`."),
     ],
 )
 def test_the_suggested_rebuild_keeps_backend_and_options(index, tmp_path, backend, options, command):

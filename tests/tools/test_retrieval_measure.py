@@ -163,7 +163,6 @@ def test_another_model_in_the_same_folder_is_another_index(tmp_path):
     ("given", "message"),
     [
         (["--corpus", "c", "--backend", "bm25", "--model", "m"], "--model would do nothing; add --backend dense"),
-        (["--corpus", "c", "--backend", "bm25", "--device", "cpu"], "--device would do nothing"),
         (["--corpus", "c", "--dense_index", "exact", "--ivf_probes", "8"], "--ivf_probes would do nothing; add"),
         (["--index", "i", "--model", "m"], "--model would do nothing: the indexes of --index are built already"),
         (["--index", "i", "--ivf_probes", "8"], "--ivf_probes would do nothing: none of the indexes is an ivf index"),
@@ -171,7 +170,6 @@ def test_another_model_in_the_same_folder_is_another_index(tmp_path):
         (["--index", "i", "i"], "--index: the same folder is given twice"),
         (["--index", "none"], "no index at none"),
         (["--corpus", "folder", "--backend", "bm25"], "corpus file folder does not exist, or is no file"),
-        (["--corpus", "c.jsonl", "absent.jsonl", "--backend", "bm25"], "corpus file absent.jsonl does not exist"),
         (["--corpus", "c.jsonl", "--ivf_probes", "0"], "must be >= 1"),
         ([], "one of the arguments --corpus --index is required"),
         (["--corpus", "c.jsonl", "--questions", "q.jsonl", "a/q.jsonl"], "the files need different names"),

@@ -1,27 +1,24 @@
 """The retrieval server, as a real process and under load, and its client against absent, slow or strange servers."""
 
 import asyncio
-import json
-import re
 import signal
 import socket
 import subprocess
 import sys
-import urllib.error
-import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import aiohttp
 import pytest
 import uvicorn
 
+from tests.tools import requesting
 from tests.tools.test_retrieval_search import Recorder, until
 from verl_ext.tools import retrieval_server
 from verl_ext.tools.http.server import listen
 from verl_ext.tools.retrieval import (
     HttpRetriever,
     Passage,
-    SearchTool,
     batching,
     build_index,
     load_index,
@@ -43,14 +40,10 @@ def index(tmp_path_factory):
 @pytest.fixture(scope="module")
 def url(index):
     """The documented command, until SIGTERM."""
-    command = [sys.executable, "-m", "verl_ext.tools.retrieval_server", "--index", str(index), "--port", "0"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    lines = [process.stdout.readline(), process.stdout.readline()]
-    match = re.search(r"mas\.tools\.search\.url=(http://\S+) \S+index=null \S+corpus=null$", lines[1])
-    assert match, lines
-    yield match.group(1)
-    process.send_signal(signal.SIGTERM)
-    assert process.communicate(timeout=60)[0] == "stopped\n" and process.returncode == 0
+    says = r"mas\.tools\.search\.url=(http://\S+) \S+index=null \S+corpus=null$"
+    process, url = requesting.start("verl_ext.tools.retrieval_server", "--index", index, says=says)
+    yield url
+    assert requesting.stop(process) == "stopped\n" and process.returncode == 0
 
 
 @pytest.fixture(scope="module")
@@ -58,15 +51,7 @@ def local(index):
     return load_index(index)
 
 
-def post(url, body, path="/search", kind="application/json"):
-    """(status, parsed answer) of one raw request."""
-    data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    request = urllib.request.Request(url + path, data=data, headers={"Content-Type": kind})
-    try:
-        with urllib.request.urlopen(request, timeout=60) as response:
-            return response.status, json.load(response)
-    except urllib.error.HTTPError as error:
-        return error.code, json.load(error)
+post = partial(requesting.post, path="/search")
 
 
 def test_health_and_search_answer_as_documented(url, local):
@@ -93,21 +78,6 @@ def test_client_gives_the_hits_of_the_local_index(url, local):
     assert asyncio.run(inside_a_running_loop()) == (expected, expected)
     with pytest.raises(ValueError, match="k=1001: a retrieval server answers at most 1000"):
         client.search(["a"], 1001)
-
-
-def test_32_concurrent_clients_get_their_own_answers(url, local):
-    tools = [SearchTool(HttpRetriever(url), top_k=3 + i % 3, max_documents=20) for i in range(32)]
-    reference = {k: SearchTool(local, top_k=k, max_documents=20) for k in (3, 4, 5)}
-    calls = [(i, [f"word{(7 * i + j) % 60} common", f"group{j % 4} word{i}"]) for i in range(32) for j in range(2)]
-
-    async def run():
-        found = await asyncio.gather(*(tools[i](queries=queries) for i, queries in calls))
-        expected = [await reference[3 + i % 3](queries=queries) for i, queries in calls]
-        await asyncio.gather(*(tool.close() for tool in tools))
-        return found, expected
-
-    found, expected = asyncio.run(run())
-    assert found == expected
 
 
 def test_malformed_requests_get_their_status_and_the_reason(url):

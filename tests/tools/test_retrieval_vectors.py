@@ -120,11 +120,10 @@ def test_rows_that_vanish_meanwhile_do_not_become_zeros(tmp_path):
     assert np.array_equal(stored_vectors(tmp_path / "v", KEY, PASSAGES, encode), encode(PASSAGES))
 
 
-@pytest.mark.parametrize("change", [{"corpus_sha256": "d"}, {"model": "n"}, {"passage_prefix": "passage: "}])
-def test_embeddings_of_something_else_are_refused(tmp_path, change):
+def test_embeddings_of_something_else_are_refused(tmp_path):
     stored_vectors(tmp_path / "v", KEY, PASSAGES, encode)
     with pytest.raises(ValueError, match="holds embeddings for .*needed are .*remove it or take another"):
-        stored_vectors(tmp_path / "v", {**KEY, **change}, PASSAGES, encode)
+        stored_vectors(tmp_path / "v", {**KEY, "model": "n"}, PASSAGES, encode)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"key": {}, "rows": -1, "width": 3, "seconds": 0}'])

@@ -8,9 +8,6 @@ from tests.tools.sandboxing import sandbox
 
 PROGRAMS = [
     ("print(2 ** 100)", "1267650600228229401496703205376"),
-    ("print(f'{1/3:.4f}', end='!')", "0.3333!"),
-    ("a, b = 1, 1\nwhile b < 100:\n    a, b = b, a + b\nprint(a, b)", "89 144"),
-    ("class A:\n    def f(self):\n        return [i for i in range(3)]\nprint(A().f())", "[0, 1, 2]"),
     ("print('Ærø – 東京 🎲')\nπ = 3\nprint(π)", "Ærø – 東京 🎲\n3"),
     ("print('a')\n\nprint('b')\n", "a\nb"),
     ("if __name__ == '__main__':\n    print('main')", "main"),
@@ -20,17 +17,8 @@ PROGRAMS = [
     ("def f(n):\n    return n and n + f(n - 1)\nprint(f(500))", "125250"),
     ("print(sorted({'b', 'a', 'c'}), hash('a') == hash('a'))", "['a', 'b', 'c'] True"),
     ("#coding: latin-1\nprint(len('\\xe9'))", "1"),
-    ("import math\nprint(math.comb(52, 5), round(math.pi, 5))", "2598960 3.14159"),
-    ("import json\nprint(json.loads('[1, {\"a\": null}]'))", "[1, {'a': None}]"),
-    ("import re\nprint(re.findall(r'\\d+', 'a1b22'))", "['1', '22']"),
-    ("import itertools\nprint(len(list(itertools.permutations(range(5)))))", "120"),
-    ("from collections import Counter\nprint(Counter('hello').most_common(1))", "[('l', 2)]"),
-    ("from datetime import date\nprint((date(2024, 3, 1) - date(2024, 2, 1)).days)", "29"),
-    ("from fractions import Fraction\nprint(Fraction(1, 3) + Fraction(1, 6))", "1/2"),
     ("from decimal import Decimal\nprint(Decimal('0.1') + Decimal('0.2'))", "0.3"),
-    ("import statistics\nprint(statistics.median([3, 1, 2]))", "2"),
     ("import random\nrandom.seed(1)\nprint(random.randint(1, 100))", "18"),
-    ("from functools import lru_cache, reduce\nprint(reduce(lambda a, b: a * b, range(1, 6)))", "120"),
     ("import hashlib\nprint(hashlib.sha256(b'').hexdigest()[:8])", "e3b0c442"),
     ("import difflib, graphlib\nprint(difflib.get_close_matches('appel', ['ape', 'apple']))", "['apple', 'ape']"),
     ("import xml.etree.ElementTree as E\nprint(E.fromstring('<a><b/></a>')[0].tag)", "b"),
@@ -39,7 +27,6 @@ PROGRAMS = [
     ("import time\nprint(time.strftime('%H', time.gmtime(3600)), time.time() > 1.6e9)", "01 True"),
     ("import asyncio\nasync def f():\n    await asyncio.sleep(0.01)\n    print(7)\nasyncio.run(f())", "7"),
     ("import pickle, copy\nclass A: x = 1\nprint(pickle.loads(pickle.dumps(A())).x)", "1"),
-    ("from dataclasses import dataclass\n@dataclass\nclass P:\n    x: int\nprint(P(3))", "P(x=3)"),
     (
         "from zoneinfo import ZoneInfo\nfrom datetime import datetime\n"
         "try:\n    print(datetime(2024, 7, 1, tzinfo=ZoneInfo('Europe/Oslo')).utcoffset())\n"

@@ -129,3 +129,8 @@ def test_flooding_is_said_whatever_else_happened():
     told = report(made(b"a", flooded=True), Ended(1, -9, "killed"), LIMITS, 200)
     assert told.text == "a\n[The program was ended: it printed more than 1,048,576 bytes.]"
     assert told.outcomes == ("output",)
+
+
+def test_a_long_output_does_not_hide_the_exception():
+    told = report(made(b"first\n" + b"x" * 5000, b"Traceback\nZ: by zero\n"), Ended(1, 1), LIMITS, 1000)
+    assert told.text.startswith("first\nx") and told.text.endswith("Z: by zero") and len(told.text) <= 1000

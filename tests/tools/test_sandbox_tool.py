@@ -62,35 +62,22 @@ def test_as_many_programs_run_at_a_time_as_there_are_workers():
         assert room.loop.run_until_complete(scene(room)) == 32
 
 
-def test_cancelling_kills_the_program_and_frees_its_turn():
-    async def scene(room):
-        task = asyncio.ensure_future(room.tool(program=SLEEPS))
-        (pid,) = await running(room)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        return pid, await asyncio.wait_for(room.tool(program=HONEST), 60)
-
-    with sandbox(workers=1, wall_s=60.0) as room:
-        room.run("1")
-        pid, answer = room.loop.run_until_complete(scene(room))
-        assert gone(pid) and answer == "42" and room.counted() == {"runs": 2}
-
-
-def test_cancelling_who_waits_for_his_turn():
+def test_cancelling_kills_the_program_and_whoever_waits_for_its_turn():
     async def scene(room):
         first = asyncio.ensure_future(room.tool(program=SLEEPS))
-        await running(room)
+        (pid,) = await running(room)
         second = asyncio.ensure_future(room.tool(program=HONEST))
         await asyncio.sleep(0.05)
         second.cancel()
         first.cancel()
-        await asyncio.wait([first, second])
-        return await asyncio.wait_for(room.tool(program=HONEST), 60)
+        ends = await asyncio.gather(first, second, return_exceptions=True)
+        return pid, [type(end) for end in ends], await asyncio.wait_for(room.tool(program=HONEST), 60)
 
-    with sandbox(workers=1) as room:
+    with sandbox(workers=1, wall_s=60.0) as room:
         room.run("1")
-        assert room.loop.run_until_complete(scene(room)) == "42"
+        pid, ends, answer = room.loop.run_until_complete(scene(room))
+        assert gone(pid) and ends == [asyncio.CancelledError] * 2
+        assert answer == "42" and room.counted() == {"runs": 2}
 
 
 def test_cancelling_the_very_first_call():

@@ -113,7 +113,7 @@ def test_uses_are_written_now_and_then_without_a_new_result(tmp_path, monkeypatc
 
 
 def test_a_reader_changes_nothing_and_sees_what_others_write(tmp_path):
-    path = tmp_path / "c.db"
+    path = tmp_path / "what? 100% #1 é.db"  # opened by a URI
     fill(path, range(2))
     before = rows(path)
     reader = ResultCache(path, writable=False)

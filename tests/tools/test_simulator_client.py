@@ -11,6 +11,7 @@ import pytest
 import uvicorn
 
 from tests.serving import ChatServer
+from tests.tools.requesting import serve
 from tests.tools.simulating import MOVIE, ask, numbered, simulate
 from verl_ext.tools import ToolError
 from verl_ext.tools.catalogue import Catalogue
@@ -44,19 +45,6 @@ def test_a_busy_server_is_tried_again(tmp_path):
     assert found == [{"request": 0}, {"request": 1}]
 
 
-async def strange(status, body):
-    async def handle(reader, writer):
-        head = await reader.readuntil(b"\r\n\r\n")
-        length = re.search(rb"Content-Length: (\d+)", head)
-        await reader.readexactly(int(length.group(1)) if length else 0)
-        writer.write(f"HTTP/1.1 {status} X\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode() + body)
-        await writer.drain()
-        writer.close()
-
-    server = await asyncio.start_server(handle, "127.0.0.1", 0)
-    return server, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-
-
 @pytest.mark.parametrize(
     ("status", "body", "words"),
     [
@@ -71,7 +59,7 @@ async def strange(status, body):
 )
 def test_servers_that_are_no_simulator(status, body, words):
     async def scenario():
-        server, url = await strange(status, body)
+        server, url, _ = await serve([(status, body)])
         client = HttpSimulator(url, attempts=2)
         try:
             return (await asyncio.gather(client(MOVIE, CALL), return_exceptions=True))[0], client.counters.failures
@@ -85,7 +73,7 @@ def test_servers_that_are_no_simulator(status, body, words):
 
 def test_attempts_end_at_the_time_limit_of_the_call():
     async def scenario():
-        server, url = await strange(503, b"busy")
+        server, url, _ = await serve([(503, b"busy")])
         client = HttpSimulator(url, attempts=100_000, timeout_s=0.5)
         try:
             return (await asyncio.gather(client(MOVIE, CALL), return_exceptions=True))[0], client.counters.failures

@@ -7,27 +7,9 @@ import pytest
 from tests.serving import ChatServer, answer
 from tests.tools.simulating import counted, numbered, play, simulate
 from verl_ext.tools import ToolError
-from verl_ext.tools.catalogue.types import CallError
 from verl_ext.tools.simulator import ResultCache
 
 CALL = {"query": "Titanic"}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({}, "'query' is a required property"),
-        ({"query": 3, "page": 0}, "page: 0 is less than the minimum of 1; query: 3 is not of type 'string'"),
-        ([], "must be an object, given list"),
-        ({"query": float("nan")}, "are not JSON"),
-    ],
-)
-def test_arguments_that_do_not_fit_are_answered_without_the_model(arguments, words, tmp_path):
-    with ChatServer() as server:
-        simulator = simulate(server, tmp_path / "c.db")
-        (found,) = play(simulator, arguments)
-        assert isinstance(found, CallError) and found.kind == "bad_arguments" and words in str(found)
-        assert server.requests == [] and counted(simulator) == {}
 
 
 def test_almost_json_is_repaired_and_counted(tmp_path):

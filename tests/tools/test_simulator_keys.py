@@ -75,17 +75,11 @@ def test_two_calls_have_one_key_exactly_if_they_are_equal_as_json(one, other):
         (0, -0.0, True),
         (1, True, False),
         (0, False, False),
-        (1, "1", False),
-        (None, "null", False),
         ("é", "e\u0301", False),  # looks the same, is sent differently
-        ("Ä", "ä", False),
         ("😀", json.loads('"\\ud83d\\ude00"'), True),
         (1e16, 10**16, True),
         (2**53 + 1, float(2**53), False),
-        ([1, 2], [2, 1], False),
         ([1, 2], (1, 2), True),
-        ({}, [], False),
-        ({"a": None}, {}, False),
     ],
 )
 def test_pairs_worth_knowing(one, other, equal):

@@ -189,15 +189,6 @@ def test_another_version_of_the_tool_is_another_call(tmp_path):
         assert asyncio.run(scenario()) == [{"request": 0}, {"request": 1}, {"request": 0}]
 
 
-def test_successive_event_loops_share_a_simulator(tmp_path):
-    with ChatServer(numbered) as server:
-        simulator = simulate(server, tmp_path / "c.db")
-        first = asyncio.run(simulator(MOVIE, CALL))  # a loop that ends without closing anything
-        assert asyncio.run(simulator(MOVIE, {"query": "Alien"})) == {"request": 1}
-        assert asyncio.run(simulator(MOVIE, CALL)) == first
-        asyncio.run(simulator.close())
-
-
 def test_what_another_event_loop_had_under_way_is_asked_for_again(tmp_path):
     """A loop that stands still may never answer."""
     with ChatServer(lambda body, number: answer("1") if number else 30.0) as server:

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
-import signal
-import subprocess
-import sys
 import time
-import urllib.error
-import urllib.request
+from functools import partial
 
 import pytest
 
 from tests.serving import ChatServer, answer
+from tests.tools import requesting
+from tests.tools.requesting import stop
 from tests.tools.simulating import ask, counted, fill
 from verl_ext.tools import ToolError
 from verl_ext.tools.catalogue import Catalogue, ToolSpec, load_catalogue
@@ -54,34 +51,11 @@ def spec(films):
 
 
 def start(films, *arguments):
-    """(process, url) of a server once it has said where it listens."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "verl_ext.tools.simulator_server", "--catalogue", f"openapi:{films}", "--port", "0"]
-        + list(map(str, arguments)),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    lines = [process.stdout.readline(), process.stdout.readline()]
-    match = re.search(r"use it in a recipe: mas\.tools\.tool_call\.backend\.url=(http://\S+) ", lines[1])
-    assert match, lines + [process.communicate(timeout=20)[0]]
-    return process, match.group(1)
+    says = r"use it in a recipe: mas\.tools\.tool_call\.backend\.url=(http://\S+) "
+    return requesting.start("verl_ext.tools.simulator_server", "--catalogue", f"openapi:{films}", *arguments, says=says)
 
 
-def stop(process):
-    process.send_signal(signal.SIGTERM)
-    rest, _ = process.communicate(timeout=20)
-    return rest
-
-
-def post(url, body, path="/call"):
-    """(status, parsed answer) of one raw request."""
-    data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    try:
-        with urllib.request.urlopen(urllib.request.Request(url + path, data=data), timeout=20) as response:
-            return response.status, json.load(response)
-    except urllib.error.HTTPError as error:
-        return error.code, json.load(error)
+post = partial(requesting.post, path="/call")
 
 
 @pytest.fixture(scope="module")
@@ -133,13 +107,8 @@ def test_clients_in_many_processes_ask_the_model_once(url, spec, model):
     ("call", "words"),
     [
         ({}, "'query' is a required property"),
-        ({"query": "a", "page": 0}, "page: 0 is less than the minimum of 1"),
-        ({"query": "a", "year": 1}, "Additional properties are not allowed"),
-        ([1], "must be an object, given list"),
         ({"query": float("nan")}, "are not JSON"),
-        ({"query": {1}}, "are not JSON"),
         ({"query": "\ud800"}, "half of a character"),
-        ({"query": "x" * 33_000}, "allowed are 32768"),
     ],
 )
 def test_arguments_that_do_not_fit_are_the_agents_to_mend(url, spec, model, call, words):
@@ -158,19 +127,16 @@ def test_arguments_that_do_not_fit_are_the_agents_to_mend(url, spec, model, call
     ("body", "status", "kind", "words"),
     [
         ({"tool": NAME, "arguments": {}}, 422, "bad_arguments", "required property"),
-        ({"tool": NAME}, 422, "bad_arguments", "required property"),
         ({"tool": NAME, "arguments": 7}, 422, "bad_arguments", "must be an object, given int"),
         (b'{"tool": "GET /search/movie", "arguments": {"query": NaN}}', 422, "bad_arguments", "not JSON"),
         ({"tool": NAME, "arguments": {"query": "x" * 33_000}}, 422, "bad_arguments", "allowed are 32768"),
         ({"tool": "nothing \x1b", "arguments": {}}, 404, "unknown_tool", "there is no tool 'nothing \\x1b'"),
         ({"tool": NAME, "arguments": CALL, "version": "0" * 16}, 409, "other_version", "is another version here"),
         ({"arguments": {}}, 422, "malformed", "tool: Field required; expected"),
-        ({"tool": 3, "arguments": {}}, 422, "malformed", "tool: Input should be a valid string"),
         ({"tool": NAME, "args": {}}, 422, "malformed", "args: Extra inputs are not permitted"),
         (b"{broken", 422, "malformed", "Invalid JSON"),
         (b"\xff\xfe", 422, "malformed", "Invalid JSON"),
         (b"[" * 100_000, 422, "malformed", "recursion limit"),
-        (b"", 422, "malformed", "Invalid JSON"),
     ],
 )
 def test_requests_that_are_refused_say_why(url, body, status, kind, words):

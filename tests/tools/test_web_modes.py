@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
-import signal
-import subprocess
-import sys
 import threading
 
 import pytest
 import uvicorn
 
 from tests.serving import ChatServer, answer, question_of
+from tests.tools.requesting import start, stop
 from verl_ext.tools import ToolError, ToolRefused
 from verl_ext.tools.http.server import address_of, listen
 from verl_ext.tools.retrieval import Passage, build_index, load_index
@@ -93,30 +90,23 @@ def test_a_played_failure_is_the_tools(tmp_path):
 
 def test_the_shared_server_plays_them(tmp_path):
     with ChatServer(played) as model:
-        command = [sys.executable, "-m", "verl_ext.tools.simulator_server", "--catalogue", f"json:{TOOLS}"]
-        command += ["--port", "0", "--cache", str(tmp_path / "c.db"), "--endpoint", model.url]
-        server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        options = ["--catalogue", f"json:{TOOLS}", "--cache", tmp_path / "c.db", "--endpoint", model.url]
+        server, url = start("verl_ext.tools.simulator_server", *options, says=r"backend\.url=(http://\S+) ")
         try:
-            lines = [server.stdout.readline(), server.stdout.readline()]
-            url = re.search(r"backend\.url=(http://\S+) ", lines[1]).group(1)
             for name, factory in FACTORIES.items():
                 factory.preflight(mode="simulated", backend={"_target_": SIMULATOR, "url": url})
                 assert call(factory(mode="simulated", backend=simulator(url=url)), **CALLS[name])
             assert len(model.requests) == 3
         finally:
-            server.send_signal(signal.SIGTERM)
-            server.communicate(timeout=20)
+            stop(server)
 
 
 @pytest.mark.parametrize(
     ("name", "arguments", "words"),
     [
-        ("access_website", {"url": 7}, "7 is not of type 'string'"),
         ("access_website", {"url": "x" * 3000}, "url: 'xxx"),
         ("search_arxiv", {"query": ""}, "non-empty|too short"),
-        ("web_search", {"queries": []}, "non-empty|too short"),
         ("web_search", {"queries": ["a"] * 11}, "too long|expected at most"),
-        ("web_search", {"queries": "agents"}, "is not of type 'array'"),
     ],
 )
 def test_arguments_that_do_not_fit_are_refused(name, arguments, words):

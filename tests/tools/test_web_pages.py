@@ -68,8 +68,6 @@ def test_any_text_is_readable(page):
         ("日本".encode("shift_jis"), "Shift_JIS", "日本"),
         ("é".encode(), "no-such-charset", "é"),
         ("é".encode(), "hex", "é"),
-        ("é".encode(), "punycode", "é"),
-        ("é".encode(), "unicode_escape", "é"),
         ("é".encode(), "a\0b", "é"),
         (b"\xef\xbb\xbf\xe9", None, "\ufffd"),
         (b"<meta charset='latin-1'><p>\xe9", None, "é"),
@@ -115,8 +113,6 @@ LAUGHS = '<!DOCTYPE l [<!ENTITY a "ha">' + "".join(
         ('<!DOCTYPE f SYSTEM "http://127.0.0.1/x.dtd"><feed/>', "has a document type"),
         ("<html>down</html>", "what is no feed but 'html'"),
         ("<feed>", "what is no feed"),
-        ("", "what is no feed"),
-        ("not xml", "what is no feed"),
         ('<?xml version="1.0" encoding="hex"?><feed/>', "what is no feed"),
     ],
 )
