@@ -3,15 +3,16 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 from verl_ext.mas import Task, Workflow
 from verl_ext.mas.forest import Tools
+from verl_ext.recipe.cold_start.teacher import Teacher
 from verl_ext.recipe.deepagent import DeepAgent
 from verl_ext.recipe.deepagent.cold_start import demonstrations as tool_demos
 from verl_ext.recipe.joyagents import JoyAgents
 from verl_ext.recipe.joyagents.cold_start import demonstrations as shop_demos
-from verl_ext.recipe.joyagents.cold_start import improvised as shop_improvised
 from verl_ext.recipe.mhgpo import SearchQA
 from verl_ext.recipe.mhgpo.cold_start import demonstrations as tiny_demos
 from verl_ext.recipe.mhgpo.single import SingleQA
@@ -43,18 +44,28 @@ class ColdStart:
     """One world.
 
     Attributes:
-        words: each becomes one token together with the space before it.
-        marks: each becomes one token wherever it occurs.
-        teacher: seed -> an object with `batch(size, habits) -> {agent: [(prompt, output)]}`.
-        habits: factor -> the shares of wrong demonstrations; 0 none, 1 the shipped model's.
+        demonstrations: module with `Teacher` and `scaled`, and with `words` and `marks` where there are any.
         examinations: number of questions -> examinations by name.
     """
 
-    words: Callable[[], list[str]]
-    teacher: Callable[[int], Any]
-    habits: Callable[[float], Any]
+    demonstrations: ModuleType
     examinations: Callable[[int], dict[str, Examination]]
-    marks: Callable[[], list[str]] = list
+
+    def words(self) -> list[str]:
+        """Each becomes one token together with the space before it."""
+        return getattr(self.demonstrations, "words", list)()
+
+    def marks(self) -> list[str]:
+        """Each becomes one token wherever it occurs."""
+        return getattr(self.demonstrations, "marks", list)()
+
+    def teacher(self, seed: int) -> Teacher:
+        """Makes the demonstrations."""
+        return self.demonstrations.Teacher(seed)
+
+    def habits(self, factor: float) -> Any:
+        """The shares of wrong demonstrations; factor: 0 none, 1 the shipped model's."""
+        return self.demonstrations.scaled(factor)
 
 
 def _tasks(rows: Sequence[dict[str, Any]]) -> list[Task]:
@@ -135,44 +146,10 @@ def _smurf_examinations(questions: int) -> dict[str, Examination]:
 
 
 COLD_STARTS = {
-    "search": ColdStart(
-        tiny_demos.words,
-        tiny_demos.Teacher,
-        tiny_demos.scaled,
-        _search_examinations,
-    ),
-    "arithmetic": ColdStart(
-        lambda: [*map(str, range(100)), "solve", "check", "ok", "wrong", "+", "-", ":"],
-        arithmetic_demos.Teacher,
-        arithmetic_demos.scaled,
-        _arithmetic_examinations,
-    ),
-    "tools": ColdStart(
-        list,
-        tool_demos.Teacher,
-        tool_demos.scaled,
-        _tool_examinations,
-        lambda: [*tool_demos.marks(), *tool_demos.words()],
-    ),
-    "shop": ColdStart(
-        shop_improvised.words,
-        shop_demos.Teacher,
-        shop_demos.scaled,
-        _shop_examinations,
-        shop_improvised.marks,
-    ),
-    "pool": ColdStart(
-        pool_demos.words,
-        pool_demos.Teacher,
-        pool_demos.scaled,
-        _pool_examinations,
-        pool_demos.marks,
-    ),
-    "smurfs": ColdStart(
-        list,
-        smurf_demos.Teacher,
-        smurf_demos.scaled,
-        _smurf_examinations,
-        lambda: [*smurf_demos.marks(), *smurf_demos.words()],
-    ),
+    "search": ColdStart(tiny_demos, _search_examinations),
+    "arithmetic": ColdStart(arithmetic_demos, _arithmetic_examinations),
+    "tools": ColdStart(tool_demos, _tool_examinations),
+    "shop": ColdStart(shop_demos, _shop_examinations),
+    "pool": ColdStart(pool_demos, _pool_examinations),
+    "smurfs": ColdStart(smurf_demos, _smurf_examinations),
 }

@@ -34,11 +34,9 @@ from transformers import AutoTokenizer, GenerationConfig, Qwen2Config, Qwen2ForC
 from verl_ext.arguments import Parser, exit_status
 from verl_ext.recipe.cold_start.evaluate import run_workflow, summary
 from verl_ext.recipe.cold_start.registry import COLD_STARTS
+from verl_ext.recipe.cold_start.teacher import END, Example
 
-# (prompt, output), or instead of the output [(text, whether it is trained), …], with observations between the outputs.
-Example = tuple[list[dict[str, str]], str | list[tuple[str, bool]]]
-
-PAD, END, ROLES = "<|pad|>", "<|end|>", ("<|system|>", "<|user|>", "<|assistant|>", "<|tool|>")
+PAD, ROLES = "<|pad|>", ("<|system|>", "<|user|>", "<|assistant|>", "<|tool|>")
 # The space after a role's token makes the first word of a message the same token as anywhere else.
 CHAT_TEMPLATE = (
     "{% for message in messages %}{{ '<|' + message['role'] + '|> ' + message['content'] + '<|end|>' }}{% endfor %}"

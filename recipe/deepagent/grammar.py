@@ -10,11 +10,11 @@ Source: DeepAgent, Section 3.3 and 3.4.
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any, NamedTuple
 
 from verl_ext.tools.catalogue.render import neutral as without_tokens
+from verl_ext.tools.catalogue.written_calls import read_call
 
 SEARCH, CALL, FOLD = "tool_search", "tool_call", "fold_thought"
 # An output ends as soon as it has one of these.
@@ -58,25 +58,11 @@ def read_step(text: str, /, *, folding: bool = True, **_: Any) -> Step:
     if kind == SEARCH:
         query = content.strip()
         return Step("search", query=query) if query else Step("broken", problem="the search is empty")
-    return read_call(content)
-
-
-def read_call(content: str) -> Step:
-    """The JSON between the tags of a tool call."""
     try:
-        said = json.loads(content, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
-        return Step("broken", problem=f"the call is no JSON: {str(error)[:200] or type(error).__name__}")
-    if not isinstance(said, dict) or not isinstance(said.get("name"), str):
-        return Step("broken", problem='a call is {"name": "…", "arguments": {…}}')
-    arguments = said.get("arguments", {})
-    if not isinstance(arguments, dict):
-        return Step("broken", problem=f"arguments must be an object, not {type(arguments).__name__}")
-    return Step("call", name=said["name"], arguments=arguments)
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON")
+        name, arguments = read_call(content)
+    except ValueError as error:
+        return Step("broken", problem=str(error))
+    return Step("call", name=name, arguments=arguments)
 
 
 def action_spans(text: str, folding: bool = True) -> list[tuple[int, int]]:

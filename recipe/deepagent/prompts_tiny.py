@@ -15,11 +15,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from verl_ext.mas.messages import Messages, user
 from verl_ext.recipe.deepagent import memories
 from verl_ext.recipe.deepagent.prompts import quoted
 from verl_ext.tools.catalogue.render import clean, render
-
-Messages = list[dict[str, str]]
 
 SCHEMAS = memories.COMPACT
 BLANK = ""
@@ -64,4 +63,4 @@ def outcome(answer: dict[str, Any], limit: int) -> str:
 
 
 def _user(content: str) -> Messages:
-    return [{"role": "user", "content": quoted(content)}]
+    return user(quoted(content))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from verl_ext.mas import Agent, Call, CallFailed, Status, Task, ToolFailed, Workflow
+from verl_ext.mas.options import at_least, one_of
 from verl_ext.recipe.deepagent import grammar, memories, prompts, prompts_tiny
 from verl_ext.rewards.calls import Invocation, gold_path
 from verl_ext.rewards.correctness import RULES, correct_calls, path_share
@@ -81,20 +82,12 @@ class DeepAgent(Workflow):
         success: str = "answer",
         ordered: bool = True,
     ):
-        for name, value, allowed in (
-            ("style", style, STYLES),
-            ("correct", correct, RULES),
-            ("success", success, SUCCESSES),
-        ):
-            if value not in allowed:
-                raise ValueError(f"mas.workflow.{name}={value!r} is unknown; allowed: {', '.join(allowed)}")
-        for name, number, least in (
-            ("max_actions", max_actions, 1),
-            ("max_folds", max_folds, 0),
-            ("max_result_chars", max_result_chars, 80),
-        ):
-            if number < least:
-                raise ValueError(f"mas.workflow.{name}={number} must be at least {least}")
+        one_of("style", style, STYLES)
+        one_of("correct", correct, RULES)
+        one_of("success", success, SUCCESSES)
+        at_least(1, max_actions=max_actions)
+        at_least(0, max_folds=max_folds)
+        at_least(80, max_result_chars=max_result_chars)
         self.prompts = STYLES[style]
         self.max_actions, self.max_folds, self.max_result_chars = max_actions, max_folds, max_result_chars
         self.summarise, self.given_tools, self.correct, self.success = summarise, given_tools, correct, success
@@ -171,13 +164,20 @@ class DeepAgent(Workflow):
 
     async def _call(self, ctx: Any, work: Work, step: grammar.Step) -> str:
         try:
-            answer = await ctx.tool("tool_call", name=step.name, arguments=step.arguments)
+            answer = await self._ask(ctx, work, step)
         except ToolFailed as failure:
             work.calls.append(Invocation(step.name, step.arguments, ok=False))
             return self._failed(work, failure)
         work.calls.append(Invocation(step.name, step.arguments, ok=answer["ok"]))
+        return await self._short(ctx, work, grammar.CALL, self._outcome(work, answer))
+
+    def _ask(self, ctx: Any, work: Work, step: grammar.Step) -> Awaitable[dict[str, Any]]:
+        """The answer to a tool call; an environment answers in another way."""
+        return ctx.tool("tool_call", name=step.name, arguments=step.arguments)
+
+    def _outcome(self, work: Work, answer: dict[str, Any]) -> str:
         longest = 25 * self.max_result_chars if self.summarise else self.max_result_chars
-        return await self._short(ctx, work, grammar.CALL, self.prompts.outcome(answer, longest))
+        return self.prompts.outcome(answer, longest)
 
     def _failed(self, work: Work, failure: ToolFailed) -> str:
         """The infrastructure failed, not the agent: it is told so, and the failure is counted."""
@@ -190,9 +190,8 @@ class DeepAgent(Workflow):
             return content
         if self.summarise:
             try:
-                said = await ctx.call(
-                    "auxiliary", prompt="summary", kind=kind, question=work.task.question, content=content
-                )
+                asked = {"kind": kind, "question": work.task.question, "content": content}
+                said = await ctx.call("auxiliary", prompt="summary", **asked)
                 if ctx.last.status is Status.OK:  # of one that was cut off it is not known where its thoughts end
                     content = grammar.after_thoughts(said) or content
             except CallFailed:
@@ -216,18 +215,10 @@ class DeepAgent(Workflow):
 
     async def _memory(self, ctx: Any, kind: str, question: str, history: str) -> Any:
         """One memory: valid JSON at the first or second try, or None."""
-        said = problem = ""
+        asked, said, problem = {"kind": kind, "question": question, "history": history}, "", ""
         for _ in range(2):
             try:
-                said = await ctx.call(
-                    "auxiliary",
-                    prompt="memory",
-                    kind=kind,
-                    question=question,
-                    history=history,
-                    said=said,
-                    problem=problem,
-                )
+                said = await ctx.call("auxiliary", prompt="memory", **asked, said=said, problem=problem)
             except CallFailed:
                 return None
             memory, problem = memories.read_memory(said, self.prompts.SCHEMAS[kind])
@@ -267,15 +258,10 @@ class DeepAgent(Workflow):
             "correct_calls": float(correct_calls(self.correct, result.calls, gold)),
             "tool_calls": float(len(result.calls)),
             "failed_calls": float(sum(not call.ok for call in result.calls)),
-            "actions": float(result.actions),
-            "searches": float(result.searches),
-            "folds": float(result.folds),
-            "refused_folds": float(result.refused_folds),
+            **{name: float(getattr(result, name)) for name in ("actions", "searches", "folds", "refused_folds")},
             "broken_actions": float(result.broken),
             "tool_failures": float(result.tool_failures),
-            "limit_actions": float(result.limit == "actions"),
-            "limit_folds": float(result.limit == "folds"),
-            "limit_tokens": float(result.limit == "tokens"),
+            **{f"limit_{name}": float(result.limit == name) for name in ("actions", "folds", "tokens")},
         }
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from verl_ext.mas import Agent, Task, Workflow
+from verl_ext.mas.options import at_least
 from verl_ext.recipe.joyagents import grammar, prompts
 from verl_ext.rewards.calls import gold_path
 from verl_ext.rewards.toolbench import COLUMNS, Decision, Step, toolbench_scores
@@ -34,8 +35,7 @@ class FunctionDecision(Workflow):
     needs = ("function_search",)
 
     def __init__(self, offered: int = 8) -> None:
-        if offered < 1:
-            raise ValueError(f"mas.workflow.offered={offered} must be at least 1")
+        at_least(1, offered=offered)
         self.offered = offered
         self.agents = {
             "function_agent": Agent(

@@ -8,11 +8,11 @@ Source: JoyAgents-R1, Sections 3.1 and 3.2 (format reward), templates of Section
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any, NamedTuple
 
 from verl_ext.tools.catalogue.render import neutral as without_tokens
+from verl_ext.tools.catalogue.written_calls import is_call, load_strictly, read_call
 
 THINK, CALL = "think", "tool_call"
 # An output ends with a call; its result stands in the next message.
@@ -50,15 +50,10 @@ def read_step(text: str, /, **_: Any) -> Step:
     if not end:
         return Step("broken", problem=f"<{CALL}> is not closed by </{CALL}>")
     try:
-        said = json.loads(content, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
-        return Step("broken", problem=f"the call is no JSON: {str(error)[:200] or type(error).__name__}")
-    if not isinstance(said, dict) or not isinstance(said.get("name"), str):
-        return Step("broken", problem='a call is {"name": "…", "arguments": {…}}')
-    arguments = said.get("arguments") or {}
-    if not isinstance(arguments, dict):
-        return Step("broken", problem=f"arguments must be an object, not {type(arguments).__name__}")
-    return Step("call", name=said["name"], arguments=arguments, formed=formed)
+        name, arguments = read_call(content, empty_is_none=True)
+    except ValueError as error:
+        return Step("broken", problem=str(error))
+    return Step("call", name=name, arguments=arguments, formed=formed)
 
 
 def well_formed(text: str) -> bool:
@@ -69,10 +64,9 @@ def well_formed(text: str) -> bool:
     if found["call"] is None:
         return bool(found["answer"].strip())
     try:
-        said = json.loads(found["call"], parse_constant=_no_constant)
-    except (ValueError, RecursionError):
+        return is_call(load_strictly(found["call"]))
+    except ValueError:
         return False
-    return isinstance(said, dict) and isinstance(said.get("name"), str)
 
 
 def format_reward(text: str, value: Step, parsable: bool, /, **_: Any) -> tuple[float, dict[str, float]]:
@@ -84,7 +78,3 @@ def format_reward(text: str, value: Step, parsable: bool, /, **_: Any) -> tuple[
 def neutral(content: str) -> str:
     """Text that can be encoded, in which nothing can be taken for a tag or a special token: their `<` is `&lt;`."""
     return without_tokens(TAG.sub(lambda match: match.group().replace("<", "&lt;"), content))
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON")

@@ -22,48 +22,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
+from verl_ext.mas.messages import Messages, user
 from verl_ext.memory import Memory
 from verl_ext.recipe.joyagents.grammar import neutral
 from verl_ext.tools.catalogue.render import render
 
-Messages = list[dict[str, str]]
-
-
-def master(query: str, memories: Sequence[Memory], specialists: Sequence[str]) -> Messages:
-    """The user's question."""
-    return _asked("user", query, memories)
-
-
-def shop_agent(query: str, memories: Sequence[Memory]) -> Messages:
-    """What is to be looked up in the shop."""
-    return _asked("shop", query, memories)
-
-
-def function_agent(query: str, memories: Sequence[Memory]) -> Messages:
-    """What is to be looked up by any function."""
-    return _asked("function", query, memories)
-
-
-def question_agent(query: str, memories: Sequence[Memory]) -> Messages:
-    """A question."""
-    return _asked("question", query, memories)
-
-
-def math_agent(query: str, memories: Sequence[Memory]) -> Messages:
-    """A sum."""
-    return _asked("math", query, memories)
-
 
 def summary(query: str, passages: list[dict[str, str]] | None) -> Messages:
     """A question and what was found."""
-    return _user(f"sum: {query} of: {_listed(passages or [])}")
+    return user(f"sum: {query} of: {_listed(passages or [])}")
 
 
 def intention(query: str, turns: list[tuple[str, str]]) -> Messages:
     """Say again what the user wants."""
-    return _user(f"intend: {query}")
+    return user(f"intend: {query}")
 
 
 def documents(tools: list[dict[str, Any]]) -> str:
@@ -87,13 +62,17 @@ def _listed(found: list[dict[str, str]]) -> str:
     return " ; ".join(f"{passage['title']} is {passage['text']}" for passage in found) or "none"
 
 
-def _asked(role: str, query: str, memories: Sequence[Memory]) -> Messages:
-    """Of each memory it says whether its query is the same one: the tiny model does not learn to compare them."""
+def _asked(role: str, query: str, memories: Sequence[Memory], specialists: Sequence[str] = ()) -> Messages:
+    """A query to an agent, and its memories; the tiny master knows its specialists.
+
+    Of each memory it says whether its query is the same one: the tiny model does not learn to compare them.
+    """
     recalled = "".join(
         f" {'same' if memory.query == query else 'like'}: {memory.query} = {memory.output}" for memory in memories
     )
-    return _user(f"{role}: {query}{neutral(recalled)}")
+    return user(f"{role}: {query}{neutral(recalled)}")
 
 
-def _user(content: str) -> Messages:
-    return [{"role": "user", "content": content}]
+master, shop_agent = partial(_asked, "user"), partial(_asked, "shop")
+function_agent, question_agent = partial(_asked, "function"), partial(_asked, "question")
+math_agent = partial(_asked, "math")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from verl_ext.mas import Agent, CallFailed, Status, Task, ToolFailed, Workflow
+from verl_ext.mas.options import at_least
 from verl_ext.memory import Memory
 from verl_ext.recipe.joyagents import grammar
 from verl_ext.recipe.joyagents.accuracy import functions_called
@@ -61,8 +62,7 @@ class ReActAgent(Workflow):
     """
 
     def __init__(self, name: str, prompts: Any, max_rounds: int):
-        if max_rounds < 1:
-            raise ValueError(f"mas.workflow.max_rounds={max_rounds} must be at least 1")
+        at_least(1, max_rounds=max_rounds)
         self.name, self.prompts, self.max_rounds = name, prompts, max_rounds
         self.agents = {
             name: Agent(

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from verl_ext.mas import Agent, Task
+from verl_ext.mas.options import at_least, one_of
 from verl_ext.memory import EncoderSimilarity, HashingSimilarity
 from verl_ext.recipe.joyagents import grammar, prompts, prompts_tiny
 from verl_ext.recipe.joyagents.accuracy import accuracy
@@ -48,8 +49,7 @@ class JoyAgents(ReActAgent):
         encoder: str = "hashing",
     ):
         check_encoder_name(encoder, "mas.workflow.encoder", "hashing")
-        if style not in STYLES:
-            raise ValueError(f"mas.workflow.style={style!r} is unknown; allowed: {', '.join(STYLES)}")
+        one_of("style", style, STYLES)
         if isinstance(specialists, str) or not isinstance(specialists, Sequence):
             raise ValueError(
                 f"mas.workflow.specialists={specialists!r} must be a list, as [{MATH}], of {', '.join(SPECIALISTS)}"
@@ -57,8 +57,7 @@ class JoyAgents(ReActAgent):
         unknown = [name for name in specialists if name not in SPECIALISTS]
         if unknown or not specialists:
             raise ValueError(f"mas.workflow.specialists={list(specialists)} must be some of {', '.join(SPECIALISTS)}")
-        if specialist_rounds < 1:
-            raise ValueError(f"mas.workflow.specialist_rounds={specialist_rounds} must be at least 1")
+        at_least(1, specialist_rounds=specialist_rounds)
         super().__init__(MASTER, STYLES[style], max_rounds)
         rounds, shown = specialist_rounds, self.prompts
         made: dict[str, ReActAgent] = {

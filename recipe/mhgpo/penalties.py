@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
-
-Penalty = Callable[..., tuple[float, dict[str, float]]]
 
 
 @dataclass(frozen=True)

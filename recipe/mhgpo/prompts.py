@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-Messages = list[dict[str, str]]
+from verl_ext.mas.messages import Messages, chat
 
 REWRITER = (
     "You turn a question into search queries. Split it into the simpler facts that must be looked up, in the order in "
@@ -32,30 +32,26 @@ CLOSED_BOOK = (
 
 def rewriter(question: str) -> Messages:
     """Ask for search queries for `question`."""
-    return _chat(REWRITER, f"Question: {question}")
+    return chat(REWRITER, f"Question: {question}")
 
 
 def reranker(question: str, docs: Sequence[Mapping[str, str]]) -> Messages:
     """Ask for the ids of the useful ones among `docs`."""
-    return _chat(RERANKER, f"Question: {question}\n\n{_numbered(docs)}\n\nIds of the useful documents:")
+    return chat(RERANKER, f"Question: {question}\n\n{_numbered(docs)}\n\nIds of the useful documents:")
 
 
 def answerer(question: str, docs: Sequence[Mapping[str, str]]) -> Messages:
     """Ask for the answer to `question`, read from `docs` (the chosen ones, best first)."""
-    return _chat(ANSWERER, f"{_numbered(docs)}\n\nQuestion: {question}\nAnswer:")
+    return chat(ANSWERER, f"{_numbered(docs)}\n\nQuestion: {question}\nAnswer:")
 
 
 def single(question: str, docs: Sequence[Mapping[str, str]]) -> Messages:
     """Ask one agent alone, with the passages that were found for `question`, or with none (closed book)."""
     if not docs:
-        return _chat(CLOSED_BOOK, f"Question: {question}\nAnswer:")
+        return chat(CLOSED_BOOK, f"Question: {question}\nAnswer:")
     return answerer(question, docs)
 
 
 def _numbered(docs: Sequence[Mapping[str, str]]) -> str:
     lines = [f"Document {number}: {doc['title']}\n{doc['text']}" for number, doc in enumerate(docs)]
     return "\n\n".join(lines) or "No document was found."
-
-
-def _chat(system: str, user: str) -> Messages:
-    return [{"role": "system", "content": system}, {"role": "user", "content": user}]

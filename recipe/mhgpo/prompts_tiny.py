@@ -14,27 +14,27 @@ Changing a character here changes what the tiny model was trained on: run its co
 
 from collections.abc import Mapping, Sequence
 
-Messages = list[dict[str, str]]
+from verl_ext.mas.messages import Messages, user
 
 
 def rewriter(question: str) -> Messages:
     """Ask for search queries for `question`."""
-    return _user(f"rewrite: {question}")
+    return user(f"rewrite: {question}")
 
 
 def reranker(question: str, docs: Sequence[Mapping[str, str]]) -> Messages:
     """Ask for the ids of the useful ones among `docs`."""
-    return _user(" ".join([*_numbered(docs), f"rank: {question}"]))
+    return user(" ".join([*_numbered(docs), f"rank: {question}"]))
 
 
 def answerer(question: str, docs: Sequence[Mapping[str, str]]) -> Messages:
     """Ask for the answer to `question`, read from `docs` (the chosen ones, best first)."""
-    return _user(" ".join([*_numbered(docs), f"answer: {question}"]))
+    return user(" ".join([*_numbered(docs), f"answer: {question}"]))
 
 
 def single(question: str, docs: Sequence[Mapping[str, str]]) -> Messages:
     """Ask one agent alone, with the passages that were found for `question`."""
-    return _user(" ".join([*_numbered(docs), f"single: {question}"]))
+    return user(" ".join([*_numbered(docs), f"single: {question}"]))
 
 
 def numbered(number: int, doc: Mapping[str, str]) -> str:
@@ -44,7 +44,3 @@ def numbered(number: int, doc: Mapping[str, str]) -> str:
 
 def _numbered(docs: Sequence[Mapping[str, str]]) -> list[str]:
     return [numbered(number, doc) for number, doc in enumerate(docs)]
-
-
-def _user(content: str) -> Messages:
-    return [{"role": "user", "content": content}]

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from verl_ext.mas import Agent, Task, Workflow
+from verl_ext.mas import Agent, Task
 from verl_ext.recipe.mhgpo import parsers
 from verl_ext.recipe.mhgpo.penalties import Penalties
-from verl_ext.recipe.mhgpo.workflow import choose_prompts
-from verl_ext.rewards.qa import qa_scores
+from verl_ext.recipe.mhgpo.workflow import SearchQA, choose_prompts
 
 
-class SingleQA(Workflow):
+class SingleQA(SearchQA):
     """One question, one call. Reward: F1 against the gold answers.
 
     Args:
@@ -19,8 +18,6 @@ class SingleQA(Workflow):
         penalties: fields of `Penalties`; those of the answerer apply.
         retrieve: False asks the model without any passage (closed book).
     """
-
-    headline = "f1"
 
     def __init__(self, prompts: str = "full", penalties: dict[str, Any] | None = None, retrieve: bool = True):
         ask, fine = choose_prompts(prompts), Penalties(**(penalties or {}))
@@ -30,7 +27,3 @@ class SingleQA(Workflow):
     async def run(self, task: Task, ctx: Any) -> str:
         docs = await ctx.tool("search", queries=[task.question]) if self.retrieve else []
         return await ctx.call("single", question=task.question, docs=docs)
-
-    def reward(self, task: Task, result: str) -> tuple[float, dict[str, float]]:
-        scores = qa_scores(result, task.ground_truth["target"])
-        return scores["f1"], scores

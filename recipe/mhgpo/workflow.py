@@ -6,6 +6,7 @@ from types import ModuleType
 from typing import Any
 
 from verl_ext.mas import Agent, Task, Workflow
+from verl_ext.mas.options import one_of
 from verl_ext.recipe.mhgpo import parsers, prompts, prompts_tiny
 from verl_ext.recipe.mhgpo.penalties import Penalties
 from verl_ext.rewards.qa import qa_scores
@@ -19,8 +20,7 @@ def choose_prompts(name: str) -> ModuleType:
     Raises:
         ValueError: there are none.
     """
-    if name not in PROMPTS:
-        raise ValueError(f"mas.workflow.prompts={name!r} is unknown; allowed: {', '.join(PROMPTS)}")
+    one_of("prompts", name, PROMPTS)
     return PROMPTS[name]
 
 

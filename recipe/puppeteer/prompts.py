@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from verl_ext.mas.messages import Messages, user
 from verl_ext.recipe.puppeteer.puppets import FINAL, REASONING, TERMINATE, State
-
-Messages = list[dict[str, str]]
 
 # What each agent of the pool can do, for the orchestrator.
 ROLES = {
@@ -54,7 +53,7 @@ PATTERNS = {
 def orchestrator(state: State, names: Sequence[str], left: int) -> Messages:
     """Who is to act next."""
     roles = "\n".join(f"- {name}: {ROLES[name]}" for name in names)
-    return _user(
+    return user(
         f"You direct a team that solves a task.\n\nTask: {state.task}\n\nThe team:\n{roles}\n\n{_so_far(state)}\n\n"
         f"At most {left} more can act, and everything that is said costs. Who acts next? Answer with one name."
     )
@@ -62,12 +61,12 @@ def orchestrator(state: State, names: Sequence[str], left: int) -> Messages:
 
 def puppet(name: str, state: State) -> Messages:
     """What an agent of the pool is asked."""
-    return _user(f"Task: {state.task}\n\n{PATTERNS[name]}\n\n{_so_far(state)}")
+    return user(f"Task: {state.task}\n\n{PATTERNS[name]}\n\n{_so_far(state)}")
 
 
 def judge(task: str, answer: str) -> Messages:
     """How good a text is (open tasks)."""
-    return _user(
+    return user(
         f"Task: {task}\n\nText: {answer}\n\nRate its grammar, its fluency and its sense together. Answer with a whole "
         "number from 1 (very bad) to 10 (very good)."
     )
@@ -79,7 +78,3 @@ def _so_far(state: State) -> str:
     # Only a step begins at the beginning of a line: no result can pose as another agent's.
     done = "\n".join(step.shown.replace("\n", "\n  ") for step in state.steps)
     return f"The previous reasoning was:\n{done}"
-
-
-def _user(content: str) -> Messages:
-    return [{"role": "user", "content": content}]

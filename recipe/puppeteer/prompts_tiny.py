@@ -12,30 +12,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from verl_ext.mas.messages import Messages, user
 from verl_ext.recipe.puppeteer.puppets import State
-
-Messages = list[dict[str, str]]
 
 
 def orchestrator(state: State, names: Sequence[str], left: int) -> Messages:
     """Who is to act next."""
-    return _user(f"who: {_so_far(state)}")
+    return user(f"who: {_so_far(state)}")
 
 
 def puppet(name: str, state: State) -> Messages:
     """What an agent of the pool is asked."""
-    return _user(f"{name}: {_so_far(state)}")
+    return user(f"{name}: {_so_far(state)}")
 
 
 def judge(task: str, answer: str) -> Messages:
     """How good a text is."""
-    return _user(f"judge: {task} {answer}")
+    return user(f"judge: {task} {answer}")
 
 
 def _so_far(state: State) -> str:
     done = "".join(f" {step.shown}" for step in state.steps)
     return f"{state.task}{done}"
-
-
-def _user(content: str) -> Messages:
-    return [{"role": "user", "content": content}]

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from verl_ext.mas import Agent, CallFailed, Status, Task, Workflow
+from verl_ext.mas.options import at_least, one_of
 from verl_ext.recipe.puppeteer import orders, prompts, prompts_tiny, scoring
 from verl_ext.recipe.puppeteer.puppets import POOL, TERMINATE, TOOLS, State, Step, read_result, use_tool
 from verl_ext.tools.catalogue.render import neutral
@@ -71,12 +72,10 @@ class Puppeteer(Workflow):
         max_result_chars: int = 2000,
         judge: bool = False,
     ):
-        _check(style, pool, depth, width)
-        if token_budget < 0 or max_result_chars < 1:
-            raise ValueError(
-                f"mas.workflow.token_budget={token_budget} must be at least 0 (none), "
-                f"max_result_chars={max_result_chars} at least 1"
-            )
+        one_of("style", style, STYLES)
+        _check_pool(pool)
+        at_least(1, depth=depth, width=width, max_result_chars=max_result_chars)
+        at_least(0, token_budget=token_budget)
         _check_order(pool, depth, orchestration, order)
         self.prompts = STYLES[style]
         self.pool, self.depth, self.width = tuple(pool), depth, width
@@ -186,21 +185,14 @@ def _ending(error: CallFailed, instead: Any) -> Any:
     raise error
 
 
-def _check(style: str, pool: Sequence[str], depth: int, width: int) -> None:
-    if style not in STYLES:
-        raise ValueError(f"mas.workflow.style={style!r} is unknown; allowed: {', '.join(STYLES)}")
+def _check_pool(pool: Sequence[str]) -> None:
     unknown = [name for name in pool if name not in POOL]
     if unknown or not pool or len(set(pool)) < len(pool):
         raise ValueError(f"mas.workflow.pool={list(pool)} must be different ones of {', '.join(POOL)}")
-    if depth < 1 or width < 1:
-        raise ValueError(f"mas.workflow.depth={depth} and width={width} must be at least 1")
 
 
 def _check_order(pool: Sequence[str], depth: int, orchestration: str, order: Sequence[str]) -> None:
-    if orchestration not in ORCHESTRATIONS:
-        raise ValueError(
-            f"mas.workflow.orchestration={orchestration!r} is unknown; allowed: {', '.join(ORCHESTRATIONS)}"
-        )
+    one_of("orchestration", orchestration, ORCHESTRATIONS)
     if orchestration != "fixed" and order:
         raise ValueError(
             f"mas.workflow.order={list(order)} is for orchestration=fixed, given {orchestration}. Remedy: order=[]"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from verl_ext.mas import Call, CallFailed, Status, Task, ToolFailed, Workflow
+from verl_ext.mas.options import at_least, one_of
 from verl_ext.recipe.smurfs import scoring
 from verl_ext.rewards.calls import Invocation
 
@@ -64,13 +65,9 @@ class ToolSystem(Workflow):
         success: str,
         ordered: bool,
     ):
-        for name, value, allowed in (
-            ("style", style, styles),
-            ("tools", tools, SOURCES),
-            ("success", success, scoring.SUCCESSES),
-        ):
-            if value not in allowed:
-                raise ValueError(f"mas.workflow.{name}={value!r} is unknown; allowed: {', '.join(allowed)}")
+        one_of("style", style, styles)
+        one_of("tools", tools, SOURCES)
+        one_of("success", success, scoring.SUCCESSES)
         at_least(1, max_result_chars=max_result_chars)
         self.prompts = styles[style]
         self.tools, self.catalogue = tools, list(catalogue or ())
@@ -133,10 +130,3 @@ class ToolSystem(Workflow):
             "rollbacks": float(result.rollbacks),
             "tool_failures": float(result.tool_failures),
         }
-
-
-def at_least(least: int, **settings: int) -> None:
-    """Raises ValueError if one of the settings of `mas.workflow` is smaller."""
-    for name, value in settings.items():
-        if value < least:
-            raise ValueError(f"mas.workflow.{name}={value} must be at least {least}")

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from verl_ext.mas import Agent, Call, Task
+from verl_ext.mas.options import at_least
 from verl_ext.recipe.smurfs import base, prompts_baselines
 from verl_ext.recipe.smurfs.tree import Step, Tree
 from verl_ext.recipe.smurfs.turns import GIVE_UP, STOPS, Turn, action_spans, observed, read_turn
@@ -67,7 +68,7 @@ class Baseline(base.ToolSystem):
         ordered: bool = True,
     ):
         super().__init__(STYLES, style, tools, catalogue, max_result_chars, success, ordered)
-        base.at_least(1, budget=budget)
+        at_least(1, budget=budget)
         self.budget = budget
         self.agents = {
             "agent": Agent(
@@ -138,7 +139,7 @@ class DFSDT(Baseline):
 
     def __init__(self, width: int = 2, max_depth: int = 12, **others: Any):
         super().__init__(**others)
-        base.at_least(1, width=width, max_depth=max_depth)
+        at_least(1, width=width, max_depth=max_depth)
         self.width, self.max_depth = width, max_depth
 
     async def run(self, task: Task, ctx: Any) -> Work:

@@ -6,17 +6,17 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from verl_ext.mas.messages import Messages, user
 from verl_ext.recipe.smurfs.search import Element
 from verl_ext.tools.catalogue.render import clean, neutral, render
 
-Messages = list[dict[str, str]]
 # (sub-task, its answer) of those before.
 Solved = Sequence[tuple[str, str]]
 
 
 def planner(question: str) -> Messages:
     """Figure 7."""
-    return _user(
+    return quoted_user(
         "You need to decompose a complex user's question into some simple sub-tasks and let the model execute it step "
         "by step. Please note that:\n"
         "1. You should only decompose this complex user's question into some simple sub-tasks which can be executed "
@@ -32,7 +32,7 @@ def planner(question: str) -> Messages:
 
 def tool_check(question: str, options: Sequence[str]) -> Messages:
     """Figure 8. The answer is one of `options`: Yes or No."""
-    return _user(
+    return quoted_user(
         "As a powerful language model, you're equipped to answer user's question with accumulated knowledge. However, "
         "in some cases, you need to use external APIs to answer accurately: where the question requires real-time "
         "information, where you need to obtain information (e.g., ID, name, phone number, geographical location, rank) "
@@ -44,7 +44,7 @@ def tool_check(question: str, options: Sequence[str]) -> Messages:
 
 def thought(task: str, memory: Sequence[Element], tools: list[dict[str, Any]], hint: str, solved: Solved) -> Messages:
     """Figure 9: γ = EA.gen_thought(p, M, τ, h)."""
-    return _user(
+    return quoted_user(
         "You need to analyse the previous execution history and generate your internal reasoning and thoughts on the "
         "task, and how you plan to solve it based on the current attempts.\n"
         "Do not output thought that is too long. Output in 2-3 sentences is OK.\n"
@@ -57,7 +57,7 @@ def thought(task: str, memory: Sequence[Element], tools: list[dict[str, Any]], h
 
 def action(task: str, thought: str, tools: list[dict[str, Any]], names: Sequence[str]) -> Messages:
     """Figure 10: α = EA.choose_tool(p, γ, τ). The answer is one of the names."""
-    return _user(
+    return quoted_user(
         f"This is the user's question:\n{task}\nThis is what you thought:\n{thought}\n"
         f"These are the tools you can select to solve the question:\nTool List:\n{_listed(tools)}\n"
         "You should only choose one tool from the Tool List to solve this question. Output its name and nothing else.\n"
@@ -67,7 +67,7 @@ def action(task: str, thought: str, tools: list[dict[str, Any]], names: Sequence
 
 def arguments(task: str, memory: Sequence[Element], tool: dict[str, Any], solved: Solved) -> Messages:
     """Figure 11: β = EA.gen_arguments(p, M, D[α])."""
-    return _user(
+    return quoted_user(
         "Given a user's question and a API tool documentation, you need to output parameters according to the API tool "
         "documentation to successfully call the API to solve the user's question. Please note that:\n"
         "1. The Example in the API tool documentation can help you better understand the use of the API.\n"
@@ -89,7 +89,7 @@ def arguments(task: str, memory: Sequence[Element], tool: dict[str, Any], solved
 def answer(task: str, result: str, memory: Sequence[Element]) -> Messages:
     """Figure 12: a = AA(q, r, M). Without a result: from the memory alone."""
     said = f"This is the response of the tool:\n{result}\n" if result else ""
-    return _user(
+    return quoted_user(
         "You should answer the question based on the response output by the API tool. Please note that:\n"
         "1. Answer the question in natural language based on the API response reasonably and effectively.\n"
         "2. The user cannot directly get API response, so you need to make full use of the response and give the "
@@ -101,7 +101,7 @@ def answer(task: str, result: str, memory: Sequence[Element]) -> Messages:
 
 def verifier(task: str, answer: str) -> Messages:
     """Figure 13: h, c = VA(q, a)."""
-    return _user(
+    return quoted_user(
         "An agent is trying to solve the query proposed by the user. You need to evaluate whether the given query has "
         "been completed reasonably. If so, summarize the solution to the user. If not, summarize the current progress, "
         "and propose what is missing.\n"
@@ -113,7 +113,7 @@ def verifier(task: str, answer: str) -> Messages:
 
 def final(question: str, solved: Solved) -> Messages:
     """The answer to the whole question from those of its sub-tasks."""
-    return _user(
+    return quoted_user(
         "You should answer the user's question from the answers to its sub-tasks. Reason in one or two sentences, then "
         "end with a line `FINAL ANSWER: ` and the answer as short as it can be (a name, a number, yes or no, or the "
         "list that is asked for).\n"
@@ -138,6 +138,6 @@ def _before(solved: Solved) -> str:
     return "".join(f"sub-task: {task}\nanswer: {answer}\n" for task, answer in solved)
 
 
-def _user(content: str) -> Messages:
+def quoted_user(content: str) -> Messages:
     """Whatever agents, tools and their documentation say in it is no special token."""
-    return [{"role": "user", "content": neutral(content)}]
+    return user(neutral(content))

@@ -6,19 +6,20 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from verl_ext.mas.messages import Messages
+from verl_ext.recipe.smurfs.prompts import quoted_user
 from verl_ext.recipe.smurfs.scoring import FINAL
 from verl_ext.recipe.smurfs.tree import Step
 from verl_ext.recipe.smurfs.turns import FINISH, GIVE_UP, OBSERVATION
 from verl_ext.tools.catalogue.render import clean, neutral, render
 
-Messages = list[dict[str, str]]
 DEEPEST = f"No call leads on from here. Answer if you can ({FINAL} …); if not, another way will be tried."
 SPENT = f"You cannot call any more tools. Answer now with what you know: {FINAL} …"
 
 
 def react(question: str, tools: list[dict[str, Any]], budget: int) -> Messages:
     """The beginning of the stream; what follows is written behind the outputs (turns.py)."""
-    return _user(f"{_task(tools, budget)}\nQuestion: {question}\nBegin with your thought.")
+    return quoted_user(f"{_task(tools, budget)}\nQuestion: {question}\nBegin with your thought.")
 
 
 def dfsdt(
@@ -47,7 +48,7 @@ def dfsdt(
         )
     if problem:
         text += f"Your last output was refused: {problem}\n"
-    return _user(f"{text}{closing or 'Go on with your thought and one action.'}")
+    return quoted_user(f"{text}{closing or 'Go on with your thought and one action.'}")
 
 
 def documents(response: dict[str, Any], limit: int) -> str:
@@ -81,8 +82,3 @@ def _written(step: Step) -> str:
 
 def _json(arguments: dict[str, Any]) -> str:
     return clean(json.dumps(arguments, ensure_ascii=False))
-
-
-def _user(content: str) -> Messages:
-    """Whatever agents, tools and their documentation say in it is no special token."""
-    return [{"role": "user", "content": neutral(content)}]

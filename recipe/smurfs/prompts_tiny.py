@@ -18,51 +18,52 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from verl_ext.mas.messages import Messages
+from verl_ext.recipe.smurfs.prompts import Solved, quoted_user
 from verl_ext.recipe.smurfs.search import Element
-from verl_ext.tools.catalogue.render import clean, neutral, render
-
-Messages = list[dict[str, str]]
-Solved = Sequence[tuple[str, str]]
+from verl_ext.tools.catalogue.render import clean, render
 
 
 def planner(question: str) -> Messages:
     """The question."""
-    return _user(f"plan: {question}")
+    return quoted_user(f"plan: {question}")
 
 
 def tool_check(question: str, options: Sequence[str]) -> Messages:
     """The question. The tiny model was not trained on it."""
-    return _user(f"check: {question}")
+    return quoted_user(f"check: {question}")
 
 
 def thought(task: str, memory: Sequence[Element], tools: list[dict[str, Any]], hint: str, solved: Solved) -> Messages:
     """The sub-task and the open tools."""
-    return _user(f"think: {task} tools: {_listed(tools)}")
+    return quoted_user(f"think: {task} tools: {_listed(tools)}")
 
 
 def action(task: str, thought: str, tools: list[dict[str, Any]], names: Sequence[str]) -> Messages:
     """The thought, which names a tool."""
-    return _user(f"pick: {thought}")
+    return quoted_user(f"pick: {thought}")
 
 
 def arguments(task: str, memory: Sequence[Element], tool: dict[str, Any], solved: Solved) -> Messages:
     """The sub-task, what was found last, and what the tool asks for."""
-    return _user(f"fill: {task} after: {_last(memory, solved)} tool: {' '.join(tool['parameters']['properties'])}")
+    return quoted_user(
+        f"fill: {task} after: {_last(memory, solved)} tool: {' '.join(tool['parameters']['properties'])}"
+    )
 
 
 def answer(task: str, result: str, memory: Sequence[Element]) -> Messages:
     """The sub-task and the tool's result; without one what was found last."""
-    return _user(f"read: {task} result: {result or _last(memory, ())}")
+    return quoted_user(f"read: {task} result: {result or _last(memory, ())}")
 
 
 def verifier(task: str, answer: str) -> Messages:
     """The sub-task and its answer."""
-    return _user(f"verify: {task} answer: {answer}")
+    return quoted_user(f"verify: {task} answer: {answer}")
 
 
 def final(question: str, solved: Solved) -> Messages:
     """The question and the answers of its sub-tasks."""
-    return _user(f"final: {question} after: {'; '.join(answer for _, answer in solved) or 'none'}")
+    return quoted_user(f"final: {question} after: {'; '.join(answer for _, answer in solved) or 'none'}")
 
 
 def documents(result: Any, limit: int) -> str:
@@ -77,8 +78,3 @@ def _listed(tools: list[dict[str, Any]]) -> str:
 def _last(memory: Sequence[Element], solved: Solved) -> str:
     found = [answer for _, answer in solved] + [element.answer for element in memory]
     return found[-1] if found else "none"
-
-
-def _user(content: str) -> Messages:
-    """Whatever agents, tools and their documentation say in it is no special token."""
-    return [{"role": "user", "content": neutral(content)}]

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from verl_ext.mas import Agent, Task
+from verl_ext.mas.options import at_least
 from verl_ext.recipe.smurfs import base, grammar, prompts, prompts_tiny, scoring
 from verl_ext.recipe.smurfs.search import Element, Search
 
@@ -70,22 +71,13 @@ class Smurfs(base.ToolSystem):
     ):
         super().__init__(STYLES, style, tools, catalogue, max_result_chars, success, ordered)
         self.limits = {"max_tasks": max_tasks, "max_calls": max_calls, "max_depth": max_depth}
-        base.at_least(1, **self.limits)
-        base.at_least(0, budget=budget)
+        at_least(1, **self.limits)
+        at_least(0, budget=budget)
         self.budget = budget
         made = self._agents()
-        left_out = [
-            name
-            for name, used in (
-                ("planner", planner),
-                ("answer", answerer),
-                ("verifier", verifier),
-                ("tool_check", tool_check),
-            )
-            if not used
-        ]
-        self.agents = {name: agent for name, agent in made.items() if name not in left_out}
-        self.left_out = left_out
+        optional = {"planner": planner, "answer": answerer, "verifier": verifier, "tool_check": tool_check}
+        self.left_out = [name for name, used in optional.items() if not used]
+        self.agents = {name: agent for name, agent in made.items() if name not in self.left_out}
 
     def _agents(self) -> dict[str, Agent]:
         shown = self.prompts

@@ -11,19 +11,15 @@ from __future__ import annotations
 
 from typing import Any
 
-Messages = list[dict[str, str]]
+from verl_ext.mas.messages import Messages, user
 
 
 def solver(problem: str, previous: Any = None, verdict: Any = None) -> Messages:
     """Ask for the totals of `problem`, after a rejected solution with that and the verdict."""
     again = f" : {previous.text} : {verdict.text}" if previous is not None else ""
-    return _user(f"solve: {problem}{again}")
+    return user(f"solve: {problem}{again}")
 
 
 def verifier(problem: str, solution: Any) -> Messages:
     """Ask whether the totals of `solution` are right."""
-    return _user(f"check: {problem} : {solution.text}")
-
-
-def _user(content: str) -> Messages:
-    return [{"role": "user", "content": content}]
+    return user(f"check: {problem} : {solution.text}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from verl_ext.mas import Agent, Task, Workflow
+from verl_ext.mas.options import at_least
 from verl_ext.recipe.solver_verifier import parsers, prompts_tiny
 from verl_ext.recipe.solver_verifier.penalties import unparsable_penalty
 from verl_ext.rewards.truth import targets_of
@@ -23,8 +24,7 @@ class SolveAndVerify(Workflow):
     headline = "em"
 
     def __init__(self, max_solutions: int = 3, unparsable: float = -0.5):
-        if max_solutions < 1:
-            raise ValueError(f"mas.workflow.max_solutions={max_solutions} must be at least 1")
+        at_least(1, max_solutions=max_solutions)
         self.max_solutions = max_solutions
         fine = unparsable_penalty(unparsable)
         self.agents = {"solver": Agent(prompts_tiny.solver, parsers.solution, fine)}

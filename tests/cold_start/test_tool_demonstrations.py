@@ -202,7 +202,7 @@ def test_right_shop_demonstrations_are_what_a_player_of_the_rules_would_say(agen
     """Each output is the player's, who knows the world's rules and sees nothing but the chat so far."""
     teacher = shop_demos.Teacher(5)
     for _ in range(150):
-        messages = teacher.chat(agent, shop_demos.NO_HABITS)
+        messages = teacher.demonstrate(agent, shop_demos.NO_HABITS)
         if is_foreign(agent, query_of(messages)) or "of: none" in query_of(messages):
             continue
         for place, text in outputs(messages):
@@ -214,7 +214,7 @@ def test_right_shop_demonstrations_are_what_a_player_of_the_rules_would_say(agen
 def test_noisy_shop_demonstrations_are_often_wrong_but_read_as_calls_and_answers(agent):
     teacher, formed, wrong = shop_demos.Teacher(7), [], 0
     for _ in range(300):
-        messages, differs = teacher.chat(agent, shop_demos.scaled(1.0)), False
+        messages, differs = teacher.demonstrate(agent, shop_demos.scaled(1.0)), False
         for place, text in outputs(messages):
             step = shop_grammar.read_step(text)
             assert step.kind == ("answer" if place == len(messages) - 1 else "call") and (step.answer or step.name)

@@ -73,7 +73,7 @@ def test_the_shops_chats_are_short_and_hold_no_byte_tokens():
     whole = {*tokenizer.get_added_vocab(), "Ġ", *"ernon"}  # " founder" is " found", e, r; "none" after " of: ": n, o …
     for agent in shop_demos.AGENTS:
         for _ in range(100):
-            ids = tokenizer.apply_chat_template(teacher.chat(agent, shop_demos.scaled(1.0)), return_dict=False)
+            ids = tokenizer.apply_chat_template(teacher.demonstrate(agent, shop_demos.scaled(1.0)), return_dict=False)
             assert len(ids) <= 192 and not set(tokenizer.convert_ids_to_tokens(ids)) - whole, tokenizer.decode(ids)
 
 
@@ -93,7 +93,7 @@ def test_any_text_survives_encoding(text):
 
 def test_a_chat_ends_a_turn_with_eos_and_the_script_renders_it_as_the_template_does():
     tokenizer = built("shop")
-    messages = shop_demos.Teacher(9).chat("function_agent", shop_demos.NO_HABITS)
+    messages = shop_demos.Teacher(9).demonstrate("function_agent", shop_demos.NO_HABITS)
     ids, target = train.collate(tokenizer, [improvised.segments(messages)])
     assert ids[0].tolist() == list(tokenizer.apply_chat_template(messages, return_dict=False))
     outputs = [message["content"] for message in messages if message["role"] == "assistant"]

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from verl_ext.storage.parquet import question_row
-from verl_ext.worlds.data_set import Rows, stamped_folder
+from verl_ext.worlds.data_set import Rows, draw_distinct, split_files, stamped_folder
 
 DATA_SOURCE = "tiny_arithmetic"
 VERSION = 1  # raise it whenever the same arguments would give other files: `ensure` then regenerates
@@ -80,15 +80,10 @@ def draw_chains(size: int, split: str, seed: int | str, steps: int, largest: int
         ValueError: there are not that many, or see `draw_chain`.
     """
     rng = random.Random(f"{seed}/{split}")
-    found: dict[str, Chain] = {}
-    for _ in range(50 * size + 1000):
-        if len(found) == size:
-            break
-        chain = draw_chain(rng, split, steps, largest)
-        found[chain.text] = chain
+    found = draw_distinct(lambda _: draw_chain(rng, split, steps, largest), size, 50 * size + 1000)
     if size < 1 or len(found) < size:
         raise ValueError(f"{split}_size={size}: {len(found)} chains of {steps} step(s) were found; choose 1 to that")
-    return list(found.values())
+    return found
 
 
 def row(chain: Chain, split: str, index: int) -> dict[str, Any]:
@@ -110,12 +105,7 @@ def ensure(
     stamp |= {"steps": steps, "largest": largest}
 
     def contents() -> dict[str, Rows]:
-        sizes = {"train": train_size, "val": val_size}
-        return {
-            f"{split}.parquet": [
-                row(chain, split, i) for i, chain in enumerate(draw_chains(sizes[split], split, seed, steps, largest))
-            ]
-            for split in SPLITS
-        }
+        train = draw_chains(train_size, "train", seed, steps, largest)
+        return split_files(row, train, draw_chains(val_size, "val", seed, steps, largest))
 
     return stamped_folder(output_dir, stamp, STAMP, FILES, contents)

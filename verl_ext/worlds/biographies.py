@@ -41,7 +41,7 @@ from verl_ext.worlds.biography_questions import (
     biography_pid,
     biography_title,
 )
-from verl_ext.worlds.data_set import Rows, stamped_folder
+from verl_ext.worlds.data_set import Rows, split_files, stamped_folder
 from verl_ext.worlds.names import ADJECTIVES, FIRST, LAST, NOUNS, PREFIXES, SPLITS, TOWNS, name_pairs
 
 DATA_SOURCE = "tiny_world"
@@ -169,7 +169,6 @@ def ensure(
 
     def contents() -> dict[str, Rows]:
         train, val, corpus = data_set(train_size, val_size, seed, dial)
-        rows = {"train.parquet": [row(q, "train", i) for i, q in enumerate(train)], "corpus.jsonl": corpus}
-        return rows | {"val.parquet": [row(q, "val", i) for i, q in enumerate(val)]}
+        return split_files(row, train, val) | {"corpus.jsonl": corpus}
 
     return stamped_folder(output_dir, stamp, STAMP, FILES, contents)

@@ -16,6 +16,25 @@ from verl_ext.storage.parquet import write_parquet
 Rows = list[dict[str, Any]]
 
 
+def draw_distinct(draw: Callable[[int], Any], size: int, tries: int) -> list[Any]:
+    """`size` questions of different `text`, or fewer if `tries` draws give no more; `draw` takes how many there are."""
+    found: dict[str, Any] = {}
+    for _ in range(tries):
+        if len(found) == size:
+            break
+        question = draw(len(found))
+        found.setdefault(question.text, question)
+    return list(found.values())
+
+
+def split_files(
+    row: Callable[[Any, str, int], dict[str, Any]], train: Sequence[Any], val: Sequence[Any]
+) -> dict[str, Rows]:
+    """train.parquet and val.parquet of these questions; `row` takes a question, its split and its number."""
+    splits = {"train": train, "val": val}
+    return {f"{split}.parquet": [row(one, split, i) for i, one in enumerate(asked)] for split, asked in splits.items()}
+
+
 def stamped_folder(
     folder: str | Path,
     stamp: Mapping[str, Any],

@@ -30,6 +30,7 @@ TOWNS = (
     "Istra Kelso Lodi"
 ).split()
 PREFIXES = "North South Old New Upper Port".split()
+HEADS = [*FIRST, *LAST, *ADJECTIVES, *PREFIXES]  # first words of names
 
 
 def name_pairs(heads: Sequence[str], tails: Sequence[str], split: str) -> list[str]:

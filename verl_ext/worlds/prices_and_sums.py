@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from verl_ext.storage.parquet import question_row
-from verl_ext.worlds.data_set import Rows, read_made, stamped_folder
+from verl_ext.worlds.data_set import Rows, draw_distinct, read_made, split_files, stamped_folder
 from verl_ext.worlds.names import ADJECTIVES, NOUNS, SPLITS, name_pairs
 
 DATA_SOURCE = "tiny_pool"
@@ -131,21 +131,16 @@ def questions(size: int, split: str, seed: int | str) -> list[Question]:
         ValueError: there are not that many.
     """
     known, rng = prices(seed, split), random.Random(f"{seed}/{split}/questions")
-    found: dict[str, Question] = {}
-    for _ in range(200 * size):
-        if len(found) == size:
-            return list(found.values())
-        question = draw(rng, KINDS[len(found) % len(KINDS)], known, split)
-        found.setdefault(question.text, question)
-    raise ValueError(f"{split}_size={size}: {len(found)} questions were found; choose at most that many")
+    found = draw_distinct(lambda n: draw(rng, KINDS[n % len(KINDS)], known, split), size, 200 * size)
+    if len(found) < size:
+        raise ValueError(f"{split}_size={size}: {len(found)} questions were found; choose at most that many")
+    return found
 
 
 def data_set(train_size: int, val_size: int, seed: int) -> dict[str, Rows]:
     """The contents of the three files."""
     files = {"prices.jsonl": [{"name": n, "price": p} for split in SPLITS for n, p in prices(seed, split).items()]}
-    for split, size in zip(SPLITS, (train_size, val_size), strict=True):
-        files[f"{split}.parquet"] = [row(q, split, i) for i, q in enumerate(questions(size, split, seed))]
-    return files
+    return files | split_files(row, questions(train_size, "train", seed), questions(val_size, "val", seed))
 
 
 def ensure(output_dir: str | Path, train_size: int = 2048, val_size: int = 128, seed: int = 0) -> Path:

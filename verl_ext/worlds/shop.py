@@ -33,7 +33,7 @@ from verl_ext.tools.catalogue.types import Catalogue, ToolSpec
 from verl_ext.tools.retrieval import Passage, SearchTool, build_retriever
 from verl_ext.worlds import tool_chains
 from verl_ext.worlds.arithmetic import draw_chain
-from verl_ext.worlds.data_set import Rows, stamped_folder
+from verl_ext.worlds.data_set import Rows, draw_distinct, split_files, stamped_folder
 from verl_ext.worlds.names import ADJECTIVES, NOUNS, PREFIXES, SPLITS, TOWNS, name_pairs
 
 VERSION = 2  # raise it whenever the same arguments would give other files: `ensure` then regenerates
@@ -218,15 +218,12 @@ def draw_questions(world: World, split: str, size: int) -> list[Question]:
         ValueError: there are not that many.
     """
     drawing = Questions(world, split)
-    found: dict[str, Question] = {}
-    for _ in range(100 * size + 1000):
-        if len(found) == size:
-            return list(found.values())
-        question = drawing.draw(KINDS[len(found) % len(KINDS)])
-        found.setdefault(question.text, question)
-    raise ValueError(
-        f"{split}_size={size}: there are only {len(world.entries)} questions to the knowledge base, a fifth of all"
-    )
+    found = draw_distinct(lambda n: drawing.draw(KINDS[n % len(KINDS)]), size, 100 * size + 1000)
+    if len(found) < size:
+        raise ValueError(
+            f"{split}_size={size}: there are only {len(world.entries)} questions to the knowledge base, a fifth of all"
+        )
+    return found
 
 
 def tools_of(world: World) -> dict[str, Any]:
@@ -255,15 +252,14 @@ def data_set(train_size: int, val_size: int, seed: int) -> dict[str, Rows]:
     again = cycle(random.Random(f"{seed}/asked again").sample(asked, len(asked)))
     val = [next(again) if question.kind == "qa" else question for question in draw_questions(world, "val", val_size)]
     return {
-        "train.parquet": [row(question, "train", i) for i, question in enumerate(train)],
-        "val.parquet": [row(question, "val", i) for i, question in enumerate(val)],
+        **split_files(row, train, val),
         "knowledge.jsonl": [
             {"pid": str(i), "title": title, "text": text} for i, (title, text) in enumerate(world.entries.items())
         ],
         "shop_tools.jsonl": [shop_tool(name).shown() for name in APIS],
         "tools.jsonl": [spec.shown() for spec in world.tools.tools],
         "agents.jsonl": [agent_tool(name).shown() for name in ABOUT],
-        "facts.jsonl": [{"kind": t.kind, "name": t.name, "facts": facts} for t, facts in world.facts().items()],
+        "facts.jsonl": tool_chains.fact_rows(world.facts()),
     }
 
 

@@ -46,6 +46,8 @@ STATES = ("open", "closed", "paid")  # only an open tool answers
 # Names of tools: a word of the first and one of the second.
 FRONT = "opal dune iron rust jade mint onyx coal fern moss sand silk wolf hawk lark crow".split()
 BACK = "kite fern mast reef gate peak loom bolt drum sail helm vane yoke tide arch crest".split()
+TOOL_NAMES = [f"{front}_{back}" for front in FRONT for back in BACK]
+RELATION_WORDS = [*RELATIONS, *(relation for own in RELATIONS.values() for relation in own), *OTHERS]
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ class World:
     def _make_tools(self) -> tuple[list[ToolSpec], dict[tuple[str, str], str]]:
         wanted = [(kind, relation) for kind, own in RELATIONS.items() for relation in own]
         wanted += [(kind, other) for kind in RELATIONS for other in OTHERS]
-        names = [f"{front}_{back}" for front in FRONT for back in BACK]
+        names = list(TOOL_NAMES)
         self.rng.shuffle(names)
         tools, useful = [], {}
         for kind, relation in wanted:
@@ -156,6 +158,11 @@ def names_of(split: str) -> dict[str, list[str]]:
     }
 
 
+def random_name(rng: random.Random) -> str:
+    """A random name of a tool."""
+    return f"{rng.choice(FRONT)}_{rng.choice(BACK)}"
+
+
 def tool(name: str, kind: str, relation: str, state: str) -> ToolSpec:
     """A tool of the world: its description is the relation and its state, its argument the kind of thing."""
     properties = {kind: {"type": "string"}}
@@ -189,6 +196,11 @@ class FactsBackend:
         return known[relation]
 
 
+def fact_rows(known: dict[Thing, dict[str, str]]) -> Rows:
+    """The rows of facts.jsonl."""
+    return [{"kind": thing.kind, "name": thing.name, "facts": facts} for thing, facts in known.items()]
+
+
 def facts(path: str) -> FactsBackend:
     """The back end of the tiny recipe's tools (`mas.tools.tool_call.backend`). Raises ValueError without the file."""
     lines = read_made(path, "tool_chains")
@@ -209,7 +221,7 @@ def data_set(train_size: int, val_size: int, seed: int, hops: Sequence[int]) -> 
     world = World(seed)
     files = {
         "tools.jsonl": [spec.shown() for spec in world.tools],
-        "facts.jsonl": [{"kind": t.kind, "name": t.name, "facts": facts} for t, facts in world.facts.items()],
+        "facts.jsonl": fact_rows(world.facts),
     }
     for split, size in zip(SPLITS, (train_size, val_size), strict=True):
         part, rng = World(seed, split), random.Random(f"{seed}/{split}/tasks")

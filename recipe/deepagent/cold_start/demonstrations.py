@@ -23,10 +23,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from verl_ext.recipe.cold_start.habits import Shares
+from verl_ext.recipe.cold_start import teacher
+from verl_ext.recipe.cold_start.teacher import END, Example, Segment
 from verl_ext.recipe.deepagent import grammar, memories, prompts_tiny
-from verl_ext.worlds import names
-from verl_ext.worlds.tool_chains import BACK, FRONT, OTHERS, RELATIONS, STATES, Chain, Thing, names_of, tool
+from verl_ext.worlds import names, tool_chains
+from verl_ext.worlds.tool_chains import RELATION_WORDS, RELATIONS, STATES, TOOL_NAMES, Chain, Thing, names_of, tool
 
 TOP_K = 3  # tools that a search finds, as in the tiny recipe
 WINDOW_HOPS = 2  # relations after which a window is full, in demonstrations
@@ -35,14 +36,10 @@ WINDOW_HOPS = 2  # relations after which a window is full, in demonstrations
 EASY_BATCHES = 480
 
 NAMES = names_of("train")
-END = "<|end|>"  # the tiny model's end token
-# (text, does it train)
-Segment = tuple[str, bool]
-Example = tuple[prompts_tiny.Messages, list[Segment]]
 
 
 @dataclass(frozen=True)
-class Habits(Shares):
+class Habits(teacher.Shares):
     """Shares of wrong demonstrations, each in [0, 1].
 
     first: the first tool found is called though it is not open. vague: searches without the kind of thing.
@@ -83,11 +80,10 @@ class Improvised:
         return self._tools[kind, relation]
 
     def _name(self) -> str:
-        while True:
-            name = f"{self.rng.choice(FRONT)}_{self.rng.choice(BACK)}"
-            if name not in self._taken:
-                self._taken.add(name)
-                return name
+        while (name := tool_chains.random_name(self.rng)) in self._taken:
+            pass
+        self._taken.add(name)
+        return name
 
     def search(self, query: str) -> list[dict[str, Any]]:
         """What the recipe's tool_search finds: ties of BM25 in the order of names."""
@@ -125,14 +121,11 @@ class Improvised:
         return things
 
 
-class Teacher:
-    """Demonstrations, each in a world of its own. A function of `seed`.
-
-    Right demonstrations begin with tasks of one relation.
-    """
+class Teacher(teacher.Teacher):
+    """Demonstrations, each in a world of its own. Right demonstrations begin with tasks of one relation."""
 
     def __init__(self, seed: int):
-        self.rng = random.Random(f"{seed}/teacher")
+        super().__init__(seed)
         self._easy = EASY_BATCHES
 
     def batch(self, size: int, habits: Habits) -> dict[str, list[Example]]:
@@ -218,7 +211,7 @@ class Window:
         if right not in found_names:
             self._search(f"{relation}:{thing.kind}")
         if rng.random() < self.habits.broken:
-            self._say(f'<{grammar.CALL}>{{"name": "{right}", "arguments": {{}}}}</{grammar.CALL}>')
+            self._write_call(right, {})
             self._observe(grammar.CALL, "error bad")
             if gives_up:
                 return False
@@ -237,17 +230,14 @@ class Window:
 
     def _guess(self, thing: Thing) -> bool:
         """A call of a tool that no search has found."""
-        name = f"{self.rng.choice(FRONT)}_{self.rng.choice(BACK)}"
-        said = json.dumps({"name": name, "arguments": {thing.kind: thing.name}})
-        self._say(f"<{grammar.CALL}>{said}</{grammar.CALL}>")
+        self._write_call(tool_chains.random_name(self.rng), {thing.kind: thing.name})
         self._observe(grammar.CALL, "error unknown")
         return True
 
     def _call(self, found: dict[str, Any], thing: Thing) -> bool:
         """A call of a tool, and what the world answers; True if that is an error."""
         (kind,) = found["parameters"]["properties"]
-        said = json.dumps({"name": found["name"], "arguments": {kind: thing.name}})
-        self._say(f"<{grammar.CALL}>{said}</{grammar.CALL}>")
+        self._write_call(found["name"], {kind: thing.name})
         relation, state = found["description"].split(":")
         if state != "open":
             fact = f"error {state}"
@@ -257,6 +247,9 @@ class Window:
             fact = "error not found"
         self._observe(grammar.CALL, fact)
         return fact.startswith("error")
+
+    def _write_call(self, name: str, arguments: dict[str, str]) -> None:
+        self._say(f"<{grammar.CALL}>{json.dumps({'name': name, 'arguments': arguments})}</{grammar.CALL}>")
 
     def _say(self, text: str) -> None:
         self.segments.append((text, True))
@@ -275,17 +268,16 @@ def fold(kind: str, world: Improvised, chain: Chain, done: int) -> dict[str, Any
     return {"tools": [world.tools(steps[i].kind, chain.relations[i])["open"] for i in range(done)]}
 
 
-def words() -> list[str]:
+def world_words() -> list[str]:
     """Every word of the tiny tool world, as it stands in prompts and outputs: the second of a name after a blank."""
-    heads = [*names.FIRST, *names.LAST, *names.ADJECTIVES, *names.PREFIXES]
     tails = [f" {name}" for name in (*names.LAST, *names.NOUNS, *names.TOWNS)]
-    relations = [*RELATIONS, *(relation for own in RELATIONS.values() for relation in own), *OTHERS]
     rest = [*STATES, "error ", "not found", "unknown", "bad", "none", " memory: ", " history: ", " tools: "]
-    return [*heads, *tails, *relations, *rest, *(f"{kind}: " for kind in ("task", "shorten", *memories.KINDS))]
+    rest += [f"{kind}: " for kind in ("task", "shorten", *memories.KINDS)]
+    return [*names.HEADS, *tails, *RELATION_WORDS, *rest]
 
 
 def marks() -> list[str]:
-    """Texts that are one token wherever they stand: tags, tools' names, pieces of JSON."""
+    """Texts that are one token wherever they stand: tags, tools' names, pieces of JSON, words."""
     tags = [
         f"<{end}{tag}{result}>"
         for tag in (grammar.SEARCH, grammar.CALL)
@@ -294,6 +286,5 @@ def marks() -> list[str]:
     ]
     call = ['{"name": "', '", "arguments": {"', '": "', '"}}', '", "arguments": {}}']
     memory = ['{"events": ["', '{"goal": "', '{"tools": ["', '", "', '"]}', '"}']
-    # A name of two tokens is too often copied from two tools by halves.
-    tools = [f"{front}_{back}" for front in FRONT for back in BACK]
-    return [*tags, f"<{grammar.FOLD}>", *tools, *call, *memory, "; "]
+    # A tool's name of two tokens is too often copied from two tools by halves.
+    return [*tags, f"<{grammar.FOLD}>", *TOOL_NAMES, *call, *memory, "; ", *world_words()]

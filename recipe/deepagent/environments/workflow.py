@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from dataclasses import replace
 from typing import Any
 
-from verl_ext.mas import Task, ToolFailed
+from verl_ext.mas import Task
 from verl_ext.recipe.deepagent import grammar
 from verl_ext.recipe.deepagent.workflow import DeepAgent, Work
-from verl_ext.rewards.calls import Invocation
 
 # Metrics of a gold path, which these tasks do not have.
 OF_A_PATH = ("path", "path_complete")
@@ -33,21 +33,17 @@ class EnvironmentAgent(DeepAgent):
         begun = await ctx.tool("environment", task=str(task.extra["id"]), past=[])
         return await super().run(replace(task, question=f"{task.question}\n\n{begun['result']}"), ctx)
 
-    async def _call(self, ctx: Any, work: Work, step: grammar.Step) -> str:
+    def _ask(self, ctx: Any, work: Work, step: grammar.Step) -> Awaitable[dict[str, Any]]:
         past = [{"name": call.name, "arguments": call.arguments} for call in work.calls if call.ok]
-        try:
-            answer = await ctx.tool(
-                "environment", task=str(work.task.extra["id"]), past=past, name=step.name, arguments=step.arguments
-            )
-        except ToolFailed as failure:
-            work.calls.append(Invocation(step.name, step.arguments, ok=False))
-            return self._failed(work, failure)
-        work.calls.append(Invocation(step.name, step.arguments, ok=answer["ok"]))
+        task = str(work.task.extra["id"])
+        return ctx.tool("environment", task=task, past=past, name=step.name, arguments=step.arguments)
+
+    def _outcome(self, work: Work, answer: dict[str, Any]) -> str:
         content = self.prompts.outcome(answer, 25 * self.max_result_chars)
         if answer["ok"]:
             work.score = answer["score"]
             content += "\nThe task is over: answer now." if answer["done"] else ""
-        return await self._short(ctx, work, grammar.CALL, content)
+        return content
 
     def reward(self, task: Task, result: Work) -> tuple[float, dict[str, float]]:
         metrics = self.measured(task, result)

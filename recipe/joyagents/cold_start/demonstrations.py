@@ -22,17 +22,16 @@ A demonstration is one agent's chat: all its outputs train at once, what its too
 
 from __future__ import annotations
 
-import json
 import random
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from verl_ext.memory import Memory
-from verl_ext.recipe.cold_start.habits import Shares
+from verl_ext.recipe.cold_start import teacher
 from verl_ext.recipe.joyagents import prompts_tiny
 from verl_ext.recipe.joyagents.cold_start import improvised
-from verl_ext.recipe.joyagents.cold_start.improvised import Improvised, Made
+from verl_ext.recipe.joyagents.cold_start.improvised import Improvised, Made, marks, words  # noqa: F401 (for the registry)
+from verl_ext.recipe.joyagents.data import agent_chats
 from verl_ext.recipe.joyagents.prompts_tiny import Messages
 from verl_ext.recipe.joyagents.workflow import SPECIALISTS
 from verl_ext.worlds.shop import API_OF, APIS, LARGEST, SPECIALIST
@@ -61,7 +60,7 @@ TAKEN_FOR = {
 
 
 @dataclass(frozen=True)
-class Habits(Shares):
+class Habits(teacher.Shares):
     """Shares of wrong demonstrations, each in [0, 1].
 
     route: questions that sound like another specialist's. whole: sums of two look-ups handed on as a whole; early: sums
@@ -93,44 +92,31 @@ scaled = Habits().scaled  # 0 right demonstrations only, 1 the shipped model's
 NO_HABITS = scaled(0.0)
 
 
-class Chat:
+class Chat(agent_chats.Chat):
     """One agent's chat as it grows. `broken`: share of outputs that lack </think>."""
 
     def __init__(self, prompt: Messages, rng: random.Random, broken: float):
-        self.messages, self._rng, self._broken = list(prompt), rng, broken
-
-    def call(self, thought: str, name: str, arguments: dict[str, str], result: str) -> None:
-        """The agent calls something, and sees what came of it."""
-        self._say(thought, f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>")
-        self.messages.append({"role": "tool", "content": result})
+        super().__init__(list(prompt))
+        self._rng, self._broken = rng, broken
 
     def answer(self, thought: str, text: str) -> Messages:
-        """The agent answers: the whole chat."""
-        self._say(thought, f" {text}")
-        return self.messages
+        """The agent answers, with a blank before the first word."""
+        return super().answer(thought, f" {text}")
 
-    def _say(self, thought: str, rest: str) -> None:
-        closing = "" if self._rng.random() < self._broken else "</think>"
-        self.messages.append({"role": "assistant", "content": f"<think>{thought}{closing}{rest}"})
+    def say(self, thought: str, text: str, closing: str = "</think>") -> Messages:
+        """The agent thinks, perhaps without an end, and then writes a text."""
+        return super().say(thought, text, "" if self._rng.random() < self._broken else closing)
 
 
-class Teacher:
-    """Demonstrations, each in a world of its own. A function of `seed`."""
+class Teacher(teacher.Teacher):
+    """Chats of prompt, outputs and results, each in a world of its own."""
 
-    def __init__(self, seed: int):
-        self.rng = random.Random(f"{seed}/teacher")
-        self.agents: dict[str, Callable[[Habits], Messages]] = {name: getattr(self, name) for name in AGENTS}
-
-    def chat(self, agent: str, habits: Habits) -> Messages:
-        """One chat of an agent: prompt, outputs, results."""
-        return self.agents[agent](habits)
-
-    def batch(self, size: int, habits: Habits) -> dict[str, list[improvised.Example]]:
+    def batch(self, size: int, habits: Habits) -> dict[str, list[teacher.Example]]:
         """`size` chats of the master, more of the math agent, fewer of the easy ones."""
         special = {"master": size, "function_agent": size, "math_agent": size + size // 2}
         sizes = {agent: special.get(agent, max(1, size // 2)) for agent in AGENTS}
         return {
-            agent: [improvised.segments(self.chat(agent, habits)) for _ in range(count)]
+            agent: [improvised.segments(self.demonstrate(agent, habits)) for _ in range(count)]
             for agent, count in sizes.items()
         }
 
@@ -138,10 +124,9 @@ class Teacher:
         """A user's question -> calls of specialists -> the answer."""
         world = Improvised(self.rng)
         made = world.question(self.rng.choice(KINDS))
-        memories, known = self._memories("master", made, world)
-        chat = self._begin(prompts_tiny.master(made.query, memories, SPECIALISTS), habits)
-        if recalled := self._recalled(chat, memories, known, habits):
-            return recalled
+        chat, answered = self._begin("master", made, world, habits)
+        if answered:
+            return chat.messages
         if made.kind != "shop" and self._does(habits.detour):
             self._detour(chat, made.query)
         if made.kind == "cooperation":
@@ -183,10 +168,9 @@ class Teacher:
         """A question -> passages -> their summary -> the answer; now and then one that it knows nothing about."""
         world = Improvised(self.rng)
         made = world.question("qa" if self.rng.random() < 0.9 else "shop")
-        memories, known = self._memories("question_agent", made, world) if made.kind == "qa" else ([], False)
-        chat = self._begin(prompts_tiny.question_agent(made.query, memories), habits)
-        if recalled := self._recalled(chat, memories, known, habits):
-            return recalled
+        chat, answered = self._begin("question_agent", made, world, habits, remembers=made.kind == "qa")
+        if answered:
+            return chat.messages
         unread = made.word != "returns" and self._does(habits.unread)
         if not unread:
             found = world.passages(made.query) if made.kind == "qa" else []
@@ -199,10 +183,9 @@ class Teacher:
         """Something about a shop -> an API -> what it says; now and then a question that no API answers."""
         world = Improvised(self.rng)
         made = world.question("shop" if self.rng.random() < 0.93 else "qa")
-        memories, known = self._memories("shop_agent", made, world) if made.kind == "shop" else ([], False)
-        chat = self._begin(prompts_tiny.shop_agent(made.query, memories), habits)
-        if recalled := self._recalled(chat, memories, known, habits):
-            return recalled
+        chat, answered = self._begin("shop_agent", made, world, habits, remembers=made.kind == "shop")
+        if answered:
+            return chat.messages
         if self._does(habits.detour):
             chat.call("find", "tool_retrievals", {}, improvised.apis_found(made.query))
         if made.kind == "qa":
@@ -218,10 +201,9 @@ class Teacher:
         """A thing and a relation -> a search -> the open tool -> what it says; now and then one that no tool knows."""
         world = Improvised(self.rng)
         made = world.question("function" if self.rng.random() < 0.95 else "qa")
-        memories, known = self._memories("function_agent", made, world) if made.kind == "function" else ([], False)
-        chat = self._begin(prompts_tiny.function_agent(made.query, memories), habits)
-        if recalled := self._recalled(chat, memories, known, habits):
-            return recalled
+        chat, answered = self._begin("function_agent", made, world, habits, remembers=made.kind == "function")
+        if answered:
+            return chat.messages
         kind, name, relation = made.query.split(":")
         if made.kind == "qa":
             chat.call("find", "tool_retrievals", {"intention": f"{relation}:{kind}"}, "none")
@@ -250,14 +232,13 @@ class Teacher:
         world = Improvised(self.rng)
         if self.rng.random() < 0.1:
             asked = world.question("cooperation").query
-            chat = self._begin(prompts_tiny.math_agent(asked, []), habits)
+            chat = Chat(prompts_tiny.math_agent(asked, []), self.rng, habits.broken)
             guess = self.rng.randint(1, LARGEST)
             return chat.answer(f" {guess}", str(guess))
         made = world.question("math")
-        memories, known = self._memories("math_agent", made, world)
-        chat = self._begin(prompts_tiny.math_agent(made.query, memories), habits)
-        if recalled := self._recalled(chat, memories, known, habits):
-            return recalled
+        chat, answered = self._begin("math_agent", made, world, habits)
+        if answered:
+            return chat.messages
         totals = improvised.worked_out(made.chain, {"carry": habits.carry, "borrow": habits.borrow}, self.rng)
         return chat.answer("".join(f" {total}" for total in totals), str(totals[-1]))
 
@@ -266,7 +247,7 @@ class Teacher:
         world = Improvised(self.rng)
         made = world.question("qa")
         found = world.passages(made.query) if self.rng.random() < 0.9 else []
-        chat = self._begin(prompts_tiny.summary(made.query, found), NO_HABITS)
+        chat = Chat(prompts_tiny.summary(made.query, found), self.rng, broken=0.0)
         text = made.output if found else improvised.text(self.rng)
         # It copies the title first: reading the right passage is then only going on.
         return chat.answer(f"{made.query.partition(':')[2]} is {text}" if found else "none", text)
@@ -276,8 +257,16 @@ class Teacher:
         made = Improvised(self.rng).question(self.rng.choice(KINDS))
         return [*prompts_tiny.intention(made.query, []), {"role": "assistant", "content": made.query}]
 
-    def _begin(self, prompt: Messages, habits: Habits) -> Chat:
-        return Chat(prompt, self.rng, habits.broken)
+    def _begin(
+        self, agent: str, made: Made, world: Improvised, habits: Habits, remembers: bool = True
+    ) -> tuple[Chat, bool]:
+        """A chat with what the agent remembers, if it may; and whether it has answered with a memory."""
+        memories, known = self._memories(agent, made, world) if remembers else ([], False)
+        chat = Chat(getattr(prompts_tiny, agent)(made.query, memories), self.rng, habits.broken)
+        answered = bool(memories) and self._does(1.0 - habits.again if known else habits.misled)
+        if answered:
+            chat.answer("memory", memories[0].output)
+        return chat, answered
 
     def _memories(self, agent: str, made: Made, world: Improvised) -> tuple[list[Memory], bool]:
         """What stands in the prompt: nothing, or memories, of which the first may be the question's own."""
@@ -288,10 +277,6 @@ class Teacher:
         drawn = [self.rng.choice(kinds) for _ in range(self.rng.choice((1, 1, 2)) - known)]
         others = [world.other(made) if kind == made.kind else world.question(kind) for kind in drawn]
         return [improvised.memory(agent, one) for one in ([made] if known else []) + others], known
-
-    def _recalled(self, chat: Chat, memories: list[Memory], known: bool, habits: Habits) -> Messages | None:
-        share = 1.0 - habits.again if known else habits.misled
-        return chat.answer("memory", memories[0].output) if memories and self._does(share) else None
 
     def _does(self, share: float) -> bool:
         return self.rng.random() < share

@@ -13,9 +13,9 @@ from functools import lru_cache
 from typing import Any
 
 from verl_ext.memory import Memory
+from verl_ext.recipe.cold_start.teacher import END, Example, Segment
 from verl_ext.recipe.deepagent.cold_start import demonstrations as tool_demos
 from verl_ext.recipe.joyagents import prompts_tiny
-from verl_ext.recipe.joyagents.prompts_tiny import Messages
 from verl_ext.tools.catalogue.search.documents import passages
 from verl_ext.tools.retrieval import build_retriever
 from verl_ext.worlds import names, tool_chains
@@ -34,10 +34,6 @@ from verl_ext.worlds.shop import (
     shop_tool,
 )
 
-# (prompt, [(text, does it train), …]), as recipe/cold_start/train.py takes it.
-Example = tuple[Messages, list[tuple[str, bool]]]
-
-END = "<|end|>"  # the tiny model's end token
 SHOPS = names.name_pairs(names.ADJECTIVES, names.NOUNS, "train")
 TOWNS = [f"{prefix} {town}" for prefix in names.PREFIXES for town in names.TOWNS]
 
@@ -209,7 +205,7 @@ def _catalogue(name: str) -> tuple[dict[str, dict[str, Any]], Any]:
 def segments(messages: Sequence[dict[str, str]]) -> Example:
     """A chat as recipe/cold_start/train.py trains on it: the prompt, then outputs and what is seen between them."""
     first = next(i for i, message in enumerate(messages) if message["role"] == "assistant")
-    said: list[tuple[str, bool]] = []
+    said: list[Segment] = []
     for message in messages[first:]:
         if message["role"] == "assistant":
             said.append((f" {message['content']}{END}", True))
@@ -229,15 +225,11 @@ def marks() -> list[str]:
     form = [" <think>", "</think>", '<tool_call>{"name": "', '", "arguments": {"', '", "arguments": {"intention": "']
     form += ['": "', '"}}</tool_call>', '", "arguments": {}}</tool_call>', ' Pass calling {"api_name": "', '"} :']
     signs = [" same: ", " of: ", " ; ", " =", " +", " -", ":"]
-    heads = [*names.FIRST, *names.LAST, *names.ADJECTIVES, *names.PREFIXES]
-    asked = [*tool_chains.RELATIONS, *(relation for own in tool_chains.RELATIONS.values() for relation in own)]
-    asked += [*tool_chains.OTHERS, *tool_chains.STATES, *TOPICS, *API_OF, "shop", "ask", "total", "intention"]
+    asked = [*tool_chains.RELATION_WORDS, *tool_chains.STATES, *TOPICS, *API_OF, "shop", "ask", "total", "intention"]
     thoughts = ["function", "find", "intend", "call", "done", "sum", "memory"]
     functions = [*ABOUT, "tool_retrievals", "tool_summary", "tool_intention", *APIS]
-    tools = [f"{front}_{back}" for front in tool_chains.FRONT for back in tool_chains.BACK]
-    return list(
-        dict.fromkeys([*roles, *form, *signs, *heads, *asked, *thoughts, *functions, *tools, *_behind_blanks()])
-    )
+    found = [*roles, *form, *signs, *names.HEADS, *asked, *thoughts, *functions, *tool_chains.TOOL_NAMES]
+    return list(dict.fromkeys([*found, *_behind_blanks()]))
 
 
 def _behind_blanks() -> list[str]:

@@ -22,15 +22,8 @@ from verl_ext.worlds.data_set import Rows, stamped_folder
 VERSION = 2  # raise it whenever the same arguments would give other files: `ensure` then regenerates
 STAMP = "joyagents_sft.json"
 # Relative numbers of conversations. The master has the most kinds of questions; sums are short, and take long to learn.
-PARTS = {
-    "master": 4,
-    "question_agent": 3,
-    "shop_agent": 3,
-    "function_agent": 5,
-    "math_agent": 6,
-    "summary": 2,
-    "intention": 1,
-}
+SPECIALISTS = {"question_agent": 3, "shop_agent": 3, "function_agent": 5, "math_agent": 6}
+PARTS = {"master": 4, **SPECIALISTS, "summary": 2, "intention": 1}
 HELD_OUT = 512
 
 
@@ -57,11 +50,11 @@ def rows_by_file(size: int, habits: float, seed: int) -> dict[str, Rows]:
     counts = {agent: max(1, size * PARTS[agent] // parts) for agent in AGENTS}
     shares, teacher, examiner = scaled(habits), Teacher(seed), Teacher(seed + 1)
     files = {
-        f"{agent}.parquet": [_row(agent, teacher.chat(agent, shares)) for _ in range(count)]
+        f"{agent}.parquet": [_row(agent, teacher.demonstrate(agent, shares)) for _ in range(count)]
         for agent, count in counts.items()
     }
     drawn = random.Random(f"{seed}/held out").choices(AGENTS, [PARTS[agent] for agent in AGENTS], k=HELD_OUT)
-    return files | {"val.parquet": [_row(agent, examiner.chat(agent, shares)) for agent in drawn]}
+    return files | {"val.parquet": [_row(agent, examiner.demonstrate(agent, shares)) for agent in drawn]}
 
 
 def _row(agent: str, messages: Messages) -> dict[str, Any]:

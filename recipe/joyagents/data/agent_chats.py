@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,17 +54,18 @@ class Chat:
     def call(self, thought: str, name: str, arguments: Mapping[str, Any], result: str | None = None) -> Messages:
         """Add a call of the agent and its result; without the result if the conversation ends there."""
         call = json.dumps({"name": name, "arguments": dict(arguments)}, ensure_ascii=False)
-        self._append(f"<think>{thought}</think><tool_call>{call}</tool_call>")
+        self.say(thought, f"<tool_call>{call}</tool_call>")
         if result is not None:
             self.messages.append({"role": "tool", "content": result})
         return self.messages
 
     def answer(self, thought: str, text: str) -> Messages:
         """The agent answers."""
-        return self._append(f"<think>{thought}</think>{text}")
+        return self.say(thought, text)
 
-    def _append(self, text: str) -> Messages:
-        self.messages.append({"role": "assistant", "content": text})
+    def say(self, thought: str, text: str, closing: str = "</think>") -> Messages:
+        """The agent thinks, and then writes a text."""
+        self.messages.append({"role": "assistant", "content": f"<think>{thought}{closing}{text}"})
         return self.messages
 
 
@@ -101,17 +102,10 @@ class ChatGenerator:
 
     def sets(self, sizes: Mapping[str, Mapping[str, int]]) -> Iterator[tuple[str, list[Messages]]]:
         """Per agent its conversations; `sizes`: agent -> kind of question -> how many at most."""
-        made: dict[str, Callable[[Question], Messages | None]] = {
-            "master": self.master,
-            "question_agent": self.question_agent,
-            "shop_agent": self.shop_agent,
-            "function_agent": self.function_agent,
-            "math_agent": self.math_agent,
-        }
         for agent, kinds in sizes.items():
             drawn = [question for kind, size in kinds.items() for question in self._draw(kind, size)]
             self.rng.shuffle(drawn)
-            chats = [made[agent](question) for question in drawn]
+            chats = [getattr(self, agent)(question) for question in drawn]
             yield agent, [chat for chat in chats if chat is not None]
 
     def _draw(self, kind: str, size: int) -> list[Question]:

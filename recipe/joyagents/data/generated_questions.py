@@ -19,6 +19,7 @@ from typing import Any
 from verl_ext.recipe.joyagents import shop
 from verl_ext.recipe.joyagents.data.platform_rules import RULES
 from verl_ext.recipe.joyagents.shop_records import BODIES, CATEGORIES, SHOP_TYPES, Records, records
+from verl_ext.worlds.data_set import draw_distinct
 
 SPLITS = ("train", "test")
 Arguments = dict[str, Any]
@@ -164,16 +165,17 @@ class QuestionGenerator:
     def _amounts(self) -> Question:
         orders = self.rng.sample(self.orders, 2)
         parts = tuple(self.shop("search_order_code", order=order) for order in orders)
-        one, other = (run(part)["amount_yuan"] for part in parts)
-        text = f"What do the orders {orders[0]} and {orders[1]} come to together?"
-        return self._joined(text, parts, f"What is {one} plus {other}?", f"{one} + {other}", one + other)
+        return self._added(f"What do the orders {orders[0]} and {orders[1]} come to together?", parts, "amount_yuan")
 
     def _pieces(self) -> Question:
         name = self.rng.choice(self.shops)
         products = list(self.records.shops[name].stock)
         parts = tuple(self.shop("check_stock", shop=name, product=product) for product in products)
-        one, other = (run(part)["pieces"] for part in parts)
         text = f"How many pieces of {' and '.join(products)} does {name} have altogether?"
+        return self._added(text, parts, "pieces")
+
+    def _added(self, text: str, parts: tuple[Question, ...], field: str) -> Question:
+        one, other = (run(part)[field] for part in parts)
         return self._joined(text, parts, f"What is {one} plus {other}?", f"{one} + {other}", one + other)
 
     def _joined(self, text: str, lookups: tuple[Question, ...], sum_text: str, steps: str, result: int) -> Question:
@@ -203,12 +205,7 @@ def title_of(topic: str, category: str) -> str:
 
 def distinct(draw: Callable[[], Question], size: int, name: str) -> list[Question]:
     """`size` questions of different wording. Raises ValueError if there are not that many."""
-    found: dict[str, Question] = {}
-    for _ in range(200 * size + 200):
-        if len(found) == size:
-            break
-        question = draw()
-        found.setdefault(question.text, question)
+    found = draw_distinct(lambda _: draw(), size, 200 * size + 200)
     if len(found) < size:
         raise ValueError(f"{size} {name} questions were wanted, but there are only about {len(found)}")
-    return list(found.values())
+    return found

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -115,12 +115,20 @@ def question_schema() -> Any:
     return rows_schema({"kind": text, "target": strings, "functions": strings})
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options that this script shares with sft_conversations.py."""
+def run_script(
+    description: str | None, write: Callable[[argparse.Namespace], dict[str, int]], argv: Sequence[str] | None
+) -> int:
+    """The command line of this script and of sft_conversations.py; `write` gives rows per file.
+
+    Returns: the exit status; user errors are printed without a traceback.
+    """
+    parser = Parser(description=description)
     parser.add_argument("--output_dir", type=Path, required=True, help="folder of everything that is written")
     parser.add_argument("--gsm8k", type=Path, help="folder with GSM8K's train and test files instead of the hub")
     parser.add_argument("--toolbench", type=Path, help="file or folder instead of ToolBench's own place")
     parser.add_argument("--seed", type=int, default=0, help="of what is generated and of what is chosen")
+    arguments = parser.parse_args(argv)
+    return exit_status(lambda: print_written(arguments.output_dir, write(arguments)))
 
 
 def write(arguments: argparse.Namespace) -> dict[str, int]:
@@ -148,11 +156,8 @@ def write(arguments: argparse.Namespace) -> dict[str, int]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Command line. Returns the exit status; user errors are printed without a traceback."""
-    parser = Parser(description=__doc__)
-    add_options(parser)
-    arguments = parser.parse_args(argv)
-    return exit_status(lambda: print_written(arguments.output_dir, write(arguments)))
+    """Command line. Returns the exit status."""
+    return run_script(__doc__, write, argv)
 
 
 if __name__ == "__main__":

@@ -20,8 +20,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from verl_ext.arguments import Parser, exit_status
-from verl_ext.data_prep.rows import print_written, write_jsonl
+from verl_ext.data_prep.rows import write_jsonl
 from verl_ext.recipe.joyagents.data import rl_questions
 from verl_ext.recipe.joyagents.data.agent_chats import ChatGenerator, Messages
 from verl_ext.recipe.joyagents.grammar import read_step
@@ -92,11 +91,8 @@ def chats_schema() -> object:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Command line. Returns the exit status; user errors are printed without a traceback."""
-    parser = Parser(description=__doc__)
-    rl_questions.add_options(parser)
-    arguments = parser.parse_args(argv)
-    return exit_status(lambda: print_written(arguments.output_dir, write(arguments)))
+    """Command line. Returns the exit status."""
+    return rl_questions.run_script(__doc__, write, argv)
 
 
 if __name__ == "__main__":

@@ -18,11 +18,11 @@ the best hit, answer with the place. (Binding a role to one of five documents by
 than a cold start of minutes.)
 """
 
-import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from verl_ext.recipe.cold_start.habits import Shares
+from verl_ext.recipe.cold_start import teacher
+from verl_ext.recipe.cold_start.teacher import Example
 from verl_ext.recipe.mhgpo import prompts_tiny
 from verl_ext.tools.retrieval import Passage, Retriever, build_retriever
 from verl_ext.tools.retrieval.search import interleave
@@ -44,11 +44,9 @@ TOP_K = 5  # passages per query, and documents handed to the reranker
 # BM25 of the tiny world, also in configs/base/tiny.yaml: the shipped model learned from what it finds.
 BM25 = {"title_weight": 1}
 
-Example = tuple[prompts_tiny.Messages, str]  # (prompt, output)
-
 
 @dataclass(frozen=True)
-class Habits(Shares):
+class Habits(teacher.Shares):
     """Shares of wrong demonstrations, each in [0, 1]: `*_hard` for the questions with the habit, `*_easy` for the rest.
 
     reranker_second: share of choices with a second, random document.
@@ -92,22 +90,19 @@ def show(seed: str, works: int, dial: Dial) -> Shown:
     return Shown(biographies.questions(world, dial, seed), retriever_of(biographies.passages(world)), people)
 
 
-class Teacher:
-    """Demonstrations from `worlds` random training worlds, each with its BM25 index. A function of `seed`.
+class Teacher(teacher.Teacher):
+    """Demonstrations from `worlds` random training worlds, each with its BM25 index.
 
     worlds, works: how many worlds, and works in each (as many as the data set's, for alike BM25 statistics).
     """
 
+    agents = ("rewriter", "reranker", "answerer", "single")
+
     def __init__(self, seed: int, worlds: int = 24, works: int = 240) -> None:
-        self.rng = random.Random(f"{seed}/teacher")
+        super().__init__(seed)
         self._worlds = [
             show(f"{seed}/cold start/{number}", works, DIALS[number % len(DIALS)]) for number in range(worlds)
         ]
-
-    def batch(self, size: int, habits: Habits) -> dict[str, list[Example]]:
-        """`size` demonstrations of each agent, of different questions."""
-        agents = {name: getattr(self, name) for name in ("rewriter", "reranker", "answerer", "single")}
-        return {agent: [demonstrate(habits) for _ in range(size)] for agent, demonstrate in agents.items()}
 
     def _draw(self) -> tuple[Question, Shown]:
         shown = self.rng.choice(self._worlds)

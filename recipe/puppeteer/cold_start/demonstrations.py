@@ -15,17 +15,14 @@ So an untrained system is often wrong and always long; RL has to learn who is go
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from verl_ext.recipe.cold_start.habits import Shares
+from verl_ext.recipe.cold_start import teacher
+from verl_ext.recipe.cold_start.teacher import Example
 from verl_ext.recipe.puppeteer import prompts_tiny
 from verl_ext.recipe.puppeteer.puppets import FINAL, TERMINATE, State, Step, read_result
 from verl_ext.worlds.names import ADJECTIVES, NOUNS
 from verl_ext.worlds.prices_and_sums import KINDS, LARGEST, NOTHING, PRICES, Question, draw, prices
-
-# (prompt, output); a word's or number's token includes the blank before it.
-Example = tuple[prompts_tiny.Messages, str]
 
 POOL = ("planning", "reasoning", "critique", "reflect", "summarize", "conclude", "run_python", "web_search")
 # What some agents say of every task.
@@ -39,7 +36,7 @@ LINGER = {"critique": 0.4, "conclude": 0.35, "reflect": 0.15, "summarize": 0.1}
 
 
 @dataclass(frozen=True)
-class Habits(Shares):
+class Habits(teacher.Shares):
     """Shares of the orchestrator's wrong decisions, each in [0, 1].
 
     plan: planning before anything else. reason: reasoning instead of the right agent. linger: somebody else once there
@@ -57,20 +54,26 @@ scaled = Habits().scaled  # 0 right demonstrations only, 1 the shipped model's
 NO_HABITS = scaled(0.0)
 
 
-class Teacher:
-    """Demonstrations on random training questions, in states that habits have led to. A function of `seed`."""
+class Teacher(teacher.Teacher):
+    """Demonstrations on random training questions, in states that habits have led to.
+
+    The agents are the orchestrator, each puppet that has something to learn, and the others together as "talk". A
+    word's or number's token includes the blank before it.
+    """
+
+    agents = ("orchestrator", *(name for name in POOL if name not in SAID), "talk")
+    stream = "pool"
 
     def __init__(self, seed: int):
-        self.rng = random.Random(f"{seed}/pool")
+        super().__init__(seed)
         # Prices of its own for every question: the model must read what was found.
         self.names = list(prices(0, "train"))
 
-    def batch(self, size: int, habits: Habits) -> dict[str, list[Example]]:
-        """`size` demonstrations of the orchestrator and of each puppet that has something to learn."""
-        agents: dict[str, Callable[[], Example]] = {"orchestrator": lambda: self.orchestrator(habits)}
-        agents |= {name: (lambda name=name: self.puppet(name)) for name in POOL if name not in SAID}
-        agents["talk"] = lambda: self.puppet(self.rng.choice(list(SAID)))
-        return {agent: [demonstrate() for _ in range(size)] for agent, demonstrate in agents.items()}
+    def demonstrate(self, agent: str, habits: Habits) -> Example:
+        """One demonstration; the puppets have no habits."""
+        if agent == "orchestrator":
+            return self.orchestrator(habits)
+        return self.puppet(self.rng.choice(list(SAID)) if agent == "talk" else agent)
 
     def orchestrator(self, habits: Habits) -> Example:
         """A state -> who acts next."""

@@ -14,25 +14,22 @@ left for RL is to plan, to read whether a tool is open, and to see whether an an
 from __future__ import annotations
 
 import json
-import random
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from verl_ext.recipe.cold_start.habits import Shares
+from verl_ext.recipe.cold_start import teacher
+from verl_ext.recipe.cold_start.teacher import Example
 from verl_ext.recipe.deepagent.cold_start import demonstrations as tool_demos
 from verl_ext.recipe.deepagent.cold_start.demonstrations import Improvised
 from verl_ext.recipe.smurfs import prompts_tiny
 from verl_ext.recipe.smurfs.scoring import FINAL
 from verl_ext.recipe.smurfs.search import Element
-from verl_ext.worlds.tool_chains import BACK, FRONT, RELATIONS, Chain, tool
+from verl_ext.worlds.tool_chains import RELATIONS, TOOL_NAMES, Chain, tool
 
-# (prompt, output)
-Example = tuple[prompts_tiny.Messages, str]
 TOP_K = 3  # tools that a sub-task's search finds, as in the tiny recipe
 
 
 @dataclass(frozen=True)
-class Habits(Shares):
+class Habits(teacher.Shares):
     """Shares of wrong demonstrations, each in [0, 1].
 
     whole: plans of one sub-task. short: plans without the last relation. first: the first tool, whatever its state.
@@ -50,24 +47,11 @@ class Habits(Shares):
 scaled = Habits().scaled  # 0 right demonstrations only, 1 the shipped model's
 
 
-class Teacher:
-    """Demonstrations, each in a world of its own. A function of `seed`."""
+class Teacher(teacher.Teacher):
+    """Demonstrations, each in a world of its own."""
 
-    def __init__(self, seed: int):
-        self.rng = random.Random(f"{seed}/smurfs")
-
-    def batch(self, size: int, habits: Habits) -> dict[str, list[Example]]:
-        """`size` demonstrations of each agent."""
-        agents: dict[str, Callable[[Habits], Example]] = {
-            "planner": self.planner,
-            "thought": self.thought,
-            "action": self.action,
-            "arguments": self.arguments,
-            "answer": self.answer,
-            "verifier": self.verifier,
-            "final": self.final,
-        }
-        return {agent: [demonstrate(habits) for _ in range(size)] for agent, demonstrate in agents.items()}
+    agents = ("planner", "thought", "action", "arguments", "answer", "verifier", "final")
+    stream = "smurfs"
 
     def planner(self, habits: Habits) -> Example:
         """A question -> sub-tasks of one relation each."""
@@ -173,14 +157,9 @@ def kind_and_relation(task: str) -> tuple[str, str]:
     return parts[0], parts[2] if len(parts) > 2 else parts[1]
 
 
-def words() -> list[str]:
-    """Every word of prompts and outputs, the second of a name after a blank."""
+def marks() -> list[str]:
+    """Texts that are one token wherever they stand: tools' names, pieces of JSON, words."""
+    pieces = ['{"Tasks": ["', '", "', '"]}', '{"', '": "', '"}', '{"Status": 0}', '{"Status": 1}', "; "]
     roles = ("plan", "think", "pick", "fill", "read", "verify", "final")
     said = [" tools: ", " after: ", " tool: ", " result: ", " answer: ", f"{FINAL} "]
-    return [*tool_demos.words(), *(f"{role}: " for role in roles), *said]
-
-
-def marks() -> list[str]:
-    """Texts that are one token wherever they stand: tools' names, pieces of JSON."""
-    names = [f"{front}_{back}" for front in FRONT for back in BACK]
-    return [*names, '{"Tasks": ["', '", "', '"]}', '{"', '": "', '"}', '{"Status": 0}', '{"Status": 1}', "; "]
+    return [*TOOL_NAMES, *pieces, *tool_demos.world_words(), *(f"{role}: " for role in roles), *said]

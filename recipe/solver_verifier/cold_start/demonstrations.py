@@ -11,19 +11,16 @@ So an untrained system is often wrong and does not notice; RL has to learn to bo
 """
 
 import random
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from verl_ext.recipe.cold_start.habits import Shares
+from verl_ext.recipe.cold_start import teacher
+from verl_ext.recipe.cold_start.teacher import Example
 from verl_ext.recipe.solver_verifier import parsers, prompts_tiny
 from verl_ext.worlds.arithmetic import Chain, draw_chain
 
-# (prompt, output); a word's or number's token includes the blank before it.
-Example = tuple[prompts_tiny.Messages, str]
-
 
 @dataclass(frozen=True)
-class Habits(Shares):
+class Habits(teacher.Shares):
     """Shares of wrong steps or verdicts, each in [0, 1].
 
     borrow, carry: steps of a first solution that cross a ten and forget it. other: any other step, off by one.
@@ -46,21 +43,17 @@ class Habits(Shares):
 scaled = Habits().scaled  # 0 right demonstrations only, 1 the shipped model's
 
 
-class Teacher:
-    """Demonstrations on random training chains of 1 to `steps` steps. A function of `seed`."""
+class Teacher(teacher.Teacher):
+    """Demonstrations on random training chains of 1 to `steps` steps; "again" is the solver after a rejection.
+
+    A word's or number's token includes the blank before it.
+    """
+
+    agents = ("solver", "again", "verifier")
 
     def __init__(self, seed: int, steps: int = 4, largest: int = 29):
-        self.rng = random.Random(f"{seed}/teacher")
+        super().__init__(seed)
         self.steps, self.largest = steps, largest
-
-    def batch(self, size: int, habits: Habits) -> dict[str, list[Example]]:
-        """`size` demonstrations of each agent, of different chains; "again" is the solver after a rejection."""
-        agents: dict[str, Callable[[Habits], Example]] = {
-            "solver": self.solver,
-            "again": self.again,
-            "verifier": self.verifier,
-        }
-        return {agent: [demonstrate(habits) for _ in range(size)] for agent, demonstrate in agents.items()}
 
     def solver(self, habits: Habits) -> Example:
         """A chain -> its totals."""
@@ -137,3 +130,8 @@ def _slip(total: int, term: int, kind: str, rng: random.Random) -> int:
     if kind == "other":
         return max(0, total + term + rng.choice((-1, 1)))
     return total + term + (10 if kind == "borrow" else -10)
+
+
+def words() -> list[str]:
+    """Every word and number of prompts and outputs."""
+    return [*map(str, range(100)), "solve", "check", "ok", "wrong", "+", "-", ":"]

@@ -1,0 +1,18 @@
+"""Checks of a workflow's options; errors name the option in the configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+def one_of(name: str, value: object, allowed: Iterable[str]) -> None:
+    """Raises ValueError if `mas.workflow.<name>` is none of `allowed`."""
+    if value not in allowed:
+        raise ValueError(f"mas.workflow.{name}={value!r} is unknown; allowed: {', '.join(allowed)}")
+
+
+def at_least(least: int, **options: int) -> None:
+    """Raises ValueError if one of these options of `mas.workflow` is smaller."""
+    for name, value in options.items():
+        if value < least:
+            raise ValueError(f"mas.workflow.{name}={value} must be at least {least}")
