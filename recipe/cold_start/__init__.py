@@ -2,6 +2,6 @@
 
 train       the command: tokenizer, then demonstrations without and with habits
 registry    the worlds of train: their words, demonstrations, and the system that evaluates the model
-habits      which share of the demonstrations is wrong, by kind of error
+teacher     Teacher makes demonstrations; Shares: which share of them is wrong, by kind of error
 evaluate    runs a system with a tiny model, without verl
 """

@@ -1,7 +1,9 @@
 """Multi-agent systems: agents, workflows, recorded runs of them, and credit. Imports neither torch nor verl.
 
 agent       Agent: a prompt, a parser, and an agent-specific reward
+messages    the chat messages that prompts return
 workflow    Workflow: the base class of a system, which defines `agents`, `run` and `reward`
+options     checks of the arguments of workflows
 context     Context, the `ctx` of `run`: call agents and tools, open branches, run sub-workflows
 session     Session: runs a workflow once, gives every call its identity, records or replays it
 forest      Forest: all calls and trajectories of one question

@@ -4,6 +4,7 @@ load        load_catalogue(sources): from the `sources` of a configuration to a 
 types       ToolSpec, a tool as its documentation describes it; Catalogue; Backend, which runs tools
 search/     ToolSearch, tool_search: the tool by which agents find tools
 toolbox     Toolbox, tool_call: the tool by which agents call them
+written_calls    reads the JSON of a call in an agent's output
 recorded/   a back end of recorded results
 render      any result as text of bounded length
 schemas     checks arguments by JSON Schema; patterns: its patterns, within a time limit
