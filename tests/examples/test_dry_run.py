@@ -162,12 +162,12 @@ def test_the_small_example_fits_into_24_gib(tmp_path):
 
 # One mistake per kind of command.
 BREAKS = [
-    ("table1/mhgpo_rr.sh", "sampling.strategy=rr", "sampling.stratgy=rr", ValueError, "did you mean 'strategy'"),
+    ("table1/mhgpo_rr.sh", "sampling.strategy=rr", "sampling.stratgy=rr", HydraException, "did you mean 'strategy'"),
     ("table1/mhgpo_rr.sh", "+recipe=mhgpo ", "+recipe=mgpo ", HydraException, "recipe/mgpo"),
     ("table1/common.sh", "--dense_index ivf", "--dense_index ivff", SystemExit, None),
     ("table1/common.sh", "data_prep/qa.py hotpotqa", "data_prep/ga.py hotpotqa", AssertionError, "ga.py does not"),
     ("table1/common.sh", "--backend fsdp", "--backend fdsp", SystemExit, None),
-    ("table1/common.sh", "evaluate.concurrency", "evaluate.concurency", ValueError, "did you mean 'concurrency'"),
+    ("table1/common.sh", "evaluate.concurrency", "evaluate.concurency", HydraException, "did you mean 'concurrency'"),
     ("table1/common.sh", "--served-model-name", "--served_model_name", ValueError, "served-model-name"),
     ("table1/common.sh", "--input \"$passages\"", "--input p", AssertionError, "nothing makes p"),
     (COLD_START, "+sft=joyagents_tiny", "+sft=joyagents_tiny data.max_lenght=9", HydraException, "max_lenght"),

@@ -209,7 +209,7 @@ def test_no_workflow_makes_a_strategy_generate_twice_or_crash(program, strategy,
         return f"tool{next(ticks)}"
 
     async def scenario():
-        limits = {"max_prompt_tokens": 10**6}
+        limits = {"max_prompt_tokens": 10**6, "max_calls": 10**6}
         forest = forest_of(workflow_of(program), llm, tools={"count": count}, seed=seed, limits=limits)
         samples = await make_strategy(strategy, group_size, NAMES).sample(forest)
         return forest, samples

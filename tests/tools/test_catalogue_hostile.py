@@ -79,7 +79,15 @@ def test_a_tool_cannot_interrupt_the_run():
         assert asyncio.run(toolbox(name="interrupt", arguments={"x": 1})) == answer
 
 
-def test_a_ctrl_c_during_a_tool_ends_the_run():
+@pytest.fixture
+def heeded_sigint():
+    """Python's own handler of SIGINT, also in a test run in the background of a shell, which inherits to ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_a_ctrl_c_during_a_tool_ends_the_run(heeded_sigint):
     async def backend(spec, arguments):
         signal.raise_signal(signal.SIGINT)
         await asyncio.sleep(60)

@@ -157,7 +157,7 @@ def test_on_cuda_the_job_asks_for_the_engine_with_adapters():
 def test_a_run_that_does_not_need_it_is_left_alone(overrides):
     config = composed(*overrides)
     before = OmegaConf.to_container(config.ray_kwargs)
-    RunCallback().on_run_start(config)
+    lora_setup.choose_engine(config)
     lora_setup.check_engine(config)
     assert OmegaConf.to_container(config.ray_kwargs) == before
 
