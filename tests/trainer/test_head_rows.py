@@ -71,7 +71,7 @@ def test_the_same_seed_decides_the_same_and_a_fork_replays():
     assert texts[0] == texts[1] != texts[2]
 
     async def forked():
-        forest, _, _ = await sampled(puppeteer(), samples=1)
+        forest, _ = await sampled(puppeteer(), samples=1)
         base = next(t for t in forest.trajectories)
         last = [call for call in base.calls if call.decides][-1]
         return base, await fork(forest, base, last.id), last
@@ -82,7 +82,7 @@ def test_the_same_seed_decides_the_same_and_a_fork_replays():
 
 
 def test_without_anything_else_to_train_a_question_has_an_idle_row():
-    forest, samples, _ = run(sampled(puppeteer()))
+    forest, samples = run(sampled(puppeteer()))
     (row,) = training_rows(forest, samples, QUESTION)
     key, fields, tag = row
     assert tag["idle"] and tag["calls"] == [] and tag["group"] == key and tag["seq_len"] == 2
@@ -92,7 +92,7 @@ def test_without_anything_else_to_train_a_question_has_an_idle_row():
 
 
 def test_beside_puppets_that_train_only_their_rows_do():
-    forest, samples, _ = run(sampled(puppeteer(train_agents=True)))
+    forest, samples = run(sampled(puppeteer(train_agents=True)))
     rows = training_rows(forest, samples, QUESTION)
     spoken = [sample.call for sample in samples if not sample.call.decides]
     assert len(rows) == len(spoken) > 0 and not any("idle" in tag for _, _, tag in rows)
@@ -103,9 +103,9 @@ def test_in_validation_a_trajectory_in_which_nobody_spoke_has_an_idle_row():
     async def ends(task, ctx):
         return await ctx.call("who", state="now")
 
-    agent = Agent(lambda state: [{"role": "user", "content": state}], choices=lambda state: ["a", "b"])
-    agent.llm = PolicyHead(HashingSimilarity(16))
-    agent.llm.weights = Weights(np.zeros((16, 16)))
+    head = PolicyHead(HashingSimilarity(16))
+    head.weights = Weights(np.zeros((16, 16)))
+    agent = Agent(lambda state: [{"role": "user", "content": state}], choices=lambda state: ["a", "b"], llm=head)
 
     async def scene():
         forest = forest_of(Script(ends, {"who": agent}, lambda result: 0.5), FakeLLM())
