@@ -37,7 +37,7 @@ from verl.utils.dataset.dataset_utils import DatasetPadMode
 from verl.workers.config import ActorConfig, FSDPEngineConfig, FSDPOptimizerConfig, HFModelConfig, TrainingWorkerConfig
 from verl.workers.engine_workers import TrainingWorker
 
-from verl_ext.algorithms.joyagents import select
+from verl_ext.algorithms import JoyAgents, Rows
 from verl_ext.engine.fsdp import cpu as fsdp_cpu
 from verl_ext.plugin import package_path
 from verl_ext.trainer.loss import WEIGHT, weighted_ppo_loss
@@ -135,7 +135,9 @@ def main() -> None:
     torch.set_num_threads(1)  # the engine has taken all cores
     node = torch.arange(len(made)) // SAMPLES
     reward = torch.rand(len(made), dtype=torch.float64)
-    kept = {k: select(reward, node, node // NODES, top_k=k).nonzero()[:, 0].tolist() for k in TOP}
+    numbers = (node, node, node // NODES, node, node < 0)
+    facts = Rows(reward, *numbers, outcome=reward, length=node)
+    kept = {k: JoyAgents(top_k=k).select(facts).nonzero()[:, 0].tolist() for k in TOP}
     seconds: dict[int, list[float]] = {k: [] for k in TOP}
     for _ in range(repeats + 1):
         for k in TOP:

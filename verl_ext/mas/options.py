@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 
 
-def one_of(name: str, value: object, allowed: Iterable[str]) -> None:
+def one_of(name: str, value: object, allowed: Collection[str]) -> None:
     """Raises ValueError if `mas.workflow.<name>` is none of `allowed`."""
     if value not in allowed:
         raise ValueError(f"mas.workflow.{name}={value!r} is unknown; allowed: {', '.join(allowed)}")
