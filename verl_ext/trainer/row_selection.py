@@ -44,7 +44,7 @@ def regroup(batch: KVBatchMeta, group_size: int, seed: int, step: int) -> Select
 
 
 def select(batch: KVBatchMeta, algorithm: Algorithm) -> Selected:
-    """Drop the rows that the algorithm does not train on (e.g. JoyAgents-R1, Eq. 2), before any forward pass.
+    """Drop the rows that the algorithm does not train on, before any forward pass.
 
     If it trains on none (no group has any variance), the first row stays as a placeholder: verl's loop needs a row.
     """
