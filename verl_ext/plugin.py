@@ -51,7 +51,7 @@ def register() -> None:
     # The rollout engine `rollout.name=hf`, on both sides: replicas (driver) and weight senders (workers).
     after_import("verl.workers.rollout", "verl_ext.engine.registration")
     # The trainers `trainer.v1.trainer_mode=mas_sync | mas_colocate_async`, and our advantage estimators.
-    after_import("verl.trainer.ppo.v1", "verl_ext.trainer.registration")
+    after_import("verl.trainer.ppo.v1", "verl_ext.trainer.trainer")
     # `+recipe=…`, and the resolvers `${verl_ext.path:…}` for files inside the package and `${verl_ext.policy:…}` for
     # what follows from mas.policy; last, see above.
     _add_recipes()

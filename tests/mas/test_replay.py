@@ -174,7 +174,7 @@ def test_a_prompt_function_may_hand_out_a_growing_history():
         base = await walk(forest)
         assert [len(call.messages) for call in base.calls] == [1, 3, 5]
         for call in base.calls:
-            forked = await fork(forest, base, call.id, f"at {call.turn}")
+            forked = await fork(forest, base, call.id, f"at {call.id.turn}")
             assert forked.ok, forked.error
         assert len(forest.llm.log) == 3 + 3 + 2 + 1
 

@@ -139,7 +139,7 @@ def test_what_a_served_model_says_counts_if_it_names_an_option():
         Decision(("a", "b"), None, None),
         Decision(("a",), "a", None),
     ]
-    paths = as_paths(((), "boss", call.turn, decision_of(call)) for call in reversed(calls))
+    paths = as_paths(((), "boss", call.id.turn, decision_of(call)) for call in reversed(calls))
     assert paths == [Path("boss", ("b", "a"), None, 1.5)]
     assert decision_of(Call(CallId((), "worker", 0), Stream("0"), [], text="a")) is None
 

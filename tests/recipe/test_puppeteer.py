@@ -196,7 +196,7 @@ def test_explorations_run_beside_each_other_and_vote():
     assert metrics["agreement"] == pytest.approx(2 / 3) and (metrics["agents"], metrics["steps"]) == (3, 1)
     decisions = [call for call in trajectory.calls if call.decides]
     assert {call.id.scope for call in decisions} == {("path0",), ("path1",), ("path2",)}
-    assert all(call.parents == () for call in decisions if call.turn == 0)
+    assert all(call.parents == () for call in decisions if call.id.turn == 0)
 
 
 def test_any_decision_can_be_forked():

@@ -7,7 +7,8 @@ from verl_ext.mas import Status, Task, Unparsable
 from verl_ext.mas.credit import assign_credit
 from verl_ext.mas.forest import Forest
 from verl_ext.recipe.solver_verifier import SolveAndVerify, parsers
-from verl_ext.sampling import formula_calls, make_strategy, run_once
+from verl_ext.sampling import make_strategy, run_once
+from verl_ext.sampling.base import formula_calls
 
 TASK = Task("7 + 5 - 3", {"target": ["9"]})
 
@@ -82,7 +83,7 @@ def test_every_turn_is_a_group_of_its_own_under_every_strategy(strategy):
     forest = Forest(TASK, SolveAndVerify(max_solutions=2), llm, seed=3)
     samples = run(make_strategy(strategy, 4, ["solver", "verifier"]).sample(forest))
     for sample in samples:
-        assert sample.group[-1] in (str(sample.call.turn), "fork@verifier", "fork@solver")
+        assert sample.group[-1] in (str(sample.call.id.turn), "fork@verifier", "fork@solver")
     if strategy != "rr":
         expected = {"fof": 12, "is": 12 + 1 + 8, "nmc": 3 + 9 + 6 + 3}[strategy]
         assert formula_calls(forest.trajectories) == forest.cost.agent_calls == expected

@@ -14,7 +14,7 @@ from verl_ext.observe.summary import finished_already
 from verl_ext.trainer.budget import Budget
 from verl_ext.trainer.config import BudgetSection
 from verl_ext.trainer.state.run_state import RunState
-from verl_ext.trainer.step import AfterRollouts, Step
+from verl_ext.trainer.step import Step
 from verl_ext.trainer.trainer import MultiAgentTrainer
 
 
@@ -56,7 +56,7 @@ class Trainer(MultiAgentTrainer, Upstream):
         )
         self.total_training_steps = total
         self.state, self.now = run_state(self.config, Budget(BudgetSection(**limits))), Step()
-        self.agent_loop_manager = Mock(take_validation_stats=list, take_tool_counts=dict)
+        self.agent_loop_manager = Mock(take_stats=lambda uids: [], take_tool_counts=dict)
         self.on_validate_begin = self.on_validate_end = lambda: None
         self._load_checkpoint()
         self._validate()
@@ -66,7 +66,7 @@ class Trainer(MultiAgentTrainer, Upstream):
         self.global_steps += 1
         metrics = {}
         self.now = Step(self.global_steps, metrics={"sampling/generated_tokens": 100, "sampling/questions": 8})
-        AfterRollouts(self.state, Mock()).spend_budget(self.now)
+        self.now.limit_reached = self.state.budget.spend(self.now.metrics)
         self._save_checkpoint()
         if killed:
             return

@@ -82,11 +82,6 @@ def credit_rules(section: dict[str, Any]) -> list[CreditRule]:
     ]
 
 
-def metrics() -> dict[str, str]:
-    """Meaning of each metric that an algorithm of this package logs of its own."""
-    return {name: meaning for cls in ALGORITHMS.values() for name, meaning in cls.metrics.items()}
-
-
 __all__ = [
     "ALGORITHMS",
     "Algorithm",
@@ -98,7 +93,6 @@ __all__ = [
     "credit_keys",
     "credit_rules",
     "make_algorithm",
-    "metrics",
     "register_algorithm",
     "row_weights",
 ]

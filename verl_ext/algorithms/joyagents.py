@@ -13,7 +13,8 @@ import torch
 from pydantic import Field
 
 from verl_ext.algorithms.base import Algorithm, CreditRule
-from verl_ext.algorithms.groups import group_normalise, group_variance
+from verl_ext.algorithms.groups import group_variance
+from verl_ext.algorithms.mhgpo import MHGPO
 from verl_ext.algorithms.rows import Rows, TokenRows
 from verl_ext.mas.credit import first_trajectories
 from verl_ext.mas.types import Trajectory
@@ -91,5 +92,4 @@ class JoyAgents(Algorithm):
         Returns:
             (N, T) float32, 0 outside the mask.
         """
-        relative = group_normalise(rows.rewards.double().sum(-1), rows.group)
-        return (relative[:, None] * rows.mask).float()
+        return MHGPO().advantages(rows, None)

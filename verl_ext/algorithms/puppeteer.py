@@ -16,6 +16,7 @@ from pydantic import Field
 
 from verl_ext.algorithms.base import Algorithm, CreditRule
 from verl_ext.algorithms.groups import group_normalise
+from verl_ext.algorithms.mhgpo import MHGPO
 from verl_ext.algorithms.rows import TokenRows
 from verl_ext.mas.types import Call, Trajectory
 from verl_ext.settings import Settings
@@ -124,11 +125,11 @@ class Puppeteer(Algorithm):
         Returns:
             (N, T) float32, 0 outside the mask.
         """
-        returns, decides = rows.rewards.double().sum(-1), rows.decides
-        by_std = bool(config.get("norm_adv_by_std_in_grpo", True)) if config is not None else True
-        relative = group_normalise(returns, rows.group, by_std=by_std)
-        relative[decides] = self.head_advantages(returns[decides], rows.group[decides], self.state)
-        return (relative[:, None] * rows.mask).float()
+        advantages, decides = MHGPO().advantages(rows, config), rows.decides
+        returns = rows.rewards.double().sum(-1)[decides]
+        relative = self.head_advantages(returns, rows.group[decides], self.state)
+        advantages[decides] = (relative[:, None] * rows.mask[decides]).float()
+        return advantages
 
     def head_advantages(self, returns: torch.Tensor, group: torch.Tensor, state: dict[str, Any]) -> torch.Tensor:
         """A_t = R_t − b of decisions, of the policy and of policy heads; `state` holds the running mean."""

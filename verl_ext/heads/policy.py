@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from verl_ext.mas.llm import TokenlessLLM
+from verl_ext.mas.llm import LLM
 from verl_ext.mas.types import Completion, Generation
 from verl_ext.memory import Similarity
 
@@ -70,7 +70,7 @@ def draw(log_probs: np.ndarray, seed: int, greedy: bool) -> int:
     return int(np.searchsorted(cumulative, place, side="right"))
 
 
-class PolicyHead(TokenlessLLM):
+class PolicyHead(LLM):
     """An `LLM` (verl_ext/mas/llm.py) that can do one thing: choose one of `choices`. It generates no tokens.
 
     Args:

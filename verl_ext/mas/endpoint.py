@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from verl_ext.mas.llm import TokenlessLLM
+from verl_ext.mas.llm import LLM
 from verl_ext.mas.types import Completion, Generation, PromptTooLong
 from verl_ext.tools.chat import ChatEndpoint, EndpointFailed, TooLong
 from verl_ext.tools.chat.wire import until_stop
 
 
-class EndpointLLM(TokenlessLLM):
+class EndpointLLM(LLM):
     """Lets a server answer the agents' chats. Token ids and log-probabilities are unknown.
 
     Args:

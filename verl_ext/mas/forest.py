@@ -91,9 +91,9 @@ class Forest:
 
     def __post_init__(self) -> None:
         self._calls: dict[tuple[CallId, Stream], asyncio.Task[Call]] = {}
-        self._messages: dict[tuple[CallId, Stream], list[dict[str, str]]] = {}
+        # Messages of agent calls and arguments of tool calls, as they were made.
+        self._records: dict[tuple[CallId, Stream], Any] = {}
         self._tools: dict[tuple[CallId, Stream], asyncio.Task[ToolRecord]] = {}
-        self._tool_arguments: dict[tuple[CallId, Stream], dict[str, Any]] = {}
         self._recalled: dict[tuple[str, str], asyncio.Task[list[Memory]]] = {}
         self.closed = False
 
@@ -105,13 +105,9 @@ class Forest:
             self._recalled[agent, query] = asyncio.ensure_future(asyncio.to_thread(self.memory, agent, query))
         return list(await asyncio.shield(self._recalled[agent, query]))
 
-    def recorded(self, call: CallId, stream: Stream) -> list[dict[str, str]] | None:
-        """Messages with which this call was made before, or None if it was not."""
-        return self._messages.get((call, stream))
-
-    def recorded_arguments(self, call: CallId, stream: Stream) -> dict[str, Any] | None:
-        """Arguments with which this tool call was made before, or None if it was not."""
-        return self._tool_arguments.get((call, stream))
+    def recorded(self, call: CallId, stream: Stream) -> Any:
+        """Messages or arguments with which this agent call or tool call was made before, or None if it was not."""
+        return self._records.get((call, stream))
 
     async def call(self, invocation: Invocation, stream: Stream, messages: list[dict[str, str]]) -> Call:
         """The recorded call, or a new one. Failures are recorded too: a replay meets the same failed call."""
@@ -122,17 +118,10 @@ class Forest:
             await asyncio.sleep(0)  # a turn of the event loop, like a new call: concurrent siblings all start first
         else:
             # A copy: a prompt function may hand out a chat history that grows later.
-            call = Call(
-                invocation.id,
-                stream,
-                copy.deepcopy(messages),
-                invocation.continues,
-                invocation.observation,
-                parents=tuple(invocation.parents),
-            )
-            call.trained = invocation.agent.trained
+            call = Call(invocation.id, stream, copy.deepcopy(messages), invocation.continues, invocation.observation)
+            call.trained, call.parents = invocation.agent.trained, tuple(invocation.parents)
             call.depth = 1 + max((parent.depth for parent in call.parents), default=-1)
-            self._messages[key] = call.messages
+            self._records[key] = call.messages
             self._calls[key] = asyncio.ensure_future(self._generate(call, invocation.agent, invocation.inputs))
         return await asyncio.shield(self._calls[key])
 
@@ -221,14 +210,13 @@ class Forest:
         except Unparsable as problem:
             call.unparsable, call.status, call.error = problem, Status.UNPARSABLE, str(problem)
             call.value = problem.fallback if problem.has_fallback else None
-        parsable = call.unparsable is None
-        if parsable and call.generation.stop_reason == "length":
+        if call.unparsable is None and call.generation.stop_reason == "length":
             call.status, call.error = Status.TRUNCATED, "the output reached max_tokens"
         if agent.actions is not None and agent.trained and call.generation.token_ids:
             call.actions = self.llm.locate(call.generation.token_ids, call.text, agent.actions(call.text))
         if agent.penalty is not None:
             try:
-                reward, metrics = agent.penalty(call.text, call.value, parsable, **inputs)
+                reward, metrics = agent.penalty(call.text, call.value, call.unparsable is None, **inputs)
                 call.reward_specific, call.metrics = float(reward), {k: float(v) for k, v in metrics.items()}
                 if not math.isfinite(call.reward_specific):
                     raise ValueError(f"the agent-specific reward {call.reward_specific} is not finite")
@@ -245,8 +233,8 @@ class Forest:
         self._admit()
         key = (call_id, stream)
         if key not in self._tools:
-            self._tool_arguments[key] = copy.deepcopy(arguments)
-            record = ToolRecord(call_id, stream, name, self._tool_arguments[key], after)
+            self._records[key] = copy.deepcopy(arguments)
+            record = ToolRecord(call_id, stream, name, self._records[key], after)
             self._tools[key] = asyncio.ensure_future(self._run_tool(record))
         else:
             await asyncio.sleep(0)

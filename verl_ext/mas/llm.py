@@ -1,10 +1,10 @@
-"""LLM: the interface of an inference engine to sessions; TokenLLM: for engines that work on token ids."""
+"""LLM: the interface of an inference engine to sessions; TokenLLM: those that work on token ids."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 from verl_ext.mas.choices import choose
 from verl_ext.mas.offsets import Span, locate_by_decoding
@@ -14,18 +14,23 @@ from verl_ext.mas.types import Completion, Generation
 OPTIONS_KEPT = 65_536
 
 
-class LLM(Protocol):
-    """What a session needs of an inference engine: `TokenLLM` over token ids, or an endpoint that takes chats."""
+class LLM(ABC):
+    """What a session needs of an inference engine. An engine that keeps its token ids to itself (a server), or has none
+    (a policy head), implements `complete` alone; the others are `TokenLLM`s."""
 
     def encode(self, messages: list[dict[str, str]]) -> list[int]:
         """Chat messages to prompt token ids, generation prompt included; empty if only the engine knows them."""
+        return []
 
     def encode_text(self, text: str) -> list[int]:
         """Token ids of text in the middle of a sequence; empty if only the engine knows them."""
+        return []
 
     def locate(self, token_ids: list[int], text: str, spans: list[Span]) -> list[Span]:
         """Ranges of tokens that hold these ranges of characters of `text`, which they decode to."""
+        return [(0, 0) for _ in spans]
 
+    @abstractmethod
     async def complete(
         self, messages: list[dict[str, str]], prompt_ids: list[int], sampling: dict[str, Any], key: tuple[str, ...]
     ) -> Completion:
@@ -41,24 +46,10 @@ class LLM(Protocol):
         """
 
 
-class TokenlessLLM:
-    """Base of an `LLM` whose token ids are unknown (an endpoint) or do not exist (a policy head)."""
-
-    def encode(self, messages: list[dict[str, str]]) -> list[int]:
-        """Empty: unknown."""
-        return []
-
-    def encode_text(self, text: str) -> list[int]:
-        """Empty: unknown."""
-        return []
-
-    def locate(self, token_ids: list[int], text: str, spans: list[Span]) -> list[Span]:
-        """Empty ranges."""
-        return [(0, 0) for _ in spans]
-
-
-class TokenLLM(ABC):
+class TokenLLM(LLM):
     """An `LLM` over token ids. What is generated is what is trained: no text is ever encoded again.
+
+    `encode_text` must encode text that looks like a special token as text.
 
     Attributes:
         end_token: the token with which the model ends an output.
@@ -68,18 +59,18 @@ class TokenLLM(ABC):
 
     @abstractmethod
     def encode(self, messages: list[dict[str, str]]) -> list[int]:
-        """Chat messages to prompt token ids, generation prompt included."""
+        """See `LLM`."""
+
+    @abstractmethod
+    def encode_text(self, text: str) -> list[int]:
+        """See `LLM`."""
 
     @abstractmethod
     def decode(self, token_ids: list[int]) -> str:
         """Generated token ids to text without special tokens."""
 
-    @abstractmethod
-    def encode_text(self, text: str) -> list[int]:
-        """Token ids of text in the middle of a sequence. Text that looks like a special token is encoded as text."""
-
     def locate(self, token_ids: list[int], text: str, spans: list[Span]) -> list[Span]:
-        """See `LLM.locate`."""
+        """See `LLM`."""
         return locate_by_decoding(token_ids, text, spans, self.decode)
 
     @abstractmethod
@@ -92,7 +83,7 @@ class TokenLLM(ABC):
     async def complete(
         self, messages: list[dict[str, str]], prompt_ids: list[int], sampling: dict[str, Any], key: tuple[str, ...]
     ) -> Completion:
-        """See `LLM.complete`."""
+        """See `LLM`."""
         if "choices" in sampling:
             return await self._choose(prompt_ids, sampling, key)
         generation = await self.generate(prompt_ids, sampling, key)

@@ -15,7 +15,6 @@ from verl_ext.mas.types import (
     Call,
     CallFailed,
     CallId,
-    Diverged,
     Invocation,
     Status,
     Stream,
@@ -37,8 +36,7 @@ class Session:
         self._floor = [s for s in self._lineage if s.fork is None][-1]
         self._fork_reached = stream.parent is None
         self._calls: list[Call] = []
-        self._issued = 0
-        self._refused = 0
+        self._issued = self._refused = 0
         # An error that decides the trajectory's status even if the workflow catches it.
         self._fatal: Exception | None = None
         self._over = False
@@ -81,7 +79,7 @@ class Session:
             trajectory.sinks = tuple(context.frontier)
             if not self._fork_reached and self._fatal is None:
                 point = trajectory.stream.fork or "(the first call)"
-                self._fatal = Diverged(f"the fork point {point} was not reached again on replay")
+                self._fatal = CallFailed(Status.DIVERGED, f"the fork point {point} was not reached again on replay")
         except asyncio.CancelledError:
             self._fatal = self._fatal or RuntimeError(
                 "the workflow let a CancelledError escape, of a task it cancelled"
@@ -129,19 +127,17 @@ class Session:
 
     def _stream_of(self, call_id: CallId, floor: Stream, depends_on: list[Stream]) -> Stream:
         """The deepest stream of the lineage that this call depends on, at least `floor`."""
-        candidates = [floor, *depends_on]
-        if call_id in self._forks:
-            candidates.append(self._forks[call_id])
-        return max(candidates, key=lambda stream: stream.depth)
+        forked_here = [self._forks[call_id]] if call_id in self._forks else []
+        return max([floor, *depends_on, *forked_here], key=lambda stream: stream.depth)
 
-    def _settle(self, call_id: CallId, stream: Stream, recorded: Callable[[CallId, Stream], Any], now: Any) -> Stream:
+    def _settle(self, call_id: CallId, stream: Stream, now: Any) -> Stream:
         """The stream to use: `stream`, or a later one of the lineage if a concurrent branch saw its fork's effect.
 
         Raises:
-            Diverged: the record differs and nothing but the workflow itself can be the reason.
+            CallFailed: the record differs and nothing but the workflow itself can be the reason.
         """
         options = self._lineage[stream.depth - 1 :]
-        records = [recorded(call_id, option) for option in options]
+        records = [self.forest.recorded(call_id, option) for option in options]
         if records[0] is None:
             return stream
         for option, record in zip(options, records, strict=True):
@@ -152,7 +148,8 @@ class Session:
         return options[-1]
 
     def _diverged(self, call_id: CallId, recorded: Any, now: Any) -> Exception:
-        self._fatal = self._fatal or Diverged(f"call {call_id} on replay: {_first_difference(recorded, now)}")
+        found = f"call {call_id} on replay: {_first_difference(recorded, now)}"
+        self._fatal = self._fatal or CallFailed(Status.DIVERGED, found)
         return self._fatal
 
     async def call(self, invocation: Invocation) -> Call:
@@ -165,7 +162,7 @@ class Session:
             self._reach_fork(call_id, after, messages)
         elif not self._fork_reached and self.trajectory.stream.fork is None:
             self._enter_sibling(call_id, messages)
-        stream = self._settle(call_id, self._stream_of(call_id, self._floor, after), self.forest.recorded, messages)
+        stream = self._settle(call_id, self._stream_of(call_id, self._floor, after), messages)
         self._issued += 1
         if invocation.agent.trained:
             self._announce(call_id)
@@ -185,7 +182,8 @@ class Session:
         records = [self.forest.recorded(call_id, stream) for stream in self._lineage[before.depth - 1 : -1]]
         made = [record for record in records if record is not None]
         if not made:
-            self._fatal = Diverged(f"call {call_id} is to be forked, but the trajectory it forks from never made it")
+            never = f"call {call_id} is to be forked, but the trajectory it forks from never made it"
+            self._fatal = CallFailed(Status.DIVERGED, never)
             raise self._fatal
         if messages not in made:
             raise self._diverged(call_id, made[0], messages)
@@ -201,12 +199,12 @@ class Session:
         """Make or replay one tool call; called by `Context.tool`."""
         self._admit()
         stream = self._stream_of(call_id, self._lineage[0], [call.stream for call in depends_on])
-        stream = self._settle(call_id, stream, self.forest.recorded_arguments, arguments)
+        stream = self._settle(call_id, stream, arguments)
         record = await self.forest.tool(call_id, stream, name, arguments, tuple(depends_on))
         self.trajectory.tools.append(record)
         if record.failure is not None:
             self.trajectory.tool_failures += 1
-            raise ToolFailed(record.failure)
+            raise ToolFailed(Status.TOOL_ERROR, record.failure)
         return copy.deepcopy(record.result)
 
 

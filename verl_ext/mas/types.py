@@ -31,7 +31,7 @@ class Status(str, enum.Enum):
     # Tools and trajectories.
     TOOL_ERROR = "tool_error"
     CALL_LIMIT = "call_limit"
-    DIVERGED = "diverged"
+    DIVERGED = "diverged"  # a replayed workflow asked something else: it is not deterministic given its calls
     WORKFLOW_ERROR = "workflow_error"
 
     @property
@@ -111,12 +111,9 @@ class Generation:
 class Completion:
     """One answer of an engine to a chat.
 
-    Attributes:
-        text: without special tokens.
-        generation: its tokens and log-probabilities as far as they are known, and why it stopped.
-        prompt_tokens, generated_tokens: how many; 0 if the engine does not tell.
-        reasoning: text that the model thought before it answered, where the engine keeps the two apart.
-        sent: the chat that a server was sent, which for a stream depends on what it can; empty: as it was asked.
+    `text` is without special tokens; token counts are 0 if the engine does not tell. `reasoning` is what the model
+    thought before it answered, where the engine keeps the two apart. `sent` is the chat that a server was sent, which
+    for a stream depends on what it can; empty: as it was asked.
     """
 
     text: str
@@ -127,7 +124,7 @@ class Completion:
     sent: Sequence[dict[str, str]] = ()
 
 
-@dataclass
+@dataclass(eq=False)
 class Call:
     """One generation of one agent, with everything needed to train on it and to look at it.
 
@@ -175,10 +172,6 @@ class Call:
         return self.id.agent
 
     @property
-    def turn(self) -> int:
-        return self.id.turn
-
-    @property
     def observed(self) -> int:
         """Tokens that the observation before this call has; 0 unless it continues another one."""
         if self.continues is None:
@@ -197,24 +190,14 @@ class Call:
         """True if credit reached this call; others do not train."""
         return not math.isnan(self.reward)
 
-    def __hash__(self) -> int:
-        return id(self)
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
-
 
 @dataclass(frozen=True)
 class Invocation:
     """A call as a workflow makes it, before anything is generated or replayed.
 
-    Attributes:
-        id: structural identity of the call.
-        agent: who answers.
-        inputs: handed to the agent's prompt, parser and penalty.
-        before: ends of what came before in this scope: all of it may have had an effect, whatever `parents` says.
-        parents: calls whose output the prompt uses, the edges for credit.
-        continues: the call that this one goes on from, with `observation` between them.
+    `inputs` go to the agent's prompt, parser and penalty. `before` are the ends of what came before in this scope: all
+    of it may have had an effect, whatever `parents` says. `parents` are the calls whose output the prompt uses, the
+    edges for credit. `continues` is the call that this one goes on from, with `observation` between them.
     """
 
     id: CallId
@@ -289,11 +272,8 @@ class Trajectory:
 class Task:
     """One row of the data set, as a workflow sees it.
 
-    Attributes:
-        question: content of the last message of the row's prompt.
-        ground_truth: `reward_model.ground_truth` of the row, as stored.
-        index: position in the data set (`extra_info.index`); with the step it determines the sampling noise.
-        extra: `extra_info` of the row.
+    `question` is the content of the last message of the row's prompt, `ground_truth` that of its `reward_model`, `extra`
+    its `extra_info`. `index` is the position in the data set; with the step it determines the sampling noise.
     """
 
     question: str
@@ -317,13 +297,3 @@ class CallFailed(Exception):
 
 class ToolFailed(CallFailed):
     """A tool failed after its bounded retries, or took too long."""
-
-    def __init__(self, message: str):
-        super().__init__(Status.TOOL_ERROR, message)
-
-
-class Diverged(CallFailed):
-    """A replayed workflow did not ask what the record holds: it is not deterministic given its calls."""
-
-    def __init__(self, message: str):
-        super().__init__(Status.DIVERGED, message)

@@ -15,11 +15,9 @@ from verl_ext.sampling.base import (
     Sample,
     Strategy,
     by_position,
-    chain_calls,
     fork_all,
     fork_at,
     fork_on,
-    formula_calls,
     run_once,
     unique_calls,
 )
@@ -50,8 +48,6 @@ def make_strategy(name: str, group_size: int, agents: list[str], **options: obje
     """
     if name not in STRATEGIES:
         raise ValueError(unknown_name("mas.sampling.strategy", name, STRATEGIES))
-    if group_size < 1:
-        raise ValueError(f"mas.sampling.group_size={group_size} must be at least 1")
     own = [key for key in STRATEGIES[name].model_fields if key not in Strategy.model_fields]
     check_keys(options, own, f"mas.sampling.{name}")
     return STRATEGIES[name].read({"group_size": group_size, "agents": agents, **options}, f"mas.sampling.{name}")
@@ -62,11 +58,9 @@ __all__ = [
     "Sample",
     "Strategy",
     "by_position",
-    "chain_calls",
     "fork_all",
     "fork_at",
     "fork_on",
-    "formula_calls",
     "make_strategy",
     "run_once",
     "unique_calls",

@@ -144,7 +144,7 @@ def one_group(samples: list[Sample]) -> list[Sample]:
 
 def by_position(call: Call) -> tuple[str, ...]:
     """The default group: same question, same place in the workflow (scope, agent, turn)."""
-    return (*call.id.scope, call.agent, str(call.turn))
+    return (*call.id.scope, call.agent, str(call.id.turn))
 
 
 def chain_calls(position: int, length: int, group_size: int) -> int:

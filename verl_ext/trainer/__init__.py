@@ -14,5 +14,4 @@ loss            verl's PPO loss with a weight per row
 budget          `mas.budget`: ends a run after so many tokens or questions
 rollout/        samples the questions of a step
 state/          what a run keeps from step to step and in checkpoints
-registration    verl_ext.plugin has it imported right after verl's trainers
 """

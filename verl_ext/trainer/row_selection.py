@@ -1,4 +1,4 @@
-"""Drops rows that do not train, forms groups across questions, and weighs rows, before verl pads and balances."""
+"""Orders rows, drops those that do not train, forms groups across questions, and weighs rows."""
 
 from __future__ import annotations
 
@@ -15,6 +15,12 @@ from verl_ext.sampling.base import SHUFFLED
 from verl_ext.trainer.batch import Tag, live_rows, live_tags, rows_of
 
 Selected = tuple[KVBatchMeta, dict[str, float]]
+
+
+def order(batch: KVBatchMeta) -> KVBatchMeta:
+    """Sort rows by question, trajectory and position, so that the order of arrival does not matter."""
+    batch.reorder(sorted(range(len(batch)), key=lambda i: batch.tags[i]["order"]))
+    return batch
 
 
 def drop_idle(batch: KVBatchMeta) -> KVBatchMeta:

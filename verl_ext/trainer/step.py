@@ -1,4 +1,4 @@
-"""The work of a training step between its rollouts and its first forward pass, as named methods in their order."""
+"""The work of a training step between its rollouts and its first forward pass, in its order."""
 
 from __future__ import annotations
 
@@ -35,74 +35,40 @@ class Step:
     limit_reached: bool = False
 
 
-class AfterRollouts:
-    """Runs the named steps. `state` keeps what they change; `mas` is the configuration."""
+def after_rollouts(
+    number: int, batch: KVBatchMeta, state: RunState, mas: MasConfig, manager: Any
+) -> tuple[Step, KVBatchMeta]:
+    """Do this work for one training step.
 
-    def __init__(self, state: RunState, mas: MasConfig):
-        self.state, self.mas = state, mas
+    Args:
+        number: of the step.
+        batch: verl's rows of the step's questions.
+        state: what the step changes.
+        mas: the configuration.
+        manager: of the rollout workers (`rollout.agent_loop.MultiAgentLoopManager`).
 
-    def run(self, number: int, batch: KVBatchMeta, manager: Any) -> tuple[Step, KVBatchMeta]:
-        """Do this work for one training step.
+    Returns:
+        The step, and the rows that train. If none does: one placeholder row.
+    """
+    step = Step(number, uids=sorted({tag["question"] for tag in batch.tags}))
+    collect_statistics(step, manager)
+    step.limit_reached = state.budget.spend(step.metrics)
+    # The next rollouts see what memories and policy heads learn here.
+    step.metrics |= state.memory.learn(number, (episode for one in step.stats for episode in one.episodes))
+    step.metrics |= state.heads.learn(number, step.stats)
+    # The trajectory log collects its questions now, and is written once advantages are known.
+    state.trajectories.collect(number, step.uids, manager, last=state.budget.exhausted)
+    batch = row_selection.drop_idle(row_selection.order(batch))
+    batch, regrouped = row_selection.regroup(batch, mas.sampling.group_size, mas.seed, number)
+    batch, selected = row_selection.select(batch, state.algorithm)
+    step.metrics |= regrouped | selected
+    step.idle = row_selection.is_idle(batch)
+    return step, batch
 
-        Args:
-            number: of the step.
-            batch: verl's rows of the step's questions.
-            manager: of the rollout workers (`rollout.agent_loop.MultiAgentLoopManager`).
 
-        Returns:
-            The step, and the rows that train. If none does: one placeholder row.
-        """
-        step = Step(number, uids=sorted({tag["question"] for tag in batch.tags}))
-        self.collect_statistics(step, manager)
-        self.spend_budget(step)
-        self.update_memories(step)
-        self.update_heads(step)
-        self.log_trajectories(step, manager)
-        batch = self.order_rows(batch)
-        batch = row_selection.drop_idle(batch)
-        batch = self.regroup_rows(step, batch)
-        batch = self.select_rows(step, batch)
-        step.idle = row_selection.is_idle(batch)
-        return step, batch
-
-    def collect_statistics(self, step: Step, manager: Any) -> None:
-        """Turn what the rollout workers counted into metrics."""
-        step.stats = manager.take_stats(step.uids)
-        # A resumed asynchronous run finds rows in the queue for which this process has no statistics.
-        step.metrics |= reduce_stats(step.stats) if step.stats else {}
-        step.metrics |= manager.take_tool_counts()
-
-    def spend_budget(self, step: Step) -> None:
-        """Count what the step has used against `mas.budget`."""
-        step.limit_reached = self.state.budget.spend(step.metrics)
-
-    def update_memories(self, step: Step) -> None:
-        """Update the agents' memories by the step's trajectories; the next rollouts see them."""
-        episodes = (episode for question in step.stats for episode in question.episodes)
-        step.metrics |= self.state.memory.learn(step.number, episodes)
-
-    def update_heads(self, step: Step) -> None:
-        """Train the policy heads on the step's decisions; the next rollouts use them."""
-        step.metrics |= self.state.heads.learn(step.number, step.stats)
-
-    def log_trajectories(self, step: Step, manager: Any) -> None:
-        """Collect the questions for the trajectory log, which is written once advantages are known."""
-        last = self.state.budget.exhausted
-        self.state.trajectories.collect(step.number, step.uids, manager, last=last)
-
-    def order_rows(self, batch: KVBatchMeta) -> KVBatchMeta:
-        """Sort rows by question, trajectory and position, so that the order of arrival does not matter."""
-        batch.reorder(sorted(range(len(batch)), key=lambda i: batch.tags[i]["order"]))
-        return batch
-
-    def regroup_rows(self, step: Step, batch: KVBatchMeta) -> KVBatchMeta:
-        """Form the groups that reach across questions (strategy `rr`)."""
-        batch, found = row_selection.regroup(batch, self.mas.sampling.group_size, self.mas.seed, step.number)
-        step.metrics |= found
-        return batch
-
-    def select_rows(self, step: Step, batch: KVBatchMeta) -> KVBatchMeta:
-        """Drop the rows that the algorithm does not train on."""
-        batch, found = row_selection.select(batch, self.state.algorithm)
-        step.metrics |= found
-        return batch
+def collect_statistics(step: Step, manager: Any) -> None:
+    """Turn what the rollout workers counted into metrics."""
+    step.stats = manager.take_stats(step.uids)
+    # A resumed asynchronous run finds rows in the queue for which this process has no statistics.
+    step.metrics |= reduce_stats(step.stats) if step.stats else {}
+    step.metrics |= manager.take_tool_counts()

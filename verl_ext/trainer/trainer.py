@@ -4,10 +4,10 @@ A training step in ten names:
 
     1  sample               verl asks the rollout workers for trajectories
     2  collect_statistics   what the workers counted becomes metrics (step.py holds 2 to 6)
-    3  spend_budget         the step counts against mas.budget
-    4  update_memories      the agents' memories and policy heads learn from the step (update_heads)
-    5  log_trajectories     the trajectory log collects its questions
-    6  choose rows          order_rows, drop placeholders, regroup_rows, select_rows
+    3  budget.spend         the step counts against mas.budget
+    4  memory.learn         the agents' memories and policy heads (heads.learn) learn from the step
+    5  trajectories.collect the trajectory log collects its questions
+    6  choose rows          row_selection: order, drop_idle, regroup, select
     7  log-probabilities    verl pads and balances, and computes old and reference log-probabilities
     8  advantages           the algorithm computes them, and a weight for every row
     9  update               verl updates critic and actor with the weighted loss
@@ -43,7 +43,7 @@ from verl_ext.trainer.config import optimiser_steps, read_mas_config
 from verl_ext.trainer.loss import WEIGHT, weighted_ppo_loss
 from verl_ext.trainer.state import checkpoint
 from verl_ext.trainer.state.run_state import RunState
-from verl_ext.trainer.step import AfterRollouts, Step
+from verl_ext.trainer.step import Step, after_rollouts
 
 if TYPE_CHECKING:  # the trainer of verl that `MultiAgentTrainer` goes in front of
     from verl.trainer.ppo.v1.trainer_base import PPOTrainer as Trainer
@@ -65,7 +65,6 @@ class MultiAgentTrainer(Trainer):
         super().__init__(config)
         self.replay_buffer.poll_interval = self.mas.poll_interval
         self.state = RunState(config, self.mas)
-        self.after_rollouts = AfterRollouts(self.state, self.mas)
         self.now = Step()
 
     # --- life cycle -------------------------------------------------------------------------------------------------
@@ -104,11 +103,7 @@ class MultiAgentTrainer(Trainer):
             yield
         except Exception as error:
             self.agent_loop_manager.raise_if_broken()
-            reasons = failure_report(
-                self.agent_loop_manager.take_validation_stats()
-                if phase == "validation"
-                else self.agent_loop_manager.take_stats([])
-            )
+            reasons = failure_report(self.agent_loop_manager.take_stats(None if phase == "validation" else []))
             if not reasons:
                 raise
             raise RuntimeError(
@@ -119,7 +114,7 @@ class MultiAgentTrainer(Trainer):
     def _balance_batch(self, batch: KVBatchMeta, metrics: dict[str, Any], **kwargs: Any) -> KVBatchMeta:
         """Do the work that follows the rollouts (step.py), then verl's balancing."""
         self.agent_loop_manager.raise_if_broken()
-        self.now, batch = self.after_rollouts.run(self.global_steps, batch, self.agent_loop_manager)
+        self.now, batch = after_rollouts(self.global_steps, batch, self.state, self.mas, self.agent_loop_manager)
         rows = 0 if self.now.idle else len(batch)
         batch = super()._balance_batch(batch, metrics, **kwargs)
         self.now.metrics |= {"update/rows": rows, "update/padding_rows": len(batch) - rows}
@@ -189,13 +184,13 @@ class MultiAgentTrainer(Trainer):
     # --- validation and metrics -------------------------------------------------------------------------------------
 
     def _validate(self) -> dict[str, float]:
-        self.agent_loop_manager.take_validation_stats()
+        self.agent_loop_manager.take_stats(None)
         self.state.trajectories.discard_validation(self.agent_loop_manager)
         with self._explain_failures("validation"):
             metrics = super()._validate()
         self.agent_loop_manager.raise_if_broken()
         self.state.trajectories.write_validation(self.global_steps, self.agent_loop_manager)
-        ours = reduce_stats(self.agent_loop_manager.take_validation_stats())
+        ours = reduce_stats(self.agent_loop_manager.take_stats(None))
         ours |= self.agent_loop_manager.take_tool_counts()
         metrics |= {f"val/{name}": value for name, value in ours.items()}
         self.state.log_validation(self.global_steps, metrics)
@@ -264,3 +259,6 @@ class MultiAgentTrainerColocateAsync(MultiAgentTrainer, PPOTrainerColocateAsync)
         """Resume the time limits: the engine goes on with new weights."""
         super().on_step_end()
         self.agent_loop_manager.resume()
+
+
+register_estimators()

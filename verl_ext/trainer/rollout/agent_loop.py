@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from itertools import chain
 from typing import Any
 
 import ray
@@ -40,11 +41,6 @@ class MultiAgentLoopManager:
 
     def __init__(self, config: DictConfig, client: Any):
         n = config.actor_rollout_ref.rollout.agent.num_workers
-        if n > 0 and config.mas.deterministic:
-            raise ValueError(
-                f"mas.deterministic=true orders the calls of a whole batch: set "
-                f"actor_rollout_ref.rollout.agent.num_workers=0 (given: {n})"
-            )
         self._local = RolloutWorker(config, client) if n == 0 else None
         self._remote = [
             RemoteRolloutWorker.options(name=f"rollout_worker_{rank}", scheduling_strategy="SPREAD").remote(
@@ -87,63 +83,41 @@ class MultiAgentLoopManager:
 
     def pause(self) -> None:
         """Stop the time limits of calls while the weights are being updated."""
-        self._tell("pause")
+        self._ask("pause")
 
     def resume(self) -> None:
         """Let the time limits of calls run again."""
-        self._tell("resume")
+        self._ask("resume")
 
     def set_memory(self, view: View) -> None:
         """Questions that begin from now on recall from this state of the agents' memory."""
-        self._tell("set_memory", view if self._local is not None else ray.put(view))
+        self._ask("set_memory", view if self._local else ray.put(view))
 
     def set_heads(self, weights: dict[str, Weights]) -> None:
         """Policy heads decide with these weights from now on."""
-        self._tell("set_heads", weights if self._local is not None else ray.put(weights))
+        self._ask("set_heads", weights if self._local else ray.put(weights))
 
-    def _tell(self, method: str, *arguments: Any) -> None:
+    def _ask(self, method: str, *arguments: Any) -> list[Any]:
+        """Call a method of every worker; returns their answers."""
         if self._local is not None:
-            getattr(self._local, method)(*arguments)
-        ray.get([getattr(worker, method).remote(*arguments) for worker in self._remote])
+            return [getattr(self._local, method)(*arguments)]
+        return ray.get([getattr(worker, method).remote(*arguments) for worker in self._remote])
 
-    def take_stats(self, uids: list[str]) -> list[QuestionStats]:
-        """Statistics of these questions, in a fixed order."""
-        if self._local is not None:
-            found = self._local.take_stats(uids)
-        else:
-            found = [s for stats in ray.get([w.take_stats.remote(uids) for w in self._remote]) for s in stats]
-        return sorted(found, key=lambda stats: stats.index)
+    def take_stats(self, uids: list[str] | None) -> list[QuestionStats]:
+        """Statistics of these training questions, or (None) of all of the validation since the last call, in a fixed
+        order."""
+        return sorted(chain.from_iterable(self._ask("take_stats", uids)), key=lambda stats: stats.index)
 
-    def take_validation_stats(self) -> list[QuestionStats]:
-        """Statistics of all validation questions since the last call."""
-        if self._local is not None:
-            found = self._local.take_validation_stats()
-        else:
-            found = [s for stats in ray.get([w.take_validation_stats.remote() for w in self._remote]) for s in stats]
-        return sorted(found, key=lambda stats: stats.index)
+    def take_traces(self, uids: list[str] | None, count: int) -> list[QuestionTrace]:
+        """The first `count` traces for the log of these training questions and of those that gave no rows, or (None) of
+        the validation. The others are dropped."""
+        return first(chain.from_iterable(self._ask("take_traces", uids, count)), count)
 
     def take_tool_counts(self) -> dict[str, int]:
         """Metrics `tools/<tool>/<quantity>`: the counts of the tools of all workers since the last call."""
-        if self._local is not None:
-            found = [self._local.take_tool_counts()]
-        else:
-            found = ray.get([worker.take_tool_counts.remote() for worker in self._remote])
+        found = self._ask("take_tool_counts")
         keys = dict.fromkeys(key for counts in found for key in counts)  # a kind of answer that one worker has met
         return {f"tools/{key}": sum(counts.get(key, 0) for counts in found) for key in keys}
-
-    def take_traces(self, uids: list[str], count: int) -> list[QuestionTrace]:
-        """The first `count` traces for the log of these questions, and of those that gave no rows."""
-        if self._local is not None:
-            return self._local.take_traces(uids, count)
-        found = ray.get([worker.take_traces.remote(uids, count) for worker in self._remote])
-        return first([trace for traces in found for trace in traces], count)
-
-    def take_validation_traces(self, count: int) -> list[QuestionTrace]:
-        """The first `count` traces for the log of all validation questions since the last call."""
-        if self._local is not None:
-            return self._local.take_validation_traces(count)
-        found = ray.get([worker.take_validation_traces.remote(count) for worker in self._remote])
-        return first([trace for traces in found for trace in traces], count)
 
     def raise_if_broken(self) -> None:
         """Raise the error with which a worker has stopped.
@@ -151,12 +125,8 @@ class MultiAgentLoopManager:
         Raises:
             RuntimeError: a reward or penalty function raised, an internal error occurred, or a worker died.
         """
-        if self._dead:
-            raise RuntimeError(self._dead)
-        local = [self._local.broken()] if self._local is not None else []
-        for reason in local + ray.get([worker.broken.remote() for worker in self._remote]):
-            if reason:
-                raise RuntimeError(reason)
+        if reason := self._dead or next(filter(None, self._ask("broken")), None):
+            raise RuntimeError(reason)
 
     def _watch(self) -> None:
         """Fail the questions of a worker that dies: verl would wait for them for ever."""

@@ -122,26 +122,22 @@ class RolloutWorker:
         """Set the weights of the policy heads."""
         set_weights(self.workflow, weights)
 
-    def take_stats(self, uids: list[str]) -> list[QuestionStats]:
-        """Statistics of these questions, and of all questions that gave no rows; each can be taken once."""
+    def take_stats(self, uids: list[str] | None) -> list[QuestionStats]:
+        """Statistics of these questions, and of all questions that gave no rows; each can be taken once.
+
+        None: of all validation questions since the last call.
+        """
+        if uids is None:
+            taken, self._validation_stats = self._validation_stats, []
+            return taken
         taken = [self._stats.pop(uid) for uid in (*uids, *self._empty) if uid in self._stats]
         self._empty.clear()
         return taken
 
-    def take_validation_stats(self) -> list[QuestionStats]:
-        """Statistics of all validation questions since the last call."""
-        taken, self._validation_stats = self._validation_stats, []
-        return taken
+    def take_traces(self, uids: list[str] | None, count: int) -> list[QuestionTrace]:
+        """The first `count` traces for the log, of the same questions as in `take_stats`. Drops the others."""
+        store = self._validation_traces if uids is None else self._traces
 
-    def take_traces(self, uids: list[str], count: int) -> list[QuestionTrace]:
-        """The first `count` traces of these questions and of those without rows, for the log. Drops the others."""
-        return self._taken(self._traces, uids, count)
-
-    def take_validation_traces(self, count: int) -> list[QuestionTrace]:
-        """The first `count` traces of the validation since the last call, for the log. Drops the others."""
-        return self._taken(self._validation_traces, None, count)
-
-    def _taken(self, store: TraceStore, uids: list[str] | None, count: int) -> list[QuestionTrace]:
         async def take() -> list[QuestionTrace]:  # on the loop, which has the tokenizer
             return [resolve(trace, self.llm.decode) for trace in store.take(uids, count)]
 
@@ -190,8 +186,14 @@ class RolloutWorker:
         samples = await self._sample(forest, validate)
         forest.trajectories.sort(key=lambda trajectory: trajectory.stream.path)
         assign_credit(forest.trajectories, self.mas.credit.aggregate, self.mas.credit.propagate, self.credit_rules)
-        self._record(question["uid"], question_stats(forest, samples), validate)
-        self._log_failures(forest)
+        stats = question_stats(forest, samples)
+        if validate:
+            self._validation_stats.append(stats)
+        else:
+            self._stats[question["uid"]] = stats
+        for trajectory in forest.trajectories:
+            if trajectory.status in (Status.WORKFLOW_ERROR, Status.DIVERGED):
+                logger.error("question %s: trajectory failed: %s", forest.task.index, trajectory.error)
         if self.mas.sampling.group_by == "question":
             samples = one_group(samples)
         rows = validation_rows(forest, question) if validate else training_rows(forest, samples, question)
@@ -253,12 +255,6 @@ class RolloutWorker:
             adapters=self.adapters,
         )
 
-    def _record(self, uid: str, stats: QuestionStats, validate: bool) -> None:
-        if validate:
-            self._validation_stats.append(stats)
-        else:
-            self._stats[uid] = stats
-
     def _trace(self, forest: Forest, uid: str, validate: bool, empty: bool) -> None:
         options = self.mas.trajectory_log
         if options.val_questions if validate else options.train_questions:
@@ -266,11 +262,6 @@ class RolloutWorker:
             rank = derive_seed(self.mas.seed, "trajectory_log", forest.task.data_source, forest.task.index)
             store = self._validation_traces if validate else self._traces
             store.add(trace_question(forest, uid, rank), empty and not validate)
-
-    def _log_failures(self, forest: Forest) -> None:
-        for trajectory in forest.trajectories:
-            if trajectory.status is Status.WORKFLOW_ERROR or trajectory.status is Status.DIVERGED:
-                logger.error("question %s: trajectory failed: %s", forest.task.index, trajectory.error)
 
 
 def _partition(validate: bool) -> str:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-import shutil
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from verl_ext.memory import Episode, MemoryStore, Rules, Use, View
 from verl_ext.trainer.build import similarity_of
 from verl_ext.trainer.config import MemorySection
+from verl_ext.trainer.state import checkpoint
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ class AgentMemory:
         self.section, self.folder = section, Path(folder)
         self._store: MemoryStore | None = None
 
-    def start(self, checkpoint: Path | None) -> None:
+    def start(self, loaded: Path | None) -> None:
         """Begin with the memory of a checkpoint (…/global_step_N); with an empty one if there is none.
 
         Raises:
@@ -39,12 +39,14 @@ class AgentMemory:
         """
         if self.section is None:
             return
-        self._store = MemoryStore(self.folder / FOLDER, rules_of(self.section), similarity_of(self.section.encoder))
-        if checkpoint is not None and (checkpoint / FOLDER).is_dir():
-            self._store.restore(checkpoint / FOLDER)
+        section = self.section
+        rules = Rules(section.alpha, section.beta, section.threshold, section.capacity)
+        self._store = MemoryStore(self.folder / FOLDER, rules, similarity_of(section.encoder))
+        if loaded is not None and (loaded / FOLDER).is_dir():
+            self._store.restore(loaded / FOLDER)
             return
-        if checkpoint is not None:
-            logger.warning("%s is of a run without memory: this one begins with an empty memory", checkpoint)
+        if loaded is not None:
+            logger.warning("%s is of a run without memory: this one begins with an empty memory", loaded)
         self._store.clear()
 
     def publish(self, reach: Callable[[View], None]) -> None:
@@ -78,9 +80,7 @@ class AgentMemory:
         """Copy the memory into the checkpoint of `step`; remove copies whose weights verl has removed."""
         if self._store is None:
             return
-        for copy in self.folder.glob(f"global_step_*/{FOLDER}"):
-            if not (copy.parent / "actor").is_dir():
-                shutil.rmtree(copy)
+        checkpoint.remove_stale(self.folder, FOLDER)
         self._store.snapshot(self.folder / f"global_step_{step}" / FOLDER)
 
     def close(self) -> None:
@@ -93,8 +93,3 @@ def _share(flags: Iterable[bool]) -> float:
     """Of those that are true, 0 if there are none at all."""
     flags = list(flags)
     return sum(flags) / len(flags) if flags else 0.0
-
-
-def rules_of(section: MemorySection) -> Rules:
-    """Algorithm 1's hyperparameters."""
-    return Rules(section.alpha, section.beta, section.threshold, section.capacity)

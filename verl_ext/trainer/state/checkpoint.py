@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -39,15 +40,20 @@ def mark_complete(folder: str | Path, step: int) -> None:
 def write_state(folder: str | Path, step: int, state: dict[str, Any]) -> None:
     """Save the state of the algorithm (plain JSON) in the checkpoint of `step`."""
     if state:
-        place = Path(folder) / f"global_step_{step}"
-        place.mkdir(parents=True, exist_ok=True)
-        write_file(place / STATE_FILE, json.dumps(state))
+        write_file(Path(folder) / f"global_step_{step}" / STATE_FILE, json.dumps(state))
 
 
 def read_state(place: Path) -> dict[str, Any]:
     """The state that `write_state` has saved in a checkpoint; empty if there is none."""
     file = place / STATE_FILE
     return json.loads(file.read_text()) if file.exists() else {}
+
+
+def remove_stale(folder: Path, part: str) -> None:
+    """Remove `part` from the checkpoints whose weights verl has removed; verl leaves the rest of their folders."""
+    for copy in folder.glob(f"global_step_*/{part}"):
+        if not (copy.parent / "actor").is_dir():
+            shutil.rmtree(copy)
 
 
 def repair_tracker(folder: str | Path) -> None:
@@ -74,39 +80,16 @@ def complete_steps(folder: str | Path) -> list[int]:
 
 
 # The settings that identify a run: continuing under other values would silently mix two runs.
-ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
-SETTINGS = (
-    "mas.workflow",
-    "mas.policy",
-    "mas.sampling",
-    "mas.credit",
-    "mas.advantage",
-    "mas.loss",
-    "mas.agents",
-    "mas.memory",
-    "mas.prepare",
-    "mas.seed",
-    "algorithm",
-    "actor_rollout_ref.model.path",
-    "actor_rollout_ref.model.lora_rank",
-    "actor_rollout_ref.model.lora_alpha",
-    f"{ACTOR}.ppo_mini_batch_size",
-    f"{ACTOR}.ppo_epochs",
-    f"{ACTOR}.clip_ratio_low",
-    f"{ACTOR}.clip_ratio_high",
-    f"{ACTOR}.use_kl_loss",
-    f"{ACTOR}.kl_loss_coef",
-    f"{ACTOR}.kl_loss_type",
-    f"{ACTOR}.entropy_coeff",
-    f"{ACTOR}.optim.lr",
-    f"{ROLLOUT}.temperature",
-    f"{ROLLOUT}.top_p",
-    f"{ROLLOUT}.top_k",
-    "critic.optim.lr",
-    "data.train_files",
-    "data.train_batch_size",
-    "data.seed",
-)
+SECTIONS = {
+    "mas": "workflow policy sampling credit advantage loss agents memory prepare seed",
+    "actor_rollout_ref.model": "path lora_rank lora_alpha",
+    "actor_rollout_ref.actor": "ppo_mini_batch_size ppo_epochs clip_ratio_low clip_ratio_high use_kl_loss kl_loss_coef "
+    "kl_loss_type entropy_coeff optim.lr",
+    "actor_rollout_ref.rollout": "temperature top_p top_k",
+    "critic": "optim.lr",
+    "data": "train_files train_batch_size seed",
+}
+SETTINGS = ("algorithm", *(f"{section}.{key}" for section, keys in SECTIONS.items() for key in keys.split()))
 
 
 def check_same_run(config: DictConfig) -> None:
@@ -130,7 +113,6 @@ def check_same_run(config: DictConfig) -> None:
             "Remedy: another folder (trainer.default_local_dir=…), or remove this one; to go on with other settings on "
             "purpose: trainer.resume_mode=resume_path and trainer.resume_from_path=…/global_step_…"
         )
-    folder.mkdir(parents=True, exist_ok=True)
     write_file(folder / SETTINGS_FILE, json.dumps(now, indent=1))
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,9 +14,11 @@ from verl_ext.heads import PolicyHead, Weights
 from verl_ext.heads.learner import Learner, check_encoder
 from verl_ext.mas.workflow import Workflow
 from verl_ext.observe.question import HeadDecision, QuestionStats
+from verl_ext.storage.files import writing
 from verl_ext.trainer.batch import numbered
 from verl_ext.trainer.build import build_workflow
 from verl_ext.trainer.config import MasConfig
+from verl_ext.trainer.state import checkpoint
 
 logger = logging.getLogger(__name__)
 
@@ -46,18 +46,18 @@ class DecisionHeads:
                 section = mas.agents[name].head
                 self.learners[name] = Learner(head.similarity, section.lr, section.entropy, temperature)
 
-    def start(self, checkpoint: Path | None) -> None:
+    def start(self, loaded: Path | None) -> None:
         """Begin with the heads of a checkpoint (…/global_step_N); with untrained ones if there is none.
 
         Raises:
             ValueError: a saved head is of another encoder.
         """
-        saved = read_heads(checkpoint / FOLDER) if checkpoint is not None else {}
+        saved = read_heads(loaded / FOLDER) if loaded is not None else {}
         for name, learner in self.learners.items():
             if name in saved:
                 learner.load(saved[name])
-            elif checkpoint is not None:
-                logger.warning("%s has no head of agent %s: it begins untrained", checkpoint, name)
+            elif loaded is not None:
+                logger.warning("%s has no head of agent %s: it begins untrained", loaded, name)
 
     def publish(self, reach: Callable[[dict[str, Weights]], None]) -> None:
         """Let rollouts see the heads: `reach` sends their weights to all workers, now and after each step."""
@@ -97,17 +97,9 @@ class DecisionHeads:
         """Save the heads in the checkpoint of `step`; remove them from checkpoints whose weights verl has removed."""
         if not self.learners:
             return
-        for copy in self.folder.glob(f"global_step_*/{FOLDER}"):
-            if not (copy.parent / "actor").is_dir():
-                shutil.rmtree(copy)
-        place = self.folder / f"global_step_{step}" / FOLDER
-        place.mkdir(parents=True, exist_ok=True)
-        temporary = place / f"{FILE}.tmp"
-        with open(temporary, "wb") as file:
+        checkpoint.remove_stale(self.folder, FOLDER)
+        with writing(self.folder / f"global_step_{step}" / FOLDER / FILE, "wb") as file:
             torch.save({name: learner.state() for name, learner in self.learners.items()}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, place / FILE)
 
 
 def heads_of(workflow: Workflow) -> dict[str, PolicyHead]:

@@ -67,12 +67,12 @@ class TrajectoryRecorder:
     def discard_validation(self, manager: Any) -> None:
         """Drop the traces of a validation that did not end."""
         if self.options.val_questions:
-            manager.take_validation_traces(0)
+            manager.take_traces(None, 0)
 
     def write_validation(self, step: int, manager: Any) -> None:
         """Write the logged questions of the validation that has just ended."""
         count = self.options.val_questions
-        traces = manager.take_validation_traces(count) if count else []
+        traces = manager.take_traces(None, count) if count else []
         self.log.write([training_record(trace, "val", step, number) for number, trace in enumerate(traces)])
 
 
