@@ -117,8 +117,7 @@ def _check_with_verl(report: Report) -> None:
 
 def _add_paths(report: Report) -> None:
     from verl_ext.trainer.preflight.checks import missing_model
-    from verl_ext.trainer.preflight.data import check_data
-    from verl_ext.trainer.preflight.plan import listed, parquet_rows
+    from verl_ext.trainer.preflight.data import check_data, listed, parquet_rows
 
     config, made = report.config, report.config.mas.prepare is not None
     absent = []
@@ -148,7 +147,7 @@ def _add_tools(report: Report, strict: bool) -> None:
     from verl_ext.tools.base import ToolError
     from verl_ext.trainer.config import read_mas_config
     from verl_ext.trainer.preflight.checks import check_tools
-    from verl_ext.trainer.preflight.plan import listed
+    from verl_ext.trainer.preflight.data import listed
 
     for name, section in read_mas_config(report.config).tools.items():
         sources = _sources(section)
@@ -172,7 +171,7 @@ def _add_tools(report: Report, strict: bool) -> None:
 
 def _sources(section: dict[str, Any]) -> dict[str, Any]:
     """Files, folders and servers from which a tool takes its knowledge."""
-    from verl_ext.trainer.preflight.plan import listed
+    from verl_ext.trainer.preflight.data import listed
 
     found = {key: section[key] for key in ("url", *FILES) if section.get(key) and key != "sources"}
     given = section.get("sources") or []

@@ -27,7 +27,8 @@ from verl_ext.evaluate.config import EvaluateConfig, compose, read_config
 from verl_ext.recipe.cold_start import train
 from verl_ext.recipe.joyagents.cold_start import sft_demonstrations
 from verl_ext.tools import retrieval_server
-from verl_ext.trainer.preflight.plan import Report, listed
+from verl_ext.trainer.preflight.data import listed
+from verl_ext.trainer.preflight.plan import Report
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"

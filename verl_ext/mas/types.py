@@ -272,8 +272,8 @@ class Trajectory:
 class Task:
     """One row of the data set, as a workflow sees it.
 
-    `question` is the content of the last message of the row's prompt, `ground_truth` that of its `reward_model`, `extra`
-    its `extra_info`. `index` is the position in the data set; with the step it determines the sampling noise.
+    `question` is the content of the last message of the row's prompt, `ground_truth` that of its `reward_model`,
+    `extra` its `extra_info`. `index` is the position in the data set; with the step it determines the sampling noise.
     """
 
     question: str

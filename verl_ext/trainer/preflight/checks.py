@@ -8,6 +8,7 @@ import importlib.util
 import inspect
 import os
 import tempfile
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ from verl_ext.trainer.preflight.algorithm import check_algorithm
 OPEN = ("hydra", "mas", "ray_kwargs.ray_init", "reward.custom_reward_function.reward_kwargs")
 # Our own keys in verl's sections.
 OWN = ("actor_rollout_ref.model.lora.adapters",)
+# verl's default of critic.model.path.
+VERLS_CRITIC = "~/models/deepseek-llm-7b-chat"
 TINY = "+recipe=mhgpo_tiny and the others in …_tiny run on any machine, without GPU and without downloads"
 
 
@@ -96,13 +99,26 @@ def check_multi_agent(config: DictConfig) -> str:
     system = System(type(workflow).__name__, agents, mas.sampling.strategy, reports)
     check_algorithm(config.algorithm.adv_estimator, mas, system)
     check_policy(config, mas, workflow.policy_agents)
-    trained = ["actor_rollout_ref.actor", *(["critic"] if config.algorithm.adv_estimator == "gae" else [])]
-    for name in trained:
+    if trains_critic(config) and config.critic.model.path == VERLS_CRITIC:
+        raise ValueError(
+            f"algorithm.adv_estimator={config.algorithm.adv_estimator} trains a critic, and no model is chosen for it "
+            f"(critic.model.path={VERLS_CRITIC} is verl's default). Remedy: +base=critic, or critic.model.path=…"
+        )
+    for name in ("actor_rollout_ref.actor", *(["critic"] if trains_critic(config) else [])):
         section = OmegaConf.select(config, name)
         optimiser_steps(config, section)
         if not section.optim.lr >= 0:
             raise ValueError(f"{name}.optim.lr={section.optim.lr} must be at least 0")
     return workflow.headline
+
+
+def trains_critic(config: DictConfig) -> bool:
+    """Whether verl would train a critic, without its warning that there is none."""
+    from verl.trainer.ppo.utils import need_critic
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return need_critic(config)
 
 
 def check_tools(config: DictConfig) -> None:
@@ -193,8 +209,8 @@ def lacking(config: DictConfig) -> list[str]:
     flash = trainer.device == "cuda" and attention in (None, "flash_attention_2")
     if flash and importlib.util.find_spec("flash_attn") is None:
         found.append(
-            "the package flash_attn, with which verl trains on GPUs by default, is not installed.\nRemedy: the GPU "
-            "installation of README.md, or +actor_rollout_ref.model.override_config.attn_implementation=sdpa with "
+            "the package flash_attn, with which verl trains on GPUs by default, is not installed.\nRemedy: install "
+            "as docs/scaling.md says, or +actor_rollout_ref.model.override_config.attn_implementation=sdpa with "
             "actor_rollout_ref.model.use_remove_padding=false (slower)."
         )
     return found if _joins_cluster(config) else [*found, *_lacking_devices(config)]

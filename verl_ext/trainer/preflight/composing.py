@@ -69,9 +69,8 @@ def _explanation(error: Exception, overrides: list[str], compose: Callable[[list
     if isinstance(error, MissingConfigException) and error.options and error.missing_cfg_file:
         group, _, name = error.missing_cfg_file.rpartition("/")
         return f"{first}: {unknown_name(group, name, error.options)}"
-    refused = re.match(
-        r"Could not override '([^'.]+\.[^']+)'", first
-    )  # for a group, Hydra's own message has the remedy
+    # For a group, Hydra's own message has the remedy.
+    refused = re.match(r"Could not override '([^'.]+\.[^']+)'", first)
     rest = [one for one in overrides if refused is None or one.partition("=")[0] != refused[1]]
     if refused is None or len(rest) == len(overrides):
         return None
@@ -91,15 +90,16 @@ def _missing_key(override: str, config: DictConfig) -> str | None:
     node, number = config, 0
     while OmegaConf.is_dict(node) and key[number] in node:
         node, number = node[key[number]], number + 1
-    if not OmegaConf.is_dict(node):
-        return None
     part, above = key[number], key[:number]
     path, ours = ".".join(above), above[:1] == ["mas"]
     section = section_at(MasConfig, above[1:]) if ours else None
+    if not OmegaConf.is_dict(node) and (node is not None or section is None):
+        return None
     if section and part in section.model_fields:
-        return f"{path}.{part} is not set by this recipe; it is added with a plus: +{override}"
+        null = f" ({path} is null)" if node is None else ""
+        return f"{path}.{part} is not set by this recipe{null}; it is added with a plus: +{override}"
     text = unknown_key(part, section.model_fields if section else map(str, node), path)
-    takes = node.get("_target_") or (path if ours and section is None else None)
+    takes = (node or {}).get("_target_") or (path if ours and section is None else None)
     return f"{text}; what else {takes} takes is added with a plus: +{override}" if takes else text
 
 

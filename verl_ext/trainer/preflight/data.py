@@ -36,7 +36,22 @@ def files_of(value: Any, name: str) -> list[str]:
     """
     if not value:
         raise ValueError(f"{name} is not set: give one parquet file or a list of them")
-    return [value] if isinstance(value, str) else list(value)
+    return listed(value)
+
+
+def listed(value: Any) -> list[str]:
+    """One path, a list of them, or none."""
+    return [] if value is None else [value] if isinstance(value, str) else list(value)
+
+
+def parquet_rows(files: Any) -> int | None:
+    """Rows of local parquet files; None if one is absent, remote, or of another kind."""
+    import pyarrow.parquet as pq
+
+    try:
+        return sum(pq.ParquetFile(Path(path).expanduser()).metadata.num_rows for path in listed(files))
+    except (OSError, ValueError):
+        return None
 
 
 def check_files(paths: list[str]) -> int:

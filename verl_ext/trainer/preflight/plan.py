@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from hydra.errors import HydraException
@@ -15,6 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 from verl_ext.trainer.build import build_workflow
 from verl_ext.trainer.config import SHARED, MasConfig, optimiser_steps, read_mas_config, strategy_from
 from verl_ext.trainer.preflight import checks
+from verl_ext.trainer.preflight.data import parquet_rows
 from verl_ext.trainer.preflight.gpu_memory import GIB, Model, estimate, read_model
 
 
@@ -127,12 +126,8 @@ def add_model(report: Report, gpu_memory: float) -> None:
 
 
 def _add_memory(report: Report, model: Model, gpu_memory: float) -> None:
-    from verl.trainer.ppo.utils import need_critic
-
     config = report.config
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        found = estimate(config, model, need_critic(config))
+    found = estimate(config, model, checks.trains_critic(config))
     parts = ", ".join(f"{name} {size / GIB:.1f}" for name, size in found.parts.items())
     tokens, needed = max(found.kv_tokens(gpu_memory * GIB), 0), found.needed() / GIB
     report.add("memory, training", f"about {found.training / GIB:.0f} GiB a GPU: {parts}")
@@ -160,22 +155,16 @@ def _longest(config: DictConfig) -> int:
 
 def _add_tokens(report: Report, model: Model | None) -> None:
     config, actor, longest = report.config, report.config.actor_rollout_ref.actor, _longest(report.config)
-    prompt, micro = config.data.max_prompt_length, f"{actor.ppo_micro_batch_size_per_gpu} rows"
-    keys = []
-    if actor.use_dynamic_bsz:
-        micro = f"{actor.ppo_max_token_len_per_gpu} tokens"
-        keys += [
-            f"actor_rollout_ref.{key}"
-            for key in (
-                "actor.ppo_max_token_len_per_gpu",
-                "ref.log_prob_max_token_len_per_gpu",
-                "rollout.log_prob_max_token_len_per_gpu",
-            )
-        ]
-    if config.algorithm.adv_estimator == "gae" and config.critic.use_dynamic_bsz:
-        keys.append("critic.ppo_max_token_len_per_gpu")
+    prompt, dynamic = config.data.max_prompt_length, actor.use_dynamic_bsz
+    micro = f"{actor.ppo_max_token_len_per_gpu} tokens" if dynamic else f"{actor.ppo_micro_batch_size_per_gpu} rows"
+    used = {
+        "actor_rollout_ref.actor.ppo_max_token_len_per_gpu": dynamic,
+        "actor_rollout_ref.ref.log_prob_max_token_len_per_gpu": dynamic,
+        "actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu": dynamic,
+        "critic.ppo_max_token_len_per_gpu": checks.trains_critic(config) and config.critic.use_dynamic_bsz,
+    }
     ranks = actor.fsdp_config.ulysses_sequence_parallel_size
-    limits = {key: OmegaConf.select(config, key) * ranks for key in keys}
+    limits = {key: OmegaConf.select(config, key) * ranks for key, counts in used.items() if counts}
     limits["actor_rollout_ref.rollout.max_model_len"] = config.actor_rollout_ref.rollout.max_model_len
     limits["the model's max_position_embeddings"] = model and model.positions
     short = [f"{name}={limit}" for name, limit in limits.items() if limit is not None and limit < longest]
@@ -186,18 +175,3 @@ def _add_tokens(report: Report, model: Model | None) -> None:
             f"{', '.join(short)}: less than a row may have, {longest} (data.max_prompt_length + the longest output); "
             "the run would stop at the first such row. Raise it, or lower those"
         )
-
-
-def listed(value: Any) -> list[str]:
-    """One path, a list of them, or none."""
-    return [] if value is None else [value] if isinstance(value, str) else list(value)
-
-
-def parquet_rows(files: Any) -> int | None:
-    """Rows of local parquet files; None if one is absent, remote, or of another kind."""
-    import pyarrow.parquet as pq
-
-    try:
-        return sum(pq.ParquetFile(Path(path).expanduser()).metadata.num_rows for path in listed(files))
-    except (OSError, ValueError):
-        return None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -15,13 +16,6 @@ from verl_ext.sampling.base import BATCH, Sample
 Row = tuple[str, dict[str, Any], dict[str, Any]]
 # Data-set columns that verl reads again after the rollout.
 CARRIED = ("uid", "raw_prompt", "data_source", "reward_model", "index")
-
-
-class Place(NamedTuple):
-    """The place of a call: number of its trajectory (the first that has it), and its position there."""
-
-    number: int
-    position: int
 
 
 def training_rows(forest: Forest, samples: list[Sample], question: dict[str, Any]) -> list[Row]:
@@ -73,16 +67,16 @@ def sequences(forest: Forest, kept: Iterable[Call]) -> list[tuple[int, list[tupl
     A fork within a sequence begins a new sequence, whose prompt is everything before the fork: no token trains twice.
     """
     wanted = set(kept)
-    place: dict[Call, Place] = {}
+    place: dict[Call, tuple[int, int]] = {}
     for number, trajectory in enumerate(forest.trajectories):
         for position, call in enumerate(trajectory.calls):
             if trajectory.ok and call in wanted:
-                place.setdefault(call, Place(number, position))
+                place.setdefault(call, (number, position))
     found: list[tuple[int, list[tuple[int, Call]]]] = []
     ending: dict[Call, list[tuple[int, Call]]] = {}
     for call, (number, position) in sorted(place.items(), key=lambda item: item[1]):
         before = call.continues
-        if before in ending and place[before].number == number:
+        if before in ending and place[before][0] == number:
             sequence = ending.pop(before)
         else:
             sequence = []
@@ -104,53 +98,30 @@ def sequence_row(sequence: list[tuple[int, Call]], number: int, forest: Forest, 
     """
     trajectory = forest.trajectories[number]
     calls = [call for _, call in sequence]
-    first, last = calls[0], calls[-1]
-    tokens, log_probs, mask = list[int](), list[float](), list[int]()
-    spans, actions, allowed = [], [], []
-    for position, call in sequence:
-        output, observed = call.generation.token_ids, call.observed if call is not first else 0
-        tokens += call.prompt_ids[len(call.prompt_ids) - observed :] + output
-        log_probs += [0.0] * observed + list(call.generation.log_probs)
-        start = len(tokens) - len(output)
-        decided = [(start + place, some) for place, some in enumerate(call.generation.allowed) if len(some) > 1]
-        allowed += decided
-        mask += [0] * observed + [1] * len(output)
-        if call.generation.allowed:  # only positions with several allowed tokens train
-            mask[start:] = [int(len(some) > 1) for some in call.generation.allowed]
-        spans.append([position, start, len(tokens)])
-        actions += [[start + a, start + b] for a, b in call.actions]
-    deciding = forest.workflow.policy_decides
-    if allowed and not deciding:
+    first, said, deciding = calls[0], _response(sequence), forest.workflow.policy_decides
+    if said.allowed and not deciding:
         raise ValueError(
             f"agent {first.agent!r} decides, but no agent of {type(forest.workflow).__name__} does. Remedy: add it "
             "to the agents of this workflow; agents of sub-workflows must be there, too"
         )
-    reward = last.reward + sum(call.reward_specific for call in calls[:-1])
-    versions = (
-        max(min(call.generation.min_version for call in calls), 0),
-        max(max(call.generation.max_version for call in calls), 0),
-    )
-    fields = _fields(first.prompt_ids, tokens, mask, log_probs, reward) | {
+    reward = calls[-1].reward + sum(call.reward_specific for call in calls[:-1])
+    oldest = max(min(call.generation.min_version for call in calls), 0)
+    newest = max(max(call.generation.max_version for call in calls), 0)
+    versions = {"global_steps": newest, "min_global_steps": oldest, "max_global_steps": newest}
+    fields = _fields(first.prompt_ids, said, reward) | {
         "num_turns": len(trajectory.calls),
         "session_id": number,
         "multi_modal_inputs": {},
-        "extra_fields": {
-            "reward_extra_info": dict(trajectory.metrics),
-            "global_steps": versions[1],
-            "min_global_steps": versions[0],
-            "max_global_steps": versions[1],
-        },
+        "extra_fields": {"reward_extra_info": dict(trajectory.metrics), **versions},
     }
     if deciding:  # in all rows of the run: a batch has the same columns everywhere
-        fields[ALLOWED] = packed(allowed)
-    tag = {
+        fields[ALLOWED] = packed(said.allowed)
+    tag = versions | {
         "status": "success",
         "prompt_len": len(first.prompt_ids),
-        "response_len": len(tokens),
-        "seq_len": len(first.prompt_ids) + len(tokens),
+        "response_len": len(said.tokens),
+        "seq_len": len(first.prompt_ids) + len(said.tokens),
         "global_steps": int(question["global_steps"]),
-        "min_global_steps": versions[0],
-        "max_global_steps": versions[1],
         "agent": first.agent,
         "trajectory": f"{question['uid']}_{number}",
         "question": question["uid"],
@@ -159,13 +130,41 @@ def sequence_row(sequence: list[tuple[int, Call]], number: int, forest: Forest, 
         "outcome": trajectory.reward,
         "metrics": dict(trajectory.metrics),
         # [position in the trajectory, first token, last + 1] of each call's output; [first, last + 1] of each action.
-        "calls": spans,
-        "actions": actions,
-        "decides": bool(allowed),
+        "calls": said.spans,
+        "actions": said.actions,
+        "decides": bool(said.allowed),
         # Position of the row in the batch whatever the order of arrival; uids are random in every run.
         "order": [str(question.get("data_source")), int(question["index"]), number, sequence[0][0]],
     }
-    return f"{question['uid']}_{number}_{sequence[0][0]}", _carried(question) | fields, tag
+    carried = {name: question.get(name) for name in CARRIED}
+    return f"{question['uid']}_{number}_{sequence[0][0]}", carried | fields, tag
+
+
+@dataclass
+class _Response:
+    """The response tokens of a row; `allowed` are (position, allowed tokens) where there was a choice."""
+
+    tokens: list[int] = field(default_factory=list)
+    log_probs: list[float] = field(default_factory=list)
+    mask: list[int] = field(default_factory=list)
+    spans: list[list[int]] = field(default_factory=list)
+    actions: list[list[int]] = field(default_factory=list)
+    allowed: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
+
+
+def _response(sequence: list[tuple[int, Call]]) -> _Response:
+    said = _Response()
+    for position, call in sequence:
+        output, observed = call.generation.token_ids, call.observed if said.tokens else 0
+        said.tokens += call.prompt_ids[len(call.prompt_ids) - observed :] + output
+        said.log_probs += [0.0] * observed + list(call.generation.log_probs)
+        start = len(said.tokens) - len(output)
+        choices = call.generation.allowed  # only positions with several allowed tokens train
+        said.allowed += [(start + place, some) for place, some in enumerate(choices) if len(some) > 1]
+        said.mask += [0] * observed + ([int(len(some) > 1) for some in choices] or [1] * len(output))
+        said.spans.append([position, start, len(said.tokens)])
+        said.actions += [[start + a, start + b] for a, b in call.actions]
+    return said
 
 
 def idle_row(number: int, forest: Forest, question: dict[str, Any]) -> Row:
@@ -183,16 +182,10 @@ def idle_row(number: int, forest: Forest, question: dict[str, Any]) -> Row:
     return key, fields, tag | {"group": key, "calls": [], "idle": True}
 
 
-def _carried(question: dict[str, Any]) -> dict[str, Any]:
-    return {name: question.get(name) for name in CARRIED}
-
-
-def _fields(
-    prompt_ids: list[int], tokens: list[int], mask: list[int], log_probs: list[float], reward: float
-) -> dict[str, torch.Tensor]:
-    prompt, response = torch.tensor(prompt_ids), torch.tensor(tokens)
-    response_mask = torch.tensor(mask)
-    scores = torch.zeros(len(tokens), dtype=torch.float32)
+def _fields(prompt_ids: list[int], said: _Response, reward: float) -> dict[str, torch.Tensor]:
+    prompt, response = torch.tensor(prompt_ids), torch.tensor(said.tokens)
+    response_mask = torch.tensor(said.mask)
+    scores = torch.zeros(len(response), dtype=torch.float32)
     scores[-1] = reward
     total = len(prompt) + len(response)
     return {
@@ -204,5 +197,5 @@ def _fields(
         "response_mask": response_mask,
         "loss_mask": response_mask,
         "rm_scores": scores,
-        "rollout_log_probs": torch.tensor(log_probs, dtype=torch.float32),
+        "rollout_log_probs": torch.tensor(said.log_probs, dtype=torch.float32),
     }
