@@ -25,7 +25,22 @@ def _nest(steps: st.SearchStrategy) -> st.SearchStrategy:
     )
 
 
+def most_calls(steps: list[Any]) -> int:
+    """Calls of a program in which no loop ends early."""
+    total = 0
+    for kind, *argument in steps:
+        if kind in ("call", "stop"):
+            total += 1
+        elif kind in ("loop", "nested"):
+            total += (3 if kind == "loop" else 1) * most_calls(argument[0])
+        elif kind == "branches":
+            total += sum(map(most_calls, argument[0]))
+    return total
+
+
 programs = st.lists(st.recursive(simple, _nest, max_leaves=8), min_size=1, max_size=4)
+# Those that a strategy can fork at every call in a blink.
+short_programs = programs.filter(lambda steps: most_calls(steps) <= 12)
 
 
 def number(text: str) -> int:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
+from contextlib import suppress
 
 import pytest
 
@@ -123,37 +122,36 @@ def test_two_runs_do_not_write_one_memory(tmp_path):
     memory.close()
 
 
-PROGRAM = """
-import sys
-from pathlib import Path
-from tests.mas.test_memory import rare_success
-from tests.trainer.test_agent_memory import begun, checkpoint_of
-folder = Path(sys.argv[1])
-last = max((int(p.parent.name.split("_")[-1]) for p in folder.glob("global_step_*/actor")), default=0)
-memory, seen = begun(folder, folder / f"global_step_{last}" if last else None)
-print(last, seen[0].version, seen[0].content_hash(), flush=True)
-for step in range(last + 1, 10_000):
-    memory.learn(step, rare_success("a", f"question {step}", f"answer {step}"))
-    if step % 3 == 0:
-        checkpoint_of(memory, folder, step)
-        print(step, seen[-1].version, seen[-1].content_hash(), flush=True)
-"""
+def train_until_killed(folder, out):
+    """Go on from the last checkpoint; write a line per state that later runs must find again."""
+    last = max((int(path.parent.name.split("_")[-1]) for path in folder.glob("global_step_*/actor")), default=0)
+    memory, seen = begun(folder, folder / f"global_step_{last}" if last else None)
+    os.write(out, f"{last} {seen[0].version} {seen[0].content_hash()}\n".encode())
+    for step in range(last + 1, 10_000):
+        memory.learn(step, rare_success("a", f"question {step}", f"answer {step}"))
+        if step % 3 == 0:
+            checkpoint_of(memory, folder, step)
+            os.write(out, f"{step} {seen[-1].version} {seen[-1].content_hash()}\n".encode())
 
 
 def test_killed_at_any_moment_the_memory_is_that_of_the_restored_step(tmp_path):
     rng, known = random.Random(3), {}
     for _ in range(12):
-        process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, str(tmp_path)], stdout=subprocess.PIPE, text=True, cwd=os.getcwd()
-        )
-        lines = [process.stdout.readline()]
-        time.sleep(rng.uniform(0.0, 0.4))
-        process.send_signal(signal.SIGKILL)
-        lines += process.stdout.readlines()
-        process.wait()
-        for line in lines:
-            if line.endswith("\n"):
-                step, version, content = line.split()
-                assert step == version
-                assert known.setdefault(step, content) == content, f"step {step} came out differently"
+        read, write = os.pipe()
+        child = os.fork()  # a fork, because a new interpreter would take seconds to import torch
+        if not child:
+            with suppress(BaseException):
+                train_until_killed(tmp_path, write)
+            os._exit(1)
+        os.close(write)
+        with open(read) as lines:
+            found = [lines.readline()]
+            time.sleep(rng.uniform(0.0, 0.1))
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            found += lines.readlines()
+        for line in found:
+            step, version, content = line.split()
+            assert step == version
+            assert known.setdefault(step, content) == content, f"step {step} came out differently"
     assert len(known) > 3

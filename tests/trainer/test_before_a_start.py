@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
 from tests.trainer.test_recipes import composed
@@ -113,9 +113,33 @@ def test_a_row_without_a_question_is_named(tmp_path, prompt):
 )
 def test_a_run_that_cannot_start_stops_at_once_with_the_remedy(arguments, messages, tmp_path):
     (tmp_path / "prep.py").write_text("def fail(**_):\n    raise KeyError('mine')\n")
-    command = [sys.executable, "-m", "verl.trainer.main_ppo", *arguments]
-    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
-    output = done.stdout + done.stderr
-    assert done.returncode != 0 and "Started a local Ray instance" not in output
+    status, output = forked_run(arguments, tmp_path)
+    assert status != 0 and "Started a local Ray instance" not in output
     assert all(message in output for message in messages), output[-3000:]
+
+
+def forked_run(arguments: list[str], folder: Path) -> tuple[int, str]:
+    """Status and output of `python -m verl.trainer.main_ppo` in a fork, which has everything imported."""
+    from verl.trainer import main_ppo
+
+    output = folder / "output.txt"
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            file = os.open(output, os.O_WRONLY | os.O_CREAT)
+            os.dup2(file, 1), os.dup2(file, 2)
+            sys.stdout, sys.stderr = open(1, "w"), open(2, "w")
+            os.chdir(folder)
+            sys.path.insert(0, str(folder))
+            sys.argv = ["main_ppo.py", *arguments]
+            GlobalHydra.instance().clear()
+            main_ppo.main()
+            status = 0
+        except SystemExit as error:
+            status = error.code
+        finally:
+            sys.stdout.flush(), sys.stderr.flush()
+            os._exit(status)
+    _, status = os.waitpid(child, 0)
+    return os.waitstatus_to_exitcode(status), output.read_text()

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -50,17 +51,38 @@ print("REPORT" + json.dumps({
 """
 
 
-def report(plugins: str) -> dict:
-    environment = {k: v for k, v in os.environ.items() if k != "VERL_PLATFORM"}
-    environment["VERL_USE_EXTERNAL_PLUGINS"] = plugins
-    done = subprocess.run([sys.executable, "-c", REPORT], env=environment, capture_output=True, text=True, timeout=180)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.split("REPORT", 1)[1])
+# Stands for another release of verl.
+OLD_VERL = """
+import importlib.metadata as m
+real = m.version
+m.version = lambda name: '0.0.1' if name == 'verl' else real(name)
+"""
 
 
 @pytest.fixture(scope="module")
-def reports() -> tuple[dict, dict]:
-    return report("none"), report("auto")
+def processes(tmp_path_factory) -> Iterator[list[subprocess.Popen]]:
+    """Without the plugin, with it, and a run with a plugin that cannot load: started together, each takes seconds."""
+    folder = tmp_path_factory.mktemp("old_verl")
+    (folder / "sitecustomize.py").write_text(OLD_VERL)
+    stock = {name: value for name, value in os.environ.items() if name != "VERL_PLATFORM"}
+    report, run = [sys.executable, "-c", REPORT], [sys.executable, "-m", "verl.trainer.main_ppo", "+recipe=mhgpo_tiny"]
+    starts = [(report, stock | {"VERL_USE_EXTERNAL_PLUGINS": plugins}, None) for plugins in ("none", "auto")]
+    starts.append((run, os.environ | {"PYTHONPATH": str(folder)}, folder))
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    started = [subprocess.Popen(command, env=env, cwd=cwd, **pipes) for command, env, cwd in starts]
+    yield started
+    for process in started:
+        process.kill()
+
+
+@pytest.fixture(scope="module")
+def reports(processes) -> list[dict]:
+    found = []
+    for process in processes[:2]:
+        out, err = process.communicate(timeout=180)
+        assert process.returncode == 0, err
+        found.append(json.loads(out.split("REPORT", 1)[1]))
+    return found
 
 
 def test_the_plugin_was_loaded_in_one_and_not_in_the_other(reports):
@@ -100,13 +122,7 @@ def test_the_plugin_loads_nothing_heavy(reports):
     assert set(with_plugin["loaded"]) <= set(without["loaded"])
 
 
-def test_a_plugin_that_cannot_load_says_so_and_stops_a_recipe_run(tmp_path):
-    (tmp_path / "sitecustomize.py").write_text(
-        "import importlib.metadata as m\nreal = m.version\n"
-        "m.version = lambda name: '0.0.1' if name == 'verl' else real(name)\n"
-    )
-    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
-    command = [sys.executable, "-m", "verl.trainer.main_ppo", "+recipe=mhgpo_tiny"]
-    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 2
-    assert "verl_ext could not be loaded" in done.stderr and "pip install verl==" in done.stderr
+def test_a_plugin_that_cannot_load_says_so_and_stops_a_recipe_run(processes):
+    _, err = processes[2].communicate(timeout=180)
+    assert processes[2].returncode == 2
+    assert "verl_ext could not be loaded" in err and "pip install verl==" in err
