@@ -1,5 +1,6 @@
-"""Order of the tests, and cores for pytest-xdist's workers."""
+"""Order of the tests, tests that are coroutines, and cores for pytest-xdist's workers."""
 
+import inspect
 import os
 
 import pytest
@@ -18,6 +19,17 @@ def pytest_configure() -> None:
 
         number, count = int(worker.removeprefix("gw")), int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
         os.sched_setaffinity(0, shares(count)[number])
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine on the event loop of tests/helpers.py, whose clock jumps."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    from tests.helpers import run
+
+    run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}))
+    return True
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m selects by marker

@@ -151,6 +151,12 @@ class Request:
         return self.key[-1].split("/")[-1].rpartition(".")[0]
 
 
+def choice(request: Request, place: int = -1, log_prob: float = -0.25) -> Generation | None:
+    """In a decision: the allowed token at `place`; elsewhere None."""
+    allowed = request.sampling.get("allowed_token_ids")
+    return allowed and Generation([allowed[place]], [log_prob], min_version=3, max_version=4)
+
+
 def speaker(name: str, **options: Any) -> Agent:
     """An agent whose prompt is its name and its inputs in words."""
     return Agent(lambda **inputs: [{"role": "user", "content": f"{name} {inputs}"}], **options)

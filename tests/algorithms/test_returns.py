@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.helpers import FakeLLM, Script, forest_of, fork, run, speaker, walk
+from tests.helpers import FakeLLM, Script, choice, forest_of, fork, speaker, walk
 from verl_ext.algorithms.puppeteer import Returns
 from verl_ext.mas import Agent
 from verl_ext.mas.credit import assign_credit
-from verl_ext.mas.types import Call, CallId, Generation, Stream, Trajectory
+from verl_ext.mas.types import Call, CallId, Stream, Trajectory
 
 
 def call(agent, turn=0, *parents, cost=1.0, decides=False, stream="0", scope=()):
@@ -103,7 +103,7 @@ def test_a_shared_decision_gets_the_mean_and_penalties_stay():
     assert work.reward == 1.0, "others are rewarded as ever"
 
 
-def test_from_a_workflow_and_its_fork():
+async def test_from_a_workflow_and_its_fork():
     """The costs are those of the tokens that were generated."""
     agents = {
         "boss": Agent(lambda at: [{"role": "user", "content": f"{at}"}], choices=lambda at: ["go", "no"]),
@@ -116,22 +116,13 @@ def test_from_a_workflow_and_its_fork():
                 break
             await ctx.call("worker", at=at)
 
-    class Random(FakeLLM):
-        async def generate(self, prompt_ids, sampling, key):
-            if "allowed_token_ids" in sampling:
-                chosen = sampling["allowed_token_ids"][sampling["seed"] % 2]
-                return Generation([chosen], [-0.7])
-            return await super().generate(prompt_ids, sampling, key)
+    def random(request):
+        return choice(request, request.sampling["seed"] % 2) or "four"
 
-    async def scenario():
-        forest = forest_of(Script(system, agents, lambda _: 1.0), Random(lambda request: "four"), seed=3)
-        forest.sampling = {"temperature": 1.0, "max_tokens": 9}
-        base = await walk(forest)
-        forest.trajectories = [base, *[await fork(forest, base, base.calls[0].id, f"f{i}") for i in range(6)]]
-        return forest.trajectories
-
+    forest = forest_of(Script(system, agents), FakeLLM(random), seed=3, sampling={"temperature": 1.0, "max_tokens": 9})
+    base = await walk(forest)
+    trajectories = [base, *[await fork(forest, base, base.calls[0].id, f"f{i}") for i in range(6)]]
     rule = Returns(price=1.0, discount=1.0, steps=2, unit=4.0)
-    trajectories = run(scenario())
     assign_credit(trajectories, rules=[rule.apply])
     seen = set()
     for one in trajectories:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.helpers import FakeLLM, Script, forest_of, run, speaker, walk
+from tests.helpers import FakeLLM, Script, choice, forest_of, run, speaker, walk
 from verl_ext.mas import Agent, CallFailed, Status
 from verl_ext.mas.choices import choose, named
 from verl_ext.mas.types import Completion, Generation
@@ -106,25 +106,12 @@ async def decide(task, ctx):
     return await ctx.call("a", names=NAMES)
 
 
-class Deciding(FakeLLM):
-    """Takes the last of the allowed tokens."""
-
-    async def generate(self, prompt_ids, sampling, key):
-        self.asked.append(sampling)
-        return Generation([sampling["allowed_token_ids"][-1]], [-0.25], min_version=3, max_version=4)
-
-    asked: list
-
-
 def deciding(agent=None, system=decide, **sampling):
-    async def scenario():
-        llm = Deciding()
-        llm.asked = []
-        forest = forest_of(Script(system, {"a": agent or chooser()}), llm)
-        forest.sampling = {"temperature": 1.0, "top_p": 0.5, "top_k": 3, "max_tokens": 24, "stop": ["x"], **sampling}
-        return await walk(forest), llm.asked
-
-    return run(scenario())
+    """A trajectory in which the last of the allowed tokens is taken, and the sampling parameters of each token."""
+    llm = FakeLLM(choice)
+    given = {"temperature": 1.0, "top_p": 0.5, "top_k": 3, "max_tokens": 24, "stop": ["x"], **sampling}
+    trajectory = run(walk(forest_of(Script(system, {"a": agent or chooser()}), llm, sampling=given)))
+    return trajectory, [request.sampling for request in llm.log]
 
 
 def test_the_policy_is_asked_only_where_there_is_a_choice():
@@ -139,19 +126,10 @@ def test_the_policy_is_asked_only_where_there_is_a_choice():
     assert (call.generation.min_version, call.generation.max_version) == (3, 4)
 
 
-def test_a_decision_without_a_choice_does_not_train():
-    async def decide(task, ctx):
-        return await ctx.call("a", names=["go"])
-
-    trajectory, asked = deciding(system=decide)
+def test_one_choice_does_not_train_and_none_ends_the_trajectory():
+    trajectory, asked = deciding(system=lambda task, ctx: ctx.call("a", names=["go"]))
     assert trajectory.result == "go" and not asked and not trajectory.calls[0].trained
-
-
-def test_empty_choices_end_the_trajectory_with_the_reason():
-    async def decide(task, ctx):
-        return await ctx.call("a", names=[])
-
-    trajectory, _ = deciding(system=decide)
+    trajectory, _ = deciding(system=lambda task, ctx: ctx.call("a", names=[]))
     assert trajectory.status is Status.WORKFLOW_ERROR and "`choices` are empty" in trajectory.error
 
 
@@ -182,20 +160,16 @@ class Served:
 @pytest.mark.parametrize(
     ("said", "chosen"), [("plan", "plan"), (' "Plant".\n', "plant"), ("I say go", None), ("", None)]
 )
-def test_a_served_model_may_say_anything(said, chosen):
+async def test_a_served_model_may_say_anything(said, chosen):
     async def decide(task, ctx):
         try:
             return await ctx.call("a", names=NAMES)
         except CallFailed as error:
             return error.status
 
-    async def scenario():
-        llm = Served(said)
-        forest = forest_of(Script(decide, {"a": chooser(llm=llm, trained=False)}), FakeLLM())
-        return await walk(forest), llm.asked
-
-    trajectory, asked = run(scenario())
-    assert asked == [list(NAMES)] and trajectory.calls[0].decides and not trajectory.calls[0].trained
+    llm = Served(said)
+    trajectory = await walk(forest_of(Script(decide, {"a": chooser(llm=llm, trained=False)})))
+    assert llm.asked == [list(NAMES)] and trajectory.calls[0].decides and not trajectory.calls[0].trained
     assert trajectory.result == (chosen or Status.UNPARSABLE)
 
 

@@ -81,7 +81,7 @@ def test_engines_over_tokens_count_what_they_encode_and_generate():
     assert forest.cost.prompt_tokens == sum(call.prompt_tokens for call in trajectory.calls)
 
 
-def test_notes_belong_to_a_trajectory_and_its_scope():
+async def test_notes_belong_to_a_trajectory_and_its_scope():
     async def system(task, ctx):
         said = await ctx.call("a")
         documents = [{"title": said}]
@@ -95,11 +95,8 @@ def test_notes_belong_to_a_trajectory_and_its_scope():
         await asyncio.gather(ctx.branch("x", inner), ctx.branch("y", inner))
         return said
 
-    async def scenario():
-        forest = forest_of(system)
-        base = await walk(forest)
-        return base, await fork(forest, base, CallId((), "a", 0))
-
-    base, other = run(scenario())
+    forest = forest_of(system)
+    base = await walk(forest)
+    base, other = base, await fork(forest, base, CallId((), "a", 0))
     assert base.notes == {"chosen": [{"title": base.result}], "x/chosen": 2, "y/chosen": 2}
     assert other.notes["chosen"] == [{"title": other.result}] != base.notes["chosen"]

@@ -46,7 +46,7 @@ def test_parents_are_series_parallel_by_default():
     assert [call.depth for call in trajectory.calls] == sorted(call.depth for call in trajectory.calls)
 
 
-def test_branches_made_inside_tasks_keep_their_parents_on_replay():
+async def test_branches_made_inside_tasks_keep_their_parents_on_replay():
     async def system(task, ctx):
         async def part(name):
             await ctx.branch(name, lambda child: child.call("a"))
@@ -55,14 +55,11 @@ def test_branches_made_inside_tasks_keep_their_parents_on_replay():
         await asyncio.gather(part("x"), part("y"))
         await ctx.call("c")
 
-    async def scenario():
-        forest = forest_of(system)
-        base = await walk(forest)
-        forked = await walk(forest, Stream("fork", base.stream, CallId(("y",), "a", 0)))
-        assert graph(base) == {"b.0": [], "x/a.0": ["b.0"], "y/a.0": ["b.0"], "c.0": ["x/a.0", "y/a.0"]}
-        assert forked.ok and graph(forked) == graph(base)
-
-    run(scenario())
+    forest = forest_of(system)
+    base = await walk(forest)
+    forked = await walk(forest, Stream("fork", base.stream, CallId(("y",), "a", 0)))
+    assert graph(base) == {"b.0": [], "x/a.0": ["b.0"], "y/a.0": ["b.0"], "c.0": ["x/a.0", "y/a.0"]}
+    assert forked.ok and graph(forked) == graph(base)
 
 
 def test_explicit_parents_and_open_ends():
@@ -102,14 +99,11 @@ def test_scopes_that_come_again_and_names_with_a_meaning():
     assert list(graph(run(walk(forest_of(system))))) == ["x/a.0", "x#1/a.0"]
 
 
-def test_a_tool_that_is_called_wrongly_is_the_workflows_bug():
-    async def scenario():
-        async def search(query):
-            return query
+async def test_a_tool_that_is_called_wrongly_is_the_workflows_bug():
+    async def search(query):
+        return query
 
-        forest = forest_of(lambda task, ctx: ctx.tool("search", text="q"), tools={"search": search})
-        return await walk(forest)
-
-    trajectory = run(scenario())
+    forest = forest_of(lambda task, ctx: ctx.tool("search", text="q"), tools={"search": search})
+    trajectory = await walk(forest)
     assert trajectory.status is Status.WORKFLOW_ERROR
     assert "tool 'search' cannot be called with text: missing a required argument: 'query'" in trajectory.error

@@ -78,21 +78,18 @@ def test_a_hanging_tool_is_given_up():
     assert seconds == 20.5
 
 
-def test_a_forest_is_busy_in_the_waits_between_attempts():
-    async def scenario():
-        forest = forest_of(search, tools={"search": Flaky(1)}, limits={"tool_retries": 1, "retry_wait": 8.0})
-        session = asyncio.ensure_future(walk(forest))
-        seen = []
-        for _ in range(3):
-            await asyncio.sleep(3)
-            seen.append(forest.busy)
-        await session
-        return seen
-
-    assert run(scenario()) == [1, 1, 0]
+async def test_a_forest_is_busy_in_the_waits_between_attempts():
+    forest = forest_of(search, tools={"search": Flaky(1)}, limits={"tool_retries": 1, "retry_wait": 8.0})
+    session = asyncio.ensure_future(walk(forest))
+    seen = []
+    for _ in range(3):
+        await asyncio.sleep(3)
+        seen.append(forest.busy)
+    await session
+    assert seen == [1, 1, 0]
 
 
-def test_a_workflow_may_go_on_without_the_tool_and_a_fork_meets_the_same_failure():
+async def test_a_workflow_may_go_on_without_the_tool_and_a_fork_meets_the_same_failure():
     async def careful(task, ctx):
         try:
             docs = await ctx.tool("search", queries=["q"])
@@ -100,14 +97,11 @@ def test_a_workflow_may_go_on_without_the_tool_and_a_fork_meets_the_same_failure
             docs = []
         return await ctx.call("a", docs=docs)
 
-    async def scenario():
-        forest = forest_of(careful, tools={"search": Flaky(3)}, limits={"tool_retries": 2})
-        base = await walk(forest)
-        forked = await fork(forest, base, CallId((), "a", 0))
-        assert base.ok and forked.ok and forked.calls[0].messages == base.calls[0].messages
-        assert forest.cost.tool_calls == 3 and base.tool_failures == forked.tool_failures == 1
-
-    run(scenario())
+    forest = forest_of(careful, tools={"search": Flaky(3)}, limits={"tool_retries": 2})
+    base = await walk(forest)
+    forked = await fork(forest, base, CallId((), "a", 0))
+    assert base.ok and forked.ok and forked.calls[0].messages == base.calls[0].messages
+    assert forest.cost.tool_calls == 3 and base.tool_failures == forked.tool_failures == 1
 
 
 # --- sampling parameters and noise ----------------------------------------------------------------------------------
@@ -163,51 +157,42 @@ def test_every_part_of_a_call_changes_its_seed():
 
 @pytest.mark.parametrize("strategy", ["fof", "is", "rr", "nmc"])
 @pytest.mark.parametrize("agent", "abc")
-def test_a_broken_penalty_surfaces_and_leaves_nothing_behind(strategy, agent):
+async def test_a_broken_penalty_surfaces_and_leaves_nothing_behind(strategy, agent):
     def broken(*_, **__):
         raise ZeroDivisionError
 
-    async def scenario():
-        agents = {name: speaker(name, penalty=broken if name == agent else None) for name in "abc"}
-        llm = FakeLLM(delay=lambda request: 1.0 + number(str(request.key)) % 5)
-        forest = forest_of(Script(chain, agents), llm)
-        with pytest.raises(Exception, match=f"penalty of agent '{agent}'"):
-            await make_strategy(strategy, 4, list("abc")).sample(forest)
-        await forest.close()
-        for _ in range(5):
-            await asyncio.sleep(0)
-        generated = len(llm.log)
-        await asyncio.sleep(100)
-        assert len(llm.log) == generated
-
-    run(scenario())
+    agents = {name: speaker(name, penalty=broken if name == agent else None) for name in "abc"}
+    llm = FakeLLM(delay=lambda request: 1.0 + number(str(request.key)) % 5)
+    forest = forest_of(Script(chain, agents), llm)
+    with pytest.raises(Exception, match=f"penalty of agent '{agent}'"):
+        await make_strategy(strategy, 4, list("abc")).sample(forest)
+    await forest.close()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    generated = len(llm.log)
+    await asyncio.sleep(100)
+    assert len(llm.log) == generated
 
 
-def test_close_cancels_generations_and_tools_that_still_run():
-    async def scenario():
-        async def both(task, ctx):
-            await asyncio.gather(ctx.call("a"), ctx.tool("search", queries=[]))
+async def test_close_cancels_generations_and_tools_that_still_run():
+    async def both(task, ctx):
+        await asyncio.gather(ctx.call("a"), ctx.tool("search", queries=[]))
 
-        tool = Flaky("hang")
-        forest = forest_of(both, FakeLLM(delay=lambda request: 1000.0), tools={"search": tool})
-        session = asyncio.ensure_future(walk(forest))
-        await asyncio.sleep(1)
-        await forest.close()
-        with pytest.raises(asyncio.CancelledError):
-            await session
-        assert now() == 1 and len(tool.attempts) == 1
-
-    run(scenario())
+    tool = Flaky("hang")
+    forest = forest_of(both, FakeLLM(delay=lambda request: 1000.0), tools={"search": tool})
+    session = asyncio.ensure_future(walk(forest))
+    await asyncio.sleep(1)
+    await forest.close()
+    with pytest.raises(asyncio.CancelledError):
+        await session
+    assert now() == 1 and len(tool.attempts) == 1
 
 
-def test_a_failed_generation_is_recorded_once_for_all_that_share_it():
-    async def scenario():
-        forest = forest_of(chain, FakeLLM(lambda request: RuntimeError("gone")))
-        trajectories = await asyncio.gather(*[walk(forest, Stream("0")) for _ in range(3)])
-        assert [t.status for t in trajectories] == [Status.ENGINE_ERROR] * 3
-        assert len(forest.llm.log) == 1 and len({id(t.calls[0]) for t in trajectories}) == 1
-
-    run(scenario())
+async def test_a_failed_generation_is_recorded_once_for_all_that_share_it():
+    forest = forest_of(chain, FakeLLM(lambda request: RuntimeError("gone")))
+    trajectories = await asyncio.gather(*[walk(forest, Stream("0")) for _ in range(3)])
+    assert [t.status for t in trajectories] == [Status.ENGINE_ERROR] * 3
+    assert len(forest.llm.log) == 1 and len({id(t.calls[0]) for t in trajectories}) == 1
 
 
 def test_tokens_and_text_of_a_call_are_those_of_the_engine():

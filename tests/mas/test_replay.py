@@ -95,29 +95,26 @@ def test_all_forks_at_once_share_what_still_runs(program, seed):
     run(scenario())
 
 
-def test_a_chain_forked_in_the_middle():
-    async def scenario():
-        tool = CountingTool(lambda state: 1.0)
+async def test_a_chain_forked_in_the_middle():
+    tool = CountingTool(lambda state: 1.0)
 
-        async def system(task, ctx):
-            x = await ctx.call("a", q=task.question)
-            y = await ctx.tool("count", state=x)
-            z = await ctx.call("b", y=y)
-            return await ctx.call("c", z=z)
+    async def system(task, ctx):
+        x = await ctx.call("a", q=task.question)
+        y = await ctx.tool("count", state=x)
+        z = await ctx.call("b", y=y)
+        return await ctx.call("c", z=z)
 
-        forest = forest_of(system, llm := FakeLLM(delay=lambda r: 1.0), tools={"count": tool})
-        base = await walk(forest)
-        assert now() == 4 and len(llm.log) == 3 and len(tool.results) == 1
-        forked = await fork(forest, base, CallId((), "b", 0))
-        assert now() == 6, "the prefix takes no time"
-        assert [llm.count(agent) for agent in "abc"] == [1, 2, 2]
-        assert tool.results == ["tool0"]
-        assert forked.calls[0] is base.calls[0]
-        assert forked.calls[1].messages == base.calls[1].messages
-        assert forked.calls[2].messages != base.calls[2].messages
-        assert forest.cost.replayed_calls == 1 and forest.cost.tool_calls == 1
-
-    run(scenario())
+    forest = forest_of(system, llm := FakeLLM(delay=lambda r: 1.0), tools={"count": tool})
+    base = await walk(forest)
+    assert now() == 4 and len(llm.log) == 3 and len(tool.results) == 1
+    forked = await fork(forest, base, CallId((), "b", 0))
+    assert now() == 6, "the prefix takes no time"
+    assert [llm.count(agent) for agent in "abc"] == [1, 2, 2]
+    assert tool.results == ["tool0"]
+    assert forked.calls[0] is base.calls[0]
+    assert forked.calls[1].messages == base.calls[1].messages
+    assert forked.calls[2].messages != base.calls[2].messages
+    assert forest.cost.replayed_calls == 1 and forest.cost.tool_calls == 1
 
 
 def test_random_numbers_are_the_same_on_replay_and_differ_between_scopes_roots_and_questions():
@@ -141,159 +138,138 @@ def test_random_numbers_are_the_same_on_replay_and_differ_between_scopes_roots_a
     assert not set(run(draws(1, "1"))) & set(one)
 
 
-def test_results_handed_out_are_copies():
-    async def scenario():
-        async def system(task, ctx):
-            docs = await ctx.tool("search")
-            docs.append("mine")
-            await ctx.call("a", n=len(docs))
-            return docs
+async def test_results_handed_out_are_copies():
+    async def system(task, ctx):
+        docs = await ctx.tool("search")
+        docs.append("mine")
+        await ctx.call("a", n=len(docs))
+        return docs
 
-        async def search():
-            return ["d"]
+    async def search():
+        return ["d"]
 
-        forest = forest_of(system, tools={"search": search})
-        base = await walk(forest)
-        forked = await fork(forest, base, CallId((), "a", 0))
-        assert forked.ok and forked.result == ["d", "mine"]
-
-    run(scenario())
+    forest = forest_of(system, tools={"search": search})
+    base = await walk(forest)
+    forked = await fork(forest, base, CallId((), "a", 0))
+    assert forked.ok and forked.result == ["d", "mine"]
 
 
-def test_a_prompt_function_may_hand_out_a_growing_history():
-    async def scenario():
-        async def system(task, ctx):
-            history = []
-            for turn in range(3):
-                history.append({"role": "user", "content": f"turn {turn}"})
-                history.append({"role": "assistant", "content": await ctx.call("a", history=history)})
-            return len(history)
+async def test_a_prompt_function_may_hand_out_a_growing_history():
+    async def system(task, ctx):
+        history = []
+        for turn in range(3):
+            history.append({"role": "user", "content": f"turn {turn}"})
+            history.append({"role": "assistant", "content": await ctx.call("a", history=history)})
+        return len(history)
 
-        workflow = Script(system, {"a": Agent(lambda history: history)})
-        forest = forest_of(workflow)
-        base = await walk(forest)
-        assert [len(call.messages) for call in base.calls] == [1, 3, 5]
-        for call in base.calls:
-            forked = await fork(forest, base, call.id, f"at {call.id.turn}")
-            assert forked.ok, forked.error
-        assert len(forest.llm.log) == 3 + 3 + 2 + 1
-
-    run(scenario())
+    workflow = Script(system, {"a": Agent(lambda history: history)})
+    forest = forest_of(workflow)
+    base = await walk(forest)
+    assert [len(call.messages) for call in base.calls] == [1, 3, 5]
+    for call in base.calls:
+        forked = await fork(forest, base, call.id, f"at {call.id.turn}")
+        assert forked.ok, forked.error
+    assert len(forest.llm.log) == 3 + 3 + 2 + 1
 
 
 # --- divergence -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("catches", [False, True])
-def test_a_prompt_that_differs_on_replay_is_reported_with_the_first_difference(catches):
-    async def scenario():
-        clock = itertools.count()
+async def test_a_prompt_that_differs_on_replay_is_reported_with_the_first_difference(catches):
+    clock = itertools.count()
 
-        async def system(task, ctx):
-            try:
-                await ctx.call("a", time=f"it is {next(clock)} now")
-            except Exception:
-                if not catches:
-                    raise
-            return await ctx.call("b")
+    async def system(task, ctx):
+        try:
+            await ctx.call("a", time=f"it is {next(clock)} now")
+        except Exception:
+            if not catches:
+                raise
+        return await ctx.call("b")
 
-        forest = forest_of(system)
-        base = await walk(forest)
-        forked = await fork(forest, base, CallId((), "b", 0))
-        assert base.ok and forked.status is Status.DIVERGED
-        assert "it is 0 now" in forked.error and "it is 1 now" in forked.error
-        assert "first difference at character" in forked.error and "ctx.rng" in forked.error
-        assert forest.llm.count("a") == 1 and forest.llm.count("b") == 1, "nothing is generated after a divergence"
-
-    run(scenario())
+    forest = forest_of(system)
+    base = await walk(forest)
+    forked = await fork(forest, base, CallId((), "b", 0))
+    assert base.ok and forked.status is Status.DIVERGED
+    assert "it is 0 now" in forked.error and "it is 1 now" in forked.error
+    assert "first difference at character" in forked.error and "ctx.rng" in forked.error
+    assert forest.llm.count("a") == 1 and forest.llm.count("b") == 1, "nothing is generated after a divergence"
 
 
-def test_the_prompt_of_the_forked_call_itself_is_checked():
-    async def scenario():
-        clock = itertools.count()
+async def test_the_prompt_of_the_forked_call_itself_is_checked():
+    clock = itertools.count()
 
-        async def system(task, ctx):
-            return await ctx.call("a", time=next(clock))
+    async def system(task, ctx):
+        return await ctx.call("a", time=next(clock))
 
-        forest = forest_of(system)
-        base = await walk(forest)
-        assert (await fork(forest, base, base.calls[0].id)).status is Status.DIVERGED
-
-    run(scenario())
+    forest = forest_of(system)
+    base = await walk(forest)
+    assert (await fork(forest, base, base.calls[0].id)).status is Status.DIVERGED
 
 
-def test_other_arguments_of_a_tool_and_a_fork_point_never_reached_are_divergence():
-    async def scenario():
-        clock = itertools.count()
+async def test_other_arguments_of_a_tool_and_a_fork_point_never_reached_are_divergence():
+    clock = itertools.count()
 
-        async def echo(x):
-            return 0
+    async def echo(x):
+        return 0
 
-        async def system(task, ctx):
-            await ctx.tool("echo", x=next(clock))
-            await ctx.call("a")
+    async def system(task, ctx):
+        await ctx.tool("echo", x=next(clock))
+        await ctx.call("a")
 
-        async def shrinking(task, ctx):
-            if next(clock) < 5:
-                await ctx.call("b")
+    async def shrinking(task, ctx):
+        if next(clock) < 5:
+            await ctx.call("b")
 
-        forest = forest_of(system, tools={"echo": echo})
-        forked = await fork(forest, await walk(forest), CallId((), "a", 0))
-        assert forked.status is Status.DIVERGED and "tool:echo.0" in forked.error
-        clock = itertools.count(4)
-        forest = forest_of(shrinking)
-        forked = await fork(forest, await walk(forest), CallId((), "b", 0))
-        assert forked.status is Status.DIVERGED and "not reached again" in forked.error
-
-    run(scenario())
+    forest = forest_of(system, tools={"echo": echo})
+    forked = await fork(forest, await walk(forest), CallId((), "a", 0))
+    assert forked.status is Status.DIVERGED and "tool:echo.0" in forked.error
+    clock = itertools.count(4)
+    forest = forest_of(shrinking)
+    forked = await fork(forest, await walk(forest), CallId((), "b", 0))
+    assert forked.status is Status.DIVERGED and "not reached again" in forked.error
 
 
-def test_a_branch_that_uses_another_one_without_saying_so_forks_too():
+async def test_a_branch_that_uses_another_one_without_saying_so_forks_too():
     """s1 waits for s0 through an event, not through the call graph; its prompt shows the fork's effect."""
 
-    async def scenario():
-        async def system(task, ctx):
-            ready, box = asyncio.Event(), []
+    async def system(task, ctx):
+        ready, box = asyncio.Event(), []
 
-            async def first(child):
-                box.append(await child.call("a"))
-                ready.set()
+        async def first(child):
+            box.append(await child.call("a"))
+            ready.set()
 
-            async def second(child):
-                await ready.wait()
-                return await child.call("b", seen=box[0])
+        async def second(child):
+            await ready.wait()
+            return await child.call("b", seen=box[0])
 
-            _, said = await asyncio.gather(ctx.branch("s0", first), ctx.branch("s1", second))
-            return await ctx.call("c", said=said)
+        _, said = await asyncio.gather(ctx.branch("s0", first), ctx.branch("s1", second))
+        return await ctx.call("c", said=said)
 
-        forest = forest_of(system)
-        base = await walk(forest)
-        forked = await fork(forest, base, CallId(("s0",), "a", 0))
-        again = await fork(forest, forked, CallId((), "c", 0), "again")
-        assert base.ok and forked.ok and again.ok, again.error
-        assert forked.calls[1] is not base.calls[1] and again.calls[:2] == forked.calls[:2]
-        assert [forest.llm.count(agent) for agent in "abc"] == [2, 2, 3]
-
-    run(scenario())
+    forest = forest_of(system)
+    base = await walk(forest)
+    forked = await fork(forest, base, CallId(("s0",), "a", 0))
+    again = await fork(forest, forked, CallId((), "c", 0), "again")
+    assert base.ok and forked.ok and again.ok, again.error
+    assert forked.calls[1] is not base.calls[1] and again.calls[:2] == forked.calls[:2]
+    assert [forest.llm.count(agent) for agent in "abc"] == [2, 2, 3]
 
 
-def test_a_call_with_explicit_parents_after_the_fork_is_sampled_anew():
+async def test_a_call_with_explicit_parents_after_the_fork_is_sampled_anew():
     """`parents=` are edges for credit. The call comes after the fork, so whether the fork gets there before its base
     must not matter."""
 
-    async def scenario():
-        async def system(task, ctx):
-            await ctx.call("a")
-            first = ctx.last
-            said = await ctx.call("b")
-            return await ctx.call("c", parents=[first], said=said)
+    async def system(task, ctx):
+        await ctx.call("a")
+        first = ctx.last
+        said = await ctx.call("b")
+        return await ctx.call("c", parents=[first], said=said)
 
-        slow = FakeLLM(delay=lambda request: 5.0 if request.key[-1] == "b.0" and len(request.key) == 3 else 0.0)
-        forest = forest_of(Script(system, {name: speaker(name) for name in "abc"}), slow)
-        base, forked = await asyncio.gather(walk(forest), walk(forest, Stream("x", Stream("0"), CallId((), "b", 0))))
-        assert base.ok and forked.ok, (base.error, forked.error)
-        assert [forest.llm.count(agent) for agent in "abc"] == [1, 2, 2]
-        last = [next(call for call in t.calls if call.agent == "c") for t in (base, forked)]
-        assert last[0] is not last[1] and [call.parents for call in last] == [(base.calls[0],)] * 2
-
-    run(scenario())
+    slow = FakeLLM(delay=lambda request: 5.0 if request.key[-1] == "b.0" and len(request.key) == 3 else 0.0)
+    forest = forest_of(Script(system, {name: speaker(name) for name in "abc"}), slow)
+    base, forked = await asyncio.gather(walk(forest), walk(forest, Stream("x", Stream("0"), CallId((), "b", 0))))
+    assert base.ok and forked.ok, (base.error, forked.error)
+    assert [forest.llm.count(agent) for agent in "abc"] == [1, 2, 2]
+    last = [next(call for call in t.calls if call.agent == "c") for t in (base, forked)]
+    assert last[0] is not last[1] and [call.parents for call in last] == [(base.calls[0],)] * 2

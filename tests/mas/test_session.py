@@ -18,7 +18,7 @@ async def roots(forest, n):
 # --- scheduling -----------------------------------------------------------------------------------------------------
 
 
-def test_no_barrier_each_trajectory_goes_at_its_own_pace():
+async def test_no_barrier_each_trajectory_goes_at_its_own_pace():
     delays = {"0": 1.0, "1": 2.0, "2": 5.0}
     ended = {}
 
@@ -26,30 +26,24 @@ def test_no_barrier_each_trajectory_goes_at_its_own_pace():
         await chain(task, ctx)
         ended[len(ended)] = now()
 
-    async def scenario():
-        forest = forest_of(system, FakeLLM(delay=lambda request: delays[request.key[1]]))
-        await roots(forest, 3)
-        assert now() == 15, "the wall time is that of the longest chain"
-        assert list(ended.values()) == [3, 6, 15]
-        starts = [(request.started, request.key[1], request.agent) for request in forest.llm.log]
-        # The fast one is through before the slow one makes its second call.
-        assert starts.index((2.0, "0", "c")) < starts.index((5.0, "2", "b"))
-
-    run(scenario())
+    forest = forest_of(system, FakeLLM(delay=lambda request: delays[request.key[1]]))
+    await roots(forest, 3)
+    assert now() == 15, "the wall time is that of the longest chain"
+    assert list(ended.values()) == [3, 6, 15]
+    starts = [(request.started, request.key[1], request.agent) for request in forest.llm.log]
+    # The fast one is through before the slow one makes its second call.
+    assert starts.index((2.0, "0", "c")) < starts.index((5.0, "2", "b"))
 
 
-def test_concurrent_branches_overlap_and_join():
+async def test_concurrent_branches_overlap_and_join():
     async def system(task, ctx):
         await ctx.call("a")
         await asyncio.gather(*[ctx.branch(f"s{i}", lambda c: c.call("b")) for i in range(3)])
         return await ctx.call("c")
 
-    async def scenario():
-        forest = forest_of(system, FakeLLM(delay=lambda request: {"a": 1, "b": 2, "c": 1}[request.agent]))
-        await walk(forest)
-        assert now() == 4
-
-    run(scenario())
+    forest = forest_of(system, FakeLLM(delay=lambda request: {"a": 1, "b": 2, "c": 1}[request.agent]))
+    await walk(forest)
+    assert now() == 4
 
 
 # --- failures -------------------------------------------------------------------------------------------------------
@@ -234,18 +228,15 @@ async def awaits_what_it_cancelled(task, ctx):
     return said
 
 
-def test_a_cancellation_that_the_workflow_lets_escape_costs_its_trajectory_only():
-    async def scenario():
-        forest = forest_of(awaits_what_it_cancelled, FakeLLM(lambda request: request.key[1], lambda request: 1.0))
-        good, bad = await roots(forest, 2)
-        assert good.ok and bad.status is Status.WORKFLOW_ERROR and "CancelledError" in bad.error
-        assert [call.agent for call in bad.calls] == ["a"] and bad.sinks == ()
-        await forest.close()
-
-    run(scenario())
+async def test_a_cancellation_that_the_workflow_lets_escape_costs_its_trajectory_only():
+    forest = forest_of(awaits_what_it_cancelled, FakeLLM(lambda request: request.key[1], lambda request: 1.0))
+    good, bad = await roots(forest, 2)
+    assert good.ok and bad.status is Status.WORKFLOW_ERROR and "CancelledError" in bad.error
+    assert [call.agent for call in bad.calls] == ["a"] and bad.sinks == ()
+    await forest.close()
 
 
-def test_a_session_that_is_cancelled_from_outside_ends_so_with_its_workflow():
+async def test_a_session_that_is_cancelled_from_outside_ends_so_with_its_workflow():
     cleaned = []
 
     async def system(task, ctx):
@@ -256,23 +247,20 @@ def test_a_session_that_is_cancelled_from_outside_ends_so_with_its_workflow():
             cleaned.append(now())
             await ctx.call("b")
 
-    async def scenario():
-        forest = forest_of(system, FakeLLM(delay=lambda request: 10.0))
-        session = asyncio.ensure_future(walk(forest))
-        await asyncio.sleep(2)
-        session.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await session
-        assert cleaned == [3.0] and forest.llm.count("b") == 0
-        await forest.close()
-        with pytest.raises(asyncio.CancelledError):
-            await walk(forest, Stream("late"))
-        assert len(forest.llm.log) == 1
-
-    run(scenario())
+    forest = forest_of(system, FakeLLM(delay=lambda request: 10.0))
+    session = asyncio.ensure_future(walk(forest))
+    await asyncio.sleep(2)
+    session.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await session
+    assert cleaned == [3.0] and forest.llm.count("b") == 0
+    await forest.close()
+    with pytest.raises(asyncio.CancelledError):
+        await walk(forest, Stream("late"))
+    assert len(forest.llm.log) == 1
 
 
-def test_siblings_of_a_failed_branch_are_cut_off_at_their_next_call():
+async def test_siblings_of_a_failed_branch_are_cut_off_at_their_next_call():
     async def system(task, ctx):
         async def loops(child):
             while True:
@@ -283,11 +271,8 @@ def test_siblings_of_a_failed_branch_are_cut_off_at_their_next_call():
     def say(request):
         return RuntimeError("gone") if request.agent == "b" else "x"
 
-    async def scenario():
-        forest = forest_of(system, FakeLLM(say, delay=lambda request: 10.0 if request.agent == "a" else 1.0))
-        trajectory = await walk(forest)
-        assert trajectory.status is Status.ENGINE_ERROR and now() == 1
-        await asyncio.sleep(60)
-        assert forest.llm.count("a") == 1
-
-    run(scenario())
+    forest = forest_of(system, FakeLLM(say, delay=lambda request: 10.0 if request.agent == "a" else 1.0))
+    trajectory = await walk(forest)
+    assert trajectory.status is Status.ENGINE_ERROR and now() == 1
+    await asyncio.sleep(60)
+    assert forest.llm.count("a") == 1

@@ -55,37 +55,30 @@ def test_pauses_do_not_count(work, limit, pauses, result, at):
     assert clock == pytest.approx(last - sum(length for _, length in pauses))
 
 
-def test_a_failure_and_a_cancellation_pass_through():
-    async def scenario():
-        clock = Stopwatch()
+async def test_a_failure_and_a_cancellation_pass_through():
+    clock = Stopwatch()
 
-        async def fails():
-            raise KeyError("mine")
+    async def fails():
+        raise KeyError("mine")
 
-        with pytest.raises(KeyError, match="mine"):
-            await clock.wait_for(fails(), 1)
-        inner = asyncio.ensure_future(asyncio.sleep(100))
-        outer = asyncio.ensure_future(clock.wait_for(inner, 50))
-        await asyncio.sleep(1)
-        outer.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await outer
-        await asyncio.sleep(0)
-        assert inner.cancelled() and now() == 1
-
-    run(scenario())
+    with pytest.raises(KeyError, match="mine"):
+        await clock.wait_for(fails(), 1)
+    inner = asyncio.ensure_future(asyncio.sleep(100))
+    outer = asyncio.ensure_future(clock.wait_for(inner, 50))
+    await asyncio.sleep(1)
+    outer.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await outer
+    await asyncio.sleep(0)
+    assert inner.cancelled() and now() == 1
 
 
 @pytest.mark.parametrize("paused", [True, False])
-def test_a_weight_update_does_not_time_calls_out(paused):
-    async def scenario():
-        forest = forest_of(Script(chain), FakeLLM(delay=lambda request: 20), limits={"call_timeout": 15})
-        pause = asyncio.ensure_future(pausing(forest.clock, 10, 700 if paused else 0))
-        forest.llm.delay = lambda request: 712 if paused and request.agent == "a" else 14
-        trajectory = await walk(forest)
-        await pause
-        return trajectory
-
-    trajectory = run(scenario())
+async def test_a_weight_update_does_not_time_calls_out(paused):
+    forest = forest_of(Script(chain), FakeLLM(delay=lambda request: 20), limits={"call_timeout": 15})
+    pause = asyncio.ensure_future(pausing(forest.clock, 10, 700 if paused else 0))
+    forest.llm.delay = lambda request: 712 if paused and request.agent == "a" else 14
+    trajectory = await walk(forest)
+    await pause
     assert trajectory.status is Status.OK
     assert [call.seconds for call in trajectory.calls] == [12 if paused else 14, 14, 14]

@@ -84,22 +84,19 @@ def test_every_entry_call_has_a_group_of_samples_of_one_prompt(slow):
         assert len({str(call.messages) for call in calls}) == (1 if place[1] == "a" else 3)
 
 
-def test_fork_on_first_shares_tools_before_the_entry_and_the_workflows_randomness():
+async def test_fork_on_first_shares_tools_before_the_entry_and_the_workflows_randomness():
     async def system(task, ctx):
         found = await ctx.tool("count", state=f"{ctx.rng.random()}")
         said = await ctx.call("a", found=found)
         again = await ctx.tool("count", state=said)
         return await ctx.call("b", again=again, draw=ctx.rng.random()), found, ctx.rng.random()
 
-    async def scenario():
-        tool = CountingTool(lambda state: 1.0)
-        forest = forest_of(system, FakeLLM(delay=lambda request: 1.0), tools={"count": tool})
-        trajectories = await fork_all(forest, 4)
-        assert len(tool.results) == 1 + 4 and now() == 4.0
-        assert len({t.calls[0].messages[0]["content"] for t in trajectories}) == 1
-        assert len({t.result[1:] for t in trajectories}) == 1 and len({t.result[0] for t in trajectories}) == 4
-
-    run(scenario())
+    tool = CountingTool(lambda state: 1.0)
+    forest = forest_of(system, FakeLLM(delay=lambda request: 1.0), tools={"count": tool})
+    trajectories = await fork_all(forest, 4)
+    assert len(tool.results) == 1 + 4 and now() == 4.0
+    assert len({t.calls[0].messages[0]["content"] for t in trajectories}) == 1
+    assert len({t.result[1:] for t in trajectories}) == 1 and len({t.result[0] for t in trajectories}) == 4
 
 
 @settings(max_examples=150, deadline=None)
@@ -124,20 +121,17 @@ def test_twins_share_no_call_and_fork_like_any_trajectory(program, seed, data):
     run(scenario())
 
 
-def test_an_entry_prompt_that_differs_between_twins_is_divergence():
-    async def scenario():
-        seen = []
+async def test_an_entry_prompt_that_differs_between_twins_is_divergence():
+    seen = []
 
-        async def system(task, ctx):
-            seen.append(ctx)
-            return await ctx.call("a", time=len(seen))
+    async def system(task, ctx):
+        seen.append(ctx)
+        return await ctx.call("a", time=len(seen))
 
-        workflow = Script(system, {"a": Agent(lambda time: [{"role": "user", "content": f"{time}"}])})
-        base, twin = await fork_all(forest_of(workflow), 2)
-        assert base.ok and twin.status is Status.DIVERGED and "call a.0 on replay" in twin.error
-        assert (await walk(forest_of(workflow), Stream("0"))).ok
-
-    run(scenario())
+    workflow = Script(system, {"a": Agent(lambda time: [{"role": "user", "content": f"{time}"}])})
+    base, twin = await fork_all(forest_of(workflow), 2)
+    assert base.ok and twin.status is Status.DIVERGED and "call a.0 on replay" in twin.error
+    assert (await walk(forest_of(workflow), Stream("0"))).ok
 
 
 def test_fork_on_first_does_not_depend_on_scheduling_with_concurrent_entries():

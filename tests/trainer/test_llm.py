@@ -29,57 +29,48 @@ class Server:
         return TokenOutput(token_ids=[self.name], log_probs=[0.0], extra_fields={"global_steps": 3})
 
 
-def test_one_id_stays_on_one_server_and_new_ones_go_where_least_runs():
-    async def scenario():
-        servers = [Server(0), Server(1)]
-        client = direct_client(LLMServerClient(CONFIG), servers)
+async def test_one_id_stays_on_one_server_and_new_ones_go_where_least_runs():
+    servers = [Server(0), Server(1)]
+    client = direct_client(LLMServerClient(CONFIG), servers)
 
-        def call(name):
-            return asyncio.ensure_future(client.generate(name, prompt_ids=[1], sampling_params={}))
+    def call(name):
+        return asyncio.ensure_future(client.generate(name, prompt_ids=[1], sampling_params={}))
 
-        # a and its second call share server 0; b and c go to the other one until it is the busier.
-        running = [call(name) for name in ("a", "a", "b", "c", "d")]
-        await asyncio.sleep(0)
-        assert [len(server.calls) for server in servers] == [3, 2]
-        for server in servers:
-            server.go.set()
-        outputs = await asyncio.gather(*running)
-        assert [output.token_ids for output in outputs] == [[0], [0], [1], [1], [0]]
-        assert outputs[0].extra_fields["min_global_steps"] == 3
-        # Nothing is remembered of ids that are not running.
-        assert client._load == [0, 0] and not client._home
-
-    asyncio.run(scenario())
-
-
-def test_a_failed_call_is_released():
-    async def scenario():
-        broken = SimpleNamespace(generate=SimpleNamespace(remote=lambda **_: 1 / 0))
-        client = direct_client(LLMServerClient(CONFIG), [broken])
-        for _ in range(2):
-            try:
-                await client.generate("a", prompt_ids=[1], sampling_params={})
-            except ZeroDivisionError:
-                pass
-        assert client._load == [0] and not client._home
-
-    asyncio.run(scenario())
-
-
-def test_an_aborted_generation_is_resumed_by_the_asynchronous_client():
-    async def scenario():
-        old, new = {"global_steps": 1}, {"global_steps": 2}
-        first = TokenOutput(token_ids=[5, 6], log_probs=[-1.0, -1.0], stop_reason="aborted", extra_fields=old)
-        last = TokenOutput(token_ids=[7], log_probs=[-2.0], stop_reason="completed", extra_fields=new)
-        server = Server(0, [first, last])
+    # a and its second call share server 0; b and c go to the other one until it is the busier.
+    running = [call(name) for name in ("a", "a", "b", "c", "d")]
+    await asyncio.sleep(0)
+    assert [len(server.calls) for server in servers] == [3, 2]
+    for server in servers:
         server.go.set()
-        client = direct_client(FullyAsyncLLMServerClient(CONFIG), [server])
-        output = await client.generate("a", prompt_ids=[1, 2], sampling_params={"max_tokens": 9})
-        assert output.token_ids == [5, 6, 7] and output.log_probs == [-1.0, -1.0, -2.0]
-        assert server.calls == [[1, 2], [1, 2, 5, 6]]
-        assert (output.extra_fields["min_global_steps"], output.extra_fields["max_global_steps"]) == (1, 2)
+    outputs = await asyncio.gather(*running)
+    assert [output.token_ids for output in outputs] == [[0], [0], [1], [1], [0]]
+    assert outputs[0].extra_fields["min_global_steps"] == 3
+    # Nothing is remembered of ids that are not running.
+    assert client._load == [0, 0] and not client._home
 
-    asyncio.run(scenario())
+
+async def test_a_failed_call_is_released():
+    broken = SimpleNamespace(generate=SimpleNamespace(remote=lambda **_: 1 / 0))
+    client = direct_client(LLMServerClient(CONFIG), [broken])
+    for _ in range(2):
+        try:
+            await client.generate("a", prompt_ids=[1], sampling_params={})
+        except ZeroDivisionError:
+            pass
+    assert client._load == [0] and not client._home
+
+
+async def test_an_aborted_generation_is_resumed_by_the_asynchronous_client():
+    old, new = {"global_steps": 1}, {"global_steps": 2}
+    first = TokenOutput(token_ids=[5, 6], log_probs=[-1.0, -1.0], stop_reason="aborted", extra_fields=old)
+    last = TokenOutput(token_ids=[7], log_probs=[-2.0], stop_reason="completed", extra_fields=new)
+    server = Server(0, [first, last])
+    server.go.set()
+    client = direct_client(FullyAsyncLLMServerClient(CONFIG), [server])
+    output = await client.generate("a", prompt_ids=[1, 2], sampling_params={"max_tokens": 9})
+    assert output.token_ids == [5, 6, 7] and output.log_probs == [-1.0, -1.0, -2.0]
+    assert server.calls == [[1, 2], [1, 2, 5, 6]]
+    assert (output.extra_fields["min_global_steps"], output.extra_fields["max_global_steps"]) == (1, 2)
 
 
 @pytest.mark.parametrize(

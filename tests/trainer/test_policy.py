@@ -8,17 +8,15 @@ import re
 import pytest
 from omegaconf import OmegaConf
 
-from tests.helpers import FakeLLM, Script, chain, forest_of, run, speaker, walk
+from tests.helpers import FakeLLM, Script, chain, forest_of, speaker, walk
 from tests.trainer.test_recipes import RECIPES, ROOT, composed, examined
+from tests.trainer.test_rows import rows_of
+from tests.trainer.test_waves import Server, output, waves
 from verl_ext.compare.study import read_study
 from verl_ext.mas import Status
-from verl_ext.mas.credit import assign_credit
-from verl_ext.sampling import Sample
-from verl_ext.sampling.base import by_position, unique_calls
 from verl_ext.trainer import lora_setup
 from verl_ext.trainer.config import MasConfig
 from verl_ext.trainer.preflight.checks import check_multi_agent
-from verl_ext.trainer.rollout.rows import training_rows, validation_rows
 from verl_ext.trainer.run_callback import RunCallback
 from verl_ext.trainer.state.checkpoint import check_same_run, mark_complete
 
@@ -165,27 +163,22 @@ def test_a_run_that_does_not_need_it_is_left_alone(overrides):
 # --- whose adapter a call and a row have ------------------------------------------------------------------------------
 
 
-def rows_of(workflow, adapters):
-    async def scenario():
-        forest = forest_of(workflow, FakeLLM(), adapters=adapters)
-        forest.trajectories.append(await walk(forest))
-        assign_credit(forest.trajectories)
-        samples = [Sample(call, by_position(call)) for call in unique_calls(forest.trajectories)]
-        question = {"uid": "u", "index": 3, "global_steps": 1, "data_source": "s"}
-        return training_rows(forest, samples, question), validation_rows(forest, question), forest
-
-    return run(scenario())
+AGENTS = {"a": speaker("a"), "helper": speaker("helper", trained=False), "b": speaker("b")}
 
 
 def system() -> Script:
-    return Script(chain, {"a": speaker("a"), "helper": speaker("helper", trained=False), "b": speaker("b")})
+    return Script(chain, AGENTS)
+
+
+def said(request) -> str:
+    return "words"
 
 
 def test_calls_name_their_adapter_and_rows_its_number():
     mas = MasConfig(workflow={}, policy="per_agent_lora")
     adapters = lora_setup.adapters_of(mas, system())
     assert adapters == {"a": "a", "helper": "", "b": "b"}
-    train, validate, forest = rows_of(system(), adapters)
+    train, validate, forest = rows_of(chain, AGENTS, said, adapters=adapters)
     assert {request.agent: request.sampling["adapter"] for request in forest.llm.log} == adapters
     found = {tag["agent"]: fields["agent_id"] for _, fields, tag in lora_setup.add_agent_ids(train, adapters)}
     assert found == {"a": 0, "b": 1}
@@ -195,15 +188,16 @@ def test_calls_name_their_adapter_and_rows_its_number():
 
 def test_of_shared_weights_neither_calls_nor_rows_say_anything():
     assert lora_setup.adapters_of(MasConfig(workflow={}), system()) is None
-    train, _, forest = rows_of(system(), None)
+    train, _, forest = rows_of(chain, AGENTS, said)
     assert all("adapter" not in request.sampling for request in forest.llm.log)
     assert lora_setup.add_agent_ids(train, None) is train and "agent_id" not in train[0][1]
 
 
 def test_a_role_with_an_endpoint_is_asked_without():
-    workflow, other = system(), FakeLLM()
-    workflow.agents["helper"] = workflow.agents["helper"].changed(llm=other)
-    *_, forest = rows_of(workflow, lora_setup.adapters_of(MasConfig(workflow={}, policy="per_agent_lora"), workflow))
+    other = FakeLLM()
+    agents = AGENTS | {"helper": AGENTS["helper"].changed(llm=other)}
+    adapters = lora_setup.adapters_of(MasConfig(workflow={}, policy="per_agent_lora"), Script(chain, agents))
+    *_, forest = rows_of(chain, agents, said, adapters=adapters)
     assert "adapter" not in other.log[0].sampling and len(forest.llm.log) == 2
 
 
@@ -215,23 +209,17 @@ def test_an_agent_of_a_sub_workflow_must_be_named_above():
         return await ctx.run(inner, task)
 
     adapters = lora_setup.Adapters({"a": "a", "b": "b"})
-    _, _, forest = rows_of(Script(outer, {"a": speaker("a"), "b": speaker("b")}), adapters)
+    _, _, forest = rows_of(outer, {"a": speaker("a"), "b": speaker("b")}, said, adapters=adapters)
     (trajectory,) = forest.trajectories
     assert trajectory.status is Status.WORKFLOW_ERROR
     assert "agent 'c' has no adapter. Remedy: name it among the workflow's own agents (a, b)" in trajectory.error
     assert [request.sampling["adapter"] for request in forest.llm.log] == ["a", "b"], "by name, wherever it is"
 
 
-def test_waves_carry_the_adapter_to_the_server():
-    from tests.trainer.test_waves import Server, output, waves
-
+async def test_waves_carry_the_adapter_to_the_server():
     server = Server(lambda request: output(request["sampling_params"]["adapter"] or "base"))
-
-    async def scenario():
-        forest = forest_of(system(), waves([server]), adapters={"a": "a", "helper": "", "b": "b"})
-        return await walk(forest)
-
-    assert [call.text for call in run(scenario()).calls] == ["a", "base", "b"]
+    forest = forest_of(system(), waves([server]), adapters={"a": "a", "helper": "", "b": "b"})
+    assert [call.text for call in (await walk(forest)).calls] == ["a", "base", "b"]
 
 
 def test_other_adapters_than_a_named_checkpoint_s_are_refused_before_the_start(tmp_path):

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
+
 import pytest
 import torch
 
-from tests.helpers import FakeLLM, Script, forest_of, fork, run, speaker, walk
+from tests.helpers import FakeLLM, Script, choice, forest_of, fork, run, speaker, walk
 from verl_ext.engine.fsdp.masked_logits import ALLOWED
 from verl_ext.mas import Agent
 from verl_ext.mas.credit import assign_credit
-from verl_ext.mas.types import CallId, Generation
+from verl_ext.mas.types import CallId
 from verl_ext.sampling import Sample
 from verl_ext.sampling.base import by_position, unique_calls
 from verl_ext.trainer.rollout.rows import training_rows, validation_rows
@@ -33,9 +36,11 @@ async def stream(task, ctx):
 AGENTS = {"a": Agent(lambda said: [{"role": "user", "content": said}], actions=tagged)}
 
 
-def rows_of(system, agents, answer, then=None):
+def rows_of(system, agents, answer, then=None, **options):
+    """Training and validation rows of one trajectory, and of a fork of it at the call `then`; and their forest."""
+
     async def scenario():
-        forest = forest_of(Script(system, agents, lambda result: 0.5), FakeLLM(answer))
+        forest = forest_of(Script(system, agents, lambda result: 0.5), FakeLLM(answer), **options)
         forest.trajectories.append(await walk(forest))
         if then is not None:
             forest.trajectories.append(await fork(forest, forest.trajectories[0], then))
@@ -117,8 +122,6 @@ def test_helpers_do_not_train_and_credit_passes_through_them():
 
 
 def test_concurrent_sequences_are_rows_of_their_own():
-    import asyncio
-
     async def both(task, ctx):
         async def one(child, name):
             await child.call("a", said=name)
@@ -133,62 +136,41 @@ def test_concurrent_sequences_are_rows_of_their_own():
 @pytest.mark.parametrize(
     "room,statuses", [(30, ["ok"] * 4), (12, ["ok", "ok", "prompt_too_long"]), (9, ["ok", "prompt_too_long"])]
 )
-def test_a_sequence_has_a_limit_of_its_own(room, statuses):
+async def test_a_sequence_has_a_limit_of_its_own(room, statuses):
     """x<1> has 4 tokens, an observation 5: with 9 the second call has no room, with 12 the third."""
-
-    async def scenario():
-        forest = forest_of(
-            Script(stream, AGENTS), FakeLLM(lambda request: "x<1>"), limits={"max_sequence_tokens": room}
-        )
-        forest.sampling = {"max_tokens": 8}
-        return await walk(forest), forest.llm
-
-    trajectory, llm = run(scenario())
+    limits, llm = {"max_sequence_tokens": room}, FakeLLM(lambda request: "x<1>")
+    trajectory = await walk(forest_of(Script(stream, AGENTS), llm, limits=limits, sampling={"max_tokens": 8}))
     assert [call.status.value for call in trajectory.calls] == statuses
     assert trajectory.ok is (room == 30)
     asked = [request.sampling["max_tokens"] for request in llm.log]
     assert asked[:2] == [8, min(8, room - 9)] if room > 9 else asked == [8]
 
 
-def test_what_cannot_be_continued():
+async def test_a_call_that_failed_cannot_be_continued():
     async def broken(task, ctx):
-        try:
+        with suppress(Exception):
             await ctx.call("a", said="q")
-        except Exception:
-            pass
         return await ctx.resume(ctx.last, "[x]")
 
-    async def scenario():
-        return await walk(forest_of(Script(broken, AGENTS), FakeLLM(lambda request: RuntimeError("down"))))
+    trajectory = await walk(forest_of(Script(broken, AGENTS), FakeLLM(lambda request: RuntimeError("down"))))
+    assert "has produced nothing to go on from: engine_error" in trajectory.error
 
-    assert "has produced nothing to go on from: engine_error" in run(scenario()).error
+
+DECIDES = {"sampling": {"temperature": 1.0, "max_tokens": 9}}
+
+
+def boss(*options):
+    return Agent(lambda: [{"role": "user", "content": "who?"}], choices=lambda: options)
 
 
 def test_a_decision_trains_where_there_was_a_choice():
     """p|g, then l a n by themselves, then t or the end; in between a call of another agent."""
-    agents = {
-        "boss": Agent(lambda: [{"role": "user", "content": "who?"}], choices=lambda: ["plan", "plant", "go"]),
-        "a": AGENTS["a"],
-    }
-
-    class Last(FakeLLM):
-        async def generate(self, prompt_ids, sampling, key):
-            if "allowed_token_ids" in sampling:
-                return Generation([sampling["allowed_token_ids"][-1]], [-0.25])
-            return await super().generate(prompt_ids, sampling, key)
 
     async def system(task, ctx):
         return await ctx.call("a", said=await ctx.call("boss"))
 
-    async def scenario():
-        forest = forest_of(Script(system, agents, lambda result: 0.5), Last(lambda request: "xy"))
-        forest.sampling = {"temperature": 1.0, "max_tokens": 9}
-        forest.trajectories.append(await walk(forest))
-        assign_credit(forest.trajectories)
-        samples = [Sample(call, by_position(call)) for call in unique_calls(forest.trajectories)]
-        return training_rows(forest, samples, QUESTION)
-
-    decision, work = run(scenario())
+    agents = {"boss": boss("plan", "plant", "go"), "a": AGENTS["a"]}
+    (decision, work), *_ = rows_of(system, agents, lambda request: choice(request) or "xy", **DECIDES)
     assert decision[1]["responses"].tolist() == [*b"plant", 0]
     assert decision[1]["response_mask"].tolist() == [1, 0, 0, 0, 1, 0] == decision[1]["loss_mask"].tolist()
     assert decision[1][ALLOWED].tolist() == [0, ord("g"), 0, ord("p"), 4, 0, 4, ord("t")]
@@ -199,22 +181,11 @@ def test_a_decision_trains_where_there_was_a_choice():
 
 
 def test_a_decision_inside_a_sub_system_must_be_known_outside():
-    inner = Script(
-        lambda task, ctx: ctx.call("boss"),
-        {"boss": Agent(lambda: [{"role": "user", "content": "who?"}], choices=lambda: ["go", "no"])},
-    )
+    inner = Script(lambda task, ctx: ctx.call("boss"), {"boss": boss("go", "no")})
 
-    class First(FakeLLM):
-        async def generate(self, prompt_ids, sampling, key):
-            return Generation([sampling["allowed_token_ids"][0]], [-0.25])
-
-    async def scenario(agents):
-        forest = forest_of(Script(lambda task, ctx: ctx.run(inner, task), agents), First())
-        forest.sampling = {"temperature": 1.0, "max_tokens": 9}
-        forest.trajectories.append(await walk(forest))
-        assign_credit(forest.trajectories)
-        return validation_rows(forest, QUESTION)
+    def rows(agents):
+        return rows_of(lambda task, ctx: ctx.run(inner, task), agents, choice, **DECIDES)
 
     with pytest.raises(ValueError, match="agent 'boss' decides, but no agent of Script does"):
-        run(scenario({"a": AGENTS["a"]}))
-    assert ALLOWED in run(scenario(inner.agents))[0][1]
+        rows({"a": AGENTS["a"]})
+    assert ALLOWED in rows(inner.agents)[1][0][1]

@@ -110,17 +110,14 @@ def test_waves_do_not_depend_on_the_order_of_arrival(strategy, replicas, system,
     assert all(wave == sorted(wave) for server in once[0] for wave in server)
 
 
-def test_calls_are_dealt_out_to_the_servers_in_key_order():
-    async def scenario():
-        servers = [Server(), Server()]
-        llm = waves(servers)
-        await asyncio.gather(*[ask(llm, name, after=i) for i, name in enumerate("ecadb")])
-        assert [server.waves for server in servers] == [[["a", "c", "e"]], [["b", "d"]]]
-
-    run(scenario())
+async def test_calls_are_dealt_out_to_the_servers_in_key_order():
+    servers = [Server(), Server()]
+    llm = waves(servers)
+    await asyncio.gather(*[ask(llm, name, after=i) for i, name in enumerate("ecadb")])
+    assert [server.waves for server in servers] == [[["a", "c", "e"]], [["b", "d"]]]
 
 
-def test_a_wave_waits_for_what_is_being_recalled():
+async def test_a_wave_waits_for_what_is_being_recalled():
     """Recalls run in threads: how long one takes must not decide who is in which wave."""
     entered = threading.Event()
 
@@ -133,21 +130,18 @@ def test_a_wave_waits_for_what_is_being_recalled():
         time.sleep(0.2)  # many turns of the event loop
         return []
 
-    async def scenario():
-        server, forest = Server(), None
-        llm = waves([server], busy=lambda: forest.busy)
-        forest = forest_of(Script(recalling, "a"), llm)
-        forest.memory = memory
-        session = asyncio.ensure_future(run_once(forest))
-        await asyncio.to_thread(entered.wait, 60)
-        await asyncio.gather(ask(llm, "other"), session)
-        return server.waves
-
-    (wave,) = run(scenario())
+    server, forest = Server(), None
+    llm = waves([server], busy=lambda: forest.busy)
+    forest = forest_of(Script(recalling, "a"), llm)
+    forest.memory = memory
+    session = asyncio.ensure_future(run_once(forest))
+    await asyncio.to_thread(entered.wait, 60)
+    await asyncio.gather(ask(llm, "other"), session)
+    (wave,) = server.waves
     assert len(wave) == 2
 
 
-def test_a_wave_waits_for_tools_in_flight():
+async def test_a_wave_waits_for_tools_in_flight():
     running = 0
 
     async def search():
@@ -165,29 +159,23 @@ def test_a_wave_waits_for_tools_in_flight():
     async def quick(task, ctx):
         return await ctx.call("a")
 
-    async def scenario():
-        server = Server()
-        llm = waves([server], busy=lambda: running)
-        for system, name in ((slow, "q1"), (quick, "q0")):
-            forest = Forest(None, Script(system, {n: speaker(n) for n in "ab"}), llm, {"search": search}, name=name)
-            asyncio.ensure_future(make_strategy("fof", 1, list("ab")).sample(forest))
-        await asyncio.sleep(30)
-        assert server.waves == [["q0/0/a.0", "q1/0/b.0"]]
-        assert server.started == [pytest.approx(10.0, abs=0.01)]
-
-    run(scenario())
+    server = Server()
+    llm = waves([server], busy=lambda: running)
+    for system, name in ((slow, "q1"), (quick, "q0")):
+        forest = Forest(None, Script(system, {n: speaker(n) for n in "ab"}), llm, {"search": search}, name=name)
+        asyncio.ensure_future(make_strategy("fof", 1, list("ab")).sample(forest))
+    await asyncio.sleep(30)
+    assert server.waves == [["q0/0/a.0", "q1/0/b.0"]]
+    assert server.started == [pytest.approx(10.0, abs=0.01)]
 
 
-def test_a_call_that_arrives_during_a_wave_goes_with_the_next():
-    async def scenario():
-        server = Server(seconds=5.0)
-        llm = waves([server])
-        first = ask(llm, "a")
-        await asyncio.sleep(1)
-        await asyncio.gather(first, ask(llm, "c"), ask(llm, "b"))
-        assert server.waves == [["a"], ["b", "c"]] and server.started == [0.0, 5.0]
-
-    run(scenario())
+async def test_a_call_that_arrives_during_a_wave_goes_with_the_next():
+    server = Server(seconds=5.0)
+    llm = waves([server])
+    first = ask(llm, "a")
+    await asyncio.sleep(1)
+    await asyncio.gather(first, ask(llm, "c"), ask(llm, "b"))
+    assert server.waves == [["a"], ["b", "c"]] and server.started == [0.0, 5.0]
 
 
 @pytest.mark.parametrize(
@@ -198,40 +186,31 @@ def test_a_call_that_arrives_during_a_wave_goes_with_the_next():
         (lambda request: SimpleNamespace(token_ids=[1]), "extra_fields"),
     ],
 )
-def test_a_failing_server_fails_its_calls_and_no_others(answer, reason):
-    async def scenario():
-        llm = waves([Server(), Server(answer)])
-        results = await asyncio.gather(*[ask(llm, name) for name in "abcd"], return_exceptions=True)
-        assert [isinstance(result, Exception) for result in results] == [False, True, False, True]
-        assert all(reason in str(result) for result in results[1::2])
-        assert (await asyncio.gather(ask(llm, "a")))[0].token_ids == [49], "the next wave goes out as usual"
-
-    run(scenario())
+async def test_a_failing_server_fails_its_calls_and_no_others(answer, reason):
+    llm = waves([Server(), Server(answer)])
+    results = await asyncio.gather(*[ask(llm, name) for name in "abcd"], return_exceptions=True)
+    assert [isinstance(result, Exception) for result in results] == [False, True, False, True]
+    assert all(reason in str(result) for result in results[1::2])
+    assert (await asyncio.gather(ask(llm, "a")))[0].token_ids == [49], "the next wave goes out as usual"
 
 
-def test_a_server_that_answers_too_few_requests_leaves_nobody_hanging():
-    async def scenario():
-        server = Server()
-        whole = server._generate
+async def test_a_server_that_answers_too_few_requests_leaves_nobody_hanging():
+    server = Server()
+    whole = server._generate
 
-        async def short(requests):
-            return (await whole(requests))[:-1]
+    async def short(requests):
+        return (await whole(requests))[:-1]
 
-        server.generate_wave.remote = short
-        results = await asyncio.gather(*[ask(waves([server]), name) for name in "a"], return_exceptions=True)
-        assert "answered 0 of 1 requests" in str(results[0])
-
-    run(scenario())
+    server.generate_wave.remote = short
+    results = await asyncio.gather(*[ask(waves([server]), name) for name in "a"], return_exceptions=True)
+    assert "answered 0 of 1 requests" in str(results[0])
 
 
-def test_a_caller_that_gave_up_does_not_disturb_the_wave():
-    async def scenario():
-        server = Server(seconds=100.0)
-        llm = waves([server])
-        impatient = forest_of(chain, llm, limits={"call_timeout": 10.0})
-        samples, patient = await asyncio.gather(make_strategy("fof", 2, list("abc")).sample(impatient), ask(llm, "z"))
-        assert patient.token_ids == [49]
-        assert {t.status for t in impatient.trajectories} == {Status.TIMEOUT}
-        assert samples == []
-
-    run(scenario())
+async def test_a_caller_that_gave_up_does_not_disturb_the_wave():
+    server = Server(seconds=100.0)
+    llm = waves([server])
+    impatient = forest_of(chain, llm, limits={"call_timeout": 10.0})
+    samples, patient = await asyncio.gather(make_strategy("fof", 2, list("abc")).sample(impatient), ask(llm, "z"))
+    assert patient.token_ids == [49]
+    assert {t.status for t in impatient.trajectories} == {Status.TIMEOUT}
+    assert samples == []
