@@ -118,6 +118,11 @@ def test_a_run_that_cannot_start_stops_at_once_with_the_remedy(arguments, messag
     assert all(message in output for message in messages), output[-3000:]
 
 
+def test_hydra_prints_the_whole_configuration_without_starting(tmp_path):
+    status, output = forked_run(["+recipe=mhgpo", "--cfg", "job"], tmp_path)
+    assert status == 0 and OmegaConf.create(output).mas.sampling.strategy == "rr", output[-3000:]
+
+
 def forked_run(arguments: list[str], folder: Path) -> tuple[int, str]:
     """Status and output of `python -m verl.trainer.main_ppo` in a fork, which has everything imported."""
     from verl.trainer import main_ppo

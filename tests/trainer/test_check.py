@@ -146,6 +146,8 @@ def test_what_is_wrong(overrides, message):
     [
         ("mas.memory.capacity=5", "mas.memory.capacity is not set by .* plus: [+]mas.memory.capacity=5"),
         ("mas.memory.capcity=5", "did you mean 'capacity'.*beta, capacity, encoder"),
+        ("mas.memory.capcity=5 +recipe=mhgpo_tiny", "unknown key mas.memory.capcity; did you mean 'capacity'"),
+        ("mas.memory.capacity=5 +recipe=mhgpo_tiny", ".mas.memory is null.; .* plus: [+]mas.memory.capacity=5"),
         ("mas.agents.math_agent.trained=false", "plus: [+]mas.agents.math_agent.trained=false"),
         ("mas.agents.math_agent.tokens=3", "allowed: cost, endpoint, head, max_tokens"),
         ("mas.agents.math.trained=false", "unknown key mas.agents.math; .* master.*[+]mas.agents.math.trained=false"),
@@ -154,13 +156,21 @@ def test_what_is_wrong(overrides, message):
     ],
 )
 def test_a_key_that_the_recipe_does_not_set(override, message):
+    override, _, recipe = override.partition(" ")
     with pytest.raises(HydraException, match=message):
-        compose(["+recipe=joyagents_tiny", override])
+        compose([recipe or "+recipe=joyagents_tiny", override])
 
 
-def test_with_the_plus_it_works():
-    added = ["+mas.memory.capacity=5", "+mas.agents.math_agent.trained=false"]
-    assert examined("+recipe=joyagents_tiny", *added).problems == []
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["+recipe=joyagents_tiny", "+mas.memory.capacity=5", "+mas.agents.math_agent.trained=false"],
+        ["+recipe=mhgpo_tiny", "+mas.memory.capacity=5"],
+    ],
+)
+def test_with_the_plus_it_works(overrides):
+    report = examined(*overrides)
+    assert report.problems == [] and report.config.mas.memory.capacity == 5
 
 
 def test_a_critic_needs_no_hub_and_its_limits_count():

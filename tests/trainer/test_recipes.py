@@ -5,8 +5,6 @@ from __future__ import annotations
 import copy
 import functools
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -213,24 +211,22 @@ def test_key_added_on_purpose_passes():
     [
         (
             ["mas.sampling.strategy=fofo"],
-            "mas.sampling.strategy='fofo' is unknown; did you mean 'fof'? (allowed: fof, is, ",
+            "mas.sampling.strategy='fofo' is unknown; did you mean 'fof'? (allowed: fof, ",
         ),
         (["+mas.sampling.stategy=fof"], "unknown key mas.sampling.stategy; did you mean 'strategy'"),
-        (["mas.sampling.strategy=rr", "mas.sampling.rr.probabilities=[0.5,0.1,0.2]"], "sum to 1, but sum to 0.8"),
-        (
-            ["+mas.agents.rewriterr.max_tokens=3"],
-            "unknown key mas.agents.rewriterr; did you mean 'rewriter'? (allowed: an",
-        ),
+        (["+mas.agents.rewriterr.max_tokens=3"], "unknown key mas.agents.rewriterr; did you mean 'rewriter'? (allowed"),
         (["mas.workflow._target_=verl_ext.nothing.Here"], "cannot be imported"),
         (["+mas.workflow.promts=full"], "unknown key mas.workflow.promts; did you mean 'prompts'? (allowed: penalties"),
         (["mas.workflow.prompts=short"], "mas.workflow.prompts='short' is unknown; allowed: full, tiny"),
         (["mas.credit.aggregate=median"], "allowed: mean, max, min"),
         (["algorithm.adv_estimator=mhpgo"], "algorithm.adv_estimator='mhpgo' is unknown"),
         (["actor_rollout_ref.actor.ppo_mini_batch_size=7"], "must be a multiple of ppo_mini_batch_size=7"),
-        (["data.train_batch_size=0"], "data.train_batch_size=0 must be at least 1"),
         (["actor_rollout_ref.actor.optim.lr=-0.1"], "actor_rollout_ref.actor.optim.lr=-0.1 must be at least 0"),
-        (["mas.deterministic=maybe"], "mas.deterministic='maybe' must be of type bool"),
         (["algorithm.adv_estimator=rloo"], "those of different agents (rewriter, reranker, answerer); it is for"),
+        (
+            ["algorithm.adv_estimator=gae"],
+            "no model is chosen for it (critic.model.path=~/models/deepseek-llm-7b-chat is",
+        ),
         (["algorithm.adv_estimator=gdpo"], "needs inputs that verl's V1 trainer does not give it"),
         # Combinations that would train something else than what they say.
         (["algorithm.adv_estimator=grpo", "mas.sampling.strategy=rr"], "Remedy: mas.sampling.strategy=fof"),
@@ -249,8 +245,8 @@ def test_bad_values_and_combinations_say_what_is_wrong(overrides, message):
 
 def test_estimators_of_systems_of_one_agent_and_of_the_user(monkeypatch):
     alone = ["mas.workflow._target_=tests.trainer.test_recipes.Alone", *[f"~mas.agents.{name}" for name in AGENTS]]
-    for name in ("rloo", "grpo", "mhgpo", "gae"):
-        check_multi_agent(composed("+recipe=mhgpo_tiny", f"algorithm.adv_estimator={name}", *alone))
+    for choice in ("algorithm.adv_estimator=rloo", "+base=grpo", "algorithm.adv_estimator=mhgpo", "+base=critic"):
+        check_multi_agent(composed("+recipe=mhgpo_tiny", choice, *alone))
     monkeypatch.setitem(ADV_ESTIMATOR_REGISTRY, "of_mine", lambda *args, **kwargs: None)
     check_multi_agent(composed("+recipe=mhgpo_tiny", "algorithm.adv_estimator=of_mine"))
 
@@ -268,13 +264,6 @@ class Alone(Workflow):
 
     def reward(self, task, result):
         return 0.0, {}
-
-
-def test_hydra_prints_the_whole_configuration_without_starting(tmp_path):
-    command = [sys.executable, "-m", "verl.trainer.main_ppo", "+recipe=mhgpo", "--cfg", "job"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert OmegaConf.create(done.stdout).mas.sampling.strategy == "rr"
 
 
 def test_the_module_of_a_workflow_may_bring_a_strategy_an_algorithm_and_an_aggregation(tmp_path, monkeypatch):
