@@ -80,16 +80,6 @@ class JoyAgents(Algorithm):
         return kept[slot]
 
     def advantages(self, rows: TokenRows, config: Any) -> torch.Tensor:
-        """Eq. 5: A = (r − mean of its node's rewards) / std of them, on every response token.
-
-        The standard deviation is the unbiased one with ε = 1e-6, as in verl's GRPO; the paper does not say which. A
-        node with one sample, or without variance, gives 0.
-
-        Args:
-            rows: a node's samples have the same group (strategy `nmc`).
-            config: verl's `algorithm` section; not used.
-
-        Returns:
-            (N, T) float32, 0 outside the mask.
-        """
+        """Eq. 5: A = (r − mean of its node's rewards) / std of them: MHGPO's, where the samples of a node are a group.
+        The paper does not say which std. A node with one sample, or without variance, gives 0."""
         return MHGPO().advantages(rows, None)

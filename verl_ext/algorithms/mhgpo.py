@@ -58,14 +58,8 @@ class MHGPO(Algorithm):
 
         A group holds all calls with the same identifier m, whatever their prompts: homogeneous at the forked agent,
         heterogeneous after it. Degenerate groups (one member, no variance) give 0. Ambiguity resolved: the paper does
-        not say which std; the unbiased one with epsilon 1e-6 makes this verl's GRPO on homogeneous groups.
-
-        Args:
-            rows: R of a row is the sum of its token-level rewards.
-            config: verl's `algorithm` section; `norm_adv_by_std_in_grpo=False` leaves out the division.
-
-        Returns:
-            (N, T) float32, 0 outside the mask.
+        not say which std; the unbiased one with epsilon 1e-6 makes this verl's GRPO on homogeneous groups. verl's
+        `norm_adv_by_std_in_grpo=False` leaves out the division. R of a row is the sum of its token-level rewards.
         """
         total = rows.rewards.double().sum(-1)  # unmasked, as verl's GRPO: a token mask must not hide the last token's R
         by_std = bool(config.get("norm_adv_by_std_in_grpo", True)) if config is not None else True

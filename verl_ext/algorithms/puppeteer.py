@@ -85,11 +85,7 @@ class Returns(Settings):
 
 
 def returns_rule(section: Any) -> CreditRule:
-    """The credit rule of `mas.credit.returns`.
-
-    Raises:
-        ValueError: an unknown key, or a value out of range.
-    """
+    """The credit rule of `mas.credit.returns`; raises ValueError for an unknown key or a value out of range."""
     return Returns.read(section, "mas.credit.returns").apply
 
 
@@ -116,15 +112,7 @@ class Puppeteer(Algorithm):
     momentum: float = Field(0.9, ge=0, lt=1)
 
     def advantages(self, rows: TokenRows, config: Any) -> torch.Tensor:
-        """A of every row's tokens.
-
-        Args:
-            rows: `decides` tells decisions from other rows.
-            config: verl's `algorithm` section; `norm_adv_by_std_in_grpo` is for the other rows.
-
-        Returns:
-            (N, T) float32, 0 outside the mask.
-        """
+        """A of every row's tokens: Eq. 5 where the row `decides`, MHGPO's Eq. 5 elsewhere."""
         advantages, decides = MHGPO().advantages(rows, config), rows.decides
         returns = rows.rewards.double().sum(-1)[decides]
         relative = self.head_advantages(returns, rows.group[decides], self.state)

@@ -101,10 +101,7 @@ class ToolPO(Algorithm):
         Args:
             rows: `actions` is M; an agent without any in the batch (the auxiliary role, where it trains) does not count
                 in a trajectory's length. `metrics` holds `correct_calls`, Σ_t C(a_call_t), and may hold `folds`.
-            config: verl's `algorithm` section; not used.
-
-        Returns:
-            (N, T) float32, 0 outside the mask.
+            config: not used.
 
         Raises:
             ValueError: the workflow does not report `correct_calls`.

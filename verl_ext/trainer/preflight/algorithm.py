@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from verl_ext.algorithms import ALGORITHMS, System, make_algorithm
 from verl_ext.settings import unknown_name
-from verl_ext.trainer.config import MasConfig
 
 # verl's estimators that are right on the rows of several agents. The others compare all rows of a question with each
 # other, whatever their agents, or ask for inputs that its V1 trainer does not give.
@@ -12,18 +13,8 @@ FOR_AGENTS = ("gae", "grpo", "reinforce_plus_plus")
 FOR_ONE_AGENT = ("rloo", "rloo_vectorized", "grpo_vectorized", "opo", "gpg", "reinforce_plus_plus_baseline")
 
 
-def check_algorithm(name: str, mas: MasConfig, system: System) -> None:
-    """Check the estimator, its options (`mas.advantage`), and that it suits the system.
-
-    Raises:
-        ValueError: it is unknown, lacks an option that is set, or does not suit the system.
-    """
-    check_estimator(name, system)
-    make_algorithm(name, mas.advantage).check(system)
-
-
-def check_estimator(name: str, system: System) -> None:
-    """Check that the estimator is known, and if it is verl's, that it is right for these agents and this strategy.
+def check_algorithm(name: str, options: dict[str, Any], system: System) -> None:
+    """Check that the estimator is known, has these options (`mas.advantage`), and is right for the system.
 
     Raises:
         ValueError: it is not; gives the reason and what to use instead.
@@ -50,3 +41,4 @@ def check_estimator(name: str, system: System) -> None:
             f"algorithm.adv_estimator={name} compares all trajectories of a question, which mas.sampling.strategy="
             f"{system.strategy} forks at different agents. Remedy: mas.sampling.strategy=fof, or adv_estimator=mhgpo"
         )
+    make_algorithm(name, options).check(system)

@@ -97,7 +97,7 @@ def check_multi_agent(config: DictConfig) -> str:
     strategy_from(mas.sampling, agents)
     reports = [workflow.headline, *workflow.details]
     system = System(type(workflow).__name__, agents, mas.sampling.strategy, reports)
-    check_algorithm(config.algorithm.adv_estimator, mas, system)
+    check_algorithm(config.algorithm.adv_estimator, mas.advantage, system)
     check_policy(config, mas, workflow.policy_agents)
     if trains_critic(config) and config.critic.model.path == VERLS_CRITIC:
         raise ValueError(
