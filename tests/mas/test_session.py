@@ -67,17 +67,21 @@ def test_an_engine_error_costs_its_trajectory_only():
     assert bad.reward != bad.reward, "no reward, not 0"
 
 
-@pytest.mark.parametrize("reason", ["aborted", "abort"])
-def test_an_output_that_the_engine_broke_off_is_an_engine_error(reason):
-    forest, (good, bad) = failing(Generation(list(b"half"), [0.0] * 4, reason))
-    assert good.ok and bad.status is Status.ENGINE_ERROR and "aborted the output after 4 tokens" in bad.error
-    assert not bad.calls[1].status.trainable and bad.calls[1].text == ""
-    assert forest.cost.generated_tokens == 4 + 4 * len("fine")
-
-
-def test_an_answer_without_tokens_is_an_engine_error():
-    _, (_, bad) = failing(Generation([], [], "aborted"))
-    assert bad.status is Status.ENGINE_ERROR and "aborted" in bad.error
+@pytest.mark.parametrize(
+    ("answer", "status", "words", "text"),
+    [
+        (Generation(list(b"half"), [0.0] * 4, "aborted"), Status.ENGINE_ERROR, "aborted the output after 4 tokens", ""),
+        (Generation(list(b"half"), [0.0] * 4, "abort"), Status.ENGINE_ERROR, "aborted the output after 4 tokens", ""),
+        (Generation([], [], "aborted"), Status.ENGINE_ERROR, "no token generated (aborted)", ""),
+        (Generation(list(b"half"), [0.0] * 4, "length"), Status.TRUNCATED, "max_tokens", "half"),
+    ],
+)
+def test_how_an_output_ended_is_the_calls_status(answer, status, words, text):
+    forest, (good, odd) = failing(answer)
+    call = odd.calls[1]
+    assert good.ok and call.status is status and words in call.error and call.text == text
+    assert odd.ok == call.status.trainable == (status is Status.TRUNCATED)
+    assert forest.cost.generated_tokens == (4 + odd.ok) * len("fine") + len(answer.token_ids)
 
 
 def test_a_call_that_takes_too_long():
@@ -111,11 +115,6 @@ def test_unparsable_output_with_and_without_fallback():
     _, (good, bad) = failing("garbage", agents=agents)
     assert good.ok and bad.status is Status.UNPARSABLE and "not fine" in bad.error
     assert bad.calls[1].status.trainable and bad.calls[1].reward_specific == -0.5
-
-
-def test_an_output_cut_at_max_tokens_goes_on_as_truncated():
-    _, (_, cut) = failing(Generation(list(b"half"), [0.0] * 4, "length"))
-    assert cut.ok and cut.calls[1].status is Status.TRUNCATED and cut.calls[1].text == "half"
 
 
 def test_a_workflow_bug_costs_that_trajectory_only():

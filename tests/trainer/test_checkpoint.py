@@ -7,7 +7,14 @@ from omegaconf import OmegaConf
 
 from verl_ext.observe.runlog import NAME, VALIDATION, LogTail, RunLog, log_name, read_log, series
 from verl_ext.trainer.state import checkpoint
-from verl_ext.trainer.state.checkpoint import TRACKER, check_same_run, complete_steps, mark_complete, repair_tracker
+from verl_ext.trainer.state.checkpoint import (
+    TRACKER,
+    check_same_run,
+    complete_steps,
+    mark_complete,
+    remove_stale,
+    repair_tracker,
+)
 
 
 def checkpoints(folder, complete, partial=()):
@@ -23,37 +30,32 @@ def test_marking_writes_the_tracker(tmp_path):
     assert complete_steps(tmp_path) == [2, 4]
 
 
-@pytest.mark.parametrize("broken", ["", "4\x00", "none", "12"])
-def test_a_broken_tracker_names_the_newest_complete_checkpoint(tmp_path, broken):
-    checkpoints(tmp_path, [2, 10], partial=[11])
-    (tmp_path / TRACKER).write_text(broken)
-    repair_tracker(tmp_path)
-    assert (tmp_path / TRACKER).read_text() == "10"
-
-
-def test_a_checkpoint_whose_actor_verl_has_removed_is_not_resumed_from(tmp_path):
-    checkpoints(tmp_path, [2, 4, 6], partial=[7])
-    for step in (2, 6):
+@pytest.mark.parametrize(
+    ("complete", "partial", "removed", "tracker", "repaired"),
+    [
+        *[([2, 10], [11], [], broken, "10") for broken in ("", "4\x00", "none", "12")],  # the newest complete one
+        ([2, 4, 6], [7], [2, 6], "6", "4"),  # verl has removed its actor
+        ([2, 4], [], [2, 4], "4", None),
+        ([2, 4], [], [], "2", "2"),
+        ([], [3], [], "", None),
+    ],
+)
+def test_a_broken_tracker_is_repaired(tmp_path, complete, partial, removed, tracker, repaired):
+    checkpoints(tmp_path, complete, partial)
+    for step in removed:
         (tmp_path / f"global_step_{step}" / "actor").rmdir()
+    (tmp_path / TRACKER).write_text(tracker)
     repair_tracker(tmp_path)
-    assert (tmp_path / TRACKER).read_text() == "4"
-    (tmp_path / "global_step_4" / "actor").rmdir()
-    repair_tracker(tmp_path)
-    assert not (tmp_path / TRACKER).exists()
+    assert ((tmp_path / TRACKER).read_text() if (tmp_path / TRACKER).exists() else None) == repaired
 
 
-def test_a_good_tracker_stays(tmp_path):
-    checkpoints(tmp_path, [2, 4])
-    (tmp_path / TRACKER).write_text("2")
-    repair_tracker(tmp_path)
-    assert (tmp_path / TRACKER).read_text() == "2"
-
-
-def test_without_any_complete_checkpoint_the_run_starts_anew(tmp_path):
-    checkpoints(tmp_path, [], partial=[3])
-    (tmp_path / TRACKER).write_text("")
-    repair_tracker(tmp_path)
-    assert not (tmp_path / TRACKER).exists()
+def test_parts_of_a_checkpoint_go_with_the_weights_that_were_removed(tmp_path):
+    checkpoints(tmp_path, [1, 2])
+    for step in (1, 2):
+        (tmp_path / f"global_step_{step}" / "part").mkdir()
+    (tmp_path / "global_step_1" / "actor").rmdir()  # as verl does, which keeps the rest of the folder
+    remove_stale(tmp_path, "part")
+    assert [path.parent.name for path in tmp_path.glob("*/part")] == ["global_step_2"]
 
 
 def test_the_log_forgets_steps_after_the_restored_one(tmp_path):

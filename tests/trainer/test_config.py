@@ -44,20 +44,12 @@ def test_the_shipped_defaults_are_read_and_are_those_of_the_record():
     ("options", "message"),
     [
         # Misspelt keys.
-        (
-            {"sampling": {"stategy": "fof"}},
-            "unknown key mas.sampling.stategy; did you mean 'strategy'? (allowed: fof, ",
-        ),
+        ({"sampling": {"stategy": "fof"}}, "unknown key mas.sampling.stategy; did you mean 'strategy'? (allowed: "),
         ({"sampeling": {}}, "unknown key mas.sampeling; did you mean 'sampling'? (allowed: advantage, agents,"),
-        ({"limits": {"max_call": 3}}, "unknown key mas.limits.max_call; did you mean 'max_calls'?"),
         ({"agents": {"b": {"max_token": 1}}}, "unknown key mas.agents.b.max_token; did you mean"),
         ({"agents": {"b": {"temperature": 1.0}}}, "unknown key mas.agents.b.temperature"),
         # Wrong types.
         ({"sampling": {"group_size": "4"}}, "mas.sampling.group_size='4' must be of type int"),
-        ({"sampling": {"group_size": True}}, "mas.sampling.group_size=True must be of type int"),
-        ({"sampling": {"group_size": 4.0}}, "mas.sampling.group_size=4.0 must be of type int"),
-        ({"deterministic": 1}, "mas.deterministic=1 must be of type bool"),
-        ({"limits": {"tool_timeout": "long"}}, "mas.limits.tool_timeout='long' must be of type float"),
         ({"limits": {"max_calls": None}}, "mas.limits.max_calls=None must be of type int"),
         ({"credit": "mean"}, "mas.credit='mean' must be a section with keys"),
         ({"agents": ["a"]}, "mas.agents=['a'] must be a section with keys"),
@@ -67,13 +59,10 @@ def test_the_shipped_defaults_are_read_and_are_those_of_the_record():
         ({"limits": {"call_timeout": 0}}, "mas.limits.call_timeout=0 must be above 0 (seconds; null: no limit)"),
         ({"poll_interval": 0}, "mas.poll_interval=0 must be above 0"),
         ({"memory": {"alpha": -1}}, "mas.memory.alpha=-1 must be at least 0 (0: no decay)"),
-        ({"trajectory_log": {"evry": 1}}, "unknown key mas.trajectory_log.evry; did you mean 'every'?"),
-        ({"trajectory_log": {"val_questions": 2.5}}, "mas.trajectory_log.val_questions=2.5 must be of type int"),
         ({"trajectory_log": {"train_questions": -1}}, "mas.trajectory_log.train_questions=-1 must be at least 0"),
         ({"trajectory_log": {"file_mb": 0}}, "mas.trajectory_log.file_mb=0 must be above 0"),
         ({"budget": {"questions": 0}}, "mas.budget.questions=0 must be at least 1"),
         ({"agents": {"b": {"top_p": 1.5}}}, "mas.agents.b.top_p=1.5 must be at most 1"),
-        ({"agents": {"b": {"top_p": -0.1}}}, "mas.agents.b.top_p=-0.1 must be above 0"),
         ({"agents": {"b": {"top_k": 0}}}, "mas.agents.b.top_k=0 must be at least 1, or -1 for all"),
         ({"sampling": {"group_by": "agent"}}, "mas.sampling.group_by='agent' is unknown; allowed: position, question"),
         # Values that do not go together.
