@@ -94,22 +94,20 @@ def test_reduces_to_verls_grpo_to_five_digits():
 # --- the weights of Eq. 6 -------------------------------------------------------------------------------------------
 
 
-def test_weights_by_hand():
-    # Agents with 4, 1 and 1 rollouts: N = 6, n = 3; w = 6/(3·4) and 6/(3·1).
-    agent = torch.tensor([7, 7, 2, 7, 7, 5])
-    assert agent_weights(agent).tolist() == [0.5, 0.5, 2.0, 0.5, 0.5, 2.0]
-
-
-def test_weights_per_question_by_hand():
-    # Question 0: agents with 2 and 1 rollouts; question 1: one agent with 1 rollout. N = 4, two questions.
-    agent, question = torch.tensor([0, 0, 1, 0]), torch.tensor([9, 9, 9, 3])
-    assert agent_weights(agent, question).tolist() == [0.5, 0.5, 1.0, 2.0]
-
-
-def test_equal_numbers_of_rollouts_leave_the_plain_mean():
-    agent = torch.tensor([0, 1, 2] * 4)
-    question = torch.tensor([0, 0, 0, 1, 1, 1] * 2)
-    assert agent_weights(agent).tolist() == agent_weights(agent, question).tolist() == [1.0] * 12
+@pytest.mark.parametrize(
+    ("agent", "question", "weights"),
+    [
+        # Agents with 4, 1 and 1 rollouts: N = 6, n = 3; w = 6/(3·4) and 6/(3·1).
+        ([7, 7, 2, 7, 7, 5], None, [0.5, 0.5, 2.0, 0.5, 0.5, 2.0]),
+        # Question 0: agents with 2 and 1 rollouts; question 1: one agent with 1 rollout. N = 4, two questions.
+        ([0, 0, 1, 0], [9, 9, 9, 3], [0.5, 0.5, 1.0, 2.0]),
+        # Equal numbers of rollouts leave the plain mean.
+        ([0, 1, 2] * 4, None, [1.0] * 12),
+        ([0, 1, 2] * 4, [0, 0, 0, 1, 1, 1] * 2, [1.0] * 12),
+    ],
+)
+def test_weights_by_hand(agent, question, weights):
+    assert agent_weights(torch.tensor(agent), question and torch.tensor(question)).tolist() == weights
 
 
 def test_no_rows_no_weights():

@@ -132,7 +132,7 @@ def naive(trajectories, operator, propagate):
     return {c: shared(c) for c in calls}
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=120)
 @given(programs, st.integers(0, 10**6), st.sampled_from(list(AGGREGATES)), st.booleans())
 def test_random_forests_against_the_recursion(program, seed, name, propagate):
     async def scenario():

@@ -132,7 +132,7 @@ def seeds_of(strategy, seed, delays):
     return run(scenario())
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.sampled_from(["fof", "is", "rr", "nmc"]), st.integers(0, 99), st.integers(), st.integers())
 def test_seeds_and_prompts_do_not_depend_on_scheduling(strategy, seed, delays, other_delays):
     once = seeds_of(strategy, seed, delays)

@@ -82,7 +82,7 @@ def check(kind: str, ids: list[int], spans: list[tuple[int, int]]) -> None:
 
 
 @pytest.mark.parametrize("kind", ["byte_level", "sentencepiece"])
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(
     text=st.text(st.sampled_from('ab <>/_é日🙂"{}'), max_size=40) | st.sampled_from(TEXTS),
     cuts=st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), max_size=4),
@@ -97,7 +97,7 @@ def test_ranges_hold_exactly_the_tokens_with_a_byte_of_the_characters(kind, text
 
 
 @pytest.mark.parametrize("kind", ["byte_level", "sentencepiece"])
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(ids=st.lists(st.integers(0, 299), max_size=30), cut=st.tuples(st.integers(0, 40), st.integers(0, 40)))
 def test_whatever_a_model_samples_can_be_located(kind, ids, cut):
     """Random bytes, and so broken characters, in both ways in which decoders write them."""

@@ -46,7 +46,7 @@ def check_fork(base, forked, call_id):
     assert {call for call in forked.calls if call not in shared} == below(forked, twin)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150)
 @given(programs, st.integers(0, 10**6), st.data())
 def test_forks_and_forks_of_forks_repeat_their_prefix(program, seed, data):
     async def scenario():
@@ -75,7 +75,7 @@ def test_forks_and_forks_of_forks_repeat_their_prefix(program, seed, data):
     run(scenario())
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(programs, st.integers(0, 10**6))
 def test_all_forks_at_once_share_what_still_runs(program, seed):
     """Forks that start while their base is running: the prefix is awaited, not generated again."""

@@ -99,7 +99,7 @@ async def test_fork_on_first_shares_tools_before_the_entry_and_the_workflows_ran
     assert len({t.result[1:] for t in trajectories}) == 1 and len({t.result[0] for t in trajectories}) == 4
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100)
 @given(programs, st.integers(0, 10**6), st.data())
 def test_twins_share_no_call_and_fork_like_any_trajectory(program, seed, data):
     async def scenario():
