@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from hydra.errors import InstantiationException
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, open_dict
 
 from verl_ext.engine.lora.adapter_files import read_adapters
 from verl_ext.engine.lora.adapters import AdapterOptions
@@ -14,7 +14,7 @@ from verl_ext.evaluate.checkpoint import Model, find_model, full_weights
 from verl_ext.evaluate.config import EvaluateConfig
 from verl_ext.mas.endpoint import EndpointLLM
 from verl_ext.tools.chat import ChatEndpoint
-from verl_ext.trainer.rollout.llm import ServedLLM
+from verl_ext.trainer.rollout.llm import ServedLLM, template_of
 
 
 class LocalLLM(ServedLLM):
@@ -153,10 +153,3 @@ def device_of(config: DictConfig, section: EvaluateConfig) -> str:
             "+recipe=mhgpo_tiny and the others in …_tiny run on any machine"
         )
     return device
-
-
-def template_of(config: DictConfig) -> dict[str, Any]:
-    """`data.apply_chat_template_kwargs` as a plain dictionary."""
-    given: Any = config.data.get("apply_chat_template_kwargs") or {}
-    plain: Any = OmegaConf.to_container(given, resolve=True) if OmegaConf.is_config(given) else given
-    return dict(plain)

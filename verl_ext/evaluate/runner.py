@@ -18,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 from verl_ext.evaluate.adapters import adapters_to_play
 from verl_ext.evaluate.checkpoint import Model
 from verl_ext.evaluate.config import EvaluateConfig
-from verl_ext.evaluate.llms import open_llm, template_of
+from verl_ext.evaluate.llms import open_llm
 from verl_ext.evaluate.memories import open_memory
 from verl_ext.evaluate.recall import recall_scores
 from verl_ext.evaluate.records import Outcome, Records
@@ -34,6 +34,7 @@ from verl_ext.reports import in_words
 from verl_ext.sampling import run_once
 from verl_ext.trainer.build import build
 from verl_ext.trainer.config import SHARED, MasConfig, context_length
+from verl_ext.trainer.rollout.llm import template_of
 
 # After so many trajectories in a row that failed without an answer, the evaluation stops.
 STREAK = 32

@@ -63,7 +63,6 @@ def check_files(paths: list[str]) -> int:
     """
     local = [path for path in paths if "://" not in path and not path.endswith((".json", ".jsonl"))]
     owners: dict[tuple[Any, Any], str] = {}
-    rows = 0
     for path in local:
         for source, index in _check_file(path):
             if owner := owners.get((source, index)):
@@ -72,8 +71,7 @@ def check_files(paths: list[str]) -> int:
                     "sampling noise depends on both. Remedy: number the rows of all files of a data source differently"
                 )
             owners[source, index] = path
-            rows += 1
-    return rows if len(local) == len(paths) else 1 << 62
+    return len(owners) if len(local) == len(paths) else 1 << 62
 
 
 def _check_file(path: str) -> list[tuple[Any, Any]]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from omegaconf import DictConfig, OmegaConf
+
 from verl_ext.mas.llm import TokenLLM
 from verl_ext.mas.offsets import Span, TokenBytes
 from verl_ext.mas.types import Generation
@@ -80,6 +82,13 @@ class ServedLLM(TokenLLM):
 def encode_plain(tokenizer: Any, text: str) -> list[int]:
     """Token ids of text in which nothing is a special token: a tool's answer must not end a turn or begin one."""
     return list(tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True))
+
+
+def template_of(config: DictConfig) -> dict[str, Any]:
+    """`data.apply_chat_template_kwargs` as a plain dictionary."""
+    given: Any = config.data.get("apply_chat_template_kwargs") or {}
+    plain: Any = OmegaConf.to_container(given, resolve=True) if OmegaConf.is_config(given) else given
+    return dict(plain)
 
 
 def direct_client(client: Any, servers: list[Any]) -> Any:

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 import transfer_queue as tq
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from verl.utils.config import omega_conf_to_dataclass
 
 from verl_ext.algorithms import credit_rules
@@ -31,7 +31,7 @@ from verl_ext.sampling.base import one_group
 from verl_ext.trainer.build import build, build_workflow
 from verl_ext.trainer.config import context_length, read_mas_config, strategy_from
 from verl_ext.trainer.lora_setup import adapters_of, add_agent_ids
-from verl_ext.trainer.rollout.llm import ServedLLM, direct_client
+from verl_ext.trainer.rollout.llm import ServedLLM, direct_client, template_of
 from verl_ext.trainer.rollout.row_writer import RowWriter
 from verl_ext.trainer.rollout.rows import Row, training_rows, validation_rows
 from verl_ext.trainer.rollout.waves import WaveLLM
@@ -86,8 +86,7 @@ class RolloutWorker:
 
     def _make_llm(self, client: Any) -> ServedLLM:
         tokenizer = omega_conf_to_dataclass(self.config.actor_rollout_ref.model).tokenizer
-        template: Any = self.config.data.get("apply_chat_template_kwargs") or {}
-        template = OmegaConf.to_container(template) if OmegaConf.is_config(template) else dict(template)
+        template = template_of(self.config)
         if self.rollout.name != "hf":
             return ServedLLM(tokenizer, client, template, seeded=self.mas.sampling.seeded)
         from verl_ext.engine.hf.replica import server_handles
