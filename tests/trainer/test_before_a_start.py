@@ -139,6 +139,7 @@ def forked_run(arguments: list[str], folder: Path) -> tuple[int, str]:
             sys.path.insert(0, str(folder))
             sys.argv = ["main_ppo.py", *arguments]
             GlobalHydra.instance().clear()
+            sys.settrace(None)  # Hydra explains no error where it sees a debugger, or coverage
             main_ppo.main()
             status = 0
         except SystemExit as error:
