@@ -197,23 +197,34 @@ def check_resources(config: DictConfig) -> None:
 
 def lacking(config: DictConfig) -> list[str]:
     """What this machine lacks to run the configuration, each with its remedy: packages, GPUs, cores."""
-    trainer, engine = config.trainer, config.actor_rollout_ref.rollout.name
-    found = []
-    if engine in ("vllm", "sglang") and importlib.util.find_spec(engine) is None:
-        found.append(
-            f"actor_rollout_ref.rollout.name={engine}, but the package {engine} is not installed; the recipe is for "
-            f"{trainer.nnodes} machine(s) with {trainer.n_gpus_per_node} GPU(s).\n"
-            "Remedy: pip install -e '.[gpu]' on such a machine."
-        )
+    import torch
+    from ray._private.utils import get_num_cpus  # what `ray.init` counts by default, a container's quota included
+
+    trainer, engine, local = config.trainer, config.actor_rollout_ref.rollout.name, not _joins_cluster(config)
     attention = OmegaConf.select(config, "actor_rollout_ref.model.override_config.attn_implementation")
     flash = trainer.device == "cuda" and attention in (None, "flash_attention_2")
-    if flash and importlib.util.find_spec("flash_attn") is None:
-        found.append(
-            "the package flash_attn, with which verl trains on GPUs by default, is not installed.\nRemedy: install "
-            "as docs/scaling.md says, or +actor_rollout_ref.model.override_config.attn_implementation=sdpa with "
-            "actor_rollout_ref.model.use_remove_padding=false (slower)."
-        )
-    return found if _joins_cluster(config) else [*found, *_lacking_devices(config)]
+    given, wanted = torch.cuda.device_count(), trainer.n_gpus_per_node
+    cores, needed = get_num_cpus(override_docker_cpu_warning=True), sum(logical_cpus(config).values())
+    counted = local and config.ray_kwargs.ray_init.num_cpus is None and trainer.nnodes == 1
+    found = {
+        f"actor_rollout_ref.rollout.name={engine}, but the package {engine} is not installed; the recipe is for "
+        f"{trainer.nnodes} machine(s) with {wanted} GPU(s).\nRemedy: pip install -e '.[gpu]' on such a machine.": (
+            engine in ("vllm", "sglang") and importlib.util.find_spec(engine) is None
+        ),
+        "the package flash_attn, with which verl trains on GPUs by default, is not installed.\nRemedy: install "
+        "as docs/scaling.md says, or +actor_rollout_ref.model.override_config.attn_implementation=sdpa with "
+        "actor_rollout_ref.model.use_remove_padding=false (slower).": (
+            flash and importlib.util.find_spec("flash_attn") is None
+        ),
+        f"trainer.n_gpus_per_node={wanted}, but this machine has {given} GPU(s).\n"
+        f"Remedy: trainer.n_gpus_per_node={max(given, 1)} with a model that fits; on a Ray cluster start on its "
+        "head node with RAY_ADDRESS=auto.": local and trainer.device != "cpu" and given < wanted,
+        f"Ray counts this machine's {cores} core(s) as logical CPUs; {_shares(config)}. It would wait for ever.\n"
+        f"Remedy: ray_kwargs.ray_init.num_cpus={needed} (logical: no need for as many cores).": (
+            counted and cores < needed
+        ),
+    }
+    return [message for message, lacks in found.items() if lacks]
 
 
 def _joins_cluster(config: DictConfig) -> bool:
@@ -222,26 +233,6 @@ def _joins_cluster(config: DictConfig) -> bool:
     if not address:
         return (Path(tempfile.gettempdir()) / "ray" / "ray_current_cluster").exists()
     return bool(address != "local")
-
-
-def _lacking_devices(config: DictConfig) -> list[str]:
-    import torch
-    from ray._private.utils import get_num_cpus  # what `ray.init` counts by default, a container's quota included
-
-    found, given, wanted = [], torch.cuda.device_count(), config.trainer.n_gpus_per_node
-    if config.trainer.device != "cpu" and given < wanted:
-        found.append(
-            f"trainer.n_gpus_per_node={wanted}, but this machine has {given} GPU(s).\n"
-            f"Remedy: trainer.n_gpus_per_node={max(given, 1)} with a model that fits; on a Ray cluster start on its "
-            "head node with RAY_ADDRESS=auto."
-        )
-    cores, needed = get_num_cpus(override_docker_cpu_warning=True), sum(logical_cpus(config).values())
-    if config.ray_kwargs.ray_init.num_cpus is None and config.trainer.nnodes == 1 and cores < needed:
-        found.append(
-            f"Ray counts this machine's {cores} core(s) as logical CPUs; {_shares(config)}. It would wait for ever.\n"
-            f"Remedy: ray_kwargs.ray_init.num_cpus={needed} (logical: no need for as many cores)."
-        )
-    return found
 
 
 def logical_cpus(config: DictConfig) -> dict[str, int]:
