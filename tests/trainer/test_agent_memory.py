@@ -136,8 +136,8 @@ def test_killed_at_any_moment_the_memory_is_that_of_the_restored_step(tmp_path):
             os._exit(1)
         os.close(write)
         with open(read) as lines:
-            found = [lines.readline()]
-            time.sleep(rng.uniform(0.0, 0.1))
+            found = [lines.readline() for _ in range(rng.randint(1, 3))]
+            time.sleep(rng.uniform(0.0, 0.02))
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
             found += lines.readlines()
