@@ -99,7 +99,7 @@ def test_beside_puppets_that_train_only_their_rows_do():
     assert {tag["agent"] for _, _, tag in rows} <= {"planning", "reasoning"}
 
 
-def test_in_validation_a_trajectory_in_which_nobody_spoke_has_an_idle_row():
+async def test_in_validation_a_trajectory_in_which_nobody_spoke_has_an_idle_row():
     async def ends(task, ctx):
         return await ctx.call("who", state="now")
 
@@ -107,18 +107,15 @@ def test_in_validation_a_trajectory_in_which_nobody_spoke_has_an_idle_row():
     head.weights = Weights(np.zeros((16, 16)))
     agent = Agent(lambda state: [{"role": "user", "content": state}], choices=lambda state: ["a", "b"], llm=head)
 
-    async def scene():
-        forest = forest_of(Script(ends, {"who": agent}, lambda result: 0.5), FakeLLM())
-        forest.sampling = {"temperature": 0.0, "max_tokens": 5}
-        forest.trajectories.append(await walk(forest))
-        assign_credit(forest.trajectories)
-        return validation_rows(forest, QUESTION)
-
-    ((_, fields, tag),) = run(scene())
+    forest = forest_of(Script(ends, {"who": agent}, lambda result: 0.5), FakeLLM())
+    forest.sampling = {"temperature": 0.0, "max_tokens": 5}
+    forest.trajectories.append(await walk(forest))
+    assign_credit(forest.trajectories)
+    ((_, fields, tag),) = validation_rows(forest, QUESTION)
     assert tag["idle"] and fields["rm_scores"].tolist() == [0.5]
 
 
-def test_in_validation_calls_of_an_endpoint_have_no_row():
+async def test_in_validation_calls_of_an_endpoint_have_no_row():
     class Served(PolicyHead):
         async def complete(self, messages, prompt_ids, sampling, key):
             return Completion("hi", Generation([], []), 3, 1)
@@ -132,11 +129,8 @@ def test_in_validation_calls_of_an_endpoint_have_no_row():
         "served": Agent(lambda said: [{"role": "user", "content": said}], trained=False, llm=Served(None)),
     }
 
-    async def scene():
-        forest = forest_of(Script(two, agents, lambda result: 0.5), FakeLLM())
-        forest.trajectories.append(await walk(forest))
-        assign_credit(forest.trajectories)
-        return validation_rows(forest, QUESTION)
-
-    ((_, fields, tag),) = run(scene())
+    forest = forest_of(Script(two, agents, lambda result: 0.5), FakeLLM())
+    forest.trajectories.append(await walk(forest))
+    assign_credit(forest.trajectories)
+    ((_, fields, tag),) = validation_rows(forest, QUESTION)
     assert tag["agent"] == "policy" and fields["rm_scores"].sum() == 0.5 and "idle" not in tag
