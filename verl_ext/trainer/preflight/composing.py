@@ -99,7 +99,7 @@ def _missing_key(override: str, config: DictConfig) -> str | None:
         null = f" ({path} is null)" if node is None else ""
         return f"{path}.{part} is not set by this recipe{null}; it is added with a plus: +{override}"
     text = unknown_key(part, section.model_fields if section else map(str, node), path)
-    takes = (node or {}).get("_target_") or (path if ours and section is None else None)
+    takes = (node.get("_target_") if node else None) or (path if ours and section is None else None)
     return f"{text}; what else {takes} takes is added with a plus: +{override}" if takes else text
 
 
