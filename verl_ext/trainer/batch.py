@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -20,13 +21,20 @@ PACKED = "mas"
 
 def pack(tag: Tag) -> Tag:
     """The tag as TransferQueue holds it."""
-    of_verl = {name: tag[name] for name in OF_VERL}
+    of_verl = {name: tag[name] for name in OF_VERL if name in tag}
     return of_verl | {PACKED: json.dumps({name: value for name, value in tag.items() if name not in of_verl})}
 
 
 def unpack(tags: list[Tag]) -> list[Tag]:
     """The tags as `rollout.rows` made them, from those that TransferQueue holds."""
-    return [json.loads(tag.get(PACKED, "{}")) | tag for tag in tags]
+    return [
+        _read(tag.get(PACKED, "{}")) | {name: value for name, value in tag.items() if name != PACKED} for tag in tags
+    ]
+
+
+@lru_cache(16384)  # a step reads each tag about ten times
+def _read(packed: str) -> Tag:
+    return json.loads(packed)
 
 
 def live_tags(tags: list[Tag]) -> list[Tag]:
