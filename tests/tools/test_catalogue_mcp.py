@@ -168,7 +168,7 @@ def test_slow_calls_end_at_the_servers_limit_and_leave_the_others_alone(source):
             await slow
         return [answer["result"]["result"] for answer in quick], await call("add", a=40)
 
-    assert using(load_catalogue([source | {"timeout_s": 10.0}]), program) == (
+    assert using(load_catalogue([source | {"timeout_s": 6.0}]), program) == (
         [2, 3, 4],
         {"ok": True, "result": {"result": 42}},
     )

@@ -57,7 +57,7 @@ def test_client_retries_transient_failures_and_reports_the_rest(answers, request
         except ToolError as error:
             return str(error), len(seen)
         finally:
-            await client.aclose()
+            await client.close()
             server.close()
 
     found, count = asyncio.run(run())
@@ -66,12 +66,6 @@ def test_client_retries_transient_failures_and_reports_the_rest(answers, request
         assert found[0][0].passage == Passage("1", "t", "x")
     else:
         assert re.search(message, found)
-
-
-@pytest.mark.parametrize("settings", [{"attempts": 0}, {"timeout_s": 0}, {"max_wait_s": -1}])
-def test_client_settings_are_checked(settings):
-    with pytest.raises(ValueError, match="attempts >= 1"):
-        HttpRetriever("http://127.0.0.1:1", **settings)
 
 
 def test_the_clients_attempts_end_before_the_time_limit_of_a_tool_call():

@@ -52,20 +52,13 @@ def test_a_url_makes_a_client():
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"caching": "x"}, r"unknown settings of the simulator \['caching'\]; allowed: .*'cache'"),
-        ({"mode": "live", "endpoint": "localhost:8100"}, "must be a base URL, e.g. http://127.0.0.1:8100/v1"),
-        ({"mode": "live", "endpoint": "http://a/v1", "concurrency": 0}, "concurrency=0 must be at least 1"),
-        ({"mode": "live", "endpoint": "http://a/v1", "retries": -1}, "retries=-1 must be at least 0"),
-        ({"url": "http://a:1", "cache": "c.db", "mode": "replay"}, "the server has its own cache, mode. Remedy"),
         ({"url": "a:1"}, "simulator's server url: given 'a:1', expected http://HOST:PORT"),
         ({"mode": "live", "endpoint": "http://a/v1", "recorded": 3}, "recorded must have get.*given int"),
     ],
 )
-def test_wrong_settings(settings, words, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_wrong_settings(settings, words):
     with pytest.raises(ValueError, match=words):
         simulator(**settings)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_preflight_says_what_would_not_work_and_makes_nothing(tmp_path, monkeypatch):
@@ -92,7 +85,6 @@ def test_preflight_says_what_would_not_work_and_makes_nothing(tmp_path, monkeypa
                 "cannot be made: .*file cannot be written",
             ),
             ({"cache": str(tmp_path / "none.db"), "mode": "replay"}, "there is no cache at"),
-            ({"cache": new, "mode": "replya"}, "mode='replya' is unknown; allowed: record, replay, live"),
         ):
             with pytest.raises(ValueError, match=words):
                 simulator.preflight(**settings)

@@ -10,22 +10,9 @@ from types import SimpleNamespace
 import pytest
 from aiohttp import ThreadedResolver
 
-from tests.tools.website import BOMB, Site, forget, serving, visit
+from tests.tools.website import BOMB, Site, visit
 from verl_ext.tools import ToolError, ToolRefused
 from verl_ext.tools.web import search_arxiv, tools
-
-
-@pytest.fixture(scope="module")
-def running():
-    with serving() as address:
-        yield address
-
-
-@pytest.fixture
-def site(running):
-    """host:port of the site, which has not been asked for anything yet."""
-    forget()
-    return running
 
 
 def test_a_page_is_read_as_text(site, monkeypatch):

@@ -6,8 +6,7 @@ import asyncio
 import gzip
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote
 
@@ -121,24 +120,13 @@ class Site(BaseHTTPRequestHandler):
         pass
 
 
-@contextmanager
-def serving() -> Iterator[str]:
-    """host:port of the site."""
+@cache
+def serve() -> str:
+    """host:port of the site, which starts at the first call."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Site)
     server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-    thread.start()
-    try:
-        yield f"127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.socket.close()
-
-
-def forget() -> None:
-    """Forget what the site was asked."""
-    Site.asked.clear()
-    Site.headers_seen.clear()
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return f"127.0.0.1:{server.server_port}"
 
 
 def visit(url, **settings):

@@ -1,9 +1,11 @@
 """Shared by the servers of this package: limits, disconnected clients, listening, ending."""
 
+import argparse
 import asyncio
 import signal
 import socket
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -43,6 +45,31 @@ class BodyLimit:
             return body.pop() if body else await receive()
 
         await self._app(scope, replay, send)
+
+
+def application(title: str, close: Callable[[], Awaitable[None]], max_bytes: int, remedy: str) -> FastAPI:
+    """An application without paths, which awaits `close` at its end. max_bytes, remedy: see BodyLimit."""
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        await close()
+
+    app = FastAPI(title=title, lifespan=lifespan)
+    app.add_middleware(BodyLimit, limit=max_bytes, remedy=remedy)
+    return app
+
+
+def malformed(errors: Sequence[Any], expected: str) -> str:
+    """What is wrong with a body, from pydantic's errors (the first five), and what is expected."""
+    found = [f"{'.'.join(map(str, error['loc'])) or 'body'}: {error['msg']}" for error in errors[:5]]
+    return f"{'; '.join(found)}; expected {expected}."
+
+
+def add_address(parser: argparse.ArgumentParser, port: int) -> None:
+    """Add --host and --port to a server's command line."""
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 for other machines too")
+    parser.add_argument("--port", type=int, default=port, help="0 takes a free one")
 
 
 async def while_connected(work: Coroutine[Any, Any, Any], connection: Request) -> Any:

@@ -27,8 +27,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from verl_ext.tools.catalogue.schemas import nullable
-from verl_ext.tools.catalogue.threads import in_thread
 from verl_ext.tools.catalogue.types import ToolSpec, as_json
+from verl_ext.tools.threads import in_thread
 
 PLAIN = (str, int, float, bool, dict, type(None), Any)
 ALLOWED = "str, int, float, bool, dict, list[...], tuple[...], dict[str, ...], Literal[...], Any, unions and None"

@@ -20,6 +20,7 @@ from typing import Any
 
 from verl_ext.storage.files import lock_folder
 from verl_ext.tools.retrieval.corpus import corpus_sha256
+from verl_ext.tools.retrieval.dense import model_sha256
 from verl_ext.tools.retrieval.index import FORMATS, backend_class, build_index, load_index
 from verl_ext.tools.retrieval.targets import digest
 from verl_ext.tools.retrieval.types import Passage, Retriever
@@ -84,8 +85,6 @@ def described(backend: str, options: Mapping[str, Any]) -> dict[str, Any]:
     read = options_from(kind.options_type, options, f"{backend} options")
     found = {name: getattr(read, name) for name in read.__dataclass_fields__}
     if backend == "dense":
-        from verl_ext.tools.retrieval.dense import model_sha256
-
         found["model_sha256"] = model_sha256(found["model"])
     return {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}
 
