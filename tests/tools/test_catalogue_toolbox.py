@@ -146,11 +146,8 @@ def test_a_cancelled_call_cancels_the_back_end():
             raise
 
     async def run():
-        call = asyncio.ensure_future(box(slow)(name="echo", arguments={"x": 1}))
-        await asyncio.sleep(0.01)
-        call.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await call
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(box(slow)(name="echo", arguments={"x": 1}), 0.01)
         await asyncio.sleep(0.01)
 
     asyncio.run(run())

@@ -2,7 +2,7 @@
 
 Importing this package loads neither torch nor verl; heavy libraries of a backend are imported when it is opened.
 
-base                               the interface, and the table of errors
+base                               the interface of a tool
 retrieval/, retrieval_server.py    search in a corpus: BM25, dense vectors
 catalogue/                         catalogues of tools, and search in them
 simulator/, simulator_server.py    a model that answers in place of real tools

@@ -29,6 +29,8 @@ from verl_ext.tools.retrieval.types import MAX_K, MAX_QUERIES_PER_REQUEST, Hit, 
 MAX_BODY_BYTES = 16 * 1024 * 1024
 # Queries that may wait for the retriever. Clients of more would have given up before their answers.
 MAX_WAITING = 4096
+EXPECTED = f'{{"queries": at most {MAX_QUERIES_PER_REQUEST} strings, "k": integer from 1 to {MAX_K}}}'
+EXPECTED += ", as application/json"
 
 
 class SearchRequest(BaseModel):
@@ -59,19 +61,15 @@ def create_app(retriever: Retriever, *, max_waiting: int = MAX_WAITING) -> FastA
     async def health() -> dict[str, Any]:
         return {"ready": True, "backend": retriever.backend, "passages": len(retriever)}
 
-    app.add_exception_handler(RequestValidationError, _malformed)
+    @app.exception_handler(RequestValidationError)
+    async def refuse(_: Request, error: Any) -> JSONResponse:
+        return JSONResponse({"error": malformed(error.errors(), EXPECTED)}, 422)
+
     return app
 
 
-async def _malformed(_: Request, error: Any) -> JSONResponse:
-    expected = f'{{"queries": at most {MAX_QUERIES_PER_REQUEST} strings, "k": integer from 1 to {MAX_K}}}'
-    return JSONResponse({"error": malformed(error.errors(), f"{expected}, as application/json")}, 422)
-
-
 def _as_json(hit: Hit) -> dict[str, Any]:
-    passage = hit.passage
-    text = {"pid": passage.pid, "title": passage.title, "text": passage.text}
-    return {**{key: encodable(value) for key, value in text.items()}, "score": hit.score}
+    return {**{key: encodable(value) for key, value in vars(hit.passage).items()}, "score": hit.score}
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:

@@ -34,6 +34,7 @@ from verl_ext.tools.base import ToolError
 from verl_ext.tools.catalogue import Catalogue, Recorded, load_catalogue
 from verl_ext.tools.catalogue.types import NOT_RECORDED, CallError
 from verl_ext.tools.http.server import add_address, address_of, application, listen, malformed, serve, while_connected
+from verl_ext.tools.retrieval.types import encodable
 from verl_ext.tools.simulator.player import Busy, Simulator
 from verl_ext.tools.simulator.settings import simulator as make_simulator
 
@@ -104,8 +105,7 @@ async def _answer(simulator: Simulator, spec: Any, arguments: Any, connection: R
 
 
 def _refusal(status: int, kind: str, error: str) -> JSONResponse:
-    text = error[:MAX_ERROR_CHARS].encode("utf-8", "replace").decode()
-    return JSONResponse({"error": text, "kind": kind}, status)
+    return JSONResponse({"error": encodable(error[:MAX_ERROR_CHARS]), "kind": kind}, status)
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:

@@ -132,7 +132,7 @@ class Toolbox(Tool):
             raise CallError(f"{spec.name} has no result for these arguments")
 
         work = asyncio.ensure_future(_contained(backend, spec, arguments))
-        work.add_done_callback(_retrieve_exception)
+        work.add_done_callback(lambda done: done.cancelled() or done.exception())  # or asyncio warns that nobody did
         try:
             done, _ = await asyncio.wait([work], timeout=self.timeout_s)
         finally:
@@ -243,9 +243,3 @@ def _check_backends(catalogue: Catalogue, backend: Any, recorded: Recorded | Non
 
 def _failure(kind: str, error: Any) -> dict[str, Any]:
     return {"ok": False, "error": render(error, MAX_ERROR_CHARS), "kind": kind}
-
-
-def _retrieve_exception(work: asyncio.Future[Any]) -> None:
-    """Avoid asyncio's warning about an exception that nobody has retrieved."""
-    if not work.cancelled():
-        work.exception()

@@ -108,10 +108,6 @@ class ToolSpec:
         """The part that agents read: name, description and parameters."""
         return {"name": self.name, "description": self.description, "parameters": self.parameters}
 
-    def document(self) -> str:
-        """`shown` as one line of JSON."""
-        return json.dumps(self.shown(), ensure_ascii=False)
-
 
 class Catalogue(Mapping[str, ToolSpec]):
     """Tools by name, in the order given.
@@ -174,7 +170,8 @@ class Catalogue(Mapping[str, ToolSpec]):
     def problems(self, name: Any, arguments: Any) -> list[str]:
         """The problems of a call, see `ToolSpec.problems`; an unknown name, of any type, is one, too."""
         if not self._has(name):
-            return [f"there is no tool {_short(name)}"]
+            given = repr(name[:100]) if isinstance(name, str) else f"of type {type(name).__name__}"
+            return [f"there is no tool {given}"]
         return self._tools[name].problems(arguments)
 
     def _has(self, name: Any) -> bool:
@@ -209,10 +206,6 @@ def _integral(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(key): _integral(item) for key, item in value.items()}
     return [_integral(item) for item in value] if isinstance(value, list | tuple) else value
-
-
-def _short(value: Any) -> str:
-    return repr(value[:100]) if isinstance(value, str) else f"of type {type(value).__name__}"
 
 
 def _cut(text: str) -> str:

@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import signal
 import socket
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -109,13 +110,9 @@ def serve(app: FastAPI, listener: socket.socket) -> None:
     import uvicorn
 
     config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=10)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _exit)  # uvicorn finishes the running requests, then raises the signal again
+    for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn finishes the running requests, then raises it again
+        signal.signal(number, lambda *_: sys.exit(0))
     try:
         uvicorn.Server(config).run(sockets=[listener])
     finally:
         print("stopped", flush=True)
-
-
-def _exit(*_: Any) -> None:
-    raise SystemExit(0)

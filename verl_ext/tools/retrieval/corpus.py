@@ -140,8 +140,7 @@ class PassageStore(Sequence[Passage]):
 
 
 def _line(passage: Passage) -> bytes:
-    row = {"pid": passage.pid, "title": passage.title, "text": passage.text}
-    return (json.dumps(row, ensure_ascii=True) + "\n").encode("ascii")
+    return (json.dumps(vars(passage), ensure_ascii=True) + "\n").encode("ascii")
 
 
 def _rows(file: Path) -> Iterator[tuple[str, Any]]:

@@ -153,17 +153,10 @@ class DenseRetriever:
         for start in range(0, len(rows), SEARCH_CHUNK):
             scores, ids = self._index.search(vectors[start : start + SEARCH_CHUNK], min(k, len(self)))
             for row, row_scores, row_ids in zip(rows[start : start + SEARCH_CHUNK], scores, ids, strict=True):
-                hits[row] = self._hits(row_scores, row_ids)
+                # faiss pads with id -1 when it finds fewer than k; equal cosines are put into corpus order
+                pairs = [(-float(score), int(i)) for score, i in zip(row_scores, row_ids, strict=True) if i >= 0]
+                hits[row] = [Hit(self.passages[index], -negative) for negative, index in sorted(pairs)]
         return hits
-
-    def _hits(self, scores: Any, ids: Any) -> list[Hit]:
-        """faiss pads with id -1 when it finds fewer than k; equal cosines are put into corpus order."""
-        found = sorted((-float(score), int(index)) for score, index in zip(scores, ids, strict=True) if index >= 0)
-        return [Hit(self.passages[index], -negative) for negative, index in found]
-
-    def describe(self) -> dict[str, Any]:
-        """Options as recorded in the index's meta.json."""
-        return asdict(self.options)
 
 
 def model_sha256(model: str) -> str:

@@ -5,7 +5,7 @@
     INDEX/bm25/* or INDEX/dense.faiss
 
 An index is written to a temporary folder beside its place and moved when it is complete.
-To add a backend: a class with `backend`, `options_type`, `build`, `save`, `load`, `describe`, `search`, `__len__`
+To add a backend: a class with `backend`, `options_type`, `build`, `save`, `load`, `options`, `search`, `__len__`
 as in bm25.py, and a line each in FORMATS, LIBRARIES, FLAGS and BACKENDS.
 """
 
@@ -99,7 +99,7 @@ def build_index(
             "format": FORMATS[backend],
             "backend": backend,
             "library": _library(backend),
-            "options": retriever.describe(),
+            "options": options_as_json(retriever.options),
             "passages": len(passages),
             "corpus_sha256": corpus_sha256(passages),
             "files": _fingerprints(temporary),
@@ -172,11 +172,16 @@ def rebuild(folder: Path, meta: Mapping[str, Any] | None = None) -> str:
         command += f" --backend {backend}"
         given = {flag: options[name] for name, flag in flags.items() if options.get(name, "") != ""}
         command += "".join(f" --{flag} {shlex.quote(str(value))}" for flag, value in given.items())
-        defaults = json.loads(json.dumps(asdict(backend_class(str(backend)).options_type())))
+        defaults = options_as_json(backend_class(str(backend)).options_type())
         own = {name: value for name, value in options.items() if name in defaults and name not in (*flags, *RECORDED)}
         lost = {name: value for name, value in own.items() if value != defaults[name]}
     advice = f", but with build_index for {lost}, which have no flag" if lost else ""
     return f"Rebuild it with `{command} --overwrite`{advice}."
+
+
+def options_as_json(options: Any) -> dict[str, Any]:
+    """All options of an index, defaults included."""
+    return json.loads(json.dumps(asdict(options)))
 
 
 def check_target(folder: Path, overwrite: bool) -> None:

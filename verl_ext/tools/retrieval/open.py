@@ -61,8 +61,8 @@ def check_source(config: RetrieverConfig) -> None:
 
     Raises ValueError, or ToolError when the server does not answer.
     """
-    if config.url and config.check:
-        HttpRetriever(config.url, timeout_s=config.timeout_s, attempts=config.attempts).health()
+    if config.url:
+        _client(config)
     if config.index:
         read_meta(Path(config.index))
     for path in as_paths(config.corpus or ()):
@@ -82,10 +82,7 @@ def open_retriever(config: str | Path | Mapping[str, Any] | RetrieverConfig) -> 
     if not isinstance(config, RetrieverConfig):
         config = options_from(RetrieverConfig, config, "retrieval settings")
     if config.url:
-        client = HttpRetriever(config.url, timeout_s=config.timeout_s, attempts=config.attempts)
-        if config.check:
-            client.health()
-        return client
+        return _client(config)
     runtime: dict[str, Any] = {"device": config.device} if config.device else {}
     if config.index:
         if config.corpus:
@@ -99,6 +96,13 @@ def open_retriever(config: str | Path | Mapping[str, Any] | RetrieverConfig) -> 
     if config.backend == "bm25":
         runtime = {}  # runs on the CPU
     return build_retriever(load_corpus(config.corpus or ()), config.backend, config.options, **runtime)
+
+
+def _client(config: RetrieverConfig) -> HttpRetriever:
+    client = HttpRetriever(config.url or "", timeout_s=config.timeout_s, attempts=config.attempts)
+    if config.check:
+        client.health()
+    return client
 
 
 def _from_string(text: str) -> dict[str, Any]:

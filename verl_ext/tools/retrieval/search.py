@@ -98,5 +98,5 @@ def interleave(lists: Sequence[Sequence[Hit]], max_documents: int) -> list[dict[
         for hits in lists:
             if rank < len(hits) and len(documents) < max_documents:
                 passage = hits[rank].passage
-                documents.setdefault(passage.pid, {"pid": passage.pid, "title": passage.title, "text": passage.text})
+                documents.setdefault(passage.pid, dict(vars(passage)))
     return list(documents.values())
