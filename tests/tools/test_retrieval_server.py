@@ -186,18 +186,3 @@ def test_503_while_too_many_queries_wait_and_room_again_when_their_clients_go(lo
     (status, answer), *rest = loaded(program, max_waiting=4)
     assert status == 503 and "3 queries wait already, at most 4 may; try again later" in answer["error"]
     assert rest == [200, 200, [["running"], ["d", "e"]]]
-
-
-def test_a_refused_search_is_tried_again_by_the_client(loaded):
-    async def program(url, retriever, batched):
-        client = HttpRetriever(url, attempts=1000, max_wait_s=0.01)
-        searches = []
-        for query, waiting in (("a", 0), ("b", 1), ("c", 1)):
-            searches.append(asyncio.create_task(client.asearch([query], 1)))
-            await until(lambda waiting=waiting: retriever.batches == [["a"]] and batched.waiting == waiting)
-        retriever.free.set()
-        found = await asyncio.gather(*searches)
-        await client.close()
-        return [lists[0][0].passage.pid for lists in found]
-
-    assert loaded(program, max_waiting=1) == ["a/0", "b/0", "c/0"]

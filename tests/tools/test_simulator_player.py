@@ -12,7 +12,7 @@ import pytest
 from tests.serving import ChatServer, answer
 from tests.tools.simulating import MOVIE, counted, numbered, play, simulate
 from verl_ext.tools import ToolError
-from verl_ext.tools.catalogue import Recorded, ToolSpec
+from verl_ext.tools.catalogue import Recorded
 from verl_ext.tools.catalogue.types import CallError
 from verl_ext.tools.simulator import ResultCache, Simulator
 from verl_ext.tools.simulator.keys import call_key
@@ -167,19 +167,6 @@ def test_what_another_process_stored_meanwhile_is_what_everybody_gets(tmp_path):
     with ChatServer(stores_first) as server:
         simulator = simulate(server, tmp_path / "c.db")
         assert play(simulator, CALL, CALL) == ["first", "first"]
-
-
-def test_another_version_of_the_tool_is_another_call(tmp_path):
-    changed = ToolSpec(MOVIE.name, MOVIE.description + " Adult films, too.", MOVIE.parameters)
-    with ChatServer(numbered) as server:
-        simulator = simulate(server, tmp_path / "c.db")
-
-        async def scenario():
-            found = [await simulator(spec, CALL) for spec in (MOVIE, changed, MOVIE)]
-            await simulator.close()
-            return found
-
-        assert asyncio.run(scenario()) == [{"request": 0}, {"request": 1}, {"request": 0}]
 
 
 def test_what_another_event_loop_had_under_way_is_asked_for_again(tmp_path):

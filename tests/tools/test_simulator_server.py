@@ -12,47 +12,31 @@ import pytest
 from tests.serving import ChatServer, answer
 from tests.tools import requesting
 from tests.tools.requesting import running, stop
-from tests.tools.simulating import ask, counted, fill, rows, simulate
+from tests.tools.simulating import MOVIE, ask, counted, fill, rows, simulate
 from verl_ext.tools import ToolError
 from verl_ext.tools.catalogue import Catalogue, ToolSpec, load_catalogue
 from verl_ext.tools.catalogue.types import CallError
 from verl_ext.tools.simulator import HttpSimulator
 from verl_ext.tools.simulator_server import MAX_BODY_BYTES, create_app, main, sources_of
 
-NAME, CALL = "GET /search/movie", {"query": "Titanic"}
-OPENAPI = {
-    "openapi": "3.0.0",
-    "info": {"title": "films", "version": "1"},
-    "paths": {
-        "/search/movie": {
-            "get": {
-                "summary": "Search for movies.",
-                "parameters": [
-                    {"name": "query", "in": "query", "required": True, "schema": {"type": "string"}},
-                    {"name": "page", "in": "query", "schema": {"type": "integer", "minimum": 1}},
-                ],
-                "responses": {"200": {"description": "ok", "content": {"application/json": {"schema": {}}}}},
-            }
-        }
-    },
-}
+NAME, CALL = MOVIE.name, {"query": "Titanic"}
 
 
 @pytest.fixture(scope="module")
 def films(tmp_path_factory):
-    path = tmp_path_factory.mktemp("films") / "films.json"
-    path.write_text(json.dumps(OPENAPI))
+    path = tmp_path_factory.mktemp("films") / "films.jsonl"
+    path.write_text(json.dumps(MOVIE.shown()))
     return path
 
 
 @pytest.fixture(scope="module")
 def spec(films):
-    return load_catalogue([{"kind": "openapi", "path": str(films)}])[NAME]
+    return load_catalogue([{"kind": "json", "path": str(films)}])[NAME]
 
 
 def start(films, *arguments):
     says = r"use it in a recipe: mas\.tools\.tool_call\.backend\.url=(http://\S+) "
-    return requesting.start("verl_ext.tools.simulator_server", "--catalogue", f"openapi:{films}", *arguments, says=says)
+    return requesting.start("verl_ext.tools.simulator_server", "--catalogue", f"json:{films}", *arguments, says=says)
 
 
 post = partial(requesting.post, path="/call")
@@ -200,7 +184,7 @@ def test_a_call_whose_client_has_gone_is_there_at_the_next_attempt(spec, tmp_pat
 def test_start_errors_are_one_line_with_the_remedy(films, model, tmp_path, capsys):
     (tmp_path / "garbage.db").write_bytes(b"x" * 5000)
     (tmp_path / "bad.yaml").write_text("kind: openapi")
-    good = ["--catalogue", f"openapi:{films}", "--cache", str(tmp_path / "c.db"), "--endpoint", model.url]
+    good = ["--catalogue", f"json:{films}", "--cache", str(tmp_path / "c.db"), "--endpoint", model.url]
     cases = [
         (["--cache", str(tmp_path / "garbage.db")], "is damaged, or no cache"),
         (["--mode", "replay", "--cache", str(tmp_path / "none.db")], "there is no cache at"),
