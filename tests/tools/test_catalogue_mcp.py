@@ -1,4 +1,5 @@
 """Tools of real MCP servers: a process spoken to through its streams, and one behind a url."""
+# ruff: noqa: E402
 
 import asyncio
 import signal
@@ -13,10 +14,10 @@ mcp = pytest.importorskip("mcp", reason="MCP servers need `pip install 'verl_ext
 if not hasattr(mcp, "Client"):
     pytest.skip("MCP servers need mcp >= 2: `pip install 'verl_ext[mcp]'`", allow_module_level=True)
 
-from tests.tools.sandboxing import gone  # noqa: E402
-from verl_ext.tools import ToolError  # noqa: E402
-from verl_ext.tools.catalogue import Toolbox, load_catalogue  # noqa: E402
-from verl_ext.tools.catalogue.formats.mcp import McpBackend, Server  # noqa: E402
+from tests.tools.sandboxing import gone
+from verl_ext.tools import ToolError
+from verl_ext.tools.catalogue import Toolbox, load_catalogue
+from verl_ext.tools.catalogue.formats.mcp import McpBackend, Server
 
 SERVER = '''
 import logging, os, sys, time

@@ -21,6 +21,7 @@ def problems(arguments, **schema):
     "arguments, schema",
     [
         ({"x": TEXT}, {"properties": {"x": {"pattern": SLOW}}}),
+        ({"x": TEXT}, {"properties": {"x": {"anyOf": [{"not": {"pattern": SLOW}}, {}]}}}),
         ({"x": ["a" * 15 + "!"] * 1000}, {"properties": {"x": {"items": {"pattern": SLOW}}}}),  # each alone is fast
         ({TEXT: 1}, {"patternProperties": {SLOW: {}}}),
         ({TEXT: 1}, {"patternProperties": {SLOW: {}}, "additionalProperties": False}),

@@ -68,6 +68,18 @@ def test_client_retries_transient_failures_and_reports_the_rest(answers, request
         assert re.search(message, found)
 
 
+def test_a_server_of_something_else_is_noticed():
+    async def run():
+        server, address, _ = await serve([(200, b'{"ready": true}')])
+        try:
+            await asyncio.to_thread(HttpRetriever(address).health)
+        finally:
+            server.close()
+
+    with pytest.raises(ToolError, match="/health answered .* no retrieval server of verl_ext, or not ready"):
+        asyncio.run(run())
+
+
 def test_the_clients_attempts_end_before_the_time_limit_of_a_tool_call():
     defaults = {name: value.default for name, value in inspect.signature(HttpRetriever).parameters.items()}
     config = RetrieverConfig(url="http://127.0.0.1:1")

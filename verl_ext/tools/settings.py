@@ -29,20 +29,21 @@ Options = TypeVar("Options")
 
 
 def options_from(kind: type[Options], given: Mapping[str, Any], what: str) -> Options:
-    """Build the options dataclass `kind`. None means that an option is not given.
+    """Build the options dataclass `kind`. None means that an option is not given, also one that `kind` does not have.
 
     what: names the options in errors, e.g. "settings of run_python".
 
     Raises:
         ValueError: a key is unknown (the error names the allowed ones), or a value is not allowed.
     """
+    given = {str(name): value for name, value in given.items() if value is not None}
     allowed = [field.name for field in fields(kind)]  # type: ignore[arg-type]
-    unknown = sorted(set(map(str, given)) - set(allowed))
+    unknown = sorted(set(given) - set(allowed))
     if unknown:
         similar = get_close_matches(unknown[0], allowed, n=1)
         hint = f"Did you mean {similar[0]!r}?" if similar else "Correct or remove it."
         raise ValueError(f"unknown {what} {unknown}; allowed: {allowed}. {hint}")
     try:
-        return kind(**{name: value for name, value in given.items() if value is not None})
+        return kind(**given)
     except ValidationError as error:
         raise ValueError(f"{what}: {'; '.join(messages(error, kind, ''))}") from error  # type: ignore[arg-type]

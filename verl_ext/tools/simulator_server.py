@@ -6,16 +6,8 @@
     POST /call {"tool": "GET /search/movie", "arguments": {"query": "Titanic"}} -> {"result": ..., "source": "cache"}
     GET  /health -> {"ready": true, "mode": "record", "tools": 54, "counters": {"hits": 0, ...}, "cache": {...}, ...}
 
-`source` is cache, recorded (a real call) or model. Errors are {"error": text, "kind": word}:
-
-    422  bad_arguments, tool_error (recorded of a real call), malformed (the request itself)
-    404  unknown_tool, not_recorded
-    409  other_version (the caller's tool is not the server's)
-    413  a body too large
-    424  failed (the model or the cache)
-    503  busy (too many calls wait for the model)
-
-If a client disconnects, its call is finished all the same, and the result is stored for the next attempt.
+`source` is cache, recorded (a real call) or model. Errors are {"error": text, "kind": word}; docs/simulator.md lists
+them with their statuses. If a client disconnects, its call is finished all the same, and the result is stored.
 """
 
 import argparse

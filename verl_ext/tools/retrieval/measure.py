@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from verl_ext.arguments import Parser, exit_status
-from verl_ext.reports import processor
+from verl_ext.reports import machine
 from verl_ext.storage.files import write_file
 from verl_ext.tools import measuring
 from verl_ext.tools.measuring import check_distinct, positive, search_all
@@ -95,16 +95,11 @@ def measure(target: Target, asked: QuestionSet, indexes: Indexes, output_dir: Pa
     row |= {"asked": len(asked.questions), "without_gold_titles": asked.without, "passages": target.meta["passages"]}
     row |= {"gold_titles_in_corpus": indexes.in_corpus(target, asked.questions), "options": target.meta["options"]}
     row |= {"probes": target.probes, "corpus_sha256": target.meta["corpus_sha256"], "asked_of": digest(asked.content)}
-    row |= {"time": time.strftime("%Y-%m-%d %H:%M:%S"), "machine": machine()}
+    threads = os.environ.get("OMP_NUM_THREADS", "not set")
+    row |= {"time": time.strftime("%Y-%m-%d %H:%M:%S"), "machine": f"{machine()}, OMP_NUM_THREADS {threads}"}
     row["found"] = [[hit.passage.pid for hit in found] for found in hits]
     write_file(saved, json.dumps(row) + "\n")
     return row
-
-
-def machine() -> dict[str, Any]:
-    """The properties of this machine that a speed depends on."""
-    threads = os.environ.get("OMP_NUM_THREADS", "not set")
-    return {"processor": processor(), "cores": os.cpu_count(), "OMP_NUM_THREADS": threads}
 
 
 def compare(rows: list[dict[str, Any]]) -> None:

@@ -63,20 +63,17 @@ class SimulatorSettings:
 
     def __post_init__(self) -> None:
         if self.url is not None:
-            self._check_url()
+            others = {field.name for field in fields(self) if getattr(self, field.name) != field.default}
+            wrong = sorted(others - set(WITH_URL))
+            if wrong:
+                raise ValueError(
+                    f"with url={self.url} the server has its own {', '.join(wrong)}. Remedy: give them to the "
+                    "server (python -m verl_ext.tools.simulator_server), or no url."
+                )
             return
         check_mode(self.mode, self.cache is not None, self.endpoint is not None)
         if self.endpoint is not None and not self.endpoint.startswith(("http://", "https://")):
             raise ValueError(f"endpoint={self.endpoint!r} must be a base URL, e.g. http://127.0.0.1:8100/v1.")
-
-    def _check_url(self) -> None:
-        others = [field.name for field in fields(self) if getattr(self, field.name) != field.default]
-        wrong = sorted(set(others) - set(WITH_URL))
-        if wrong:
-            raise ValueError(
-                f"with url={self.url} the server has its own {', '.join(wrong)}. Remedy: give them to the "
-                "server (python -m verl_ext.tools.simulator_server), or no url."
-            )
 
 
 def read_settings(settings: Mapping[str, Any]) -> SimulatorSettings:
@@ -113,7 +110,6 @@ def _cache(given: SimulatorSettings) -> ResultCache:
 
 
 def _chat(given: SimulatorSettings) -> ChatEndpoint:
-    template = None if given.template is None else {str(key): value for key, value in given.template.items()}
     return ChatEndpoint(
         given.endpoint,
         given.model,
@@ -121,7 +117,7 @@ def _chat(given: SimulatorSettings) -> ChatEndpoint:
         concurrency=given.concurrency,
         timeout=given.timeout_s or TIMEOUT_S,
         retries=given.retries,
-        template=template,
+        template=given.template,
         setting=("endpoint", "model"),
     )
 
