@@ -10,6 +10,7 @@ from transfer_queue import KVBatchMeta
 from verl_ext.observe.metrics import reduce_stats
 from verl_ext.observe.question import QuestionStats
 from verl_ext.trainer import row_selection
+from verl_ext.trainer.batch import unpack
 from verl_ext.trainer.config import MasConfig
 from verl_ext.trainer.state.run_state import RunState
 
@@ -50,7 +51,7 @@ def after_rollouts(
     Returns:
         The step, and the rows that train. If none does: one placeholder row.
     """
-    step = Step(number, uids=sorted({tag["question"] for tag in batch.tags}))
+    step = Step(number, uids=sorted({tag["question"] for tag in unpack(batch.tags)}))
     collect_statistics(step, manager)
     step.limit_reached = state.budget.spend(step.metrics)
     # The next rollouts see what memories and policy heads learn here.
