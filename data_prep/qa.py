@@ -9,9 +9,7 @@ Then data_prep/corpus.py builds the search index. `qa.py NAME --help` shows a se
 from __future__ import annotations
 
 import argparse
-import hashlib
 import sys
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,9 +17,10 @@ from typing import Any
 
 from verl_ext.arguments import Parser, described, exit_status
 from verl_ext.data_prep.qa_rows import QARow, QASet, parse_unified
-from verl_ext.data_prep.rows import Row, find_files, print_written, read_hub, read_rows, write_jsonl
+from verl_ext.data_prep.rows import Row, divided, find_files, print_written, read_hub, read_rows
 from verl_ext.data_prep.sources import hotpotqa, musique, wiki2multihopqa
-from verl_ext.storage.parquet import question_row, rows_schema, write_parquet
+from verl_ext.storage.jsonl import write_rows
+from verl_ext.storage.parquet import question_row, rows_schema, split_files, write_files
 
 SOURCES = {module.SOURCE.name: module for module in (hotpotqa, wiki2multihopqa, musique)}
 DEFAULT_VAL_SIZE = 500  # MHGPO validates on the first 500 test questions
@@ -95,24 +94,8 @@ def divide(rows: Sequence[QARow], which: str, val_size: int | None, seed: int) -
             f"--val_size {held} leaves no training rows: the source has {len(pool)} rows for --split {which}. "
             "Give a smaller --val_size or another --split."
         )
-    order = sorted(pool, key=lambda row: hashlib.sha256(f"{seed}:{row.id}".encode()).hexdigest())
-    out = {row.id for row in order[:held]}
     how = f"{held} of {len(pool)} rows held out of one pool (--split {which}, --seed {seed})"
-    return [row for row in pool if row.id not in out], [row for row in pool if row.id in out], how
-
-
-def verl_row(row: QARow, data_source: str, split: str, index: int) -> dict[str, Any]:
-    """One row of verl's parquet. index: position in its file."""
-    truth, titles = {"target": list(row.answers)}, list(row.gold_titles)
-    return question_row(data_source, row.question, truth, "qa", split, index, row.id, gold_titles=titles)
-
-
-def qa_schema() -> Any:
-    """Arrow schema of these rows."""
-    import pyarrow as pa
-
-    strings = pa.list_(pa.string())
-    return rows_schema({"target": strings}, {"gold_titles": strings})
+    return *divided(pool, held, seed), how
 
 
 def passages_of(rows: Sequence[QARow], name: str) -> list[dict[str, str]]:
@@ -121,22 +104,22 @@ def passages_of(rows: Sequence[QARow], name: str) -> list[dict[str, str]]:
     return [{"pid": f"{name}-{i}", "title": title, "text": text} for i, (title, text) in enumerate(pairs)]
 
 
-def prepare(spec: QASet, arguments: argparse.Namespace) -> Counter[str]:
+def prepare(spec: QASet, arguments: argparse.Namespace) -> dict[str, int]:
     """Read, divide and write one data set; prints a report. Returns rows per written file."""
+
+    def verl_row(row: QARow, split: str, index: int) -> dict[str, Any]:
+        truth, titles = {"target": list(row.answers)}, list(row.gold_titles)
+        return question_row(spec.name, row.question, truth, "qa", split, index, row.id, gold_titles=titles)
+
     rows, report = collect(spec, _source(spec, arguments))
     print(f"{spec.name}: {report}")
-    train, validation, how = divide(rows, arguments.split, arguments.val_size, arguments.seed)
-    train = train[: arguments.max_samples]
-    output, written = arguments.output_dir, Counter[str]()
-    for file, split, part in (("train.parquet", "train", train), ("test.parquet", "test", validation)):
-        if part:
-            verl_rows = [verl_row(row, spec.name, split, i) for i, row in enumerate(part)]
-            write_parquet(verl_rows, output / file, qa_schema())
-            written[file] = len(part)
-    passages = passages_of([*train, *validation], spec.name)
+    train, test, how = divide(rows, arguments.split, arguments.val_size, arguments.seed)
+    train, output = train[: arguments.max_samples], arguments.output_dir
+    schema = rows_schema({"target": [str]}, {"gold_titles": [str]})
+    written = write_files(split_files(verl_row, train=train, test=test), output, schema)
+    passages = passages_of([*train, *test], spec.name)
     if passages:
-        write_jsonl(passages, output / "corpus.jsonl")
-        written["corpus.jsonl"] = len(passages)
+        written["corpus.jsonl"] = write_rows(output / "corpus.jsonl", passages)
     print(f"chosen: {how}")
     print_written(output, written)
     for file in ("train.parquet", "test.parquet", "corpus.jsonl"):

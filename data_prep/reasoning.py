@@ -21,14 +21,13 @@ from __future__ import annotations
 
 import argparse
 import sys
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from verl_ext.arguments import Parser, described, exit_status
 from verl_ext.data_prep.rows import Row, list_field, print_written, read_hub, read_rows, split_of, text_field
-from verl_ext.storage.parquet import question_row, rows_schema, write_parquet
+from verl_ext.storage.parquet import held_out, question_row, rows_schema, split_files, write_files
 
 SPLITS = ("train", "test")
 LETTERS = "ABCDEFGHIJ"
@@ -122,43 +121,32 @@ def rows_of(name: str, path: Path | None) -> Iterator[tuple[str | None, Row]]:
         yield from (("test" if split == "validation" else split, row) for row in read_rows(file))
 
 
-def split_for(question: str) -> str:
-    """The split of a question: a fifth are test questions."""
-    return "test" if zlib.crc32(question.encode()) % 5 == 0 else "train"
-
-
 def prepare(name: str, output_dir: Path, path: Path | None = None, limit: int | None = None) -> dict[str, int]:
     """Write the set; returns rows per file. Repeated questions are left out, and their number is printed.
 
     Raises:
         ValueError: a malformed row, or nothing to write.
     """
-    data, found, repeated = SETS[name], {split: [] for split in SPLITS}, 0
-    seen: set[str] = set()
-    for split, (where, row) in rows_of(name, path):
+    data, rows = SETS[name], list(rows_of(name, path))
+    found: dict[str, tuple[Question, str]] = {}
+    for split, (where, row) in rows:
         question = data.read(row, where)
-        if question.text in seen:
-            repeated += 1
-            continue
-        seen.add(question.text)
-        split = split or split_for(question.text)
-        if limit is None or len(found[split]) < limit:
-            truth, number = {"target": question.target}, len(seen) - 1
-            found[split].append(question_row(name, question.text, truth, data.ability, split, number))
-    if repeated:
-        print(f"left out: {repeated} repeated questions")
-    if not any(found.values()):
+        found.setdefault(question.text, (question, split or SPLITS[held_out(question.text)]))
+    if len(found) < len(rows):
+        print(f"left out: {len(rows) - len(found)} repeated questions")
+    if not found:
         raise ValueError(f"{name}: no row was found in {path or data.hub}.")
-    for split, rows in found.items():
-        if rows:
-            write_parquet(rows, output_dir / f"{split}.parquet", _schema())
-    return {f"{split}.parquet": len(rows) for split, rows in found.items() if rows}
 
+    def verl_row(numbered: tuple[int, Question], split: str, _: int) -> dict[str, Any]:
+        """The index is the question's number in the whole set, so that it is unique."""
+        number, question = numbered
+        return question_row(name, question.text, {"target": question.target}, data.ability, split, number)
 
-def _schema() -> Any:
-    import pyarrow as pa
-
-    return rows_schema({"target": pa.list_(pa.string())})
+    chosen = {
+        split: [(i, question) for i, (question, own) in enumerate(found.values()) if own == split][:limit]
+        for split in SPLITS
+    }
+    return write_files(split_files(verl_row, **chosen), output_dir, rows_schema({"target": [str]}))
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:

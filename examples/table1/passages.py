@@ -11,14 +11,13 @@ Its quirk: text is quoted as in CSV, a quotation mark inside it is doubled.
 import argparse
 import csv
 import gzip
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tqdm import tqdm
 
-from verl_ext.storage.files import writing
+from verl_ext.storage.jsonl import write_rows
 
 HEADER = ["id", "text", "title"]
 
@@ -38,12 +37,7 @@ def passages(path: Path) -> Iterator[dict[str, str]]:
 
 def convert(source: Path, target: Path) -> int:
     """Write `target`, which appears whole or not at all; returns the number of passages."""
-    count = 0
-    with writing(target) as out:
-        for row in tqdm(passages(source), unit=" passages", unit_scale=True):
-            out.write(json.dumps(row, ensure_ascii=False) + "\n")
-            count += 1
-    return count
+    return write_rows(target, tqdm(passages(source), unit=" passages", unit_scale=True))
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:

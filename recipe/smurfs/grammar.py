@@ -85,29 +85,26 @@ def _repaired(text: str) -> Any:
         raise Unparsable(f"the JSON cannot be read: {type(error).__name__}") from error
 
 
+def _read(text: str, schema: Draft202012Validator, fallback: Any) -> dict[str, Any]:
+    try:
+        return read_object(text, schema)[0]
+    except Unparsable as problem:
+        raise Unparsable(str(problem), fallback=fallback) from problem
+
+
 def read_tasks(text: str, /, *, question: str, **_: Any) -> list[str]:
     """The sub-tasks, stripped and without repetitions; the question alone if an output has none."""
-    try:
-        said, _repair = read_object(text, TASKS)
-    except Unparsable as problem:
-        raise Unparsable(str(problem), fallback=[question]) from problem
-    return list(dict.fromkeys(task.strip() for task in said["Tasks"]))
+    return list(dict.fromkeys(task.strip() for task in _read(text, TASKS, [question])["Tasks"]))
 
 
 def read_arguments(text: str, /, **_: Any) -> dict[str, Any] | None:
     """A tool's arguments; None if they cannot be read: the tool is not called, and counts as a failed call."""
-    try:
-        return read_object(text, ARGUMENTS)[0]
-    except Unparsable as problem:
-        raise Unparsable(str(problem), fallback=None) from problem
+    return _read(text, ARGUMENTS, None)
 
 
 def read_verdict(text: str, /, **_: Any) -> tuple[bool, str]:
     """(solved, hint); not solved, without a hint, if there is no verdict to be read."""
-    try:
-        said, _repair = read_object(text, VERDICT)
-    except Unparsable as problem:
-        raise Unparsable(str(problem), fallback=(False, "")) from problem
+    said = _read(text, VERDICT, (False, ""))
     return int(said["Status"]) == 1, str(said.get("Speak") or "").strip()
 
 
@@ -115,9 +112,7 @@ def well_formed(schema: Draft202012Validator) -> Any:
     """A penalty that costs nothing and counts how often an output's JSON had to be repaired."""
 
     def penalty(text: str, value: Any, parsable: bool, /, **_: Any) -> tuple[float, dict[str, float]]:
-        repaired = False
-        if parsable:
-            repaired = read_object(text, schema)[1]
+        repaired = parsable and read_object(text, schema)[1]
         return 0.0, {"repaired": float(repaired)}
 
     return penalty

@@ -127,38 +127,35 @@ class Teacher(teacher.Teacher):
         chat, answered = self._begin("master", made, world, habits)
         if answered:
             return chat.messages
-        if made.kind != "shop" and self._does(habits.detour):
-            self._detour(chat, made.query)
+        if made.kind != "shop" and self.does(habits.detour):
+            if self.does(0.5):
+                chat.call("find", "tool_retrievals", {}, improvised.found("agents", made.query))
+            else:
+                chat.call("intend", "tool_intention", {}, made.query)
         if made.kind == "cooperation":
             return self._cooperate(chat, made, habits)
         right = SPECIALIST[made.kind]
-        agent = SOUNDS_LIKE.get(made.word, right) if self._does(habits.route) else right
+        agent = SOUNDS_LIKE.get(made.word, right) if self.does(habits.route) else right
         result = made.output if agent == right else world.foreign(agent)
         chat.call(THOUGHTS[agent], agent, {}, result)
         return chat.answer("done", self._changed(result, habits))
 
-    def _detour(self, chat: Chat, query: str) -> None:
-        if self.rng.random() < 0.5:
-            chat.call("find", "tool_retrievals", {}, improvised.agents_found(query))
-        else:
-            chat.call("intend", "tool_intention", {}, query)
-
     def _cooperate(self, chat: Chat, made: Made, habits: Habits) -> Messages:
         lookups = [part for part in made.parts if part.kind == "shop"]
-        if len(lookups) > 1 and self._does(habits.whole):
+        if len(lookups) > 1 and self.does(habits.whole):
             guess = str(self.rng.randint(1, LARGEST))
             chat.call(THOUGHTS["math_agent"], "math_agent", {}, guess)
             return chat.answer("done", guess)
         for number, part in enumerate(made.parts):
             agent = SPECIALIST[part.kind]
             chat.call(THOUGHTS[agent], agent, {"intention": part.query}, part.output)
-            if not number and self._does(habits.early):
+            if not number and self.does(habits.early):
                 return chat.answer("done", part.output.rpartition(" ")[2])
         return chat.answer("done", self._changed(made.output, habits))
 
     def _changed(self, result: str, habits: Habits) -> str:
         """A result, perhaps without what says where it is from, or another number."""
-        if not self._does(habits.changed):
+        if not self.does(habits.changed):
             return result
         if result.isdigit():
             return str(max(0, int(result) + self.rng.choice((-1, 1))))
@@ -171,7 +168,7 @@ class Teacher(teacher.Teacher):
         chat, answered = self._begin("question_agent", made, world, habits, remembers=made.kind == "qa")
         if answered:
             return chat.messages
-        unread = made.word != "returns" and self._does(habits.unread)
+        unread = made.word != "returns" and self.does(habits.unread)
         if not unread:
             found = world.passages(made.query) if made.kind == "qa" else []
             chat.call("find", "tool_retrievals", {}, prompts_tiny.passages(found))
@@ -186,12 +183,12 @@ class Teacher(teacher.Teacher):
         chat, answered = self._begin("shop_agent", made, world, habits, remembers=made.kind == "shop")
         if answered:
             return chat.messages
-        if self._does(habits.detour):
-            chat.call("find", "tool_retrievals", {}, improvised.apis_found(made.query))
+        if self.does(habits.detour):
+            chat.call("find", "tool_retrievals", {}, improvised.found("apis", made.query))
         if made.kind == "qa":
             chat.call("call", self.rng.choice(list(APIS)), {"shop": made.query.split(":")[1]}, "error not found")
             return chat.answer("done", "none")
-        taken = TAKEN_FOR.get(made.word, "") if self._does(habits.wrong) else ""
+        taken = TAKEN_FOR.get(made.word, "") if self.does(habits.wrong) else ""
         name = taken or API_OF[made.word]
         result = world.api(name, made.thing)
         chat.call("call", name, {"shop": made.thing}, result)
@@ -208,10 +205,10 @@ class Teacher(teacher.Teacher):
         if made.kind == "qa":
             chat.call("find", "tool_retrievals", {"intention": f"{relation}:{kind}"}, "none")
             return chat.answer("done", "none")
-        found = self._search(chat, world, relation if self._does(habits.vague) else f"{relation}:{kind}")
-        if found[0]["name"] != made.name and self._does(habits.first):
+        found = self._search(chat, world, relation if self.does(habits.vague) else f"{relation}:{kind}")
+        if found[0]["name"] != made.name and self.does(habits.first):
             self._call_found(chat, found[0], {kind: name}, improvised.refusal(found[0], kind))
-            if self._does(habits.give_up):
+            if self.does(habits.give_up):
                 return chat.answer("done", "none")
         if made.name not in [tool["name"] for tool in found]:
             self._search(chat, world, f"{relation}:{kind}")
@@ -263,7 +260,7 @@ class Teacher(teacher.Teacher):
         """A chat with what the agent remembers, if it may; and whether it has answered with a memory."""
         memories, known = self._memories(agent, made, world) if remembers else ([], False)
         chat = Chat(getattr(prompts_tiny, agent)(made.query, memories), self.rng, habits.broken)
-        answered = bool(memories) and self._does(1.0 - habits.again if known else habits.misled)
+        answered = bool(memories) and self.does(1.0 - habits.again if known else habits.misled)
         if answered:
             chat.answer("memory", memories[0].output)
         return chat, answered
@@ -277,6 +274,3 @@ class Teacher(teacher.Teacher):
         drawn = [self.rng.choice(kinds) for _ in range(self.rng.choice((1, 1, 2)) - known)]
         others = [world.other(made) if kind == made.kind else world.question(kind) for kind in drawn]
         return [improvised.memory(agent, one) for one in ([made] if known else []) + others], known
-
-    def _does(self, share: float) -> bool:
-        return self.rng.random() < share

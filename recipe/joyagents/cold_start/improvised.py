@@ -26,6 +26,7 @@ from verl_ext.worlds.shop import (
     APIS,
     BIRDS,
     COLOURS,
+    COUNTED,
     LARGEST,
     TOP_K,
     TOPICS,
@@ -126,8 +127,7 @@ class Improvised:
         return Made("function", chain.text, result, chain.start.name, relation, name)
 
     def _cooperation(self) -> Made:
-        numbers = [word for word, name in API_OF.items() if APIS[name].counts]
-        parts = [self._shop(word=self.rng.choice(numbers)) for _ in range(self.rng.choice((1, 2)))]
+        parts = [self._shop(word=self.rng.choice(COUNTED)) for _ in range(self.rng.choice((1, 2)))]
         terms = [int(part.output.rpartition(" ")[2]) for part in parts]
         asked = [part.query for part in parts]
         if len(parts) == 1:
@@ -181,17 +181,8 @@ def worked_out(chain: Chain, shares: Mapping[str, float], rng: random.Random) ->
     return totals
 
 
-def agents_found(query: str) -> str:
-    """What `tool_retrievals` of the master answers."""
-    return _found("agents", query)
-
-
-def apis_found(query: str) -> str:
-    """What `tool_retrievals` of the shop agent answers."""
-    return _found("apis", query)
-
-
-def _found(catalogue: str, query: str) -> str:
+def found(catalogue: str, query: str) -> str:
+    """What `tool_retrievals` answers, of the master (catalogue: agents) or the shop agent (apis)."""
     specs, retriever = _catalogue(catalogue)
     return prompts_tiny.documents([specs[hit.passage.pid] for hit in retriever.search([query], TOP_K)[0]])
 

@@ -111,7 +111,7 @@ class ChatGenerator:
     def _draw(self, kind: str, size: int) -> list[Question]:
         if kind in self.real:
             return self.rng.sample(self.real[kind], min(size, len(self.real[kind])))
-        return [getattr(self.generator, kind)() for _ in range(size)]
+        return [self.generator.draw(kind) for _ in range(size)]
 
     # -- the master ----------------------------------------------------------------------------------------------------
 
