@@ -12,9 +12,8 @@ from verl_ext.recipe.deepagent import DeepAgent
 from verl_ext.recipe.deepagent.cold_start import demonstrations as tool_demos
 from verl_ext.recipe.joyagents import JoyAgents
 from verl_ext.recipe.joyagents.cold_start import demonstrations as shop_demos
-from verl_ext.recipe.mhgpo import SearchQA
+from verl_ext.recipe.mhgpo import SearchQA, SingleQA
 from verl_ext.recipe.mhgpo.cold_start import demonstrations as tiny_demos
-from verl_ext.recipe.mhgpo.single import SingleQA
 from verl_ext.recipe.puppeteer import Puppeteer
 from verl_ext.recipe.puppeteer.cold_start import demonstrations as pool_demos
 from verl_ext.recipe.smurfs import Smurfs

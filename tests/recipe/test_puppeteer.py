@@ -4,45 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from tests.helpers import FakeLLM, Request, forest_of, fork, now, run, walk
+from tests.helpers import DecidingLLM, forest_of, fork, run, walk
 from verl_ext.mas import Status, Task
-from verl_ext.mas.types import Generation
 from verl_ext.recipe.puppeteer import Puppeteer
 from verl_ext.tools.base import ToolError, ToolRefused
 
 SMALL = ["planning", "reasoning", "run_python", "web_search"]
 
 
-class Directed(FakeLLM):
-    """Chooses the names of a list in turn (per scope); other agents say what they are told."""
-
-    def __init__(self, names, said):
-        super().__init__(lambda request: said(request) if callable(said) else said[request.agent])
-        self.names = names
-
-    async def complete(self, messages, prompt_ids, sampling, key):
-        if "choices" in sampling:
-            scope, turn = key[-1].rpartition("orchestrator.")[::2]
-            names = self.names[scope] if isinstance(self.names, dict) else self.names
-            self.wanted = names[int(turn)]
-            assert self.wanted in sampling["choices"], self.wanted
-        return await super().complete(messages, prompt_ids, sampling, key)
-
-    async def generate(self, prompt_ids, sampling, key):
-        if "allowed_token_ids" in sampling:
-            self.log.append(Request(key, bytes(prompt_ids).decode(), sampling, now()))
-            spoken = self._spoken(bytes(prompt_ids).decode())
-            return Generation([(*self.wanted.encode(), 0)[spoken]], [-0.5])
-        return await super().generate(prompt_ids, sampling, key)
-
-    def _spoken(self, prompt):
-        """How much of the wanted name stands at the prompt's end already."""
-        return next(n for n in range(len(self.wanted), -1, -1) if prompt.endswith(self.wanted[:n]))
+def in_turn(names):
+    """Who decides that these act, one after the other."""
+    return lambda request: names[int(request.key[-1].rpartition(".")[2])]
 
 
 def played(names, said, task=None, tools=None, then=None, limits=None, seed=0, **options):
     async def scene():
-        llm, system = Directed(names, said), Puppeteer(**{"pool": SMALL, **options})
+        llm = DecidingLLM(said if callable(said) else lambda request: said[request.agent], in_turn(names))
+        system = Puppeteer(**{"pool": SMALL, **options})
         forest = forest_of(system, llm, tools=tools or {}, limits={"tool_retries": 0, **(limits or {})}, seed=seed)
         forest.sampling = {"temperature": 1.0, "max_tokens": 500}
         forest.task = task or Task("7 * 6?", {"target": ["42"]}, "gsm8k")
@@ -204,7 +182,7 @@ def test_any_decision_can_be_forked():
     said = {"planning": "on", "reasoning": "FINAL ANSWER: 42"}
 
     async def then(forest, base):
-        forest.llm.names = ["planning", "planning", "reasoning", "terminate"]
+        forest.llm.decide = in_turn(["planning", "planning", "reasoning", "terminate"])
         second = [call for call in base.calls if call.decides][1]
         return await fork(forest, base, second.id)
 
