@@ -132,28 +132,20 @@ def prepare(spec: QASet, arguments: argparse.Namespace) -> dict[str, int]:
     return written
 
 
-def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Command line. Returns the exit status; user errors are printed without a traceback."""
     parser = Parser(description=__doc__)
     names = parser.add_subparsers(dest="name", metavar="NAME", required=True)
     for name, module in SOURCES.items():
         one = names.add_parser(name, **described(module.__doc__))
-        one.add_argument(
-            "--output_dir", type=Path, required=True, help="folder for train.parquet, test.parquet, corpus.jsonl"
-        )
-        one.add_argument(
-            "--local_dataset_path", type=Path, help=f"file or folder instead of the hub ({module.SOURCE.hub})"
-        )
+        one.add_argument("--output_dir", type=Path, required=True, help="folder of everything that is written")
+        place = f"file or folder instead of the hub ({module.SOURCE.hub})"
+        one.add_argument("--local_dataset_path", type=Path, help=place)
         one.add_argument("--split", choices=SPLITS, default="auto", help="rows to use; auto: the source's own splits")
         one.add_argument("--max_samples", type=_positive, help="at most so many training rows (the first ones)")
         one.add_argument("--val_size", type=int, help="rows of test.parquet (default 500, or a fifth of a single pool)")
         one.add_argument("--seed", type=int, default=0, help="of the held-out rows")
-    return parser.parse_args(argv)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the exit status; user errors are printed without a traceback."""
-    arguments = parse_arguments(argv)
+    arguments = parser.parse_args(argv)
     return exit_status(lambda: prepare(SOURCES[arguments.name].SOURCE, arguments))
 
 

@@ -19,7 +19,6 @@ the question, so that the split does not depend on the order of the file.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -149,28 +148,21 @@ def prepare(name: str, output_dir: Path, path: Path | None = None, limit: int | 
     return write_files(split_files(verl_row, **chosen), output_dir, rows_schema({"target": [str]}))
 
 
-def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Command line. Returns the exit status; user errors are printed without a traceback."""
     parser = Parser(description=__doc__)
     names = parser.add_subparsers(dest="name", metavar="NAME", required=True)
     for name, data in SETS.items():
         place = "" if data.hub else f" --local_dataset_path {name}.jsonl"
-        one = names.add_parser(
-            name, **described(f"{data.about}\n\n    python data_prep/reasoning.py {name}{place} --limit 100\n")
-        )
+        example = f"    python data_prep/reasoning.py {name}{place} --limit 100\n"
+        one = names.add_parser(name, **described(f"{data.about}\n\n{example}"))
         one.add_argument("--output_dir", type=Path, default=Path("data") / name, help=f"data/{name} by default")
         one.add_argument("--local_dataset_path", type=Path, help="a downloaded file or folder instead of the hub")
         one.add_argument("--limit", type=int, help="questions of each split, at most")
-    return parser.parse_args(argv)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the exit status; user errors are printed without a traceback."""
-    given = parse_arguments(argv)
+    given = parser.parse_args(argv)
+    folder = given.output_dir
     return exit_status(
-        lambda: print_written(
-            given.output_dir, prepare(given.name, given.output_dir, given.local_dataset_path, given.limit)
-        )
+        lambda: print_written(folder, prepare(given.name, folder, given.local_dataset_path, given.limit))
     )
 
 

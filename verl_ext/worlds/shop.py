@@ -98,7 +98,8 @@ class World:
     def __init__(self, seed: int | str):
         self.seed = seed
         rng = random.Random(f"{seed}/shops")
-        self.shops = {name: facts_of(rng) for split in SPLITS for name in shop_names(rng, split)}
+        grids = (name_pairs(ADJECTIVES, NOUNS, split) for split in SPLITS)
+        self.shops = {name: facts_of(rng) for grid in grids for name in rng.sample(grid, SHOPS)}
         self.entries = _entries(random.Random(f"{seed}/knowledge"))
         self.tools = tool_chains.World(seed)
 
@@ -115,11 +116,6 @@ class World:
 def facts_of(rng: random.Random) -> dict[str, str]:
     """What the APIs return about a random shop, by the word of their documentation."""
     return {api.word: rng.choice(api.values) for api in APIS.values()}
-
-
-def shop_names(rng: random.Random, split: str) -> list[str]:
-    """Random shops of a split."""
-    return rng.sample(name_pairs(ADJECTIVES, NOUNS, split), SHOPS)
 
 
 def _entries(rng: random.Random) -> dict[str, str]:
