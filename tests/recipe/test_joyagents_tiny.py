@@ -94,11 +94,8 @@ def test_a_closed_tool_refuses_and_the_right_one_is_still_there():
     task = task_of("function")
     kind, name, relation = task.question.split(":")
     world = tiny_shop.World(4)
-    closed = next(
-        spec.name
-        for spec in world.tools.tools
-        if spec.description == f"{relation}:closed" and kind in spec.parameters["properties"]
-    )
+    shut = [spec for spec in world.tools.tools if spec.description == f"{relation}:closed"]
+    closed = next(spec.name for spec in shut if kind in spec.parameters["properties"])
     trajectory, chats = one(task, function_agent=[None, call("call", closed, **{kind: name})])
     assert [m["content"] for m in chats["function_agent"] if m["role"] == "tool"][1] == "error closed"
     # The player answers with the second result it sees; the master hands that on.
