@@ -98,12 +98,6 @@ def divide(rows: Sequence[QARow], which: str, val_size: int | None, seed: int) -
     return *divided(pool, held, seed), how
 
 
-def passages_of(rows: Sequence[QARow], name: str) -> list[dict[str, str]]:
-    """Corpus rows of the paragraphs of `rows`, each (title, text) once; pid "<name>-<number>"."""
-    pairs = dict.fromkeys(pair for row in rows for pair in row.paragraphs if pair[0].strip() or pair[1].strip())
-    return [{"pid": f"{name}-{i}", "title": title, "text": text} for i, (title, text) in enumerate(pairs)]
-
-
 def prepare(spec: QASet, arguments: argparse.Namespace) -> dict[str, int]:
     """Read, divide and write one data set; prints a report. Returns rows per written file."""
 
@@ -117,7 +111,9 @@ def prepare(spec: QASet, arguments: argparse.Namespace) -> dict[str, int]:
     train, output = train[: arguments.max_samples], arguments.output_dir
     schema = rows_schema({"target": [str]}, {"gold_titles": [str]})
     written = write_files(split_files(verl_row, train=train, test=test), output, schema)
-    passages = passages_of([*train, *test], spec.name)
+    paragraphs = [pair for row in (*train, *test) for pair in row.paragraphs if pair[0].strip() or pair[1].strip()]
+    numbered = enumerate(dict.fromkeys(paragraphs))  # each once
+    passages = [{"pid": f"{spec.name}-{i}", "title": title, "text": text} for i, (title, text) in numbered]
     if passages:
         written["corpus.jsonl"] = write_rows(output / "corpus.jsonl", passages)
     print(f"chosen: {how}")

@@ -53,7 +53,8 @@ def read_object(text: str, schema: Draft202012Validator) -> tuple[dict[str, Any]
     try:
         problem = best_match(schema.iter_errors(value))
         as_json(value)  # NaN equals nothing, not even itself on replay
-        value = _sound(value)
+        # JSON can spell lone surrogates, but no tokenizer takes them: "?".
+        value = json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
     except (ValueError, RecursionError) as error:
         raise Unparsable(f"this is no JSON: {error!s:.200}") from error
     if problem is not None:
@@ -61,11 +62,6 @@ def read_object(text: str, schema: Draft202012Validator) -> tuple[dict[str, Any]
     if _deeper(value, MAX_DEPTH):
         raise Unparsable(f"the JSON is nested deeper than {MAX_DEPTH}")
     return value, repaired
-
-
-def _sound(value: Any) -> Any:
-    """Replace lone surrogates by "?": JSON can spell them, but no tokenizer takes them."""
-    return json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
 
 
 def _deeper(value: Any, depth: int) -> bool:

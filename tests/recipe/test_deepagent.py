@@ -95,7 +95,16 @@ def test_given_tools_are_shown_at_once():
 
 
 ODD = '<tool_call>{"name": "odd"}</tool_call>'
-CUT_OFF = "<think>so</think>in sho"
+
+
+def cut_off(text):
+    """An output that reached max_tokens."""
+    return Generation(list(text.encode()), [-0.5] * len(text), "length")
+
+
+def test_an_answer_that_was_cut_off_is_none():
+    trajectory, _ = scenario({"agent": [cut_off("So it is 5")]})
+    assert trajectory.ok and (trajectory.reward, trajectory.metrics["limit_tokens"]) == (0.0, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +117,7 @@ CUT_OFF = "<think>so</think>in sho"
         ("<think>what to keep, and", "y" * 100),  # it never comes to an end
         ("  ", "y" * 100),
         (f"in short{'!' * 200}", f"in short{'!' * 92}"),  # too long itself
-        (Generation(list(CUT_OFF.encode()), [-0.5] * len(CUT_OFF), "length"), "y" * 100),
+        (cut_off("<think>so</think>in sho"), "y" * 100),
         (RuntimeError("down"), "y" * 100),
     ],
 )

@@ -102,12 +102,12 @@ def test_a_memory_is_repaired_once():
     assert f"That is not valid: {problem}. Answer with valid JSON and nothing else." in asked
 
 
-@pytest.mark.parametrize("broken", ["no json", '{"goal": 3}', "[]"])
+@pytest.mark.parametrize("broken", ["no json", '{"goal": 3}', "[]", RuntimeError("the engine is down")])
 def test_a_fold_without_valid_memories_is_refused_and_nothing_is_pasted(broken):
     trajectory, agent, _ = folding(lambda prompt, _: broken)
     assert trajectory.ok and trajectory.metrics["refused_folds"] == 1.0 and trajectory.metrics["folds"] == 0.0
     assert agent[1].prompt.startswith(agent[0].prompt) and "folding was not possible" in agent[1].prompt
-    assert broken not in agent[1].prompt and trajectory.calls[-1].continues is trajectory.calls[0]
+    assert str(broken) not in agent[1].prompt and trajectory.calls[-1].continues is trajectory.calls[0]
 
 
 def test_the_number_of_folds_is_limited():

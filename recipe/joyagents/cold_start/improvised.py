@@ -220,12 +220,8 @@ def marks() -> list[str]:
     thoughts = ["function", "find", "intend", "call", "done", "sum", "memory"]
     functions = [*ABOUT, "tool_retrievals", "tool_summary", "tool_intention", *APIS]
     found = [*roles, *form, *signs, *names.HEADS, *asked, *thoughts, *functions, *tool_chains.TOOL_NAMES]
-    return list(dict.fromkeys([*found, *_behind_blanks()]))
-
-
-def _behind_blanks() -> list[str]:
-    """Words in texts and results, and in the second place of a name."""
-    known = [*names.FIRST, *names.LAST, *names.PREFIXES, *names.NOUNS, *names.TOWNS]
-    values = [value for api in APIS.values() for value in api.values if not value.isdigit()]
-    rest = ["none", "error", *tool_chains.STATES, "not", "found", "is", "like: "]
-    return [f" {word}" for word in (*known, *COLOURS, *BIRDS, *values, *rest)]
+    # Words in texts and results, and in the second place of a name.
+    words = [*names.FIRST, *names.LAST, *names.PREFIXES, *names.NOUNS, *names.TOWNS, *COLOURS, *BIRDS]
+    words += [value for api in APIS.values() for value in api.values if not value.isdigit()]
+    words += ["none", "error", *tool_chains.STATES, "not", "found", "is", "like: "]
+    return list(dict.fromkeys([*found, *(f" {word}" for word in words)]))

@@ -29,7 +29,7 @@ from verl_ext.arguments import Parser, exit_status
 from verl_ext.data_prep import reasoning
 from verl_ext.data_prep.rows import print_written, text_field
 from verl_ext.data_prep.sources import toolbench
-from verl_ext.data_prep.tool_tasks import Prepared, ToolTask, divide
+from verl_ext.data_prep.tool_tasks import Prepared, divide
 from verl_ext.recipe.joyagents.data.generated_questions import SPLITS, Question, QuestionGenerator, knowledge
 from verl_ext.storage.jsonl import write_rows
 from verl_ext.storage.parquet import question_row, rows_schema, split_files, write_files
@@ -71,7 +71,10 @@ def functions(path: Path | None, test_size: int, seed: int) -> tuple[dict[str, l
         raise ValueError(
             f"--toolbench: {len(prepared.tasks)} questions were found, at least {2 * test_size} are needed"
         )
-    train, test = (_questions(tasks) for tasks in divide(prepared.tasks, test_size, seed))
+    train, test = (
+        [Question("function", task.question, functions=tuple(map(str, task.path))) for task in tasks]
+        for tasks in divide(prepared.tasks, test_size, seed)
+    )
     held = {question.text for question in test}  # some questions have several numbers
     return {"train": [question for question in train if question.text not in held], "test": test}, prepared
 
@@ -84,10 +87,6 @@ def _option(name: str) -> Iterator[None]:
     except ValueError as error:
         message = str(error).replace("--local_dataset_path", name)
         raise ValueError(message if name in message else f"{name}: {message}") from error
-
-
-def _questions(tasks: Sequence[ToolTask]) -> list[Question]:
-    return [Question("function", task.question, functions=tuple(map(str, task.path))) for task in tasks]
 
 
 def questions(
