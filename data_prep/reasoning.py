@@ -116,8 +116,8 @@ def rows_of(name: str, path: Path | None) -> Iterator[tuple[str | None, Row]]:
     if not files:
         raise ValueError(f"--local_dataset_path {path} does not exist, or holds no .jsonl, .json or .parquet file.")
     for file in files:
-        split = split_of(file.stem) if len(data.hub_splits) > 1 else None
-        yield from (("test" if split == "validation" else split, row) for row in read_rows(file))
+        own = split_of(file.stem) if len(data.hub_splits) > 1 else None
+        yield from (("test" if own == "validation" else own, row) for row in read_rows(file))
 
 
 def prepare(name: str, output_dir: Path, path: Path | None = None, limit: int | None = None) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from types import ModuleType
 from typing import Any
@@ -24,7 +25,7 @@ class SearchQA(Workflow):
     """
 
     headline = "f1"
-    needs = ("search",)
+    needs: Sequence[str] = ("search",)
 
     def __init__(self, prompts: str = "full", penalties: dict[str, Any] | None = None):
         one_of("prompts", prompts, PROMPTS)

@@ -74,7 +74,8 @@ class Smurfs(base.ToolSystem):
         self.agents = {name: agent for name, agent in self._agents().items() if name not in self.left_out}
 
     def _agents(self) -> dict[str, Agent]:
-        shown, whole = self.prompts, {"actions": lambda text: [(0, len(text))]}  # all of the output is an action
+        shown = self.prompts
+        whole: dict[str, Any] = {"actions": lambda text: [(0, len(text))]}  # all of the output is an action
         return {
             "tool_check": Agent(shown.tool_check, choices=lambda question, options: options),
             "planner": Agent(shown.planner, grammar.read_tasks, grammar.well_formed(grammar.TASKS)),

@@ -152,6 +152,6 @@ def ensure(
         train, val, corpus = data_set(train_size, val_size, seed, dial)
         return split_files(row, train=train, val=val) | {"corpus.jsonl": corpus}
 
-    stamp = {"version": VERSION, "train_size": train_size, "val_size": val_size, "seed": seed}
+    stamp: dict[str, Any] = {"version": VERSION, "train_size": train_size, "val_size": val_size, "seed": seed}
     stamp |= {**asdict(dial), "hops": list(dial.hops)}
     return stamped_folder(output_dir, STAMP, FILES, contents, **stamp)

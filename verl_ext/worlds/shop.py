@@ -185,7 +185,8 @@ class Questions:
         return Question("function", chain.text, functions=(call["name"],))
 
     def _cooperation(self) -> Question:
-        parts, total = [], 0
+        parts: list[str] = []
+        total = 0
         for _ in range(self.rng.choice((1, 2))):
             shop = self.rng.choice([shop for shop in self.shops if f"shop:{shop}:" not in " ".join(parts)])
             word = self.rng.choice(COUNTED)
