@@ -35,14 +35,14 @@ class Expected:
 class Killer:
     """Starts writers and kills each at a random moment of a random one of its first steps."""
 
-    def __init__(self, folder, snapshots=False):
-        self.folder, self.snapshots, self.rng = folder, snapshots, random.Random(0)
+    def __init__(self, folder):
+        self.folder, self.rng = folder, random.Random(0)
         self.seconds = 0.02  # that a step takes, as far as it is known
 
     def run(self):
         """Everything the writer said."""
         receiver, sender = SPAWN.Pipe(duplex=False)
-        process = SPAWN.Process(target=write, args=(self.folder, sender, self.snapshots), daemon=True)
+        process = SPAWN.Process(target=write, args=(self.folder, sender), daemon=True)
         process.start()
         sender.close()
         said = [receiver.recv()]
@@ -70,16 +70,6 @@ def sound(store, expected):
     return store.version
 
 
-def test_kills_in_the_middle_of_writing(tmp_path):
-    expected, killer, in_the_middle = Expected(), Killer(tmp_path), 0
-    for _ in range(30):
-        what, step = killer.run()[-1]
-        in_the_middle += what == "begin"
-        with MemoryStore(tmp_path / "memory", RULES, Halves()) as store:
-            assert sound(store, expected) in ((step - 1, step) if what == "begin" else (step,))
-    assert in_the_middle > 6 and store.version > 30
-
-
 def test_a_kill_before_any_statement_of_a_step(tmp_path):
     expected, statement, exits = Expected(), 0, []
     with MemoryStore(tmp_path / "memory", RULES, Halves()) as store:
@@ -98,8 +88,8 @@ def test_a_kill_before_any_statement_of_a_step(tmp_path):
     assert exits.count(-signal.SIGKILL) == len(exits) - 1 > 10
 
 
-def test_kills_in_the_middle_of_snapshots_and_restores(tmp_path):
-    expected, killer = Expected(), Killer(tmp_path, snapshots=True)
+def test_kills_in_the_middle_of_steps_snapshots_and_restores(tmp_path):
+    expected, killer = Expected(), Killer(tmp_path)
     for _ in range(20):
         killer.run()
         with MemoryStore(tmp_path / "memory", RULES, Halves()) as store:

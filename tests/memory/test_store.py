@@ -79,7 +79,7 @@ def test_hostile_texts_come_back_and_can_be_recalled(tmp_path):
             assert memory.query == text[:8192].replace("\ud800", "?").replace("\udfff", "?")
             assert memory.output == (memory.query or "said"), "a blank output would be no memory"
             assert len(memory.query) <= 8192 and sum(map(len, memory.plan)) <= 8192
-            found = store.recall(f"agent {number}", text, 1, 1)
+            found = store.view().recall(f"agent {number}", text, 1)
             assert found and found[0].similarity == pytest.approx(1) if text else found == []
     assert before[2].plan == ("x" * 8192,) and before[0].plan == ("? lone ? surrogates", "tool", "? lone ? surrogates")
 
@@ -207,10 +207,10 @@ sys.modules |= {"faiss": None, "sentence_transformers": None}
 from verl_ext.memory import Episode, MemoryStore, Use, format_memories
 with MemoryStore("memory") as store:
     for step in (1, 2):
-        read = tuple(memory.id for memory in store.recall("math", "a sum", 5, store.version))
+        read = tuple(memory.id for memory in store.view().recall("math", "a sum", 5))
         uses = (Use("math", "a sum", (), f"answer {step}", read),)
         store.apply(step, [Episode("q", str(n), float(n == 0), 1.0, uses) for n in range(5)])
-    print(format_memories(store.recall("math", "which sum", 5, 2)))
+    print(format_memories(store.view().recall("math", "which sum", 5)))
 print(sorted({"torch", "verl", "ray", "bm25s"} & set(sys.modules)))
 """
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=60)
