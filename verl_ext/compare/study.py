@@ -115,15 +115,9 @@ def read_study(name: str, quick: bool = False) -> Study:
     if unknown := set(study.quick.methods) - {method.name for method in study.methods}:
         raise ValueError(f"{path}: quick: methods has {', '.join(sorted(unknown))}, which the study does not")
     small = study.quick
-    study = study.model_copy(
-        update={
-            "name": f"{study.name}_quick",
-            "title": f"{study.title} (quick)",
-            "seeds": small.seeds,
-            "budget": small.budget,
-            "methods": [_smaller(method, small) for method in study.methods if method.name in small.methods],
-        }
-    )
+    methods = [_smaller(method, small) for method in study.methods if method.name in small.methods]
+    about = {"name": f"{study.name}_quick", "title": f"{study.title} (quick)", "methods": methods}
+    study = study.model_copy(update={**about, "seeds": small.seeds, "budget": small.budget})
     _check(study, path)
     return study
 
