@@ -16,8 +16,8 @@ from verl_ext.mas import Agent
 from verl_ext.mas.credit import assign_credit
 from verl_ext.mas.types import Generation
 from verl_ext.observe.collaboration import MOST, Shown, collaboration, fold, paths_in, shown
-from verl_ext.observe.collaboration_page import page_index
 from verl_ext.observe.decisions import Path
+from verl_ext.observe.graph_layout import page_index
 from verl_ext.observe.record import by_step
 from verl_ext.observe.trajectories import resolve, trace_question, training_record
 

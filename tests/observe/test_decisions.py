@@ -22,7 +22,7 @@ from verl_ext.observe.decisions import (
     structure,
 )
 from verl_ext.observe.metrics import METRICS, reduce_stats
-from verl_ext.observe.question import question_stats
+from verl_ext.observe.question_stats import question_stats
 
 
 @pytest.mark.parametrize(
