@@ -75,7 +75,7 @@ def outcome_of(record: Record) -> Outcome:
     )
 
 
-class Records:
+class Answers:
     """The trajectories of an output folder. Only one process at a time may hold it.
 
     Args:
