@@ -77,7 +77,7 @@ def check_settings(config: DictConfig) -> None:
     Raises:
         ValueError: a setting with which verl's trainer would fail late, or end without a model.
     """
-    world = _world()
+    world = int(os.environ.get("WORLD_SIZE", 1))
     if HF_MODEL not in config.checkpoint.save_contents:
         raise ValueError(
             f"checkpoint.save_contents={list(config.checkpoint.save_contents)} has no {HF_MODEL!r}: no folder would be "
@@ -215,10 +215,6 @@ def _stand_alone() -> None:
 
 def _rank() -> int:
     return int(os.environ.get("RANK", 0))
-
-
-def _world() -> int:
-    return int(os.environ.get("WORLD_SIZE", 1))
 
 
 def _conversations(files: Any, column: str) -> int:

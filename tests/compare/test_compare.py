@@ -147,15 +147,17 @@ def test_a_failed_run_stops_nothing_and_is_tried_again(tmp_path, capsys):
     assert run_all(runs, tmp_path, 2, PROGRAM) == failed
 
 
-@pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGHUP])
-def test_interrupted_it_ends_what_it_started_and_goes_on_later(tmp_path, signal_number):
+def test_interrupted_it_ends_what_it_started_and_goes_on_later(tmp_path):
+    with launcher._signals():
+        handlers = {signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+        assert handlers <= {signal.default_int_handler, signal.SIG_IGN}
     study = study_of(tmp_path, overrides=["mas.seed={seed}", "+steps=6", "+pace=0.1", "+child=1"])
     runs = plan(study, tmp_path)
     process = launched(tmp_path)
     while not runs[1].folder.exists() or not (runs[1].folder / "child").exists():
         assert process.poll() is None, process.stdout.read().decode()
         time.sleep(0.05)
-    os.kill(process.pid, signal_number)
+    os.kill(process.pid, signal.SIGTERM)
     process.wait(20)
     child = int((runs[1].folder / "child").read_text())
     assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE

@@ -39,13 +39,13 @@ def world(tmp_path_factory):
     folder = tmp_path_factory.mktemp("world")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        return folder, evaluate("runs/greedy")
+        return folder, evaluate("runs/greedy", "evaluate.max_questions=48")
 
 
 def test_the_embedded_model_answers_its_world(world):
     folder, results = world
     (source,) = results["data"].values()
-    assert source["questions"] == 128 and list(source["metrics"]) == ["reward", *METRICS]
+    assert source["questions"] == 48 and list(source["metrics"]) == ["reward", *METRICS]
     assert 0 < source["metrics"]["f1"]["mean"] < 1 and source["metrics"]["f1"]["standard_error"] > 0.01
     assert source["recall"]["recall@5"]["mean"] > 0.5 and "recall_chosen" in source["recall"]
     assert source["per_trajectory"]["calls"] == 3 and set(source["agents"]) == {"rewriter", "reranker", "answerer"}
@@ -55,24 +55,24 @@ def test_neither_concurrency_nor_a_copy_elsewhere_changes_an_answer(world, monke
     folder, results = world
     monkeypatch.chdir(folder)
     shutil.copytree(TINY, folder / "copy")
-    more = ["evaluate.max_questions=24", "evaluate.model=copy", "evaluate.concurrency=1"]
+    more = ["evaluate.max_questions=12", "evaluate.model=copy", "evaluate.concurrency=1"]
     evaluate("runs/alone", *more)
     texts = [
         {
             (record["question"]["index"], call["id"]): call["output"]
             for record in map(json.loads, (folder / name / "trajectories.jsonl").read_text().splitlines())
             for call in record["calls"]
-            if record["question"]["index"] < 24
+            if record["question"]["index"] < 12
         }
         for name in ("runs/greedy", "runs/alone")
     ]
-    assert texts[0] == texts[1] and len(texts[1]) == 72
+    assert texts[0] == texts[1] and len(texts[1]) == 36
 
 
 def test_samples_are_reproducible_and_differ(world, monkeypatch):
     folder, _ = world
     monkeypatch.chdir(folder)
-    more = ["evaluate.max_questions=8", "evaluate.samples=4", "evaluate.temperature=1.0"]
+    more = ["evaluate.max_questions=4", "evaluate.samples=4", "evaluate.temperature=1.0"]
     first, second = evaluate("runs/a", *more), evaluate("runs/b", *more, "evaluate.concurrency=2")
     assert first["data"]["tiny_world"]["metrics"] == second["data"]["tiny_world"]["metrics"]
     records = [json.loads(line) for line in (folder / "runs/a/trajectories.jsonl").read_text().splitlines()]

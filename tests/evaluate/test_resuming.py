@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from omegaconf import OmegaConf
@@ -19,7 +19,7 @@ from verl_ext.evaluate.config import EvaluateConfig, read_config
 from verl_ext.evaluate.runner import output_folder, settings_of
 from verl_ext.tools.retrieval import Passage, build_index
 
-ROOT = Path(__file__).parents[2]
+FORK = multiprocessing.get_context("fork")
 
 
 def test_nothing_is_asked_twice_and_more_may_be_asked(command, tmp_path):
@@ -126,15 +126,6 @@ def test_a_line_cut_short_or_damaged_is_asked_again(command, tmp_path):
     assert command.results["data"]["made"]["answered"] == 6
 
 
-def start(folder, url):
-    """The command as a process of its own."""
-    program = [sys.executable, "-m", "verl_ext.evaluate", "--config-dir", str(HERE), "+recipe=closed"]
-    program += ["data.val_files=questions.parquet", "evaluate.output=out", f"evaluate.endpoint={url}"]
-    settings = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    program += ["evaluate.concurrency=4"]
-    return subprocess.Popen(program, cwd=folder, env=settings, stderr=subprocess.PIPE, text=True)
-
-
 def test_killed_in_the_middle_and_gone_on_with(command, tmp_path, capsys):
     def slow(body, number):
         time.sleep(0.02)
@@ -142,17 +133,21 @@ def test_killed_in_the_middle_and_gone_on_with(command, tmp_path, capsys):
 
     questions(tmp_path, 60)
     file = tmp_path / "out" / "trajectories.jsonl"
+    receiver, sender = multiprocessing.Pipe(duplex=False)
+    # A copy of this process, which has everything imported; it begins before the server's thread does.
+    process = FORK.Process(target=lambda: command("evaluate.concurrency=4", server=receiver.recv()))
+    process.start()
     with ChatServer(slow) as server:
-        process = start(tmp_path, server.url)
-        deadline = time.monotonic() + 120
+        sender.send(SimpleNamespace(url=server.url))
+        deadline = time.monotonic() + 60
         while not file.exists() or file.read_bytes().count(b"\n") < 20:
-            assert process.poll() is None and time.monotonic() < deadline, process.stderr.read()
+            assert process.is_alive() and time.monotonic() < deadline
             time.sleep(0.01)
         os.kill(process.pid, signal.SIGSTOP)
         assert command(server=server) == 2  # nobody else may write there meanwhile
         assert "another process evaluates into" in capsys.readouterr().err
-        os.kill(process.pid, signal.SIGKILL)
-        process.communicate()
+        process.kill()
+        process.join()
         done = file.read_bytes().count(b"\n")
         asked = len(server.requests)
         assert 20 <= done < 60

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,8 @@ MARKERS = "sD^vP*X"
 
 def draw_all(study: Study, methods: Methods, folder: Path) -> dict[str, Path]:
     """Write every figure for which there is data; returns caption -> file."""
-    looks = {name: _look(i) for i, name in enumerate(n for n, m in methods.items() if not m.untrained)}
+    lines = cycle({"color": colour, "linestyle": style} for style in STYLES for colour in COLOURS)
+    looks = {name: next(lines) for name, method in methods.items() if not method.untrained}
     figures = {}
     scores = " and ".join(in_words(score) for score in study.plotted)
     figures[f"Validation {scores} against what training has used"] = _curves(study, methods, looks, folder)
@@ -44,14 +44,14 @@ def draw_all(study: Study, methods: Methods, folder: Path) -> dict[str, Path]:
     }
     for kind, names in quantities(methods).items():
         curves = {name: {m: method.curve(name, "generated_tokens") for m, method in methods.items()} for name in names}
-        telling = {name: found for name, found in curves.items() if _varies(found.values())}
+        telling = {
+            name: found
+            for name, found in curves.items()
+            if any(curve is not None and np.ptp(curve[1]) > 0 for curve in found.values())
+        }
         if telling:
             figures[captions[kind]] = _panels(kind, telling, methods, looks, folder)
     return figures
-
-
-def _look(number: int) -> dict[str, Any]:
-    return {"color": COLOURS[number % len(COLOURS)], "linestyle": STYLES[number // len(COLOURS) % len(STYLES)]}
 
 
 def _curves(study: Study, methods: Methods, looks: Looks, folder: Path) -> Path:
@@ -120,10 +120,6 @@ def _bars(methods: Methods, looks: Looks, folder: Path) -> Path:
         axis.spines[["top", "right"]].set_visible(False)
     axes[0].set_yticks(places, [method.legend for method in trained.values()], fontsize=9)
     return _save(figure, folder / "cost.png")
-
-
-def _varies(curves: Iterable[Curve | None]) -> bool:
-    return any(np.ptp(curve[1]) > 0 for curve in curves if curve is not None)
 
 
 def _panels(

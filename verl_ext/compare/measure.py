@@ -70,7 +70,8 @@ class Measured:
                 found[seed] = _with_sums(log[:1])
                 continue
             for number, entry in enumerate(log):
-                if _used(entry, budget) >= limit and _validated(entry):
+                validated = any(name.startswith("val/system/") for name in entry["metrics"])
+                if validated and _used(entry, budget) >= limit:
                     found[seed] = _with_sums(log[: number + 1])
                     break
         return found
@@ -156,10 +157,6 @@ def _score(metrics: dict[str, float], name: str) -> float:
 
 def _used(entry: dict[str, Any], budget: str) -> float:
     return entry["metrics"].get(f"budget/{budget}") or 0
-
-
-def _validated(entry: dict[str, Any]) -> bool:
-    return any(name.startswith("val/system/") for name in entry["metrics"])
 
 
 def _with_sums(log: list[dict[str, Any]]) -> dict[str, float]:

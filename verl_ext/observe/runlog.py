@@ -42,7 +42,7 @@ class RunLog:
 
     def write(self, step: int, metrics: dict[str, Any], partial: bool = False) -> None:
         """Append one step; values that are no numbers are left out, NaN becomes null."""
-        numbers = {name: _number(value) for name, value in sorted(metrics.items()) if _is_number(value)}
+        numbers = {name: _number(value) for name, value in sorted(metrics.items()) if hasattr(value, "__float__")}
         entry = {"step": step, "time": time.time(), "total_steps": self.total_steps, "metrics": numbers}
         jsonl.append(self.path, [entry | ({"partial": True} if partial else {})])
 
@@ -90,10 +90,6 @@ def charged(entries: list[dict[str, Any]]) -> bool:
         for name, value in entry["metrics"].items()
         if name.startswith("agents/") and name.endswith("/penalty")
     )
-
-
-def _is_number(value: Any) -> bool:
-    return hasattr(value, "__float__") and not isinstance(value, str)
 
 
 def _number(value: Any) -> float | int | None:
