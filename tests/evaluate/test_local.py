@@ -100,36 +100,29 @@ def test_a_prompt_too_long_is_a_failure_with_a_name(world, monkeypatch):
     assert source["agents"]["rewriter"]["statuses"] == {"ok": 8}
 
 
+STEP_2 = ["global_step_2/actor/", "global_step_2/complete"]
+
+
 @pytest.mark.parametrize(
-    ("make", "words"),
+    ("name", "made", "words"),
     [
-        (lambda folder: None, "holds neither a Hugging Face model"),
-        (lambda folder: (folder / "global_step_3").mkdir(), "holds neither"),
-        (lambda folder: (folder / "config.json").write_text("{}"), "holds neither"),
-        (lambda folder: (folder / "actor" / "model").mkdir(parents=True), "model_merger merge --backend megatron"),
+        (".", [], "holds neither a Hugging Face model"),
+        (".", ["empty/global_step_3/"], "holds neither"),
+        (".", ["config.json"], "holds neither"),
+        (".", ["actor/model/"], "model_merger merge --backend megatron"),
+        # Of a run's folder, the checkpoints that are complete.
+        (".", [*STEP_2, "global_step_10/actor/", "global_step_10/complete"], "there: .*step_2, .*global_step_10"),
+        ("global_step_5", STEP_2, "does not exist. Complete checkpoints there: .*global_step_2"),
+        ("runs/typo", ["runs/"], "evaluate.model=runs/typo does not exist"),  # no name of the hub
     ],
 )
-def test_folders_that_are_no_models(tmp_path, make, words):
-    make(tmp_path)
-    with pytest.raises(ValueError, match=words):
-        find_model(str(tmp_path))
-
-
-def test_a_runs_folder_suggests_its_checkpoints(tmp_path):
-    for step in (2, 10):
-        (tmp_path / f"global_step_{step}" / "actor").mkdir(parents=True)
-        (tmp_path / f"global_step_{step}" / "complete").touch()
-    with pytest.raises(ValueError, match="Complete checkpoints there: .*global_step_2, .*global_step_10"):
-        find_model(str(tmp_path))
-    with pytest.raises(ValueError, match="does not exist. Complete checkpoints there: .*global_step_2"):
-        find_model(str(tmp_path / "global_step_5"))
-
-
-def test_a_path_below_a_folder_is_no_name_of_the_hub(tmp_path, monkeypatch):
+def test_folders_that_are_no_models(tmp_path, monkeypatch, name, made, words):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "runs").mkdir()
-    with pytest.raises(ValueError, match="evaluate.model=runs/typo does not exist"):
-        find_model("runs/typo")
+    for path in made:
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).mkdir() if path.endswith("/") else (tmp_path / path).write_text("{}")
+    with pytest.raises(ValueError, match=words):
+        find_model(name if "/" in name else str(tmp_path / name))
 
 
 @pytest.mark.parametrize("through_hydra", [False, True])
