@@ -120,7 +120,7 @@ def test_a_line_cut_short_or_damaged_is_asked_again(command, tmp_path):
         command(server=server, files=[questions(tmp_path)])
         path = command.output / "trajectories.jsonl"
         lines = path.read_bytes().splitlines(keepends=True)
-        path.write_bytes(b"".join([lines[0], b"{garbage}\n", *lines[2:5], lines[5][:40]]))
+        path.write_bytes(b"".join([lines[0], b"{garbage}\n", b"{}\n", *lines[2:5], lines[5][:40]]))
         assert command(server=server) == 0
         assert len(server.requests) == 8
     assert command.results["data"]["made"]["answered"] == 6
