@@ -25,6 +25,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
+    from verl_ext.evaluate.answers import Key, Outcome
+    from verl_ext.mas.types import Task
     from verl_ext.mas.workflow import Workflow
 
 
@@ -136,7 +138,14 @@ def say_what_runs(questions: int, samples: int, wanted: int, path: Path) -> None
     print(f"{questions} questions{each}{done}.", flush=True)
 
 
-def finish(folder: Path, workflow: Workflow, tasks: list, samples: int, outcomes: dict, about: dict) -> str:
+def finish(
+    folder: Path,
+    workflow: Workflow,
+    tasks: list[Task],
+    samples: int,
+    outcomes: dict[Key, Outcome],
+    about: dict[str, Any],
+) -> str:
     """Write the results of the answers so far; return the tables."""
     import verl_ext
     from verl_ext.evaluate.report import summarise, table_of, write_report

@@ -92,9 +92,10 @@ class Answers:
         self.outcomes: dict[Key, Outcome] = {}
         self._asked: dict[Key, tuple[Any, Any]] = {}
         folder.mkdir(parents=True, exist_ok=True)
-        self._lock = lock_folder(folder)
-        if self._lock is None:
+        lock = lock_folder(folder)
+        if lock is None:
             raise ValueError(f"another process evaluates into {folder}. Remedy: wait for it, or evaluate.output=…")
+        self._lock = lock
         self._check_settings(folder / SETTINGS, plain(settings))
         for record in read_log(self.path):
             try:

@@ -34,14 +34,15 @@ class MemoryStore:
     def __init__(self, folder: str | Path, rules: Rules | None = None, similarity: Similarity | None = None):
         self.folder, self.rules = Path(folder), rules or Rules()
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._lock = lock_folder(self.folder)
-        if self._lock is None:
+        lock = lock_folder(self.folder)
+        if lock is None:
             raise ValueError(f"another process writes the memory in {self.folder}; stop it, or choose another folder.")
         try:
             self._database = Database(self.folder / FILE, similarity or HashingSimilarity())
         except BaseException:
-            self._lock.close()
+            lock.close()
             raise
+        self._lock = lock
         self._writing = threading.Lock()
         self._show(self._database.load())
 
