@@ -43,13 +43,21 @@ class Parser(argparse.ArgumentParser):
         super().error(message + next(filter(None, hints), ""))
 
 
-def exit_status(work: Callable[[], object]) -> int:
-    """Run a script's work: 0, or 2 if the user gave something wrong, which is printed without a traceback."""
+def exit_status(work: Callable[[], object], interrupted: str | None = None) -> int:
+    """Run a script's work: 0, or 2 if the user gave something wrong, which is printed without a traceback.
+
+    interrupted: what to print after a Ctrl-C, whose status is 130; None: Ctrl-C is raised.
+    """
     try:
         work()
     except (ValueError, ImportError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        if interrupted is None:
+            raise
+        print(f"\n{interrupted}", file=sys.stderr)
+        return 130
     return 0
 
 

@@ -15,10 +15,12 @@ import importlib.machinery
 import importlib.metadata
 import importlib.util
 import logging
+import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
 TESTED_VERL = "0.9.1"
@@ -44,6 +46,8 @@ def register() -> None:
         # The recipe chooses the platform, and its checks say what is missing: verl's guess before that is noise.
         logging.getLogger("verl.plugin.platform.platform_manager").setLevel(logging.ERROR)
         preload.begin()
+        if sys.orig_argv[1:3] == ["-m", "verl.trainer.main_ppo"] and not os.environ.get("HYDRA_FULL_ERROR"):
+            signal.signal(signal.SIGINT, _end_before_start)
     # FSDP2 engines of the CPU (actor, reference, critic); on CUDA one with adapters per agent, which is asked for by
     # VERL_ENGINE_VENDOR=verl_ext.
     after_import("verl.workers.engine.fsdp.transformer_impl", "verl_ext.engine.fsdp.cpu")
@@ -60,6 +64,12 @@ def register() -> None:
 def recipe_asked_for() -> bool:
     """Whether this process is a command line with `+recipe=…`."""
     return any(argument.lstrip("+").startswith("recipe=") for argument in sys.argv)
+
+
+def _end_before_start(number: int, frame: FrameType | None) -> None:
+    """Ctrl-C during imports and checks: no traceback. Once the run starts, `trainer.interrupt` takes over."""
+    os.write(2, b"\nInterrupted before the run had started.\n")
+    os._exit(128 + number)
 
 
 def _add_recipes() -> None:

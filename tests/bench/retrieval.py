@@ -161,7 +161,7 @@ def server(passages: list[Passage], queries: list[str], in_process: float) -> li
             async def client(part: list[str]) -> list:
                 retriever = HttpRetriever(url)
                 found = [(await retriever.asearch([query], K))[0] for query in part]
-                await retriever.aclose()
+                await retriever.close()
                 return found
 
             async def clients() -> list:

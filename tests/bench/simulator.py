@@ -32,7 +32,7 @@ from verl_ext.tools.simulator.cache import ADD
 from verl_ext.tools.simulator.keys import call_key
 
 CALLS, ASKED, CLIENTS, PER_CLIENT, STORED = 20_000, 20_000, 32, 100, 500
-NAME = "GET /search/movie"
+NAME, NEW = "GET /search/movie", ToolSpec("new", "")
 PARAMETERS = ("query", "page", "language", "region", "year", "include_adult", "primary_release_year", "sort_by")
 
 
@@ -61,7 +61,7 @@ def result(number: int) -> dict[str, Any]:
 def record(path: Path, spec: ToolSpec, calls: list[dict[str, str]]) -> None:
     """Fill a cache; not through `store`, which syncs each."""
     ResultCache(path).close()
-    keys = [call_key(spec.name, spec.version, call) for call in calls]
+    keys = [call_key(spec, call) for call in calls]
     texts = [json.dumps(result(number)) for number in range(len(calls))]
     connection = sqlite3.connect(path)
     with connection:
@@ -100,7 +100,7 @@ def in_process(path: Path, spec: ToolSpec, calls: list[dict[str, str]], order: l
     cache = ResultCache(path, writable=False)
     replay = Simulator(mode="replay", cache=cache)
     record = Simulator(mode="record", cache=ResultCache(path), chat=ChatEndpoint("http://127.0.0.1:1/v1"))
-    keys = [call_key(spec.name, spec.version, call) for call in calls]
+    keys = [call_key(spec, call) for call in calls]
     texts = [json.dumps(result(number)) for number in range(CALLS)]
 
     async def hits(simulator: Simulator) -> float:
@@ -115,7 +115,7 @@ def in_process(path: Path, spec: ToolSpec, calls: list[dict[str, str]], order: l
         return len(order) / min(spent)
 
     return [
-        ("  key of a call", per_second(lambda row: replay._tools.key(spec, calls[row]), order)),
+        ("  key of a call", per_second(lambda row: call_key(spec, calls[row]), order)),
         ("  look-up by key", per_second(lambda row: cache.find(keys[row]), order)),
         ("  JSON to a value", per_second(lambda row: json.loads(texts[row]), order)),
         ("hits, replay", asyncio.run(hits(replay))),
@@ -155,7 +155,7 @@ def through_server(folder: Path, path: Path, spec: ToolSpec, calls: list[dict[st
 def stores(path: Path) -> tuple[float, float]:
     """(results stored per second by the clock, of a plain INSERT with the same sync), one after the other."""
     cache, text = ResultCache(path), json.dumps(result(1))
-    keys = [call_key("new", "v", {"number": number}) for number in range(STORED)]
+    keys = [call_key(NEW, {"number": number}) for number in range(STORED)]
     start = time.perf_counter()
     for key in keys:
         cache.store(key, text, "m").result()

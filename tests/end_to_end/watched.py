@@ -21,6 +21,7 @@ from verl_ext.mas import Task
 from verl_ext.recipe.deepagent import DeepAgent
 from verl_ext.recipe.mhgpo import SearchQA
 from verl_ext.recipe.smurfs import Smurfs
+from verl_ext.trainer.batch import unpack
 from verl_ext.trainer.trainer import MultiAgentTrainer
 
 TAGS = ("agent", "group", "question", "trajectory", "reward", "response_len", "calls", "actions", "metrics", "decides")
@@ -52,7 +53,7 @@ _update = MultiAgentTrainer._update_actor
 def _watched(self: Any, batch: Any, metrics: dict[str, Any]) -> Any:
     live = {
         key: {name: tag[name] for name in TAGS}
-        for key, tag in zip(batch.keys, batch.tags, strict=True)
+        for key, tag in zip(batch.keys, unpack(batch.tags), strict=True)
         if not tag.get("is_padding", False)
     }
     wanted = [*TOKENS, ALLOWED] if any(row["decides"] for row in live.values()) else TOKENS

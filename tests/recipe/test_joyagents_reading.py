@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from decimal import Decimal
 
 import pytest
@@ -165,4 +164,4 @@ def test_the_agents_that_the_master_can_find_are_its_specialists():
     path = package_path("recipe/joyagents/assets/agents.jsonl")
     found = load_catalogue([{"kind": "json", "path": path}])
     assert {name: tool.description for name, tool in found.items()} == prompts.SPECIALISTS
-    assert all(json.loads(tool.document())["parameters"]["required"] == ["intention"] for tool in found.values())
+    assert all(tool.shown()["parameters"]["required"] == ["intention"] for tool in found.values())

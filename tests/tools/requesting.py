@@ -6,8 +6,14 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import urllib.error
 import urllib.request
+from contextlib import contextmanager
+
+import uvicorn
+
+from verl_ext.tools.http.server import address_of, listen
 
 
 def start(module, *arguments, says):
@@ -24,6 +30,20 @@ def stop(process):
     """What a server prints after SIGTERM."""
     process.send_signal(signal.SIGTERM)
     return process.communicate(timeout=60)[0]
+
+
+@contextmanager
+def running(app):
+    """The url of an application that a thread of this process serves."""
+    listener = listen("127.0.0.1", 0)
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    thread.start()
+    try:
+        yield address_of(listener, "127.0.0.1")
+    finally:
+        server.should_exit = True
+        thread.join()
 
 
 def post(url, body, path, kind="application/json"):

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import sqlite3
+from types import SimpleNamespace
 from typing import Any
 
 from tests.serving import answer
@@ -29,7 +30,7 @@ MOVIE = ToolSpec(
 
 
 def key_of(name: Any, version: str = "v1") -> CallKey:
-    return call_key("tool", version, {"name": name})
+    return call_key(SimpleNamespace(name="tool", version=version), {"name": name})
 
 
 def content(seed: int, number: int) -> str:

@@ -7,14 +7,16 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
+from tests.tools.test_catalogue_search import Letters
 from verl_ext.tools.catalogue import Catalogue, ToolSpec
 from verl_ext.tools.catalogue.search import indexes as module
 from verl_ext.tools.catalogue.search.documents import passages
 from verl_ext.tools.catalogue.search.indexes import cached_index, default_cache
-from verl_ext.tools.retrieval import Passage
+from verl_ext.tools.retrieval import Passage, vectors
 
 PASSAGES = [Passage(f"tool{i}", f"tool{i}", f"does thing number n{i}") for i in range(50)]
 
@@ -146,30 +148,28 @@ vectors.CHUNK, embedded = 10, []
 class Killed(Letters):
     def encode(self, texts, **options):
         embedded.extend(texts)
-        if sys.argv[2] == "kill" and len(embedded) > 20:
+        if len(embedded) > 20:
             os.kill(os.getpid(), signal.SIGKILL)
         return super().encode(texts, **options)
 
 with mock.patch("verl_ext.tools.retrieval.dense.load_encoder", return_value=Killed()):
-    index = cached_index(PASSAGES, "dense", {}, Path(sys.argv[1]))
-print(len([text for text in embedded if text.startswith("tool")]), len(index))
+    cached_index(PASSAGES, "dense", {}, Path(sys.argv[1]))
 """
 
 
-def dense(cache, mode):
+def test_a_killed_embedding_goes_on_and_its_vectors_go_when_it_is_done(tmp_path, monkeypatch):
     pytest.importorskip("faiss", reason="dense search needs `pip install verl_ext[retrieval]`")
-    command = [sys.executable, "-c", DENSE, str(cache), mode]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
-
-
-def test_a_killed_embedding_goes_on_and_its_vectors_go_when_it_is_done(tmp_path):
-    assert dense(tmp_path, "kill").returncode == -signal.SIGKILL
-    (place,) = tmp_path.iterdir()
+    cache, broken = tmp_path / "cache", tmp_path / "broken"
+    assert subprocess.run([sys.executable, "-c", DENSE, str(cache)], timeout=120).returncode == -signal.SIGKILL
+    (place,) = cache.iterdir()
     state = place / "vectors" / "state.json"
     assert json.loads(state.read_text())["rows"] == 20
-    broken = shutil.copytree(tmp_path, tmp_path.with_name("broken")) / place.name
-    (broken / state.relative_to(place)).write_text("{")
-    for folder, embedded in ((place, 30), (broken, 50)):  # what is broken is made again
-        again = dense(folder.parent, "go on")
-        assert again.stdout == f"{embedded} 50\n", again.stderr
-        assert sorted(path.name for path in folder.iterdir()) == [".lock", "index"]
+    (shutil.copytree(cache, broken) / state.relative_to(cache)).write_text("{")
+    monkeypatch.setattr(vectors, "CHUNK", 10)
+    for folder, count in ((cache, 30), (broken, 50)):  # what is broken is made again
+        letters = mock.Mock(wraps=Letters())
+        monkeypatch.setattr("verl_ext.tools.retrieval.dense.load_encoder", lambda *_, letters=letters: letters)
+        assert len(cached_index(PASSAGES, "dense", {}, folder)) == 50
+        texts = [text for called in letters.encode.call_args_list for text in called.args[0]]
+        assert len([text for text in texts if text.startswith("tool")]) == count
+        assert sorted(path.name for path in (folder / place.name).iterdir()) == [".lock", "index"]

@@ -12,35 +12,21 @@ from verl_ext.tools import ToolError
 from verl_ext.tools.catalogue import Catalogue, Toolbox, ToolSpec
 from verl_ext.tools.catalogue.formats.functions import function_tool
 
-free = threading.Event()
+FREE = threading.Event()
 
 
-def hang(x: int) -> int:
-    """Never returns.
-
-    Args:
-        x: anything
-    """
-    free.wait(120)
-    return x
+def hang() -> None:
+    """Never returns."""
+    FREE.wait(120)
 
 
-def echo(x: int) -> int:
-    """Says x.
-
-    Args:
-        x: anything
-    """
-    return x
+async def interrupt() -> None:
+    """Says that the user has had enough."""
+    raise KeyboardInterrupt(1)
 
 
-async def interrupt(x: int) -> int:
-    """Says that the user has had enough.
-
-    Args:
-        x: anything
-    """
-    raise KeyboardInterrupt(x)
+async def echo(spec, arguments):
+    return 7
 
 
 class Leaving:
@@ -55,28 +41,27 @@ class Leaving:
 
 
 def test_a_function_that_hangs_blocks_nobody_else():
-    toolbox = Toolbox(Catalogue([function_tool(hang), function_tool(echo)]), timeout_s=0.3)
+    toolbox = Toolbox(Catalogue([function_tool(hang), ToolSpec("echo", "")]), echo, timeout_s=0.3)
 
     async def run():
-        hanging = [asyncio.ensure_future(toolbox(name="hang", arguments={"x": i})) for i in range(20)]
+        hanging = [asyncio.ensure_future(toolbox(name="hang")) for _ in range(20)]
         await asyncio.sleep(0)
-        answer = await toolbox(name="echo", arguments={"x": 7})
-        return answer, await asyncio.gather(*hanging, return_exceptions=True)
+        return await toolbox(name="echo"), await asyncio.gather(*hanging, return_exceptions=True)
 
     try:
         answer, failures = asyncio.run(run())
     finally:
-        free.set()
+        FREE.set()
     assert answer == {"ok": True, "result": 7} and all(isinstance(failure, ToolError) for failure in failures)
 
 
 def test_a_tool_cannot_interrupt_the_run():
     toolbox = Toolbox(Catalogue([function_tool(interrupt)]))
     with ThreadPoolExecutor(1) as worker:  # as in Ray's actors
-        answer = worker.submit(lambda: asyncio.run(toolbox(name="interrupt", arguments={"x": 1}))).result()
+        answer = worker.submit(lambda: asyncio.run(toolbox(name="interrupt"))).result()
     assert answer == {"ok": False, "error": "RuntimeError: KeyboardInterrupt: 1", "kind": "tool_error"}
     if sys.version_info >= (3, 11):  # asyncio.run handles Ctrl-C there
-        assert asyncio.run(toolbox(name="interrupt", arguments={"x": 1})) == answer
+        assert asyncio.run(toolbox(name="interrupt")) == answer
 
 
 @pytest.fixture

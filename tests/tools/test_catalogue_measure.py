@@ -1,7 +1,6 @@
 """Measuring tool search: queries and their gold tools, hand-counted recall, the command."""
 
 import json
-import re
 
 import pytest
 
@@ -113,11 +112,6 @@ def test_the_command_prints_recall_by_hand(bench, tmp_path, capsys):
     assert "no recall@1 can be above 0.833" in shown and "recall@2 can" not in shown
     assert "1 left out, because the catalogue lacks their gold tools:\n    4: Lyrics of Songs" in shown
     assert "| queries | bm25   |     3 |     4 |    0.833 |    1.000 | 0.667 | 1.000 |" in shown
-
-
-def test_errors_are_said_without_a_traceback(capsys):
-    assert main(["--catalogue", "toolbench:gone.jsonl", "--queries", "q"]) == 2
-    assert re.search("^error: .*gone.jsonl does not exist", capsys.readouterr().err)
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,10 @@ import pytest
 
 from verl_ext.tools.catalogue import Recorded, Toolbox, load_catalogue
 from verl_ext.tools.catalogue.search.queries import read_queries
+from verl_ext.tools.simulator.prompt import MAX_PART, messages
 
 DATA = Path(__file__).parents[3] / "shared" / "data" / "tools"
+API_BANK, TOOLBENCH = "api_bank/tool_catalogue.jsonl", "toolbench/tool_catalogue.jsonl"
 pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason=f"the public data sets are not at {DATA}")
 
 
@@ -59,8 +61,8 @@ def test_restbench_calls():
 
 
 def test_toolbench():
-    catalogue = load("toolbench", "toolbench/tool_catalogue.jsonl")
-    documents = rows("toolbench/tool_catalogue.jsonl")
+    catalogue = load("toolbench", TOOLBENCH)
+    documents = rows(TOOLBENCH)
     assert (len(documents), len(catalogue)) == (2490, 2485)  # five are said again under another category
     said = {(tool.extra["tool_name"], tool.extra["api_name"]) for tool in catalogue.values()}
     assert said == {(row["tool_name"], row["api_name"]) for row in documents}
@@ -72,7 +74,7 @@ def test_toolbench():
 
 
 def test_api_bank():
-    catalogue = load("api_bank", "api_bank/tool_catalogue.jsonl")
+    catalogue = load("api_bank", API_BANK)
     other = load("api_bank", "api_bank/all_apis_101.jsonl")
     assert (len(catalogue), len(other)) == (67, 100)  # ImageCaption has no documentation
     catalogue.check()
@@ -81,7 +83,7 @@ def test_api_bank():
 
 
 def test_api_bank_recordings_answer_their_own_calls():
-    catalogue = load("api_bank", "api_bank/tool_catalogue.jsonl")
+    catalogue = load("api_bank", API_BANK)
     paths = [DATA / "api_bank" / name for name in ("lv1_lv2_dialogues.jsonl", "test_level-3.jsonl")]
     recorded = Recorded.load(paths)
     assert recorded.tools() - set(catalogue) == {"ToolSearcher"}
@@ -103,3 +105,15 @@ def test_toolhop():
         tools = [tool for tool in catalogue.values() if tool.extra["question_id"] == row["id"]]
         assert {tool.extra["sub_question"]: tool.extra["answer"] for tool in tools} == row["sub_task"]
         assert [tool.parameters for tool in tools] == [tool["parameters"] for tool in row["tools"].values()]
+
+
+def test_every_prompt_of_the_simulator_is_two_lines_of_bounded_data():
+    kinds = {"openapi": "restbench/spotify_oas.json", "toolbench": TOOLBENCH, "api_bank": API_BANK}
+    for spec in (spec for kind, path in kinds.items() for spec in load(kind, path).values()):
+        content = messages(spec, "{}")[1]["content"]
+        tool, call = content.split("\n")
+        shown = json.loads(tool.removeprefix("TOOL "))
+        assert shown["name"] == spec.name and json.loads(call.removeprefix("CALL ")) == {"arguments": {}}
+        assert "<" not in content and len(tool) < 5 * MAX_PART
+        for part in ("description", "parameters"):
+            assert shown.get(part, "") == (getattr(spec, part) or "") or "(cut after" in shown[part]

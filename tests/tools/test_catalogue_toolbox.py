@@ -79,7 +79,7 @@ def test_answers_are_counted_by_kind_and_with_what_the_back_end_counts():
     backend.result = CallError("no")
     ask(toolbox)
     backend.result = ToolError("the infrastructure")
-    with pytest.raises(ToolError):
+    with pytest.raises(ToolError, match="the infrastructure"):
         ask(toolbox)
     backend.result = CallError("not recorded", "not_recorded")
     assert ask(toolbox)["kind"] == "not_recorded"
@@ -92,11 +92,7 @@ def test_answers_are_counted_by_kind_and_with_what_the_back_end_counts():
 def test_no_arguments_are_an_empty_object_and_back_ends_get_a_copy():
     backend = Log("now")
     toolbox = box(backend, [ToolSpec("now", "")])
-    assert (
-        asyncio.run(toolbox(name="now"))
-        == {"ok": True, "result": "now"}
-        == asyncio.run(toolbox(name="now", arguments=None))
-    )
+    assert asyncio.run(toolbox(name="now")) == {"ok": True, "result": "now"}
     given = {"a": [1]}
     asyncio.run(toolbox(name="now", arguments=given))
     backend.calls[-1][1]["a"].append(2)
@@ -110,7 +106,6 @@ def test_no_arguments_are_an_empty_object_and_back_ends_get_a_copy():
         (CallError("status 404: no city"), "status 404: no city"),
         (SystemExit(1), "RuntimeError: SystemExit: 1"),
         (asyncio.CancelledError(), "echo was cancelled"),
-        (MemoryError(), "MemoryError: "),
         (RuntimeError("x" * 10**6), "RuntimeError: xxx"),
         (ValueError("\ud800\x00"), "ValueError: ?\\x00"),
     ],
@@ -120,11 +115,6 @@ def test_what_a_tool_raises_is_its_answer(error, text):
     assert answer["kind"] == "tool_error" and answer["error"].startswith(text) and len(answer["error"]) <= 2000
 
 
-def test_the_back_ends_own_failure_is_the_callers():
-    with pytest.raises(ToolError, match="server down"):
-        ask(box(Log(ToolError("server down"))))
-
-
 def test_slow_back_ends_end_at_the_time_limit_also_those_that_ignore_it():
     started = []
 
@@ -132,7 +122,7 @@ def test_slow_back_ends_end_at_the_time_limit_also_those_that_ignore_it():
         started.append(asyncio.get_running_loop().time())
         while True:
             try:
-                await asyncio.sleep(0.5)
+                await asyncio.sleep(0.3)
                 return "late"
             except asyncio.CancelledError:
                 pass
@@ -142,7 +132,7 @@ def test_slow_back_ends_end_at_the_time_limit_also_those_that_ignore_it():
             await box(stubborn, timeout_s=0.05)(name="echo", arguments={"x": 1})
         return asyncio.get_running_loop().time() - started[0]
 
-    assert asyncio.run(run()) < 0.4
+    assert asyncio.run(run()) < 0.25
 
 
 def test_a_cancelled_call_cancels_the_back_end():
@@ -156,11 +146,8 @@ def test_a_cancelled_call_cancels_the_back_end():
             raise
 
     async def run():
-        call = asyncio.ensure_future(box(slow)(name="echo", arguments={"x": 1}))
-        await asyncio.sleep(0.01)
-        call.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await call
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(box(slow)(name="echo", arguments={"x": 1}), 0.01)
         await asyncio.sleep(0.01)
 
     asyncio.run(run())

@@ -86,7 +86,7 @@ JSON = st.recursive(
 WORDS = st.sampled_from(["city", "days", "units", "stops", "price", "x"])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(st.dictionaries(WORDS, JSON, max_size=5) | JSON | st.binary() | st.sets(st.integers()))
 def test_validation_never_raises_and_knows_json(arguments):
     problems = CATALOGUE.problems("forecast", arguments)

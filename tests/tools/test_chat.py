@@ -76,7 +76,7 @@ def test_waits_respect_the_servers_wish_up_to_a_bound(monkeypatch):
     assert done.text == "Paris" and after == [7.0, 0.0]
     monkeypatch.undo()
     for wish, wait in ((7.0, 7.0), (10**9, 30.0)):
-        outcome = SimpleNamespace(exception=lambda wish=wish: endpoint._Transient("busy", wish))
+        outcome = SimpleNamespace(exception=lambda wish=wish: endpoint.Transient("busy", wish))
         assert endpoint._wait(SimpleNamespace(outcome=outcome, attempt_number=1)) == wait
 
 

@@ -57,7 +57,7 @@ def test_client_retries_transient_failures_and_reports_the_rest(answers, request
         except ToolError as error:
             return str(error), len(seen)
         finally:
-            await client.aclose()
+            await client.close()
             server.close()
 
     found, count = asyncio.run(run())
@@ -68,10 +68,16 @@ def test_client_retries_transient_failures_and_reports_the_rest(answers, request
         assert re.search(message, found)
 
 
-@pytest.mark.parametrize("settings", [{"attempts": 0}, {"timeout_s": 0}, {"max_wait_s": -1}])
-def test_client_settings_are_checked(settings):
-    with pytest.raises(ValueError, match="attempts >= 1"):
-        HttpRetriever("http://127.0.0.1:1", **settings)
+def test_a_server_of_something_else_is_noticed():
+    async def run():
+        server, address, _ = await serve([(200, b'{"ready": true}')])
+        try:
+            await asyncio.to_thread(HttpRetriever(address).health)
+        finally:
+            server.close()
+
+    with pytest.raises(ToolError, match="/health answered .* no retrieval server of verl_ext, or not ready"):
+        asyncio.run(run())
 
 
 def test_the_clients_attempts_end_before_the_time_limit_of_a_tool_call():

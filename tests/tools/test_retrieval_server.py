@@ -10,20 +10,12 @@ from functools import partial
 
 import aiohttp
 import pytest
-import uvicorn
 
 from tests.tools import requesting
 from tests.tools.test_retrieval_search import Recorder, until
 from verl_ext.tools import retrieval_server
 from verl_ext.tools.http.server import listen
-from verl_ext.tools.retrieval import (
-    HttpRetriever,
-    Passage,
-    batching,
-    build_index,
-    load_index,
-    open_retriever,
-)
+from verl_ext.tools.retrieval import HttpRetriever, Passage, batching, build_index, load_index, open_retriever
 from verl_ext.tools.retrieval.types import MAX_QUERIES_PER_REQUEST
 from verl_ext.tools.retrieval_server import MAX_BODY_BYTES, create_app
 
@@ -72,7 +64,7 @@ def test_client_gives_the_hits_of_the_local_index(url, local):
 
     async def inside_a_running_loop():
         found = await client.asearch(queries, 7), client.search(queries, 7)
-        await client.aclose()
+        await client.close()
         return found
 
     assert asyncio.run(inside_a_running_loop()) == (expected, expected)
@@ -153,7 +145,7 @@ def test_start_errors_are_one_line_with_the_remedy(index, tmp_path, capsys):
 
 @pytest.fixture
 def loaded(monkeypatch):
-    """Runs `program(url, retriever, batched)` beside a server in the same loop, whose searches are held."""
+    """Runs `program(url, retriever, batched)` beside a server whose searches are held."""
     monkeypatch.setattr(batching, "MAX_BATCH", 1)
     made = []
     monkeypatch.setattr(
@@ -161,19 +153,12 @@ def loaded(monkeypatch):
     )
 
     def run(program, **settings):
-        async def scene():
-            retriever, listener = Recorder(held=True), socket.create_server(("127.0.0.1", 0))
-            server = uvicorn.Server(uvicorn.Config(create_app(retriever, **settings), log_level="warning"))
-            serving = asyncio.create_task(server.serve(sockets=[listener]))
+        retriever = Recorder(held=True)
+        with requesting.running(create_app(retriever, **settings)) as url:
             try:
-                await until(lambda: server.started)
-                return await program(f"http://127.0.0.1:{listener.getsockname()[1]}", retriever, made[0])
+                return asyncio.run(program(url, retriever, made[0]))
             finally:
                 retriever.free.set()
-                server.should_exit = True
-                await serving
-
-        return asyncio.run(scene())
 
     return run
 
@@ -201,18 +186,3 @@ def test_503_while_too_many_queries_wait_and_room_again_when_their_clients_go(lo
     (status, answer), *rest = loaded(program, max_waiting=4)
     assert status == 503 and "3 queries wait already, at most 4 may; try again later" in answer["error"]
     assert rest == [200, 200, [["running"], ["d", "e"]]]
-
-
-def test_a_refused_search_is_tried_again_by_the_client(loaded):
-    async def program(url, retriever, batched):
-        client = HttpRetriever(url, attempts=1000, max_wait_s=0.01)
-        searches = []
-        for query, waiting in (("a", 0), ("b", 1), ("c", 1)):
-            searches.append(asyncio.create_task(client.asearch([query], 1)))
-            await until(lambda waiting=waiting: retriever.batches == [["a"]] and batched.waiting == waiting)
-        retriever.free.set()
-        found = await asyncio.gather(*searches)
-        await client.aclose()
-        return [lists[0][0].passage.pid for lists in found]
-
-    assert loaded(program, max_waiting=1) == ["a/0", "b/0", "c/0"]

@@ -48,20 +48,6 @@ def test_thirty_two_at_once():
         }  # fmt: skip
 
 
-def test_as_many_programs_run_at_a_time_as_there_are_workers():
-    async def scene(room):
-        tasks = [asyncio.ensure_future(room.tool(program=f"n = {n}\n{SLEEPS}")) for n in range(33)]
-        pids = await running(room, 32)
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
-        return len(pids)
-
-    with sandbox(workers=32, wall_s=120.0) as room:
-        room.run("1")
-        assert room.loop.run_until_complete(scene(room)) == 32
-
-
 def test_cancelling_kills_the_program_and_whoever_waits_for_its_turn():
     async def scene(room):
         first = asyncio.ensure_future(room.tool(program=SLEEPS))

@@ -9,13 +9,14 @@ import random
 import signal
 import sqlite3
 import time
+from contextlib import closing, suppress
 
 import pytest
 
 from tests.tools.simulating import content, key_of, write_shared, write_until_killed
 from verl_ext.tools.simulator import ResultCache
 
-KILLS = 30
+KILLS = 12
 
 
 @pytest.fixture(scope="module")
@@ -28,24 +29,18 @@ def processes():
 
 def drain(reports):
     """What is left to be read after the writing process has gone."""
-    found = []
-    try:
+    with suppress(EOFError):
         while True:
-            found.append(reports.recv())
-    except EOFError:
-        return found
+            yield reports.recv()
 
 
 def check(path, reported):
     """The file is whole, and so is every result that was reported as stored."""
-    connection = sqlite3.connect(path)
-    try:
+    with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         stored = dict(connection.execute("SELECT key, result FROM results"))
         counted = connection.execute("SELECT count(*), sum(bytes) FROM results").fetchone()
         assert connection.execute("SELECT rows, bytes FROM size").fetchone() == counted
-    finally:
-        connection.close()
     for seed, number in reported:
         assert stored[key_of([seed, number]).digest] == content(seed, number)
     for key, result in stored.items():

@@ -20,18 +20,12 @@ from verl_ext.tools.simulator import ResultCache
 
 def damaged(path, kind):
     """Make the file what `kind` says."""
-    if kind == "garbage":
-        path.write_bytes(os.urandom(5000))
-    else:
-        fill(path, range(300))
-        whole = path.read_bytes()
-        if kind == "cut":
-            path.write_bytes(whole[: len(whole) // 2])
-        elif kind == "no header":
-            path.write_bytes(bytes(100) + whole[100:])
-        elif kind == "overwritten":
-            path.write_bytes(whole[:8192] + os.urandom(8192) + whole[16384:])
-    return path.read_bytes()
+    fill(path, range(300))
+    whole = path.read_bytes()
+    kinds = {"garbage": os.urandom(5000), "cut": whole[: len(whole) // 2], "no header": bytes(100) + whole[100:]}
+    kinds["overwritten"] = whole[:8192] + os.urandom(8192) + whole[16384:]
+    path.write_bytes(kinds[kind])
+    return kinds[kind]
 
 
 @pytest.mark.parametrize("writable", [True, False])

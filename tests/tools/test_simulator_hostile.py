@@ -1,13 +1,17 @@
-"""The simulator's calls that no tool would take, models that answer nonsense, and servers that fail."""
+"""Models that answer nonsense or that the tool fails, and servers that fail."""
 
 from __future__ import annotations
+
+import asyncio
+import json
 
 import pytest
 
 from tests.serving import ChatServer, answer
-from tests.tools.simulating import counted, numbered, play, simulate
+from tests.tools.simulating import MOVIE, counted, numbered, play, simulate
 from verl_ext.tools import ToolError
-from verl_ext.tools.simulator import ResultCache
+from verl_ext.tools.catalogue import Catalogue, Recorded, Toolbox
+from verl_ext.tools.simulator import ResultCache, Simulator
 
 CALL = {"query": "Titanic"}
 
@@ -22,8 +26,6 @@ def test_almost_json_is_repaired_and_counted(tmp_path):
 @pytest.mark.parametrize(
     "first",
     [
-        answer("I'm sorry, I cannot do that."),
-        answer(""),
         answer(None, reasoning_content="Hm."),
         answer('{"results": [1, 2', "length"),
         answer('"' + "x" * 10_000_000 + '"'),
@@ -53,7 +55,6 @@ def test_an_answer_that_is_no_result_is_asked_for_once_more_with_the_reason(firs
     "behave",
     [
         (200, b'{"choices": [{"message": {"content": "\xff\xfe"}}]}'),
-        (200, b"[" * 100_000),
         (500, b"x" * 10_000_000),
         (401, {"error": "no key"}),
     ],
@@ -77,3 +78,40 @@ def test_a_server_that_is_slow_or_absent(tmp_path):
     absent = simulate(server, tmp_path / "c.db")
     (failed,) = play(absent, CALL)
     assert isinstance(failed, ToolError) and "cannot simulate" in str(failed) and absent.counters.failures == 1
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ({"error": "no such film"}, "no such film"),
+        ({"error": ""}, f"{MOVIE.name} failed"),
+        ({"error": {"code": 34}}, '{"error": {"code": 34}}'),
+        ({"status": 404, "error": "none"}, '{"status": 404, "error": "none"}'),
+        ({"error": True, "message": "none"}, '{"error": true, "message": "none"}'),
+    ],
+)
+def test_a_played_tool_fails_where_the_model_says_so_and_from_the_cache_too(tmp_path, said, message):
+    with ChatServer(lambda body, number: answer(json.dumps(said))) as server:
+        box = Toolbox(Catalogue([MOVIE]), simulate(server, tmp_path / "c.db"))
+
+        async def call_twice():
+            answers = [await box(name=MOVIE.name, arguments=CALL) for _ in range(2)]
+            await box.close()
+            return answers
+
+        first, second = asyncio.run(call_twice())
+    assert first == second == {"ok": False, "error": message, "kind": "tool_error"}
+    assert box.counts()["tool_error"] == 2 and box.counts()["hits"] == 1 and len(server.requests) == 1
+
+
+@pytest.mark.parametrize("said", [{"error": None}, {"error": "", "data": 1}, {"error": 0.5}, [{"error": "x"}]])
+def test_what_only_resembles_a_failure_is_a_result(tmp_path, said):
+    with ChatServer(lambda body, number: answer(json.dumps(said))) as server:
+        assert play(simulate(server, tmp_path / "c.db"), CALL) == [said]
+
+
+def test_a_real_result_of_that_form_is_no_failure(tmp_path):
+    recorded = Recorded()
+    recorded.add(MOVIE.name, CALL, {"error": "as the real tool says when all is well"})
+    simulator = Simulator(mode="replay", cache=ResultCache(tmp_path / "c.db"), recorded=recorded)
+    assert play(simulator, CALL) == [{"error": "as the real tool says when all is well"}]

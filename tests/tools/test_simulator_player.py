@@ -12,9 +12,10 @@ import pytest
 from tests.serving import ChatServer, answer
 from tests.tools.simulating import MOVIE, counted, numbered, play, simulate
 from verl_ext.tools import ToolError
-from verl_ext.tools.catalogue import Recorded, ToolSpec
+from verl_ext.tools.catalogue import Recorded
 from verl_ext.tools.catalogue.types import CallError
 from verl_ext.tools.simulator import ResultCache, Simulator
+from verl_ext.tools.simulator.keys import call_key
 from verl_ext.tools.simulator.player import Busy
 
 CALL = {"query": "Titanic"}
@@ -35,16 +36,9 @@ def test_record_asks_once_and_remembers_over_restarts(tmp_path):
 
 def test_results_are_the_callers_own(tmp_path):
     with ChatServer(numbered) as server:
-        simulator = simulate(server, tmp_path / "c.db")
-
-        async def scenario():
-            first, second = await asyncio.gather(simulator(MOVIE, CALL), simulator(MOVIE, CALL))
-            first["request"] = second["request"] = "changed"
-            found = await simulator(MOVIE, CALL)
-            await simulator.close()
-            return found
-
-        assert asyncio.run(scenario()) == {"request": 0}
+        first, second = play(simulate(server, tmp_path / "c.db"), CALL, CALL, at_once=True)
+        first["request"] = "changed"
+        assert second == {"request": 0} and play(simulate(server, tmp_path / "c.db"), CALL) == [{"request": 0}]
 
 
 def test_replay_answers_from_the_cache_and_never_asks(tmp_path):
@@ -109,7 +103,7 @@ def test_identical_calls_at_once_ask_once_others_do_not_wait_for_each_other(tmp_
 
 def test_a_caller_who_gives_up_does_not_end_it_for_the_others_nor_for_the_next_attempt(tmp_path):
     """A toolbox's time limit cancels its call; the answer is there when it tries again."""
-    with ChatServer(lambda body, number: answer("1") if number else 0.5) as server:  # first "Paris", which is no JSON
+    with ChatServer(lambda body, number: answer("1") if number else 0.3) as server:  # first "Paris", which is no JSON
         simulator = simulate(server, tmp_path / "c.db")
 
         async def scenario():
@@ -166,27 +160,13 @@ def test_what_cannot_be_stored_is_no_result(tmp_path):
 def test_what_another_process_stored_meanwhile_is_what_everybody_gets(tmp_path):
     def stores_first(body, number):
         other = ResultCache(tmp_path / "c.db")
-        key = simulator._tools.key(MOVIE, CALL)
-        other.store(key, '"first"', "other").result()
+        other.store(call_key(MOVIE, CALL), '"first"', "other").result()
         other.close()
         return answer('"second"')
 
     with ChatServer(stores_first) as server:
         simulator = simulate(server, tmp_path / "c.db")
         assert play(simulator, CALL, CALL) == ["first", "first"]
-
-
-def test_another_version_of_the_tool_is_another_call(tmp_path):
-    changed = ToolSpec(MOVIE.name, MOVIE.description + " Adult films, too.", MOVIE.parameters)
-    with ChatServer(numbered) as server:
-        simulator = simulate(server, tmp_path / "c.db")
-
-        async def scenario():
-            found = [await simulator(spec, CALL) for spec in (MOVIE, changed, MOVIE)]
-            await simulator.close()
-            return found
-
-        assert asyncio.run(scenario()) == [{"request": 0}, {"request": 1}, {"request": 0}]
 
 
 def test_what_another_event_loop_had_under_way_is_asked_for_again(tmp_path):
@@ -229,8 +209,6 @@ def test_closing_ends_what_is_under_way(tmp_path):
         ({"mode": "replay"}, "mode=replay needs a cache"),
         ({"mode": "live"}, "mode=live needs a model"),
         ({"mode": "record", "cache": "here"}, "mode=record needs a model. Remedy: endpoint=http://HOST:8100/v1"),
-        ({"mode": "live", "chat": "here", "max_tokens": 0}, "max_tokens >= 1"),
-        ({"mode": "live", "chat": "here", "timeout_s": 0}, "timeout_s > 0"),
     ],
 )
 def test_what_a_mode_needs(options, words):

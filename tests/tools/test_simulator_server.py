@@ -11,48 +11,32 @@ import pytest
 
 from tests.serving import ChatServer, answer
 from tests.tools import requesting
-from tests.tools.requesting import stop
-from tests.tools.simulating import ask, counted, fill
+from tests.tools.requesting import running, stop
+from tests.tools.simulating import MOVIE, ask, counted, fill, rows, simulate
 from verl_ext.tools import ToolError
 from verl_ext.tools.catalogue import Catalogue, ToolSpec, load_catalogue
 from verl_ext.tools.catalogue.types import CallError
-from verl_ext.tools.simulator import HttpSimulator, ResultCache
-from verl_ext.tools.simulator_server import MAX_BODY_BYTES, main, sources_of
+from verl_ext.tools.simulator import HttpSimulator
+from verl_ext.tools.simulator_server import MAX_BODY_BYTES, create_app, main, sources_of
 
-NAME, CALL = "GET /search/movie", {"query": "Titanic"}
-OPENAPI = {
-    "openapi": "3.0.0",
-    "info": {"title": "films", "version": "1"},
-    "paths": {
-        "/search/movie": {
-            "get": {
-                "summary": "Search for movies.",
-                "parameters": [
-                    {"name": "query", "in": "query", "required": True, "schema": {"type": "string"}},
-                    {"name": "page", "in": "query", "schema": {"type": "integer", "minimum": 1}},
-                ],
-                "responses": {"200": {"description": "ok", "content": {"application/json": {"schema": {}}}}},
-            }
-        }
-    },
-}
+NAME, CALL = MOVIE.name, {"query": "Titanic"}
 
 
 @pytest.fixture(scope="module")
 def films(tmp_path_factory):
-    path = tmp_path_factory.mktemp("films") / "films.json"
-    path.write_text(json.dumps(OPENAPI))
+    path = tmp_path_factory.mktemp("films") / "films.jsonl"
+    path.write_text(json.dumps(MOVIE.shown()))
     return path
 
 
 @pytest.fixture(scope="module")
 def spec(films):
-    return load_catalogue([{"kind": "openapi", "path": str(films)}])[NAME]
+    return load_catalogue([{"kind": "json", "path": str(films)}])[NAME]
 
 
 def start(films, *arguments):
     says = r"use it in a recipe: mas\.tools\.tool_call\.backend\.url=(http://\S+) "
-    return requesting.start("verl_ext.tools.simulator_server", "--catalogue", f"openapi:{films}", *arguments, says=says)
+    return requesting.start("verl_ext.tools.simulator_server", "--catalogue", f"json:{films}", *arguments, says=says)
 
 
 post = partial(requesting.post, path="/call")
@@ -103,24 +87,12 @@ def test_clients_in_many_processes_ask_the_model_once(url, spec, model):
     assert len({json.dumps(result) for result in found}) == 15
 
 
-@pytest.mark.parametrize(
-    ("call", "words"),
-    [
-        ({}, "'query' is a required property"),
-        ({"query": float("nan")}, "are not JSON"),
-        ({"query": "\ud800"}, "half of a character"),
-    ],
-)
-def test_arguments_that_do_not_fit_are_the_agents_to_mend(url, spec, model, call, words):
+def test_arguments_that_do_not_fit_are_the_agents_to_mend(url, spec, model):
     before = len(model.requests)
-    ((found,), client) = ask(url, spec, call)
-    assert (
-        isinstance(found, CallError)
-        and found.kind == "bad_arguments"
-        and words in str(found)
-        and client.counters.failures == 0
-    )
-    assert len(model.requests) == before
+    found, client = ask(url, spec, {}, {"query": float("nan")}, {"query": "\ud800"})
+    for error, words in zip(found, ("'query' is a required property", "are not JSON", "half of a char"), strict=True):
+        assert isinstance(error, CallError) and error.kind == "bad_arguments" and words in str(error)
+    assert client.counters.failures == 0 and len(model.requests) == before
 
 
 @pytest.mark.parametrize(
@@ -190,38 +162,29 @@ def test_replay_and_results_of_real_calls(films, spec, tmp_path):
         assert stop(process).endswith("stopped\n") and process.returncode == 0
 
 
-def test_a_model_that_fails_is_the_tools_failure_and_not_asked_by_the_client_again(films, spec, tmp_path):
+def test_a_model_that_fails_is_the_tools_failure_and_not_asked_by_the_client_again(spec, tmp_path):
     with ChatServer(lambda body, number: answer("Sorry.")) as model:
-        process, url = start(films, "--cache", tmp_path / "c.db", "--endpoint", model.url)
-        try:
+        with running(create_app(simulate(model, tmp_path / "c.db"), Catalogue([spec]))) as url:
             ((found,), client) = ask(url, spec, CALL, attempts=5)
             assert isinstance(found, ToolError) and "no JSON in two answers" in str(found)
             assert len(model.requests) == 2 and client.counters.failures == 1
             assert post(url, {"tool": NAME, "arguments": CALL})[0] == 424
-        finally:
-            stop(process)
 
 
-def test_a_call_whose_client_has_gone_is_there_at_the_next_attempt(films, spec, tmp_path):
-    with ChatServer(lambda body, number: time.sleep(1.0) or answer("1")) as model:
-        process, url = start(films, "--cache", tmp_path / "c.db", "--endpoint", model.url)
-        try:
-            ((gone,), _) = ask(url, spec, CALL, timeout_s=0.3, attempts=1)
-            assert isinstance(gone, ToolError) and "within 0.3 s" in str(gone)
+def test_a_call_whose_client_has_gone_is_there_at_the_next_attempt(spec, tmp_path):
+    with ChatServer(lambda body, number: time.sleep(0.5) or answer("1")) as model:
+        with running(create_app(simulate(model, tmp_path / "c.db"), Catalogue([spec]))) as url:
+            ((gone,), _) = ask(url, spec, CALL, timeout_s=0.2, attempts=1)
+            assert isinstance(gone, ToolError) and "within 0.2 s" in str(gone)
             ((found,), client) = ask(url, spec, CALL)
             assert found == 1 and len(model.requests) == 1 and client.counters.hits + client.counters.misses == 1
-            stop(process)
-        finally:
-            process.kill()
-    opened = ResultCache(tmp_path / "c.db")
-    assert opened.info()["results"] == 1
-    opened.close()
+    assert len(rows(tmp_path / "c.db")) == 1
 
 
 def test_start_errors_are_one_line_with_the_remedy(films, model, tmp_path, capsys):
     (tmp_path / "garbage.db").write_bytes(b"x" * 5000)
     (tmp_path / "bad.yaml").write_text("kind: openapi")
-    good = ["--catalogue", f"openapi:{films}", "--cache", str(tmp_path / "c.db"), "--endpoint", model.url]
+    good = ["--catalogue", f"json:{films}", "--cache", str(tmp_path / "c.db"), "--endpoint", model.url]
     cases = [
         (["--cache", str(tmp_path / "garbage.db")], "is damaged, or no cache"),
         (["--mode", "replay", "--cache", str(tmp_path / "none.db")], "there is no cache at"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import socket
 
 import pytest
 from hydra.utils import instantiate
@@ -52,20 +51,13 @@ def test_a_url_makes_a_client():
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"caching": "x"}, r"unknown settings of the simulator \['caching'\]; allowed: .*'cache'"),
-        ({"mode": "live", "endpoint": "localhost:8100"}, "must be a base URL, e.g. http://127.0.0.1:8100/v1"),
-        ({"mode": "live", "endpoint": "http://a/v1", "concurrency": 0}, "concurrency=0 must be at least 1"),
-        ({"mode": "live", "endpoint": "http://a/v1", "retries": -1}, "retries=-1 must be at least 0"),
-        ({"url": "http://a:1", "cache": "c.db", "mode": "replay"}, "the server has its own cache, mode. Remedy"),
         ({"url": "a:1"}, "simulator's server url: given 'a:1', expected http://HOST:PORT"),
         ({"mode": "live", "endpoint": "http://a/v1", "recorded": 3}, "recorded must have get.*given int"),
     ],
 )
-def test_wrong_settings(settings, words, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_wrong_settings(settings, words):
     with pytest.raises(ValueError, match=words):
         simulator(**settings)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_preflight_says_what_would_not_work_and_makes_nothing(tmp_path, monkeypatch):
@@ -92,7 +84,6 @@ def test_preflight_says_what_would_not_work_and_makes_nothing(tmp_path, monkeypa
                 "cannot be made: .*file cannot be written",
             ),
             ({"cache": str(tmp_path / "none.db"), "mode": "replay"}, "there is no cache at"),
-            ({"cache": new, "mode": "replya"}, "mode='replya' is unknown; allowed: record, replay, live"),
         ):
             with pytest.raises(ValueError, match=words):
                 simulator.preflight(**settings)
@@ -106,20 +97,11 @@ def test_preflight_says_what_would_not_work_and_makes_nothing(tmp_path, monkeypa
     asyncio.run(inside_a_running_loop())
 
 
-def test_a_server_can_be_left_in_peace_before_a_start(tmp_path):
-    gone = {"endpoint": "http://127.0.0.1:1/v1", "cache": str(tmp_path / "new.db")}
-    simulator.preflight(**gone, check=False)
+def test_preflight_asks_a_simulators_server_unless_it_shall_not(tmp_path):
+    simulator.preflight(endpoint="http://127.0.0.1:1/v1", cache=str(tmp_path / "new.db"), check=False)
     simulator.preflight(url="http://127.0.0.1:1", check=False)
-    with pytest.raises(ValueError, match="no server answers"):
-        simulator.preflight(**gone)
-
-
-def test_preflight_asks_a_simulators_server():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{probe.getsockname()[1]}"
     with pytest.raises(ToolError, match="no answer from the simulator's server"):
-        simulator.preflight(url=url, attempts=1)
+        simulator.preflight(url="http://127.0.0.1:1", attempts=1)
     with ChatServer() as server, pytest.raises(ToolError, match="/health refused the request with status 404"):
         simulator.preflight(url=server.url.removesuffix("/v1"))
 

@@ -10,7 +10,7 @@ from aiohttp import ThreadedResolver
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.tools.website import Site, forget, serving, visit
+from tests.tools.website import Site, visit
 from verl_ext.tools import ToolRefused
 from verl_ext.tools.web.addresses import checked, is_public
 
@@ -21,19 +21,6 @@ PRIVATE = [
     "127.0.0.1.", "１２７.０.０.１", "localhost", "LOCALHOST",
 ]  # fmt: skip
 NUMBERS = ["2130706433", "0x7f000001", "0x7f.1", "127.1", "0177.0.0.1", "012.0.0.1", "0x7f.0.0.0x1", "127.0.0.1.0"]
-
-
-@pytest.fixture(scope="module")
-def running():
-    with serving() as address:
-        yield address
-
-
-@pytest.fixture
-def site(running):
-    """host:port of the site, which has not been asked for anything yet."""
-    forget()
-    return running
 
 
 def test_private_addresses_are_refused_however_they_are_written(site):

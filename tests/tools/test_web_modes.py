@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
 
 import pytest
-import uvicorn
 
 from tests.serving import ChatServer, answer, question_of
-from tests.tools.requesting import start, stop
-from verl_ext.tools import ToolError, ToolRefused
-from verl_ext.tools.http.server import address_of, listen
+from tests.tools.requesting import running
+from verl_ext.tools import ToolError, ToolRefused, simulator_server
+from verl_ext.tools.catalogue import load_catalogue
 from verl_ext.tools.retrieval import Passage, build_index, load_index
 from verl_ext.tools.retrieval_server import create_app
 from verl_ext.tools.simulator import simulator
@@ -89,16 +87,14 @@ def test_a_played_failure_is_the_tools(tmp_path):
 
 
 def test_the_shared_server_plays_them(tmp_path):
+    catalogue = load_catalogue([{"kind": "json", "path": str(TOOLS)}])
     with ChatServer(played) as model:
-        options = ["--catalogue", f"json:{TOOLS}", "--cache", tmp_path / "c.db", "--endpoint", model.url]
-        server, url = start("verl_ext.tools.simulator_server", *options, says=r"backend\.url=(http://\S+) ")
-        try:
+        shared = simulator(cache=str(tmp_path / "c.db"), endpoint=model.url)
+        with running(simulator_server.create_app(shared, catalogue)) as url:
             for name, factory in FACTORIES.items():
                 factory.preflight(mode="simulated", backend={"_target_": SIMULATOR, "url": url})
                 assert call(factory(mode="simulated", backend=simulator(url=url)), **CALLS[name])
-            assert len(model.requests) == 3
-        finally:
-            stop(server)
+        assert len(model.requests) == 3
 
 
 @pytest.mark.parametrize(
@@ -116,19 +112,10 @@ def test_arguments_that_do_not_fit_are_refused(name, arguments, words):
 
 def test_search_goes_to_the_retrieval_server(tmp_path):
     build_index([Passage(str(i), f"T{i}", f"word{i} common") for i in range(9)], tmp_path / "index")
-    listener = listen("127.0.0.1", 0)
-    app = create_app(load_index(tmp_path / "index"))
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-    thread.start()
-    try:
-        url = address_of(listener, "127.0.0.1")
+    with running(create_app(load_index(tmp_path / "index"))) as url:
         web_search.preflight(mode="live", url=url)
         found = call(web_search(mode="live", url=url, max_documents=2), queries=["word4", "word7"])
         assert [one["title"] for one in found] == ["T4", "T7"] and "word4" in found[0]["text"]
-    finally:
-        server.should_exit = True
-        thread.join()
     with pytest.raises(ToolError, match="no answer from the retrieval server"):
         web_search.preflight(mode="live", url=url)
     web_search.preflight(mode="live", url=url, check=False)

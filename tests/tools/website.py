@@ -6,8 +6,7 @@ import asyncio
 import gzip
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote
 
@@ -16,6 +15,25 @@ from verl_ext.tools.web import access_website
 FEED = b"""<feed xmlns="http://www.w3.org/2005/Atom"><entry><title>T</title><summary>S</summary></entry></feed>"""
 CHUNK = b"x" * 65536
 BOMB = gzip.compress(b"b" * 50_000_000, 9)  # 49 kB: less than one block that is read
+
+GZIP = {"Content_Encoding": "gzip"}
+# Pages that are always the same: arguments of `Site.send`.
+PAGES = {
+    "good": {"body": b"<title>T</title><p>caf\xc3\xa9"},
+    "gzip": {"body": gzip.compress(b"<p>packed"), **GZIP},
+    "bomb": {"body": BOMB, **GZIP},
+    "broken": {"body": b"no gzip at all", **GZIP},
+    "halfgzip": {"body": gzip.compress(b"<p>packed" * 1000)[:-20], **GZIP},
+    "brotli": {"body": b"x", "Content_Encoding": "br"},
+    "short": {"length": False, "Content_Length": "1000"},
+    "image": {"body": b"\x89PNG", "kind": "image/png"},
+    "liar": {"body": b"\x89PNG\0\0\0"},
+    "untyped": {"body": b"plain words", "kind": ""},
+    "loop": {"status": 302, "Location": "/loop"},
+    "cookie": {"status": 302, "Location": "/good", "Set_Cookie": "a=b"},
+    "nowhere": {"body": b"moved", "status": 302},
+    "api": {"body": FEED, "kind": "application/atom+xml"},
+}
 
 
 class Site(BaseHTTPRequestHandler):
@@ -29,7 +47,8 @@ class Site(BaseHTTPRequestHandler):
         self.asked.append(self.path)
         self.headers_seen.append(dict(self.headers))
         try:
-            getattr(self, "page_" + self.path.strip("/").split("?")[0].split("/")[0])()
+            page = self.path.strip("/").split("?")[0].split("/")[0]
+            self.send(**PAGES[page]) if page in PAGES else getattr(self, f"page_{page}")()
         except OSError:
             pass
         self.close_connection = True
@@ -44,36 +63,6 @@ class Site(BaseHTTPRequestHandler):
             self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
-
-    def page_good(self):
-        self.send(b"<title>T</title><p>caf\xc3\xa9")
-
-    def page_gzip(self):
-        self.send(gzip.compress(b"<p>packed"), Content_Encoding="gzip")
-
-    def page_bomb(self):
-        self.send(BOMB, Content_Encoding="gzip")
-
-    def page_broken(self):
-        self.send(b"no gzip at all", Content_Encoding="gzip")
-
-    def page_halfgzip(self):
-        self.send(gzip.compress(b"<p>packed" * 1000)[:-20], Content_Encoding="gzip")
-
-    def page_brotli(self):
-        self.send(b"x", Content_Encoding="br")
-
-    def page_short(self):
-        self.send(length=False, Content_Length="1000")
-
-    def page_image(self):
-        self.send(b"\x89PNG", kind="image/png")
-
-    def page_liar(self):
-        self.send(b"\x89PNG\0\0\0")
-
-    def page_untyped(self):
-        self.send(b"plain words", kind="")
 
     def page_status(self):
         self.send(b"no", status=int(self.path.split("/")[2]))
@@ -101,44 +90,21 @@ class Site(BaseHTTPRequestHandler):
     def page_to(self):
         self.send(status=302, Location=unquote(self.path[4:]))
 
-    def page_loop(self):
-        self.send(status=302, Location="/loop")
-
     def page_hops(self):
         left = int(self.path.split("/")[2])
         self.send(status=302, Location=f"/hops/{left - 1}" if left else "/good")
-
-    def page_cookie(self):
-        self.send(status=302, Location="/good", Set_Cookie="a=b")
-
-    def page_nowhere(self):
-        self.send(b"moved", status=302)
-
-    def page_api(self):
-        self.send(FEED, kind="application/atom+xml")
 
     def log_message(self, *_):
         pass
 
 
-@contextmanager
-def serving() -> Iterator[str]:
-    """host:port of the site."""
+@cache
+def serve() -> str:
+    """host:port of the site, which starts at the first call."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Site)
     server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-    thread.start()
-    try:
-        yield f"127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.socket.close()
-
-
-def forget() -> None:
-    """Forget what the site was asked."""
-    Site.asked.clear()
-    Site.headers_seen.clear()
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return f"127.0.0.1:{server.server_port}"
 
 
 def visit(url, **settings):

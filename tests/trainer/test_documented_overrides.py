@@ -111,5 +111,5 @@ def test_what_the_simulators_server_prints_is_ready_to_paste():
     backend = OmegaConf.to_container(config.mas.tools.tool_call.backend)
     assert backend.pop("_target_").endswith(".simulator")
     read = read_settings(backend)
-    assert (read.url, read.mode, read.cache, read.endpoint) == ("http://127.0.0.1:8200", None, None, None)
+    assert (read.url, read.mode, read.cache, read.endpoint) == ("http://127.0.0.1:8200", "record", None, None)
     assert overrides("http://127.0.0.1:8200").split() in [list(words) for words in shown(page("simulator"))]

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import psutil
@@ -62,6 +63,16 @@ def test_who_asks_for_tracebacks_gets_them(tmp_path):
     command = [sys.executable, "-c", WAITING.replace("child =", "#"), str(tmp_path)]
     status, output, _ = interrupted(command, tmp_path, "ready", HYDRA_FULL_ERROR="1")
     assert status == -signal.SIGINT and "KeyboardInterrupt" in output and "Traceback" in output
+
+
+def test_during_the_imports_it_ends_without_a_traceback(tmp_path):
+    command = [sys.executable, "-m", "verl.trainer.main_ppo", "+recipe=mhgpo_tiny"]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, preexec_fn=heed_signals) as process:
+        while not psutil.Process(process.pid).children():  # the plug-in starts the workers' template
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        said = process.stderr.read()
+        assert process.wait(60) == STATUS and said.strip() == "Interrupted before the run had started."
 
 
 @pytest.mark.slow

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
@@ -12,6 +14,7 @@ from verl_ext.mas.credit import assign_credit
 from verl_ext.mas.types import CallId, Generation
 from verl_ext.sampling import Sample
 from verl_ext.sampling.base import by_position, unique_calls
+from verl_ext.trainer.batch import OF_VERL, PACKED, pack, unpack
 from verl_ext.trainer.rollout.rows import training_rows, validation_rows
 
 QUESTION = {"uid": "u", "index": 3, "global_steps": 1, "data_source": "s"}
@@ -80,6 +83,18 @@ def test_calls_that_continue_each_other_are_one_row():
         call = forest.trajectories[0].calls[position]
         whole = first[1]["input_ids"].tolist()
         assert whole[: 1 + start] == call.prompt_ids and whole[1 + start : 1 + stop] == call.generation.token_ids
+
+
+def test_a_tag_comes_back_from_the_queue_as_it_was():
+    third = 1 / 3
+    words = iter(["x<1>", "<22>y", "z", "end"])
+    train, _, _ = rows_of(stream, AGENTS, lambda request: next(words))
+    tags = [tag | {"reward": third, "metrics": {"f1": math.nan, "em": third}} for _, _, tag in train]
+    sent = [pack(tag) for tag in tags]
+    assert all(set(tag) == {*OF_VERL, PACKED} and all(isinstance(v, (int, str)) for v in tag.values()) for tag in sent)
+    received = unpack([tag | {"is_padding": True} for tag in sent])
+    for tag, found in zip(tags, received, strict=True):
+        assert found.pop("is_padding") and repr(sorted(found.items())) == repr(sorted(tag.items()))
 
 
 def test_a_fork_within_a_sequence_trains_no_token_twice():

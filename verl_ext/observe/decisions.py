@@ -12,11 +12,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice, pairwise
 from statistics import fmean
-
-import networkx
+from typing import TYPE_CHECKING
 
 from verl_ext.mas.choices import named
 from verl_ext.mas.types import Call, Trajectory
+
+if TYPE_CHECKING:  # imported where it is used: the start of a run that has no decisions would pay for it
+    import networkx
 
 # Different texts of an agent that are counted by name wherever they come from.
 NAMED = 32
@@ -91,6 +93,8 @@ def as_paths(calls: Iterable[tuple[Sequence[str], str, int, Decision | None]]) -
 
 def folded(choices: Sequence[str]) -> networkx.DiGraph:
     """The graph of a path; an edge's `weight` is how often it was taken."""
+    import networkx
+
     graph = networkx.DiGraph()
     graph.add_nodes_from(choices)
     for edge, count in Counter(pairwise(choices)).items():
@@ -103,6 +107,8 @@ def structure(graph: networkx.DiGraph) -> dict[str, float]:
 
     Both of the first `MOST_CYCLES` cycles only.
     """
+    import networkx
+
     lengths = [len(cycle) for cycle in islice(networkx.simple_cycles(graph), MOST_CYCLES)]
     found = {"density": graph.number_of_edges() / len(graph) ** 2, "cycles": float(len(lengths))}
     return found | ({"cycle_length": fmean(lengths)} if lengths else {})

@@ -2,13 +2,13 @@
 
 Importing this package loads neither torch nor verl; heavy libraries of a backend are imported when it is opened.
 
-base                               the interface, and the table of errors
+base                               the interface of a tool
 retrieval/, retrieval_server.py    search in a corpus: BM25, dense vectors
 catalogue/                         catalogues of tools, and search in them
 simulator/, simulator_server.py    a model that answers in place of real tools
 sandbox/, web/, files.py           programs, web pages, files
 chat/, http/                       clients and servers
-settings, measuring                settings of tools; what the programs that measure search share
+settings, threads, measuring       settings of tools; blocking calls; what the programs that measure search share
 """
 
 from verl_ext.tools.base import Tool, ToolError, ToolRefused

@@ -3,21 +3,7 @@
 To add a tool: subclass `Tool`, set `name`, take keyword arguments in `__call__`. Raise ToolError when the tool itself
 fails, ToolRefused when it cannot serve the request and a retry would not help, ValueError for malformed arguments.
 
-Errors of tools, from the back end to the reward (docs/tools.md has the same table with examples):
-
-    error         raised by                                        retried               then
-    ToolError     a tool or its back end that fails                by the session *      ctx.tool raises ToolFailed
-    Busy          a simulator with too many waiting calls          by its client, by *   as ToolError (it is one)
-    ToolRefused   a tool that cannot serve the request             never                 ctx.tool raises ToolFailed
-    Refused       a client whose server answers with status 4xx    never                 as ToolRefused (it is one)
-    CallError     a back end of tool_call; `kind` says why         never                 tool_call returns the error
-    CallFailed    ctx.call: the agent's call has no result         never                 the workflow may catch it
-    ToolFailed    ctx.tool: the tool failed (a CallFailed)         never                 the workflow may catch it
-
-    * mas.limits.tool_retries times; any other exception of a tool is treated as a ToolError
-
-An error that tool_call returns is a result: the agent reads it, and the trajectory is scored. A CallFailed that the
-workflow does not catch ends the trajectory as failed: it has no reward, is counted, and leaves its group.
+docs/tools.md has a table of all errors, from the back end to the reward: who raises them, who retries, what follows.
 """
 
 from abc import ABC, abstractmethod

@@ -15,7 +15,6 @@ import hashlib
 import os
 import stat
 from collections import Counter
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -51,17 +50,17 @@ class Settings:
 
 
 class ReadFile(Tool):
-    """Reads text files.
+    """Reads text files. In a recipe: `mas.tools.read_file`, with the settings of `Settings`.
 
-    Args:
-        settings: the folder, and how much of a file the model sees.
+    Raises:
+        ValueError: a setting is unknown or wrong, or the folder does not exist.
     """
 
     name = "read_file"
 
-    def __init__(self, settings: Settings) -> None:
-        self.settings = settings
-        self._folder = os.path.realpath(settings.folder)
+    def __init__(self, **settings: Any) -> None:
+        self.settings = options_from(Settings, settings, "settings of read_file")
+        self._folder = os.path.realpath(self.settings.folder)
         self._counts: Counter[str] = Counter({READ: 0, CUT: 0, REFUSED: 0})
 
     async def __call__(self, path: Any = None) -> str:  # type: ignore[override]
@@ -90,6 +89,23 @@ class ReadFile(Tool):
     def counts(self) -> dict[str, int]:
         """Files read, files of these that were cut, and calls that were refused."""
         return dict(self._counts)
+
+    @classmethod
+    def preflight(cls, **settings: Any) -> None:
+        """Check the settings before a run starts."""
+        cls(**settings)
+
+    @classmethod
+    def identity(cls, **settings: Any) -> dict[str, Any]:
+        """What the answers depend on: the content of the folder, not its place."""
+        read, content = cls(**settings).settings, hashlib.sha256()
+        for folder, below, names in os.walk(read.folder):
+            below.sort()
+            for path in sorted(Path(folder, name) for name in names):
+                if not path.is_symlink() and path.is_file():
+                    name = os.fsencode(path.relative_to(read.folder))
+                    content.update(b"%d:%s%s" % (len(name), name, file_sha256(path).encode()))
+        return {"max_chars": read.max_chars, "files": content.hexdigest()}
 
     def _read(self, path: Any) -> tuple[str, int | None]:
         """(text or its beginning, length in bytes if there is more). Blocks."""
@@ -166,31 +182,4 @@ def _text(content: bytes, name: str, more: bool, length: int) -> str:
     return clean(text)
 
 
-def read_file(**settings: Any) -> ReadFile:
-    """The read_file of a recipe (`mas.tools.read_file`); `settings` are those of Settings.
-
-    Raises:
-        ValueError: a setting is unknown or wrong, or the folder does not exist.
-    """
-    return ReadFile(_settings(settings))
-
-
-def _identity(**settings: Any) -> dict[str, Any]:
-    """What the answers depend on: the content of the folder, not its place."""
-    read, content = _settings(settings), hashlib.sha256()
-    for folder, below, names in os.walk(read.folder):
-        below.sort()
-        for path in sorted(Path(folder, name) for name in names):
-            if not path.is_symlink() and path.is_file():
-                name = os.fsencode(path.relative_to(read.folder))
-                content.update(b"%d:%s%s" % (len(name), name, file_sha256(path).encode()))
-    return {"max_chars": read.max_chars, "files": content.hexdigest()}
-
-
-# A run calls `preflight` before it starts, a resumed evaluation compares `identity` with that of its first part.
-read_file.preflight = lambda **settings: _settings(settings)
-read_file.identity = _identity
-
-
-def _settings(settings: Mapping[str, Any]) -> Settings:
-    return options_from(Settings, settings, "settings of read_file")
+read_file = ReadFile  # as configurations name it

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,19 +62,3 @@ def check_distinct(parser: argparse.ArgumentParser, flag: str, paths: Sequence[P
     stems = [path.stem for path in paths]
     if len(set(stems)) < len(stems):
         parser.error(f"--{flag}: the files need different names, because they name the rows; given {stems}")
-
-
-def exit_status(run: Callable[[], None], interrupted: str) -> int:
-    """Run a program and return its exit status. User errors are printed without a traceback.
-
-    interrupted: what to print after Ctrl-C.
-    """
-    try:
-        run()
-    except (ValueError, ImportError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print(f"\n{interrupted}", file=sys.stderr)
-        return 130
-    return 0

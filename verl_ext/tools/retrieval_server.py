@@ -12,8 +12,7 @@ it has already begun.
 
 import argparse
 import sys
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Request
@@ -21,8 +20,8 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr
 
-from verl_ext.tools.base import ToolError
-from verl_ext.tools.http.server import BodyLimit, address_of, listen, serve, while_connected
+from verl_ext.arguments import exit_status
+from verl_ext.tools.http.server import add_address, address_of, application, listen, malformed, serve, while_connected
 from verl_ext.tools.retrieval.batching import BatchedRetriever
 from verl_ext.tools.retrieval.open import open_retriever
 from verl_ext.tools.retrieval.types import MAX_K, MAX_QUERIES_PER_REQUEST, Hit, Retriever, encodable
@@ -30,6 +29,8 @@ from verl_ext.tools.retrieval.types import MAX_K, MAX_QUERIES_PER_REQUEST, Hit, 
 MAX_BODY_BYTES = 16 * 1024 * 1024
 # Queries that may wait for the retriever. Clients of more would have given up before their answers.
 MAX_WAITING = 4096
+EXPECTED = f'{{"queries": at most {MAX_QUERIES_PER_REQUEST} strings, "k": integer from 1 to {MAX_K}}}'
+EXPECTED += ", as application/json"
 
 
 class SearchRequest(BaseModel):
@@ -43,14 +44,8 @@ class SearchRequest(BaseModel):
 def create_app(retriever: Retriever, *, max_waiting: int = MAX_WAITING) -> FastAPI:
     """The server's application around any retriever. max_waiting: queries that may wait before it answers 503."""
     batched = BatchedRetriever(retriever)
-
-    @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        yield
-        await batched.close()
-
-    app = FastAPI(title="verl_ext retrieval server", lifespan=lifespan)
-    app.add_middleware(BodyLimit, limit=MAX_BODY_BYTES, remedy="send fewer or shorter queries per request")
+    remedy = "send fewer or shorter queries per request"
+    app = application("verl_ext retrieval server", batched.close, MAX_BODY_BYTES, remedy)
 
     @app.post("/search")
     async def search(request: SearchRequest, connection: Request) -> JSONResponse:
@@ -66,31 +61,22 @@ def create_app(retriever: Retriever, *, max_waiting: int = MAX_WAITING) -> FastA
     async def health() -> dict[str, Any]:
         return {"ready": True, "backend": retriever.backend, "passages": len(retriever)}
 
-    app.add_exception_handler(RequestValidationError, _malformed)
+    @app.exception_handler(RequestValidationError)
+    async def refuse(_: Request, error: Any) -> JSONResponse:
+        return JSONResponse({"error": malformed(error.errors(), EXPECTED)}, 422)
+
     return app
 
 
-async def _malformed(_: Request, error: Any) -> JSONResponse:
-    found = [f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()[:5]]
-    expected = (
-        f'expected {{"queries": at most {MAX_QUERIES_PER_REQUEST} strings, "k": integer from 1 to {MAX_K}}}, '
-        "as application/json"
-    )
-    return JSONResponse({"error": f"{'; '.join(found)}; {expected}."}, 422)
-
-
 def _as_json(hit: Hit) -> dict[str, Any]:
-    passage = hit.passage
-    text = {"pid": passage.pid, "title": passage.title, "text": passage.text}
-    return {**{key: encodable(value) for key, value in text.items()}, "score": hit.score}
+    return {**{key: encodable(value) for key, value in vars(hit.passage).items()}, "score": hit.score}
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Command line of the server."""
     parser = argparse.ArgumentParser(prog="python -m verl_ext.tools.retrieval_server", description="Serve an index.")
     parser.add_argument("--index", required=True, help="folder of an index, or a corpus .jsonl (BM25 in memory)")
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 for other machines too")
-    parser.add_argument("--port", type=int, default=8000, help="0 takes a free one")
+    add_address(parser, 8000)
     parser.add_argument("--device", default=None, help="dense indexes: cpu, cuda, ... for the encoder")
     parser.add_argument("--index_device", default="cpu", help="dense indexes: cuda:0, ... searches on a GPU")
     parser.add_argument(
@@ -101,25 +87,24 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Load the index, listen, serve until SIGINT or SIGTERM. Returns the exit status."""
-    arguments = parse_arguments(argv)
-    source = {"corpus" if arguments.index.endswith((".jsonl", ".jsonl.gz")) else "index": arguments.index}
-    try:
-        settings = {"device": arguments.device, "index_device": arguments.index_device}
-        settings |= {"batch_invariant": not arguments.batched_encoding, "verify": not arguments.no_verify}
-        settings["ivf_probes"] = arguments.ivf_probes
-        retriever = open_retriever({**source, **settings})
-        listener = listen(arguments.host, arguments.port)
-    except (ValueError, ImportError, ToolError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+def run(arguments: argparse.Namespace) -> None:
+    """Load the index, listen, serve until SIGINT or SIGTERM."""
+    settings = {name: getattr(arguments, name) for name in ("device", "index_device", "ivf_probes")}
+    settings |= {"batch_invariant": not arguments.batched_encoding, "verify": not arguments.no_verify}
+    settings["corpus" if arguments.index.endswith((".jsonl", ".jsonl.gz")) else "index"] = arguments.index
+    retriever = open_retriever(settings)
+    listener = listen(arguments.host, arguments.port)
     address = address_of(listener, arguments.host)
     print(f"{retriever.backend} index with {len(retriever)} passages at {address}")
     others = "mas.tools.search.index=null mas.tools.search.corpus=null"
     print(f"use it in a recipe: mas.tools.search.url={address} {others}", flush=True)
     serve(create_app(retriever), listener)
-    return 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns the exit status; user errors are printed without a traceback."""
+    arguments = parse_arguments(argv)
+    return exit_status(lambda: run(arguments))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ a dataclass; hence these are no models.)
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import fields
 from difflib import get_close_matches
 from typing import Annotated, Any, TypeVar
@@ -29,24 +29,21 @@ Options = TypeVar("Options")
 
 
 def options_from(kind: type[Options], given: Mapping[str, Any], what: str) -> Options:
-    """Build the options dataclass `kind`. None means that an option is not given.
+    """Build the options dataclass `kind`. None means that an option is not given, also one that `kind` does not have.
 
     what: names the options in errors, e.g. "settings of run_python".
 
     Raises:
         ValueError: a key is unknown (the error names the allowed ones), or a value is not allowed.
     """
-    check_names(given, [field.name for field in fields(kind)], what)  # type: ignore[arg-type]
-    try:
-        return kind(**{name: value for name, value in given.items() if value is not None})
-    except ValidationError as error:
-        raise ValueError(f"{what}: {'; '.join(messages(error, kind, ''))}") from error  # type: ignore[arg-type]
-
-
-def check_names(given: Iterable[str], allowed: Sequence[str], what: str) -> None:
-    """Raises ValueError for a name that is not allowed, with the most similar allowed one."""
+    given = {str(name): value for name, value in given.items() if value is not None}
+    allowed = [field.name for field in fields(kind)]  # type: ignore[arg-type]
     unknown = sorted(set(given) - set(allowed))
     if unknown:
-        similar = get_close_matches(str(unknown[0]), allowed, n=1)
-        hint = f" Did you mean {similar[0]!r}?" if similar else " Correct or remove it."
-        raise ValueError(f"unknown {what} {unknown}; allowed: {list(allowed)}.{hint}")
+        similar = get_close_matches(unknown[0], allowed, n=1)
+        hint = f"Did you mean {similar[0]!r}?" if similar else "Correct or remove it."
+        raise ValueError(f"unknown {what} {unknown}; allowed: {allowed}. {hint}")
+    try:
+        return kind(**given)
+    except ValidationError as error:
+        raise ValueError(f"{what}: {'; '.join(messages(error, kind, ''))}") from error  # type: ignore[arg-type]

@@ -6,23 +6,14 @@
     POST /call {"tool": "GET /search/movie", "arguments": {"query": "Titanic"}} -> {"result": ..., "source": "cache"}
     GET  /health -> {"ready": true, "mode": "record", "tools": 54, "counters": {"hits": 0, ...}, "cache": {...}, ...}
 
-`source` is cache, recorded (a real call) or model. Errors are {"error": text, "kind": word}:
-
-    422  bad_arguments, tool_error (recorded of a real call), malformed (the request itself)
-    404  unknown_tool, not_recorded
-    409  other_version (the caller's tool is not the server's)
-    413  a body too large
-    424  failed (the model or the cache)
-    503  busy (too many calls wait for the model)
-
-If a client disconnects, its call is finished all the same, and the result is stored for the next attempt.
+`source` is cache, recorded (a real call) or model. Errors are {"error": text, "kind": word}; docs/simulator.md lists
+them with their statuses. If a client disconnects, its call is finished all the same, and the result is stored.
 """
 
 import argparse
 import json
 import sys
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import yaml
@@ -30,20 +21,22 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, ConfigDict, StrictStr, ValidationError
 
+from verl_ext.arguments import exit_status
 from verl_ext.tools.base import ToolError
 from verl_ext.tools.catalogue import Catalogue, Recorded, load_catalogue
 from verl_ext.tools.catalogue.types import NOT_RECORDED, CallError
-from verl_ext.tools.http.server import BodyLimit, address_of, listen, serve, while_connected
-from verl_ext.tools.simulator.keys import Tools
+from verl_ext.tools.http.server import add_address, address_of, application, listen, malformed, serve, while_connected
+from verl_ext.tools.retrieval.types import encodable
 from verl_ext.tools.simulator.player import Busy, Simulator
 from verl_ext.tools.simulator.settings import simulator as make_simulator
 
 # Arguments may have 32 Ki characters, each of up to six bytes as JSON.
 MAX_BODY_BYTES = 256 * 1024
 MAX_ERROR_CHARS = 4000
+EXPECTED = '{"tool": text, "arguments": object, "version": text or nothing}'
 # Options that are passed to `simulator`.
-SETTINGS = ("mode", "cache", "endpoint", "model", "api_key_env", "concurrency", "retries", "max_tokens", "timeout_s")
-BOUNDS = ("max_rows", "max_mb")
+SETTINGS = ("mode", "cache", "endpoint", "model", "api_key_env", "template", "concurrency", "retries", "max_tokens")
+SETTINGS += ("timeout_s", "max_rows", "max_mb")
 
 
 class CallRequest(BaseModel):
@@ -57,30 +50,22 @@ class CallRequest(BaseModel):
 
 def create_app(simulator: Simulator, catalogue: Catalogue) -> FastAPI:
     """The server's application. The simulator is closed with it."""
-    tools = Tools()
-
-    @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        yield
-        await simulator.close()
-
-    app = FastAPI(title="verl_ext simulator server", lifespan=lifespan)
-    app.add_middleware(BodyLimit, limit=MAX_BODY_BYTES, remedy="send shorter arguments")
+    app = application("verl_ext simulator server", simulator.close, MAX_BODY_BYTES, "send shorter arguments")
 
     @app.post("/call")
     async def call(connection: Request) -> Response:
         try:
             request = CallRequest.model_validate_json(await connection.body())
         except ValidationError as error:
-            return _malformed(error)
+            return _refusal(422, "malformed", malformed(error.errors(), EXPECTED))
         spec = catalogue.get(request.tool)
         if spec is None:
             return _refusal(404, "unknown_tool", f"there is no tool {request.tool!r:.100} in the server's catalogue.")
-        if request.version not in (None, tools.version(spec)):
+        if request.version not in (None, spec.version):
             return _refusal(
                 409,
                 "other_version",
-                f"tool {spec.name!r} is another version here ({tools.version(spec)}, the caller's is "
+                f"tool {spec.name!r} is another version here ({spec.version}, the caller's is "
                 f"{request.version:.40}). Remedy: start the server with the catalogue of the run.",
             )
         return await _answer(simulator, spec, request.arguments, connection)
@@ -111,15 +96,8 @@ async def _answer(simulator: Simulator, spec: Any, arguments: Any, connection: R
     return Response(content.encode(), media_type="application/json")
 
 
-def _malformed(error: ValidationError) -> JSONResponse:
-    found = [f"{'.'.join(map(str, item['loc'])) or 'body'}: {item['msg']}" for item in error.errors()[:5]]
-    expected = 'expected {"tool": text, "arguments": object, "version": text or nothing}'
-    return _refusal(422, "malformed", f"{'; '.join(found)}; {expected}.")
-
-
 def _refusal(status: int, kind: str, error: str) -> JSONResponse:
-    text = error[:MAX_ERROR_CHARS].encode("utf-8", "replace").decode()
-    return JSONResponse({"error": text, "kind": kind}, status)
+    return JSONResponse({"error": encodable(error[:MAX_ERROR_CHARS]), "kind": kind}, status)
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -153,8 +131,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         help="results of real calls, served first: API-Bank's files, StableToolBench's tool_response_cache",
     )
     parser.add_argument("--no_verify", action="store_true", help="do not check a large cache when it is opened")
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 for other machines too")
-    parser.add_argument("--port", type=int, default=8200, help="0 takes a free one")
+    add_address(parser, 8200)
     return parser.parse_args(argv)
 
 
@@ -189,25 +166,24 @@ def overrides(address: str) -> str:
     return " ".join([f"{place}.url={address}", *(f"{place}.{name}=null" for name in ("mode", "cache", "endpoint"))])
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Load the catalogue, open the cache, listen, serve until SIGINT or SIGTERM. Returns the exit status."""
-    arguments = parse_arguments(argv)
-    settings = {name: getattr(arguments, name) for name in (*SETTINGS, *BOUNDS, "template")}
-    settings["verify"] = not arguments.no_verify
-    try:
-        make_simulator.preflight(**settings)
-        catalogue = load_catalogue(sources_of(arguments.catalogue))
-        recorded = Recorded.load(arguments.recorded, catalogue.values()) if arguments.recorded else None
-        listener = listen(arguments.host, arguments.port)
-        simulator = make_simulator(**{**settings, "verify": False}, recorded=recorded)
-    except (ValueError, ImportError, ToolError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+def run(arguments: argparse.Namespace) -> None:
+    """Load the catalogue, open the cache, listen, serve until SIGINT or SIGTERM."""
+    settings = {name: getattr(arguments, name) for name in SETTINGS}
+    make_simulator.preflight(**settings, verify=not arguments.no_verify)
+    catalogue = load_catalogue(sources_of(arguments.catalogue))
+    recorded = Recorded.load(arguments.recorded, catalogue.values()) if arguments.recorded else None
+    listener = listen(arguments.host, arguments.port)
+    simulator = make_simulator(**settings, verify=False, recorded=recorded)
     address = address_of(listener, arguments.host)
     print(f"simulator of {len(catalogue)} tools, mode {simulator.mode}, at {address}")
     print(f"use it in a recipe: {overrides(address)}", flush=True)
     serve(create_app(simulator, catalogue), listener)
-    return 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns the exit status; user errors are printed without a traceback."""
+    arguments = parse_arguments(argv)
+    return exit_status(lambda: run(arguments))
 
 
 if __name__ == "__main__":

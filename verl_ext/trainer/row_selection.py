@@ -12,33 +12,34 @@ from verl_ext.algorithms import Algorithm, row_weights
 from verl_ext.algorithms.groups import group_variance
 from verl_ext.mas.noise import derive_seed
 from verl_ext.sampling.base import SHUFFLED
-from verl_ext.trainer.batch import Tag, live_rows, live_tags, rows_of
+from verl_ext.trainer.batch import Tag, live_rows, live_tags, pack, rows_of, unpack
 
 Selected = tuple[KVBatchMeta, dict[str, float]]
 
 
 def drop_idle(batch: KVBatchMeta) -> KVBatchMeta:
     """Drop placeholder rows (`rows.idle_row`), unless there are no others."""
-    idle = {row for row, tag in enumerate(batch.tags) if tag.get("idle")}
+    idle = {row for row, tag in enumerate(unpack(batch.tags)) if tag.get("idle")}
     return batch if is_idle(batch) else without(batch, idle)
 
 
 def is_idle(batch: KVBatchMeta) -> bool:
     """True if no row of the batch trains."""
-    return all(tag.get("idle") for tag in batch.tags)
+    return all(tag.get("idle") for tag in unpack(batch.tags))
 
 
 def regroup(batch: KVBatchMeta, group_size: int, seed: int, step: int) -> Selected:
     """Shuffle the rows of group `SHUFFLED`, cut them into groups of G, drop the remainder (MHGPO, Algorithm 5)."""
-    singles = [i for i, tag in enumerate(batch.tags) if tag["group"] == "/".join(SHUFFLED)]
+    tags = unpack(batch.tags)
+    singles = [i for i, tag in enumerate(tags) if tag["group"] == "/".join(SHUFFLED)]
     random.Random(derive_seed(seed, step, "regroup")).shuffle(singles)
     whole = len(singles) // group_size * group_size
     for place, row in enumerate(singles[:whole]):
-        batch.tags[row]["group"] = "/".join((*SHUFFLED, str(place // group_size)))
+        tags[row]["group"] = "/".join((*SHUFFLED, str(place // group_size)))
+        batch.tags[row] = pack(tags[row])
     if whole:  # verl reads the tags from TransferQueue again
-        keys = [batch.keys[row] for row in singles[:whole]]
-        tags = [{"group": batch.tags[row]["group"]} for row in singles[:whole]]
-        tq.kv_batch_put(keys=keys, partition_id=batch.partition_id, tags=tags)
+        keys, grouped = [[values[row] for row in singles[:whole]] for values in (batch.keys, batch.tags)]
+        tq.kv_batch_put(keys=keys, partition_id=batch.partition_id, tags=grouped)
     dropped = set(singles[whole:])
     return without(batch, dropped), {"groups/dropped_rows": len(dropped)}
 
@@ -48,7 +49,7 @@ def select(batch: KVBatchMeta, algorithm: Algorithm) -> Selected:
 
     If it trains on none (no group has any variance), the first row stays as a placeholder: verl's loop needs a row.
     """
-    rows = rows_of(batch.tags)
+    rows = rows_of(unpack(batch.tags))
     kept = algorithm.select(rows)
     if kept is None:
         return batch, {}

@@ -98,11 +98,11 @@ class RunCallback(Callback):
 def choose_cpu_platform() -> None:
     """Driver and local Ray workers run on our CPU platform (remote ones get the variable by Ray's runtime_env).
 
-    One thread per process unless OMP_NUM_THREADS is set: with the tiny model, a second thread made a step three times
-    as slow on two cores (OpenMP's barriers).
+    They get the settings of OpenMP that suit it, unless the user's environment has them.
     """
     os.environ["VERL_PLATFORM"] = "cpu"
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    for name, value in preload.OPENMP.items():
+        os.environ.setdefault(name, value)
     from verl.plugin.platform import get_platform, set_platform
 
     from verl_ext.engine.platform_cpu import PlatformCPU

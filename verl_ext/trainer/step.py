@@ -10,6 +10,7 @@ from transfer_queue import KVBatchMeta
 from verl_ext.observe.metrics import reduce_stats
 from verl_ext.observe.question_stats import QuestionStats
 from verl_ext.trainer import row_selection
+from verl_ext.trainer.batch import unpack
 from verl_ext.trainer.config import MasConfig
 from verl_ext.trainer.state.run_state import RunState
 
@@ -52,7 +53,7 @@ class AfterRollouts:
         Returns:
             The step, and the rows that train. If none does: one placeholder row.
         """
-        step = Step(number, uids=sorted({tag["question"] for tag in batch.tags}))
+        step = Step(number, uids=sorted({tag["question"] for tag in unpack(batch.tags)}))
         self.collect_statistics(step, manager)
         self.spend_budget(step)
         self.update_memories(step)
@@ -92,7 +93,8 @@ class AfterRollouts:
 
     def order_rows(self, batch: KVBatchMeta) -> KVBatchMeta:
         """Sort rows by question, trajectory and position, so that the order of arrival does not matter."""
-        batch.reorder(sorted(range(len(batch)), key=lambda i: batch.tags[i]["order"]))
+        tags = unpack(batch.tags)
+        batch.reorder(sorted(range(len(batch)), key=lambda i: tags[i]["order"]))
         return batch
 
     def regroup_rows(self, step: Step, batch: KVBatchMeta) -> KVBatchMeta:

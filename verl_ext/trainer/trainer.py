@@ -34,16 +34,26 @@ from verl.trainer.ppo.v1.trainer_colocate_async import PPOTrainerColocateAsync
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils.config import omega_conf_to_dataclass
 
+from verl_ext.engine.fsdp.masked_logits import ALLOWED
+from verl_ext.engine.lora.adapters import AGENT_ID
 from verl_ext.observe.metrics import failure_report, group_metrics, reduce_stats
 from verl_ext.trainer import row_selection
 from verl_ext.trainer.advantage import batch_of, register_estimators
-from verl_ext.trainer.batch import live_rows, live_tags
+from verl_ext.trainer.batch import live_rows, live_tags, unpack
 from verl_ext.trainer.build import workflow_class
 from verl_ext.trainer.config import optimiser_steps, read_mas_config
 from verl_ext.trainer.loss import WEIGHT, weighted_ppo_loss
 from verl_ext.trainer.state import checkpoint
 from verl_ext.trainer.state.run_state import RunState
 from verl_ext.trainer.step import AfterRollouts, Step
+
+# The training processes fetch these fields of a row, where it has them; the others (messages, ground truth, …) are for
+# the trainer's process. verl would send all.
+READ_BY_WORKERS = (
+    *("prompts", "responses", "input_ids", "position_ids", "response_mask", "loss_mask", "rollout_log_probs"),
+    *("old_log_probs", "ref_log_prob", "values", "advantages", "returns", "rollout_is_weights"),
+    *(WEIGHT, ALLOWED, AGENT_ID),
+)
 
 if TYPE_CHECKING:  # the trainer of verl that `MultiAgentTrainer` goes in front of
     from verl.trainer.ppo.v1.trainer_base import PPOTrainer as Trainer
@@ -122,6 +132,7 @@ class MultiAgentTrainer(Trainer):
         self.now, batch = self.after_rollouts.run(self.global_steps, batch, self.agent_loop_manager)
         rows = 0 if self.now.idle else len(batch)
         batch = super()._balance_batch(batch, metrics, **kwargs)
+        batch.fields = list(READ_BY_WORKERS)
         self.now.metrics |= {"update/rows": rows, "update/padding_rows": len(batch) - rows}
         return batch
 
@@ -173,18 +184,21 @@ class MultiAgentTrainer(Trainer):
 
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
         """Compute advantages by our algorithm, then the weight of every row in the loss."""
+        tags = unpack(batch.tags)
         if not self.now.idle:
-            self.now.metrics |= group_metrics(live_tags(batch.tags))
-        with batch_of(batch.tags, self.state.algorithm):
+            self.now.metrics |= group_metrics(live_tags(tags))
+        with batch_of(tags, self.state.algorithm):
             batch = super()._compute_advantage(batch, metrics)
         self.state.trajectories.write_training(self.global_steps, batch)
         mode = self.config.actor_rollout_ref.actor.loss_agg_mode
-        weights = row_selection.weights_of(batch.tags, self.mas.loss.agent_weights, mode)
+        weights = row_selection.weights_of(tags, self.mas.loss.agent_weights, mode)
         if not self.now.idle:
-            used = weights[live_rows(batch.tags)]
+            used = weights[live_rows(tags)]
             self.now.metrics |= {"update/weight_max": used.max().item(), "update/weight_min": used.min().item()}
         fields = TensorDict({WEIGHT: weights.float()}, batch_size=len(batch))
-        return tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=fields)
+        batch = tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=fields)
+        batch.fields = list(READ_BY_WORKERS)
+        return batch
 
     # --- validation and metrics -------------------------------------------------------------------------------------
 

@@ -142,6 +142,8 @@ class SharedPrompts(Engine):
         number = torch.tensor(-(-sum(map(len, sequences)) // limit))
         if self.get_data_parallel_size() > 1:
             torch.distributed.all_reduce(number, torch.distributed.ReduceOp.MAX, group=dp_group)
+        if number == 1:
+            return [data], [list(range(len(data)))]
         rows = split_rows(sequences, min(int(number), len(data)))
         return [tu.index_select_tensor_dict(data, part) for part in rows], rows
 

@@ -20,6 +20,11 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 HERE = Path(__file__).parent
 
+# Defaults of the run's processes. One thread: with the tiny model, a second one makes the rollouts slower; the training
+# process takes what it may (fsdp/cpu.py). A thread that waits for the others spins 1,000 times before it sleeps:
+# libgomp's 300,000 cost nothing on an idle machine, but beside another busy program a step takes ten times as long.
+OPENMP = {"OMP_NUM_THREADS": "1", "GOMP_SPINCOUNT": "1000"}
+
 RUNTIME_ENV = "ray_kwargs.ray_init.runtime_env"
 # What a runtime environment may contain if workers are to be forked: the rest changes which modules a worker finds.
 SUPPORTED = {"env_vars"}
@@ -100,8 +105,7 @@ def _launch() -> subprocess.Popen[bytes]:
     address = str(Path(tempfile.mkdtemp(prefix="verl_ext_")) / "workers")
     process = subprocess.Popen(
         [sys.executable, str(HERE / "template.py"), address, *MODULES],
-        # OpenMP reads its number of threads when it is loaded: the default of choose_cpu_platform.
-        env={"OMP_NUM_THREADS": "1", **os.environ},
+        env={**OPENMP, **os.environ},  # OpenMP reads them when it is loaded
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         start_new_session=True,  # Ctrl-C is for the driver, which ends everything

@@ -8,7 +8,6 @@ written_calls    reads the JSON of a call in an agent's output
 recorded/   a back end of recorded results
 render      any result as text of bounded length
 schemas     checks arguments by JSON Schema; patterns: its patterns, within a time limit
-threads     blocking calls in threads
 """
 
 from verl_ext.tools.catalogue.load import load_catalogue

@@ -16,20 +16,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import fields, replace
+from typing import Any, NamedTuple
+
+from pydantic.dataclasses import dataclass
 
 from verl_ext.tools.catalogue.formats import api_bank, encyclopedia, functions, mcp, openapi, toolbench, toolhop
 from verl_ext.tools.catalogue.formats import json_lines as plain
 from verl_ext.tools.catalogue.types import Catalogue, ToolSpec
-from verl_ext.tools.settings import options_from
+from verl_ext.tools.settings import STRICT, options_from
 
 # Kinds of sources whose schemas this package makes, so that they need no check.
 TRUSTED = ("toolbench", "api_bank")
 
 
-@dataclass(frozen=True)
-class Kind:
+class Kind(NamedTuple):
     """A kind of source.
 
     load: makes tools of the source's settings. settings: their names. optional: none of them is required.
@@ -102,6 +103,22 @@ def _load(source: Any, number: int, left_out: dict[str, str]) -> list[ToolSpec]:
     tools = kind.load(**settings, left_out=without) if kind.partial else kind.load(**settings)
     left_out |= {f"{prefix}{name}": reason for name, reason in without.items()}
     return [replace(tool, name=f"{prefix}{tool.name}") for tool in tools] if prefix else tools
+
+
+@dataclass(frozen=True, config=STRICT)
+class CatalogueSettings:
+    """Settings that tool_call and tool_search share: `sources` and `only` as `load_catalogue` has them."""
+
+    sources: Any = None
+    only: Any = None
+
+    def __post_init__(self) -> None:
+        if self.sources is None:
+            raise ValueError(f"sources are needed, e.g. sources: {_example()}")
+
+    def catalogue(self) -> Catalogue:
+        """See `load_catalogue`."""
+        return load_catalogue(self.sources, self.only)
 
 
 def _example() -> list[dict[str, str]]:

@@ -29,7 +29,7 @@ from dataclasses import fields, is_dataclass
 from itertools import islice
 from typing import Any
 
-from verl_ext.tools.catalogue.threads import by_user
+from verl_ext.tools.threads import by_user
 
 MAX_DEPTH = 50
 MAX_DIGITS = 1000  # of an integer; Python itself refuses to write more than 4,300

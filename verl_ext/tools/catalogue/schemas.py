@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from jsonschema.exceptions import SchemaError
@@ -67,6 +67,11 @@ def references(schema: Any, root: bool = True) -> Iterator[str]:
     for key, value in schema.items():
         if key not in DATA:
             yield from references(value, False)
+
+
+def object_of(properties: Mapping[str, Any], required: Iterable[str]) -> dict[str, Any]:
+    """The schema of an object with these properties and no others."""
+    return {"type": "object", "properties": properties, "required": list(required), "additionalProperties": False}
 
 
 def nullable(schema: dict[str, Any]) -> dict[str, Any]:

@@ -20,10 +20,9 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from verl_ext.tools.base import Tool, ToolError
-from verl_ext.tools.catalogue.load import TRUSTED, load_catalogue
+from verl_ext.tools.catalogue.load import TRUSTED, CatalogueSettings
 from verl_ext.tools.catalogue.recorded import Recorded, content_of
 from verl_ext.tools.catalogue.render import plain, render
-from verl_ext.tools.catalogue.threads import by_user, ordinary
 from verl_ext.tools.catalogue.types import (
     BAD_ARGUMENTS,
     TOOL_ERROR,
@@ -35,6 +34,7 @@ from verl_ext.tools.catalogue.types import (
     as_json,
 )
 from verl_ext.tools.settings import STRICT, AtLeastOne, options_from
+from verl_ext.tools.threads import by_user, ordinary
 
 ANSWERED = "answered"
 # Below the time limit of a tool call (mas.limits.tool_timeout, 60 s), whose message does not name the tool.
@@ -132,7 +132,7 @@ class Toolbox(Tool):
             raise CallError(f"{spec.name} has no result for these arguments")
 
         work = asyncio.ensure_future(_contained(backend, spec, arguments))
-        work.add_done_callback(_retrieve_exception)
+        work.add_done_callback(lambda done: done.cancelled() or done.exception())  # or asyncio warns that nobody did
         try:
             done, _ = await asyncio.wait([work], timeout=self.timeout_s)
         finally:
@@ -160,18 +160,21 @@ async def _contained(backend: Backend, spec: ToolSpec, arguments: dict[str, Any]
 
 
 @dataclass(frozen=True, config=STRICT)
-class ToolboxSettings:
-    """Settings of `tool_call`: those of Toolbox, with `sources` and `only` as `load_catalogue` has them.
+class ToolboxSettings(CatalogueSettings):
+    """Settings of `tool_call`: those of Toolbox.
 
     recorded: files or folders of recorded results, see recorded/results.py.
     """
 
-    sources: Any
-    only: Any = None
     recorded: str | Sequence[str] | None = None
     backend: Any = None
     timeout_s: Annotated[float, Field(gt=0)] = TIMEOUT_S
     max_chars: AtLeastOne = MAX_CHARS
+
+    def load(self) -> tuple[Catalogue, Recorded | None]:
+        """The tools, and their recorded results."""
+        catalogue = self.catalogue()
+        return catalogue, Recorded.load(self.recorded, catalogue.values()) if self.recorded else None
 
 
 def tool_call(**settings: Any) -> Toolbox:
@@ -181,16 +184,14 @@ def tool_call(**settings: Any) -> Toolbox:
         ValueError: a setting is unknown or wrong, or a file cannot be read.
     """
     given = _read(settings)
-    catalogue = load_catalogue(given.sources, given.only)
-    recorded = Recorded.load(given.recorded, catalogue.values()) if given.recorded else None
+    catalogue, recorded = given.load()
     return Toolbox(catalogue, given.backend, recorded=recorded, timeout_s=given.timeout_s, max_chars=given.max_chars)
 
 
 def _preflight(**settings: Any) -> None:
     """Check settings, files, every schema, servers of MCP sources and the back end, without running a tool."""
     given = _read(settings)
-    catalogue = load_catalogue(given.sources, given.only)
-    recorded = Recorded.load(given.recorded, catalogue.values()) if given.recorded else None
+    catalogue, recorded = given.load()
     _check_backends(catalogue, given.backend, recorded)
     catalogue.check(TRUSTED)
     of_backend(given.backend, "preflight")
@@ -198,7 +199,7 @@ def _preflight(**settings: Any) -> None:
 
 def _identity(**settings: Any) -> dict[str, Any]:
     given = _read(settings)
-    identity: dict[str, Any] = {"catalogue": load_catalogue(given.sources, given.only).version}
+    identity: dict[str, Any] = {"catalogue": given.catalogue().version}
     identity |= {"recorded": content_of(given.recorded) if given.recorded else [], "max_chars": given.max_chars}
     return identity | {"backend": of_backend(given.backend, "identity")}
 
@@ -209,10 +210,7 @@ tool_call.identity = _identity
 
 
 def _read(settings: Mapping[str, Any]) -> ToolboxSettings:
-    given = {key: value for key, value in settings.items() if value is not None}
-    if "sources" not in given:
-        raise ValueError("tool_call needs sources, e.g. sources: [{kind: openapi, path: data/tmdb_oas.json}]")
-    return options_from(ToolboxSettings, given, "settings of tool_call")
+    return options_from(ToolboxSettings, settings, "settings of tool_call")
 
 
 def of_backend(backend: Any, question: str) -> Any:
@@ -245,9 +243,3 @@ def _check_backends(catalogue: Catalogue, backend: Any, recorded: Recorded | Non
 
 def _failure(kind: str, error: Any) -> dict[str, Any]:
     return {"ok": False, "error": render(error, MAX_ERROR_CHARS), "kind": kind}
-
-
-def _retrieve_exception(work: asyncio.Future[Any]) -> None:
-    """Avoid asyncio's warning about an exception that nobody has retrieved."""
-    if not work.cancelled():
-        work.exception()

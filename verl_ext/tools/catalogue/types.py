@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
 from jsonschema.protocols import Validator
@@ -66,19 +67,46 @@ class ToolSpec:
     extra: Mapping[str, Any] = field(default_factory=dict)
     backend: Backend | None = field(default=None, compare=False, repr=False)
 
-    @property
+    @cached_property
     def version(self) -> str:
         """Hash of everything that an answer may depend on. Results recorded for another version are not served."""
         content = [self.name, self.description, self.parameters, self.returns, self.source, self.extra]
         return hashlib.sha256(canonical(content).encode()).hexdigest()[:16]
 
+    @cached_property
+    def validator(self) -> Validator:
+        """Of `parameters`. Raises ValueError if they are no JSON Schema."""
+        return validator(self.parameters, f"the parameters of tool {self.name!r}")
+
+    def problems(self, arguments: Any) -> list[str]:
+        """The problems of a call, in words for the agent that made it; empty if the call is valid.
+
+        Args:
+            arguments: any value that the agent wrote; valid is an object that fits the tool's schema.
+
+        Raises:
+            ValueError: the tool's parameters are no JSON Schema. Bad `arguments` never raise.
+        """
+        check, name = self.validator, self.name
+        try:
+            value = as_json(arguments)
+        except ValueError as error:
+            return [f"the arguments of {name} are not JSON: {error}"]
+        if not isinstance(value, dict):
+            return [f"the arguments of {name} must be an object, given {type(arguments).__name__}"]
+        try:
+            errors = sorted(errors_of(check, value), key=lambda error: (list(map(str, error.path)), error.message))
+        except PatternTimeout as error:
+            return [_cut(f"{name}: {error}")]
+        except RecursionError:
+            return [f"the arguments of {name} are nested too deeply"]
+        found = [f"{'.'.join(map(str, error.path)) or name}: {error.message}" for error in errors[:MAX_PROBLEMS]]
+        more = [f"and {len(errors) - MAX_PROBLEMS} more problems"] if len(errors) > MAX_PROBLEMS else []
+        return [_cut(problem) for problem in found] + more
+
     def shown(self) -> dict[str, Any]:
         """The part that agents read: name, description and parameters."""
         return {"name": self.name, "description": self.description, "parameters": self.parameters}
-
-    def document(self) -> str:
-        """`shown` as one line of JSON."""
-        return json.dumps(self.shown(), ensure_ascii=False)
 
 
 class Catalogue(Mapping[str, ToolSpec]):
@@ -99,7 +127,6 @@ class Catalogue(Mapping[str, ToolSpec]):
                     f"{tool.source or 'no source'}). Remedy: give each a name of its own, e.g. by `prefix` of a source"
                 )
             self._tools[tool.name] = tool
-        self._validators: dict[str, Validator] = {}
 
     def __getitem__(self, name: str) -> ToolSpec:
         return self._tools[name]
@@ -136,46 +163,19 @@ class Catalogue(Mapping[str, ToolSpec]):
         Raises:
             ValueError: a tool's parameters are no JSON Schema. Without this check its first call would raise that.
         """
-        for name, tool in self.items():
+        for tool in self.values():
             if tool.source not in trusted:
-                self._validator(name)
+                _ = tool.validator
 
     def problems(self, name: Any, arguments: Any) -> list[str]:
-        """The problems of a call, in words for the agent that made it; empty if the call is valid.
-
-        Args:
-            name: of the tool; an unknown name is a problem, too.
-            arguments: any value that the agent wrote; valid is an object that fits the tool's schema.
-
-        Raises:
-            ValueError: the tool's parameters are no JSON Schema, see `check`. Bad `arguments` never raise.
-        """
+        """The problems of a call, see `ToolSpec.problems`; an unknown name, of any type, is one, too."""
         if not self._has(name):
-            return [f"there is no tool {_short(name)}"]
-        check = self._validator(name)
-        try:
-            value = as_json(arguments)
-        except ValueError as error:
-            return [f"the arguments of {name} are not JSON: {error}"]
-        if not isinstance(value, dict):
-            return [f"the arguments of {name} must be an object, given {type(arguments).__name__}"]
-        try:
-            errors = sorted(errors_of(check, value), key=lambda error: (list(map(str, error.path)), error.message))
-        except PatternTimeout as error:
-            return [_cut(f"{name}: {error}")]
-        except RecursionError:
-            return [f"the arguments of {name} are nested too deeply"]
-        found = [f"{'.'.join(map(str, error.path)) or name}: {error.message}" for error in errors[:MAX_PROBLEMS]]
-        more = [f"and {len(errors) - MAX_PROBLEMS} more problems"] if len(errors) > MAX_PROBLEMS else []
-        return [_cut(problem) for problem in found] + more
+            given = repr(name[:100]) if isinstance(name, str) else f"of type {type(name).__name__}"
+            return [f"there is no tool {given}"]
+        return self._tools[name].problems(arguments)
 
     def _has(self, name: Any) -> bool:
         return isinstance(name, str) and name in self._tools
-
-    def _validator(self, name: str) -> Validator:
-        if name not in self._validators:
-            self._validators[name] = validator(self._tools[name].parameters, f"the parameters of tool {name!r}")
-        return self._validators[name]
 
 
 def canonical(value: Any) -> str:
@@ -206,10 +206,6 @@ def _integral(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(key): _integral(item) for key, item in value.items()}
     return [_integral(item) for item in value] if isinstance(value, list | tuple) else value
-
-
-def _short(value: Any) -> str:
-    return repr(value[:100]) if isinstance(value, str) else f"of type {type(value).__name__}"
 
 
 def _cut(text: str) -> str:

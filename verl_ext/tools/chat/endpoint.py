@@ -8,7 +8,7 @@ import os
 from dataclasses import replace
 from typing import Any
 
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+from tenacity import RetryCallState, wait_random_exponential
 
 from verl_ext.tools.chat.wire import (
     CONTINUE,
@@ -23,6 +23,7 @@ from verl_ext.tools.chat.wire import (
     rename,
     sendable,
 )
+from verl_ext.tools.http.client import Connections, Transient, retrying, transient_failures
 
 Messages = list[dict[str, str]]
 # These are tried again, as is every 5xx (also those of proxies: 520, 524, 529).
@@ -43,19 +44,8 @@ class TooLong(Exception):
     """The server says that the prompt does not fit the model."""
 
 
-class _Transient(Exception):
-    """A failure after which another attempt may succeed. after: seconds that the server asks to wait."""
-
-    def __init__(self, message: str, after: float = 0.0):
-        super().__init__(message)
-        self.after = after
-
-
-class ChatEndpoint:
+class ChatEndpoint(Connections):
     """Chat completions with bounded concurrency and bounded retries.
-
-    Connections open at the first request, in the event loop that makes it. One event loop at a time; a closed loop may
-    be followed by a new one.
 
     Args:
         url: base URL, e.g. http://127.0.0.1:8100/v1.
@@ -94,33 +84,21 @@ class ChatEndpoint:
         self._setting = setting
         self._limit_name = "max_tokens"
         self._concurrency = concurrency
-        self._session: Any = None
-        self._loop: asyncio.AbstractEventLoop | None = None
 
     async def connect(self) -> None:
         """Open the connections now instead of at the first request."""
         self._open()
 
-    def _open(self) -> Any:
-        """The session of the running loop; replaces one of a finished loop."""
+    def _new_session(self) -> Any:
         import aiohttp
 
-        loop = asyncio.get_running_loop()
-        if self._session is None or self._session.closed or self._loop is not loop:
-            key = os.environ.get(self.api_key_env, "").strip()
-            self._slots, self._loop = asyncio.Semaphore(self._concurrency), loop
-            self._session = aiohttp.ClientSession(
-                timeout=aiohttp.ClientTimeout(total=self.timeout),
-                connector=aiohttp.TCPConnector(limit=self._concurrency),
-                headers={"Authorization": f"Bearer {key}"} if key else {},
-            )
-        return self._session
-
-    async def close(self) -> None:
-        """Close the connections; a later request opens new ones."""
-        if self._session is not None and self._loop is asyncio.get_running_loop():
-            await self._session.close()
-        self._session = self._loop = None
+        key = os.environ.get(self.api_key_env, "").strip()
+        self._slots = asyncio.Semaphore(self._concurrency)
+        return aiohttp.ClientSession(
+            timeout=aiohttp.ClientTimeout(total=self.timeout),
+            connector=aiohttp.TCPConnector(limit=self._concurrency),
+            headers={"Authorization": f"Bearer {key}"} if key else {},
+        )
 
     async def find_model(self) -> str:
         """Ask the server which models it serves, and return the name of the model to use.
@@ -130,14 +108,14 @@ class ChatEndpoint:
         """
         try:
             return await self._find_model()
-        except _Transient as error:
+        except Transient as error:
             raise ValueError(
                 f"no server answers at {self._setting[0]}={self.url} ({error}).\n"
                 "Remedy: start one, e.g. vllm serve MODEL --port 8100 --generation-config vllm, and give http://HOST:8100/v1"
             ) from error
 
     async def _find_model(self) -> str:
-        """As `find_model`, but raises _Transient if no server answers."""
+        """As `find_model`, but raises Transient if no server answers."""
         status, content, _ = await self._request("GET", "/models")
         served = model_names(content)
         if status in (401, 403):
@@ -145,7 +123,7 @@ class ChatEndpoint:
             given = "was refused" if known else "is needed"
             raise ValueError(f"{self.url}: an API key {given} (status {status}). Remedy: set {self.api_key_env}")
         if self.model is None and _may_pass(status):
-            raise _Transient(f"{self.url}/models: status {status}")
+            raise Transient(f"{self.url}/models: status {status}")
         if self.model is None:
             if len(served) != 1:
                 names = ", ".join(served) or f"unknown: /models gave status {status}; does the URL end in /v1?"
@@ -174,21 +152,12 @@ class ChatEndpoint:
             EndpointFailed: the server refused the call, or all attempts failed.
             ValueError: `model` is None, and `find_model` does not find exactly one.
         """
-        retrying = AsyncRetrying(
-            stop=stop_after_attempt(self.retries + 1),
-            wait=_wait,
-            retry=retry_if_exception_type(_Transient),
-            reraise=True,
-        )
         self._open()
         async with self._slots:
             try:
-                async for attempt in retrying:
-                    with attempt:
-                        return await self._ask(messages, sampling)
-            except _Transient as error:
+                return await retrying(self.retries + 1, _wait)(self._ask, messages, sampling)
+            except Transient as error:
                 raise EndpointFailed(f"{error} ({self.retries + 1} attempts)") from error
-        raise AssertionError("tenacity ended without an attempt")
 
     async def _ask(self, messages: Messages, sampling: dict[str, Any]) -> Answer:
         """One attempt, repeated without parameters that the server does not know.
@@ -209,7 +178,7 @@ class ChatEndpoint:
             text = content.decode("utf-8", errors="replace")
             failure = f"status {status}: {text!r:.300}"
             if _may_pass(status):
-                raise _Transient(failure, float(after) if after.isdigit() else 0.0)
+                raise Transient(failure, float(after) if after.isdigit() else 0.0)
             complaint = complaint_of(text)
             if is_too_long(status, complaint):
                 raise TooLong(failure)
@@ -222,17 +191,11 @@ class ChatEndpoint:
         """(status, content, Retry-After) of one request.
 
         Raises:
-            _Transient: no answer, not in time, or an answer longer than MAX_BODY.
+            Transient: no answer, not in time, or an answer longer than MAX_BODY.
         """
-        import aiohttp
-
-        try:
+        with transient_failures(self.timeout):
             async with self._open().request(method, self.url + path, json=body) as response:
                 return response.status, await _read(response), response.headers.get("Retry-After", "")
-        except asyncio.TimeoutError as error:
-            raise _Transient(f"no answer within {self.timeout:g} s") from error
-        except (aiohttp.ClientError, OSError) as error:
-            raise _Transient(f"{type(error).__name__}: {error}") from error
 
     def _body(self, messages: Messages, sampling: dict[str, Any], changed: dict[str, str | None]) -> dict[str, Any]:
         body = {
@@ -278,19 +241,19 @@ def _wait(state: RetryCallState) -> float:
 
 
 async def _read(response: Any) -> bytes:
-    """The body. Raises _Transient if it is longer than MAX_BODY bytes."""
+    """The body. Raises Transient if it is longer than MAX_BODY bytes."""
     content = bytearray()
     async for chunk in response.content.iter_any():
         content += chunk
         if len(content) > MAX_BODY:
-            raise _Transient(f"an answer of more than {MAX_BODY} bytes")
+            raise Transient(f"an answer of more than {MAX_BODY} bytes")
     return bytes(content)
 
 
 def _answer(content: bytes) -> Answer:
-    """The parsed answer. Raises _Transient if the content is not a chat completion."""
+    """The parsed answer. Raises Transient if the content is not a chat completion."""
     try:
         return answer_of(json.loads(content))
     except (ValueError, RecursionError) as error:
         reason = f"{type(error).__name__}: {error!s:.200}"
-        raise _Transient(f"the server answered in an unknown form ({reason}): {content[:300]!r}") from error
+        raise Transient(f"the server answered in an unknown form ({reason}): {content[:300]!r}") from error

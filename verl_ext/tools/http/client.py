@@ -1,11 +1,17 @@
-"""JSON over HTTP with this package's own servers: bounded retries, and errors with a remedy."""
+"""What the HTTP clients of this package share, and the base class of those that ask its own servers for JSON."""
+
+from __future__ import annotations
 
 import asyncio
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+
 from verl_ext.tools.base import ToolError, ToolRefused
+from verl_ext.tools.threads import run_blocking
 
 RETRY_STATUS = frozenset({429, 500, 502, 503, 504})
 
@@ -21,22 +27,73 @@ class Refused(ToolRefused):
         self.status, self.text = status, text
 
 
-class _Transient(Exception):
-    """A failure after which another attempt may succeed: no connection, time limit, or a status of RETRY_STATUS."""
+class Transient(Exception):
+    """A failure after which another attempt may succeed. after: seconds that the server asks to wait."""
+
+    def __init__(self, message: str, after: float = 0.0) -> None:
+        super().__init__(message)
+        self.after = after
 
 
-class JsonClient:
-    """Base class of the clients. A subclass adds its requests, `server` and `remedy`.
+@contextmanager
+def transient_failures(timeout_s: float) -> Iterator[None]:
+    """Turn failures of a connection, and of the time limit that aiohttp keeps, into Transient."""
+    import aiohttp
+
+    try:
+        yield
+    except asyncio.TimeoutError as error:  # noqa: UP041 (in Python 3.10 not yet the same as TimeoutError)
+        raise Transient(f"no answer within {timeout_s:g} s") from error
+    except (aiohttp.ClientError, OSError) as error:
+        raise Transient(f"{type(error).__name__}: {error}") from error
+
+
+def retrying(attempts: int, wait: Callable[[RetryCallState], float]) -> AsyncRetrying:
+    """Calls a coroutine function up to `attempts` times while it raises Transient; then raises the last one."""
+    retry = retry_if_exception_type(Transient)
+    return AsyncRetrying(stop=stop_after_attempt(attempts), wait=wait, retry=retry, reraise=True)
+
+
+class Connections:
+    """Base class of clients with one aiohttp session, which opens at the first request in an event loop.
+
+    One event loop at a time; a closed loop may be followed by a new one, which gets a new session.
+    """
+
+    _session: Any = None
+    _loop: asyncio.AbstractEventLoop | None = None
+
+    def _new_session(self) -> Any:
+        raise NotImplementedError
+
+    def _open(self) -> Any:
+        """The session of the running loop."""
+        loop = asyncio.get_running_loop()
+        if self._session is None or self._session.closed or self._loop is not loop:
+            self._session, self._loop = self._new_session(), loop
+        return self._session
+
+    async def close(self) -> None:
+        """Close the connections; a later request opens new ones."""
+        if self._session is not None and self._loop is asyncio.get_running_loop():
+            await self._session.close()
+        self._session = self._loop = None
+
+
+class JsonClient(Connections):
+    """Base class of the clients of this package's servers. A subclass adds its requests, and the class attributes.
 
     url: http://HOST:PORT of the server. timeout_s: seconds for one attempt. attempts: tries per request, with
     exponential waits of at most `max_wait_s` seconds between them; refused requests (4xx) are not tried again.
     Raises ValueError for a malformed url, ToolError when the server cannot be reached, refuses, or answers nonsense.
 
     server: its name in error messages. remedy: what to do if it does not answer; may contain {host} and {port}.
+    health_field: a field of its /health beside "ready".
     """
 
     server: str
     remedy: str
+    health_field: str
 
     def __init__(self, url: str, *, timeout_s: float, attempts: int, max_wait_s: float) -> None:
         try:
@@ -46,80 +103,50 @@ class JsonClient:
             valid = False
         if not valid:
             raise ValueError(f"{self.server} url: given {url!r}, expected http://HOST:PORT.")
-        if timeout_s <= 0 or attempts < 1 or max_wait_s < 0:
-            raise ValueError(
-                f"the client of a {self.server} needs timeout_s > 0, attempts >= 1 and max_wait_s >= 0, "
-                f"given {timeout_s}, {attempts}, {max_wait_s}."
-            )
         self.url = url.rstrip("/")
         self._timeout_s, self._attempts, self._max_wait_s = timeout_s, attempts, max_wait_s
         self._start = self.remedy.format(host=parts.hostname, port=parts.port or 80)
-        self._session: Any = None
-        self._loop: asyncio.AbstractEventLoop | None = None
 
-    async def aclose(self) -> None:
-        """Close the connections."""
-        if self._session is not None and self._loop is asyncio.get_running_loop():
-            await self._session.close()
-        self._session = self._loop = None
+    def health(self) -> dict[str, Any]:
+        """The server's /health. Blocking, inside and outside of a running event loop.
 
-    async def _request(self, method: str, path: str, body: Any, session: Any) -> Any:
+        Raises:
+            ToolError: no server answers, or it is none of verl_ext.
+        """
+        health = run_blocking(self._request("GET", "/health"))
+        if not isinstance(health, dict) or health.get("ready") is not True or self.health_field not in health:
+            raise ToolError(f"{self.url}/health answered {health!r:.200}: no {self.server} of verl_ext, or not ready.")
+        return health
+
+    async def _request(self, method: str, path: str, body: Any = None, session: Any = None) -> Any:
         """The answer to one request. session: None opens a connection for this request alone."""
-        from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
-
-        retrying = AsyncRetrying(
-            stop=stop_after_attempt(self._attempts),
-            wait=wait_random_exponential(multiplier=0.2, max=self._max_wait_s),
-            retry=retry_if_exception_type(_Transient),
-            reraise=True,
-        )
+        wait = wait_random_exponential(multiplier=0.2, max=self._max_wait_s)
         try:
-            async for attempt in retrying:
-                with attempt:
-                    return await self._send(method, path, body, session)
-        except _Transient as error:
+            return await retrying(self._attempts, wait)(self._send, method, path, body, session)
+        except Transient as error:
             raise ToolError(
                 f"no answer from the {self.server} at {self.url}{path} after {self._attempts} attempts ({error}). "
                 f"{self._start}"
             ) from error
-        raise AssertionError("tenacity ended without an attempt")
 
     async def _send(self, method: str, path: str, body: Any, session: Any) -> Any:
-        import aiohttp
-
         if session is None:
             async with self._new_session() as own:
                 return await self._send(method, path, body, own)
         try:
-            async with session.request(method, self.url + path, json=body) as response:
-                if response.status in RETRY_STATUS:
+            with transient_failures(self._timeout_s):
+                async with session.request(method, self.url + path, json=body) as response:
+                    if response.status == 200:
+                        return await response.json(content_type=None)
                     text = await response.text(errors="replace")
-                    raise _Transient(f"status {response.status}: {text[:200]}")
-                if response.status != 200:
-                    text = await response.text(errors="replace")
-                    message = f"{self.url}{path} refused the request with status {response.status}: {text[:500]}"
-                    raise Refused(message, response.status, text)
-                return await response.json(content_type=None)
-        except asyncio.TimeoutError as error:  # noqa: UP041 (in Python 3.10 not yet the same as TimeoutError)
-            raise _Transient(f"no answer within {self._timeout_s} s") from error
-        except (aiohttp.ClientError, OSError) as error:
-            raise _Transient(f"{type(error).__name__}: {error}") from error
         except ValueError as error:
             raise ToolError(f"{self.url}{path} answered something that is not JSON: not a {self.server}?") from error
+        if response.status in RETRY_STATUS:
+            raise Transient(f"status {response.status}: {text[:200]}")
+        message = f"{self.url}{path} refused the request with status {response.status}: {text[:500]}"
+        raise Refused(message, response.status, text)
 
     def _new_session(self) -> Any:
         import aiohttp
 
         return aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=self._timeout_s))
-
-    async def _open(self) -> Any:
-        """The session of the running loop, kept until `aclose`; replaces one of a finished loop."""
-        loop = asyncio.get_running_loop()
-        if self._session is None or self._session.closed or self._loop is not loop:
-            self._session, self._loop = self._new_session(), loop
-        return self._session
-
-    @staticmethod
-    def _blocking(coroutine: Any) -> Any:
-        with ThreadPoolExecutor(max_workers=1) as executor:  # a thread, because a loop may be running in this one
-            return executor.submit(asyncio.run, coroutine).result()

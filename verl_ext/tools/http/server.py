@@ -1,9 +1,12 @@
 """Shared by the servers of this package: limits, disconnected clients, listening, ending."""
 
+import argparse
 import asyncio
 import signal
 import socket
-from collections.abc import Coroutine
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -45,6 +48,31 @@ class BodyLimit:
         await self._app(scope, replay, send)
 
 
+def application(title: str, close: Callable[[], Awaitable[None]], max_bytes: int, remedy: str) -> FastAPI:
+    """An application without paths, which awaits `close` at its end. max_bytes, remedy: see BodyLimit."""
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        await close()
+
+    app = FastAPI(title=title, lifespan=lifespan)
+    app.add_middleware(BodyLimit, limit=max_bytes, remedy=remedy)
+    return app
+
+
+def malformed(errors: Sequence[Any], expected: str) -> str:
+    """What is wrong with a body, from pydantic's errors (the first five), and what is expected."""
+    found = [f"{'.'.join(map(str, error['loc'])) or 'body'}: {error['msg']}" for error in errors[:5]]
+    return f"{'; '.join(found)}; expected {expected}."
+
+
+def add_address(parser: argparse.ArgumentParser, port: int) -> None:
+    """Add --host and --port to a server's command line."""
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 for other machines too")
+    parser.add_argument("--port", type=int, default=port, help="0 takes a free one")
+
+
 async def while_connected(work: Coroutine[Any, Any, Any], connection: Request) -> Any:
     """The result of `work`, or None when the client disconnects first: then `work` is cancelled."""
     task = asyncio.ensure_future(work)
@@ -82,13 +110,9 @@ def serve(app: FastAPI, listener: socket.socket) -> None:
     import uvicorn
 
     config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=10)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _exit)  # uvicorn finishes the running requests, then raises the signal again
+    for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn finishes the running requests, then raises it again
+        signal.signal(number, lambda *_: sys.exit(0))
     try:
         uvicorn.Server(config).run(sockets=[listener])
     finally:
         print("stopped", flush=True)
-
-
-def _exit(*_: Any) -> None:
-    raise SystemExit(0)

@@ -63,8 +63,8 @@ class BatchedRetriever:
             await asyncio.gather(self._worker, return_exceptions=True)
         self._worker = None
         self._executor.shutdown(wait=False, cancel_futures=True)
-        if hasattr(self.retriever, "aclose"):
-            await self.retriever.aclose()
+        if hasattr(self.retriever, "close"):
+            await self.retriever.close()
 
     async def _work(self) -> None:
         """Answer batch after batch until no search waits."""

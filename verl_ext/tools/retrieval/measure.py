@@ -18,14 +18,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from verl_ext.reports import processor
+from verl_ext.arguments import Parser, exit_status
+from verl_ext.reports import machine
+from verl_ext.storage.files import write_file
 from verl_ext.tools import measuring
-from verl_ext.tools.measuring import check_distinct, exit_status, positive, search_all
+from verl_ext.tools.measuring import check_distinct, positive, search_all
 from verl_ext.tools.retrieval.corpus import OFFSETS, PASSAGES, PassageStore, file_sha256
 from verl_ext.tools.retrieval.dense import INDEX_KINDS
 from verl_ext.tools.retrieval.index import BACKENDS, load_index
 from verl_ext.tools.retrieval.recall import Question, read_questions, recall, same_title
-from verl_ext.tools.retrieval.targets import Target, digest, prepare, write_json
+from verl_ext.tools.retrieval.targets import Target, digest, prepare
 from verl_ext.tools.retrieval.types import Retriever
 
 KS = (5, 10)
@@ -93,16 +95,11 @@ def measure(target: Target, asked: QuestionSet, indexes: Indexes, output_dir: Pa
     row |= {"asked": len(asked.questions), "without_gold_titles": asked.without, "passages": target.meta["passages"]}
     row |= {"gold_titles_in_corpus": indexes.in_corpus(target, asked.questions), "options": target.meta["options"]}
     row |= {"probes": target.probes, "corpus_sha256": target.meta["corpus_sha256"], "asked_of": digest(asked.content)}
-    row |= {"time": time.strftime("%Y-%m-%d %H:%M:%S"), "machine": machine()}
-    row["found"] = [[hit.passage.pid for hit in found] for found in hits]
-    write_json(saved, row)
-    return row
-
-
-def machine() -> dict[str, Any]:
-    """The properties of this machine that a speed depends on."""
     threads = os.environ.get("OMP_NUM_THREADS", "not set")
-    return {"processor": processor(), "cores": os.cpu_count(), "OMP_NUM_THREADS": threads}
+    row |= {"time": time.strftime("%Y-%m-%d %H:%M:%S"), "machine": f"{machine()}, OMP_NUM_THREADS {threads}"}
+    row["found"] = [[hit.passage.pid for hit in found] for found in hits]
+    write_file(saved, json.dumps(row) + "\n")
+    return row
 
 
 def compare(rows: list[dict[str, Any]]) -> None:
@@ -148,17 +145,14 @@ def run(arguments: argparse.Namespace) -> None:
         if share < 1:
             print(f"{name}: some gold titles are not in the corpus; no recall can be above {share:.3f}")
     output = arguments.output_dir / "measure.json"
-    write_json(output, [{key: value for key, value in row.items() if key != "found"} for row in rows])
+    shown = [{key: value for key, value in row.items() if key != "found"} for row in rows]
+    write_file(output, json.dumps(shown, indent=1) + "\n")
     print(f"written to {output}; what each question found is in {arguments.output_dir / 'rows'}")
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Command line; ends with a message for flags that would do nothing."""
-    parser = argparse.ArgumentParser(
-        prog="python -m verl_ext.tools.retrieval.measure",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = Parser(prog="python -m verl_ext.tools.retrieval.measure", description=__doc__)
     parser.add_argument("--questions", nargs="+", type=Path, required=True, help=".parquet of data_prep, or .jsonl")
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--corpus", nargs="+", type=Path, help="corpus files, read as one corpus (.jsonl, .jsonl.gz)")

@@ -1,18 +1,20 @@
 """`open_retriever`: a retriever from a recipe's configuration, a path or a url."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
 
 from verl_ext.tools.retrieval.client import ATTEMPTS, TIMEOUT_S, HttpRetriever
-from verl_ext.tools.retrieval.corpus import load_corpus
+from verl_ext.tools.retrieval.corpus import as_paths, load_corpus
 from verl_ext.tools.retrieval.index import build_retriever, check_fresh, load_index, read_meta
 from verl_ext.tools.retrieval.types import Retriever
-from verl_ext.tools.settings import options_from
+from verl_ext.tools.settings import STRICT, AtLeastOne, options_from
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class RetrieverConfig:
     """Where passages come from: give `index`, or `url`, or `corpus` alone. Null means not given.
 
@@ -29,7 +31,7 @@ class RetrieverConfig:
 
     index: str | None = None
     url: str | None = None
-    corpus: str | list[str] | None = None
+    corpus: str | Sequence[str] | None = None
     backend: str = "bm25"
     options: Mapping[str, Any] | None = None
     device: str | None = None
@@ -37,30 +39,21 @@ class RetrieverConfig:
     batch_invariant: bool = True
     ivf_probes: int | None = None
     verify: bool = True
-    timeout_s: float = TIMEOUT_S  # client.py says why it is so short
-    attempts: int = ATTEMPTS
+    timeout_s: Annotated[float, Field(gt=0)] = TIMEOUT_S  # client.py says why it is so short
+    attempts: AtLeastOne = ATTEMPTS
     check: bool = True
 
     def __post_init__(self) -> None:
         if bool(self.index) + bool(self.url) > 1 or (self.url and self.corpus):
             raise ValueError(
-                f"retrieval: given index={self.index!r}, url={self.url!r}, corpus={self.corpus!r}; "
+                f"given index={self.index!r}, url={self.url!r}, corpus={self.corpus!r}; "
                 "give one source: an index (with its corpus, to check that it is fresh), or a url, or a corpus."
             )
         if not (self.index or self.url or self.corpus):
             raise ValueError(
-                "retrieval: no source given. Set index (folder built by `python -m verl_ext.data_prep.corpus`), "
+                "no source given. Set index (folder built by `python -m verl_ext.data_prep.corpus`), "
                 "url (http://HOST:PORT of `python -m verl_ext.tools.retrieval_server`) or corpus (a jsonl file)."
             )
-
-
-def read_config(config: str | Path | Mapping[str, Any] | RetrieverConfig) -> RetrieverConfig:
-    """The typed configuration. Raises ValueError for unknown fields and for no source or several."""
-    if isinstance(config, str | Path):
-        config = _from_string(str(config))
-    if isinstance(config, RetrieverConfig):
-        return config
-    return options_from(RetrieverConfig, {str(key): value for key, value in config.items()}, "retrieval settings")
 
 
 def check_source(config: RetrieverConfig) -> None:
@@ -68,13 +61,12 @@ def check_source(config: RetrieverConfig) -> None:
 
     Raises ValueError, or ToolError when the server does not answer.
     """
-    if config.url and config.check:
-        HttpRetriever(config.url, timeout_s=config.timeout_s, attempts=config.attempts).health()
+    if config.url:
+        _client(config)
     if config.index:
         read_meta(Path(config.index))
-    corpus = [config.corpus] if isinstance(config.corpus, str) else list(config.corpus or [])
-    for path in corpus:
-        if not Path(path).is_file():
+    for path in as_paths(config.corpus or ()):
+        if not path.is_file():
             raise ValueError(f"the corpus {path} does not exist; data_prep/ has scripts that write one")
 
 
@@ -85,17 +77,16 @@ def open_retriever(config: str | Path | Mapping[str, Any] | RetrieverConfig) -> 
         RetrieverConfig (a plain or OmegaConf mapping).
     Raises ValueError for a bad configuration, index or corpus; ToolError when the server does not answer.
     """
-    config = read_config(config)
+    if isinstance(config, str | Path):
+        config = _from_string(str(config))
+    if not isinstance(config, RetrieverConfig):
+        config = options_from(RetrieverConfig, config, "retrieval settings")
     if config.url:
-        client = HttpRetriever(config.url, timeout_s=config.timeout_s, attempts=config.attempts)
-        if config.check:
-            client.health()
-        return client
-    corpus = config.corpus if config.corpus is None or isinstance(config.corpus, str) else list(config.corpus)
+        return _client(config)
     runtime: dict[str, Any] = {"device": config.device} if config.device else {}
     if config.index:
-        if corpus:
-            check_fresh(config.index, corpus)
+        if config.corpus:
+            check_fresh(config.index, config.corpus)
         if read_meta(Path(config.index))["backend"] == "dense":
             runtime |= {"batch_invariant": config.batch_invariant, "index_device": config.index_device}
             runtime["ivf_probes"] = config.ivf_probes
@@ -104,7 +95,14 @@ def open_retriever(config: str | Path | Mapping[str, Any] | RetrieverConfig) -> 
         return load_index(config.index, verify=config.verify, **runtime)
     if config.backend == "bm25":
         runtime = {}  # runs on the CPU
-    return build_retriever(load_corpus(corpus or []), config.backend, config.options, **runtime)
+    return build_retriever(load_corpus(config.corpus or ()), config.backend, config.options, **runtime)
+
+
+def _client(config: RetrieverConfig) -> HttpRetriever:
+    client = HttpRetriever(config.url or "", timeout_s=config.timeout_s, attempts=config.attempts)
+    if config.check:
+        client.health()
+    return client
 
 
 def _from_string(text: str) -> dict[str, Any]:

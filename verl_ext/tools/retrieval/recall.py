@@ -77,13 +77,9 @@ def _rows(path: Path) -> Iterator[tuple[str, Any]]:
     if not path.is_file() or path.suffix not in (".parquet", ".jsonl"):
         reason = "does not exist" if not path.is_file() else f"has the suffix {path.suffix!r}"
         raise ValueError(f"questions file {path} {reason}; give a .parquet or .jsonl file.")
-    if path.suffix == ".parquet":
-        yield from _parquet_rows(path)
-    else:
+    if path.suffix == ".jsonl":
         yield from read_rows(path, EXPECTED)
-
-
-def _parquet_rows(path: Path) -> Iterator[tuple[str, Any]]:
+        return
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -4,7 +4,6 @@ documents = await search(queries=["Who directed Titanic?"])     # [{"pid": …, 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,19 +12,19 @@ from pydantic.dataclasses import dataclass
 
 from verl_ext.tools.base import Tool
 from verl_ext.tools.retrieval.batching import BatchedRetriever
-from verl_ext.tools.retrieval.corpus import file_sha256
+from verl_ext.tools.retrieval.corpus import as_paths, file_sha256
 from verl_ext.tools.retrieval.index import read_meta
-from verl_ext.tools.retrieval.open import RetrieverConfig, check_source, open_retriever, read_config
+from verl_ext.tools.retrieval.open import RetrieverConfig, check_source, open_retriever
 from verl_ext.tools.retrieval.types import MAX_K, Hit, Retriever
-from verl_ext.tools.settings import STRICT, AtLeastOne, check_names, options_from
+from verl_ext.tools.settings import STRICT, AtLeastOne, options_from
 
 # Settings that decide where and how fast passages are found, but not which.
-NOT_IDENTITY = ("url", "timeout_s", "attempts", "check", "verify", "device", "index_device")
+NOT_IDENTITY = ("index", "corpus", "url", "timeout_s", "attempts", "check", "verify", "device", "index_device")
 
 
 @dataclass(frozen=True, config=STRICT)
-class SearchSettings:
-    """Settings of the search tool itself.
+class SearchSettings(RetrieverConfig):
+    """Settings of the search tool: those of its retriever, and
 
     top_k: passages asked for per query. max_documents: most documents returned for one call.
     """
@@ -35,47 +34,13 @@ class SearchSettings:
 
 
 class SearchTool(Tool):
-    """`await tool(queries=[...])` -> documents for all queries together.
-
-    settings: fields of SearchSettings.
-    """
+    """`await tool(queries=[...])` -> documents for all queries together; see SearchSettings."""
 
     name = "search"
 
-    def __init__(self, retriever: Retriever, **settings: Any) -> None:
-        self.settings = options_from(SearchSettings, settings, "settings of the search tool")
+    def __init__(self, retriever: Retriever, *, top_k: int = 5, max_documents: int = 10) -> None:
+        self.top_k, self.max_documents = top_k, max_documents
         self._batched = BatchedRetriever(retriever)
-
-    @classmethod
-    def from_config(cls, config: Mapping[str, Any]) -> "SearchTool":
-        """From the fields of SearchSettings and RetrieverConfig in one mapping; null means the default."""
-        settings, source = _split(config)
-        return cls(open_retriever(source), **asdict(settings))
-
-    @staticmethod
-    def check_config(config: Mapping[str, Any]) -> None:
-        """Refuse what `from_config` would refuse, as far as that is possible without loading an index or a model.
-
-        Raises ValueError, or ToolError when a retrieval server does not answer.
-        """
-        check_source(read_config(_split(config)[1]))
-
-    @staticmethod
-    def identity_of(config: Mapping[str, Any]) -> dict[str, Any]:
-        """What the tool's answers depend on: settings, and the content of its index or corpus wherever that lies.
-
-        The content behind a retrieval server is unknown. Raises ValueError for unknown settings or an unreadable index.
-        """
-        source = read_config(_split(config)[1])
-        left_out = (*NOT_IDENTITY, "index", "corpus")
-        identity = {key: value for key, value in config.items() if value is not None and key not in left_out}
-        if source.index:
-            meta = read_meta(Path(source.index))
-            identity["index"] = {key: meta[key] for key in ("backend", "format", "options", "corpus_sha256")}
-        elif source.corpus:
-            files = [source.corpus] if isinstance(source.corpus, str) else source.corpus
-            identity["corpus"] = [file_sha256(Path(file)) for file in files]
-        return identity
 
     async def __call__(self, queries: Sequence[str]) -> list[dict[str, str]]:  # type: ignore[override]
         """Documents {"pid", "title", "text"}, the best of every query first, then the second ones, each pid once.
@@ -83,32 +48,47 @@ class SearchTool(Tool):
         queries: strings; blank ones find nothing. An empty result is legal.
         Raises ValueError when queries is not a list of strings, ToolError when a retrieval server fails.
         """
-        return interleave(await self._batched.search(queries, self.settings.top_k), self.settings.max_documents)
+        return interleave(await self._batched.search(queries, self.top_k), self.max_documents)
 
     async def close(self) -> None:
         """Stop the tool's thread and close its connections."""
         await self._batched.close()
 
 
-def _split(config: Mapping[str, Any]) -> tuple[SearchSettings, dict[str, Any]]:
-    """The tool's own settings, checked, and those of its retriever."""
-    own = [field.name for field in fields(SearchSettings)]
-    given = {str(key): value for key, value in config.items() if value is not None}
-    allowed = [*(field.name for field in fields(RetrieverConfig)), *own]
-    check_names(given, allowed, "settings of the search tool")
-    settings = {key: given.pop(key) for key in own if key in given}
-    return options_from(SearchSettings, settings, "settings of the search tool"), given
-
-
 def search_tool(**settings: Any) -> SearchTool:
-    """The search tool of a recipe (`mas.tools.search`); see `SearchTool.from_config`."""
-    return SearchTool.from_config(settings)
+    """The search tool of a recipe (`mas.tools.search`); `settings` are those of SearchSettings.
+
+    Raises:
+        ValueError: a setting is unknown or wrong, or an index or corpus cannot be used.
+        ToolError: a retrieval server does not answer.
+    """
+    given = _read(settings)
+    return SearchTool(open_retriever(given), top_k=given.top_k, max_documents=given.max_documents)
+
+
+def _read(settings: Mapping[str, Any]) -> SearchSettings:
+    return options_from(SearchSettings, settings, "settings of the search tool")
+
+
+def content_of(config: RetrieverConfig) -> dict[str, Any]:
+    """The content of an index or a corpus, wherever it lies. That behind a server is unknown. Raises ValueError."""
+    if config.index:
+        meta = read_meta(Path(config.index))
+        return {"index": {key: meta[key] for key in ("backend", "format", "options", "corpus_sha256")}}
+    return {"corpus": [file_sha256(file) for file in as_paths(config.corpus)]} if config.corpus else {}
+
+
+def identity_of(config: RetrieverConfig, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What answers depend on: of the `settings`, which `config` was read from, those that say which passages are found,
+    and the content of the index or corpus."""
+    said = {key: value for key, value in settings.items() if value is not None and key not in NOT_IDENTITY}
+    return said | content_of(config)
 
 
 # Called before a run starts: a tool that cannot work should not cost the loading of a model.
-search_tool.preflight = lambda **settings: SearchTool.check_config(settings)
+search_tool.preflight = lambda **settings: check_source(_read(settings))
 # Called before an evaluation is resumed: are these the passages behind its first answers?
-search_tool.identity = lambda **settings: SearchTool.identity_of(settings)
+search_tool.identity = lambda **settings: identity_of(_read(settings), settings)
 
 
 def interleave(lists: Sequence[Sequence[Hit]], max_documents: int) -> list[dict[str, str]]:
@@ -118,5 +98,5 @@ def interleave(lists: Sequence[Sequence[Hit]], max_documents: int) -> list[dict[
         for hits in lists:
             if rank < len(hits) and len(documents) < max_documents:
                 passage = hits[rank].passage
-                documents.setdefault(passage.pid, {"pid": passage.pid, "title": passage.title, "text": passage.text})
+                documents.setdefault(passage.pid, dict(vars(passage)))
     return list(documents.values())

@@ -105,11 +105,7 @@ def built(arguments: argparse.Namespace, backend: str, options: dict[str, Any], 
             runtime = {"vectors": vectors, "device": arguments.device}
             before = embedding_seconds(vectors)
         build_index(passages, folder, backend, options, progress=True, **runtime)
-        write_json(log, {"seconds": time.monotonic() - start + before})  # with the embedding time of earlier calls
-    seconds = json.loads(log.read_text())["seconds"] if log.is_file() else None
-    return Target(folder, read_meta(folder), build_s=seconds)
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Write `value`; the file appears complete or not at all."""
-    write_file(path, json.dumps(value, indent=None if isinstance(value, dict) else 1) + "\n")
+        seconds = time.monotonic() - start + before  # with the embedding time of earlier calls
+        write_file(log, json.dumps({"seconds": seconds}) + "\n")
+    build_s = json.loads(log.read_text())["seconds"] if log.is_file() else None
+    return Target(folder, read_meta(folder), build_s=build_s)

@@ -19,11 +19,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from verl_ext.tools.catalogue.threads import in_thread
 from verl_ext.tools.sandbox.jail.folders import remove
 from verl_ext.tools.sandbox.jail.limits import Limits
 from verl_ext.tools.sandbox.jail.server import KILLED, MESSAGE_BYTES, Ended
 from verl_ext.tools.sandbox.running import Run
+from verl_ext.tools.threads import in_thread
 
 START_S, STOP_S = 30.0, 5.0
 # A server that has not killed a program so many seconds after its time limit is broken.

@@ -12,8 +12,6 @@ from __future__ import annotations
 import asyncio
 import platform
 from collections import Counter, OrderedDict
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, fields
 from typing import Annotated, Any
 
@@ -26,6 +24,7 @@ from verl_ext.tools.sandbox.jail.limits import Limits
 from verl_ext.tools.sandbox.pool import Pool
 from verl_ext.tools.sandbox.report import OUTCOMES, WALL, Report, report
 from verl_ext.tools.settings import STRICT, AtLeastOne, NotNegative, options_from
+from verl_ext.tools.threads import run_blocking
 
 MAX_PROGRAM = 100_000
 RUNS, CACHED, REFUSED, RESTARTS = "runs", "cached", "refused", "restarts"
@@ -63,17 +62,17 @@ class Settings(Limits):
 
 
 class RunPython(Tool):
-    """Runs programs that models wrote.
+    """Runs programs that models wrote. In a recipe: `mas.tools.run_python`, with the settings of `Settings`.
 
-    Args:
-        settings: limits, number of workers, and cache.
+    Raises:
+        ValueError: a setting is unknown or wrong.
     """
 
     name = "run_python"
 
-    def __init__(self, settings: Settings) -> None:
-        self.settings = settings
-        self._limits = settings.limits
+    def __init__(self, **settings: Any) -> None:
+        self.settings = options_from(Settings, settings, "settings of run_python")
+        self._limits = self.settings.limits
         self._pool: Pool | None = None
         self._kept: OrderedDict[str, str] = OrderedDict()
         self._running: dict[str, _Shared] = {}
@@ -121,6 +120,27 @@ class RunPython(Tool):
             await self._here().start()
         except (NoSandbox, ServerLost) as error:
             raise self._failure(error) from error
+
+    @classmethod
+    def preflight(cls, **settings: Any) -> None:
+        """Check the settings, and start a sandbox. Raises ValueError."""
+        tool = cls(**settings)
+
+        async def start() -> None:
+            try:
+                await tool.start()
+            except ToolError as error:
+                raise ValueError(str(error)) from error
+            finally:
+                await tool.close()
+
+        run_blocking(start())
+
+    @classmethod
+    def identity(cls, **settings: Any) -> dict[str, Any]:
+        """What the answers depend on."""
+        read = cls(**settings).settings
+        return asdict(read.limits) | {"max_output": read.max_output, "python": platform.python_version()}
 
     async def _shared(self, program: str) -> str:
         """The result of `program`, which runs once for all concurrent callers. It is killed if all of them cancel."""
@@ -178,41 +198,4 @@ class _Shared:
         self.task, self.waiting = task, 0
 
 
-def run_python(**settings: Any) -> RunPython:
-    """The run_python of a recipe (`mas.tools.run_python`); `settings` are those of Settings.
-
-    Raises:
-        ValueError: a setting is unknown or wrong.
-    """
-    return RunPython(_read(settings))
-
-
-def _preflight(**settings: Any) -> None:
-    """Check the settings, and start a sandbox."""
-    read = _read(settings)
-
-    async def start() -> None:
-        tool = RunPython(read)
-        try:
-            await tool.start()
-        except ToolError as error:
-            raise ValueError(str(error)) from error
-        finally:
-            await tool.close()
-
-    with ThreadPoolExecutor(max_workers=1) as executor:  # a thread, because a loop may be running in this one
-        executor.submit(asyncio.run, start()).result()
-
-
-def _identity(**settings: Any) -> dict[str, Any]:
-    read = _read(settings)
-    return asdict(read.limits) | {"max_output": read.max_output, "python": platform.python_version()}
-
-
-# A run calls `preflight` before it starts, a resumed evaluation compares `identity` with that of its first part.
-run_python.preflight = _preflight
-run_python.identity = _identity
-
-
-def _read(settings: Mapping[str, Any]) -> Settings:
-    return options_from(Settings, settings, "settings of run_python")
+run_python = RunPython  # as configurations name it

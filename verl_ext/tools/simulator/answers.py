@@ -10,6 +10,8 @@ import re
 from typing import Any, NamedTuple
 
 from verl_ext.tools.catalogue.types import CallError
+from verl_ext.tools.catalogue.written_calls import load_strictly
+from verl_ext.tools.retrieval.types import encodable
 
 # Longest result, in characters, and its deepest nesting.
 MAX_RESULT, MAX_DEPTH = 256 * 1024, 64
@@ -68,8 +70,8 @@ def result_of(said: str, stop_reason: str = "completed") -> Result:
     if not text:
         raise NoResult("it is empty")
     try:
-        return Result(_checked(json.loads(text, parse_constant=_refuse)), False)
-    except (ValueError, RecursionError) as error:
+        return Result(_checked(load_strictly(text)), False)
+    except ValueError as error:
         if text[0] not in "{[" or len(text) > MAX_REPAIRED or _brackets_too_deep(text):
             raise NoResult(f"it is no JSON ({error!s:.100})") from error
     return Result(_repaired(text), True)
@@ -100,8 +102,7 @@ def _checked(value: Any) -> str:
     """`value` as one line of JSON; ValueError if it has infinite numbers, is nested too deeply or too long."""
     if _too_deep(value):
         raise ValueError(f"it is nested more than {MAX_DEPTH} levels deep")
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
-    text = text.encode("utf-8", "replace").decode()  # lone surrogates, which no tokenizer accepts, become "?"
+    text = encodable(json.dumps(value, ensure_ascii=False, allow_nan=False))
     if len(text) > MAX_RESULT:
         raise ValueError(f"it has {len(text)} characters")
     return text
@@ -123,7 +124,3 @@ def _brackets_too_deep(text: str) -> bool:
         if depth > MAX_DEPTH:
             return True
     return False
-
-
-def _refuse(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON")

@@ -80,7 +80,7 @@ class ResultCache:
         evicted: number of results that this process has removed for the bounds.
 
     Raises:
-        ValueError: the file is damaged, of another kind or version, or cannot be read or written; a bound is below 1.
+        ValueError: the file is damaged, of another kind or version, or cannot be read or written.
     """
 
     def __init__(
@@ -92,8 +92,6 @@ class ResultCache:
         max_mb: int = MAX_MB,
         verify: bool = True,
     ) -> None:
-        if max_rows < 1 or max_mb < 1:
-            raise ValueError(f"a cache needs max_rows >= 1 and max_mb >= 1, given {max_rows} and {max_mb}.")
         self.path, self.writable = Path(path), writable
         self.max_rows, self.max_bytes = max_rows, max_mb * 1024 * 1024
         self.evicted = 0

@@ -10,7 +10,7 @@ from verl_ext.tools.base import ToolError
 from verl_ext.tools.catalogue.types import BAD_ARGUMENTS, NOT_RECORDED, TOOL_ERROR, CallError, ToolSpec, as_json
 from verl_ext.tools.http.client import JsonClient, Refused
 from verl_ext.tools.simulator.answers import returned
-from verl_ext.tools.simulator.keys import Tools
+from verl_ext.tools.simulator.keys import call_key
 from verl_ext.tools.simulator.player import RECORDED, Counters
 
 # Seconds for a call, all attempts together: above the server's own limit for the model, below the toolbox's (30 s).
@@ -35,6 +35,7 @@ class HttpSimulator(JsonClient):
     """
 
     server = "simulator's server"
+    health_field = "counters"
     remedy = (
         "Start it with `python -m verl_ext.tools.simulator_server --catalogue KIND:FILE --cache FILE "
         "--endpoint URL --host {host} --port {port}`."
@@ -43,7 +44,6 @@ class HttpSimulator(JsonClient):
     def __init__(self, url: str, *, timeout_s: float = TIMEOUT_S, attempts: int = ATTEMPTS) -> None:
         super().__init__(url, timeout_s=timeout_s, attempts=attempts, max_wait_s=2.0)
         self.counters = Counters()
-        self._tools = Tools()
 
     async def __call__(self, spec: ToolSpec, arguments: dict[str, Any]) -> Any:
         """The result of a call, as JSON.
@@ -56,10 +56,10 @@ class HttpSimulator(JsonClient):
             arguments = as_json(arguments)
         except ValueError as error:
             raise CallError(f"the arguments of {spec.name} are not JSON: {error}", BAD_ARGUMENTS) from error
-        key = self._tools.key(spec, arguments)  # raises for arguments that cannot be sent
+        key = call_key(spec, arguments)  # raises for arguments that cannot be sent
         body = {"tool": spec.name, "version": key.version, "arguments": arguments}
         try:
-            asked = self._request("POST", "/call", body, await self._open())
+            asked = self._request("POST", "/call", body, self._open())
             answer = await asyncio.wait_for(asked, self._timeout_s)
         except asyncio.TimeoutError as error:  # noqa: UP041 (in Python 3.10 not yet the same as TimeoutError)
             self.counters.failures += 1
@@ -70,21 +70,6 @@ class HttpSimulator(JsonClient):
             self.counters.failures += 1
             raise
         return self._result(answer, spec.name)
-
-    def health(self) -> dict[str, Any]:
-        """The server's /health: {"ready": true, "mode", "model", "tools", "counters", "cache"}. Blocking.
-
-        Raises:
-            ToolError: no server answers, or it is none of verl_ext.
-        """
-        health = self._blocking(self._request("GET", "/health", None, None))
-        if not isinstance(health, dict) or health.get("ready") is not True or "counters" not in health:
-            raise ToolError(f"{self.url}/health answered {health!r:.200}: no {self.server} of verl_ext, or not ready.")
-        return health
-
-    async def close(self) -> None:
-        """Close the connections."""
-        await self.aclose()
 
     def _result(self, answer: Any, name: str) -> Any:
         if not isinstance(answer, dict) or "result" not in answer:

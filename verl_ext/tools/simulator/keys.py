@@ -7,13 +7,11 @@ import json
 import re
 from typing import Any, NamedTuple
 
-from verl_ext.tools.catalogue.types import BAD_ARGUMENTS, CallError, Catalogue, ToolSpec, canonical
+from verl_ext.tools.catalogue.types import BAD_ARGUMENTS, CallError, ToolSpec, canonical
 from verl_ext.tools.simulator.prompt import PROMPT_VERSION
 
 # Longest arguments of a call, in characters of canonical JSON. A real API would answer with status 413.
 MAX_ARGUMENTS = 32 * 1024
-# Number of tools whose version is remembered.
-MAX_TOOLS = 65_536
 # Lone surrogates: JSON can hold them, UTF-8 cannot.
 SURROGATE = re.compile(r"[\ud800-\udfff]")
 
@@ -21,6 +19,7 @@ SURROGATE = re.compile(r"[\ud800-\udfff]")
 class CallKey(NamedTuple):
     """One call.
 
+    tool: its name, for people who look into a cache. version: `ToolSpec.version`.
     arguments: canonical JSON (`types.canonical`); Unicode is not normalised.
     digest: 32 bytes, of the prompt's version, the tool's version and the arguments.
     """
@@ -31,17 +30,16 @@ class CallKey(NamedTuple):
     digest: bytes
 
 
-def call_key(tool: str, version: str, arguments: Any) -> CallKey:
+def call_key(spec: ToolSpec, arguments: Any) -> CallKey:
     """The key of a call.
 
     Args:
-        tool: its name, for people who look into a cache.
-        version: `ToolSpec.version`.
         arguments: from the agent; arguments that are equal as JSON have the same key.
 
     Raises:
         CallError: they are no JSON, longer than MAX_ARGUMENTS characters, or not encodable as UTF-8.
     """
+    tool, version = spec.name, spec.version
     try:
         text = canonical(arguments)
     except Exception as error:  # raised by an odd object
@@ -53,32 +51,3 @@ def call_key(tool: str, version: str, arguments: Any) -> CallKey:
     if "\\ud" in text and SURROGATE.search(json.dumps(json.loads(text), ensure_ascii=False)):
         raise CallError(f"the arguments of {tool} hold half of a character (a lone surrogate)", BAD_ARGUMENTS)
     return CallKey(tool, version, text, hashlib.sha256(f"{PROMPT_VERSION}\n{version}\n{text}".encode()).digest())
-
-
-class Tools:
-    """Remembers the versions of tools, which take longer to compute than a look-up in the cache, and checks calls."""
-
-    def __init__(self) -> None:
-        self._seen: dict[int, tuple[ToolSpec, str]] = {}  # by id(); keeping the tool keeps its id
-        self._checks: dict[str, Catalogue] = {}
-
-    def version(self, spec: ToolSpec) -> str:
-        """`spec.version`."""
-        seen = self._seen.get(id(spec))
-        if seen is None:
-            if len(self._seen) >= MAX_TOOLS:
-                self._seen.clear()
-                self._checks.clear()
-            seen = self._seen[id(spec)] = (spec, spec.version)
-        return seen[1]
-
-    def key(self, spec: ToolSpec, arguments: Any) -> CallKey:
-        """See `call_key`."""
-        return call_key(spec.name, self.version(spec), arguments)
-
-    def problems(self, spec: ToolSpec, arguments: Any) -> list[str]:
-        """See `Catalogue.problems`."""
-        version = self.version(spec)
-        if version not in self._checks:
-            self._checks[version] = Catalogue([spec])
-        return self._checks[version].problems(spec.name, arguments)

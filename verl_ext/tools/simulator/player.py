@@ -20,7 +20,7 @@ from verl_ext.tools.catalogue.types import BAD_ARGUMENTS, NOT_RECORDED, CallErro
 from verl_ext.tools.chat import ChatEndpoint, EndpointFailed, TooLong
 from verl_ext.tools.simulator.answers import NoResult, result_of, returned
 from verl_ext.tools.simulator.cache import ResultCache
-from verl_ext.tools.simulator.keys import CallKey, Tools
+from verl_ext.tools.simulator.keys import CallKey, call_key
 from verl_ext.tools.simulator.prompt import again, messages
 
 MODES = ("record", "replay", "live")
@@ -98,7 +98,7 @@ class Simulator:
         counters: see `Counters`.
 
     Raises:
-        ValueError: the mode is unknown or lacks what it needs, or a number is out of range.
+        ValueError: the mode is unknown or lacks what it needs.
     """
 
     def __init__(
@@ -113,16 +113,10 @@ class Simulator:
         max_waiting: int = MAX_WAITING,
     ) -> None:
         check_mode(mode, cache is not None, chat is not None)
-        if max_tokens < 1 or timeout_s <= 0 or max_waiting < 1:
-            raise ValueError(
-                "the simulator needs max_tokens >= 1, timeout_s > 0 and max_waiting >= 1, "
-                f"given {max_tokens}, {timeout_s}, {max_waiting}."
-            )
         self.mode, self.cache, self.chat, self.recorded = mode, cache, chat, recorded
         self.timeout_s, self.max_waiting = timeout_s, max_waiting
         self.counters = Counters()
         self._sampling = {"temperature": 0.0, "max_tokens": max_tokens}
-        self._tools = Tools()
         self._flights: dict[bytes, asyncio.Task[Served]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -150,11 +144,11 @@ class Simulator:
             ToolError: the model did not answer in time, or not with JSON twice; too many calls wait for it (Busy); or
                 the cache fails.
         """
-        key = self._tools.key(spec, arguments)
+        key = call_key(spec, arguments)
         served = None if self.mode == "live" else self._recorded(spec, arguments) or self._cached(key)
         if served is not None:
             return served
-        problems = self._tools.problems(spec, arguments)
+        problems = spec.problems(arguments)
         if problems:
             raise CallError("; ".join(problems), BAD_ARGUMENTS)
         self.counters.misses += 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -11,7 +12,6 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from verl_ext.tools.catalogue.threads import run_blocking
 from verl_ext.tools.chat import ChatEndpoint
 from verl_ext.tools.settings import STRICT, AtLeastOne, NotNegative, options_from
 from verl_ext.tools.simulator.cache import MAX_MB, MAX_ROWS, ResultCache
@@ -19,6 +19,7 @@ from verl_ext.tools.simulator.client import ATTEMPTS, HttpSimulator
 from verl_ext.tools.simulator.client import TIMEOUT_S as CLIENT_TIMEOUT_S
 from verl_ext.tools.simulator.player import MAX_TOKENS, TIMEOUT_S, RecordedResults, Simulator, check_mode
 from verl_ext.tools.simulator.prompt import PROMPT_VERSION
+from verl_ext.tools.threads import run_blocking
 
 # Settings that may stand beside `url`; all others belong to the server.
 WITH_URL = ("url", "timeout_s", "attempts", "check")
@@ -42,7 +43,7 @@ class SimulatorSettings:
     check: ask the model's or the simulator's server before a start whether it answers.
     """
 
-    mode: Literal["record", "replay", "live"] | None = None
+    mode: Literal["record", "replay", "live"] = "record"
     cache: str | None = None
     endpoint: str | None = None
     model: str | None = None
@@ -62,26 +63,22 @@ class SimulatorSettings:
 
     def __post_init__(self) -> None:
         if self.url is not None:
-            self._check_url()
+            others = {field.name for field in fields(self) if getattr(self, field.name) != field.default}
+            wrong = sorted(others - set(WITH_URL))
+            if wrong:
+                raise ValueError(
+                    f"with url={self.url} the server has its own {', '.join(wrong)}. Remedy: give them to the "
+                    "server (python -m verl_ext.tools.simulator_server), or no url."
+                )
             return
-        check_mode(self.mode or "record", self.cache is not None, self.endpoint is not None)
+        check_mode(self.mode, self.cache is not None, self.endpoint is not None)
         if self.endpoint is not None and not self.endpoint.startswith(("http://", "https://")):
             raise ValueError(f"endpoint={self.endpoint!r} must be a base URL, e.g. http://127.0.0.1:8100/v1.")
-
-    def _check_url(self) -> None:
-        others = [field.name for field in fields(self) if getattr(self, field.name) != field.default]
-        wrong = sorted(set(others) - set(WITH_URL))
-        if wrong:
-            raise ValueError(
-                f"with url={self.url} the server has its own {', '.join(wrong)}. Remedy: give them to the "
-                "server (python -m verl_ext.tools.simulator_server), or no url."
-            )
 
 
 def read_settings(settings: Mapping[str, Any]) -> SimulatorSettings:
     """The typed settings. Raises ValueError for unknown or inconsistent ones."""
-    given = {str(key): value for key, value in settings.items() if value is not None}
-    return options_from(SimulatorSettings, given, "settings of the simulator")
+    return options_from(SimulatorSettings, settings, "settings of the simulator")
 
 
 def simulator(**settings: Any) -> Simulator | HttpSimulator:
@@ -95,26 +92,24 @@ def simulator(**settings: Any) -> Simulator | HttpSimulator:
     given = read_settings(settings)
     if given.url is not None:
         return HttpSimulator(given.url, timeout_s=given.timeout_s or CLIENT_TIMEOUT_S, attempts=given.attempts)
-    mode, recorded = given.mode or "record", given.recorded
-    if recorded is not None and not isinstance(recorded, RecordedResults):
-        raise ValueError(f"simulator: recorded must have get(name, arguments), given {type(recorded).__name__}.")
+    if given.recorded is not None and not isinstance(given.recorded, RecordedResults):
+        raise ValueError(f"simulator: recorded must have get(name, arguments), given {type(given.recorded).__name__}.")
     return Simulator(
-        mode=mode,
-        cache=None if mode == "live" else _cache(given, mode),
-        chat=None if mode == "replay" else _chat(given),
-        recorded=recorded,
+        mode=given.mode,
+        cache=None if given.mode == "live" else _cache(given),
+        chat=None if given.mode == "replay" else _chat(given),
+        recorded=given.recorded,
         max_tokens=given.max_tokens,
         timeout_s=given.timeout_s or TIMEOUT_S,
     )
 
 
-def _cache(given: SimulatorSettings, mode: str) -> ResultCache:
+def _cache(given: SimulatorSettings) -> ResultCache:
     bounds = {"max_rows": given.max_rows, "max_mb": given.max_mb, "verify": given.verify}
-    return ResultCache(given.cache, writable=mode == "record", **bounds)
+    return ResultCache(given.cache, writable=given.mode == "record", **bounds)
 
 
 def _chat(given: SimulatorSettings) -> ChatEndpoint:
-    template = None if given.template is None else {str(key): value for key, value in given.template.items()}
     return ChatEndpoint(
         given.endpoint,
         given.model,
@@ -122,7 +117,7 @@ def _chat(given: SimulatorSettings) -> ChatEndpoint:
         concurrency=given.concurrency,
         timeout=given.timeout_s or TIMEOUT_S,
         retries=given.retries,
-        template=template,
+        template=given.template,
         setting=("endpoint", "model"),
     )
 
@@ -141,12 +136,11 @@ def preflight(**settings: Any) -> None:
         if given.check:
             HttpSimulator(given.url, attempts=given.attempts).health()
         return
-    mode = given.mode or "record"
-    if mode == "replay" or (mode == "record" and Path(given.cache).exists()):
-        _cache(given, mode).close()
-    elif mode == "record":
+    if given.mode == "replay" or (given.mode == "record" and Path(given.cache).exists()):
+        _cache(given).close()
+    elif given.mode == "record":
         _check_folder(Path(given.cache))
-    if mode != "replay" and given.check:
+    if given.mode != "replay" and given.check:
         run_blocking(_find_model(_chat(given)))
 
 
@@ -155,15 +149,11 @@ def identity(**settings: Any) -> dict[str, Any]:
     given = read_settings(settings)
     if given.url is not None:
         return {}
-    mode = given.mode or "record"
-    if mode == "replay":
-        cache = _cache(given, mode)
-        try:
-            return {"mode": mode, "prompt": PROMPT_VERSION, "cache": cache.content()}
-        finally:
-            cache.close()
-    asked = {"model": given.model, "template": dict(given.template or {}), "max_tokens": given.max_tokens}
-    return {"mode": mode, "prompt": PROMPT_VERSION, **asked}
+    common = {"mode": given.mode, "prompt": PROMPT_VERSION}
+    if given.mode == "replay":
+        with closing(_cache(given)) as cache:
+            return common | {"cache": cache.content()}
+    return common | {"model": given.model, "template": dict(given.template or {}), "max_tokens": given.max_tokens}
 
 
 # A run calls `preflight` before it starts. A resumed evaluation compares `identity`: are the answers still the same?

@@ -14,6 +14,7 @@ from yarl import URL
 from verl_ext.tools.base import ToolError, ToolRefused
 from verl_ext.tools.http.client import RETRY_STATUS
 from verl_ext.tools.web.addresses import Resolver, checked
+from verl_ext.tools.web.settings import FetchSettings
 
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 HEADERS = {
@@ -26,20 +27,6 @@ BLOCK = 1 << 16
 
 
 @dataclass(frozen=True)
-class Limits:
-    """Limits of one page.
-
-    timeout_s: seconds, redirects included. max_bytes: bytes of the decompressed body; longer ones are cut.
-    max_redirects: redirects that are followed. allow_private: also ask private addresses.
-    """
-
-    timeout_s: float
-    max_bytes: int
-    max_redirects: int
-    allow_private: bool
-
-
-@dataclass(frozen=True)
 class Page:
     """A fetched page. kind: media type, "" if unknown. charset: as the server states. cut: the body is incomplete."""
 
@@ -49,7 +36,7 @@ class Page:
     cut: bool
 
 
-async def fetch(url: str, limits: Limits, query: Mapping[str, str] | None = None) -> Page:
+async def fetch(url: str, limits: FetchSettings, query: Mapping[str, str] | None = None) -> Page:
     """GET a page. No cookies, no proxies, no credentials.
 
     Raises:
@@ -65,7 +52,7 @@ async def fetch(url: str, limits: Limits, query: Mapping[str, str] | None = None
         raise ToolError(f"{start.host} cannot be read: {type(error).__name__}: {error!s:.200}") from error
 
 
-async def _follow(url: URL, limits: Limits) -> Page:
+async def _follow(url: URL, limits: FetchSettings) -> Page:
     connector = aiohttp.TCPConnector(resolver=Resolver(limits.allow_private), use_dns_cache=False, force_close=True)
     timeout, cookies = aiohttp.ClientTimeout(total=None), aiohttp.DummyCookieJar()
     async with aiohttp.ClientSession(

@@ -9,7 +9,6 @@ from pydantic.dataclasses import dataclass
 
 from verl_ext.tools.settings import STRICT, AtLeastOne, NotNegative
 from verl_ext.tools.web import arxiv
-from verl_ext.tools.web.fetch import Limits
 
 OFF: Final = "off"
 SIMULATED: Final = "simulated"
@@ -50,9 +49,9 @@ class FetchSettings(Settings):
     allow_private: bool = False
 
     @property
-    def limits(self) -> Limits:
-        """The limits of one page."""
-        return Limits(self.timeout_s, int(self.max_mb * 1e6), self.max_redirects, self.allow_private)
+    def max_bytes(self) -> int:
+        """`max_mb` in bytes."""
+        return int(self.max_mb * 1e6)
 
 
 @dataclass(frozen=True, config=STRICT)

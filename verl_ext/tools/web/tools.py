@@ -11,7 +11,6 @@ import asyncio
 import time
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
@@ -22,7 +21,7 @@ from verl_ext.tools.catalogue import Catalogue, load_catalogue
 from verl_ext.tools.catalogue.render import plain
 from verl_ext.tools.catalogue.toolbox import of_backend
 from verl_ext.tools.catalogue.types import CallError
-from verl_ext.tools.retrieval.search import SearchTool
+from verl_ext.tools.retrieval.search import SearchTool, search_tool
 from verl_ext.tools.settings import options_from
 from verl_ext.tools.web import arxiv
 from verl_ext.tools.web.addresses import checked
@@ -36,12 +35,15 @@ ANSWERED, REFUSED, FAILED = "answered", "refused", "failed"
 
 
 class WebTool(Tool):
-    """A web tool. A subclass defines `name`, `settings_type`, `live`, and `__call__` with one argument of its own."""
+    """A web tool. A subclass defines `name`, `settings_type`, `live`, and `__call__` with one argument of its own.
+
+    In a recipe: `mas.tools.NAME`, with the settings of `settings_type`. Raises ValueError for unknown or wrong ones.
+    """
 
     settings_type: ClassVar[type[Settings]] = Settings
 
-    def __init__(self, settings: Settings) -> None:
-        self.settings: Any = settings
+    def __init__(self, **settings: Any) -> None:
+        self.settings = self.read(settings)
         self._counts: Counter[str] = Counter({ANSWERED: 0, REFUSED: 0, FAILED: 0})
 
     @abstractmethod
@@ -86,15 +88,12 @@ class WebTool(Tool):
             (argument,) = arguments.values()
             return await self.live(argument)
         try:
-            result = await self.settings.backend(documented()[self.name], arguments)
+            return await self.settings.backend(documented()[self.name], arguments)
         except CallError as error:
             raise ToolRefused(f"{self.name}: {error}") from error
-        if isinstance(result, dict) and set(result) == {"error"}:  # a simulated failure of the tool
-            raise ToolRefused(f"{self.name}: {result['error']!s:.500}")
-        return result
 
     @classmethod
-    def read(cls, settings: Mapping[str, Any]) -> Any:
+    def read(cls, settings: dict[str, Any]) -> Any:
         """The typed settings. Raises ValueError, which names the tool."""
         return options_from(cls.settings_type, settings, f"settings of {cls.name}")
 
@@ -126,7 +125,7 @@ class AccessWebsite(WebTool):
 
     async def live(self, argument: Any) -> str:
         """The text of a page."""
-        page = await fetch(argument, self.settings.limits)
+        page = await fetch(argument, self.settings)
         text = await asyncio.to_thread(text_of, page.body, page.kind, page.charset)
         return f"{text}\n[cut: the page is longer]" if page.cut else text
 
@@ -136,8 +135,8 @@ class SearchArxiv(WebTool):
 
     name, settings_type = "search_arxiv", ArxivSettings
 
-    def __init__(self, settings: ArxivSettings) -> None:
-        super().__init__(settings)
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
         self._free = 0.0
 
     async def __call__(self, query: str) -> Any:  # type: ignore[override]
@@ -153,7 +152,7 @@ class SearchArxiv(WebTool):
         turn = max(now, self._free)
         self._free = turn + self.settings.interval_s
         await asyncio.sleep(turn - now)
-        page = await fetch(self.settings.url, self.settings.limits, asked)
+        page = await fetch(self.settings.url, self.settings, asked)
         if page.cut:
             raise ToolError(f"{self.name}: the answer is longer than max_mb={self.settings.max_mb:g}")
         return await asyncio.to_thread(arxiv.papers, page.body)
@@ -171,9 +170,9 @@ class WebSearch(WebTool):
 
     name, settings_type = "web_search", SearchSettings
 
-    def __init__(self, settings: SearchSettings) -> None:
-        super().__init__(settings)
-        self._search = SearchTool.from_config(settings.search) if settings.mode == LIVE else None
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._search: SearchTool | None = search_tool(**self.settings.search) if self.settings.mode == LIVE else None
 
     async def __call__(self, queries: list[str]) -> Any:  # type: ignore[override]
         """Passages, {title, text} each, see `answer`."""
@@ -195,15 +194,15 @@ class WebSearch(WebTool):
         super().preflight(**settings)
         read = cls.read(settings)
         if read.mode == LIVE:
-            SearchTool.check_config(read.search)
+            search_tool.preflight(**read.search)
 
     @classmethod
     def identity(cls, **settings: Any) -> dict[str, Any]:
         """As for all web tools; the address of the retrieval server does not count."""
         read = cls.read(settings)
-        return (
-            {"mode": LIVE, **SearchTool.identity_of(read.search)} if read.mode == LIVE else super().identity(**settings)
-        )
+        if read.mode != LIVE:
+            return super().identity(**settings)
+        return {"mode": LIVE, **search_tool.identity(**read.search)}
 
 
 @cache
@@ -212,33 +211,5 @@ def documented() -> Catalogue:
     return load_catalogue([{"kind": "json", "path": str(TOOLS)}])
 
 
-def access_website(**settings: Any) -> AccessWebsite:
-    """The access_website of a recipe (`mas.tools.access_website`); `settings` are those of FetchSettings.
-
-    Raises:
-        ValueError: a setting is unknown or wrong.
-    """
-    return AccessWebsite(AccessWebsite.read(settings))
-
-
-def search_arxiv(**settings: Any) -> SearchArxiv:
-    """The search_arxiv of a recipe (`mas.tools.search_arxiv`); `settings` are those of ArxivSettings.
-
-    Raises:
-        ValueError: a setting is unknown or wrong.
-    """
-    return SearchArxiv(SearchArxiv.read(settings))
-
-
-def web_search(**settings: Any) -> WebSearch:
-    """The web_search of a recipe (`mas.tools.web_search`); `settings` are those of SearchSettings.
-
-    Raises:
-        ValueError: a setting is unknown or wrong.
-    """
-    return WebSearch(WebSearch.read(settings))
-
-
-# A run calls `preflight` before it starts, a resumed evaluation compares `identity` with that of its first part.
-for _factory, _kind in ((access_website, AccessWebsite), (search_arxiv, SearchArxiv), (web_search, WebSearch)):
-    _factory.preflight, _factory.identity = _kind.preflight, _kind.identity
+# As configurations name them.
+access_website, search_arxiv, web_search = AccessWebsite, SearchArxiv, WebSearch

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import transfer_queue as tq
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
+from verl_ext.trainer.batch import pack
 from verl_ext.trainer.rollout.rows import Row
 
 # Seconds in which questions that end are gathered. A request costs milliseconds of the event loop whatever its size:
@@ -63,7 +64,10 @@ async def _store(group: list[Ended], partition: str) -> None:
         if rows:
             keys, fields, tags = (list(column) for column in zip(*rows, strict=True))
             await tq.async_kv_batch_put(
-                keys=keys, fields=list_of_dict_to_tensordict(fields), tags=tags, partition_id=partition
+                keys=keys,
+                fields=list_of_dict_to_tensordict(fields),
+                tags=[pack(tag) for tag in tags],
+                partition_id=partition,
             )
         for status, with_rows in (("finished", True), ("failure", False)):
             await _set_status([ended.uid for ended in group if bool(ended.rows) is with_rows], partition, status)

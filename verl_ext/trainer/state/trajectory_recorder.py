@@ -10,6 +10,7 @@ from transfer_queue import KVBatchMeta
 
 from verl_ext.observe.trajectories import Place, QuestionTrace, Trained, training_record
 from verl_ext.observe.trajectory_files import TrajectoryLog, folder_name
+from verl_ext.trainer.batch import unpack
 from verl_ext.trainer.config import TrajectoryLogSection
 
 
@@ -49,7 +50,8 @@ class TrajectoryRecorder:
         """Write the collected questions with the groups and advantages that TransferQueue now holds for `batch`."""
         # For each call: its row, and the range of its output there.
         rows: dict[str, dict[Place, tuple[int, int, int]]] = {trace.uid: {} for trace in self._traces}
-        for row, tag in enumerate(batch.tags):
+        tags = unpack(batch.tags)
+        for row, tag in enumerate(tags):
             if not tag.get("is_padding", False) and tag["question"] in rows:
                 for position, start, stop in tag["calls"]:
                     rows[tag["question"]][tag["order"][2], position] = (row, start, stop)
@@ -57,7 +59,7 @@ class TrajectoryRecorder:
         records = []
         for number, trace in enumerate(self._traces):
             trained = {
-                place: Trained(batch.tags[row]["group"].removeprefix(f"{trace.uid}/"), advantages[row][start:stop])
+                place: Trained(tags[row]["group"].removeprefix(f"{trace.uid}/"), advantages[row][start:stop])
                 for place, (row, start, stop) in rows[trace.uid].items()
             }
             records.append(training_record(trace, "train", step, number, trained))

@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from verl_ext.tools.catalogue.formats.files import Paths, field, read_rows
+from verl_ext.tools.catalogue.schemas import object_of
 from verl_ext.tools.catalogue.types import ToolSpec
 
 EXPECTED = '{"name", "description", "input_parameters", "output_parameters"} or {"类名", "api_info"}'
@@ -89,9 +90,8 @@ def _tool(row: Mapping[str, Any], where: str) -> ToolSpec:
     name, description = field(row, "name", str, where), field(row, "description", str, where)
     inputs, outputs = (_properties(row.get(key), where) for key in ("input_parameters", "output_parameters"))
     required = [key for key, schema in inputs.items() if not OPTIONAL.search(schema.get("description", ""))]
-    parameters = {"type": "object", "properties": inputs, "required": required, "additionalProperties": False}
     returns = {"type": "object", "properties": outputs} if outputs else None
-    return ToolSpec(name, description.strip(), parameters, returns, "api_bank")
+    return ToolSpec(name, description.strip(), object_of(inputs, required), returns, "api_bank")
 
 
 def _properties(parameters: Any, where: str) -> dict[str, Any]:

@@ -22,16 +22,18 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pydantic.dataclasses import dataclass
+
+from verl_ext.tools.catalogue.schemas import object_of
 from verl_ext.tools.catalogue.types import CallError, ToolSpec
 from verl_ext.tools.retrieval.batching import BatchedRetriever
-from verl_ext.tools.retrieval.open import check_source, open_retriever, read_config
+from verl_ext.tools.retrieval.open import RetrieverConfig, check_source, open_retriever
 from verl_ext.tools.retrieval.recall import same_title
-from verl_ext.tools.retrieval.search import SearchTool
+from verl_ext.tools.retrieval.search import identity_of
 from verl_ext.tools.retrieval.types import Passage, Retriever
+from verl_ext.tools.settings import STRICT, AtLeastOne, options_from
 
-TOP_K = 5
-# Characters of a passage that a search shows; retrieve shows all of it.
-BEGINNING_CHARS = 300
+TOP_K, BEGINNING_CHARS = 5, 300
 # Titles that are suggested instead of one that does not exist.
 SIMILAR = 5
 # A sentence ends with a mark that no lower-case letter follows, unless the mark belongs to an initial ("J. K.").
@@ -64,12 +66,7 @@ def load() -> list[ToolSpec]:
 
 
 def _tool(name: str, description: str, **parameters: str) -> ToolSpec:
-    schema = {
-        "type": "object",
-        "properties": {one: {**_NOT_BLANK, "description": said} for one, said in parameters.items()},
-        "required": list(parameters),
-        "additionalProperties": False,
-    }
+    schema = object_of({one: {**_NOT_BLANK, "description": said} for one, said in parameters.items()}, parameters)
     return ToolSpec(name, description, schema, None, "encyclopedia", {"operation": name})
 
 
@@ -81,7 +78,7 @@ class Encyclopedia:
         top_k: passages of a search. beginning_chars: characters of each that a search shows.
 
     Raises:
-        ValueError: the retriever has no `passages` (it asks a server), or a number is out of range.
+        ValueError: the retriever has no `passages` (it asks a server).
     """
 
     def __init__(self, retriever: Retriever, *, top_k: int = TOP_K, beginning_chars: int = BEGINNING_CHARS) -> None:
@@ -91,7 +88,6 @@ class Encyclopedia:
                 "the encyclopedia looks titles up, for which it needs the passages themselves. Remedy: give index or "
                 "corpus (data_prep/corpus.py), no url"
             )
-        _check(top_k=top_k, beginning_chars=beginning_chars)
         self.top_k, self.beginning_chars = top_k, beginning_chars
         self._passages = passages
         self._titles: dict[str, list[int]] = {}
@@ -158,44 +154,38 @@ def sentences(text: str) -> list[str]:
     return [sentence for part in _END.split(text) if (sentence := part.strip())]
 
 
+@dataclass(frozen=True, config=STRICT)
+class Settings(RetrieverConfig):
+    """Settings of `encyclopedia`: those of its retriever, without `url`, and those of Encyclopedia."""
+
+    top_k: AtLeastOne = TOP_K
+    beginning_chars: AtLeastOne = BEGINNING_CHARS
+
+    def __post_init__(self) -> None:
+        if self.url:
+            raise ValueError(f"it needs the passages themselves: give index or corpus, no url={self.url}")
+        super().__post_init__()
+
+
 def encyclopedia(**settings: Any) -> Encyclopedia:
-    """The back end of a recipe (`mas.tools.tool_call.backend`): `index` or `corpus` and the other fields of
-    RetrieverConfig, and those of Encyclopedia.
+    """The back end of a recipe (`mas.tools.tool_call.backend`); `settings` are those of Settings.
 
     Raises:
         ValueError: a setting is unknown or wrong, or a file cannot be read.
     """
-    own, source = _split(settings)
-    return Encyclopedia(open_retriever(source), **own)
+    given = _read(settings)
+    return Encyclopedia(open_retriever(given), top_k=given.top_k, beginning_chars=given.beginning_chars)
 
 
-def _preflight(**settings: Any) -> None:
-    """Check settings and files; neither index nor titles are loaded."""
-    check_source(read_config(_split(settings)[1]))
+def _read(settings: Mapping[str, Any]) -> Settings:
+    return options_from(Settings, settings, "settings of the encyclopedia")
 
 
 def _identity(**settings: Any) -> dict[str, Any]:
-    own, source = _split(settings)
-    shown = {"top_k": own.get("top_k", TOP_K), "beginning_chars": own.get("beginning_chars", BEGINNING_CHARS)}
-    return SearchTool.identity_of(source) | shown
+    given = _read(settings)
+    return identity_of(given, settings) | {"top_k": given.top_k, "beginning_chars": given.beginning_chars}
 
 
 # A run calls `preflight` before it starts. A resumed evaluation compares `identity`: are the answers still the same?
-encyclopedia.preflight = _preflight
+encyclopedia.preflight = lambda **settings: check_source(_read(settings))  # loads neither index nor titles
 encyclopedia.identity = _identity
-
-
-def _split(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The settings of Encyclopedia, and those of its retriever."""
-    given = {key: value for key, value in settings.items() if value is not None}
-    if given.get("url"):
-        raise ValueError(f"the encyclopedia needs the passages themselves: give index or corpus, no url={given['url']}")
-    own: dict[str, Any] = {key: given.pop(key) for key in ("top_k", "beginning_chars") if key in given}
-    _check(**own)
-    return own, given
-
-
-def _check(**numbers: Any) -> None:
-    for name, value in numbers.items():
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise ValueError(f"encyclopedia: {name} must be an integer >= 1, given {value!r}")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from verl_ext.storage import jsonl
+from verl_ext.tools.retrieval.corpus import Paths, as_paths
 
 # Scalars of YAML 1.2 (section 10.3.2) that PyYAML, which implements version 1.1, reads differently.
 SCALARS = {
@@ -20,13 +21,6 @@ SCALARS = {
 # Values that a YAML document may hold, those behind an alias counted wherever it is used. A few hundred bytes of
 # nested aliases stand for millions.
 MAX_VALUES = 1_000_000
-
-Paths = str | Path | Sequence[str | Path]
-
-
-def as_paths(paths: Paths) -> list[Path]:
-    """A list of paths, from one path or several."""
-    return [Path(paths)] if isinstance(paths, str | Path) else [Path(path) for path in paths]
 
 
 def read_rows(paths: Paths, expected: str) -> Iterator[tuple[str, dict[str, Any]]]:

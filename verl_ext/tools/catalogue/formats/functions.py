@@ -27,8 +27,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from verl_ext.tools.catalogue.schemas import nullable
-from verl_ext.tools.catalogue.threads import in_thread
 from verl_ext.tools.catalogue.types import ToolSpec, as_json
+from verl_ext.tools.threads import in_thread
 
 PLAIN = (str, int, float, bool, dict, type(None), Any)
 ALLOWED = "str, int, float, bool, dict, list[...], tuple[...], dict[str, ...], Literal[...], Any, unions and None"
@@ -57,7 +57,7 @@ def load(path: str | Callable[..., Any] | Sequence[str | Callable[..., Any]]) ->
 
 
 def function_tool(function: Callable[..., Any]) -> ToolSpec:
-    """One function as a tool.
+    """One function as a tool. A synchronous function runs in a thread.
 
     Raises:
         ValueError: no docstring, an argument without a type hint or description, or a type that is no JSON.
@@ -83,9 +83,14 @@ def function_tool(function: Callable[..., Any]) -> ToolSpec:
         ) from error
     parameters = _parameters(schema["parameters"], function)
     extra = {"function": f"{function.__module__}.{function.__qualname__}", "code": _code_sha256(function)}
-    return ToolSpec(
-        name, schema["description"] or "", parameters, schema.get("return"), "functions", extra, _Call(function)
-    )
+
+    async def backend(_: ToolSpec, arguments: dict[str, Any]) -> Any:
+        if inspect.iscoroutinefunction(function):
+            return await function(**arguments)
+        result = await in_thread(lambda: function(**arguments))
+        return await result if inspect.isawaitable(result) else result
+
+    return ToolSpec(name, schema["description"] or "", parameters, schema.get("return"), "functions", extra, backend)
 
 
 def _schema(function: Callable[..., Any], templates: types.ModuleType) -> dict[str, Any]:
@@ -109,19 +114,6 @@ def _schema(function: Callable[..., Any], templates: types.ModuleType) -> dict[s
     return schema
 
 
-class _Call:
-    """Back end of one function. A synchronous function runs in a thread."""
-
-    def __init__(self, function: Callable[..., Any]):
-        self._function = function
-
-    async def __call__(self, spec: ToolSpec, arguments: dict[str, Any]) -> Any:
-        if inspect.iscoroutinefunction(self._function):
-            return await self._function(**arguments)
-        result = await in_thread(lambda: self._function(**arguments))
-        return await result if inspect.isawaitable(result) else result
-
-
 def _named(name: str) -> list[Callable[..., Any]]:
     """The function, or the public functions of the module, of a dotted name."""
     module, _, last = name.rpartition(".")
@@ -131,17 +123,14 @@ def _named(name: str) -> list[Callable[..., Any]]:
         is_module = False
     try:
         found = importlib.import_module(name if is_module else module)
-        functions = _public(found) if is_module else [getattr(found, last)]
+        public = [value for key, value in vars(found).items() if inspect.isfunction(value) and not key.startswith("_")]
+        own = [value for value in public if value.__module__ == found.__name__]
+        functions = own if is_module else [getattr(found, last)]
     except (ImportError, AttributeError, ValueError) as error:
         raise ValueError(f"no function or module {name!r} ({error}); give MODULE or MODULE.FUNCTION") from error
     if not functions:
         raise ValueError(f"the module {name} has no public functions of its own")
     return functions
-
-
-def _public(module: types.ModuleType) -> list[Callable[..., Any]]:
-    named = [(name, value) for name, value in vars(module).items() if inspect.isfunction(value)]
-    return [value for name, value in named if value.__module__ == module.__name__ and not name.startswith("_")]
 
 
 def _check_signature(function: Callable[..., Any]) -> None:

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from verl_ext.tools.base import ToolError
-from verl_ext.tools.catalogue.threads import run_blocking
 from verl_ext.tools.catalogue.types import CallError, ToolSpec
+from verl_ext.tools.threads import run_blocking
 
 TIMEOUT_S = 30.0
 # A server that lists more pages of tools is broken.

@@ -22,7 +22,7 @@ from typing import Any
 
 from verl_ext.tools.catalogue.formats.files import Paths, as_paths, read_document
 from verl_ext.tools.catalogue.formats.openapi_schema import SchemaReader, boolean
-from verl_ext.tools.catalogue.schemas import validator
+from verl_ext.tools.catalogue.schemas import object_of, validator
 from verl_ext.tools.catalogue.types import ToolSpec
 
 logger = logging.getLogger(__name__)
@@ -130,7 +130,7 @@ def _arguments(reader: SchemaReader, shared: Mapping[str, Any], operation: Mappi
         properties[BODY] = _described(reader.part(_content(body)[0], definitions), body)
         if boolean(body.get("required")):
             required.append(BODY)
-    arguments = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+    arguments = object_of(properties, required)
     return {**arguments, "$defs": definitions} if definitions else arguments
 
 

@@ -18,12 +18,14 @@ ToolBench's server.
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from verl_ext.tools.catalogue.formats.files import Paths, field, read_rows
+from verl_ext.tools.catalogue.schemas import object_of
 from verl_ext.tools.catalogue.types import ToolSpec, canonical
 
 EXPECTED = '{"category_name", "tool_name", "api_name", "required_parameters": [...], "optional_parameters": [...], ...}'
@@ -89,10 +91,10 @@ def _tool(row: Mapping[str, Any], where: str, taken: set[str]) -> ToolSpec:
             if name not in properties:  # a few documents repeat one
                 properties[name] = schema
                 required += [name] if key == "required_parameters" else []
-    parameters = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
     extra = {"category_name": category, "tool_name": tool_name, "api_name": api_name, "method": row.get("method")}
     name = next(name for name in _candidates(api_name, tool_name, category) if name not in taken)
     description = str(row.get("api_description") or "").strip()
+    parameters = object_of(properties, required)
     return ToolSpec(name, description, parameters, row.get("template_response"), "toolbench", extra)
 
 
@@ -101,10 +103,7 @@ def _candidates(api_name: str, tool_name: str, category: str) -> Iterator[str]:
     yield name
     name = f"{name}_in_{_standard(category)}"
     yield name
-    number = 2
-    while True:
-        yield f"{name}_{number}"
-        number += 1
+    yield from (f"{name}_{number}" for number in itertools.count(2))
 
 
 def _parameter(parameter: Any, where: str) -> tuple[str, dict[str, Any]]:

@@ -20,7 +20,8 @@ from typing import Any
 
 from verl_ext.storage.files import lock_folder
 from verl_ext.tools.retrieval.corpus import corpus_sha256
-from verl_ext.tools.retrieval.index import FORMATS, backend_class, build_index, load_index
+from verl_ext.tools.retrieval.dense import model_sha256
+from verl_ext.tools.retrieval.index import FORMATS, backend_class, build_index, load_index, options_as_json
 from verl_ext.tools.retrieval.targets import digest
 from verl_ext.tools.retrieval.types import Passage, Retriever
 from verl_ext.tools.settings import options_from
@@ -58,19 +59,17 @@ def cached_index(
         place.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ValueError(f"the cache of tool indexes cannot be written ({error}); choose another cache_dir") from error
-    found = _opened(place / "index", runtime)
     warned = False
-    while found is None:
+    while (found := _opened(place / "index", runtime)) is None:
         lock = lock_folder(place)
-        if lock is None:
-            if not warned:
-                logger.warning("another process builds %s; waiting for it", place)
-            warned = True
-            time.sleep(POLL_S)
-            found = _opened(place / "index", runtime)
-            continue
-        with lock:
-            found = _opened(place / "index", runtime) or _built(place, passages, backend, options, progress, runtime)
+        if lock is not None:
+            with lock:
+                opened = _opened(place / "index", runtime)
+                return opened or _built(place, passages, backend, options, progress, runtime)
+        if not warned:
+            logger.warning("another process builds %s; waiting for it", place)
+        warned = True
+        time.sleep(POLL_S)
     return found
 
 
@@ -80,14 +79,8 @@ def described(backend: str, options: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ValueError: unknown backend or option, or a value out of range.
     """
-    kind = backend_class(backend)
-    read = options_from(kind.options_type, options, f"{backend} options")
-    found = {name: getattr(read, name) for name in read.__dataclass_fields__}
-    if backend == "dense":
-        from verl_ext.tools.retrieval.dense import model_sha256
-
-        found["model_sha256"] = model_sha256(found["model"])
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}
+    found = options_as_json(options_from(backend_class(backend).options_type, options, f"{backend} options"))
+    return found | {"model_sha256": model_sha256(found["model"])} if backend == "dense" else found
 
 
 def _opened(index: Path, runtime: Mapping[str, Any]) -> Retriever | None:

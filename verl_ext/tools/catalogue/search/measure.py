@@ -11,20 +11,22 @@ Several catalogues are searched as one. Indexes are kept in the cache of tool se
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from verl_ext.arguments import Parser, exit_status
 from verl_ext.reports import machine
+from verl_ext.storage.files import write_file
 from verl_ext.tools import measuring
 from verl_ext.tools.catalogue.load import KINDS, load_catalogue
 from verl_ext.tools.catalogue.search.queries import Asked, read_queries
 from verl_ext.tools.catalogue.search.tool import METHODS, open_search
-from verl_ext.tools.measuring import check_distinct, exit_status, positive, search_all
+from verl_ext.tools.measuring import check_distinct, positive, search_all
 from verl_ext.tools.retrieval.recall import recall
-from verl_ext.tools.retrieval.targets import write_json
 from verl_ext.tools.retrieval.types import Retriever
 
 
@@ -79,17 +81,13 @@ def run(arguments: argparse.Namespace) -> None:
             print(f"{one.name}, {method}: recall@{first} {rows[-1][f'recall@{first}']:.3f}", flush=True)
     print(f"\n{table(rows, arguments.k)}")
     if arguments.output:
-        write_json(arguments.output, rows)
+        write_file(arguments.output, json.dumps(rows, indent=1) + "\n")
         print(f"\nwritten to {arguments.output}, with what each query found")
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m verl_ext.tools.catalogue.search.measure",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = Parser(prog="python -m verl_ext.tools.catalogue.search.measure", description=__doc__)
     kinds = [kind for kind in KINDS if kind != "mcp"]
     parser.add_argument("--catalogue", nargs="+", required=True, metavar="KIND:PATH", help=f"KIND: {', '.join(kinds)}")
     parser.add_argument("--queries", nargs="+", type=Path, required=True, help="jsonl of ToolBench or RestBench")

@@ -48,7 +48,11 @@ def read_queries(path: Path, catalogue: Catalogue, limit: int | None = None) -> 
         if number == limit:
             break
         text = field(row, "query", str, where)
-        gold = list(relevant_apis(row, where, apis, catalogue) if "relevant APIs" in row else _restbench(row, where))
+        if "relevant APIs" in row:
+            gold = list(relevant_apis(row, where, apis, catalogue))
+        else:
+            key = "solution_normalised" if "solution_normalised" in row else "solution"
+            gold = [str(name).strip() for name in field(row, key, list, where)]
         missing = [name for name in gold if name not in catalogue]
         if missing:
             left_out[str(row.get("query_id", row.get("id", where)))] = missing
@@ -93,8 +97,3 @@ def relevant_apis(
         names = apis.get((tool, api), [])
         meant = [name for name in names if (catalogue[name].extra["category_name"], tool, api) in listed]
         yield (meant or names or [f"{api} of {tool}"])[0]
-
-
-def _restbench(row: Mapping[str, Any], where: str) -> list[str]:
-    key = "solution_normalised" if "solution_normalised" in row else "solution"
-    return [str(name).strip() for name in field(row, key, list, where)]

@@ -18,13 +18,13 @@ from typing import Any, Literal
 from pydantic.dataclasses import dataclass
 
 from verl_ext.tools.base import Tool
-from verl_ext.tools.catalogue.load import load_catalogue
+from verl_ext.tools.catalogue.load import CatalogueSettings
 from verl_ext.tools.catalogue.search.documents import passages
 from verl_ext.tools.catalogue.search.fusion import HybridRetriever
 from verl_ext.tools.catalogue.search.indexes import cached_index, default_cache, described
 from verl_ext.tools.catalogue.types import Catalogue
 from verl_ext.tools.retrieval.batching import BatchedRetriever
-from verl_ext.tools.retrieval.types import Retriever, missing_extra
+from verl_ext.tools.retrieval.types import Retriever, check_search, missing_extra
 from verl_ext.tools.settings import STRICT, AtLeastOne, options_from
 
 # Method -> the indexes that it asks.
@@ -34,8 +34,8 @@ LIBRARIES = {"faiss": "faiss-cpu", "sentence_transformers": "sentence-transforme
 
 
 @dataclass(frozen=True, config=STRICT)
-class SearchSettings:
-    """Settings of `tool_search`, with `sources` and `only` as `load_catalogue` has them.
+class SearchSettings(CatalogueSettings):
+    """Settings of `tool_search`.
 
     Attributes:
         method: "hybrid", "bm25" or "dense".
@@ -46,8 +46,6 @@ class SearchSettings:
         device: of the encoder, as torch names it; None: its own choice.
     """
 
-    sources: Any
-    only: Any = None
     method: Literal["hybrid", "bm25", "dense"] = "hybrid"
     top_k: AtLeastOne = 5
     bm25: Mapping[str, Any] = field(default_factory=dict)
@@ -56,6 +54,7 @@ class SearchSettings:
     device: str | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for backend in ("bm25", "dense"):
             if getattr(self, backend) and backend not in METHODS[self.method]:
                 raise ValueError(f"options of {backend} do nothing with method={self.method}; remove them")
@@ -72,7 +71,6 @@ class ToolSearch(Tool):
     name = "tool_search"
 
     def __init__(self, catalogue: Catalogue, retriever: Retriever, *, top_k: int = 5) -> None:
-        check_k(top_k, "top_k")
         self.catalogue, self.top_k = catalogue, top_k
         self._batched = BatchedRetriever(retriever)
 
@@ -94,9 +92,9 @@ class ToolSearch(Tool):
             if query or isinstance(names, str):
                 raise ValueError(f"tool_search: give query or a list of names, given {query!r:.80} and {names!r:.120}")
             return [tool.shown() for tool in self.catalogue.only(names).values()]
-        if k is not None:
-            check_k(k, "k")
-        hits = await self._batched.search([query], min(k or self.top_k, len(self.catalogue)))
+        k = self.top_k if k is None else k
+        check_search([query], k)
+        hits = await self._batched.search([query], min(k, len(self.catalogue)))
         return [self.catalogue[hit.passage.pid].shown() for hit in hits[0]]
 
     async def close(self) -> None:
@@ -140,7 +138,7 @@ def tool_search(**settings: Any) -> ToolSearch:
         ImportError: a library is missing.
     """
     given = _read(settings)
-    catalogue = load_catalogue(given.sources, given.only)
+    catalogue = given.catalogue()
     retriever = open_search(
         catalogue, given.method, bm25=given.bm25, dense=given.dense, cache_dir=given.cache_dir, device=given.device
     )
@@ -150,7 +148,7 @@ def tool_search(**settings: Any) -> ToolSearch:
 def _preflight(**settings: Any) -> None:
     """Everything but the indexes and the model."""
     given = _read(settings)
-    load_catalogue(given.sources, given.only)
+    given.catalogue()
     for backend in METHODS[given.method]:
         described(backend, getattr(given, backend))
     for module, package in LIBRARIES.items() if "dense" in METHODS[given.method] else ():
@@ -161,8 +159,7 @@ def _preflight(**settings: Any) -> None:
 def _identity(**settings: Any) -> dict[str, Any]:
     given = _read(settings)
     options = {backend: described(backend, getattr(given, backend)) for backend in METHODS[given.method]}
-    version = load_catalogue(given.sources, given.only).version
-    return {"catalogue": version, "method": given.method, "top_k": given.top_k, **options}
+    return {"catalogue": given.catalogue().version, "method": given.method, "top_k": given.top_k, **options}
 
 
 # A run asks this before it starts anything; an evaluation that goes on asks the other: are the answers still the same?
@@ -170,14 +167,5 @@ tool_search.preflight = _preflight
 tool_search.identity = _identity
 
 
-def check_k(k: Any, name: str) -> None:
-    """Raises ValueError unless `k` is an integer >= 1."""
-    if not isinstance(k, int) or isinstance(k, bool) or k < 1:
-        raise ValueError(f"tool_search: {name} must be an integer >= 1 (tools), given {k!r}")
-
-
 def _read(settings: Mapping[str, Any]) -> SearchSettings:
-    given = {key: value for key, value in settings.items() if value is not None}
-    if "sources" not in given:
-        raise ValueError("tool_search needs sources, e.g. sources: [{kind: openapi, path: data/tmdb_oas.json}]")
-    return options_from(SearchSettings, given, "settings of tool_search")
+    return options_from(SearchSettings, settings, "settings of tool_search")
