@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from verl_ext.memory import Episode, MemoryStore, Rules, Use, View
+from verl_ext.memory import Episode, MemoryStore, Use, View
 from verl_ext.trainer.build import similarity_of
 from verl_ext.trainer.config import MemorySection
 
@@ -39,7 +39,7 @@ class AgentMemory:
         """
         if self.section is None:
             return
-        self._store = MemoryStore(self.folder / FOLDER, rules_of(self.section), similarity_of(self.section.encoder))
+        self._store = MemoryStore(self.folder / FOLDER, self.section, similarity_of(self.section.encoder))
         if checkpoint is not None and (checkpoint / FOLDER).is_dir():
             self._store.restore(checkpoint / FOLDER)
             return
@@ -93,8 +93,3 @@ def _share(flags: Iterable[bool]) -> float:
     """Of those that are true, 0 if there are none at all."""
     flags = list(flags)
     return sum(flags) / len(flags) if flags else 0.0
-
-
-def rules_of(section: MemorySection) -> Rules:
-    """Algorithm 1's hyperparameters."""
-    return Rules(section.alpha, section.beta, section.threshold, section.capacity)
