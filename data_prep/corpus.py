@@ -39,15 +39,8 @@ def build(arguments: argparse.Namespace) -> None:
     if arguments.backend == "dense":
         runtime.setdefault("vectors", unfinished)
         print(f"embeddings are saved in {runtime['vectors']}: the same command goes on after an interruption")
-    build_index(
-        passages,
-        output,
-        arguments.backend,
-        options,
-        overwrite=arguments.overwrite,
-        progress=not arguments.quiet,
-        **runtime,
-    )
+    runtime |= {"overwrite": arguments.overwrite, "progress": not arguments.quiet}
+    build_index(passages, output, arguments.backend, options, **runtime)
     if runtime.get("vectors") == unfinished:
         shutil.rmtree(unfinished)
     size = sum(file.stat().st_size for file in output.rglob("*") if file.is_file()) / 2**20
@@ -71,8 +64,11 @@ def chosen(arguments: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any
     return options, {name: given[name] for name in RUNTIME if name in given}
 
 
-def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """Command line. Flags of one backend are None unless given; defaults: BM25Options, DenseOptions."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Command line. Returns the exit status; user errors are printed without a traceback.
+
+    Flags of one backend are None unless given; defaults: BM25Options, DenseOptions.
+    """
     parser = Parser(description=__doc__)
     parser.add_argument("--input", nargs="+", type=Path, required=True, help="corpus files (.jsonl, .jsonl.gz)")
     parser.add_argument("--output_dir", type=Path, required=True, help="folder of the index")
@@ -92,12 +88,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     dense.add_argument("--device", help="cpu, cuda, ...; by default the encoder's choice")
     dense.add_argument("--batch_size", type=int, help="passages per forward (64)")
     dense.add_argument("--vectors", type=Path, help="keep the embeddings in this folder, for other indexes of them")
-    return parser.parse_args(argv)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the exit status; user errors are printed without a traceback."""
-    arguments = parse_arguments(argv)
+    arguments = parser.parse_args(argv)
     return exit_status(lambda: build(arguments))
 
 

@@ -43,7 +43,7 @@ def prepare(arguments: argparse.Namespace) -> Prepared:
     """Name the tasks. Raises ValueError."""
     name, prepared = arguments.name, Prepared()
     tools = list(load_catalogue([{"kind": "json", "path": str(ASSETS / f"{name}.jsonl")}]))
-    for task in _games(arguments.local_dataset_path, prepared) if name == "alfworld" else map(str, _goals(arguments)):
+    for task in _games(arguments.local_dataset_path, prepared) if name == "alfworld" else _goals(*arguments.goals):
         prepared.read += 1
         prepared.tasks.append(ToolTask(task, QUESTIONS[name], [], data_source=name, shown=tools))
     return prepared
@@ -62,29 +62,22 @@ def _games(folder: Path | None, prepared: Prepared) -> Iterator[str]:
             yield task
 
 
-def _goals(arguments: argparse.Namespace) -> range:
-    first, last = arguments.goals
+def _goals(first: int, last: int) -> Iterator[str]:
     if not 0 <= first < last:
         raise ValueError(f"--goals must be FIRST LAST with 0 <= FIRST < LAST, given {first} {last}.")
-    return range(first, last)
+    return map(str, range(first, last))
 
 
-def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Command line. Returns the exit status; user errors are printed without a traceback."""
     parser = Parser(description=__doc__)
     names = parser.add_subparsers(dest="name", metavar="NAME", required=True)
     for name, text in ABOUT.items():
         add_options(one := names.add_parser(name, **described(text)))
         if name == "webshop":
-            one.add_argument(
-                "--goals", type=int, nargs=2, default=[0, 500], help="the first goal, and the one after the last"
-            )
-    return parser.parse_args(argv)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the exit status; user errors are printed without a traceback."""
-    return run(prepare, parse_arguments(argv))
+            goals = "the first goal, and the one after the last"
+            one.add_argument("--goals", type=int, nargs=2, default=[0, 500], help=goals)
+    return run(prepare, parser.parse_args(argv))
 
 
 if __name__ == "__main__":

@@ -9,9 +9,7 @@ Then data_prep/corpus.py builds the search index. `qa.py NAME --help` shows a se
 from __future__ import annotations
 
 import argparse
-import hashlib
 import sys
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,9 +17,10 @@ from typing import Any
 
 from verl_ext.arguments import Parser, described, exit_status
 from verl_ext.data_prep.qa_rows import QARow, QASet, parse_unified
-from verl_ext.data_prep.rows import Row, find_files, print_written, read_hub, read_rows, write_jsonl
+from verl_ext.data_prep.rows import Row, divided, find_files, print_written, read_hub, read_rows
 from verl_ext.data_prep.sources import hotpotqa, musique, wiki2multihopqa
-from verl_ext.storage.parquet import question_row, rows_schema, write_parquet
+from verl_ext.storage.jsonl import write_rows
+from verl_ext.storage.parquet import question_row, rows_schema, split_files, write_files
 
 SOURCES = {module.SOURCE.name: module for module in (hotpotqa, wiki2multihopqa, musique)}
 DEFAULT_VAL_SIZE = 500  # MHGPO validates on the first 500 test questions
@@ -95,48 +94,28 @@ def divide(rows: Sequence[QARow], which: str, val_size: int | None, seed: int) -
             f"--val_size {held} leaves no training rows: the source has {len(pool)} rows for --split {which}. "
             "Give a smaller --val_size or another --split."
         )
-    order = sorted(pool, key=lambda row: hashlib.sha256(f"{seed}:{row.id}".encode()).hexdigest())
-    out = {row.id for row in order[:held]}
     how = f"{held} of {len(pool)} rows held out of one pool (--split {which}, --seed {seed})"
-    return [row for row in pool if row.id not in out], [row for row in pool if row.id in out], how
+    return *divided(pool, held, seed), how
 
 
-def verl_row(row: QARow, data_source: str, split: str, index: int) -> dict[str, Any]:
-    """One row of verl's parquet. index: position in its file."""
-    truth, titles = {"target": list(row.answers)}, list(row.gold_titles)
-    return question_row(data_source, row.question, truth, "qa", split, index, row.id, gold_titles=titles)
-
-
-def qa_schema() -> Any:
-    """Arrow schema of these rows."""
-    import pyarrow as pa
-
-    strings = pa.list_(pa.string())
-    return rows_schema({"target": strings}, {"gold_titles": strings})
-
-
-def passages_of(rows: Sequence[QARow], name: str) -> list[dict[str, str]]:
-    """Corpus rows of the paragraphs of `rows`, each (title, text) once; pid "<name>-<number>"."""
-    pairs = dict.fromkeys(pair for row in rows for pair in row.paragraphs if pair[0].strip() or pair[1].strip())
-    return [{"pid": f"{name}-{i}", "title": title, "text": text} for i, (title, text) in enumerate(pairs)]
-
-
-def prepare(spec: QASet, arguments: argparse.Namespace) -> Counter[str]:
+def prepare(spec: QASet, arguments: argparse.Namespace) -> dict[str, int]:
     """Read, divide and write one data set; prints a report. Returns rows per written file."""
+
+    def verl_row(row: QARow, split: str, index: int) -> dict[str, Any]:
+        truth, titles = {"target": list(row.answers)}, list(row.gold_titles)
+        return question_row(spec.name, row.question, truth, "qa", split, index, row.id, gold_titles=titles)
+
     rows, report = collect(spec, _source(spec, arguments))
     print(f"{spec.name}: {report}")
-    train, validation, how = divide(rows, arguments.split, arguments.val_size, arguments.seed)
-    train = train[: arguments.max_samples]
-    output, written = arguments.output_dir, Counter[str]()
-    for file, split, part in (("train.parquet", "train", train), ("test.parquet", "test", validation)):
-        if part:
-            verl_rows = [verl_row(row, spec.name, split, i) for i, row in enumerate(part)]
-            write_parquet(verl_rows, output / file, qa_schema())
-            written[file] = len(part)
-    passages = passages_of([*train, *validation], spec.name)
+    train, test, how = divide(rows, arguments.split, arguments.val_size, arguments.seed)
+    train, output = train[: arguments.max_samples], arguments.output_dir
+    schema = rows_schema({"target": [str]}, {"gold_titles": [str]})
+    written = write_files(split_files(verl_row, train=train, test=test), output, schema)
+    paragraphs = [pair for row in (*train, *test) for pair in row.paragraphs if pair[0].strip() or pair[1].strip()]
+    numbered = enumerate(dict.fromkeys(paragraphs))  # each once
+    passages = [{"pid": f"{spec.name}-{i}", "title": title, "text": text} for i, (title, text) in numbered]
     if passages:
-        write_jsonl(passages, output / "corpus.jsonl")
-        written["corpus.jsonl"] = len(passages)
+        written["corpus.jsonl"] = write_rows(output / "corpus.jsonl", passages)
     print(f"chosen: {how}")
     print_written(output, written)
     for file in ("train.parquet", "test.parquet", "corpus.jsonl"):
@@ -149,28 +128,20 @@ def prepare(spec: QASet, arguments: argparse.Namespace) -> Counter[str]:
     return written
 
 
-def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Command line. Returns the exit status; user errors are printed without a traceback."""
     parser = Parser(description=__doc__)
     names = parser.add_subparsers(dest="name", metavar="NAME", required=True)
     for name, module in SOURCES.items():
         one = names.add_parser(name, **described(module.__doc__))
-        one.add_argument(
-            "--output_dir", type=Path, required=True, help="folder for train.parquet, test.parquet, corpus.jsonl"
-        )
-        one.add_argument(
-            "--local_dataset_path", type=Path, help=f"file or folder instead of the hub ({module.SOURCE.hub})"
-        )
+        one.add_argument("--output_dir", type=Path, required=True, help="folder of everything that is written")
+        place = f"file or folder instead of the hub ({module.SOURCE.hub})"
+        one.add_argument("--local_dataset_path", type=Path, help=place)
         one.add_argument("--split", choices=SPLITS, default="auto", help="rows to use; auto: the source's own splits")
         one.add_argument("--max_samples", type=_positive, help="at most so many training rows (the first ones)")
         one.add_argument("--val_size", type=int, help="rows of test.parquet (default 500, or a fifth of a single pool)")
         one.add_argument("--seed", type=int, default=0, help="of the held-out rows")
-    return parser.parse_args(argv)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the exit status; user errors are printed without a traceback."""
-    arguments = parse_arguments(argv)
+    arguments = parser.parse_args(argv)
     return exit_status(lambda: prepare(SOURCES[arguments.name].SOURCE, arguments))
 
 

@@ -19,16 +19,14 @@ the question, so that the split does not depend on the order of the file.
 
 from __future__ import annotations
 
-import argparse
 import sys
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from verl_ext.arguments import Parser, described, exit_status
 from verl_ext.data_prep.rows import Row, list_field, print_written, read_hub, read_rows, split_of, text_field
-from verl_ext.storage.parquet import question_row, rows_schema, write_parquet
+from verl_ext.storage.parquet import held_out, question_row, rows_schema, split_files, write_files
 
 SPLITS = ("train", "test")
 LETTERS = "ABCDEFGHIJ"
@@ -118,13 +116,8 @@ def rows_of(name: str, path: Path | None) -> Iterator[tuple[str | None, Row]]:
     if not files:
         raise ValueError(f"--local_dataset_path {path} does not exist, or holds no .jsonl, .json or .parquet file.")
     for file in files:
-        split = split_of(file.stem) if len(data.hub_splits) > 1 else None
-        yield from (("test" if split == "validation" else split, row) for row in read_rows(file))
-
-
-def split_for(question: str) -> str:
-    """The split of a question: a fifth are test questions."""
-    return "test" if zlib.crc32(question.encode()) % 5 == 0 else "train"
+        own = split_of(file.stem) if len(data.hub_splits) > 1 else None
+        yield from (("test" if own == "validation" else own, row) for row in read_rows(file))
 
 
 def prepare(name: str, output_dir: Path, path: Path | None = None, limit: int | None = None) -> dict[str, int]:
@@ -133,56 +126,43 @@ def prepare(name: str, output_dir: Path, path: Path | None = None, limit: int | 
     Raises:
         ValueError: a malformed row, or nothing to write.
     """
-    data, found, repeated = SETS[name], {split: [] for split in SPLITS}, 0
-    seen: set[str] = set()
-    for split, (where, row) in rows_of(name, path):
+    data, rows = SETS[name], list(rows_of(name, path))
+    found: dict[str, tuple[Question, str]] = {}
+    for split, (where, row) in rows:
         question = data.read(row, where)
-        if question.text in seen:
-            repeated += 1
-            continue
-        seen.add(question.text)
-        split = split or split_for(question.text)
-        if limit is None or len(found[split]) < limit:
-            truth, number = {"target": question.target}, len(seen) - 1
-            found[split].append(question_row(name, question.text, truth, data.ability, split, number))
-    if repeated:
-        print(f"left out: {repeated} repeated questions")
-    if not any(found.values()):
+        found.setdefault(question.text, (question, split or SPLITS[held_out(question.text)]))
+    if len(found) < len(rows):
+        print(f"left out: {len(rows) - len(found)} repeated questions")
+    if not found:
         raise ValueError(f"{name}: no row was found in {path or data.hub}.")
-    for split, rows in found.items():
-        if rows:
-            write_parquet(rows, output_dir / f"{split}.parquet", _schema())
-    return {f"{split}.parquet": len(rows) for split, rows in found.items() if rows}
+
+    def verl_row(numbered: tuple[int, Question], split: str, _: int) -> dict[str, Any]:
+        """The index is the question's number in the whole set, so that it is unique."""
+        number, question = numbered
+        return question_row(name, question.text, {"target": question.target}, data.ability, split, number)
+
+    chosen = {
+        split: [(i, question) for i, (question, own) in enumerate(found.values()) if own == split][:limit]
+        for split in SPLITS
+    }
+    return write_files(split_files(verl_row, **chosen), output_dir, rows_schema({"target": [str]}))
 
 
-def _schema() -> Any:
-    import pyarrow as pa
-
-    return rows_schema({"target": pa.list_(pa.string())})
-
-
-def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Command line. Returns the exit status; user errors are printed without a traceback."""
     parser = Parser(description=__doc__)
     names = parser.add_subparsers(dest="name", metavar="NAME", required=True)
     for name, data in SETS.items():
         place = "" if data.hub else f" --local_dataset_path {name}.jsonl"
-        one = names.add_parser(
-            name, **described(f"{data.about}\n\n    python data_prep/reasoning.py {name}{place} --limit 100\n")
-        )
+        example = f"    python data_prep/reasoning.py {name}{place} --limit 100\n"
+        one = names.add_parser(name, **described(f"{data.about}\n\n{example}"))
         one.add_argument("--output_dir", type=Path, default=Path("data") / name, help=f"data/{name} by default")
         one.add_argument("--local_dataset_path", type=Path, help="a downloaded file or folder instead of the hub")
         one.add_argument("--limit", type=int, help="questions of each split, at most")
-    return parser.parse_args(argv)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the exit status; user errors are printed without a traceback."""
-    given = parse_arguments(argv)
+    given = parser.parse_args(argv)
+    folder = given.output_dir
     return exit_status(
-        lambda: print_written(
-            given.output_dir, prepare(given.name, given.output_dir, given.local_dataset_path, given.limit)
-        )
+        lambda: print_written(folder, prepare(given.name, folder, given.local_dataset_path, given.limit))
     )
 
 

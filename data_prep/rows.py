@@ -5,6 +5,7 @@ Each row comes with a `where` ("FILE:LINE" or "FILE row N"), so that every error
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import urllib.error
@@ -14,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from verl_ext.storage import jsonl
-from verl_ext.storage.files import writing
 
 Row = tuple[str, dict[str, Any]]
 EXPECTED = "an object with the fields of one question"
 SUFFIXES = (".json", ".jsonl", ".parquet")
 SPLIT_WORDS = dict.fromkeys(("dev", "val", "valid", "validation"), "validation") | {"train": "train", "test": "test"}
 FETCH_TIMEOUT_S = 60.0
+REMEDY = "Check the connection, or download the files and pass --local_dataset_path FILE_OR_FOLDER."
 
 
 def split_of(name: str) -> str | None:
@@ -68,14 +69,10 @@ def _read_parquet(path: Path) -> Iterator[Row]:
 
 def numbered(rows: Iterable[Any], name: str) -> Iterator[Row]:
     """Rows with "NAME row 1" and so on. Raises ValueError for a row that is no object."""
-    return (checked_row(f"{name} row {number}", row) for number, row in enumerate(rows, 1))
-
-
-def checked_row(where: str, row: Any) -> Row:
-    """(where, row). Raises ValueError for a row that is no object."""
-    if not isinstance(row, dict):
-        raise ValueError(f"{where}: given {type(row).__name__}, expected {EXPECTED}.")
-    return where, row
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row, dict):
+            raise ValueError(f"{name} row {number}: given {type(row).__name__}, expected {EXPECTED}.")
+        yield f"{name} row {number}", row
 
 
 def find_files(path: Path, exclude: str = r"(?!)") -> list[tuple[Path, str | None]]:
@@ -97,8 +94,7 @@ def find_files(path: Path, exclude: str = r"(?!)") -> list[tuple[Path, str | Non
     files = sorted(file for file in path.rglob("*") if file.suffix in SUFFIXES)
     kept = [file for file in files if not re.search(exclude, file.relative_to(path).as_posix())]
     splits = [(file, split_of(file.stem) or split_of(file.parent.name)) for file in kept]
-    found: list[tuple[Path, str | None]]
-    found = [(file, split) for file, split in splits if split in ("train", "validation")]
+    found: list[tuple[Path, str | None]] = [(file, split) for file, split in splits if split in ("train", "validation")]
     if not found:
         names = [file.relative_to(path).as_posix() for file in files[:10]]
         raise ValueError(
@@ -128,10 +124,8 @@ def read_hub(name: str, config: str | None, split: str) -> Iterator[Row]:
     try:
         rows = load_dataset(name, config, split=split)
     except (OSError, ValueError, RuntimeError) as error:
-        raise ValueError(
-            f"{name} ({split}) could not be loaded from the hub: {(str(error) or repr(error)).splitlines()[0]:.200}. "
-            "Check the connection, or download the files and pass --local_dataset_path FILE_OR_FOLDER."
-        ) from error
+        problem = (str(error) or repr(error)).splitlines()[0]
+        raise ValueError(f"{name} ({split}) could not be loaded from the hub: {problem:.200}. {REMEDY}") from error
     yield from numbered(rows, f"{name} {split}")
 
 
@@ -141,10 +135,7 @@ def fetch_json(url: str) -> Any:
         with urllib.request.urlopen(url, timeout=FETCH_TIMEOUT_S) as response:
             return json.loads(response.read())
     except (urllib.error.URLError, OSError, ValueError) as error:
-        raise ValueError(
-            f"{url} could not be fetched: {error}. Check the connection, or download the files and pass "
-            "--local_dataset_path FILE_OR_FOLDER."
-        ) from error
+        raise ValueError(f"{url} could not be fetched: {error}. {REMEDY}") from error
 
 
 # -- fields -----------------------------------------------------------------------------------------------------------
@@ -159,8 +150,7 @@ def text_field(row: dict[str, Any], name: str, where: str) -> str:
     try:
         value.encode("utf-8")
     except UnicodeEncodeError as error:
-        problem = f"given a broken character ({error}), expected valid text."
-        raise ValueError(f"{where}: field '{name}': {problem}") from error
+        raise ValueError(f"{where}: field '{name}': given a broken character ({error}), expected text.") from error
     return value.strip()
 
 
@@ -188,10 +178,11 @@ def decoded(value: Any) -> Any:
 # -- writing ----------------------------------------------------------------------------------------------------------
 
 
-def write_jsonl(rows: Iterable[Mapping[str, Any]], path: Path) -> None:
-    """Write one JSON object per line; the file appears whole or not at all."""
-    with writing(path) as out:
-        out.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+def divided(rows: Sequence[Any], size: int, seed: int) -> tuple[list[Any], list[Any]]:
+    """(training rows, `size` held-out rows), both in order; chosen by a hash of seed and `id`, whatever the order."""
+    order = sorted(rows, key=lambda row: hashlib.sha256(f"{seed}:{row.id}".encode()).hexdigest())
+    held = {row.id for row in order[:size]}
+    return [row for row in rows if row.id not in held], [row for row in rows if row.id in held]
 
 
 def print_written(folder: Path, written: Mapping[str, int]) -> None:

@@ -13,7 +13,6 @@ One row of the parquet files:
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -22,8 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from verl_ext.arguments import exit_status
-from verl_ext.data_prep.rows import print_written, write_jsonl
-from verl_ext.storage.parquet import question_row, rows_schema, write_parquet
+from verl_ext.data_prep.rows import divided, print_written
+from verl_ext.storage.jsonl import write_rows
+from verl_ext.storage.parquet import question_row, rows_schema, split_files, write_files
 
 # So many rejected rows are named per reason; all are counted.
 NAMED = 5
@@ -46,9 +46,8 @@ class ToolTask:
     @property
     def tools(self) -> list[str]:
         """Names of the tools of scenario 1: the gold ones, each once, in the order in which they are called."""
-        return list(self.shown) or list(
-            dict.fromkeys(call if isinstance(call, str) else call["name"] for call in self.path)
-        )
+        names = (call if isinstance(call, str) else call["name"] for call in self.path)
+        return list(self.shown or dict.fromkeys(names))
 
 
 @dataclass
@@ -87,14 +86,6 @@ def verl_row(task: ToolTask, split: str, index: int) -> dict[str, Any]:
     return question_row(task.data_source, task.question, truth, "tools", split, index, task.id, tools=task.tools)
 
 
-def tool_schema() -> Any:
-    """Arrow schema of these rows."""
-    import pyarrow as pa
-
-    strings = pa.list_(pa.string())
-    return rows_schema({"target": strings, "path": pa.string()}, {"tools": strings})
-
-
 def divide(tasks: Sequence[ToolTask], test_size: int | None, seed: int) -> tuple[list[ToolTask], list[ToolTask]]:
     """(training tasks, test tasks): all are test tasks, or `test_size` of them, chosen by a hash of seed and id.
 
@@ -108,25 +99,19 @@ def divide(tasks: Sequence[ToolTask], test_size: int | None, seed: int) -> tuple
         return [], list(tasks)
     if not 0 <= test_size <= len(tasks):
         raise ValueError(f"--test_size must be between 0 and {len(tasks)}, the number of tasks; given {test_size}.")
-    order = sorted(tasks, key=lambda task: hashlib.sha256(f"{seed}:{task.id}".encode()).hexdigest())
-    held = {task.id for task in order[:test_size]}
-    return [task for task in tasks if task.id not in held], [task for task in tasks if task.id in held]
+    return divided(tasks, test_size, seed)
 
 
-def write(prepared: Prepared, output: Path, test_size: int | None, seed: int) -> Counter[str]:
+def write(prepared: Prepared, output: Path, test_size: int | None, seed: int) -> dict[str, int]:
     """Write the parquet files and what the tools need. Returns rows per written file, 0 for one without rows."""
     if not prepared.tasks:
         raise ValueError(f"{'; '.join(prepared.report())}; nothing is left. Check the file or folder that was given.")
     train, test = divide(prepared.tasks, test_size, seed)
-    written: Counter[str] = Counter()
-    for name, split, part in (("train.parquet", "train", train), ("test.parquet", "test", test)):
-        if part:
-            rows = [verl_row(task, split, index) for index, task in enumerate(part)]
-            write_parquet(rows, output / name, tool_schema())
-            written[name] = len(part)
+    schema = rows_schema({"target": [str], "path": str}, {"tools": [str]})
+    written = write_files(split_files(verl_row, train=train, test=test), output, schema)
     for name, content in prepared.files.items():
-        write_jsonl(content if isinstance(content, list) else [content], output / name)
-        written[name] = len(content) if isinstance(content, list) else 0
+        rows = write_rows(output / name, content if isinstance(content, list) else [content])
+        written[name] = rows if isinstance(content, list) else 0
     return written
 
 

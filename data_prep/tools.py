@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 
@@ -19,8 +18,8 @@ from verl_ext.data_prep.tool_tasks import add_options, run
 SOURCES = {"toolbench": toolbench, "restbench": restbench, "api_bank": api_bank, "toolhop": toolhop}
 
 
-def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Command line. Returns the exit status; user errors are printed without a traceback."""
     parser = Parser(description=__doc__)
     names = parser.add_subparsers(dest="name", metavar="NAME", required=True)
     for name, module in SOURCES.items():
@@ -28,12 +27,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         add_options(one)
         if hasattr(module, "options"):
             module.options(one)
-    return parser.parse_args(argv)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the exit status; user errors are printed without a traceback."""
-    arguments = parse_arguments(argv)
+    arguments = parser.parse_args(argv)
     return run(SOURCES[arguments.name].prepare, arguments)
 
 

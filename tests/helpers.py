@@ -17,7 +17,7 @@ from verl_ext.mas.forest import Forest
 from verl_ext.mas.limits import Limits
 from verl_ext.mas.llm import TokenLLM
 from verl_ext.mas.session import Session
-from verl_ext.mas.types import CallId, Generation, Stream
+from verl_ext.mas.types import CallId, Completion, Generation, Stream
 
 
 class _JumpingSelector(selectors.DefaultSelector):
@@ -137,6 +137,30 @@ class FakeLLM(TokenLLM):
     def count(self, agent: str) -> int:
         """Generations of an agent."""
         return sum(request.agent == agent for request in self.log)
+
+
+class DecidingLLM(FakeLLM):
+    """A fake engine that spells `decide(request)` where an agent chooses; `offered` holds the choices of each time."""
+
+    def __init__(self, answer: Callable[..., Any], decide: Callable[..., str]):
+        super().__init__(answer)
+        self.decide, self.offered = decide, []
+
+    async def complete(
+        self, messages: list[dict[str, str]], prompt_ids: list[int], sampling: dict[str, Any], key: tuple[str, ...]
+    ) -> Completion:
+        if "choices" in sampling:
+            wanted = self.decide(Request(key, messages[-1]["content"], sampling, now()))
+            assert wanted in sampling["choices"], (wanted, sampling["choices"])
+            self.offered.append(list(sampling["choices"]))
+            self.spelling = [*prompt_ids, *wanted.encode(), self.end_token]
+        return await super().complete(messages, prompt_ids, sampling, key)
+
+    async def generate(self, prompt_ids: list[int], sampling: dict[str, Any], key: tuple[str, ...]) -> Generation:
+        if "allowed_token_ids" not in sampling:
+            return await super().generate(prompt_ids, sampling, key)
+        self.log.append(Request(key, bytes(prompt_ids).decode(), sampling, now()))
+        return Generation([self.spelling[len(prompt_ids)]], [-0.5])
 
 
 class Request:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -20,11 +21,7 @@ def test_a_command_runs_its_module_with_its_arguments_in_place_of_this_process(n
     command = cli.COMMANDS[name]
     cli.main([name, *command.example.split()])
     assert ran == [(sys.executable, [sys.executable, "-m", command.module, *command.example.split()])]
-    assert (
-        command.module.startswith("verl.")
-        or (ROOT / command.module.replace(".", "/")).with_suffix(".py").exists()
-        or (ROOT / command.module.replace(".", "/") / "__main__.py").exists()
-    )
+    assert importlib.util.find_spec(command.module)
 
 
 @pytest.mark.parametrize(
@@ -68,16 +65,14 @@ def test_help_imports_nothing_heavy():
     assert done.stdout.splitlines()[-1] == "set()"
 
 
-@pytest.mark.parametrize(("recipe", "status"), [("mhgpo_tiny", 0), ("mhgpo_tny", 2)])
-def test_the_status_of_the_module_is_the_status_of_the_command(recipe, status):
-    done = subprocess.run(
-        [sys.executable, "-m", "verl_ext", "recipes", recipe], cwd=ROOT, capture_output=True, text=True
-    )
-    assert done.returncode == status
-    assert (
-        "python -m verl.trainer.main_ppo +recipe=mhgpo_tiny" in done.stdout
-        or "did you mean 'mhgpo_tiny'?" in done.stderr
-    )
+@pytest.mark.parametrize(
+    ("recipe", "status", "text"),
+    [("mhgpo_tiny", 0, "main_ppo +recipe=mhgpo_tiny"), ("mhgpo_tny", 2, "did you mean 'mhgpo_tiny'?")],
+)
+def test_the_status_of_the_module_is_the_status_of_the_command(recipe, status, text):
+    command = [sys.executable, "-m", "verl_ext", "recipes", recipe]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == status and text in done.stdout + done.stderr
 
 
 def test_every_recipe_describes_itself_and_names_its_page():

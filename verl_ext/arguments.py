@@ -11,8 +11,14 @@ import argparse
 import difflib
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
+
+
+def did_you_mean(name: object, known: Iterable[str]) -> str:
+    """`; did you mean 'x'?` for the known name that is most like `name`, or nothing if none is close."""
+    close = difflib.get_close_matches(str(name), list(known), n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
 
 
 class Parser(argparse.ArgumentParser):
@@ -31,10 +37,10 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Print the message, with the closest known name if there is one, and exit with status 2."""
         problem, _, choices = message.partition(" (choose from ")
-        known = re.findall(r"[\w.-]+", choices) or re.findall(r"--\w+", self.format_help())
-        given = re.findall(r"'([^']*)'", problem) if choices else re.findall(r"--\w+", problem)
-        close = [match for name in given if name not in known for match in difflib.get_close_matches(name, known, n=1)]
-        super().error(message + (f"; did you mean {close[0]!r}?" if close else ""))
+        known = re.findall(r"[\w.-]+", choices) or re.findall(r"--[\w-]+", self.format_help())
+        given = re.findall(r"'([^']*)'", problem) if choices else re.findall(r"--[\w-]+", problem)
+        hints = (did_you_mean(name, known) for name in given if name not in known)
+        super().error(message + next(filter(None, hints), ""))
 
 
 def exit_status(work: Callable[[], object], interrupted: str | None = None) -> int:

@@ -23,6 +23,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from verl_ext.arguments import Parser
+
 # What is heavy is imported where it is used: --help answers at once.
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -196,9 +198,7 @@ def _without_asking(section: dict[str, Any]) -> dict[str, Any]:
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m verl_ext.check", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser("python -m verl_ext.check", description=__doc__)
     parser.add_argument("overrides", nargs="+", help="as for python -m verl.trainer.main_ppo")
     parser.add_argument("--config-dir", help="a folder with recipes of one's own, as for main_ppo")
     parser.add_argument("--cfg", choices=["job"], help="print the composed configuration and stop")

@@ -7,13 +7,13 @@ exit status. Nothing heavy is imported before a command is chosen.
 
 from __future__ import annotations
 
-import difflib
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from verl_ext.arguments import did_you_mean
 from verl_ext.recipe_list import find_recipes
 
 
@@ -57,21 +57,11 @@ examples:
 
 def overview() -> str:
     """The text of `verl_ext --help`."""
-    lines = [
-        "usage: verl_ext COMMAND [ARGUMENT ...]",
-        "",
-        "Reinforcement learning of multi-agent LLM systems on verl.",
-        "",
-    ]
+    lines = ["usage: verl_ext COMMAND [ARGUMENT ...]", ""]
+    lines += ["Reinforcement learning of multi-agent LLM systems on verl.", ""]
     for name, command in COMMANDS.items():
         lines += [f"  {name:<9} {command.help}", f"            verl_ext {name} {command.example}"]
     return "\n".join([*lines, "", "`verl_ext COMMAND --help` explains a command."])
-
-
-def closest(name: str, known: Iterable[str]) -> str:
-    """`; did you mean 'x'?` for the known name that is most like `name`, or nothing if none is close."""
-    close = difflib.get_close_matches(name, list(known), n=1)
-    return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def misspelt_recipe(arguments: Sequence[str]) -> str | None:
@@ -89,7 +79,7 @@ def misspelt_recipe(arguments: Sequence[str]) -> str | None:
     for argument in arguments:
         key, _, name = argument.partition("=")
         if key in ("recipe", "+recipe") and name and not name.startswith("[") and name not in known:
-            return f"unknown recipe {name!r}{closest(name, known)} (`verl_ext recipes` lists all of them)"
+            return f"unknown recipe {name!r}{did_you_mean(name, known)} (`verl_ext recipes` lists all of them)"
     return None
 
 
@@ -102,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     name, rest = given[0], given[1:]
     if name not in COMMANDS:
         allowed = ", ".join(COMMANDS)
-        print(f"verl_ext: unknown command {name!r}{closest(name, COMMANDS)} (allowed: {allowed})", file=sys.stderr)
+        print(f"verl_ext: unknown command {name!r}{did_you_mean(name, COMMANDS)} (allowed: {allowed})", file=sys.stderr)
         return 2
     if name == "train" and (not rest or {"-h", "--help"} & set(rest)):
         print(TRAIN_HELP)
@@ -113,7 +103,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     # The same process: signals reach the run itself, and its exit status is the command's.
     os.execv(sys.executable, [sys.executable, "-m", COMMANDS[name].module, *rest])
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -16,14 +16,14 @@ A recipe describes itself in the comment at the head of its file (configs/recipe
 
 from __future__ import annotations
 
-import argparse
-import difflib
 import importlib.util
 import itertools
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
+
+from verl_ext.arguments import Parser, did_you_mean
 
 
 class Recipe(NamedTuple):
@@ -98,17 +98,14 @@ def table() -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; exit status 2 if there is no such recipe."""
-    parser = argparse.ArgumentParser(
-        prog="verl_ext recipes", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser(prog="verl_ext recipes", description=__doc__)
     parser.add_argument("name", nargs="?", help="a recipe to describe")
     parser.add_argument("--markdown", action="store_true", help="print the table of docs/recipes.md")
     given = parser.parse_args(arguments)
     known = find_recipes()
     if given.name and given.name not in known:
-        close = difflib.get_close_matches(given.name, known, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
-        print(f"verl_ext recipes: unknown recipe {given.name!r}; {hint}", file=sys.stderr)
+        hint = did_you_mean(given.name, known) or f"; known: {', '.join(known)}"
+        print(f"verl_ext recipes: unknown recipe {given.name!r}{hint}", file=sys.stderr)
         return 2
     print(description(given.name) if given.name else table() if given.markdown else listing())
     return 0

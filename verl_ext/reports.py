@@ -19,20 +19,15 @@ def markdown(head: Sequence[str], rows: Sequence[Sequence[str]], words: int | No
     """
     cells = [[" ".join(cell.split()).replace("|", "\\|") for cell in row] for row in (head, *rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    left = [words is None or number < words for number in range(len(widths))]
-    rule = "|".join("-" * (w + 2) if to_left else "-" * (w + 1) + ":" for w, to_left in zip(widths, left, strict=True))
-    lines = ["| " + " | ".join(_justified(row, widths, left)) + " |" for row in cells]
-    return [lines[0], f"|{rule}|", *lines[1:]]
+    forms = [f"{'<' if words is None or number < words else '>'}{width}" for number, width in enumerate(widths)]
+    rules = ["-" * (width + 1) + "-:"[form[0] == ">"] for width, form in zip(widths, forms, strict=True)]
+    lines = ["| " + " | ".join(map(format, row, forms)) + " |" for row in cells]
+    return [lines[0], f"|{'|'.join(rules)}|", *lines[1:]]
 
 
 def in_words(score: str) -> str:
     """A score's name for people: F1, EM, accuracy, tool calls."""
     return score.upper() if len(score) <= 2 else score.replace("_", " ")
-
-
-def _justified(row: Sequence[str], widths: Sequence[int], left: Sequence[bool]) -> list[str]:
-    columns = zip(row, widths, left, strict=True)
-    return [cell.ljust(width) if to_left else cell.rjust(width) for cell, width, to_left in columns]
 
 
 def processor() -> str:

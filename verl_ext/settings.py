@@ -9,12 +9,13 @@ Limits.read({"max_cals": 3}, "mas.limits")     # ValueError: unknown key mas.lim
 
 from __future__ import annotations
 
-import difflib
 import typing
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
+
+from verl_ext.arguments import did_you_mean
 
 S = TypeVar("S", bound="Settings")
 
@@ -112,17 +113,13 @@ def _model_in(annotation: Any) -> Any:
 def unknown_key(key: Any, known: Iterable[str], path: str) -> str:
     """The message for a key that a section does not have, with the closest one that it has."""
     known = sorted(known)
-    close = difflib.get_close_matches(str(key), known, n=1)
-    hint = f"; did you mean {close[0]!r}?" if close else ""
-    return f"unknown key {_place(path, [key])}{hint} (allowed: {', '.join(known) or 'none'})"
+    return f"unknown key {_place(path, [key])}{did_you_mean(key, known)} (allowed: {', '.join(known) or 'none'})"
 
 
 def unknown_name(what: str, name: object, known: Iterable[str]) -> str:
     """The message for a name that is not registered, e.g. of a strategy, with the closest one that is."""
     known = list(known)
-    close = difflib.get_close_matches(str(name), known, n=1)
-    hint = f"; did you mean {close[0]!r}?" if close else ""
-    return f"{what}={name!r} is unknown{hint} (allowed: {', '.join(known)})"
+    return f"{what}={name!r} is unknown{did_you_mean(name, known)} (allowed: {', '.join(known)})"
 
 
 def check_keys(given: Iterable[str], known: Iterable[str], path: str) -> None:
@@ -135,6 +132,3 @@ def check_keys(given: Iterable[str], known: Iterable[str], path: str) -> None:
     for key in given:
         if key not in allowed:
             raise ValueError(unknown_key(key, allowed, path))
-
-
-__all__ = ["Settings", "check_keys", "messages", "section_at", "unknown_key", "unknown_name"]

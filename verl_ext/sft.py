@@ -41,7 +41,10 @@ def main(config: DictConfig) -> None:
     """Command line."""
     _stand_alone()
     with _reasons_in_words():
-        _choose_platform(config)
+        if config.trainer.device == "cpu":
+            from verl_ext.trainer.run_callback import choose_cpu_platform
+
+            choose_cpu_platform()
         check_settings(config)
     # One group for all: a second one would find the first one's addresses in torchrun's store, and hang.
     with _process_group(config):
@@ -74,7 +77,7 @@ def check_settings(config: DictConfig) -> None:
     Raises:
         ValueError: a setting with which verl's trainer would fail late, or end without a model.
     """
-    world = _world()
+    world = int(os.environ.get("WORLD_SIZE", 1))
     if HF_MODEL not in config.checkpoint.save_contents:
         raise ValueError(
             f"checkpoint.save_contents={list(config.checkpoint.save_contents)} has no {HF_MODEL!r}: no folder would be "
@@ -108,23 +111,19 @@ def check_data(config: DictConfig) -> int:
     Raises:
         ValueError: a file is missing or has no conversations, or there are too few for a step, or for all steps.
     """
-    rows = sum(_conversations(Path(file), config.data.messages_key) for file in _files(config.data.train_files))
-    if config.data.val_files:
-        held = sum(_conversations(Path(file), config.data.messages_key) for file in _files(config.data.val_files))
-        if held < config.data.train_batch_size:
-            raise ValueError(
-                f"data.val_files have {held} conversations, fewer than data.train_batch_size="
-                f"{config.data.train_batch_size}, in which they are read. Remedy: more of them, or data.val_files=null"
-            )
-    limit = config.data.get("train_max_samples", -1)
+    data, batch = config.data, config.data.train_batch_size
+    rows = _conversations(data.train_files, data.messages_key)
+    if data.val_files and (held := _conversations(data.val_files, data.messages_key)) < batch:
+        raise ValueError(
+            f"data.val_files have {held} conversations, fewer than data.train_batch_size={batch}, in which they are "
+            "read. Remedy: more of them, or data.val_files=null"
+        )
+    limit = data.get("train_max_samples", -1)
     rows = min(rows, limit) if limit > 0 else rows
-    per_epoch = rows // config.data.train_batch_size
+    per_epoch = rows // batch
     available = per_epoch * config.trainer.total_epochs
     if not per_epoch:
-        raise ValueError(
-            f"data.train_files have {rows} conversations, fewer than data.train_batch_size="
-            f"{config.data.train_batch_size}"
-        )
+        raise ValueError(f"data.train_files have {rows} conversations, fewer than data.train_batch_size={batch}")
     wanted = config.trainer.total_training_steps or available
     if wanted > available:
         raise ValueError(
@@ -187,13 +186,6 @@ def _reasons_in_words() -> Iterator[None]:
         raise SystemExit(2) from None
 
 
-def _choose_platform(config: DictConfig) -> None:
-    if config.trainer.device == "cpu":
-        from verl_ext.trainer.run_callback import choose_cpu_platform
-
-        choose_cpu_platform()
-
-
 @contextlib.contextmanager
 def _process_group(config: DictConfig) -> Iterator[None]:
     """The ranks' process group, of torch over gloo on the CPU and of verl elsewhere."""
@@ -225,15 +217,12 @@ def _rank() -> int:
     return int(os.environ.get("RANK", 0))
 
 
-def _world() -> int:
-    return int(os.environ.get("WORLD_SIZE", 1))
+def _conversations(files: Any, column: str) -> int:
+    """Rows of a file, or of several."""
+    return sum(_rows(Path(file), column) for file in ([files] if isinstance(files, str) else files))
 
 
-def _files(given: Any) -> list[str]:
-    return [given] if isinstance(given, str) else list(given)
-
-
-def _conversations(file: Path, column: str) -> int:
+def _rows(file: Path, column: str) -> int:
     """Rows of a file.
 
     Raises:

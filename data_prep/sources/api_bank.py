@@ -68,13 +68,11 @@ def prepare(arguments: argparse.Namespace) -> Prepared:
         _take(prepared, where, row, from_dialogue(row, where, arguments.unit), known)
     for number, (where, row) in enumerate(_requirements(path)):
         recorded.append({"apis": row["apis"]})
-        _take(
-            prepared, where, {"file": f"level-3-{number}"}, [from_requirement(row, where, f"level-3-{number}")], known
-        )
-    searches = sum(name == SEARCHER for row in recorded for name, _ in _calls(row))
-    prepared.notes.append(
-        f"left out of the paths: {searches} calls of {SEARCHER}, which tool_search takes the place of"
-    )
+        name = f"level-3-{number}"
+        _take(prepared, where, {"file": name}, [from_requirement(row, where, name)], known)
+    calls = [call for row in recorded for call in row.get("turns") or row.get("apis") or []]
+    out = sum(call.get("api_name") == SEARCHER for call in calls)
+    prepared.notes.append(f"left out of the paths: {out} calls of {SEARCHER}, which tool_search takes the place of")
     return prepared
 
 
@@ -98,16 +96,13 @@ def from_dialogue(row: dict[str, Any], where: str, unit: str) -> list[ToolTask]:
     calls = [number for number, turn in enumerate(turns) if turn.get("role") == "API" and turn["api_name"] != SEARCHER]
     if not calls:
         return []
-    source = f"api_bank_level{level}"
-    if unit == "dialogue":
-        path = [gold_call(turns[number], "param_dict", "result") for number in calls]
-        question = "\n".join([INSTRUCTIONS[unit], *_lines(turns[: calls[-1]], False)])
-        return [ToolTask(name, question, path, data_source=source)]
+    whole = unit == "dialogue"
     tasks = []
-    for number in calls:
-        question = "\n".join([INSTRUCTIONS[unit], *_lines(turns[:number], True)])
-        gold = gold_call(turns[number], "param_dict", "result")
-        tasks.append(ToolTask(f"{name}-turn{number}", question, [gold], data_source=source))
+    for asked in [calls] if whole else [[number] for number in calls]:
+        question = "\n".join([INSTRUCTIONS[unit], *_lines(turns[: asked[-1]], calls=not whole)])
+        path = [gold_call(turns[number], "param_dict", "result") for number in asked]
+        task_id = name if whole else f"{name}-turn{asked[-1]}"
+        tasks.append(ToolTask(task_id, question, path, data_source=f"api_bank_level{level}"))
     return tasks
 
 
@@ -153,12 +148,6 @@ def _requirements(path: Path) -> Iterator[Row]:
         yield from ((where, row) for where, row in read_rows(path) if "requirement" in row)
     elif any((path / name).is_file() for name in LEVEL_3):
         yield from read_rows(local_file(path, LEVEL_3))
-
-
-def _calls(row: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    for call in row.get("turns") or row.get("apis") or []:
-        if "api_name" in call:
-            yield call["api_name"], call
 
 
 def options(parser: argparse.ArgumentParser) -> None:

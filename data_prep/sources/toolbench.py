@@ -26,18 +26,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from verl_ext.data_prep.rows import (
-    Row,
-    decoded,
-    fetch_json,
-    local_file,
-    numbered,
-    read_rows,
-    text_field,
-    write_jsonl,
-)
+from verl_ext.data_prep.rows import Row, decoded, fetch_json, local_file, numbered, read_rows, text_field
 from verl_ext.data_prep.tool_tasks import Prepared, ToolTask
-from verl_ext.tools.catalogue import Catalogue, load_catalogue
+from verl_ext.storage.jsonl import write_rows
+from verl_ext.tools.catalogue import load_catalogue
 from verl_ext.tools.catalogue.search.queries import apis_of, relevant_apis
 
 HUB = "https://raw.githubusercontent.com/THUNLP-MT/StableToolBench/master/solvable_queries/test_instruction"
@@ -49,7 +41,9 @@ def prepare(arguments: argparse.Namespace) -> Prepared:
     """Read queries and documents. Raises ValueError."""
     rows = list(_source(arguments.local_dataset_path, arguments.sets))
     documents = _documents(arguments.local_dataset_path, rows)
-    catalogue = _catalogue(documents)
+    with tempfile.TemporaryDirectory() as folder:  # read as a run's tool_search reads them
+        write_rows(Path(folder) / "tools.jsonl", documents)
+        catalogue = load_catalogue([{"kind": "toolbench", "path": f"{folder}/tools.jsonl"}])
     apis, prepared = apis_of(catalogue), Prepared(files={"tools.jsonl": documents})
     for where, row in rows:
         prepared.read += 1
@@ -95,14 +89,6 @@ def _documents(path: Path | None, rows: Sequence[Row]) -> list[dict[str, Any]]:
     if not listed:
         raise ValueError(f"no documents of the APIs: neither {DOCUMENTS} beside the queries, nor in their api_list.")
     return list({json.dumps(entry, sort_keys=True): entry for entry in listed}.values())
-
-
-def _catalogue(documents: Sequence[dict[str, Any]]) -> Catalogue:
-    """The documents as a run's tool_search reads them."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "tools.jsonl"
-        write_jsonl(documents, path)
-        return load_catalogue([{"kind": "toolbench", "path": str(path)}])
 
 
 def options(parser: argparse.ArgumentParser) -> None:

@@ -180,6 +180,18 @@ evaluate() {
   fi
 }
 
+# trained_row NAME OVERRIDES…: a row of the three agents, trained on HotpotQA with the retrieval server.
+trained_row() {
+  local name=$1
+  shift
+  check "$@"
+  questions
+  retrieval
+  train "$name" "mas.tools.search.url=$retrieval_url" "$@"
+  evaluate "$name" "$runs/$name/model" "mas.tools.search.url=$retrieval_url" "$@"
+  table
+}
+
 table() {
   stage "Table 1"
   run python examples/table1/table.py "$runs"

@@ -8,17 +8,16 @@ Its quirk: text is quoted as in CSV, a quotation mark inside it is doubled.
     python examples/table1/passages.py --input psgs_w100.tsv.gz --output passages.jsonl
 """
 
-import argparse
 import csv
 import gzip
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tqdm import tqdm
 
-from verl_ext.storage.files import writing
+from verl_ext.arguments import Parser, exit_status
+from verl_ext.storage.jsonl import write_rows
 
 HEADER = ["id", "text", "title"]
 
@@ -38,32 +37,19 @@ def passages(path: Path) -> Iterator[dict[str, str]]:
 
 def convert(source: Path, target: Path) -> int:
     """Write `target`, which appears whole or not at all; returns the number of passages."""
-    count = 0
-    with writing(target) as out:
-        for row in tqdm(passages(source), unit=" passages", unit_scale=True):
-            out.write(json.dumps(row, ensure_ascii=False) + "\n")
-            count += 1
-    return count
+    try:
+        return write_rows(target, tqdm(passages(source), unit=" passages", unit_scale=True))
+    except (OSError, EOFError) as error:  # not gzip, or cut short
+        raise ValueError(f"{source}: {error}") from error
 
 
-def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(argv: Sequence[str] | None = None) -> int:
+    """Command line. Returns the exit status; user errors are printed without a traceback."""
+    parser = Parser(description=__doc__)
     parser.add_argument("--input", type=Path, required=True, help="psgs_w100.tsv.gz")
     parser.add_argument("--output", type=Path, required=True, help="jsonl to write")
-    return parser.parse_args(argv)
-
-
-def main() -> int:
-    """Returns the exit status; user errors are printed without a traceback."""
-    arguments = parse_arguments()
-    try:
-        count = convert(arguments.input, arguments.output)
-    except (ValueError, OSError, EOFError) as error:  # OSError, EOFError: not gzip, or cut short
-        print(f"error: {arguments.input}: {error}", file=sys.stderr)
-        return 2
-    print(f"wrote {arguments.output}: {count} passages")
-    return 0
+    given = parser.parse_args(argv)
+    return exit_status(lambda: print(f"wrote {given.output}: {convert(given.input, given.output)} passages"))
 
 
 if __name__ == "__main__":

@@ -6,11 +6,12 @@ Reads FOLDER/ROW/eval/results.json, which `python -m verl_ext.evaluate` writes; 
 Prints the table and writes it to FOLDER/table1.md.
 """
 
-import argparse
 import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+
+from verl_ext.arguments import Parser, exit_status
 
 SETS = {"hotpotqa": "HotpotQA", "2wikimultihopqa": "2WikiMultihopQA", "musique": "MuSiQue"}
 METRICS = {"acc": "Acc", "em": "EM", "f1": "F1"}
@@ -83,27 +84,21 @@ def table(folder: Path) -> str:
     return "\n".join([*lines, "", *remarks]) + "\n"
 
 
-def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="where the rows are: runs/table1/MODEL")
-    return parser.parse_args(argv)
-
-
-def main() -> int:
-    """Returns the exit status; user errors are printed without a traceback."""
-    folder = parse_arguments().folder
+def write(folder: Path) -> None:
+    """Print the table and write it to FOLDER/table1.md. Raises ValueError."""
     if not folder.is_dir():
-        print(f"error: {folder} does not exist; the scripts of examples/table1 make it.", file=sys.stderr)
-        return 2
-    try:
-        text = table(folder)
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+        raise ValueError(f"{folder} does not exist; the scripts of examples/table1 make it.")
+    text = table(folder)
     (folder / "table1.md").write_text(text)
     print(text, end="")
-    return 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Command line. Returns the exit status; user errors are printed without a traceback."""
+    parser = Parser(description=__doc__)
+    parser.add_argument("folder", type=Path, help="where the rows are: runs/table1/MODEL")
+    given = parser.parse_args(argv)
+    return exit_status(lambda: write(given.folder))
 
 
 if __name__ == "__main__":

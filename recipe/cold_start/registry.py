@@ -8,25 +8,18 @@ from typing import Any
 
 from verl_ext.mas import Task, Workflow
 from verl_ext.mas.forest import Tools
-from verl_ext.recipe.cold_start.teacher import Teacher
 from verl_ext.recipe.deepagent import DeepAgent
 from verl_ext.recipe.deepagent.cold_start import demonstrations as tool_demos
 from verl_ext.recipe.joyagents import JoyAgents
 from verl_ext.recipe.joyagents.cold_start import demonstrations as shop_demos
-from verl_ext.recipe.mhgpo import SearchQA
+from verl_ext.recipe.mhgpo import SearchQA, SingleQA
 from verl_ext.recipe.mhgpo.cold_start import demonstrations as tiny_demos
-from verl_ext.recipe.mhgpo.single import SingleQA
 from verl_ext.recipe.puppeteer import Puppeteer
 from verl_ext.recipe.puppeteer.cold_start import demonstrations as pool_demos
 from verl_ext.recipe.smurfs import Smurfs
 from verl_ext.recipe.smurfs.cold_start import demonstrations as smurf_demos
 from verl_ext.recipe.solver_verifier import SolveAndVerify
 from verl_ext.recipe.solver_verifier.cold_start import demonstrations as arithmetic_demos
-from verl_ext.tools.catalogue.search.documents import passages
-from verl_ext.tools.catalogue.search.tool import ToolSearch
-from verl_ext.tools.catalogue.toolbox import Toolbox
-from verl_ext.tools.catalogue.types import Catalogue
-from verl_ext.tools.retrieval import build_retriever
 from verl_ext.worlds import arithmetic, biographies, prices_and_sums, shop, tool_chains
 
 
@@ -44,7 +37,8 @@ class ColdStart:
     """One world.
 
     Attributes:
-        demonstrations: module with `Teacher` and `scaled`, and with `words` and `marks` where there are any.
+        demonstrations: module with `Teacher`, `scaled` (factor -> shares of wrong demonstrations), and with `words` and
+            `marks` where there are any.
         examinations: number of questions -> examinations by name.
     """
 
@@ -59,20 +53,13 @@ class ColdStart:
         """Each becomes one token wherever it occurs."""
         return getattr(self.demonstrations, "marks", list)()
 
-    def teacher(self, seed: int) -> Teacher:
-        """Makes the demonstrations."""
-        return self.demonstrations.Teacher(seed)
-
-    def habits(self, factor: float) -> Any:
-        """The shares of wrong demonstrations; factor: 0 none, 1 the shipped model's."""
-        return self.demonstrations.scaled(factor)
-
 
 def _tasks(rows: Sequence[dict[str, Any]]) -> list[Task]:
-    return [
-        Task(row["prompt"][-1]["content"], row["reward_model"]["ground_truth"], row["data_source"], i)
-        for i, row in enumerate(rows)
-    ]
+    tasks = []
+    for i, row in enumerate(rows):
+        question, truth = row["prompt"][-1]["content"], row["reward_model"]["ground_truth"]
+        tasks.append(Task(question, truth, row["data_source"], i, row["extra_info"]))
+    return tasks
 
 
 def _search_examinations(questions: int) -> dict[str, Examination]:
@@ -99,14 +86,8 @@ def _arithmetic_examinations(questions: int) -> dict[str, Examination]:
 
 def _tool_examinations(questions: int) -> dict[str, Examination]:
     world = tool_chains.World(0)
-    catalogue = Catalogue(world.tools)
-    retriever = build_retriever(passages(catalogue.values()))
-    tools = {
-        "tool_search": ToolSearch(catalogue, retriever, top_k=tool_demos.TOP_K),
-        "tool_call": Toolbox(catalogue, tool_chains.FactsBackend(world.facts)),
-    }
-    rows = tool_chains.data_set(1, questions, 0, (1, 2, 3))["val.parquet"]
-    tasks = _tasks(rows)
+    tools = tool_chains.search_and_call(world.tools, world.facts, tool_demos.TOP_K)
+    tasks = _tasks(tool_chains.data_set(1, questions, 0, (1, 2, 3))["val.parquet"])
     return {
         "with folding": Examination(DeepAgent("tiny"), tasks, tools),
         "without": Examination(DeepAgent("tiny", max_folds=0), tasks, tools),
@@ -114,9 +95,8 @@ def _tool_examinations(questions: int) -> dict[str, Examination]:
 
 
 def _shop_examinations(questions: int) -> dict[str, Examination]:
-    world = shop.World(0)
     tasks = _tasks(shop.data_set(120, questions, 0)["val.parquet"])
-    return {"master and specialists": Examination(JoyAgents("tiny"), tasks, shop.tools_of(world))}
+    return {"master and specialists": Examination(JoyAgents("tiny"), tasks, shop.tools_of(shop.World(0)))}
 
 
 async def _calculator(program: str) -> str:
@@ -126,11 +106,7 @@ async def _calculator(program: str) -> str:
 
 
 def _pool_examinations(questions: int) -> dict[str, Examination]:
-    rows = prices_and_sums.data_set(1, questions, 0)["val.parquet"]
-    tasks = [
-        Task(row["prompt"][0]["content"], row["reward_model"]["ground_truth"], row["data_source"], i, row["extra_info"])
-        for i, row in enumerate(rows)
-    ]
+    tasks = _tasks(prices_and_sums.data_set(1, questions, 0)["val.parquet"])
     search = prices_and_sums.Prices(prices_and_sums.prices(0, "val"))
     tools: dict[str, Callable[..., Any]] = {"run_python": _calculator, "web_search": search}
     return {
@@ -140,9 +116,8 @@ def _pool_examinations(questions: int) -> dict[str, Examination]:
 
 
 def _smurf_examinations(questions: int) -> dict[str, Examination]:
-    tools = _tool_examinations(1)["without"].tools
-    tasks = _tasks(tool_chains.data_set(1, questions, 0, (1, 2, 3))["val.parquet"])
-    return {"with a plan": Examination(Smurfs("tiny", tools="search"), tasks, tools)}
+    exam = _tool_examinations(questions)["without"]
+    return {"with a plan": Examination(Smurfs("tiny", tools="search"), exam.tasks, exam.tools)}
 
 
 COLD_STARTS = {

@@ -58,6 +58,10 @@ class Teacher:
     def __init__(self, seed: int):
         self.rng = random.Random(f"{seed}/{self.stream}")
 
+    def does(self, share: float) -> bool:
+        """True in so many cases."""
+        return self.rng.random() < share
+
     def demonstrate(self, agent: str, habits: Any) -> Any:
         """One demonstration of an agent."""
         return getattr(self, agent)(habits)

@@ -80,8 +80,7 @@ def build_tokenizer(words: list[str], marks: Sequence[str] = ()) -> Qwen2Tokeniz
     )
     tokenizer.add_tokens([AddedToken(token, special=True, normalized=False) for token in special])
     # Qwen2's pre-tokenizer splits numbers into digits; the tiny model learns to add far sooner with whole numbers.
-    numbers = [AddedToken(f" {word}", normalized=False) for word in words if word.isdigit()]
-    tokenizer.add_tokens(numbers)
+    tokenizer.add_tokens([AddedToken(f" {word}", normalized=False) for word in words if word.isdigit()])
     tokenizer.add_tokens([AddedToken(mark, normalized=False) for mark in marks])
     return tokenizer
 
@@ -224,17 +223,12 @@ def make(args: argparse.Namespace) -> None:
     for number, (stage, factor, steps, lr) in enumerate(stages):
         if not steps:
             continue
-        teacher = start.teacher(args.seed + number)
-        train(model, tokenizer, teacher, start.habits(factor), steps, args.batch_size, lr)
+        teacher, habits = start.demonstrations.Teacher(args.seed + number), start.demonstrations.scaled(factor)
+        train(model, tokenizer, teacher, habits, steps, args.batch_size, lr)
         save(model, tokenizer, args.output_dir)
-        report(stage, model, tokenizer, args.world)
+        for name, scores in evaluate(model, tokenizer, args.world).items():
+            print(f"{stage}: {name}:", "  ".join(f"{key} {value:.3f}" for key, value in scores.items()), flush=True)
     print(f"saved to {save(model, tokenizer, args.output_dir)}")
-
-
-def report(stage: str, model: Any, tokenizer: Any, world: str) -> None:
-    """Print the scores of the systems on held-out questions, greedy and sampled."""
-    for name, scores in evaluate(model, tokenizer, world).items():
-        print(f"{stage}: {name}:", "  ".join(f"{key} {value:.3f}" for key, value in scores.items()), flush=True)
 
 
 if __name__ == "__main__":

@@ -190,8 +190,8 @@ class DeepAgent(Workflow):
             return content
         if self.summarise:
             try:
-                asked = {"kind": kind, "question": work.task.question, "content": content}
-                said = await ctx.call("auxiliary", prompt="summary", **asked)
+                question = work.task.question
+                said = await ctx.call("auxiliary", prompt="summary", kind=kind, question=question, content=content)
                 if ctx.last.status is Status.OK:  # of one that was cut off it is not known where its thoughts end
                     content = grammar.after_thoughts(said) or content
             except CallFailed:

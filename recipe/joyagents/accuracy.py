@@ -39,7 +39,8 @@ def accuracy(truth: Mapping[str, Any], answer: str, similarity: Similarity) -> f
     """
     kind = truth.get("kind")
     if kind == "math":
-        return float(any(_same_number(answer, target) for target in truth["target"]))
+        number = last_number(answer)
+        return float(number is not None and any(number == last_number(target) for target in truth["target"]))
     if kind == "qa":
         return float(any(cosine(answer, target, similarity) >= THRESHOLD for target in truth["target"]))
     if kind == "function":
@@ -65,8 +66,3 @@ def last_number(text: str) -> Decimal | None:
         return Decimal(numbers[-1].replace(",", "")) if numbers else None
     except InvalidOperation:
         return None
-
-
-def _same_number(answer: str, target: str) -> bool:
-    number = last_number(answer)
-    return number is not None and number == last_number(target)

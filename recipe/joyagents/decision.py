@@ -37,13 +37,9 @@ class FunctionDecision(Workflow):
     def __init__(self, offered: int = 8) -> None:
         at_least(1, offered=offered)
         self.offered = offered
+        stops = {"stop": list(grammar.STOPS)}
         self.agents = {
-            "function_agent": Agent(
-                prompts.decision,
-                grammar.read_step,
-                penalty=grammar.format_reward,
-                sampling={"stop": list(grammar.STOPS)},
-            )
+            "function_agent": Agent(prompts.decision, grammar.read_step, grammar.format_reward, sampling=stops)
         }
 
     async def run(self, task: Task, ctx: Any) -> tuple[grammar.Step, list[str]]:

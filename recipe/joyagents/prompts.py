@@ -93,11 +93,7 @@ SUMMARISE = {
     "description": "answers the question from the passages found just before, or from general knowledge",
     "parameters": {},
 }
-UNDERSTAND = {
-    "name": "tool_intention",
-    "description": "says what the user really wants",
-    "parameters": {},
-}
+UNDERSTAND = {"name": "tool_intention", "description": "says what the user really wants", "parameters": {}}
 
 
 def master(query: str, memories: Sequence[Memory], specialists: Sequence[str]) -> Messages:
@@ -157,11 +153,6 @@ def documents(tools: list[dict[str, Any]]) -> str:
     return "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools) or "no tools found"
 
 
-def passages(found: list[dict[str, str]]) -> str:
-    """Passages as the question agent reads them."""
-    return _listed(found)
-
-
 def called(name: str, arguments: dict[str, Any], answer: dict[str, Any], limit: int) -> str:
     """What a function has returned, as Tables 8 and 9 have it; at most `limit` characters of it."""
     if not answer["ok"]:
@@ -173,6 +164,9 @@ def called(name: str, arguments: dict[str, Any], answer: dict[str, Any], limit: 
 
 def _listed(found: list[dict[str, str]]) -> str:
     return "\n".join(f"[{passage['title']}] {passage['text']}" for passage in found) or "nothing found"
+
+
+passages = _listed  # what the question agent reads; `summary` has an argument of that name
 
 
 def _memory(memories: Sequence[Memory]) -> str:

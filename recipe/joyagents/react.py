@@ -64,14 +64,8 @@ class ReActAgent(Workflow):
     def __init__(self, name: str, prompts: Any, max_rounds: int):
         at_least(1, max_rounds=max_rounds)
         self.name, self.prompts, self.max_rounds = name, prompts, max_rounds
-        self.agents = {
-            name: Agent(
-                self._prompt,
-                grammar.read_step,
-                penalty=grammar.format_reward,
-                sampling={"stop": list(grammar.STOPS)},
-            )
-        }
+        stops = {"stop": list(grammar.STOPS)}
+        self.agents = {name: Agent(self._prompt, grammar.read_step, grammar.format_reward, sampling=stops)}
 
     def _prompt(self, query: str, turns: list[tuple[str, str]], **inputs: Any) -> list[dict[str, str]]:
         messages = list(getattr(self.prompts, self.name)(query, **inputs))

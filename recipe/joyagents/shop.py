@@ -7,6 +7,7 @@ be played again. As tools: `sources: [{kind: functions, path: verl_ext.recipe.jo
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from verl_ext.recipe.joyagents import shop_records as _data
@@ -24,12 +25,11 @@ def check_shop_expenses(
         shop_type: small shop, flagship shop or franchise shop
     """
     deposit, share = _category(category)
-    factor = {"small shop": 1, "franchise shop": 2, "flagship shop": 3}.get(shop_type)
-    if factor is None:
-        raise _CallError(f"unknown shop_type {shop_type!r}; allowed: {', '.join(_data.SHOP_TYPES)}")
+    factors = {"small shop": 1, "franchise shop": 2, "flagship shop": 3}
+    problem = f"unknown shop_type {shop_type!r}; allowed: {', '.join(_data.SHOP_TYPES)}"
     company = 2 if shop_body == "company" else 1
     return {
-        "deposit_yuan_per_year": deposit * factor * company,
+        "deposit_yuan_per_year": deposit * _found(factors, shop_type, problem) * company,
         "transaction_fee_percent": share,
         "technical_service_fee_percent": 0.41,
     }
@@ -62,10 +62,7 @@ def search_after_sales(case: str) -> dict:
     Args:
         case: number of the after-sales case, AS and eight digits
     """
-    found = _data.records().cases.get(case.strip().upper())
-    if found is None:
-        raise _CallError(f"there is no after-sales case {case}")
-    return dict(found)
+    return dict(_found(_data.records().cases, case.strip().upper(), f"there is no after-sales case {case}"))
 
 
 def report_order_delay(order: str, days: int) -> dict:
@@ -103,9 +100,7 @@ def search_promotion(shop: str, campaign: str | None = None) -> dict:
     found = _shop(shop).promotions
     if campaign is None:
         return {"promotions": found}
-    if campaign not in found:
-        raise _CallError(f"{shop} takes no part in {campaign}")
-    return {"campaign": campaign, **found[campaign]}
+    return {"campaign": campaign, **_found(found, campaign, f"{shop} takes no part in {campaign}")}
 
 
 def search_coupon(shop: str, coupon: str | None = None) -> dict:
@@ -118,9 +113,7 @@ def search_coupon(shop: str, coupon: str | None = None) -> dict:
     found = _shop(shop).coupons
     if coupon is None:
         return {"coupons": found}
-    if coupon not in found:
-        raise _CallError(f"{shop} has no coupon {coupon}")
-    return {"coupon": coupon, **found[coupon]}
+    return {"coupon": coupon, **_found(found, coupon, f"{shop} has no coupon {coupon}")}
 
 
 def check_bank_card(shop: str) -> dict:
@@ -162,28 +155,24 @@ def check_stock(shop: str, product: str) -> dict:
     return {"pieces": _of_product(_shop(shop).stock, shop, product)}
 
 
+def _found(records: Mapping[str, Any], key: str, problem: str) -> Any:
+    if key not in records:
+        raise _CallError(problem)
+    return records[key]
+
+
 def _category(name: str) -> tuple[int, float]:
-    found = _data.CATEGORIES.get(name.strip().lower())
-    if found is None:
-        raise _CallError(f"unknown category {name!r}; there are: {', '.join(_data.CATEGORIES)}")
-    return found
+    problem = f"unknown category {name!r}; there are: {', '.join(_data.CATEGORIES)}"
+    return _found(_data.CATEGORIES, name.strip().lower(), problem)
 
 
 def _shop(name: str) -> _data.Shop:
-    found = _data.records().shops.get(name.strip())
-    if found is None:
-        raise _CallError(f"there is no shop {name}")
-    return found
+    return _found(_data.records().shops, name.strip(), f"there is no shop {name}")
 
 
 def _order(number: str) -> dict[str, Any]:
-    found = _data.records().orders.get(number.strip().upper())
-    if found is None:
-        raise _CallError(f"there is no order {number}")
-    return dict(found)
+    return dict(_found(_data.records().orders, number.strip().upper(), f"there is no order {number}"))
 
 
-def _of_product(records: dict[str, Any], shop: str, product: str) -> Any:
-    if product.strip() not in records:
-        raise _CallError(f"{shop} has no product {product}")
-    return records[product.strip()]
+def _of_product(records: Mapping[str, Any], shop: str, product: str) -> Any:
+    return _found(records, product.strip(), f"{shop} has no product {product}")

@@ -1,7 +1,9 @@
-"""The three-agent search system of MHGPO: Rewriter -> (search) -> Reranker -> Answerer."""
+"""The three-agent search system of MHGPO: Rewriter -> (search) -> Reranker -> Answerer; and its baseline, one agent."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -14,16 +16,6 @@ from verl_ext.rewards.qa import qa_scores
 PROMPTS: dict[str, ModuleType] = {"full": prompts, "tiny": prompts_tiny}
 
 
-def choose_prompts(name: str) -> ModuleType:
-    """The prompts of that name.
-
-    Raises:
-        ValueError: there are none.
-    """
-    one_of("prompts", name, PROMPTS)
-    return PROMPTS[name]
-
-
 class SearchQA(Workflow):
     """One question: queries, retrieval, choice of documents, answer. Shared reward: F1 against the gold answers.
 
@@ -33,10 +25,11 @@ class SearchQA(Workflow):
     """
 
     headline = "f1"
-    needs = ("search",)
+    needs: Sequence[str] = ("search",)
 
     def __init__(self, prompts: str = "full", penalties: dict[str, Any] | None = None):
-        ask, fine = choose_prompts(prompts), Penalties(**(penalties or {}))
+        one_of("prompts", prompts, PROMPTS)
+        ask, fine = PROMPTS[prompts], Penalties(**(penalties or {}))
         self.agents = {
             "rewriter": Agent(ask.rewriter, parsers.queries, fine.rewriter),
             "reranker": Agent(ask.reranker, parsers.chosen_documents, fine.reranker),
@@ -53,3 +46,22 @@ class SearchQA(Workflow):
     def reward(self, task: Task, result: str) -> tuple[float, dict[str, float]]:
         scores = qa_scores(result, task.ground_truth["target"])
         return scores["f1"], scores
+
+
+class SingleQA(SearchQA):
+    """The baseline: one call answers from the passages that the question itself retrieves, or from none. Reward: F1.
+
+    Args:
+        prompts: full | tiny, as in `SearchQA`.
+        penalties: fields of `Penalties`; those of the answerer apply.
+        retrieve: False asks the model without any passage (closed book).
+    """
+
+    def __init__(self, prompts: str = "full", penalties: dict[str, Any] | None = None, retrieve: bool = True):
+        super().__init__(prompts, penalties)
+        self.retrieve, self.needs = retrieve, ("search",) if retrieve else ()
+        self.agents = {"single": replace(self.agents["answerer"], prompt=PROMPTS[prompts].single)}
+
+    async def run(self, task: Task, ctx: Any) -> str:
+        docs = await ctx.tool("search", queries=[task.question]) if self.retrieve else []
+        return await ctx.call("single", question=task.question, docs=docs)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from verl_ext.mas import Call, ToolFailed
@@ -65,7 +65,7 @@ class State:
 
     def copy(self) -> State:
         """A copy for a prompt: the arguments of a recorded call must not change afterwards."""
-        return State(self.task, list(self.steps), self.tokens, self.calls, self.ended)
+        return replace(self, steps=list(self.steps))
 
     def count(self, call: Call, puppet: bool = False) -> None:
         """Count a call of this exploration."""
@@ -115,6 +115,11 @@ def read_line(name: str) -> Callable[[str], dict[str, Any]]:
     return read
 
 
+def read_queries(text: str) -> dict[str, Any]:
+    """One query, from the output's last line."""
+    return {"queries": list(read_line("query")(text).values())}
+
+
 def read_url(text: str) -> dict[str, Any]:
     """The first address in an output."""
     found = URL.search(text)
@@ -140,14 +145,10 @@ def _documents(result: Any) -> str:
     return _text(result)
 
 
-def _query(text: str) -> dict[str, Any]:
-    return {"queries": [read_line("query")(text)["query"]]}
-
-
 TOOLS: dict[str, Tool] = {
     "read_file": Tool(read_line("path"), _text),
     "run_python": Tool(read_code, _text),
-    "web_search": Tool(_query, _documents),
+    "web_search": Tool(read_queries, _documents),
     "access_website": Tool(read_url, _text),
     "search_arxiv": Tool(read_line("query"), _documents),
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from verl_ext.mas import Agent, CallFailed, Status, Task, Workflow
@@ -88,19 +89,13 @@ class Puppeteer(Workflow):
         }[orchestration]
         self.agents = {}
         if self.order is None:
-            self.agents[ORCHESTRATOR] = Agent(
-                lambda state, names, left: self.prompts.orchestrator(state, names, left),
-                choices=lambda state, names, left: names,
-            )
+            self.agents[ORCHESTRATOR] = Agent(self.prompts.orchestrator, choices=lambda state, names, left: names)
         for name in self.pool:
-            self.agents[name] = Agent(self._prompt_of(name), trained=train_agents)
+            self.agents[name] = Agent(partial(self.prompts.puppet, name), trained=train_agents)
         if judge:
             self.agents[JUDGE] = Agent(self.prompts.judge, trained=False)
         self.needs = [name for name in self.pool if name in TOOLS]
         self.left_out = [name for name in (ORCHESTRATOR, JUDGE, *POOL) if name not in self.agents]
-
-    def _prompt_of(self, name: str) -> Any:
-        return lambda state: self.prompts.puppet(name, state)
 
     async def run(self, task: Task, ctx: Any) -> Outcome:
         """Explore, and vote."""

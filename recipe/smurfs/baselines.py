@@ -70,14 +70,8 @@ class Baseline(base.ToolSystem):
         super().__init__(STYLES, style, tools, catalogue, max_result_chars, success, ordered)
         at_least(1, budget=budget)
         self.budget = budget
-        self.agents = {
-            "agent": Agent(
-                getattr(self.prompts, self.prompt),
-                read_turn,
-                sampling={"stop": list(STOPS)},
-                actions=action_spans,
-            )
-        }
+        prompt = getattr(self.prompts, self.prompt)
+        self.agents = {"agent": Agent(prompt, read_turn, sampling={"stop": list(STOPS)}, actions=action_spans)}
 
     async def act(self, ctx: Any, work: Work, tools: list[dict[str, Any]], turn: Turn) -> str:
         """Make the call that an output asks for, and say what came of it."""

@@ -53,7 +53,8 @@ def read_object(text: str, schema: Draft202012Validator) -> tuple[dict[str, Any]
     try:
         problem = best_match(schema.iter_errors(value))
         as_json(value)  # NaN equals nothing, not even itself on replay
-        value = _sound(value)
+        # JSON can spell lone surrogates, but no tokenizer takes them: "?".
+        value = json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
     except (ValueError, RecursionError) as error:
         raise Unparsable(f"this is no JSON: {error!s:.200}") from error
     if problem is not None:
@@ -61,11 +62,6 @@ def read_object(text: str, schema: Draft202012Validator) -> tuple[dict[str, Any]
     if _deeper(value, MAX_DEPTH):
         raise Unparsable(f"the JSON is nested deeper than {MAX_DEPTH}")
     return value, repaired
-
-
-def _sound(value: Any) -> Any:
-    """Replace lone surrogates by "?": JSON can spell them, but no tokenizer takes them."""
-    return json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
 
 
 def _deeper(value: Any, depth: int) -> bool:
@@ -85,29 +81,26 @@ def _repaired(text: str) -> Any:
         raise Unparsable(f"the JSON cannot be read: {type(error).__name__}") from error
 
 
+def _read(text: str, schema: Draft202012Validator, fallback: Any) -> dict[str, Any]:
+    try:
+        return read_object(text, schema)[0]
+    except Unparsable as problem:
+        raise Unparsable(str(problem), fallback=fallback) from problem
+
+
 def read_tasks(text: str, /, *, question: str, **_: Any) -> list[str]:
     """The sub-tasks, stripped and without repetitions; the question alone if an output has none."""
-    try:
-        said, _repair = read_object(text, TASKS)
-    except Unparsable as problem:
-        raise Unparsable(str(problem), fallback=[question]) from problem
-    return list(dict.fromkeys(task.strip() for task in said["Tasks"]))
+    return list(dict.fromkeys(task.strip() for task in _read(text, TASKS, [question])["Tasks"]))
 
 
 def read_arguments(text: str, /, **_: Any) -> dict[str, Any] | None:
     """A tool's arguments; None if they cannot be read: the tool is not called, and counts as a failed call."""
-    try:
-        return read_object(text, ARGUMENTS)[0]
-    except Unparsable as problem:
-        raise Unparsable(str(problem), fallback=None) from problem
+    return _read(text, ARGUMENTS, None)
 
 
 def read_verdict(text: str, /, **_: Any) -> tuple[bool, str]:
     """(solved, hint); not solved, without a hint, if there is no verdict to be read."""
-    try:
-        said, _repair = read_object(text, VERDICT)
-    except Unparsable as problem:
-        raise Unparsable(str(problem), fallback=(False, "")) from problem
+    said = _read(text, VERDICT, (False, ""))
     return int(said["Status"]) == 1, str(said.get("Speak") or "").strip()
 
 
@@ -115,9 +108,7 @@ def well_formed(schema: Draft202012Validator) -> Any:
     """A penalty that costs nothing and counts how often an output's JSON had to be repaired."""
 
     def penalty(text: str, value: Any, parsable: bool, /, **_: Any) -> tuple[float, dict[str, float]]:
-        repaired = False
-        if parsable:
-            repaired = read_object(text, schema)[1]
+        repaired = parsable and read_object(text, schema)[1]
         return 0.0, {"repaired": float(repaired)}
 
     return penalty

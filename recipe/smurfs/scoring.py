@@ -54,6 +54,7 @@ def scores(task: Task, answer: str, calls: Sequence[Invocation], ordered: bool) 
         found |= {"path": float(share == 1.0), "path_share": share}
         found["correct_calls"] = float(correct_calls("gold_path", calls, gold))
     if not found:
-        given = f"ground_truth is {task.ground_truth!r}"
-        raise ValueError(f"row {task.index} has neither an answer nor a gold path: {given}")
+        raise ValueError(
+            f"row {task.index} has neither an answer nor a gold path: ground_truth is {task.ground_truth!r}"
+        )
     return found

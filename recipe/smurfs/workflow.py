@@ -34,17 +34,12 @@ class Smurfs(base.ToolSystem):
             sub-task; without an answer agent the tool's response is the answer, cut; without a verifier the search goes
             on until its calls are used up, and the answer comes from the global memory.
         tool_check: an agent decides first whether the question needs tools at all (Figure 8).
-        tools: given: the task's own (`extra_info.tools`), or all of `catalogue`; search: what `tool_search` finds for
-            each sub-task.
-        catalogue: names of tools that every question has, in place of `extra_info.tools`.
         max_tasks: sub-tasks of a question; what the planner names beyond is left out.
         max_calls: tool calls of a sub-task: its retry budget.
         max_depth: steps of a path.
         budget: tool calls of the whole question, as its baselines have it (baselines.py); sub-tasks that are not
             reached are left out. 0: none.
-        max_result_chars: what an agent reads of a tool's response.
-        success: what the reward is: answer (exact match), f1, or path (the gold path was gone).
-        ordered: the calls of the gold path have to come in its order.
+        others: see `ToolSystem`; with tools=search, `tool_search` is asked for each sub-task.
 
     Raises:
         ValueError: an argument out of range.
@@ -74,25 +69,20 @@ class Smurfs(base.ToolSystem):
         at_least(1, **self.limits)
         at_least(0, budget=budget)
         self.budget = budget
-        made = self._agents()
         optional = {"planner": planner, "answer": answerer, "verifier": verifier, "tool_check": tool_check}
         self.left_out = [name for name, used in optional.items() if not used]
-        self.agents = {name: agent for name, agent in made.items() if name not in self.left_out}
+        self.agents = {name: agent for name, agent in self._agents().items() if name not in self.left_out}
 
     def _agents(self) -> dict[str, Agent]:
         shown = self.prompts
-
-        def whole(text: str) -> list[tuple[int, int]]:
-            """All of the output is an action."""
-            return [(0, len(text))]
-
+        whole: dict[str, Any] = {"actions": lambda text: [(0, len(text))]}  # all of the output is an action
         return {
             "tool_check": Agent(shown.tool_check, choices=lambda question, options: options),
             "planner": Agent(shown.planner, grammar.read_tasks, grammar.well_formed(grammar.TASKS)),
             "thought": Agent(shown.thought),
-            "action": Agent(shown.action, choices=lambda names, **_: names, actions=whole),
+            "action": Agent(shown.action, choices=lambda names, **_: names, **whole),
             "arguments": Agent(
-                shown.arguments, grammar.read_arguments, grammar.well_formed(grammar.ARGUMENTS), actions=whole
+                shown.arguments, grammar.read_arguments, grammar.well_formed(grammar.ARGUMENTS), **whole
             ),
             "answer": Agent(shown.answer),
             "verifier": Agent(shown.verifier, grammar.read_verdict, grammar.well_formed(grammar.VERDICT)),

@@ -3,7 +3,6 @@
 workflow      SolveAndVerify, the system
 prompts_tiny  the prompts of the tiny model
 parsers       the values of the agents' outputs
-penalties     the agent-specific rewards
 cold_start/   how the tiny model was trained
 """
 

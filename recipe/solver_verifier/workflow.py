@@ -7,7 +7,6 @@ from typing import Any
 from verl_ext.mas import Agent, Task, Workflow
 from verl_ext.mas.options import at_least
 from verl_ext.recipe.solver_verifier import parsers, prompts_tiny
-from verl_ext.recipe.solver_verifier.penalties import unparsable_penalty
 from verl_ext.rewards.truth import targets_of
 
 
@@ -25,11 +24,16 @@ class SolveAndVerify(Workflow):
 
     def __init__(self, max_solutions: int = 3, unparsable: float = -0.5):
         at_least(1, max_solutions=max_solutions)
-        self.max_solutions = max_solutions
-        fine = unparsable_penalty(unparsable)
-        self.agents = {"solver": Agent(prompts_tiny.solver, parsers.solution, fine)}
+        if unparsable > 0:
+            raise ValueError(f"mas.workflow.unparsable={unparsable} must be <= 0: it is a penalty")
+        self.max_solutions, self.unparsable = max_solutions, unparsable
+        self.agents = {"solver": Agent(prompts_tiny.solver, parsers.solution, self._penalty)}
         if max_solutions > 1:
-            self.agents["verifier"] = Agent(prompts_tiny.verifier, parsers.verdict, fine)
+            self.agents["verifier"] = Agent(prompts_tiny.verifier, parsers.verdict, self._penalty)
+
+    def _penalty(self, text: str, value: Any, parsable: bool, /, **_: Any) -> tuple[float, dict[str, float]]:
+        counted = {"accepted": float(value.accepted)} if hasattr(value, "accepted") else {}
+        return (0.0 if parsable else self.unparsable), counted
 
     async def run(self, task: Task, ctx: Any) -> parsers.Solution:
         solution, verdict = None, None

@@ -90,7 +90,7 @@ def recall(view: View, queries: list[str]) -> list[str]:
 
 def update(store: MemoryStore, queries: list[str]) -> list[str]:
     """Lines: a step of 8 questions x 8 trajectories, each with K recalled memories; one of the eight stands out."""
-    recalled = [tuple(m.id for m in store.recall("agent", q, K, store.version)) for q in queries[:QUESTIONS]]
+    recalled = [tuple(m.id for m in store.view().recall("agent", q, K)) for q in queries[:QUESTIONS]]
 
     def made(step: int) -> list[Episode]:
         return [

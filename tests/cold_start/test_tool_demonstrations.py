@@ -9,9 +9,8 @@ import re
 
 import pytest
 
-from tests.helpers import FakeLLM, forest_of, run, walk
+from tests.helpers import DecidingLLM, forest_of, run, walk
 from tests.recipe.shop_player import play
-from verl_ext.mas.types import Completion, Generation
 from verl_ext.recipe.cold_start.registry import COLD_STARTS
 from verl_ext.recipe.deepagent import grammar as tool_grammar
 from verl_ext.recipe.deepagent import memories
@@ -106,17 +105,6 @@ def smurf(request):
     return '{"Status": 1}' if role == "verify" else f"FINAL ANSWER: {rest.split(' after: ')[1].split('; ')[-1]}"
 
 
-class Team(FakeLLM):
-    """Chooses the tool that the thought names."""
-
-    async def complete(self, messages, prompt_ids, sampling, key):
-        if "choices" not in sampling:
-            return await super().complete(messages, prompt_ids, sampling, key)
-        wanted = messages[-1]["content"].split(":")[-1]
-        assert wanted in sampling["choices"]
-        return Completion(wanted, Generation([*wanted.encode(), 0], [0.0] * (len(wanted) + 1)), 1, 1)
-
-
 @pytest.mark.parametrize("hops", [1, 2, 3])
 def test_right_smurfs_solve_the_world_in_the_system_itself(hops):
     exam = COLD_STARTS["smurfs"].examinations(9)["with a plan"]
@@ -124,7 +112,8 @@ def test_right_smurfs_solve_the_world_in_the_system_itself(hops):
     async def scene():
         found = []
         for task in exam.tasks[hops - 1 :: 3]:
-            forest = forest_of(exam.workflow, Team(smurf), tools=exam.tools)
+            llm = DecidingLLM(smurf, lambda request: request.prompt.split(":")[-1])  # the tool that the thought names
+            forest = forest_of(exam.workflow, llm, tools=exam.tools)
             forest.task, forest.sampling = task, {"temperature": 1.0, "max_tokens": 99}
             found.append(await walk(forest))
         return found
@@ -140,10 +129,8 @@ def test_smurf_demonstrations_are_read_as_they_are_meant():
     for factor in (0.0, 1.0):
         batch = smurf_demos.Teacher(0).batch(100, smurf_demos.scaled(factor))
         for prompt, output in batch["planner"]:
-            tasks, question = (
-                smurf_grammar.read_tasks(output, question=""),
-                prompt[-1]["content"].removeprefix("plan: "),
-            )
+            tasks = smurf_grammar.read_tasks(output, question="")
+            question = prompt[-1]["content"].removeprefix("plan: ")
             kind, name, *relations = question.split(":")
             assert tasks[0] in question
             assert factor or tasks == smurf_demos.subtasks(ToolChain(Thing(kind, name), tuple(relations)))
@@ -234,8 +221,9 @@ def test_searches_in_shop_demonstrations_find_what_the_systems_tools_do():
         tools = shop.tools_of(shop.World(3))
         for row in rows:
             query = row["prompt"][0]["content"]
-            for name, found in (("agent", improvised.agents_found), ("shop", improvised.apis_found)):
-                assert prompts_tiny.documents(await tools[f"{name}_search"](query=query)) == found(query), query
+            for name, catalogue in (("agent", "agents"), ("shop", "apis")):
+                found = prompts_tiny.documents(await tools[f"{name}_search"](query=query))
+                assert found == improvised.found(catalogue, query), query
             if row["data_source"] == "qa":
                 real = await tools["knowledge"](queries=[query])
                 made = improvised.Improvised(random.Random(0)).passages(query)

@@ -2,6 +2,7 @@
 
 import json
 import unicodedata
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -17,28 +18,25 @@ from verl_ext.recipe.cold_start.evaluate import run_workflow, summary
 from verl_ext.recipe.cold_start.registry import COLD_STARTS
 from verl_ext.recipe.joyagents.cold_start import demonstrations as shop_demos
 from verl_ext.recipe.joyagents.cold_start import improvised
-from verl_ext.recipe.mhgpo.cold_start import demonstrations as search_demos
 
-SYSTEMS = {
-    "search": "mhgpo",
-    "arithmetic": "solver_verifier",
-    "tools": "deepagent",
-    "shop": "joyagents",
-    "pool": "puppeteer",
-    "smurfs": "smurfs",
-}
+SYSTEMS = {"search": "mhgpo", "arithmetic": "solver_verifier", "tools": "deepagent"}
+SYSTEMS |= {"shop": "joyagents", "pool": "puppeteer", "smurfs": "smurfs"}
 ASSETS = {world: Path(recipes.__path__[0]) / system / "assets" / "tiny_model" for world, system in SYSTEMS.items()}
-BUILT = {}
+EACH = pytest.mark.parametrize("world", list(SYSTEMS))
 
 
+@cache
 def built(world):
     """The tokenizer that the script builds."""
-    if world not in BUILT:
-        BUILT[world] = train.build_tokenizer(COLD_STARTS[world].words(), COLD_STARTS[world].marks())
-    return BUILT[world]
+    return train.build_tokenizer(COLD_STARTS[world].words(), COLD_STARTS[world].marks())
 
 
-@pytest.mark.parametrize("world", list(SYSTEMS))
+def teacher_of(world, seed):
+    """The world's teacher; that of search with few and small worlds."""
+    return COLD_STARTS[world].demonstrations.Teacher(seed, **({"worlds": 2, "works": 60} if world == "search" else {}))
+
+
+@EACH
 def test_the_script_builds_the_shipped_tokenizers(world, tmp_path):
     built(world).save_pretrained(tmp_path)
     shipped = AutoTokenizer.from_pretrained(ASSETS[world])
@@ -47,7 +45,7 @@ def test_the_script_builds_the_shipped_tokenizers(world, tmp_path):
         assert (tmp_path / "tokenizer.json").read_text() == (ASSETS[world] / "tokenizer.json").read_text()
 
 
-@pytest.mark.parametrize("world", list(SYSTEMS))
+@EACH
 def test_words_and_marks_are_single_tokens(world):
     tokenizer = built(world)
     for word in COLD_STARTS[world].words():
@@ -61,8 +59,7 @@ def test_words_and_marks_are_single_tokens(world):
 @pytest.mark.parametrize(("world", "longest"), [("search", (200, 24)), ("pool", (99, 24)), ("smurfs", (99, 24))])
 def test_demonstrations_are_short_in_tokens(world, longest):
     tokenizer = built(world)
-    teacher = search_demos.Teacher(1, worlds=2, works=60) if world == "search" else COLD_STARTS[world].teacher(3)
-    for examples in teacher.batch(20, COLD_STARTS[world].habits(1.0)).values():
+    for examples in teacher_of(world, 3).batch(20, COLD_STARTS[world].demonstrations.Habits()).values():
         for prompt, output in examples:
             sizes = [len(tokenizer.encode(text)) for text in (prompt[-1]["content"], output)]
             assert sizes[0] <= longest[0] and sizes[1] <= longest[1], (prompt, output)
@@ -104,7 +101,7 @@ def test_a_chat_ends_a_turn_with_eos_and_the_script_renders_it_as_the_template_d
     assert ids[0].tolist()[: len(prompt)] == prompt and tokenizer.pad_token_id != tokenizer.eos_token_id
 
 
-@pytest.mark.parametrize("world", list(SYSTEMS))
+@EACH
 def test_shipped_folders_are_small_and_say_what_they_are(world):
     folder, tokenizer = ASSETS[world], built(world)
     assert sum(path.stat().st_size for path in folder.iterdir()) < 4e6
@@ -148,24 +145,20 @@ def test_shipped_models_are_as_good_and_as_bad_as_advertised(world):
         assert max(call.generated_tokens for call in calls) <= output
     if world == "arithmetic":  # sampled: the same twice, another one by seed
         exam = COLD_STARTS[world].examinations(24)["solver and verifier"]
-        found = [
-            [[call.text for call in forest.trajectories[0].calls] for forest in forests]
-            for forests in (
-                run_workflow(model, tokenizer, exam.workflow, exam.tasks, exam.tools, greedy=False, seed=seed)
-                for seed in (1, 1, 2)
-            )
-        ]
+        found = []
+        for seed in (1, 1, 2):
+            forests = run_workflow(model, tokenizer, exam.workflow, exam.tasks, exam.tools, greedy=False, seed=seed)
+            found.append([[call.text for call in forest.trajectories[0].calls] for forest in forests])
         assert found[0] == found[1] != found[2]
 
 
-@pytest.mark.parametrize("world", list(SYSTEMS))
+@EACH
 def test_a_few_steps_learn_are_deterministic_and_go_on_from_a_folder(world, tmp_path):
-    tokenizer, habits, runs = built(world), COLD_STARTS[world].habits(1.0), []
+    tokenizer, habits, runs = built(world), COLD_STARTS[world].demonstrations.Habits(), []
     steps = 3 if world in ("search", "arithmetic", "tools") else 1
     for _ in range(2 if world == "arithmetic" else 1):
-        teacher = search_demos.Teacher(0, worlds=2, works=60) if world == "search" else COLD_STARTS[world].teacher(0)
         model = train.build_model(tokenizer, seed=0)
-        losses = train.train(model, tokenizer, teacher, habits, steps, 4, 2e-3, report_every=1)
+        losses = train.train(model, tokenizer, teacher_of(world, 0), habits, steps, 4, 2e-3, report_every=1)
         runs.append((losses, hash(b"".join(p.detach().numpy().tobytes() for p in model.parameters()))))
     assert all(run == runs[0] for run in runs) and [row["step"] for row in losses] == list(range(steps))
     assert steps == 1 or all(losses[-1][agent] < first for agent, first in losses[0].items() if agent != "step")

@@ -14,18 +14,25 @@ import yaml
 
 from tests.compare.studying import PROGRAM, STUDY, study_of
 from tests.helpers import heed_signals
+from verl_ext.compare import launcher
 from verl_ext.compare.__main__ import main
 from verl_ext.compare.launcher import DONE, PROCESS, end_left_behind, plan, run_all, settings, shares
 from verl_ext.compare.study import read_study
 
 
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch):
+    monkeypatch.setattr(launcher, "LOOK", 0.02)
+
+
 def launched(folder):
     """A process that runs the study `mine.yaml` of the folder, one run at a time."""
     code = (
-        "import sys; from pathlib import Path; from verl_ext.compare.launcher import plan, run_all\n"
+        "import sys; from pathlib import Path; from verl_ext.compare import launcher\n"
         "from verl_ext.compare.study import read_study\n"
+        "launcher.LOOK = 0.02\n"
         "room = Path(sys.argv[1])\n"
-        "run_all(plan(read_study(str(room / 'mine.yaml')), room), room, 1, sys.argv[2:])"
+        "launcher.run_all(launcher.plan(read_study(str(room / 'mine.yaml')), room), room, 1, sys.argv[2:])"
     )
     command = [sys.executable, "-c", code, str(folder), *PROGRAM]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, preexec_fn=heed_signals)
@@ -33,17 +40,6 @@ def launched(folder):
 
 def started(runs):
     return {run.name: (run.folder / "started").stat().st_mtime_ns for run in runs if (run.folder / "started").exists()}
-
-
-@pytest.mark.parametrize("name", ["search", "arithmetic"])
-def test_the_studies_of_make_compare_are_complete(name):
-    """What all studies have in common: test_studies.py."""
-    study, quick = read_study(name), read_study(name, quick=True)
-    assert len(study.methods) >= 11 and len(study.runs) == 27
-    assert {m.name for m in study.methods} >= {"untrained", "single", "mappo", "nmc", "no_propagation", "one_group"}
-    assert len(quick.runs) == {"search": 2, "arithmetic": 1}[name] and quick.name == f"{name}_quick"
-    assert f"mas.budget.questions={study.budget['questions']}" in study.command(study.method("nmc"), 2)
-    assert "mas.seed=2" in study.command(study.method("nmc"), 2)
 
 
 @pytest.mark.parametrize(
@@ -151,16 +147,18 @@ def test_a_failed_run_stops_nothing_and_is_tried_again(tmp_path, capsys):
     assert run_all(runs, tmp_path, 2, PROGRAM) == failed
 
 
-@pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGHUP])
-def test_interrupted_it_ends_what_it_started_and_goes_on_later(tmp_path, signal_number):
-    study = study_of(tmp_path, overrides=["mas.seed={seed}", "+steps=6", "+pace=0.2", "+child=1"])
+def test_interrupted_it_ends_what_it_started_and_goes_on_later(tmp_path):
+    with launcher._signals():
+        handlers = {signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+        assert handlers <= {signal.default_int_handler, signal.SIG_IGN}
+    study = study_of(tmp_path, overrides=["mas.seed={seed}", "+steps=6", "+pace=0.1", "+child=1"])
     runs = plan(study, tmp_path)
-    launcher = launched(tmp_path)
+    process = launched(tmp_path)
     while not runs[1].folder.exists() or not (runs[1].folder / "child").exists():
-        assert launcher.poll() is None, launcher.stdout.read().decode()
+        assert process.poll() is None, process.stdout.read().decode()
         time.sleep(0.05)
-    os.kill(launcher.pid, signal_number)
-    launcher.wait(20)
+    os.kill(process.pid, signal.SIGTERM)
+    process.wait(20)
     child = int((runs[1].folder / "child").read_text())
     assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
     assert [run.record is None for run in runs] == [False, True, True, True]
@@ -170,18 +168,18 @@ def test_interrupted_it_ends_what_it_started_and_goes_on_later(tmp_path, signal_
 
 
 def test_what_a_killed_launcher_left_behind_is_ended_and_two_at_once_are_refused(tmp_path):
-    study = study_of(tmp_path, overrides=["mas.seed={seed}", "+steps=6", "+pace=0.3"], seeds=[1])
+    study = study_of(tmp_path, overrides=["mas.seed={seed}", "+steps=6", "+pace=0.15"], seeds=[1])
     runs = plan(study, tmp_path)
-    launcher = launched(tmp_path)
+    process = launched(tmp_path)
     while not (runs[0].folder / "metrics.jsonl").exists():
-        assert launcher.poll() is None, launcher.stdout.read().decode()
+        assert process.poll() is None, process.stdout.read().decode()
         time.sleep(0.05)
     with pytest.raises(BlockingIOError, match="another comparison is running"):
         run_all(runs, tmp_path, 1, PROGRAM)
-    launcher.kill()
-    launcher.wait(20)
+    process.kill()
+    process.wait(20)
     place = f"trainer.default_local_dir={runs[0].folder}"
-    left = [process for process in psutil.process_iter(["cmdline"]) if place in (process.info["cmdline"] or ())]
+    left = [one for one in psutil.process_iter(["cmdline"]) if place in (one.info["cmdline"] or ())]
     assert len(left) == 1, "nobody is left to end it"
     code = "import time; print(1, flush=True); time.sleep(600)"
     with subprocess.Popen([sys.executable, "-c", code, place], stdout=subprocess.PIPE, start_new_session=True) as other:

@@ -7,17 +7,42 @@ import re
 import pytest
 
 from tests.compare.studying import PROGRAM, STUDY, study_of
-from verl_ext.compare import figures
-from verl_ext.compare.launcher import plan, run_all
+from verl_ext.compare import figures, launcher
+from verl_ext.compare.launcher import DONE, plan, run_all
 from verl_ext.compare.measure import estimate, measure, quantities, table
 from verl_ext.compare.report import write_report
 
+AS_IS = {"name": "as_is", "label": "As it is", "overrides": ["+slope=0.0", "trainer.val_only=true"]}
 
-def test_numbers_by_hand(tmp_path):
-    study = study_of(tmp_path)
-    runs = plan(study, tmp_path)
-    run_all(runs, tmp_path, 2, PROGRAM)
-    methods = measure(study, runs)
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """All runs of the study, with a method that does not learn."""
+    made = tmp_path_factory.mktemp("compare")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(launcher, "LOOK", 0.02)
+        assert run_all(plan(of(made), made), made, 2, PROGRAM) == []
+    return made
+
+
+def of(folder, **changes):
+    """The study of these runs, reported in another way."""
+    return study_of(folder, methods=[*STUDY["methods"], AS_IS], **changes)
+
+
+@pytest.fixture
+def runs(folder):
+    """All of them but for the second seed of the fast method."""
+    made = plan(of(folder), folder)
+    (lost,) = [run for run in made if run.name == "fast seed 2"]
+    (lost.folder / DONE).rename(lost.folder / "later")
+    yield made
+    (lost.folder / "later").rename(lost.folder / DONE)
+
+
+def test_numbers_by_hand(folder):
+    study = of(folder)
+    methods = measure(study, plan(study, folder))
     tokens = {row["label"]: row for row in table(study, methods, "generated_tokens")}
     # 300 tokens are used up after step 3; the first validated step from there on is 4: 0.2 + 4·slope + 0.01·seed.
     fast = tokens["Fast"]["scores"]["f1"]
@@ -30,15 +55,18 @@ def test_numbers_by_hand(tmp_path):
     assert list(x) == [0, 16, 32, 48] and mean == pytest.approx([0.215, 0.415, 0.615, 0.815])
     assert error == pytest.approx([0.005] * 4)
     assert quantities(methods) == {"behaviour": [], "similarity": [], "penalty": ["agents/a/penalty"]}
+    # A system that does not learn is measured as it is.
+    assert methods["as_is"].untrained and not methods["fast"].untrained
+    assert tokens["As it is"]["scores"]["f1"].mean == pytest.approx(0.2 + 0.01 * 1.5)
+    assert tokens["As it is"]["costs"]["steps"] == 0
 
 
-def test_a_budget_that_a_run_did_not_reach_gives_no_number(tmp_path):
-    study = study_of(tmp_path, budget={"generated_tokens": 10_000, "questions": 8}, seeds=[1])
-    runs = plan(study, tmp_path)
-    run_all(runs, tmp_path, 2, PROGRAM)
+def test_a_budget_that_a_run_did_not_reach_gives_no_number(folder):
+    study = of(folder, budget={"generated_tokens": 10_000, "questions": 8})
+    runs = plan(of(folder), folder)
     methods = measure(study, runs)
-    assert [row["label"] for row in table(study, methods, "generated_tokens")] == ["Untrained"]
-    assert len(table(study, methods, "questions")) == 3
+    assert [row["label"] for row in table(study, methods, "generated_tokens")] == ["Untrained", "As it is"]
+    assert len(table(study, methods, "questions")) == 4
 
 
 def test_the_standard_error_is_the_sample_one():
@@ -47,42 +75,39 @@ def test_the_standard_error_is_the_sample_one():
     assert str(estimate([0.5])) == "0.500" and str(one).startswith("2.500 ± 0.645")
 
 
-def test_the_report_has_tables_figures_and_the_numbers(tmp_path):
-    study = study_of(tmp_path)
-    runs = plan(study, tmp_path)
+def test_the_report_has_tables_figures_and_the_numbers(folder, runs, tmp_path):
+    study = of(folder)
     with pytest.raises(ValueError, match="no run of mine is complete"):
-        write_report(study, runs, tmp_path / "mine", "the command")
-    run_all(runs[:3], tmp_path, 2, PROGRAM)  # the fast one lacks its second seed
-    report = write_report(study, runs, tmp_path / "mine", "the command").read_text()
-    assert "3 of 4 runs complete" in report and "`the command`" in report and ", runs at a time: 2" in report
+        write_report(study, plan(study, tmp_path), tmp_path, "the command")
+    report = write_report(study, runs, tmp_path, "the command").read_text()
+    assert "5 of 6 runs complete" in report and "`the command`" in report and ", runs at a time: 2" in report
     assert re.search(r"^\| Fast +\| +0\.610 \|", report, re.MULTILINE)
     assert "Seeds not there (yet), so not in the means: Fast: 2." in report
     assert "**0.610" not in report, "the mean of fewer seeds must not be called the best"
     assert "Slow \\| careful" in report, "a bar in a label must not break the table"
     for name in ("curves.png", "cost.png", "penalty.png"):
-        assert name in report and (tmp_path / "mine" / name).stat().st_size > 5000
-    numbers = json.loads((tmp_path / "mine" / "results.json").read_text())
-    assert numbers["questions"][0]["scores"]["f1"] == {
-        "mean": pytest.approx(0.215),
-        "standard_error": pytest.approx(0.005),
-    }
+        assert name in report and (tmp_path / name).stat().st_size > 5000
+    numbers = json.loads((tmp_path / "results.json").read_text())
+    f1 = {"mean": pytest.approx(0.215), "standard_error": pytest.approx(0.005)}
+    assert numbers["questions"][0]["scores"]["f1"] == f1
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """The figures by path; they are not written."""
+    kept = {}
+    monkeypatch.setattr(figures, "_save", lambda figure, path: kept.setdefault(path, figure) and path)
+    return kept
 
 
 @pytest.mark.parametrize(
     ("curves", "scores"), [([], ["f1"]), (["em"], ["em"]), (["em", "f1"], ["em", "f1"])], ids="headline one two".split()
 )
-def test_a_row_of_panels_for_each_score_that_is_asked_for(tmp_path, monkeypatch, curves, scores):
-    changes = {"curves": curves} if curves else {}
-    study = study_of(tmp_path, seeds=[1], **changes)
-    runs = plan(study, tmp_path)
-    run_all(runs, tmp_path, 2, PROGRAM)
-    drawn = {}
-    monkeypatch.setattr(figures, "_save", lambda figure, path: drawn.setdefault(path, figure) and path)
-    said = figures.draw_all(study, measure(study, runs), tmp_path)
-    caption = (
-        f"Validation {' and '.join(scores).replace('f1', 'F1').replace('em', 'EM')} against what training has used"
-    )
-    axes = drawn[said[caption]].axes
+def test_a_row_of_panels_for_each_score_that_is_asked_for(folder, drawn, curves, scores):
+    study = of(folder, **({"curves": curves} if curves else {}))
+    said = figures.draw_all(study, measure(study, plan(of(folder), folder)), folder)
+    words = " and ".join(score.upper() for score in scores)
+    axes = drawn[said[f"Validation {words} against what training has used"]].axes
     assert len(axes) == 2 * len(scores)
     shown = [axis.get_ylabel() for axis in axes]
     assert shown == [text for score in scores for text in (f"validation {score.upper()}, mean over seeds", "")]
@@ -90,33 +115,19 @@ def test_a_row_of_panels_for_each_score_that_is_asked_for(tmp_path, monkeypatch,
     for axis in axes:
         lines = [line for line in axis.lines if not line.get_label().startswith("_")]
         assert [line.get_label() for line in lines] == ["Slow | careful", "Fast"]
-        assert lines[1].get_ydata()[-1] == pytest.approx(0.81), "0.2 + 0.1·6 + 0.01"
+        assert lines[1].get_ydata()[-1] == pytest.approx(0.815), "0.2 + 0.1·6 + 0.01·1.5"
 
 
-def test_a_system_that_does_not_learn_is_measured_as_it_is(tmp_path):
-    as_is = {"name": "as_is", "label": "As it is", "overrides": ["+slope=0.0", "trainer.val_only=true"]}
-    study = study_of(tmp_path, methods=[*STUDY["methods"], as_is])
-    runs = plan(study, tmp_path)
-    assert run_all(runs, tmp_path, 1, PROGRAM) == [] and len(runs) == 6
+def test_the_frontier_shows_where_each_method_ends(folder, runs, drawn):
+    study = of(folder, frontier=["em", "f1"])
     methods = measure(study, runs)
-    assert methods["as_is"].untrained and not methods["fast"].untrained
-    rows = {row["label"]: row for row in table(study, methods, "questions")}
-    assert rows["As it is"]["scores"]["f1"].mean == pytest.approx(0.2 + 0.01 * 1.5)
-    assert rows["As it is"]["costs"]["steps"] == 0
-
-
-def test_the_frontier_shows_where_each_method_ends(tmp_path, monkeypatch):
-    study = study_of(tmp_path, frontier=["em", "f1"])
-    runs = plan(study, tmp_path)
-    run_all(runs[:3], tmp_path, 2, PROGRAM)  # the fast one lacks its second seed
-    drawn = {}
-    monkeypatch.setattr(figures, "_save", lambda figure, path: drawn.setdefault(path, figure) and path)
-    said = figures.draw_all(study, measure(study, runs), tmp_path)
+    said = figures.draw_all(study, methods, folder)
     (axis,) = drawn[said["F1 against EM, after 32 questions"]].axes
     points = {box.get_label(): box.lines[0].get_xydata()[0] for box in axis.containers}
-    row = {row["label"]: row["scores"] for row in table(study, measure(study, runs), "questions")}
-    assert list(points) == ["Untrained", "Slow | careful", "Fast (1 of 2 seeds)"]
+    row = {row["label"]: row["scores"] for row in table(study, methods, "questions")}
+    assert list(points) == ["Untrained", "Slow | careful", "Fast (1 of 2 seeds)", "As it is"]
     assert points["Slow | careful"] == pytest.approx([row["Slow | careful"][name].mean for name in ("em", "f1")])
     assert points["Fast (1 of 2 seeds)"][1] == pytest.approx(0.2 + 0.1 * 4 + 0.01)
-    assert [box.lines[0].get_markerfacecolor() == "white" for box in axis.containers] == [True, False, False]
+    hollow = [box.lines[0].get_markerfacecolor() == "white" for box in axis.containers]
+    assert hollow == [True, False, False, True]
     assert (axis.get_xlabel(), axis.get_ylabel()) == ("EM (validation, mean over seeds)", "F1")

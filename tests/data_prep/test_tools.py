@@ -83,25 +83,20 @@ def test_restbench_from_its_own_place(tmp_path, capsys, monkeypatch):
     assert "spotify.json could not be fetched" in capsys.readouterr().err
 
 
-CALL = {
-    "role": "API",
-    "api_name": "Book",
-    "param_dict": {"room": "1"},
-    "result": {"input": {"room": 1}, "output": "ok", "exception": None},
-}
-SEARCHED = {
-    "role": "API",
-    "api_name": "ToolSearcher",
-    "param_dict": {"keywords": "book"},
-    "result": {"input": {"keywords": "book"}, "output": [], "exception": None},
-}
+def api(name, output="ok", **given):
+    written = {key: str(value) for key, value in given.items()}
+    result = {"input": given, "output": output, "exception": None}
+    return {"role": "API", "api_name": name, "param_dict": written, "result": result}
+
+
+CALL = api("Book", room=1)
 TURNS = [
     {"role": "User", "text": " Book a room. "},
-    SEARCHED,
+    api("ToolSearcher", [], keywords="book"),
     CALL,
     {"role": "AI", "text": "Done. Another one?"},
     {"role": "User", "text": "Yes."},
-    {**CALL, "param_dict": {"room": "2"}, "result": {"input": {"room": 2}, "output": "full", "exception": None}},
+    api("Book", "full", room=2),
     {"role": "AI", "text": "It is full."},
 ]
 TOOL = {"name": "Book", "description": "Books.", "input_parameters": {"room": {"type": "int", "description": ""}}}
@@ -136,9 +131,7 @@ def test_api_bank_by_dialogue(tmp_path, capsys, samples):
     assert path_of(test[0]) == [{"name": "Book", "arguments": {"room": 1}}, {"name": "Book", "arguments": {"room": 2}}]
     shown = ["User: Book a room.", "Assistant: Done. Another one?", "User: Yes."]
     assert test[0]["prompt"][0]["content"].splitlines()[1:] == shown, "neither calls nor what comes after the last one"
-    assert path_of(test[1]) == [{"name": "Book", "arguments": {"room": 1}}] and test[1]["extra_info"]["tools"] == [
-        "Book"
-    ]
+    assert path_of(test[1]) == path_of(test[0])[:1] and test[1]["extra_info"]["tools"] == ["Book"]
     assert "read 4 rows; tasks: api_bank_level2 1, api_bank_level3 1; rejected: 2" in printed
     assert "no call: 1 (No-level-1-2.jsonl)" in printed and "does not have, e.g. Fly: 1 (Fly-level-1-1)" in printed
     assert "left out of the paths: 2 calls of ToolSearcher" in printed

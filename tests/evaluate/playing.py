@@ -105,12 +105,11 @@ class Player(ToolPlayer):
 
     Args:
         rows, catalogue: see `ToolPlayer`.
-        competent: False: wrong names, arguments, broken JSON, and no end.
         search: search once before the calls. fold: fold after so many calls.
     """
 
-    def __init__(self, *data: Any, competent: bool = True, search: bool = False, fold: int = 0):
-        super().__init__(*data, competent)
+    def __init__(self, *data: Any, search: bool = False, fold: int = 0):
+        super().__init__(*data)
         self.search, self.fold = search, fold
 
     def role(self, body: dict[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -134,11 +133,7 @@ class Player(ToolPlayer):
         task = messages[1]["content"]
         question = task.removeprefix("Task: ").split("\n\nTools that")[0].split("\n\nYour work so far")[0]
         said = "".join(message["content"] for message in messages if message["role"] == "assistant")
-        called = said.count("<tool_call>")
-        made = called + int((DONE.findall(task) or [0])[-1])
-        if not self.competent:
-            wrong = ['{"name": "no such tool", "arguments": {}}', "{broken", '{"name": 3}']
-            return f"Hm. <tool_call>{wrong[called % len(wrong)]}</tool_call>"
+        made = said.count("<tool_call>") + int((DONE.findall(task) or [0])[-1])
         calls, final = self.plans[question]
         if self.search and not said and "Your work so far" not in task:
             return f"I look. <tool_search> {question[:200]} </tool_search>"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from typing import Any
 
 from tests.evaluate.playing import ToolPlayer, stopped
@@ -14,7 +13,6 @@ from verl_ext.recipe.smurfs.turns import STOPS
 # What each agent's prompt begins with, and where the sub-task or question stands in it.
 PROMPTS = {
     "planner": ("You need to decompose", r"This is the user's question: (.*)\nOutput:$"),
-    "tool_check": ("As a powerful language model", r"This is the user's question: (.*)\nOutput:$"),
     "thought": ("You need to analyse", r"This is the user's task:\n(.*?)\n(?:sub-task: |This is the Tool List:)"),
     "action": ("This is the user's question:", r"question:\n(.*?)\nThis is what you thought:"),
     "arguments": ("Given a user's question", r"current user's question: (.*?)\nThis is API tool documentation:"),
@@ -37,19 +35,14 @@ class SmurfsPlayer(ToolPlayer):
 
     Args:
         rows, catalogue, competent: see `ToolPlayer`.
-        needless: questions that the tool check answers with No.
     """
-
-    def __init__(self, *data: Any, competent: bool = True, needless: tuple[str, ...] = ()):
-        super().__init__(*data, competent)
-        self.needless = needless
 
     def role(self, body: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         (message,) = body["messages"]
         prompt = message["content"]
         ((agent, place),) = [(name, place) for name, (start, place) in PROMPTS.items() if prompt.startswith(start)]
         choices = body.get("structured_outputs", {}).get("choice")
-        assert (choices is not None) == (agent in ("action", "tool_check")), "who decides is given its choices"
+        assert (choices is not None) == (agent == "action"), "who decides is given its choices"
         task = re.search(place, prompt, re.S)[1]
         said = self.say(agent, task, prompt) if self.competent else "Hm, no such tool."
         if choices and self.competent and said not in choices:  # popped, where nobody says that a sub-task is solved
@@ -65,8 +58,6 @@ class SmurfsPlayer(ToolPlayer):
         calls, final = self.plans[question]
         if agent == "planner":
             return json.dumps({"Tasks": [f"{place}. {question}" for place in range(len(calls))]})
-        if agent == "tool_check":
-            return "No" if question in self.needless else "Yes"
         if agent == "final":
             return f"So it is.\nFINAL ANSWER: {final}"
         done = len(DONE.findall(prompt))
@@ -88,13 +79,7 @@ class SmurfsPlayer(ToolPlayer):
 
 
 class BaselinePlayer(ToolPlayer):
-    """The agent of ReAct and DFSDT. An incompetent one writes actions that cannot be done, in turn, and has no end."""
-
-    wrong = ("Action: no such tool\nAction Input: {}", "Action: no such tool\nAction Input: none", "no idea")
-
-    def __init__(self, *data: Any, competent: bool = True):
-        super().__init__(*data, competent)
-        self.turns: Counter[str] = Counter()
+    """The agent of ReAct and DFSDT."""
 
     def role(self, body: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         work = body["messages"][0]["content"].partition("\nQuestion: ")[2]
@@ -102,9 +87,9 @@ class BaselinePlayer(ToolPlayer):
         # ReAct's calls stand in the message that it goes on in, DFSDT's in the one prompt.
         said = "".join(message["content"] for message in body["messages"] if message["role"] == "assistant")
         made = (said + work).count("\nObservation: ")
-        self.turns[question] += 1
-        said = self.say(question, made) if self.competent else self.wrong[(self.turns[question] - 1) % len(self.wrong)]
-        return "agent", stopped(f"Thought: well\n{said}\nObservation: made up", body["stop"], (STOPS,))
+        return "agent", stopped(
+            f"Thought: well\n{self.say(question, made)}\nObservation: made up", body["stop"], (STOPS,)
+        )
 
     def say(self, question: str, made: int) -> str:
         """The next gold call, or the answer."""

@@ -66,15 +66,6 @@ def test_failures_are_counted_and_are_no_wrong_answers(command, tmp_path, capsys
     assert command.results["data"]["made"]["answered"] == 4 and len(command.records) == 6
 
 
-def test_a_server_that_is_gone_ends_the_evaluation_soon(command, tmp_path, capsys):
-    with ChatServer(lambda body, number: (400, {"error": "gone"})) as server:
-        assert command("evaluate.concurrency=4", server=server, files=[questions(tmp_path, 100)]) == 1
-        assert 32 <= len(server.requests) <= 40
-    assert "the last 32 trajectories all failed, the last by: engine_error: agent 'solver'" in capsys.readouterr().err
-    made = command.results["data"]["made"]
-    assert made["answered"] == 0 and made["metrics"] == {} and made["missing"] >= 60
-
-
 def test_samples_give_means_over_them_and_the_best_of_k(command, tmp_path):
     seen = set()
 
@@ -162,19 +153,34 @@ def test_a_reward_without_further_quantities_is_reported(command, tmp_path, caps
     assert "4/4  reward 0.250" in said and "| answered | Reward        |" in said
 
 
-def test_a_workflow_that_always_fails_ends_the_evaluation_soon(command, tmp_path, capsys):
-    file = write_questions(tmp_path / "questions.parquet", ["fail"] * 100)
-    with ChatServer(parrot) as server:
-        assert command(PLAIN, "evaluate.concurrency=4", server=server, files=[file]) == 1
-    assert "the last 32 trajectories all failed, the last by: KeyError" in capsys.readouterr().err
-    assert len(command.records) <= 36
+def gone(body, number):
+    return 400, {"error": "gone"}
 
 
-def test_nothing_answered_is_no_success(command, tmp_path, capsys):
-    with ChatServer(lambda body, number: (400, {"error": "gone"})) as server:
-        assert command(server=server, files=[questions(tmp_path)]) == 1
-    assert "Nothing was answered; the same command asks again." in capsys.readouterr().err
-    assert command.results["data"]["made"]["failed"] == {"engine_error": 6}
+BROKEN = "mas.workflow._target_=tests.evaluate.systems.Broken"
+MANY = "the last 32 trajectories all failed, the last by: "
+
+
+@pytest.mark.parametrize(
+    ("override", "behave", "texts", "words"),
+    [
+        ("evaluate.samples=1", gone, ["word0"] * 6, "Nothing was answered; the same command asks again."),
+        ("evaluate.concurrency=4", gone, ["word0"] * 100, f"{MANY}engine_error: agent 'solver'"),
+        (PLAIN, parrot, ["fail"] * 100, f"{MANY}KeyError"),
+        (BROKEN, parrot, ["word0"], "Broken.reward raised KeyError('no such field')"),
+    ],
+)
+def test_evaluations_that_stop(command, tmp_path, capsys, override, behave, texts, words):
+    file = write_questions(tmp_path / "questions.parquet", texts)
+    with ChatServer(behave) as server:
+        assert command(override, server=server, files=[file]) == 1
+    assert words in capsys.readouterr().err
+    if behave is gone:
+        made = command.results["data"]["made"]
+        assert made["answered"] == 0 and made["metrics"] == {}
+        assert made["failed"] == {"engine_error": len(command.records)}
+    if len(texts) == 100:
+        assert 32 <= len(command.records) <= 64 and command.results["data"]["made"]["missing"] >= 36
 
 
 def test_overrides_may_stand_after_the_flags(command, tmp_path, capsys):
@@ -186,13 +192,6 @@ def test_overrides_may_stand_after_the_flags(command, tmp_path, capsys):
     )
     said = yaml.safe_load(capsys.readouterr().out)
     assert said["mas"]["seed"] == 77 and said["mas"]["limits"]["max_calls"] == 5
-
-
-def test_a_broken_reward_stops_the_evaluation(command, tmp_path, capsys):
-    with ChatServer(parrot) as server:
-        broken = "mas.workflow._target_=tests.evaluate.systems.Broken"
-        assert command(broken, server=server, files=[questions(tmp_path)]) == 1
-    assert "Broken.reward raised KeyError('no such field')" in capsys.readouterr().err
 
 
 def test_the_section_is_documented_where_it_is_set():

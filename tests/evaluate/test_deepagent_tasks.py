@@ -41,18 +41,6 @@ def test_a_competent_agent_succeeds_on_real_tasks(command, tmp_path, name, given
 
 
 @needs_shared
-def test_an_incompetent_agent_fails_and_is_stopped(command, tmp_path):
-    benchmark = Benchmark("tmdb", tmp_path)
-    player = Player(benchmark.rows, benchmark.catalogue, competent=False)
-    results, _ = evaluated(benchmark, command, player, "mas.workflow.max_actions=6")
-    means = means_of(results["tmdb"])
-    assert results["tmdb"]["answered"] == 4 and not results["tmdb"]["failed"], "it is no failure of the machinery"
-    assert means["success"] == means["path"] == means["correct_calls"] == 0.0
-    assert (means["limit_actions"], means["actions"], means["broken_actions"], means["failed_calls"]) == (1, 6, 4, 2)
-    assert player.asked == {"agent": 28}
-
-
-@needs_shared
 def test_an_agent_that_folds_goes_on_from_its_memories(command, tmp_path):
     benchmark = Benchmark("spotify", tmp_path)
     player = Player(benchmark.rows, benchmark.catalogue, fold=1, search=True)
@@ -88,14 +76,6 @@ def test_it_samples_as_the_recipe_validates(command, tmp_path):
     sampled = [body for body in player.bodies if "stop" in body]
     assert {(body["temperature"], body["top_p"], body["top_k"]) for body in sampled} == {(0.7, 0.8, 20)}
     assert all(isinstance(body["seed"], int) for body in sampled)
-
-
-def test_an_interrupted_evaluation_goes_on(command, tmp_path):
-    benchmark = Benchmark("tmdb", tmp_path, small_restbench(tmp_path / "source"))
-    evaluated(benchmark, command, Player(benchmark.rows, benchmark.catalogue), tasks=1)
-    player = Player(benchmark.rows, benchmark.catalogue)
-    results, records = evaluated(benchmark, command, player, tasks=2)
-    assert len(records) == 2 and results["tmdb"]["answered"] == 2 and player.asked["agent"] == 2
 
 
 def test_a_failing_simulator_is_told_to_the_agent_and_counted(command, tmp_path):

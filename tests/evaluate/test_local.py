@@ -39,13 +39,13 @@ def world(tmp_path_factory):
     folder = tmp_path_factory.mktemp("world")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        return folder, evaluate("runs/greedy")
+        return folder, evaluate("runs/greedy", "evaluate.max_questions=48")
 
 
 def test_the_embedded_model_answers_its_world(world):
     folder, results = world
     (source,) = results["data"].values()
-    assert source["questions"] == 128 and list(source["metrics"]) == ["reward", *METRICS]
+    assert source["questions"] == 48 and list(source["metrics"]) == ["reward", *METRICS]
     assert 0 < source["metrics"]["f1"]["mean"] < 1 and source["metrics"]["f1"]["standard_error"] > 0.01
     assert source["recall"]["recall@5"]["mean"] > 0.5 and "recall_chosen" in source["recall"]
     assert source["per_trajectory"]["calls"] == 3 and set(source["agents"]) == {"rewriter", "reranker", "answerer"}
@@ -55,24 +55,24 @@ def test_neither_concurrency_nor_a_copy_elsewhere_changes_an_answer(world, monke
     folder, results = world
     monkeypatch.chdir(folder)
     shutil.copytree(TINY, folder / "copy")
-    more = ["evaluate.max_questions=24", "evaluate.model=copy", "evaluate.concurrency=1"]
+    more = ["evaluate.max_questions=12", "evaluate.model=copy", "evaluate.concurrency=1"]
     evaluate("runs/alone", *more)
     texts = [
         {
             (record["question"]["index"], call["id"]): call["output"]
             for record in map(json.loads, (folder / name / "trajectories.jsonl").read_text().splitlines())
             for call in record["calls"]
-            if record["question"]["index"] < 24
+            if record["question"]["index"] < 12
         }
         for name in ("runs/greedy", "runs/alone")
     ]
-    assert texts[0] == texts[1] and len(texts[1]) == 72
+    assert texts[0] == texts[1] and len(texts[1]) == 36
 
 
 def test_samples_are_reproducible_and_differ(world, monkeypatch):
     folder, _ = world
     monkeypatch.chdir(folder)
-    more = ["evaluate.max_questions=8", "evaluate.samples=4", "evaluate.temperature=1.0"]
+    more = ["evaluate.max_questions=4", "evaluate.samples=4", "evaluate.temperature=1.0"]
     first, second = evaluate("runs/a", *more), evaluate("runs/b", *more, "evaluate.concurrency=2")
     assert first["data"]["tiny_world"]["metrics"] == second["data"]["tiny_world"]["metrics"]
     records = [json.loads(line) for line in (folder / "runs/a/trajectories.jsonl").read_text().splitlines()]
@@ -100,36 +100,29 @@ def test_a_prompt_too_long_is_a_failure_with_a_name(world, monkeypatch):
     assert source["agents"]["rewriter"]["statuses"] == {"ok": 8}
 
 
+STEP_2 = ["global_step_2/actor/", "global_step_2/complete"]
+
+
 @pytest.mark.parametrize(
-    ("make", "words"),
+    ("name", "made", "words"),
     [
-        (lambda folder: None, "holds neither a Hugging Face model"),
-        (lambda folder: (folder / "global_step_3").mkdir(), "holds neither"),
-        (lambda folder: (folder / "config.json").write_text("{}"), "holds neither"),
-        (lambda folder: (folder / "actor" / "model").mkdir(parents=True), "model_merger merge --backend megatron"),
+        (".", [], "holds neither a Hugging Face model"),
+        (".", ["empty/global_step_3/"], "holds neither"),
+        (".", ["config.json"], "holds neither"),
+        (".", ["actor/model/"], "model_merger merge --backend megatron"),
+        # Of a run's folder, the checkpoints that are complete.
+        (".", [*STEP_2, "global_step_10/actor/", "global_step_10/complete"], "there: .*step_2, .*global_step_10"),
+        ("global_step_5", STEP_2, "does not exist. Complete checkpoints there: .*global_step_2"),
+        ("runs/typo", ["runs/"], "evaluate.model=runs/typo does not exist"),  # no name of the hub
     ],
 )
-def test_folders_that_are_no_models(tmp_path, make, words):
-    make(tmp_path)
-    with pytest.raises(ValueError, match=words):
-        find_model(str(tmp_path))
-
-
-def test_a_runs_folder_suggests_its_checkpoints(tmp_path):
-    for step in (2, 10):
-        (tmp_path / f"global_step_{step}" / "actor").mkdir(parents=True)
-        (tmp_path / f"global_step_{step}" / "complete").touch()
-    with pytest.raises(ValueError, match="Complete checkpoints there: .*global_step_2, .*global_step_10"):
-        find_model(str(tmp_path))
-    with pytest.raises(ValueError, match="does not exist. Complete checkpoints there: .*global_step_2"):
-        find_model(str(tmp_path / "global_step_5"))
-
-
-def test_a_path_below_a_folder_is_no_name_of_the_hub(tmp_path, monkeypatch):
+def test_folders_that_are_no_models(tmp_path, monkeypatch, name, made, words):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "runs").mkdir()
-    with pytest.raises(ValueError, match="evaluate.model=runs/typo does not exist"):
-        find_model("runs/typo")
+    for path in made:
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).mkdir() if path.endswith("/") else (tmp_path / path).write_text("{}")
+    with pytest.raises(ValueError, match=words):
+        find_model(name if "/" in name else str(tmp_path / name))
 
 
 @pytest.mark.parametrize("through_hydra", [False, True])

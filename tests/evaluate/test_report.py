@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.helpers import Script, chain, forest_of, run, walk
+from verl_ext.evaluate.answers import Answers, Outcome
 from verl_ext.evaluate.recall import recall_scores
-from verl_ext.evaluate.records import Outcome, Records
 from verl_ext.evaluate.report import as_text, best_of, summarise, write_report
 from verl_ext.evaluate.runner import progress_line
 from verl_ext.mas import Task, Trajectory
@@ -176,21 +176,21 @@ def test_a_record_survives_what_a_system_may_put_into_it(tmp_path):
 
     forest = forest_of(Script(odd))
     forest.trajectories.append(run(walk(forest)))
-    records = Records(tmp_path, {"a": 1})
+    records = Answers(tmp_path, {"a": 1})
     task = forest.task = Task("\ud800", {"target": ("x", float("nan"))}, "s", 3)
     records.add(record_of(forest, seconds=0.5))
     assert records.missing([task], 1) == []
     records.close()
-    again = Records(tmp_path, {"a": 1})
+    again = Answers(tmp_path, {"a": 1})
     assert again.missing([task], 2) == [(task, 1)] and again.outcomes[("s", 3, 0)].seconds == 0.5
 
 
 def test_settings_of_an_empty_folder_may_change(tmp_path):
-    Records(tmp_path, {"a": 1}).close()
-    records = Records(tmp_path, {"a": 2})
+    Answers(tmp_path, {"a": 1}).close()
+    records = Answers(tmp_path, {"a": 2})
     forest = forest_of(chain)
     forest.trajectories.append(run(walk(forest)))
     records.add(record_of(forest))
     records.close()
     with pytest.raises(ValueError, match="  a: 2 there, 3 here"):
-        Records(tmp_path, {"a": 3})
+        Answers(tmp_path, {"a": 3})

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from omegaconf import OmegaConf
 
 from tests.evaluate.asking import lasting, parrot, questions
 from tests.evaluate.conftest import HERE, quick_compose, write_questions
-from tests.helpers import heed_signals
 from tests.serving import ChatServer
 from verl_ext.evaluate.config import EvaluateConfig, read_config
 from verl_ext.evaluate.runner import output_folder, settings_of
 from verl_ext.tools.retrieval import Passage, build_index
 
-ROOT = Path(__file__).parents[2]
+FORK = multiprocessing.get_context("fork")
 
 
 def test_nothing_is_asked_twice_and_more_may_be_asked(command, tmp_path):
@@ -36,32 +35,24 @@ def test_nothing_is_asked_twice_and_more_may_be_asked(command, tmp_path):
         assert len(elsewhere.requests) == 1
 
 
-@pytest.mark.parametrize(
-    ("override", "words"),
-    [
-        ("evaluate.temperature=0.5", "temperature: 0.0 there, 0.5 here"),
-        ("data.max_response_length=77", "response_length: 512 there, 77 here"),
-        ("actor_rollout_ref.rollout.response_length=77", "response_length: 512 there, 77 here"),
-        ("mas.seed=8", "seed: 1 there, 8 here"),
-        ("evaluate.model=other", "model: tiny there, other here"),
-        (
-            "mas.workflow._target_=tests.evaluate.systems.Broken",
-            "workflow._target_: tests.evaluate.systems.Solver there",
-        ),
-    ],
-)
-def test_other_settings_are_refused(command, tmp_path, capsys, override, words):
+OTHER_SETTINGS = {
+    "evaluate.temperature=0.5": "temperature: 0.0 there, 0.5 here",
+    "data.max_response_length=77": "response_length: 512 there, 77 here",
+    "actor_rollout_ref.rollout.response_length=77": "response_length: 512 there, 77 here",
+    "mas.seed=8": "seed: 1 there, 8 here",
+    "evaluate.model=other": "model: tiny there, other here",
+    "mas.workflow._target_=tests.evaluate.systems.Broken": "workflow._target_: tests.evaluate.systems.Solver there",
+}
+
+
+def test_other_settings_and_another_model_at_the_same_place_are_refused(command, tmp_path, capsys):
     with ChatServer(parrot) as server:
         command(server=server, files=[questions(tmp_path)])
-        assert command(override, server=server) == 2
+        for override, words in OTHER_SETTINGS.items():
+            assert command(override, server=server) == 2
+            said = capsys.readouterr().err
+            assert words in said and "Remedy: another folder (evaluate.output=" in said
         assert len(server.requests) == 6
-    said = capsys.readouterr().err
-    assert words in said and "Remedy: another folder (evaluate.output=" in said
-
-
-def test_another_model_at_the_same_place_is_refused(command, tmp_path, capsys):
-    with ChatServer(parrot) as server:
-        command(server=server, files=[questions(tmp_path)])
     with ChatServer(parrot, models=("larger",)) as server:
         assert command(server=server) == 2 and not server.requests
     assert "model: tiny there, larger here" in capsys.readouterr().err
@@ -129,41 +120,34 @@ def test_a_line_cut_short_or_damaged_is_asked_again(command, tmp_path):
         command(server=server, files=[questions(tmp_path)])
         path = command.output / "trajectories.jsonl"
         lines = path.read_bytes().splitlines(keepends=True)
-        path.write_bytes(b"".join([lines[0], b"{garbage}\n", *lines[2:5], lines[5][:40]]))
+        path.write_bytes(b"".join([lines[0], b"{garbage}\n", b"{}\n", *lines[2:5], lines[5][:40]]))
         assert command(server=server) == 0
         assert len(server.requests) == 8
     assert command.results["data"]["made"]["answered"] == 6
 
 
-def start(folder, url, *overrides):
-    """The command as a process of its own."""
-    program = [sys.executable, "-m", "verl_ext.evaluate", "--config-dir", str(HERE), "+recipe=closed"]
-    program += ["data.val_files=questions.parquet", "evaluate.output=out", f"evaluate.endpoint={url}"]
-    settings = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        [*program, *overrides], cwd=folder, env=settings, stderr=subprocess.PIPE, text=True, preexec_fn=heed_signals
-    )
-
-
-def test_killed_in_the_middle_and_gone_on_with(command, tmp_path):
+def test_killed_in_the_middle_and_gone_on_with(command, tmp_path, capsys):
     def slow(body, number):
         time.sleep(0.02)
         return parrot(body, number)
 
     questions(tmp_path, 60)
     file = tmp_path / "out" / "trajectories.jsonl"
+    receiver, sender = multiprocessing.Pipe(duplex=False)
+    # A copy of this process, which has everything imported; it begins before the server's thread does.
+    process = FORK.Process(target=lambda: command("evaluate.concurrency=4", server=receiver.recv()))
+    process.start()
     with ChatServer(slow) as server:
-        process = start(tmp_path, server.url, "evaluate.concurrency=4")
-        deadline = time.monotonic() + 120
+        sender.send(SimpleNamespace(url=server.url))
+        deadline = time.monotonic() + 60
         while not file.exists() or file.read_bytes().count(b"\n") < 20:
-            assert process.poll() is None and time.monotonic() < deadline, process.stderr.read()
+            assert process.is_alive() and time.monotonic() < deadline
             time.sleep(0.01)
-        locked = start(tmp_path, server.url)  # nobody else may write there meanwhile
         os.kill(process.pid, signal.SIGSTOP)
-        _, said = locked.communicate(timeout=120)
-        assert locked.returncode == 2 and "another process evaluates into" in said
-        os.kill(process.pid, signal.SIGKILL)
-        process.communicate()
+        assert command(server=server) == 2  # nobody else may write there meanwhile
+        assert "another process evaluates into" in capsys.readouterr().err
+        process.kill()
+        process.join()
         done = file.read_bytes().count(b"\n")
         asked = len(server.requests)
         assert 20 <= done < 60
@@ -176,17 +160,18 @@ def test_killed_in_the_middle_and_gone_on_with(command, tmp_path):
     assert lasting(command.results) == resumed and resumed["data"]["made"]["answered"] == 60
 
 
-def test_an_interrupt_keeps_what_is_answered(command, tmp_path):
-    questions(tmp_path, 40)
-    file = tmp_path / "out" / "trajectories.jsonl"
-    with ChatServer(lambda body, number: 0.1 if number % 2 else parrot(body, number)) as server:
-        process = start(tmp_path, server.url, "evaluate.concurrency=2")
-        deadline = time.monotonic() + 120
-        while not file.exists() or file.read_bytes().count(b"\n") < 5:
-            assert process.poll() is None and time.monotonic() < deadline, process.stderr.read()
-            time.sleep(0.01)
-        process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=60)
-    assert process.returncode == 130 and "Interrupted. The same command goes on from here." in said
+def test_an_interrupt_keeps_what_is_answered(command, tmp_path, capsys):
+    def interrupting(body, number):
+        if number == 9:
+            os.kill(os.getpid(), signal.SIGINT)
+        return parrot(body, number)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a process in the background ignores it
+    try:
+        with ChatServer(interrupting) as server:
+            assert command("evaluate.concurrency=2", server=server, files=[questions(tmp_path, 40)]) == 130
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert "Interrupted. The same command goes on from here." in capsys.readouterr().err
     made = command.results["data"]["made"]
     assert 5 <= made["trajectories"] < 40 and made["missing"] == 40 - made["trajectories"]

@@ -79,55 +79,11 @@ def test_incompetent_smurfs_come_to_their_end(small, command):
     assert player.asked["tool"] == 0
 
 
-@pytest.mark.parametrize("recipe", BASELINES)
-def test_incompetent_baselines_come_to_their_end(small, command, recipe):
-    means, records, player = played(small, command, "mas.workflow.budget=6", recipe=recipe, competent=False)
-    assert means["success"] == means["correct_calls"] == means["finished"] == 0.0
-    # A tool that there is not, arguments that cannot be read, no action; twice; and the last word.
-    assert (means["tool_calls"], means["failed_calls"], means["broken"]) == (4, 4, 2)
-    assert [len(record["calls"]) for record in records] == [7, 7] and player.asked == {"agent": 14}
-
-
-def test_smurfs_without_a_planner(small, command):
-    means, records, player = played(small, command, "mas.workflow.planner=false")
-    assert means["success"] == means["tasks"] == means["verified"] == 1.0 and means["tool_calls"] == 1.5
-    assert [len(record["calls"]) for record in records] == [11, 6] and player.asked["planner"] == 0
-
-
-def test_smurfs_without_an_answer_agent(small, command):
-    means, records, player = played(small, command, "mas.workflow.answerer=false")
-    assert means["success"] == means["verified"] == 1.0 and player.asked["answer"] == 0
-    assert [len(record["calls"]) for record in records] == [10, 6]
-    checked = [call for call in records[0]["calls"] if call["agent"] == "verifier"]
-    assert "Answer: {" in checked[0]["prompt"][0]["content"], "the tool's response itself"
-
-
-def test_smurfs_without_a_verifier(small, command):
-    """A sub-task ends when its calls are used up; its answer comes from all that was found."""
-    means, records, player = played(small, command, "mas.workflow.verifier=false", "mas.workflow.max_calls=3")
-    assert (means["success"], means["verified"], means["tool_calls"]) == (1.0, 0.0, (6 + 3) / 2)
-    # Three steps of four, and the answer.
-    assert [len(record["calls"]) for record in records] == [1 + 2 * 13 + 1, 1 + 13 + 1]
-    assert player.asked["verifier"] == 0 and player.asked["tool"] == 2, "the same call, from the cache"
-
-
 def test_smurfs_without_a_verifier_are_not_cut_off_by_the_recipes_limits(small, command):
     """Titanic's sub-tasks: the tool four steps deep, on the way back the other one, whose arguments these are not."""
     means, _, _ = played(small, command, "mas.workflow.verifier=false")
     assert means["success"] == 1.0 and means["tool_calls"] == (2 * (4 + 4) + 4) / 2
     assert (means["failed_calls"], means["rollbacks"]) == (2 * 4 / 2, (2 * 4 + 4) / 2)
-
-
-def test_smurfs_with_a_tool_check(small, command):
-    means, records, _ = played(small, command, "mas.workflow.tool_check=true", needless=("Find Jaws.",))
-    assert [len(record["calls"]) for record in records] == [13, 2]
-    assert (means["success"], means["tasks"], means["tool_calls"]) == (0.5, 1.0, 1.0)
-
-
-def test_the_budget_of_a_question_leaves_sub_tasks_out(small, command):
-    means, records, _ = played(small, command, "mas.workflow.budget=1")
-    assert [len(record["calls"]) for record in records] == [7, 7]
-    assert (means["success"], means["path_share"], means["tool_calls"]) == (0.5, 0.75, 1.0)
 
 
 @needs_shared
@@ -189,16 +145,16 @@ class Encyclopedia:
         assert corpus.main(index) == 0
         self.rows = pq.read_table(self.data / "test.parquet").to_pylist()
 
-    def evaluate(self, command, recipe, plan):
+    def evaluate(self, command, plan):
         """The player makes the calls that `plan` says of a row."""
         told = []
         for row in self.rows:
             truth = {**row["reward_model"]["ground_truth"], "path": json.dumps(plan(row))}
             told.append({**row, "reward_model": {"ground_truth": truth}})
-        player = SYSTEMS[recipe](told, self.catalogue)
+        player = SmurfsPlayer(told, self.catalogue)
         with ChatServer(player) as server:
             settings = ["+base=hotpotqa", f"mas.tools.tool_call.backend.index={self.data / 'index'}"]
-            assert command(*settings, recipe=recipe, server=server, files=[self.data / "test.parquet"]) == 0
+            assert command(*settings, recipe="smurfs", server=server, files=[self.data / "test.parquet"]) == 0
         (source,) = command.results["data"].values()
         assert source["answered"] == len(command.records) == self.tasks and not source["failed"]
         assert player.asked["tool"] == 0, "these tools run themselves"
@@ -216,8 +172,7 @@ def results_of(record):
     return [tool["result"] for tool in record["tools"] if tool["name"] == "tool_call"]
 
 
-@pytest.mark.parametrize("recipe", SYSTEMS)
-def test_hotpotqa_with_its_tools(command, tmp_path, recipe):
+def test_hotpotqa_with_its_tools(command, tmp_path):
     (tmp_path / "rows").mkdir()
     (tmp_path / "rows" / "train.jsonl").write_text(json.dumps(OTHER) + "\n")
     (tmp_path / "rows" / "validation.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
@@ -228,7 +183,7 @@ def test_hotpotqa_with_its_tools(command, tmp_path, recipe):
         question = row["prompt"][-1]["content"]
         return searched(*pages[question], question)
 
-    means, records = benchmark.evaluate(command, recipe, plan)
+    means, records = benchmark.evaluate(command, plan)
     assert means["success"] == means["f1"] == means["answer"] == 1.0 and "path" not in means
     assert (means["tool_calls"], means["failed_calls"]) == (3, 0)
     record = next(one for one in records if one["question"]["text"] == ROWS[0]["question"])
@@ -246,6 +201,6 @@ def test_hotpotqa_on_real_questions(command, tmp_path):
         first, last = [*row["extra_info"]["gold_titles"], ""][:2]
         return searched(first, first.split()[0], first, last)
 
-    means, records = benchmark.evaluate(command, "smurfs", plan)
+    means, records = benchmark.evaluate(command, plan)
     assert means["success"] == means["f1"] == 1.0 and means["tool_calls"] == 3
     assert all(results_of(record)[1]["ok"] for record in records), "gold pages are in the corpus, by their titles"

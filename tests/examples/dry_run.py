@@ -147,15 +147,15 @@ class Commands:
 
     def _script(self, path: str, arguments: list[str]) -> None:
         if path == "data_prep/corpus.py":
-            given = corpus.parse_arguments(arguments)
+            given = parsed(corpus.main, arguments)
             for source in given.input:
                 self._need(str(source))
             self.made.add(str(given.output_dir))
         elif path == "data_prep/qa.py":
-            folder = qa.parse_arguments(arguments).output_dir
+            folder = parsed(qa.main, arguments).output_dir
             self.made |= {str(folder / name) for name in ("train.parquet", "test.parquet", "corpus.jsonl")}
         else:
-            given = loaded(ROOT / path).parse_arguments(arguments)
+            given = parsed(loaded(ROOT / path).main, arguments)
             if path.endswith("passages.py"):
                 self._need(str(given.input))
                 self.made.add(str(given.output))

@@ -88,13 +88,6 @@ def test_a_row_goes_on_where_it_failed(clone):
     assert status == 0 and "vllm" not in calls and "table.py" in calls
 
 
-def test_a_killed_training_is_not_taken_for_a_finished_one(clone):
-    folder = clone / "runs/table1/Llama-3.1-8B-Instruct/mhgpo_rr"
-    folder.mkdir(parents=True)
-    (folder / "latest_checkpointed_iteration.txt").write_text("40")
-    assert "main_ppo" in run(clone)[2]
-
-
 def test_a_row_that_was_moved_away_is_trained_and_evaluated_again(clone):
     run(clone)
     row = clone / "runs/table1/Llama-3.1-8B-Instruct/mhgpo_rr"
@@ -104,11 +97,13 @@ def test_a_row_that_was_moved_away_is_trained_and_evaluated_again(clone):
     assert status == 0 and "main_ppo" in calls and "verl_ext.evaluate" in calls, output
 
 
-def test_only_the_last_checkpoint_stays_once_it_is_merged(clone):
+def test_a_killed_training_goes_on_and_only_its_last_checkpoint_stays_once_it_is_merged(clone):
     folder = clone / "runs/table1/Llama-3.1-8B-Instruct/mhgpo_rr"
     for step in (40, 160, 176):
         (folder / f"global_step_{step}" / "actor").mkdir(parents=True)
-    status, output, _ = run(clone)
+    (folder / "latest_checkpointed_iteration.txt").write_text("40")
+    status, output, calls = run(clone)
+    assert "main_ppo" in calls, "a killed training is not taken for a finished one"
     assert status == 0 and [path.name for path in folder.glob("global_step_*")] == ["global_step_176"], output
 
 

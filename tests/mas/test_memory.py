@@ -13,7 +13,7 @@ from tests.helpers import FakeLLM, Script, forest_of, run, speaker
 from verl_ext.mas import Task
 from verl_ext.mas.credit import assign_credit
 from verl_ext.memory import Episode, MemoryStore, Rules, Use
-from verl_ext.observe.question import question_stats
+from verl_ext.observe.question_stats import question_stats
 from verl_ext.sampling import make_strategy
 from verl_ext.sampling.base import run_once
 

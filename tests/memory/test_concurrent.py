@@ -1,6 +1,5 @@
-"""Readers see the state after one step and nothing of the next, while a writer goes on: threads, and processes."""
+"""Readers see the state after one step and nothing of the next, while a writer goes on."""
 
-import multiprocessing
 import threading
 
 import pytest
@@ -11,8 +10,6 @@ from verl_ext.memory import Episode, MemoryStore, Use
 
 ASKED = [(agent, query) for agent in AGENTS for query in QUERIES]
 STEPS = 30
-SPAWN = multiprocessing.get_context("forkserver")
-SPAWN.set_forkserver_preload(["tests.memory.test_concurrent"])
 
 
 def recalled(view):
@@ -31,15 +28,15 @@ def test_what_a_step_inserts_is_seen_from_the_next_version_on(tmp_path):
     with MemoryStore(tmp_path, RULES, Halves()) as store:
         use = Use("math", "a question", (), "an answer")
         store.apply(1, [Episode("q", "0", 1, 1, (use,)), *(Episode("q", str(n), 0, 0) for n in range(1, 5))])
-        assert store.recall("math", "a question", 3, version=0) == []
-        (memory,) = store.recall("math", "a question", 3, version=1)
+        assert store.view(0).recall("math", "a question", 3) == []
+        (memory,) = store.view().recall("math", "a question", 3)
         assert (memory.output, memory.time, memory.score) == ("an answer", 1, 2.0)
         store.apply(2, [])
-        assert store.recall_many([("math", "a question")], 3, version=1) == [[memory]]
-        assert store.recall("math", "a question", 3, version=2) != [memory]  # older by a step
-        for version in (0, 3, None):
+        assert store.view(1).recall("math", "a question", 3) == [memory]
+        assert store.view(2).recall("math", "a question", 3) != [memory]  # older by a step
+        for version in (0, 3):
             with pytest.raises(ValueError, match=r"no view of version .* there are \[1, 2\]"):
-                store.recall("math", "a question", 3, version=version)
+                store.view(version)
 
 
 def test_threads_that_read_while_a_thread_writes(tmp_path, expected):
@@ -53,12 +50,6 @@ def test_threads_that_read_while_a_thread_writes(tmp_path, expected):
                 if recalled(view) != expected[view.version]:
                     wrong.append(view.version)
                 read[number] += 1
-            try:
-                if store.recall_many(ASKED, 4, view.version) != expected[view.version]:
-                    wrong.append(("by version", view.version))
-            except ValueError as error:  # the writer is two steps ahead by now
-                if f"no view of version {view.version}" not in str(error):
-                    wrong.append(error)
 
     with MemoryStore(tmp_path, RULES, Halves()) as store:
         threads = [threading.Thread(target=reader, args=(number,)) for number in range(4)]
@@ -72,36 +63,6 @@ def test_threads_that_read_while_a_thread_writes(tmp_path, expected):
             for thread in threads:
                 thread.join(30)
     assert not wrong and min(read) > 3
-
-
-def serve(pipe):
-    """A rollout worker: takes views, and says at the end what it recalled from each, asked three times over."""
-    said = []
-    while (view := pipe.recv()) is not None:
-        answers = [recalled(view) for _ in range(3)]
-        same = answers[0] == answers[1] == answers[2]
-        said.append((view.version, answers[0] if same else "changed while it was read"))
-    pipe.send(said)
-
-
-def test_processes_that_are_sent_a_view_while_the_writer_goes_on(tmp_path, expected):
-    pairs = [SPAWN.Pipe() for _ in range(3)]
-    workers = [SPAWN.Process(target=serve, args=(theirs,), daemon=True) for _, theirs in pairs]
-    for worker in workers:
-        worker.start()
-    with MemoryStore(tmp_path, RULES, Halves()) as store:
-        for step in range(1, STEPS + 1):
-            for ours, _ in pairs:
-                ours.send(store.view())  # the answer is not waited for
-            store.apply(step, made_at(step, store.view()))
-        for ours, _ in pairs:
-            ours.send(None)
-            answers = ours.recv()
-            assert [version for version, _ in answers] == list(range(STEPS))
-            assert all(answer == expected[version] for version, answer in answers)
-    for worker in workers:
-        worker.join(30)
-        assert worker.exitcode == 0
 
 
 def test_one_process_writes(tmp_path):

@@ -35,14 +35,14 @@ class Expected:
 class Killer:
     """Starts writers and kills each at a random moment of a random one of its first steps."""
 
-    def __init__(self, folder, snapshots=False):
-        self.folder, self.snapshots, self.rng = folder, snapshots, random.Random(0)
+    def __init__(self, folder):
+        self.folder, self.rng = folder, random.Random(0)
         self.seconds = 0.02  # that a step takes, as far as it is known
 
     def run(self):
         """Everything the writer said."""
         receiver, sender = SPAWN.Pipe(duplex=False)
-        process = SPAWN.Process(target=write, args=(self.folder, sender, self.snapshots), daemon=True)
+        process = SPAWN.Process(target=write, args=(self.folder, sender), daemon=True)
         process.start()
         sender.close()
         said = [receiver.recv()]
@@ -70,16 +70,6 @@ def sound(store, expected):
     return store.version
 
 
-def test_kills_in_the_middle_of_writing(tmp_path):
-    expected, killer, in_the_middle = Expected(), Killer(tmp_path), 0
-    for _ in range(30):
-        what, step = killer.run()[-1]
-        in_the_middle += what == "begin"
-        with MemoryStore(tmp_path / "memory", RULES, Halves()) as store:
-            assert sound(store, expected) in ((step - 1, step) if what == "begin" else (step,))
-    assert in_the_middle > 6 and store.version > 30
-
-
 def test_a_kill_before_any_statement_of_a_step(tmp_path):
     expected, statement, exits = Expected(), 0, []
     with MemoryStore(tmp_path / "memory", RULES, Halves()) as store:
@@ -98,9 +88,9 @@ def test_a_kill_before_any_statement_of_a_step(tmp_path):
     assert exits.count(-signal.SIGKILL) == len(exits) - 1 > 10
 
 
-def test_kills_in_the_middle_of_snapshots_and_restores(tmp_path):
-    expected, killer = Expected(), Killer(tmp_path, snapshots=True)
-    for _ in range(20):
+def test_kills_in_the_middle_of_steps_snapshots_and_restores(tmp_path):
+    expected, killer = Expected(), Killer(tmp_path)
+    for _ in range(12):
         killer.run()
         with MemoryStore(tmp_path / "memory", RULES, Halves()) as store:
             before = sound(store, expected)
@@ -115,25 +105,6 @@ def test_kills_in_the_middle_of_snapshots_and_restores(tmp_path):
     with MemoryStore(tmp_path / "memory", RULES, Halves()) as store:
         store.snapshot(tmp_path / "snapshot")
     assert [path.name for path in (tmp_path / "snapshot").iterdir()] == ["memory.sqlite"]  # nothing left of killed ones
-
-
-def test_a_run_resumed_from_a_checkpoint_makes_the_same_memory(tmp_path):
-    """Training went on to step 9, was killed, and resumes from the checkpoint of step 5."""
-    expected = Expected()
-    with MemoryStore(tmp_path / "memory", RULES, Halves()) as store:
-        for step in range(1, 10):
-            store.apply(step, made_at(step, store.view()))
-            if step == 5:
-                store.snapshot(tmp_path / "global_step_5" / "memory")
-    with MemoryStore(tmp_path / "memory", RULES, Halves()) as store:
-        assert store.version == 9
-        with pytest.raises(ValueError, match="the memory is at step 9, given step 6"):
-            store.apply(6, [])
-        store.restore(tmp_path / "global_step_5" / "memory")
-        assert store.version == 5
-        for step in range(6, 10):
-            store.apply(step, made_at(step, store.view()))
-            assert store.view().content_hash() == expected[step]
 
 
 def test_an_interrupted_transaction_changes_nothing(tmp_path):

@@ -79,7 +79,7 @@ def test_hostile_texts_come_back_and_can_be_recalled(tmp_path):
             assert memory.query == text[:8192].replace("\ud800", "?").replace("\udfff", "?")
             assert memory.output == (memory.query or "said"), "a blank output would be no memory"
             assert len(memory.query) <= 8192 and sum(map(len, memory.plan)) <= 8192
-            found = store.recall(f"agent {number}", text, 1, 1)
+            found = store.view().recall(f"agent {number}", text, 1)
             assert found and found[0].similarity == pytest.approx(1) if text else found == []
     assert before[2].plan == ("x" * 8192,) and before[0].plan == ("? lone ? surrogates", "tool", "? lone ? surrogates")
 
@@ -189,30 +189,17 @@ def test_other_rules_may_be_given_when_a_memory_is_opened(tmp_path):
         assert store.apply(7, [])["memories"] == 3  # of three agents
 
 
-def test_the_documentation_s_example_runs(tmp_path):
+def test_the_documentation_s_example_needs_no_optional_library(tmp_path):
     page = (Path(__file__).parents[2] / "docs" / "memory.md").read_text()
     example, _ = re.findall(r"```python\n(.+?)```", page, re.DOTALL)  # the other: tests/mas/test_memory.py
-    done = subprocess.run(
-        [sys.executable, "-c", example + "print(counts)"], cwd=tmp_path, capture_output=True, text=True, timeout=60
-    )
-    assert "'above': 1" in done.stdout and "'inserted': 1" in done.stdout, done.stderr
-    assert (tmp_path / "runs" / "mine" / "global_step_1" / "memory" / "memory.sqlite").is_file()
-
-
-def test_the_default_needs_no_optional_library(tmp_path):
-    """A whole step with recall, where neither faiss nor an encoder can be imported."""
-    program = """
+    program = f"""
 import sys
-sys.modules |= {"faiss": None, "sentence_transformers": None}
-from verl_ext.memory import Episode, MemoryStore, Use, format_memories
-with MemoryStore("memory") as store:
-    for step in (1, 2):
-        read = tuple(memory.id for memory in store.recall("math", "a sum", 5, store.version))
-        uses = (Use("math", "a sum", (), f"answer {step}", read),)
-        store.apply(step, [Episode("q", str(n), float(n == 0), 1.0, uses) for n in range(5)])
-    print(format_memories(store.recall("math", "which sum", 5, 2)))
-print(sorted({"torch", "verl", "ray", "bm25s"} & set(sys.modules)))
+sys.modules |= {{"faiss": None, "sentence_transformers": None}}
+{example}
+print(format_memories(store.view().recall("math", question, k=3)))
+print(sorted({{"torch", "verl", "ray", "bm25s"}} & set(sys.modules)))
 """
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=60)
-    memories, modules = done.stdout.splitlines()
-    assert "answer 1" in memories and "answer 2" in memories and modules == "[]", done.stderr
+    counts, memories, modules = done.stdout.splitlines()
+    assert counts in page and "48 + 24 = 72" in memories and modules == "[]", done.stderr
+    assert (tmp_path / "runs" / "mine" / "global_step_1" / "memory" / "memory.sqlite").is_file()

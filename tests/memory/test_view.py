@@ -40,24 +40,18 @@ def found(memories):
 
 
 @settings(max_examples=50, deadline=None)
-@given(st.lists(TEXTS, min_size=1, max_size=40), st.lists(TEXTS, min_size=1, max_size=5), st.integers(1, 50))
-def test_recall_is_exact(texts, queries, k):
+@given(st.lists(TEXTS, min_size=1, max_size=40), st.lists(TEXTS, min_size=1, max_size=70), st.integers(1, 50))
+def test_recall_is_exact_and_does_not_depend_on_what_else_is_asked(texts, queries, k):
     """Many texts are equal: their order is that of their ids."""
     view = view_of(texts)
-    assert [found(view.recall("math", query, k)) for query in queries] == [
-        expected(view, query, k) for query in queries
-    ]
-
-
-@settings(max_examples=50, deadline=None)
-@given(st.lists(TEXTS, min_size=1, max_size=40), st.lists(TEXTS, min_size=1, max_size=70), st.integers(1, 8))
-def test_recall_does_not_depend_on_what_else_is_asked(texts, queries, k):
-    view = view_of(texts)
     asked = [("math" if number % 3 else "nobody", query) for number, query in enumerate(queries)]
-    assert view.recall_many(asked, k) == [view.recall(agent, query, k) for agent, query in asked]
+    answers = view.recall_many(asked, k)
+    assert answers == [view.recall(agent, query, k) for agent, query in asked]
+    for (agent, query), memories in zip(asked, answers, strict=True):
+        assert found(memories) == (expected(view, query, k) if agent == "math" else [])
 
 
-def large(count=20_000, width=48, twice=100):
+def large(count=8_000, width=48, twice=100):
     """A view of random unit vectors, the first `twice` of them two times, and the vectors."""
     vectors = np.random.default_rng(0).standard_normal((count, width)).astype(np.float32)
     vectors[twice : 2 * twice] = vectors[:twice]
@@ -85,8 +79,8 @@ def with_vectors(view, vectors):
 
 def test_large_shelves_are_exact_too():
     view, _ = large()
-    for k in (1, 5, 200, 400):
-        asked = [("math", str(number)) for number in range(0, 200, 20)]
+    for k in (1, 5, 100, 400):
+        asked = [("math", str(number)) for number in range(0, 200, 40)]
         for (_, query), memories in zip(asked, view.recall_many(asked, k), strict=True):
             assert found(memories) == expected(view, query, k)
             assert memories == view.recall("math", query, k)

@@ -33,10 +33,10 @@ def states() -> Iterator[View]:
         view, _, _ = evolve(view, view.version + 1, made_at(view.version + 1, view), RULES)
 
 
-def write(folder: Path, out: Connection, snapshots: bool = False) -> None:
+def write(folder: Path, out: Connection) -> None:
     """Steps on and on. Sends ("open", version), then ("begin", step) and ("done", step) around each one.
 
-    snapshots: every third step makes a copy and restores it; "begin" and "done" stand around these, too.
+    Every third step makes a copy and restores it; "begin" and "done" stand around these, too.
     """
     with MemoryStore(folder / "memory", RULES, Halves()) as store:
         out.send(("open", store.version))
@@ -45,7 +45,7 @@ def write(folder: Path, out: Connection, snapshots: bool = False) -> None:
             episodes = made_at(step, store.view())
             out.send(("begin", step))
             store.apply(step, episodes)
-            if snapshots and step % 3 == 0:
+            if step % 3 == 0:
                 store.snapshot(folder / "snapshot")
                 store.restore(folder / "snapshot")
             out.send(("done", step))

@@ -3,52 +3,17 @@
 from __future__ import annotations
 
 import json
-import math
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.helpers import FakeLLM, Script, forest_of, run, speaker, walk
 from tests.observe.deciding import decided, decision
 from tests.observe.viewing import HOSTILE, forked, question, trajectory
-from verl_ext.mas import Agent
-from verl_ext.mas.credit import assign_credit
-from verl_ext.mas.types import Generation
 from verl_ext.observe.collaboration import MOST, Shown, collaboration, fold, paths_in, shown
-from verl_ext.observe.collaboration_page import page_index
 from verl_ext.observe.decisions import Path
+from verl_ext.observe.graph_layout import page_index
 from verl_ext.observe.record import by_step
-from verl_ext.observe.trajectories import resolve, trace_question, training_record
-
-
-def test_a_decision_is_recorded_with_its_options_and_probability():
-    class Second(FakeLLM):
-        async def generate(self, prompt_ids, sampling, key):
-            if "allowed_token_ids" in sampling:
-                return Generation([sampling["allowed_token_ids"][1]], [math.log(0.25)])
-            return await super().generate(prompt_ids, sampling, key)
-
-    async def system(task, ctx):
-        for names in (["x", "go", "stop"], ["stop"]):
-            await ctx.call("boss", names=names)
-        await ctx.call("a")
-
-    async def scenario():
-        boss = Agent(lambda names: [{"role": "user", "content": "who?"}], choices=lambda names: names)
-        forest = forest_of(Script(system, {"boss": boss, "a": speaker("a")}), Second())
-        forest.sampling = {"temperature": 1.0, "max_tokens": 9}
-        forest.trajectories.append(await walk(forest))
-        assign_credit(forest.trajectories)
-        return forest
-
-    forest = run(scenario())
-    record = training_record(resolve(trace_question(forest), forest.llm.decode), "train", 1, 0)
-    first, second, other = (call["decision"] for call in record["calls"])
-    assert first == {"options": ["x", "go", "stop"], "chosen": "stop", "log_prob": pytest.approx(math.log(0.25))}
-    assert second == {"options": ["stop"], "chosen": "stop", "log_prob": 0.0} and other is None
-    (logged,) = by_step(json.loads(json.dumps([record])))["train", 1]
-    assert paths_in(logged) == [Path("boss", ("stop", "stop"), pytest.approx(math.log(4)), 2.0)]
 
 
 def of(lines):

@@ -20,6 +20,7 @@ def run_of(*steps):
 
 
 ON, OFF, VALIDATION = on_one_path(), on_one_path(top_path=SHARE - 0.01), {"val/decisions/boss/top_path": 1.0}
+ONE_QUESTION = {"sampling/questions": 1}
 
 
 @pytest.mark.parametrize(
@@ -34,26 +35,17 @@ ON, OFF, VALIDATION = on_one_path(), on_one_path(top_path=SHARE - 0.01), {"val/d
         ([VALIDATION] * STEPS, []),
         ([on_one_path(top_path=None)] * STEPS, []),
         ([on_one_path("a") | on_one_path("b")] * STEPS, ["a", "b"]),
+        # There must be something to choose, and something to choose by.
+        ([on_one_path(options=2.0)] * STEPS, []),
+        ([on_one_path(options=2.1)] * STEPS, ["boss"]),
+        ([on_one_path(options=None)] * STEPS, []),
+        ([on_one_path(length=1.0)] * STEPS, ["boss"]),  # several questions, and one answer to all
+        ([on_one_path(length=1.0) | ONE_QUESTION] * STEPS, []),
+        ([on_one_path(length=1.5) | ONE_QUESTION] * STEPS, ["boss"]),
     ],
 )
 def test_several_steps_in_a_row_and_training_alone(steps, expected):
     assert collapsed(run_of(*steps)) == expected
-
-
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [
-        ({"options": 2.0}, []),
-        ({"options": 2.1}, ["boss"]),
-        ({"length": 1.0}, ["boss"]),  # several questions, and one answer to all
-        ({"length": 1.0, "questions": 1}, []),
-        ({"length": 1.5, "questions": 1}, ["boss"]),
-        ({"options": None}, []),
-    ],
-)
-def test_there_must_be_something_to_choose_and_something_to_choose_by(given, expected):
-    questions = {"sampling/questions": given.pop("questions", 8)}
-    assert collapsed(run_of(*[on_one_path(**given) | questions] * STEPS)) == expected
 
 
 def said(capsys):

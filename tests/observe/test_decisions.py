@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import pytest
@@ -10,6 +11,7 @@ from tests.helpers import FakeLLM, Script, forest_of, run, speaker, walk
 from verl_ext.mas import Agent
 from verl_ext.mas.credit import assign_credit
 from verl_ext.mas.types import Call, CallId, Generation, Status, Stream
+from verl_ext.observe.collaboration import paths_in
 from verl_ext.observe.decisions import (
     Decision,
     Path,
@@ -22,7 +24,9 @@ from verl_ext.observe.decisions import (
     structure,
 )
 from verl_ext.observe.metrics import METRICS, reduce_stats
-from verl_ext.observe.question import question_stats
+from verl_ext.observe.question_stats import question_stats
+from verl_ext.observe.record import by_step
+from verl_ext.observe.trajectories import resolve, trace_question, training_record
 
 
 @pytest.mark.parametrize(
@@ -116,12 +120,16 @@ def test_from_a_workflow():
         return forest
 
     forest = run(scenario())
-    expected = [Path("boss", ("b", "z"), math.log(2), 1.5), Path("boss", ("d", "z"), math.log(2), 1.5)]
-    assert [(p.agent, p.choices, pytest.approx(p.surprise), p.options) for p in expected] == [
-        (p.agent, p.choices, p.surprise, p.options) for p in paths_of(forest.trajectories[0])
-    ]
+    expected = [Path("boss", (name, "z"), pytest.approx(math.log(2)), 1.5) for name in "bd"]
+    assert paths_of(forest.trajectories[0]) == expected
     metrics = reduce_stats([question_stats(forest, [])])
     assert metrics["decisions/boss/paths"] == 1.0 and metrics["choices/boss/z"] == 0.5
+    record = training_record(resolve(trace_question(forest), forest.llm.decode), "train", 1, 0)
+    first, other, second = (call["decision"] for call in record["calls"][:3])
+    assert first == {"options": ["b", "c"], "chosen": "b", "log_prob": pytest.approx(math.log(0.5))}
+    assert second == {"options": ["z"], "chosen": "z", "log_prob": 0.0} and other is None
+    (logged,) = by_step(json.loads(json.dumps([record])))["train", 1]
+    assert paths_in(logged) == paths_of(forest.trajectories[0])
     known = {name.replace("<agent>", "boss").split("/<")[0] for name in METRICS}
     named = [name for name in metrics if name.startswith(("decisions/", "choices/"))]
     assert all(name in known or name.rpartition("/")[0] in known for name in named)

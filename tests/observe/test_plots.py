@@ -6,16 +6,21 @@ from itertools import combinations
 
 import pytest
 
-from tests.observe.deciding import ROLES, decided, fake_run
+from tests.observe.deciding import decided
 from tests.observe.viewing import HOSTILE, forked
 from verl_ext.observe.collaboration import collaboration
-from verl_ext.observe.collaboration_plot import before_and_after, collaboration_picture, shares_over_steps
+from verl_ext.observe.collaboration_plot import (
+    before_and_after,
+    collaboration_picture,
+    draw_graph,
+    plain,
+    shares_over_steps,
+)
 from verl_ext.observe.decisions import Path, decision_metrics
 from verl_ext.observe.graph_layout import layout, most_frequent
-from verl_ext.observe.graph_plot import draw_graph, plain
 from verl_ext.observe.plots import learning_curve, panels
 from verl_ext.observe.record import by_step
-from verl_ext.observe.runlog import NAME, read_log
+from verl_ext.observe.runlog import NAME, RunLog
 from verl_ext.observe.summary import print_summary
 from verl_ext.observe.trajectory_files import FOLDER, TrajectoryLog
 
@@ -143,8 +148,10 @@ def test_names_are_one_line_without_formulas():
 
 
 def test_the_end_of_a_run_names_the_picture(tmp_path, capsys):
-    fake_run(tmp_path, ROLES[:4], steps=10)
+    log = RunLog(tmp_path, NAME)
+    log.start(0, 2)
+    for made in run_of(tmp_path, ["ab", "b"], ["ab", "ab"]):
+        log.write(made["step"], made["metrics"])
     print_summary(tmp_path / NAME, "f1", "is", [])
     assert f"  collaboration    {tmp_path / 'collaboration.png'}\n" in capsys.readouterr().out
     assert (tmp_path / "collaboration.png").stat().st_size > 20_000
-    assert "Entropy of decisions (nats)" in titles(*read_log(tmp_path / NAME))

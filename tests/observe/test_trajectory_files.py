@@ -3,12 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import signal
-import subprocess
-import sys
-import textwrap
-import time
 
 import pytest
 from omegaconf import OmegaConf
@@ -122,38 +116,6 @@ def test_a_resumed_run_drops_what_it_does_again(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     log.start(0)
     assert names(tmp_path) == ["notes.txt"], "from scratch, and nothing but the log's own files is touched"
-
-
-def test_a_killed_writer_leaves_whole_records(tmp_path):
-    """A real process that writes long records without end is killed several times and goes on each time."""
-    program = textwrap.dedent(f"""
-        import sys
-        from verl_ext.observe.trajectory_files import TrajectoryLog, read_records
-        folder = {str(tmp_path)!r}
-        log = TrajectoryLog(folder, 3_000_000, 3)
-        last = max(record["step"] for record in read_records(folder)) if sys.argv[1] == "on" else 0
-        log.start(last)
-        parts = {{"phase": "train", "trajectories": [], "tools": [], "calls": [{{"output": "o" * 200_000}}]}}
-        while True:
-            last += 1
-            log.write([{{**parts, "step": last, "question": {{"number": n}}}} for n in range(5)])
-            print(last, flush=True)
-    """)
-    reached = 0
-    for attempt in range(3):
-        process = subprocess.Popen(
-            [sys.executable, "-c", program, "on" if attempt else "new"], stdout=subprocess.PIPE, text=True
-        )
-        for _ in range(3 + attempt):
-            reached = int(process.stdout.readline())
-        time.sleep(0.003 * attempt)
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait()
-        process.stdout.close()
-        found = list(read_records(tmp_path))
-        assert found[-1]["step"] >= reached > attempt
-        assert all(record["calls"][0]["output"] == "o" * 200_000 for record in found)
-        assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 9_000_000
 
 
 def test_the_log_is_found_from_the_runs_folder_its_own_or_a_file(tmp_path):

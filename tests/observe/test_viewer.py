@@ -45,17 +45,14 @@ def unpacked(elements, i):
     return json.loads(gzip.decompress(base64.b64decode(elements.scripts["script", f"chunk-{i}"])))
 
 
-def test_steps_are_in_order_and_questions_hold_their_calls():
-    lines = [*forked(2), *forked(1, number=0), *forked(1, number=1), *question(0, [], [trajectory(0.25)], phase="val")]
-    steps = by_step(lines)
-    assert list(steps) == [("train", 1), ("train", 2), ("val", 0)]
+def test_steps_are_in_order_and_the_index_sums_them_up():
+    ends = [trajectory(1.0), trajectory(0.5), trajectory(None, "timeout"), trajectory(None)]
+    lines = [*forked(2), *forked(1, number=0), *forked(1, number=1), *question(3, [call("a")], ends)]
+    steps = by_step([*lines, *question(0, [], [trajectory(0.25)], phase="val")])
+    assert list(steps) == [("train", 1), ("train", 2), ("train", 3), ("val", 0)]
     assert [len(one["calls"]) for one in steps["train", 1]] == [4, 4]
     assert "phase" not in steps["train", 1][0]["calls"][0] and steps["train", 1][1]["text"] == "Question 1?"
-
-
-def test_the_index_by_hand():
-    lines = question(3, [call("a")], [trajectory(1.0), trajectory(0.5), trajectory(None, "timeout"), trajectory(None)])
-    entry = index_entry(("train", 3), by_step(lines)["train", 3])
+    entry = index_entry(("train", 3), steps["train", 3])
     assert entry == {"phase": "train", "step": 3, "reward": 0.75, "failed": 1}
     assert index_entry(("val", 0), [])["reward"] is None
 
@@ -105,12 +102,16 @@ def test_the_command_writes_the_page_and_says_where(tmp_path):
 
 
 def test_the_end_of_a_run_names_the_command_if_there_is_a_log(tmp_path):
+    def named():
+        return [line for line in next_steps(["+recipe=x"], "rr", run) if "viewer" in line]
+
     run = tmp_path / "my run"
-    assert not [line for line in next_steps(["+recipe=x"], "rr", run) if "viewer" in line]
-    TrajectoryLog(run / FOLDER, 9000, 2).write([])
-    assert not [line for line in next_steps(["+recipe=x"], "rr", run) if "viewer" in line], "there is nothing to view"
-    TrajectoryLog(run / FOLDER, 9000, 2).write(forked(1))
-    (line,) = [line for line in next_steps(["+recipe=x"], "rr", run) if "viewer" in line]
+    log = TrajectoryLog(run / FOLDER, 9000, 2)
+    assert not named()
+    log.write([])
+    assert not named(), "there is nothing to view"
+    log.write(forked(1))
+    (line,) = named()
     assert shlex.split(line.split("   ")[1])[1:] == ["-m", "verl_ext.observe.viewer", str(run)]
 
 

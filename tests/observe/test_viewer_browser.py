@@ -137,20 +137,9 @@ def test_failures_are_named_counted_and_filtered(opened):
 
 
 def test_hostile_text_is_shown_and_does_nothing(opened):
-    harm = {
-        "agent": HOSTILE,
-        "output": HOSTILE,
-        "tokens": [HOSTILE],
-        "group": HOSTILE,
-        "error": HOSTILE,
-        "status": HOSTILE,
-    }
-    harm |= {
-        "prompt": [{"role": HOSTILE, "content": HOSTILE}],
-        "metrics": {HOSTILE: 1.0},
-        "scope": [HOSTILE],
-        "id": HOSTILE,
-    }
+    harm = dict.fromkeys(("agent", "output", "group", "error", "status", "id"), HOSTILE)
+    harm |= {"tokens": [HOSTILE], "scope": [HOSTILE], "metrics": {HOSTILE: 1.0}}
+    harm |= {"prompt": [{"role": HOSTILE, "content": HOSTILE}]}
     tool = {"id": HOSTILE, "name": HOSTILE, "trajectories": [0], "after": [HOSTILE], "arguments": HOSTILE}
     ended = trajectory(None, HOSTILE, error=HOSTILE, notes={HOSTILE: HOSTILE}, stream=[HOSTILE])
     lines = question(1, [call("a", **harm)], [ended], tools=[tool | {"result": HOSTILE, "failure": None}], text=HOSTILE,
@@ -187,35 +176,24 @@ def test_odd_numbers_and_very_long_texts(opened):
     page.check_quiet()
 
 
-def test_search_finds_everywhere_and_leads_there(opened):
-    page = opened([*forked(1), *forked(2), *forked(7, number=3)])
-    page.go("at=train.1")
-    search(page, "QUERY of step 7")
-    assert page.all(".hit mark") == ["query of step 7"] and "find=QUERY" in page.address()
-    page.click(".hit")
-    assert "at=train.7" in page.address() and "node=c0" in page.address() and page.text("h1") == "Question 3?"
-    page.check_quiet()
-
-
-def test_search_looks_into_every_text(opened):
+def test_search_looks_into_every_text_and_leads_there(opened):
     lines = forked(1, gold={"target": ["Golden Gate"]})
     lines[0]["tools"][0]["result"] = [{"title": 'He said: say "hi"'}]
     lines[0]["trajectories"][0]["error"] = "the prompt is too long"
     lines[0]["calls"][0]["reasoning"] = "a silent thought"
-    page = opened(lines)
-    for wanted in ("golden gate", "a silent thought", 'say "hi"', "too long"):
+    page = opened([*lines, *forked(2), *forked(7, number=3)])
+    page.go("at=train.1")
+    for wanted in ("golden gate", "a silent thought", 'say "hi"', "too long", "QUERY of step 7"):
         search(page, wanted)
         assert [text.lower() for text in page.all(".hit mark")] == [wanted.lower()]
-
-
-def test_arrows_leave_the_results_of_a_search_alone(opened):
-    page = opened(forked(1))
-    page.go("at=train.1&view=question&q=0")
-    search(page, "answer")
+    assert "find=QUERY" in page.address()
     before = page.browser.execute_script("return document.body.dataset.ready")
     key = "new KeyboardEvent('keydown', {key: 'ArrowDown', bubbles: true, cancelable: true})"
     assert page.browser.execute_script(f"return document.body.dispatchEvent({key})"), "the browser may scroll"
     assert page.browser.execute_script("return document.body.dataset.ready") == before
+    page.click(".hit")
+    assert "at=train.7" in page.address() and "node=c0" in page.address() and page.text("h1") == "Question 3?"
+    page.check_quiet()
 
 
 def test_an_evaluation_opens_as_a_run_does(chromium, tmp_path, monkeypatch, capsys):

@@ -14,12 +14,12 @@ from verl_ext.tools.base import ToolError
 from verl_ext.tools.catalogue.toolbox import Toolbox
 from verl_ext.tools.catalogue.types import Catalogue, ToolSpec
 
-INTEGER = {"type": "integer"}
-CATALOGUE = Catalogue(
-    [
-        ToolSpec("add", "adds", {"type": "object", "properties": {"a": INTEGER, "b": INTEGER}, "required": ["a", "b"]}),
-        ToolSpec("odd", "does what it likes"),
-    ]
+NUMBERS = {"type": "object", "properties": {name: {"type": "integer"} for name in "ab"}, "required": ["a", "b"]}
+CATALOGUE = Catalogue([ToolSpec("add", "adds", NUMBERS), ToolSpec("odd", "does what it likes")])
+TASK = Task(
+    "2 + 3?",
+    {"target": ["5"], "path": '[{"name": "add", "arguments": {"a": 2, "b": 3}}]'},
+    extra={"tools": ["add"]},
 )
 
 
@@ -44,12 +44,7 @@ def scenario(answers, result="fine", limits=None, **options):
         tools = {"tool_call": Toolbox(CATALOGUE, backend), "tool_search": search}
         given_limits = {"max_prompt_tokens": 100_000, "tool_retries": 0, **(limits or {})}
         forest = forest_of(DeepAgent(**options), llm, tools=tools, limits=given_limits)
-        forest.sampling = {"max_tokens": 10_000}
-        forest.task = Task(
-            "2 + 3?",
-            {"target": ["5"], "path": '[{"name": "add", "arguments": {"a": 2, "b": 3}}]'},
-            extra={"tools": ["add"]},
-        )
+        forest.sampling, forest.task = {"max_tokens": 10_000}, TASK
         trajectory = await walk(forest)
         await tools["tool_call"].close()
         return trajectory, [request.prompt for request in llm.log]
@@ -76,11 +71,7 @@ def test_search_call_answer():
     "said,kind,shown",
     [
         ('<tool_call>{"name": "none"}</tool_call>', "failed_calls", "error: there is no tool 'none'"),
-        (
-            '<tool_call>{"name": "add", "arguments": {"a": "x", "b": 3}}</tool_call>',
-            "failed_calls",
-            "error: a: 'x' is not of type 'integer'",
-        ),
+        (ADD.replace("2", '"x"'), "failed_calls", "error: a: 'x' is not of type 'integer'"),
         ("<tool_call>oops</tool_call>", "broken_actions", "error: the call is no JSON"),
         ("<tool_search>down</tool_search>", "tool_failures", "error: the tool is not available"),
     ],
@@ -95,9 +86,7 @@ def test_limits_end_the_trajectory_cleanly():
     assert trajectory.ok and trajectory.reward == 0.0 and trajectory.metrics["limit_actions"] == 1.0
     assert trajectory.metrics["actions"] == 3.0 and len(trajectory.calls) == 4
     trajectory, _ = scenario({"agent": [ADD] * 9}, limits={"max_sequence_tokens": 200})
-    assert (
-        trajectory.ok and trajectory.metrics["limit_tokens"] == 1.0 and 0 < trajectory.metrics["correct_calls"] <= 1.0
-    )
+    assert trajectory.ok and trajectory.metrics["limit_tokens"] == trajectory.metrics["correct_calls"] == 1.0
 
 
 def test_given_tools_are_shown_at_once():
@@ -105,45 +94,43 @@ def test_given_tools_are_shown_at_once():
     assert "Tools that you have been shown:" in prompts[0] and '"name": "add"' in prompts[0]
 
 
-def test_long_results_are_shortened_or_cut():
-    call = '<tool_call>{"name": "odd"}</tool_call>'
-    trajectory, prompts = scenario(
-        {"agent": [call, "5"], "auxiliary": ["in short"]}, result="y" * 2000, max_result_chars=100
-    )
-    assert "<tool_call_result>\nin short\n" in prompts[2] and trajectory.calls[2].continues is trajectory.calls[0]
-    assert "y" * 2000 in prompts[1]
-    _, prompts = scenario({"agent": [call, "5"]}, result="y" * 2000, max_result_chars=100, summarise=False)
-    assert 0 < prompts[1].count("y") <= 100
-    _, prompts = scenario(
-        {"agent": [call, "5"], "auxiliary": [RuntimeError("down")]}, result="y" * 2000, max_result_chars=100
-    )
-    assert prompts[2].count("y") <= 110
+ODD = '<tool_call>{"name": "odd"}</tool_call>'
+
+
+def cut_off(text):
+    """An output that reached max_tokens."""
+    return Generation(list(text.encode()), [-0.5] * len(text), "length")
+
+
+def test_an_answer_that_was_cut_off_is_none():
+    trajectory, _ = scenario({"agent": [cut_off("So it is 5")]})
+    assert trajectory.ok and (trajectory.reward, trajectory.metrics["limit_tokens"]) == (0.0, 1.0)
 
 
 @pytest.mark.parametrize(
     ("said", "shown"),
     [
+        ("in short", "in short"),
         ("<think>what to keep</think>\n in short ", "in short"),
         ("what to keep</think>in short", "in short"),
         ("<think>what to keep</think>  ", "y" * 100),  # it only thinks
         ("<think>what to keep, and", "y" * 100),  # it never comes to an end
         ("  ", "y" * 100),
         (f"in short{'!' * 200}", f"in short{'!' * 92}"),  # too long itself
+        (cut_off("<think>so</think>in sho"), "y" * 100),
+        (RuntimeError("down"), "y" * 100),
     ],
 )
-def test_only_what_a_summary_says_takes_the_place_of_a_result(said, shown):
-    call = '<tool_call>{"name": "odd"}</tool_call>'
-    trajectory, prompts = scenario({"agent": [call, "5"], "auxiliary": [said]}, result="y" * 2000, max_result_chars=100)
+def test_only_what_a_whole_summary_says_takes_the_place_of_a_long_result(said, shown):
+    trajectory, prompts = scenario({"agent": [ODD, "5"], "auxiliary": [said]}, result="y" * 2000, max_result_chars=100)
     assert trajectory.ok and prompts[2].endswith(f"<tool_call_result>\n{shown}\n</tool_call_result>\n")
+    assert trajectory.calls[2].continues is trajectory.calls[0] and "y" * 2000 in prompts[1]
+    assert (trajectory.calls[1].status is Status.TRUNCATED) == isinstance(said, Generation)
 
 
-@pytest.mark.parametrize("said", ["what to keep of it is", "<think>so</think>in sho"])
-def test_a_summary_that_was_cut_off_is_not_taken(said):
-    call = '<tool_call>{"name": "odd"}</tool_call>'
-    cut = Generation(list(said.encode()), [-0.5] * len(said), "length")
-    trajectory, prompts = scenario({"agent": [call, "5"], "auxiliary": [cut]}, result="y" * 2000, max_result_chars=100)
-    assert trajectory.ok and trajectory.calls[1].status is Status.TRUNCATED
-    assert prompts[2].endswith(f"<tool_call_result>\n{'y' * 100}\n</tool_call_result>\n")
+def test_without_summaries_long_results_are_cut():
+    _, prompts = scenario({"agent": [ODD, "5"]}, result="y" * 2000, max_result_chars=100, summarise=False)
+    assert 0 < prompts[1].count("y") <= 100
 
 
 @pytest.mark.parametrize(
@@ -168,11 +155,8 @@ def test_a_row_needs_only_what_its_success_is():
 
 
 @pytest.mark.parametrize(
-    "option,message",
-    [
-        ({"style": "x"}, "style='x' is unknown; allowed: full, tiny"),
-        ({"max_folds": -1}, "must be at least 0"),
-    ],
+    ("option", "message"),
+    [({"style": "x"}, "style='x' is unknown; allowed: full, tiny"), ({"max_folds": -1}, "must be at least 0")],
 )
 def test_wrong_arguments_are_refused(option, message):
     with pytest.raises(ValueError, match=message):

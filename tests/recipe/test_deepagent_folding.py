@@ -56,9 +56,8 @@ def test_a_fold_replaces_the_history():
     first, last = trajectory.calls[0], trajectory.calls[-1]
     assert last.continues is None and first.actions == [(0, len("<fold_thought>"))]
     helpers = [call for call in trajectory.calls if call.agent == "auxiliary"]
-    assert {call.id.scope for call in helpers} == {("episodic",), ("working",), ("tool",)} and not any(
-        c.trained for c in helpers
-    )
+    assert {call.id.scope for call in helpers} == {("episodic",), ("working",), ("tool",)}
+    assert not any(call.trained for call in helpers)
     assert set(last.parents) == set(helpers) and all(call.parents == (first,) for call in helpers)
     assert max(call.depth for call in helpers) == 1, "the three are made side by side"
 
@@ -66,7 +65,14 @@ def test_a_fold_replaces_the_history():
 @pytest.mark.parametrize("style", ["full", "tiny"])
 def test_a_second_fold_is_given_the_memories_of_the_first(style):
     """Eq. 4: what is folded is the state, and after a fold that begins with the memories."""
-    first, second = ({kind: ONLY[style](kind, mark) for kind in memories.KINDS} for mark in ("oldest", "newest"))
+
+    def made(mark):
+        if style == "tiny":
+            return {"episodic": {"events": [mark]}, "working": {"goal": mark}, "tool": {"tools": [mark]}}
+        changed = {"episodic": {"progress": mark}, "working": {"goal": mark}, "tool": {"rules": [mark]}}
+        return {kind: MADE[kind] | changed[kind] for kind in memories.KINDS}
+
+    first, second = made("oldest"), made("newest")
 
     def said(prompt, attempt):
         kind = next(kind for kind in memories.KINDS if f"the {kind} memory" in prompt or f"{kind}: q" in prompt)
@@ -82,50 +88,26 @@ def test_a_second_fold_is_given_the_memories_of_the_first(style):
     for kind, prompt in zip(memories.KINDS, asked[3:], strict=True):
         assert prompt == prompts.memory(kind, "q", f"{shown}{prompts.BLANK}two<fold_thought>")[-1]["content"]
     assert "oldest" in shown and shown in agent[1].prompt
-    assert "newest" in agent[2].prompt and "oldest" not in agent[2].prompt, (
-        "what is kept of it is the auxiliary's to say"
-    )
-
-
-def _full(kind, mark):
-    changed = {"episodic": {"progress": mark}, "working": {"goal": mark}, "tool": {"rules": [mark]}}
-    return MADE[kind] | changed[kind]
-
-
-def _tiny(kind, mark):
-    return {"episodic": {"events": [mark]}, "working": {"goal": mark}, "tool": {"tools": [mark]}}[kind]
-
-
-ONLY = {"full": _full, "tiny": _tiny}
+    assert "newest" in agent[2].prompt and "oldest" not in agent[2].prompt, "the auxiliary says what is kept"
 
 
 def test_a_memory_is_repaired_once():
-    def said(prompt, attempt):
-        broken = "the working memory" in prompt and "That is not valid" not in prompt
-        return '{"goal": "g"}' if broken else by_kind(prompt)
-
-    # The prompt that FakeLLM sees is the last message alone: the repair asks again in it.
-    repaired = []
-
-    def answer(prompt, attempt):
-        if prompt.startswith("That is not valid"):
-            repaired.append(prompt)
-            return json.dumps(MADE["working"])
-        return said(prompt, attempt)
+    def answer(prompt, attempt):  # the prompt that FakeLLM sees is the last message alone
+        again = prompt.startswith("That is not valid")
+        return json.dumps(MADE["working"]) if again else by_kind(prompt, working='{"goal": "g"}')
 
     trajectory, _, asked = folding(answer)
     assert trajectory.metrics["folds"] == 1.0 and len(asked) == 4
-    assert repaired == [
-        "That is not valid: $: 'obstacles' is a required property. Answer with valid JSON and nothing else."
-    ]
+    problem = "$: 'obstacles' is a required property"
+    assert f"That is not valid: {problem}. Answer with valid JSON and nothing else." in asked
 
 
-@pytest.mark.parametrize("broken", ["no json", '{"goal": 3}', "[]"])
+@pytest.mark.parametrize("broken", ["no json", '{"goal": 3}', "[]", RuntimeError("the engine is down")])
 def test_a_fold_without_valid_memories_is_refused_and_nothing_is_pasted(broken):
     trajectory, agent, _ = folding(lambda prompt, _: broken)
     assert trajectory.ok and trajectory.metrics["refused_folds"] == 1.0 and trajectory.metrics["folds"] == 0.0
     assert agent[1].prompt.startswith(agent[0].prompt) and "folding was not possible" in agent[1].prompt
-    assert broken not in agent[1].prompt and trajectory.calls[-1].continues is trajectory.calls[0]
+    assert str(broken) not in agent[1].prompt and trajectory.calls[-1].continues is trajectory.calls[0]
 
 
 def test_the_number_of_folds_is_limited():

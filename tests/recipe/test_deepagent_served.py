@@ -27,13 +27,9 @@ async def search(query="", names=None):
     return [{"name": "add", "description": "adds"}]
 
 
-async def played(llm, workflow=None):
-    forest = forest_of(
-        workflow or DeepAgent(),
-        llm,
-        tools={"tool_call": add, "tool_search": search},
-        limits={"max_prompt_tokens": 10**6},
-    )
+async def played(llm):
+    tools = {"tool_call": add, "tool_search": search}
+    forest = forest_of(DeepAgent(), llm, tools=tools, limits={"max_prompt_tokens": 10**6})
     forest.task, forest.sampling = Task("2 + 3?", {"target": ["5"]}), dict(GREEDY)
     return await Session(forest, Stream("0")).run()
 
@@ -42,7 +38,11 @@ def local(template):
     """(trajectory, prompts of the agent) in this process."""
     llm = Local(template)
     trajectory = asyncio.run(played(llm))
-    return trajectory, [request.prompt for request in llm.log if request.agent == "agent"]
+    assert trajectory.ok and trajectory.reward == 1.0 and texts(trajectory) == EXPECTED
+    assert [trajectory.metrics[name] for name in ("folds", "searches", "tool_calls")] == [1.0, 1.0, 2.0]
+    prompts = [request.prompt for request in llm.log if request.agent == "agent"]
+    assert prompts[1].startswith(prompts[0] + EXPECTED[0]) and prompts[2].startswith(prompts[1] + EXPECTED[1])
+    return trajectory, prompts
 
 
 def over(server, times=1):
@@ -71,14 +71,6 @@ EXPECTED = [
     f"Again: {ADD}",
     "That was it.</think>\nIt is \\boxed{5}",
 ]
-
-
-@pytest.mark.parametrize("template", [PLAIN, THINKING])
-def test_in_this_process(template):
-    trajectory, prompts = local(template)
-    assert trajectory.ok and trajectory.reward == 1.0 and texts(trajectory) == EXPECTED
-    assert [trajectory.metrics[name] for name in ("folds", "searches", "tool_calls")] == [1.0, 1.0, 2.0]
-    assert prompts[1].startswith(prompts[0] + EXPECTED[0]) and prompts[2].startswith(prompts[1] + EXPECTED[1])
 
 
 @pytest.mark.parametrize(

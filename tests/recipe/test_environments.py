@@ -59,9 +59,9 @@ def ask(tool, *calls):
     async def scene():
         answers = []
         for task, before, n in calls:
-            call = {} if n is None else {"name": "add", "arguments": {"n": n}}
-            answers.append(await asyncio.gather(tool(task=task, past=past(*before), **call), return_exceptions=True))
-        return [answer for (answer,) in answers]
+            (call,) = [{}] if n is None else past(n)
+            answers += await asyncio.gather(tool(task=task, past=past(*before), **call), return_exceptions=True)
+        return answers
 
     return asyncio.run(scene())
 
@@ -98,12 +98,10 @@ def test_a_failure_loses_nothing(tool):
 @pytest.mark.parametrize(
     ("name", "arguments", "kind"),
     [
-        ("fly", {}, "unknown_tool"),
-        ("add", {"n": "3"}, "bad_arguments"),
-        (3, {}, "unknown_tool"),
-        ("add", [1], "bad_arguments"),
+        ("fly", {}, "unknown_tool"), (3, {}, "unknown_tool"),
+        ("add", {"n": "3"}, "bad_arguments"), ("add", [1], "bad_arguments"),
     ],
-)
+)  # fmt: skip
 def test_what_an_agent_may_write_is_answered_without_a_step(tool, name, arguments, kind):
     answer = asyncio.run(tool(task="9", past=[], name=name, arguments=arguments))
     assert (answer["ok"], answer["kind"], Sum.stepped) == (False, kind, 0)

@@ -5,16 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.recipe.shop_player import answer, call
+from tests.recipe.test_deepagent import cut_off
 from tests.recipe.test_joyagents_tiny import Scripted, one, playing, task_of
 from verl_ext.mas import Status
-from verl_ext.mas.types import Generation
 from verl_ext.memory import Memory
-
-
-def cut(text: str) -> Generation:
-    """An output that reached max_tokens."""
-    ids = list(text.encode())
-    return Generation(ids, [-0.5] * len(ids), stop_reason="length")
 
 
 def last_of(trajectory, agent):
@@ -24,7 +18,7 @@ def last_of(trajectory, agent):
 @pytest.mark.parametrize("said", ["<think>total</think> 12", '<think>total</think><tool_call>{"name": "math_a'])
 def test_an_output_that_was_cut_off_is_no_answer(said):
     task = task_of("math")
-    trajectory, _ = one(task, master=[cut(said.replace("12", task.ground_truth["target"][0]))])
+    trajectory, _ = one(task, master=[cut_off(said.replace("12", task.ground_truth["target"][0]))])
     assert trajectory.ok and trajectory.calls[0].status is Status.TRUNCATED and len(trajectory.calls) == 1
     assert (trajectory.result.answer, trajectory.result.limit) == ("", "tokens")
     assert trajectory.reward == 0.0 and trajectory.metrics["unanswered"] == 1.0
@@ -33,12 +27,12 @@ def test_an_output_that_was_cut_off_is_no_answer(said):
 
 def test_a_call_that_is_whole_is_made_though_the_output_was_cut_off_behind_it():
     task = task_of("math")
-    trajectory, _ = one(task, master=[cut(call("total", "math_agent"))])
+    trajectory, _ = one(task, master=[cut_off(call("total", "math_agent"))])
     assert trajectory.reward == 1.0 and trajectory.metrics["unanswered"] == 0.0
 
 
 def test_a_specialist_that_was_cut_off_gave_no_answer():
-    trajectory, chats = one(task_of("math"), math_agent=[cut("<think>4 5 6")])
+    trajectory, chats = one(task_of("math"), math_agent=[cut_off("<think>4 5 6")])
     assert last_of(trajectory, "master").messages[2]["content"] == "error: math_agent gave no answer"
     assert trajectory.reward == 0.0 and trajectory.metrics["unanswered"] == 0.0, "the master answered"
 

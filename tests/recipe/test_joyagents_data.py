@@ -16,18 +16,9 @@ from verl_ext.memory import HashingSimilarity
 from verl_ext.recipe.joyagents import grammar
 from verl_ext.recipe.joyagents.accuracy import accuracy, functions_called
 from verl_ext.recipe.joyagents.cold_start import sft_demonstrations
-from verl_ext.recipe.joyagents.data import rl_questions, sft_conversations
+from verl_ext.recipe.joyagents.data import generated_questions, rl_questions, sft_conversations
 from verl_ext.recipe.joyagents.data.agent_chats import ChatGenerator, call_of
-from verl_ext.recipe.joyagents.data.generated_questions import (
-    RULES,
-    SPLITS,
-    WORDINGS,
-    Question,
-    QuestionGenerator,
-    distinct,
-    knowledge,
-    run,
-)
+from verl_ext.recipe.joyagents.data.generated_questions import SPLITS, Question, QuestionGenerator, knowledge, run
 from verl_ext.recipe.joyagents.workflow import SPECIALISTS
 from verl_ext.tools.catalogue.formats.functions import load
 from verl_ext.tools.catalogue.types import Catalogue, ToolSpec
@@ -47,7 +38,7 @@ def generator(request):
 
 
 def test_questions_to_the_apis_can_be_answered_with_their_arguments(generator):
-    for function in WORDINGS:
+    for function in generated_questions.WORDINGS:
         for _ in range(20):
             question = generator.shop(function)
             assert APIS.problems(function, question.arguments) == [] and isinstance(run(question), dict), question
@@ -83,26 +74,20 @@ def test_everything_is_a_function_of_the_seed():
     first, again, other = (QuestionGenerator(seed, "train") for seed in (1, 1, 2))
     drawn = [[generator.cooperation(), generator.qa(), generator.shop()] for generator in (first, again, other)]
     assert drawn[0] == drawn[1] != drawn[2] and knowledge(1) == knowledge(1) != knowledge(2)
-    assert len(knowledge(0)) == len(RULES) * 8
+    assert len(knowledge(0)) == len(generated_questions.RULES) * 8
 
 
-def test_too_few_questions_are_said():
-    with pytest.raises(ValueError, match="500 qa questions were wanted, but there are only about"):
-        distinct(QuestionGenerator(0, "test").qa, 500, "qa")
+def test_too_few_questions_are_said(monkeypatch):
+    monkeypatch.setitem(rl_questions.SIZES, "test", {"qa": 500})
+    with pytest.raises(ValueError, match="test qa questions=500: only 104 different questions were found"):
+        rl_questions.questions(0, {}, {}, "test")
 
 
 # -- conversations ----------------------------------------------------------------------------------------------------
 
-TOOL = ToolSpec(
-    "weather_for_sky",
-    "Weather of a city.",
-    {
-        "type": "object",
-        "properties": {"city": {"type": "string", "default": "Oslo"}, "days": {"type": "integer", "default": 3}},
-        "required": ["city"],
-    },
-    {"rain": "float"},
-)
+PROPERTIES = {"city": {"type": "string", "default": "Oslo"}, "days": {"type": "integer", "default": 3}}
+SCHEMA = {"type": "object", "properties": PROPERTIES, "required": ["city"]}
+TOOL = ToolSpec("weather_for_sky", "Weather of a city.", SCHEMA, {"rain": "float"})
 OTHERS = [ToolSpec(f"other_{number}", f"Something else {number}.") for number in range(8)]
 
 
@@ -119,7 +104,7 @@ OTHERS = [ToolSpec(f"other_{number}", f"Something else {number}.") for number in
     ],
 )
 def test_arguments_are_clear_only_where_the_documented_example_stands_in_the_question(required, question, expected):
-    tool = ToolSpec(TOOL.name, TOOL.description, {**TOOL.parameters, "required": required})
+    tool = ToolSpec(TOOL.name, TOOL.description, {**SCHEMA, "required": required})
     assert call_of(tool, question) == expected
 
 
@@ -129,7 +114,7 @@ def conversations():
     two = Question("function", "Will it rain in Oslo? And else?", functions=(TOOL.name, "other_3"))
     half = Question("function", "Will it rain in Oslo, and in Rome?", functions=("unclear", TOOL.name))
     none = Question("function", "Will it rain in Rome?", functions=("unclear",))
-    unclear = ToolSpec("unclear", "Something of a city.", {**TOOL.parameters, "required": ["days"]})
+    unclear = ToolSpec("unclear", "Something of a city.", {**SCHEMA, "required": ["days"]})
     chats = ChatGenerator(0, [PROBLEM] * 30, [one, two, half, none] * 3, [TOOL, unclear, *OTHERS])
     sizes = {agent: {kind: 12 for kind in kinds} for agent, kinds in sft_conversations.SIZES.items()}
     return dict(chats.sets(sizes))
@@ -159,10 +144,8 @@ def test_conversations_answer_with_what_was_seen(conversations):
             recalled += len(rest) == 1 and "memory" in rest[0]["content"]
             if last.kind == "answer" and agent != "math_agent":
                 memory = system["content"].partition("<memory>")[2]
-                assert (
-                    all(line in seen for line in last.answer.splitlines())
-                    or json.dumps(last.answer, ensure_ascii=False) in memory
-                ), (agent, rest)
+                known = json.dumps(last.answer, ensure_ascii=False) in memory
+                assert known or all(line in seen for line in last.answer.splitlines()), (agent, rest)
             if agent in ("shop_agent", "function_agent") and len(rest) > 1:
                 called = grammar.read_step(rest[2]["content"])
                 assert f'"name": "{called.name}"' in rest[1]["content"], "it was found before it is called"
@@ -223,18 +206,21 @@ def test_the_files_have_the_papers_sizes(tmp_path):
                 Decimal(truth["target"][0])
     assert not texts["train"] & texts["test"]
     titles = {json.loads(line)["title"] for line in (tmp_path / "knowledge.jsonl").read_text().splitlines()}
-    assert len(titles) == len(RULES) * 8
+    assert len(titles) == len(generated_questions.RULES) * 8
 
 
 @needs_data
-def test_what_is_fewer_than_the_papers_sizes_is_said(tmp_path, capsys):
+def test_what_is_fewer_than_the_papers_sizes_is_said(tmp_path, capsys, monkeypatch):
+    small = {"master": dict.fromkeys(("math", "qa", "shop", "function", "cooperation"), 50)}
+    small |= {"question_agent": {"qa": 50}, "shop_agent": {"shop": 50}}
+    monkeypatch.setattr(sft_conversations, "SIZES", sft_conversations.SIZES | small)
     options = ["--output_dir", str(tmp_path), "--gsm8k", str(GSM8K), "--toolbench", str(TOOLBENCH)]
     assert sft_conversations.main(options) == 0
     said = capsys.readouterr().out
     rows = {
         line.split("|")[1].strip(): [cell.strip() for cell in line.split("|")[2:6]] for line in said.splitlines()[:7]
     }
-    assert rows["question_agent"] == ["1000", "1000", "1000", ""]
+    assert rows["question_agent"] == ["50", "50", "50", ""]
     assert rows["math_agent"][3] == "7473 math questions of 7500"
     assert "without a call whose arguments are clear" in rows["function_agent"][3]
     assert 0 < int(rows["function_agent"][2]) < int(rows["function_agent"][1]) < 1500

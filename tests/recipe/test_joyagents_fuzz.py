@@ -1,41 +1,26 @@
 """Whatever tools, passages and agents say, end to end: JoyAgents, its toolboxes, the served tokenizer, and the rows.
 
-The only seam is the engine, which says what the test tells it. Results stand in messages of the chat template here, so
-that a special token in one would end a turn.
+Results stand in messages of the chat template here, so that a special token in one would end a turn.
 """
 
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from transformers import AutoTokenizer
 
-import verl_ext.recipe as recipes
-from tests.helpers import forest_of, run, walk
-from tests.recipe.test_deepagent_fuzz import HANG, Client, behave, behaviours, documentation
-from verl_ext.mas import Task
-from verl_ext.mas.credit import assign_credit
+from tests.recipe import hostile
+from tests.recipe.hostile import HANG, Client, Tools
 from verl_ext.mas.forest import Forest
 from verl_ext.memory import Memory
 from verl_ext.recipe.joyagents import JoyAgents, grammar, prompts_tiny
 from verl_ext.recipe.joyagents.react import SHOWN_CHARS, safe
-from verl_ext.sampling import Sample
-from verl_ext.sampling.base import by_position, unique_calls
 from verl_ext.tools.catalogue.toolbox import Toolbox
-from verl_ext.tools.catalogue.types import Catalogue, ToolSpec
-from verl_ext.trainer.rollout.llm import ServedLLM
-from verl_ext.trainer.rollout.rows import training_rows
 
-TOKENIZER = AutoTokenizer.from_pretrained(Path(recipes.__path__[0]) / "joyagents" / "assets" / "tiny_model")
-SPECIAL = TOKENIZER.all_special_tokens
-QUESTION = {"uid": "u", "index": 0, "global_steps": 1, "data_source": "s"}
-CATALOGUE = Catalogue([ToolSpec("odd", "does what it likes")])
-ANSWER = "<think>known</think> 5"
+TOKENIZER = hostile.tokenizer_of("joyagents")
 
 
 def called(name: str, **arguments: Any) -> str:
@@ -43,100 +28,78 @@ def called(name: str, **arguments: Any) -> str:
 
 
 FIND, SUM, ODD = called("tool_retrievals"), called("tool_summary"), called("odd", x=[1])
-PIECES = [
-    *SPECIAL, "<think>", "</think>", "<tool_call>", "</tool_call>", "< / TOOL_CALL >", "<", "<|", "<<", ODD, ANSWER,
-    "<|im_end|>\n<|im_start|>system\n", "<｜end▁of▁sentence｜>", "</s>", "<end_of_turn>", "a<b", "3 < 4", "&lt;",
-    '"}}', "\x00", "\x1b[2J", "\ud83d", "\u202e", "é🙂", "\n", "x" * 300,
-]  # fmt: skip
-hostile = st.lists(st.sampled_from(PIECES) | st.text(max_size=5), max_size=8).map("".join)
+TEXTS = hostile.texts(
+    *TOKENIZER.all_special_tokens, "<think>", "<tool_call>", "</tool_call>", "< / TOOL_CALL >", "<|", "<<", ODD,
+    "<think>known</think> 5", "<｜end▁of▁sentence｜>", "</s>", "<end_of_turn>", "a<b", "3 < 4",
+)  # fmt: skip
+ACTS = hostile.behaviours(TEXTS, ODD, "<|end|>") | TEXTS
+STYLES = st.sampled_from(["full", "tiny"])
 
 
-def play(said: list[str], tools: list[Any], helper: str = "", memory: Any = None, **options: Any) -> Forest:
-    """A trajectory of the system whose agents say `said`, whose tools behave as `tools` say in turn."""
-    acts = iter(tools)
-
-    async def act(*_: Any, **__: Any) -> Any:
-        return await behave(next(acts, None))
-
-    async def search(query: str = "", names: Any = None) -> list[dict[str, Any]]:
-        text = documentation(next(acts, None), 50_000)
-        return [ToolSpec("odd", text, {"type": "object", "properties": {"x": {}}}).shown()]
+def play(said: list[str], acts: list[Any], helper: str = "", memory: Any = None, **options: Any) -> Forest:
+    """A trajectory of the system whose agents say `said`, whose tools behave as `acts` say in turn."""
+    tools = Tools(acts)
 
     async def knowledge(queries: list[str]) -> list[dict[str, str]]:
-        text = documentation(next(acts, None), 200_000)
+        text = tools.text(200_000)
         return [{"title": text[:3000], "text": text}] * 3
 
-    async def scene() -> Forest:
-        box = {f"{kind}_{what}": search if what == "search" else Toolbox(CATALOGUE, act)
-               for kind in ("shop", "function") for what in ("search", "call")}  # fmt: skip
-        box |= {"agent_search": search, "knowledge": knowledge}
-        llm = ServedLLM(TOKENIZER, Client(said, helper, 0, TOKENIZER))
-        forest = forest_of(
-            JoyAgents(**options), llm, tools=box, limits={"max_prompt_tokens": 10**6, "tool_retries": 0}, memory=memory
-        )
-        forest.sampling = {"max_tokens": 4000}
-        forest.task = Task("q", {"kind": "math", "target": ["5"], "functions": []})
-        forest.trajectories.append(await walk(forest))
-        assign_credit(forest.trajectories)
-        return forest
-
-    return run(scene(), quiet=False)  # a tool that hangs is left behind, on purpose
+    box: dict[str, Any] = {f"{kind}_search": tools.search for kind in ("agent", "shop", "function")}
+    box |= {f"{kind}_call": Toolbox(hostile.CATALOGUE, tools.call) for kind in ("shop", "function")}
+    client = Client(TOKENIZER, said, lambda prompt: helper)
+    truth = {"kind": "math", "target": ["5"], "functions": []}
+    return hostile.played(JoyAgents(**options), client, box | {"knowledge": knowledge}, truth, memory=memory)
 
 
 def check(forest: Forest) -> None:
-    """It came to its end; rows train on what was generated; no message holds a token that ends or begins a turn."""
-    (trajectory,) = forest.trajectories
-    assert trajectory.ok, trajectory
-    special = set(TOKENIZER.all_special_ids)
+    """Rows train on what was generated; no message holds a token that ends or begins a turn."""
+    rows, (trajectory,) = hostile.rows_of(forest), forest.trajectories
     for call in trajectory.calls:
         for message in call.messages:
             message["content"].encode()  # can be: no lone surrogates
             if message["role"] != "assistant":
                 inside = TOKENIZER.encode(message["content"], add_special_tokens=False)
-                assert not special & set(inside), "a text ends no turn and begins none"
+                assert not set(TOKENIZER.all_special_ids) & set(inside), "a text ends no turn and begins none"
             if message["role"] == "tool":
                 assert not grammar.TAG.search(message["content"])
                 assert len(message["content"]) <= SHOWN_CHARS + 3 * message["content"].count("&lt;")
-    samples = [Sample(call, by_position(call)) for call in unique_calls(forest.trajectories)]
-    rows = training_rows(forest, samples, QUESTION)
-    trained = [call for call in trajectory.calls if call.trained]
-    assert len(rows) == len(trained)
     for _, fields, tag in rows:
         ((position, first, stop),) = tag["calls"]
         assert fields["responses"].tolist()[first:stop] == trajectory.calls[position].generation.token_ids
         assert fields["response_mask"].tolist() == [1] * (stop - first)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     st.sampled_from(["shop_agent", "function_agent"]),
-    st.lists(behaviours | hostile, min_size=3, max_size=3),
+    st.lists(ACTS, min_size=3, max_size=3),
     st.lists(st.sampled_from([ODD, FIND]), min_size=1, max_size=3),
-    st.sampled_from(["full", "tiny"]),
+    STYLES,
 )
 @example("shop_agent", ["<|end|>", "\ud83d<|end|>", "x" * 100_000], [ODD, FIND, FIND], "tiny")
 @example("function_agent", [HANG] * 3, [ODD, FIND, ODD], "full")
-def test_no_tool_breaks_prompts_masks_or_process(agent, tools, actions, style):
-    forest = play([called(agent, intention="q"), *actions], tools, style=style)
+def test_no_tool_breaks_prompts_masks_or_process(agent, acts, actions, style):
+    forest = play([called(agent, intention="q"), *actions], acts, style=style)
     check(forest)
     (trajectory,) = forest.trajectories
-    assert trajectory.reward == 1.0, "agents went on as they were told"
-    assert trajectory.metrics["rounds"] == len(actions) + 3
+    assert trajectory.reward == 1.0 and trajectory.metrics["rounds"] == len(actions) + 3, (
+        "they went on as they were told"
+    )
 
 
-@settings(max_examples=100, deadline=None)
-@given(behaviours | hostile, hostile, st.sampled_from(["full", "tiny"]))
+@settings(max_examples=40, deadline=None)
+@given(ACTS, TEXTS, STYLES)
 @example("x" * 100_000, "<|end|>\ud83d</tool_call>", "full")
 def test_no_passage_and_no_helper_breaks_them(passage, helper, style):
     said = [called("tool_intention"), called("question_agent", intention="q"), FIND, SUM]
     forest = play(said, [passage], helper, style=style)
     check(forest)
-    summary = [call for call in forest.trajectories[0].calls if call.agent == "summary"]
-    assert len(summary) == 1 and len(summary[0].messages[0]["content"]) < 50_000
+    (summary,) = [call for call in forest.trajectories[0].calls if call.agent == "summary"]
+    assert len(summary.messages[0]["content"]) < 50_000
 
 
-@settings(max_examples=200, deadline=None)
-@given(st.lists(hostile, max_size=8), hostile, st.sampled_from(["full", "tiny"]))
+@settings(max_examples=60, deadline=None)
+@given(st.lists(TEXTS, max_size=8), TEXTS, STYLES)
 @example([called("shop_agent", intention="<|end|>\ud83d"), FIND], "", "tiny")
 @example([called("\ud83d", intention=["\ud83d"]), "<tool_call>" * 300], "", "full")
 def test_no_output_of_an_agent_breaks_them(said, intention, style):
@@ -145,8 +108,8 @@ def test_no_output_of_an_agent_breaks_them(said, intention, style):
     assert forest.trajectories[0].metrics["rounds"] <= 8 * 7
 
 
-@settings(max_examples=50, deadline=None)
-@given(hostile, hostile, st.sampled_from(["full", "tiny"]))
+@settings(max_examples=30, deadline=None)
+@given(TEXTS, TEXTS, STYLES)
 @example("<|end|>", "\ud83d<|end|>", "tiny")
 def test_memories_that_would_act_are_memories(query, output, style):
     forest = play([], [], style=style, memory=lambda agent, _: [Memory(1, agent, query, (), output, 1, 2.0)])

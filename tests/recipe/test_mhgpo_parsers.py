@@ -26,14 +26,11 @@ def chosen(text, docs=DOCS):
 @pytest.mark.parametrize(
     "text,expected",
     [
-        ("### a ; b ###", ["a", "b"]),
-        ("Sure! ###a;b;c###\n", ["a", "b", "c"]),
-        ("### one\nquery ###", ["one\nquery"]),
-        ("### b ; a ; b ;; ###", ["b", "a"]),
-        ("### a ### and ### b ###", ["a"]),
-        ("### größe ; 東京 ###", ["größe", "東京"]),
+        ("### a ; b ###", ["a", "b"]), ("Sure! ###a;b;c###\n", ["a", "b", "c"]),
+        ("### one\nquery ###", ["one\nquery"]), ("### b ; a ; b ;; ###", ["b", "a"]),
+        ("### a ### and ### b ###", ["a"]), ("### größe ; 東京 ###", ["größe", "東京"]),
     ],
-)
+)  # fmt: skip
 def test_queries(text, expected):
     assert queries(text, question="q") == expected
 
@@ -51,14 +48,10 @@ def test_output_without_queries_falls_back_to_the_question(text):
 @pytest.mark.parametrize(
     "text,ids",
     [
-        ("2 , 0", [2, 0]),
-        ("4 1 3", [4, 1, 3]),
-        ("  0\n", [0]),
-        ("Document 2, Document 0", [2, 0]),
-        ("DOCUMENT2 ;document 1.", [2, 1]),
-        ("02", [2]),
+        ("2 , 0", [2, 0]), ("4 1 3", [4, 1, 3]), ("  0\n", [0]), ("Document 2, Document 0", [2, 0]),
+        ("DOCUMENT2 ;document 1.", [2, 1]), ("02", [2]),
     ],
-)
+)  # fmt: skip
 def test_lists_of_ids(text, ids):
     assert chosen(text) == (ids, None)
 
@@ -66,19 +59,10 @@ def test_lists_of_ids(text, ids):
 @pytest.mark.parametrize(
     "text,fallback",
     [
-        ("2, 2", [2]),
-        ("1, 7, 3", [1, 3]),
-        ("7", [0]),
-        ("", [0]),
-        ("the best is 3", [0]),
-        ("-1", [0]),
-        ("1.5", [0]),
-        ("２", [0]),
-        ("٣, 1", [0]),
-        ("9" * 5000, [0]),
-        ("3, " + "9" * 10**6, [3]),
+        ("2, 2", [2]), ("1, 7, 3", [1, 3]), ("7", [0]), ("", [0]), ("the best is 3", [0]), ("-1", [0]), ("1.5", [0]),
+        ("２", [0]), ("٣, 1", [0]), ("9" * 5000, [0]), ("3, " + "9" * 10**6, [3]),
     ],
-)
+)  # fmt: skip
 def test_anything_else_is_unparsable_with_the_valid_ids_as_fallback(text, fallback):
     assert chosen(text) == (fallback, "expected distinct ids from 0 to 4")
 

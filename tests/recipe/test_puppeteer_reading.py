@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verl_ext.recipe.puppeteer.puppets import State, Step, read_code, read_line, read_result, read_url
+from verl_ext.recipe.puppeteer.puppets import read_code, read_line, read_result, read_url
 
 
 @pytest.mark.parametrize(
@@ -38,10 +38,3 @@ def test_no_text_breaks_the_reading(text):
         assert all(isinstance(value, str) for value in read(text).values())
     result, answer = read_result(text)
     assert "\n" not in answer and isinstance(result, str)
-
-
-def test_a_copy_of_a_state_stays():
-    state = State("t")
-    copy = state.copy()
-    state.steps.append(Step("planning", "on"))
-    assert copy.steps == [] and len(state.steps) == 1

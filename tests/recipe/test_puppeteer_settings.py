@@ -36,8 +36,5 @@ def test_what_is_there_and_what_is_left_out():
     assert set(system.left_out) == {"judge", *POOL} - {"planning"}
     assert Puppeteer(pool=["planning"], train_agents=True).trained_agents == ["orchestrator", "planning"]
     assert Puppeteer(orchestration="random").trained_agents == []
-
-
-def test_a_pool_needs_the_tools_of_its_agents():
     assert Puppeteer(pool=["planning", "read_file", "run_python"]).needs == ["read_file", "run_python"]
     assert Puppeteer(pool=["planning"]).needs == []

@@ -78,12 +78,12 @@ def test_what_there_is_not_is_an_error_in_words(name, arguments, error):
 
 
 def test_arguments_that_do_not_fit_are_refused_by_the_schema():
-    wrong = [("check_shop_expenses", {"category": "books", "shop_body": "club"}), ("check_bank_card", {})]
-    wrong += [
+    answers, _ = ask(
+        ("check_shop_expenses", {"category": "books", "shop_body": "club"}),
+        ("check_bank_card", {}),
         ("report_order_delay", {"order": WAITING, "days": "three"}),
         ("check_stock", {"shop": NAME, "colour": "x"}),
-    ]
-    answers, _ = ask(*wrong)
+    )
     assert [answer["kind"] for answer in answers] == ["bad_arguments"] * 4
 
 

@@ -126,12 +126,9 @@ def test_tools_whose_infrastructure_fails(system):
 
 
 @BOTH
-def test_tools_are_found_or_named(system):
+def test_tools_are_found(system):
     bare = Task("who?", {"target": ["Tova"]})
     assert playing(system, [call("film"), FINISH], task=bare, tools="search")[1].calls == ["film"]
-    assert playing(system, [call("film"), FINISH], task=bare, catalogue=["film"])[1].calls == ["film"]
-    trajectory, _ = playing(system, [], task=bare)
-    assert trajectory.status is Status.WORKFLOW_ERROR and "extra_info.tools" in trajectory.error
 
 
 @BOTH
@@ -180,7 +177,7 @@ ODD = st.sampled_from([FINISH, "Action: film", "Action: film\nAction Input: {", 
 OUTPUTS = st.one_of(CALLS, CALLS, st.just(GIVE_UP), st.just(GIVE_UP), ODD)
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(
     st.sampled_from([ReAct, DFSDT]),
     st.integers(1, 9),

@@ -7,9 +7,7 @@ import unicodedata
 
 import pytest
 
-from verl_ext.data_prep.qa import qa_schema, verl_row
-from verl_ext.data_prep.qa_rows import QARow
-from verl_ext.storage.parquet import write_parquet
+from verl_ext.data_prep import qa
 from verl_ext.tools.retrieval import Passage, load_corpus
 from verl_ext.tools.retrieval.corpus import PASSAGES, PassageStore, corpus_sha256, read_corpus, write_store
 from verl_ext.tools.retrieval.recall import Question, read_questions, recall, same_title
@@ -140,10 +138,12 @@ def test_questions_without_gold_titles_are_counted_and_left_out(tmp_path):
     questions, without = read_questions(path)
     assert [(q.text, sorted(q.gold)) for q in questions] == [("one", ["a", "b"]), ("two", ["c"])] and without == 4
     assert read_questions(path, 2) == (questions[:1], 1)
-    made = [QARow("1", "who?", ("x",), ("A", "Ż")), QARow("2", "what?", ("y",))]
-    made = [verl_row(row, "musique", "test", i) for i, row in enumerate(made)]
-    write_parquet(made, tmp_path / "test.parquet", qa_schema())
-    assert read_questions(tmp_path / "test.parquet") == ([Question("who?", frozenset({"a", "ż"}))], 1)
+    rows = [{"id": 1, "question": "who?", "answers": ["x"], "gold_titles": ["A", "Ż"]}]
+    rows.append({"id": 2, "question": "what?", "answers": ["y"]})
+    source = write(tmp_path / "rows.jsonl", *rows)
+    given = ["--output_dir", str(tmp_path), "--local_dataset_path", str(source), "--val_size", "0"]
+    assert qa.main(["musique", *given]) == 0
+    assert read_questions(tmp_path / "train.parquet") == ([Question("who?", frozenset({"a", "ż"}))], 1)
 
 
 @pytest.mark.parametrize(

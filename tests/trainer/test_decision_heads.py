@@ -12,12 +12,12 @@ import torch
 from tests.trainer.test_recipes import composed
 from verl_ext.algorithms import make_algorithm
 from verl_ext.check import examine
+from verl_ext.evaluate.checkpoint_parts import load_heads
 from verl_ext.evaluate.config import EvaluateConfig
-from verl_ext.evaluate.heads import load_heads
 from verl_ext.heads import PolicyHead
 from verl_ext.heads.learner import Learner
 from verl_ext.memory import HashingSimilarity
-from verl_ext.observe.question import HeadDecision, QuestionStats
+from verl_ext.observe.question_stats import HeadDecision, QuestionStats
 from verl_ext.trainer.build import build_workflow
 from verl_ext.trainer.config import read_mas_config
 from verl_ext.trainer.lora_setup import adapters_of, decides

@@ -15,7 +15,7 @@ from verl_ext.mas import Agent, Task
 from verl_ext.mas.credit import assign_credit
 from verl_ext.mas.types import Completion, Generation
 from verl_ext.memory import HashingSimilarity
-from verl_ext.observe.question import question_stats
+from verl_ext.observe.question_stats import question_stats
 from verl_ext.recipe.puppeteer import Puppeteer
 from verl_ext.sampling import make_strategy
 from verl_ext.trainer.rollout.rows import training_rows, validation_rows

@@ -9,10 +9,11 @@ A run that is complete is not run again (docs/compare.md).
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from verl_ext.arguments import Parser
 
 if TYPE_CHECKING:
     from verl_ext.compare.launcher import Run
@@ -20,9 +21,7 @@ if TYPE_CHECKING:
 
 def main(arguments: list[str] | None = None) -> int:
     """Exit status: 0 all runs complete, 1 some failed or could not be reported, 2 wrong arguments, 130 interrupted."""
-    parser = argparse.ArgumentParser(
-        "python -m verl_ext.compare", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser("python -m verl_ext.compare", description=__doc__)
     parser.add_argument("studies", nargs="+", help="names of configs/compare, or YAML files")
     parser.add_argument("--output", type=Path, default=Path("runs/compare"), help="folder of the runs and reports")
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time; each takes about a core and 4 GB")

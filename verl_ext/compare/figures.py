@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 
 from verl_ext.compare.measure import Measured, estimate, quantities, table
 from verl_ext.compare.study import Study
@@ -15,6 +15,9 @@ from verl_ext.reports import in_words
 
 # x, mean, standard error (`Measured.curve`)
 Curve = tuple[np.ndarray, np.ndarray, np.ndarray]
+Methods = dict[str, Measured]
+# Method -> colour and line.
+Looks = dict[str, Any]
 # Okabe and Ito's colours, which colour-blind readers can distinguish; further methods get dashed lines.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 STYLES = ("-", (0, (5, 1.5)), (0, (1.5, 1.5)))
@@ -22,12 +25,10 @@ STYLES = ("-", (0, (5, 1.5)), (0, (1.5, 1.5)))
 MARKERS = "sD^vP*X"
 
 
-def draw_all(study: Study, methods: dict[str, Measured], folder: Path) -> dict[str, Path]:
+def draw_all(study: Study, methods: Methods, folder: Path) -> dict[str, Path]:
     """Write every figure for which there is data; returns caption -> file."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    looks = {name: _look(i) for i, name in enumerate(n for n, m in methods.items() if not m.untrained)}
+    lines = cycle({"color": colour, "linestyle": style} for style in STYLES for colour in COLOURS)
+    looks = {name: next(lines) for name, method in methods.items() if not method.untrained}
     figures = {}
     scores = " and ".join(in_words(score) for score in study.plotted)
     figures[f"Validation {scores} against what training has used"] = _curves(study, methods, looks, folder)
@@ -43,23 +44,21 @@ def draw_all(study: Study, methods: dict[str, Measured], folder: Path) -> dict[s
     }
     for kind, names in quantities(methods).items():
         curves = {name: {m: method.curve(name, "generated_tokens") for m, method in methods.items()} for name in names}
-        telling = {name: found for name, found in curves.items() if _varies(found.values())}
+        telling = {
+            name: found
+            for name, found in curves.items()
+            if any(curve is not None and np.ptp(curve[1]) > 0 for curve in found.values())
+        }
         if telling:
             figures[captions[kind]] = _panels(kind, telling, methods, looks, folder)
     return figures
 
 
-def _look(number: int) -> dict[str, Any]:
-    return {"color": COLOURS[number % len(COLOURS)], "linestyle": STYLES[number // len(COLOURS) % len(STYLES)]}
-
-
-def _curves(study: Study, methods: dict[str, Measured], looks: dict[str, Any], folder: Path) -> Path:
+def _curves(study: Study, methods: Methods, looks: Looks, folder: Path) -> Path:
     """A row of panels per score, a column per budget."""
-    import matplotlib.pyplot as plt
-
     rows = len(study.plotted)
-    size = (12, 0.8 + 4.0 * rows)
-    figure, axes = plt.subplots(rows, 2, figsize=size, sharey="row", squeeze=False, constrained_layout=True)
+    figure = Figure((12, 0.8 + 4.0 * rows), layout="constrained")
+    axes = figure.subplots(rows, 2, sharey="row", squeeze=False)
     for (left, right), score in zip(axes, study.plotted, strict=True):
         for axis, over in ((left, "generated_tokens"), (right, "questions")):
             for name, method in methods.items():
@@ -76,14 +75,13 @@ def _curves(study: Study, methods: dict[str, Measured], looks: dict[str, Any], f
     return _save(figure, folder / "curves.png")
 
 
-def _frontier(study: Study, methods: dict[str, Measured], looks: dict[str, Any], folder: Path) -> Path:
+def _frontier(study: Study, methods: Methods, looks: Looks, folder: Path) -> Path:
     """One point per method at equal questions: what a system costs, and what it scores; hollow if it is untrained."""
-    import matplotlib.pyplot as plt
-
     cost, score = study.frontier
     points = {row["label"]: row["scores"] for row in table(study, methods, "questions")}
     hollow = ({"color": "0.35", "markerfacecolor": "white", "marker": marker} for marker in cycle(MARKERS))
-    figure, axis = plt.subplots(figsize=(9, 4.8), constrained_layout=True)
+    figure = Figure((9, 4.8), layout="constrained")
+    axis = figure.subplots()
     for name, method in methods.items():
         if method.label not in points:
             continue
@@ -99,17 +97,15 @@ def _frontier(study: Study, methods: dict[str, Measured], looks: dict[str, Any],
     return _save(figure, folder / "frontier.png")
 
 
-def _bars(methods: dict[str, Measured], looks: dict[str, Any], folder: Path) -> Path:
-    import matplotlib.pyplot as plt
-
+def _bars(methods: Methods, looks: Looks, folder: Path) -> Path:
     trained = {name: method for name, method in methods.items() if not method.untrained}
     panels = {
         "seconds per step (median)": lambda m: m.per_step("timing_s/step"),
         "generated tokens per step": lambda m: m.per_step("sampling/generated_tokens"),
         "peak memory, GB": lambda m: [record["peak_gb"] for record in m.records.values()],
     }
-    figure, axes = plt.subplots(1, len(panels), figsize=(12, 0.5 + 0.36 * len(trained)), sharey=True)
-    figure.set_layout_engine("constrained")
+    figure = Figure((12, 0.5 + 0.36 * len(trained)), layout="constrained")
+    axes = figure.subplots(1, len(panels), sharey=True)
     places = np.arange(len(trained))[::-1]
     for axis, (title, values) in zip(axes, panels.items(), strict=True):
         found = [estimate(values(method)) for method in trained.values()]
@@ -126,25 +122,14 @@ def _bars(methods: dict[str, Measured], looks: dict[str, Any], folder: Path) -> 
     return _save(figure, folder / "cost.png")
 
 
-def _varies(curves: Iterable[Curve | None]) -> bool:
-    return any(np.ptp(curve[1]) > 0 for curve in curves if curve is not None)
-
-
 def _panels(
-    kind: str,
-    curves: dict[str, dict[str, Curve | None]],
-    methods: dict[str, Measured],
-    looks: dict[str, Any],
-    folder: Path,
+    kind: str, curves: dict[str, dict[str, Curve | None]], methods: Methods, looks: Looks, folder: Path
 ) -> Path:
     """One panel per metric of `agents/<agent>/…`, one line per method."""
-    import matplotlib.pyplot as plt
-
     columns = min(3, len(curves))
     rows = -(-len(curves) // columns)
-    figure, axes = plt.subplots(
-        rows, columns, figsize=(max(8.4, 4.2 * columns), 0.8 + 3.2 * rows), squeeze=False, constrained_layout=True
-    )
+    figure = Figure((max(8.4, 4.2 * columns), 0.8 + 3.2 * rows), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False)
     for axis, (name, found) in zip(axes.flat, curves.items(), strict=False):
         for method_name, curve in found.items():
             if curve is not None:
@@ -170,15 +155,12 @@ def _tidy(axis: Any) -> None:
     axis.spines[["top", "right"]].set_visible(False)
 
 
-def _legend(figure: Any, *axes: Any) -> None:
+def _legend(figure: Figure, *axes: Any) -> None:
     lines = {label: line for axis in axes for line, label in zip(*axis.get_legend_handles_labels(), strict=True)}
     columns = min(len(lines), int(figure.get_figwidth() / 2.4))
     figure.legend(lines.values(), lines.keys(), loc="outside lower center", ncols=columns, frameon=False, fontsize=9)
 
 
-def _save(figure: Any, path: Path) -> Path:
-    import matplotlib.pyplot as plt
-
+def _save(figure: Figure, path: Path) -> Path:
     figure.savefig(path, dpi=110)
-    plt.close(figure)
     return path

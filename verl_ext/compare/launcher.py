@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,8 @@ from verl_ext.storage.files import lock_folder, write_file
 DONE = "run.json"
 # Written first: the process of the run, and when it started (process numbers are used again).
 PROCESS = "process.json"
+# A process may end while it is being looked at.
+GONE = (psutil.NoSuchProcess, psutil.AccessDenied, ProcessLookupError)
 # Seconds by which two readings of a process's start may differ: the system adds ticks since boot to an adjusted clock.
 CLOCK = 2.0
 # Seconds between two checks of the runs, two measurements of memory (0.1 s each), and two progress lines.
@@ -68,11 +70,8 @@ PROGRAM = (sys.executable, "-m", "verl.trainer.main_ppo")
 
 def plan(study: Study, output: Path) -> list[Run]:
     """All runs of a study."""
-    folder = output / study.name
-    return [
-        Run(method, seed, folder / method.name / f"seed_{seed}", study.command(method, seed))
-        for method, seed in study.runs
-    ]
+    place = output / study.name
+    return [Run(m, seed, place / m.name / f"seed_{seed}", study.command(m, seed)) for m, seed in study.runs]
 
 
 def shares(jobs: int) -> list[set[int]]:
@@ -119,19 +118,13 @@ class Live:
         """Record that the run has ended; `jobs`: how many runs shared the machine."""
         self.output.close()
         if status == 0:
-            record = {
-                "command": self.run.command,
-                "seconds": time.time() - self.started,
-                "peak_gb": self.peak,
-                "commit": self.commit,
-                "machine": machine(),
-                "jobs": jobs,
-            }
+            record = {"command": self.run.command, "seconds": time.time() - self.started, "peak_gb": self.peak}
+            record |= {"commit": self.commit, "machine": machine(), "jobs": jobs}
             write_file(self.run.folder / DONE, json.dumps(record))
 
     def kill(self) -> None:
         """End it and everything that it has started."""
-        with _gone():
+        with suppress(*GONE):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
         self.output.close()
@@ -199,20 +192,11 @@ def _outcome(one: Live, status: int) -> str:
 def memory(pid: int) -> float:
     """Proportional set size of the process and all its descendants (shared pages counted once), in GB."""
     total = 0
-    with _gone():
+    with suppress(*GONE):
         for process in [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]:
-            with _gone():
+            with suppress(*GONE):
                 total += process.memory_full_info().pss
     return total / 1e9
-
-
-@contextmanager
-def _gone() -> Iterator[None]:
-    """Processes may end while they are being looked at."""
-    try:
-        yield
-    except (psutil.NoSuchProcess, psutil.AccessDenied, ProcessLookupError):
-        pass
 
 
 def end_left_behind(folder: Path) -> None:
@@ -222,7 +206,7 @@ def end_left_behind(folder: Path) -> None:
         pid, started = record["pid"], record["started"]
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return
-    with _gone():
+    with suppress(*GONE):
         process = psutil.Process(pid)
         if abs(process.create_time() - started) < CLOCK:
             os.killpg(pid, signal.SIGKILL)  # it was started as the leader of its own group
@@ -235,13 +219,9 @@ def _signals() -> Iterator[None]:
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
     for number, handler in before.items():
         if handler is not signal.SIG_IGN:
-            signal.signal(number, _interrupt)
+            signal.signal(number, signal.default_int_handler)
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _interrupt(*_: object) -> None:
-    raise KeyboardInterrupt

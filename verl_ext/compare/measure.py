@@ -35,6 +35,10 @@ class Estimate:
     def __str__(self) -> str:
         return f"{self.mean:.3f}" if math.isnan(self.error) else f"{self.mean:.3f} ± {self.error:.3f}"
 
+    def as_json(self) -> dict[str, float | None]:
+        """As results.json has it."""
+        return {"mean": self.mean, "standard_error": None if math.isnan(self.error) else self.error}
+
 
 def estimate(values: Sequence[float]) -> Estimate:
     """NaN where there is no value, e.g. of a metric that no run recorded."""
@@ -66,7 +70,8 @@ class Measured:
                 found[seed] = _with_sums(log[:1])
                 continue
             for number, entry in enumerate(log):
-                if _used(entry, budget) >= limit and _validated(entry):
+                validated = any(name.startswith("val/system/") for name in entry["metrics"])
+                if validated and _used(entry, budget) >= limit:
                     found[seed] = _with_sums(log[: number + 1])
                     break
         return found
@@ -81,11 +86,8 @@ class Measured:
 
         Between the steps at which a run recorded it, it is interpolated linearly.
         """
-        series = []
-        for log in self.logs.values():
-            kept = [e for e in log if e["metrics"].get(metric) is not None]
-            if len(kept) > 1:
-                series.append(([_used(e, over) for e in kept], [e["metrics"][metric] for e in kept]))
+        kept = [[e for e in log if e["metrics"].get(metric) is not None] for log in self.logs.values()]
+        series = [([_used(e, over) for e in one], [e["metrics"][metric] for e in one]) for one in kept if len(one) > 1]
         if not series or self.untrained:
             return None
         grid = np.linspace(max(xs[0] for xs, _ in series), min(xs[-1] for xs, _ in series), points)
@@ -134,15 +136,10 @@ def table(study: Study, methods: dict[str, Measured], budget: str) -> list[dict[
 def quantities(methods: dict[str, Measured]) -> dict[str, list[str]]:
     """What agents report, by kind: `similarity`, `penalty`, and `behaviour` (what their penalties count)."""
     standard = {"calls", "reward", "reward_shared", "unparsable", "truncated", "failed", "output_tokens", "seconds"}
-    names = {
-        name
-        for method in methods.values()
-        for log in method.logs.values()
-        for entry in log
-        for name in entry["metrics"]
-    }
+    entries = (entry for method in methods.values() for log in method.logs.values() for entry in log)
+    names = {name for entry in entries for name in entry["metrics"] if name.startswith("agents/")}
     kinds: dict[str, list[str]] = {"behaviour": [], "similarity": [], "penalty": []}
-    for name in sorted(name for name in names if name.startswith("agents/")):
+    for name in sorted(names):
         last = name.rsplit("/", 1)[1]
         if last in kinds:
             kinds[last].append(name)
@@ -160,10 +157,6 @@ def _score(metrics: dict[str, float], name: str) -> float:
 
 def _used(entry: dict[str, Any], budget: str) -> float:
     return entry["metrics"].get(f"budget/{budget}") or 0
-
-
-def _validated(entry: dict[str, Any]) -> bool:
-    return any(name.startswith("val/system/") for name in entry["metrics"])
 
 
 def _with_sums(log: list[dict[str, Any]]) -> dict[str, float]:

@@ -32,7 +32,7 @@ def write_report(study: Study, runs: list[Run], folder: Path, command: str) -> P
     lines += ["## Cost of a step", "", *_costs(methods), ""]
     for caption, path in draw_all(study, methods, folder).items():
         lines += [f"## {caption}", "", f"![{caption}]({path.name})", ""]
-    (folder / "results.json").write_text(json.dumps(_plain(tables), indent=1), encoding="utf-8")
+    (folder / "results.json").write_text(json.dumps(tables, indent=1, default=Estimate.as_json), encoding="utf-8")
     report = folder / "report.md"
     report.write_text("\n".join(lines), encoding="utf-8")
     return report
@@ -83,11 +83,3 @@ def _costs(methods: dict[str, Measured]) -> list[str]:
         shown = [f"{estimate(one).mean:,.{digits}f}" for one, digits in zip(values, (2, 2, 0, 2, 0), strict=True)]
         cells.append([method.label, *("–" if one == "nan" else one for one in shown)])
     return markdown(heads, cells, words=1)
-
-
-def _plain(tables: dict[str, Any]) -> Any:
-    if isinstance(tables, Estimate):
-        return {"mean": tables.mean, "standard_error": None if tables.error != tables.error else tables.error}
-    if isinstance(tables, dict):
-        return {name: _plain(value) for name, value in tables.items()}
-    return [_plain(value) for value in tables] if isinstance(tables, list) else tables

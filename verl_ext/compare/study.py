@@ -115,26 +115,19 @@ def read_study(name: str, quick: bool = False) -> Study:
     if unknown := set(study.quick.methods) - {method.name for method in study.methods}:
         raise ValueError(f"{path}: quick: methods has {', '.join(sorted(unknown))}, which the study does not")
     small = study.quick
-    study = study.model_copy(
-        update={
-            "name": f"{study.name}_quick",
-            "title": f"{study.title} (quick)",
-            "seeds": small.seeds,
-            "budget": small.budget,
-            "methods": [_smaller(method, small) for method in study.methods if method.name in small.methods],
-        }
-    )
+    methods = [
+        m if m.start_of else m.model_copy(update={"overrides": [*m.overrides, *small.overrides]})
+        for m in study.methods
+        if m.name in small.methods
+    ]
+    about = {"name": f"{study.name}_quick", "title": f"{study.title} (quick)", "methods": methods}
+    study = study.model_copy(update={**about, "seeds": small.seeds, "budget": small.budget})
     _check(study, path)
     return study
 
 
 def _shipped() -> Path:
     return Path(str(resources.files("verl_ext.configs"))) / "compare"
-
-
-def _smaller(method: Method, quick: Quick) -> Method:
-    overrides = method.overrides if method.start_of else [*method.overrides, *quick.overrides]
-    return method.model_copy(update={"overrides": overrides})
 
 
 def _check(study: Study, path: Path) -> None:

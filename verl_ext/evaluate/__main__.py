@@ -25,6 +25,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
+    from verl_ext.evaluate.answers import Key, Outcome
+    from verl_ext.mas.types import Task
+    from verl_ext.mas.workflow import Workflow
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line.
@@ -68,28 +72,25 @@ def evaluate(config: DictConfig, command: list[str]) -> int:
         ValueError: the configuration, data, model, endpoint or output folder is wrong.
         RuntimeError: too many trajectories in a row failed, or a reward raised.
     """
-    from verl_ext.evaluate.heads import load_heads
-    from verl_ext.evaluate.records import Records
-    from verl_ext.evaluate.report import table_of
+    from verl_ext.evaluate.answers import Answers
+    from verl_ext.evaluate.checkpoint_parts import load_heads
     from verl_ext.evaluate.runner import Runner, output_folder, settings_of
 
     section, mas, model, workflow, tasks = prepare(config)
     heads = load_heads(section, workflow)
     settings, folder = settings_of(config, section, mas, model, heads), output_folder(config, section)
     start = time.monotonic()
-    with closing(Records(folder, settings)) as records:
-        wanted = records.missing(tasks, section.samples)  # a refusal here leaves the report that is there as it is
-        say_what_runs(len(tasks), section.samples, len(wanted), records.path)
+    with closing(Answers(folder, settings)) as answers:
+        wanted = answers.missing(tasks, section.samples)  # a refusal here leaves the report that is there as it is
+        say_what_runs(len(tasks), section.samples, len(wanted), answers.path)
         try:
             if wanted:
-                asyncio.run(Runner(config, section, mas, model, workflow, records).run(wanted))
+                asyncio.run(Runner(config, section, mas, model, workflow, answers).run(wanted))
         finally:
-            if records.outcomes:
+            if answers.outcomes:
                 about = {"command": command, "settings": settings, "seconds_of_this_command": time.monotonic() - start}
-                about |= {"details": list(workflow.details), "headline": workflow.headline}
-                about["table"] = table_of(workflow, tasks, section.samples, records.outcomes)
-                text = finish(folder, tasks, section.samples, records.outcomes, about)
-        answered = len(records.missing(tasks, section.samples)) < len(tasks) * section.samples
+                text = finish(folder, workflow, tasks, section.samples, answers.outcomes, about)
+        answered = len(answers.missing(tasks, section.samples)) < len(tasks) * section.samples
     print(f"\n{text}\n\n{next_steps(folder)}", flush=True)
     if not answered:
         print("\nNothing was answered; the same command asks again.\n", file=sys.stderr, flush=True)
@@ -137,26 +138,33 @@ def say_what_runs(questions: int, samples: int, wanted: int, path: Path) -> None
     print(f"{questions} questions{each}{done}.", flush=True)
 
 
-def finish(folder: Path, tasks: list, samples: int, outcomes: dict, about: dict) -> str:
+def finish(
+    folder: Path,
+    workflow: Workflow,
+    tasks: list[Task],
+    samples: int,
+    outcomes: dict[Key, Outcome],
+    about: dict[str, Any],
+) -> str:
     """Write the results of the answers so far; return the tables."""
     import verl_ext
-    from verl_ext.evaluate.report import summarise, write_report
+    from verl_ext.evaluate.report import summarise, table_of, write_report
     from verl_ext.observe.record import as_json
 
-    stamp = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-    about = {"verl_ext": verl_ext.__version__, "date": stamp, **about, "samples": samples}
+    about = {"verl_ext": verl_ext.__version__, "date": time.strftime("%Y-%m-%dT%H:%M:%S%z"), **about}
+    about |= {"details": list(workflow.details), "headline": workflow.headline}
+    about |= {"table": table_of(workflow, tasks, samples, outcomes), "samples": samples}
     return write_report(folder, as_json(about) | summarise(tasks, samples, outcomes))
 
 
 def next_steps(folder: Path) -> str:
     """The last lines for the terminal: where the results are."""
-    return "\n".join(
-        [
-            f"  results         {folder / 'results.json'}, {folder / 'report.md'}",
-            f"  trajectories    {folder / 'trajectories.jsonl'}   (one JSON line each; docs/trajectories.md)",
-            f"  look at them    python -m verl_ext.observe.viewer {shlex.quote(str(folder))}",
-            f"  again           rm -r {shlex.quote(str(folder))}, then the same command",
-        ]
+    quoted = shlex.quote(str(folder))
+    return (
+        f"  results         {folder / 'results.json'}, {folder / 'report.md'}\n"
+        f"  trajectories    {folder / 'trajectories.jsonl'}   (one JSON line each; docs/trajectories.md)\n"
+        f"  look at them    python -m verl_ext.observe.viewer {quoted}\n"
+        f"  again           rm -r {quoted}, then the same command"
     )
 
 

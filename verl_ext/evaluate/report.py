@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from verl_ext.evaluate.records import Outcome
+from verl_ext.evaluate.answers import Outcome
 from verl_ext.mas.types import Status, Task
 from verl_ext.mas.workflow import Workflow
 from verl_ext.reports import in_words, markdown, no_headline
@@ -218,10 +218,9 @@ def without_double(sources: dict[str, dict[str, Any]]) -> tuple[dict[str, dict[s
     same = [name for name in others if all(metrics.get(name) == metrics.get("reward") for metrics in reported)]
     if not same:
         return sources, ""
-    shown = {
-        source: {**result, "metrics": {name: v for name, v in result["metrics"].items() if name != "reward"}}
-        for source, result in sources.items()
-    }
+    shown = {}
+    for source, result in sources.items():
+        shown[source] = result | {"metrics": {name: v for name, v in result["metrics"].items() if name != "reward"}}
     return shown, same[0]
 
 
@@ -247,10 +246,9 @@ def best_lines(sources: dict[str, dict[str, Any]]) -> list[str]:
             if "best" in value:
                 depths = []
                 for k, best in value["best"].items():
-                    some = f" ({best['questions']} of {value['questions']} questions)"
-                    depths.append(
-                        f"best@{k} {best['mean']:.3f}{some if best['questions'] < value['questions'] else ''}"
-                    )
+                    few = best["questions"] < value["questions"]
+                    of_them = f" ({best['questions']} of {value['questions']} questions)" if few else ""
+                    depths.append(f"best@{k} {best['mean']:.3f}{of_them}")
                 lines.append(f"{source} {_title(name)}: {', '.join(depths)}")
     return lines
 

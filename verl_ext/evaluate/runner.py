@@ -15,13 +15,12 @@ from typing import Any
 from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
 
-from verl_ext.evaluate.adapters import adapters_to_play
+from verl_ext.evaluate.answers import Answers, Outcome
 from verl_ext.evaluate.checkpoint import Model
+from verl_ext.evaluate.checkpoint_parts import adapters_to_play, open_memory
 from verl_ext.evaluate.config import EvaluateConfig
 from verl_ext.evaluate.llms import open_llm
-from verl_ext.evaluate.memories import open_memory
 from verl_ext.evaluate.recall import recall_scores
-from verl_ext.evaluate.records import Outcome, Records
 from verl_ext.mas.credit import assign_credit
 from verl_ext.mas.forest import Forest
 from verl_ext.mas.limits import Limits
@@ -38,12 +37,7 @@ from verl_ext.trainer.rollout.llm import template_of
 
 # After so many trajectories in a row that failed without an answer, the evaluation stops.
 STREAK = 32
-HOPELESS = (
-    Status.ENGINE_ERROR.value,
-    Status.TIMEOUT.value,
-    Status.TOOL_ERROR.value,
-    Status.WORKFLOW_ERROR.value,
-)
+HOPELESS = (Status.ENGINE_ERROR, Status.TIMEOUT, Status.TOOL_ERROR, Status.WORKFLOW_ERROR)
 # Seconds between two lines of progress.
 INTERVAL = 5.0
 
@@ -57,11 +51,10 @@ def settings_of(
     endpoints and retrieval servers. They cannot detect that a server has changed its model or its index.
     """
     local, memory = model is not None, open_memory(section, mas)
-    served: dict[str, Any] = (
-        {} if local or mas.policy == SHARED else {"policy": mas.policy}
-    )  # it decides which of an endpoint's models answer
-    served |= {"heads": heads} if heads else {}
-    return served | {
+    optional: dict[str, Any] = {"heads": heads} if heads else {}
+    if not local and mas.policy != SHARED:  # it decides which of an endpoint's models answer
+        optional["policy"] = mas.policy
+    return optional | {
         "model": model.source if local else section.model,
         "engine": "verl_ext" if local else "endpoint",
         "weights": model.fingerprint if local else None,
@@ -111,7 +104,7 @@ class Runner:
         section, mas: its typed parts.
         model: for this process, or None for the endpoint.
         workflow: built from `mas`.
-        records: of the output folder.
+        answers: of the output folder.
     """
 
     def __init__(
@@ -121,10 +114,10 @@ class Runner:
         mas: MasConfig,
         model: Model | None,
         workflow: Workflow,
-        records: Records,
+        answers: Answers,
     ):
         self.config, self.section, self.mas, self.model = config, section, mas, model
-        self.workflow, self.records = workflow, records
+        self.workflow, self.answers = workflow, answers
         self.limits = Limits(
             max_prompt_tokens=config.data.max_prompt_length,
             max_context_tokens=context_length(config),
@@ -209,7 +202,7 @@ class Runner:
         about |= {"seconds": time.monotonic() - start, "finished": time.time()}
         assign_credit([trajectory])
         trace = trace_question(forest, first_number=sample)
-        return self.records.add(evaluation_record(trace, self.model and self.model.step, about))
+        return self.answers.add(evaluation_record(trace, self.model and self.model.step, about))
 
 
 async def _all(work: Iterator[Any]) -> None:

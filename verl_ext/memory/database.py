@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from verl_ext.memory.similarity import Similarity
+from verl_ext.memory.similarity import HashingSimilarity, Similarity
 from verl_ext.memory.step import Changes
 from verl_ext.memory.view import Shelf, Text, View
 from verl_ext.storage.sqlite import Schema, copy_to, open_reader, open_writer, remedy, transaction
@@ -114,13 +114,14 @@ class Database:
         self._connection.close()
 
 
-def read_copy(path: Path, similarity: Similarity) -> View:
-    """The memories of a copy (`copy_to`). Nothing is written.
+def read_snapshot(folder: str | Path, similarity: Similarity | None = None) -> View:
+    """The memory in the folder of a snapshot, e.g. of a checkpoint, for reading without a lock.
 
     Raises:
-        ValueError: there is no such copy, it is damaged, or it is no memory.
+        ValueError: there is none, or it is damaged or has another similarity or version.
     """
-    with _open_copy(path, similarity) as copy:
+    similarity = similarity or HashingSimilarity()
+    with _open_copy(Path(folder) / FILE, similarity) as copy:
         return _load(copy, similarity)
 
 
@@ -141,9 +142,7 @@ def _load(connection: sqlite3.Connection, similarity: Similarity) -> View:
     for (agent,) in run("SELECT DISTINCT agent FROM memories ORDER BY agent").fetchall():
         ids, times, scores, vectors, *texts = zip(*run(ROWS, (agent,)), strict=True)
         table = np.frombuffer(b"".join(vectors), dtype="<f4").astype(np.float32).reshape(len(ids), -1)
-        triples: list[Text] = [
-            (query, tuple(json.loads(plan)), output) for query, plan, output in zip(*texts, strict=True)
-        ]
+        triples: list[Text] = [(query, tuple(json.loads(plan)), out) for query, plan, out in zip(*texts, strict=True)]
         arrays = np.array(ids, np.int64), np.array(times, np.int64), np.array(scores, np.float64)
         shelves[agent] = Shelf(*arrays, np.ascontiguousarray(table.T), triples)
     return View(meta["step"], similarity, shelves, meta["next_id"])

@@ -22,34 +22,27 @@ from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
+from pydantic import Field
+
+from verl_ext.settings import Settings
 
 Z = 1.96  # the 2.5 % and 97.5 % percentiles of a normal distribution lie at μ ± 1.96σ
 
 
-@dataclass(frozen=True)
-class Rules:
+class Rules(Settings):
     """The paper's hyperparameters, with its values.
 
     Attributes:
-        alpha: weight of time, per step; 0 means no decay.
+        alpha: weight of time, per step.
         beta: weight of the reward's distance from its bound.
         threshold: D; a memory whose score is below it is deleted.
         capacity: memories per agent. (The paper gives no number.)
     """
 
-    alpha: float = 1.0
-    beta: float = 1.0
-    threshold: float = 0.0
-    capacity: int = 10_000
-
-    def __post_init__(self) -> None:
-        for name in ("alpha", "beta"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"memory {name} must be a number >= 0, given {getattr(self, name)!r}.")
-        if not math.isfinite(self.threshold):
-            raise ValueError(f"memory threshold must be a finite number, given {self.threshold!r}.")
-        if isinstance(self.capacity, bool) or not isinstance(self.capacity, int) or self.capacity < 1:
-            raise ValueError(f"memory capacity must be an integer >= 1, given {self.capacity!r}.")
+    alpha: float = Field(1.0, ge=0, allow_inf_nan=False, description="0: no decay")
+    beta: float = Field(1.0, ge=0, allow_inf_nan=False)
+    threshold: float = Field(0.0, allow_inf_nan=False)
+    capacity: int = Field(10_000, ge=1, description="memories of an agent")
 
 
 class Bounds(NamedTuple):

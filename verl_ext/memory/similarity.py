@@ -88,9 +88,9 @@ class HashingSimilarity:
                 column = row[: len(gram)][inside] * self.width + (hashed % np.uint64(self.width)).astype(np.int64)
                 sign = 1.0 - 2.0 * (hashed >> np.uint64(63))
                 counts += np.bincount(column, weights=sign, minlength=len(counts))
-        counts = counts.reshape(len(texts), self.width)
-        total = np.abs(counts).sum(axis=1, keepdims=True)
-        return np.sign(counts) * np.sqrt(np.abs(counts) / np.maximum(total, 1.0))
+        table = counts.reshape(len(texts), self.width)
+        total = np.abs(table).sum(axis=1, keepdims=True)
+        return np.sign(table) * np.sqrt(np.abs(table) / np.maximum(total, 1.0))
 
 
 @dataclass(frozen=True)

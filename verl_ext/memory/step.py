@@ -182,8 +182,8 @@ def _next_shelf(
     kept = [memory for memory, stay in zip(new, stays[old:], strict=True) if stay]
     vectors = similarity.encode([memory.query for memory in kept])
     changed = stays[:old] & ((times != shelf.times) | (scores != shelf.scores))
-    columns = (times[changed].tolist(), scores[changed].tolist(), shelf.ids[changed].tolist())
-    changes.scored += zip(*columns, strict=True)
+    rows = (times[changed].tolist(), scores[changed].tolist(), shelf.ids[changed].tolist())
+    changes.scored += zip(*rows, strict=True)
     changes.deleted += shelf.ids[~stays[:old]].tolist()
     changes.inserted += zip(kept, vectors, strict=True)
     counts["inserted"] += len(new)

@@ -6,9 +6,9 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from verl_ext.memory.database import FILE, Database, read_copy
+from verl_ext.memory.database import FILE, Database
 from verl_ext.memory.evolution import Rules
-from verl_ext.memory.records import Episode, Memory
+from verl_ext.memory.records import Episode
 from verl_ext.memory.similarity import HashingSimilarity, Similarity
 from verl_ext.memory.step import evolve
 from verl_ext.memory.view import View
@@ -19,8 +19,8 @@ class MemoryStore:
     """Writes the memory, step by step, and gives views of it to readers.
 
     One process writes (the trainer); it holds the folder's lock. Readers use a `View`: the state after one step, which
-    no later step changes. In this process `recall` takes the version as an argument; other processes, also on other
-    machines, are sent `view()` once per step (it can be pickled). Methods may be called from any thread.
+    no later step changes. Other processes, also on other machines, are sent `view()` once per step (it can be pickled).
+    Methods may be called from any thread.
 
     Args:
         folder: created if it does not exist. Its memory is opened if it has one.
@@ -34,14 +34,15 @@ class MemoryStore:
     def __init__(self, folder: str | Path, rules: Rules | None = None, similarity: Similarity | None = None):
         self.folder, self.rules = Path(folder), rules or Rules()
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._lock = lock_folder(self.folder)
-        if self._lock is None:
+        lock = lock_folder(self.folder)
+        if lock is None:
             raise ValueError(f"another process writes the memory in {self.folder}; stop it, or choose another folder.")
         try:
             self._database = Database(self.folder / FILE, similarity or HashingSimilarity())
         except BaseException:
-            self._lock.close()
+            lock.close()
             raise
+        self._lock = lock
         self._writing = threading.Lock()
         self._show(self._database.load())
 
@@ -57,22 +58,12 @@ class MemoryStore:
             ValueError: no view of this version is kept.
         """
         views = self._views
-        return views[max(views)] if version is None else self._of(version, views)
-
-    def _of(self, version: int, views: dict[int, View]) -> View:
+        version = max(views) if version is None else version
         if version not in views:
             raise ValueError(
                 f"no view of version {version!r} is kept; there are {sorted(views)}. Take one when a step begins."
             )
         return views[version]
-
-    def recall(self, agent: str, query: str, k: int, version: int) -> list[Memory]:
-        """See `View.recall`; in the state after step `version`."""
-        return self._of(version, self._views).recall(agent, query, k)
-
-    def recall_many(self, asked: Sequence[tuple[str, str]], k: int, version: int) -> list[list[Memory]]:
-        """See `View.recall_many`."""
-        return self._of(version, self._views).recall_many(asked, k)
 
     def apply(self, step: int, episodes: Sequence[Episode]) -> dict[str, int]:
         """Update the memory with the trajectories of a training step; the result is on disk when this returns.
@@ -135,12 +126,3 @@ class MemoryStore:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def read_snapshot(folder: str | Path, similarity: Similarity | None = None) -> View:
-    """The memory in the folder of a snapshot, e.g. of a checkpoint, for reading without a lock.
-
-    Raises:
-        ValueError: there is none, or it is damaged or has another similarity or version.
-    """
-    return read_copy(Path(folder) / FILE, similarity or HashingSimilarity())

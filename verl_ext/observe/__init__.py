@@ -1,6 +1,6 @@
 """What a run shows and keeps: metrics, progress, pictures, the trajectory log and its viewer.
 
-question             QuestionStats: what a rollout worker keeps of a question, for metrics
+question_stats       QuestionStats: what a rollout worker keeps of a question, for metrics
 metrics              all our metrics: name, meaning, computation
 decisions            metrics of agents that choose who acts next; collapse: warns when they always choose the same
 runlog               metrics.jsonl: a line per step
@@ -11,6 +11,6 @@ trajectories         makes these records from sampled questions
 trajectory_files     writes and reads their files
 viewer               `verl_ext view`: the records of a run or an evaluation as one HTML page
 collaboration        the logged decisions as graphs of who acts after whom
-graph_layout         where nodes and arrows of such a graph are drawn
-collaboration_page   these graphs in the viewer; collaboration_plot: as a picture, which graph_plot draws
+graph_layout         where nodes and arrows of such a graph are drawn, in the viewer and in the picture of a run
+collaboration_plot   the picture of a run
 """

@@ -71,7 +71,7 @@ class Folded:
 
 def paths_in(question: Question) -> list[Path]:
     """The paths of a logged question's finished trajectories."""
-    of: dict[int, list[tuple]] = defaultdict(list)
+    of: dict[int, list[tuple[Any, ...]]] = defaultdict(list)
     for call in question["calls"]:
         if decision := call["decision"]:
             made = Decision(decision["options"], decision["chosen"], decision["log_prob"])

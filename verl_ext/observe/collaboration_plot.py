@@ -10,11 +10,12 @@ from typing import Any
 
 from verl_ext.observe.collaboration import MOST, Folded, Shown, collaboration
 from verl_ext.observe.decisions import deciding
-from verl_ext.observe.graph_layout import layout, most_frequent
-from verl_ext.observe.graph_plot import draw_graph, plain
+from verl_ext.observe.graph_layout import HEIGHT, LINE, WIDTH, layout, most_frequent
 from verl_ext.observe.record import Moment, by_step
 from verl_ext.observe.trajectory_files import FOLDER, read_records
 
+# Points per unit of the layout, where two graphs stand side by side.
+SCALE = 0.7
 # Agents in one picture: those with the longest paths.
 AGENTS = 3
 # Fields of calls that are large, and that no picture needs.
@@ -25,6 +26,9 @@ CAPTION = (
 )
 
 Entries = Sequence[Mapping[str, Any]]
+Graphs = Mapping[Moment, Folded]
+# Steps; by choice, its shares at them.
+Shares = tuple[list[int], dict[str, list[float]]]
 
 
 def collaboration_picture(folder: Path, entries: Entries, path: Path) -> Path | None:
@@ -48,17 +52,12 @@ def collaboration_picture(folder: Path, entries: Entries, path: Path) -> Path | 
     return path
 
 
-def _draw(
-    agents: Sequence[str], graphs: Mapping[str, tuple[Shown, dict[Moment, Folded]]], entries: Entries, path: Path
-) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
+def _draw(agents: Sequence[str], graphs: Mapping[str, tuple[Shown, Graphs]], entries: Entries, path: Path) -> None:
+    from matplotlib.figure import Figure
 
     shares = {agent: shares_over_steps(entries, agent) for agent in agents}
     heights = [(5.6 if agent in graphs else 0.6) + (2.6 if len(shares[agent][0]) > 1 else 0) for agent in agents]
-    figure = plt.figure(figsize=(12.5, sum(heights)), constrained_layout=True)
+    figure = Figure((12.5, sum(heights)), layout="constrained")
     parts = figure.subfigures(len(agents), 1, squeeze=False, height_ratios=heights)[:, 0]
     for part, agent in zip(parts, agents, strict=True):
         nodes, by_step = graphs.get(agent) or (_nodes(shares[agent][1]), {})
@@ -66,7 +65,6 @@ def _draw(
         part.supxlabel(CAPTION if by_step else "", fontsize=9, color="0.4")
         _draw_agent(part, nodes, by_step, shares[agent])
     figure.savefig(path, dpi=110)
-    plt.close(figure)
 
 
 def _agents(entries: Entries) -> list[str]:
@@ -89,7 +87,7 @@ def _decisions(log: Path) -> Iterator[dict[str, Any]]:
         yield record | {"tools": [], "calls": slim}
 
 
-def shares_over_steps(entries: Entries, agent: str) -> tuple[list[int], dict[str, list[float]]]:
+def shares_over_steps(entries: Entries, agent: str) -> Shares:
     """Steps at which an agent decided in training (if never, in validation); by choice, its shares at them."""
     for prefix in (f"choices/{agent}/", f"val/choices/{agent}/"):
         found: dict[int, dict[str, float]] = {}
@@ -119,12 +117,7 @@ def _nodes(shares: Mapping[str, Sequence[float]]) -> Shown:
     return Shown(tuple(named), len(often) - len(named))
 
 
-def _draw_agent(
-    part: Any,
-    nodes: Shown,
-    graphs: Mapping[Moment, Folded],
-    shares: tuple[list[int], dict[str, list[float]]],
-) -> None:
+def _draw_agent(part: Any, nodes: Shown, graphs: Graphs, shares: Shares) -> None:
     """Draw an agent's graphs and, below, its shares; parts without data are left out."""
     import matplotlib
 
@@ -141,18 +134,13 @@ def _draw_agent(
         drawn = layout(graphs[moment], nodes.labels, most)
         draw_graph(axis, drawn, nodes.labels, colours[: len(nodes.labels)])
         phase = "validation (greedy)" if moment[0] == "val" else "training (sampled)"
-        axis.set_title(f"{phase}, step {moment[1]}: {_count(graphs[moment].paths)} logged", fontsize=11)
+        paths = graphs[moment].paths
+        axis.set_title(f"{phase}, step {moment[1]}: {paths} path{'s' * (paths != 1)} logged", fontsize=11)
     if len(shares[0]) > 1:
         _draw_shares(part.add_subplot(grid[-1, :]), nodes, colours, shares)
 
 
-def _count(paths: int) -> str:
-    return f"{paths} path" if paths == 1 else f"{paths} paths"
-
-
-def _draw_shares(
-    axis: Any, nodes: Shown, colours: Sequence[Any], shares: tuple[list[int], dict[str, list[float]]]
-) -> None:
+def _draw_shares(axis: Any, nodes: Shown, colours: Sequence[Any], shares: Shares) -> None:
     """Stacked areas in the order of the nodes, from the bottom; the legend has the same order."""
     steps, by_name = shares
     named = [by_name.get(name, [0.0] * len(steps)) for name in nodes.choices]
@@ -165,3 +153,48 @@ def _draw_shares(
     axis.set(xlim=(steps[0], steps[-1]), ylim=(0, 1), xlabel="step")
     axis.locator_params(axis="x", integer=True)
     axis.set_title("Share of each choice among all decisions of the step", fontsize=11)
+
+
+def plain(text: str, longest: int = 18) -> str:
+    """A name as matplotlib can draw it: one line, no formulas, no invisible characters, not too long."""
+    seen = "".join(letter if letter.isprintable() else " " for letter in text)
+    cut = seen if len(seen) <= longest else seen[: longest - 1] + "…"
+    return cut.replace("\\", "\N{FULLWIDTH REVERSE SOLIDUS}").replace("$", r"\$")
+
+
+def draw_graph(axis: Any, layout: Mapping[str, Any], labels: Sequence[str], colours: Sequence[Any]) -> None:
+    """Draw a layout; labels and colours by node."""
+    from matplotlib.patches import Circle, PathPatch, Polygon
+    from matplotlib.path import Path as Line
+
+    codes = {2: [Line.LINETO], 3: [Line.CURVE3] * 2, 4: [Line.CURVE4] * 3}  # by the number of points
+    for way in layout["ways"]:
+        points, colour = way["line"], "0.35" if way["from"] is not None else "black"
+        looks = {"alpha": way["opacity"], "zorder": 1 + way["width"] / 10}
+        line, width = Line(points, [Line.MOVETO, *codes[len(points)]]), SCALE * way["width"]
+        axis.add_patch(PathPatch(line, fill=False, edgecolor=colour, linewidth=width, capstyle="butt", **looks))
+        axis.add_patch(Polygon(way["head"], facecolor=colour, edgecolor="none", **looks))
+        if way["from"] is None:
+            axis.add_patch(Circle(points[0], 2.5 + way["width"] / 2, color=colour, **looks))
+    for node, label, colour in zip(layout["nodes"], labels, colours, strict=True):
+        looks = {"facecolor": colour, "edgecolor": "white"} if node["share"] else {"facecolor": "white"}
+        looks = {"edgecolor": "0.8", "linewidth": 1.2, "zorder": 3} | looks
+        axis.add_patch(Circle((node["x"], node["y"]), node["radius"], **looks))
+        _label(axis, node, label)
+    axis.set(xlim=(0, WIDTH), ylim=(HEIGHT, 0), aspect="equal")
+    axis.axis("off")
+
+
+def _label(axis: Any, node: Mapping[str, Any], label: str) -> None:
+    """The name, as much of it as there is room for, and the share below."""
+    from matplotlib.patheffects import withStroke
+
+    x, y, anchor, room = node["label"]
+    looks = {"ha": {"start": "left", "middle": "center", "end": "right"}[anchor], "va": "baseline", "zorder": 4}
+    looks |= {"color": "black" if node["share"] else "0.6", "path_effects": [withStroke(linewidth=2.5, foreground="w")]}
+    name = axis.text(x, y, "", fontsize=13 * SCALE, **looks)
+    axis.text(x, y + LINE, f"{node['share']:.0%}", fontsize=12 * SCALE, **looks)
+    for longest in range(24, 0, -1):
+        name.set_text(plain(label, longest))
+        if name.get_window_extent().width <= room * SCALE / 72 * axis.figure.dpi:
+            break

@@ -1,16 +1,17 @@
 """The layout of a decision graph: choices on a ring, and arrows between them.
 
-The viewer's page (page/graph.js) and the PNG of a run (graph_plot.py) draw this layout. One unit is one pixel of the
-page at its full size; y points down, angles go clockwise from the right.
+The viewer's page (page/graph.js) and the picture of a run (collaboration_plot.py) draw this layout. One unit is one
+pixel of the page at its full size; y points down, angles go clockwise from the right.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from verl_ext.observe.collaboration import Folded
+from verl_ext.observe.collaboration import Folded, Question, collaboration
+from verl_ext.observe.record import Moment
 
 WIDTH, HEIGHT = 620, 490
 # Half axes of the ring.
@@ -19,6 +20,8 @@ RING = (162.0, 160.0)
 TURN = math.pi / 3.3
 # Widest label; distance of its two lines.
 ROOM, LINE = 140.0, 15.0
+# Choices of the most frequent path that the page spells out, and characters of each.
+SPELLED, CHARACTERS = 40, 200
 
 
 class Point(NamedTuple):
@@ -39,6 +42,28 @@ class Node(NamedTuple):
     out: float
     radius: float
     share: float
+
+
+def page_index(steps: Mapping[Moment, Sequence[Question]]) -> dict[str, Any]:
+    """What the index of the viewer's page holds of `collaboration`; logged steps by their number in `steps`."""
+    numbers = {moment: number for number, moment in enumerate(steps)}
+    agents = []
+    for agent, (nodes, graphs) in collaboration(steps).items():
+        labels, most = nodes.labels, most_frequent(graphs.values())
+        moments = {numbers[moment]: _described(graph) | layout(graph, labels, most) for moment, graph in graphs.items()}
+        agents.append({"agent": agent, "labels": [_cut(label) for label in labels], "moments": moments})
+    return {"collaboration": agents, "picture": {"width": WIDTH, "height": HEIGHT, "line": LINE}}
+
+
+def _described(graph: Folded) -> dict[str, Any]:
+    spelled, more = [_cut(choice) for choice in graph.top[:SPELLED]], max(0, len(graph.top) - SPELLED)
+    top = {"path": spelled, "more": more, "count": graph.top_count, "question": graph.question}
+    numbers = {name: round(value, 6) for name, value in graph.numbers.items()}
+    return {"paths": graph.paths, "numbers": numbers, "top": top}
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= CHARACTERS else text[: CHARACTERS - 1] + "…"
 
 
 def most_frequent(graphs: Iterable[Folded]) -> float:
@@ -65,16 +90,14 @@ def layout(graph: Folded, labels: list[str], most: float) -> dict[str, Any]:
     ways = []
     for (a, b), times in sorted(graph.edges.items(), key=lambda edge: edge[1]):
         width = 1 + 7 * times / graph.paths / most
+        opacity = round(min(0.85, 0.3 + width / 12), 2)  # rare ways do not hide the others
         drawn = _loop(nodes[a], width) if a == b else _arc(nodes[a], nodes[b], width)
-        opacity = min(0.85, 0.3 + width / 12)  # rare ways do not hide the others
-        ways.append(
-            {"from": a, "to": b, "times": times, "width": round(width, 2), "opacity": round(opacity, 2)} | drawn
-        )
+        ways.append({"from": a, "to": b, "times": times, "width": round(width, 2), "opacity": opacity} | drawn)
     for n, times in enumerate(graph.first):
         if times:
             width = 1 + 5 * times / graph.paths
-            ways.append({"from": None, "to": n, "times": times, "width": round(width, 2), "opacity": 1.0})
-            ways[-1] |= _start(nodes[n], width)
+            drawn = _start(nodes[n], width)
+            ways.append({"from": None, "to": n, "times": times, "width": round(width, 2), "opacity": 1.0} | drawn)
     return {
         "nodes": [
             {

@@ -10,7 +10,7 @@ from typing import Any
 
 from verl_ext.mas.types import Status
 from verl_ext.observe.decisions import decision_metrics
-from verl_ext.observe.question import CallStats, QuestionStats
+from verl_ext.observe.question_stats import CallStats, QuestionStats
 
 # Placeholders: <agent> a role's name, <quantity> what an agent's penalty or the workflow's reward reports,
 # <status> one of mas.types.Status, <choice> a text that an agent may choose. Validation has the same names
@@ -94,39 +94,31 @@ def reduce_stats(stats: Iterable[QuestionStats]) -> dict[str, float]:
     stats = list(stats)
     metrics: dict[str, float] = {}
     _means(metrics, "system", [{"reward": r, **q} for s in stats for r, q in zip(s.rewards, s.quantities, strict=True)])
-    by_agent: dict[str, list[CallStats]] = defaultdict(list)
-    for question in stats:
-        for call in question.calls:
-            by_agent[call.agent].append(call)
-    for agent, calls in sorted(by_agent.items()):
-        metrics |= _agent_metrics(agent, calls)
-        similar = [value for question in stats for value in question.similarity.get(agent, [])]
-        if similar:
-            metrics[f"agents/{agent}/similarity"] = fmean(similar)
+    calls = [call for question in stats for call in question.calls]
+    for agent in sorted({call.agent for call in calls}):
+        metrics |= _agent_metrics(agent, [call for call in calls if call.agent == agent])
+        _means(metrics, f"agents/{agent}", [{"similarity": v} for s in stats for v in s.similarity.get(agent, [])])
     metrics |= decision_metrics(path for question in stats for path in question.paths)
     for name in ("agent_calls", "generated_tokens", "prompt_tokens", "replayed_calls", "tool_calls", "tool_retries"):
         metrics[f"sampling/{name}"] = sum(question.cost[name] for question in stats)
     metrics["sampling/questions"] = len(stats)
     metrics["sampling/agent_calls_formula"] = sum(question.formula_calls for question in stats)
     metrics["sampling/tool_failures"] = sum(question.tool_failures for question in stats)
-    failures: dict[str, int] = defaultdict(int)
-    for question in stats:
-        for status, count in question.failures.items():
-            failures[status] += count
-    metrics["sampling/trajectories"] = sum(len(question.rewards) for question in stats) + sum(failures.values())
-    metrics["sampling/failed_trajectories"] = sum(failures.values())
+    failures = _failures(stats)
+    metrics["sampling/trajectories"] = sum(len(question.rewards) for question in stats) + failures.total()
+    metrics["sampling/failed_trajectories"] = failures.total()
     return metrics | {f"sampling/failed/{status}": count for status, count in sorted(failures.items())}
 
 
 def failure_report(stats: Iterable[QuestionStats]) -> str:
     """Why trajectories could not finish, in words; empty if all did."""
     stats = [question for question in stats if question.failures]
-    counts: dict[str, int] = defaultdict(int)
-    for question in stats:
-        for status, count in question.failures.items():
-            counts[status] += count
-    reasons = ", ".join(f"{count} x {status}" for status, count in sorted(counts.items()))
+    reasons = ", ".join(f"{count} x {status}" for status, count in sorted(_failures(stats).items()))
     return f"{reasons}; the first: {stats[0].first_error}" if stats else ""
+
+
+def _failures(stats: Iterable[QuestionStats]) -> Counter[str]:
+    return sum((Counter(question.failures) for question in stats), Counter())
 
 
 def _agent_metrics(agent: str, calls: list[CallStats]) -> dict[str, float]:
@@ -138,13 +130,10 @@ def _agent_metrics(agent: str, calls: list[CallStats]) -> dict[str, float]:
         f"{prefix}/truncated": sum(call.truncated for call in calls) / n,
         f"{prefix}/failed": (n - len(answered)) / n,
     }
-    for name, value in (("output_tokens", "tokens"), ("seconds", "seconds"), ("penalty", "penalty")):
-        if answered:
-            metrics[f"{prefix}/{name}"] = fmean(getattr(call, value) for call in answered)
-    for name in ("reward", "reward_shared"):
-        credited = [v for call in calls if not math.isnan(v := getattr(call, name))]
-        if credited:
-            metrics[f"{prefix}/{name}"] = fmean(credited)
+    own = [{"output_tokens": call.tokens, "seconds": call.seconds, "penalty": call.penalty} for call in answered]
+    credited = [call for call in calls if not math.isnan(call.reward)]
+    _means(metrics, prefix, own)
+    _means(metrics, prefix, [{"reward": call.reward, "reward_shared": call.reward_shared} for call in credited])
     _means(metrics, prefix, [call.quantities for call in answered])
     return metrics
 
@@ -160,15 +149,13 @@ def _means(into: dict[str, float], prefix: str, records: list[dict[str, float]])
 
 def group_metrics(tags: list[dict[str, Any]]) -> dict[str, float]:
     """groups/*: how many groups, how large, and how many of them carry no gradient."""
-    sizes = Counter(tag["group"] for tag in tags)
-    rewards: dict[str, set[float]] = {}
+    rewards: dict[str, list[float]] = defaultdict(list)
     for tag in tags:
-        rewards.setdefault(tag["group"], set()).add(tag["reward"])
-    flat = [group for group, values in rewards.items() if len(values) == 1 and sizes[group] > 1]
-    single = [group for group, size in sizes.items() if size == 1]
+        rewards[tag["group"]].append(tag["reward"])
+    groups = rewards.values()
     return {
-        "groups/count": len(sizes),
-        "groups/size": len(tags) / len(sizes),
-        "groups/zero_variance": len(flat) / len(sizes),
-        "groups/single": len(single) / len(sizes),
+        "groups/count": len(groups),
+        "groups/size": len(tags) / len(groups),
+        "groups/zero_variance": sum(len(group) > 1 and len(set(group)) == 1 for group in groups) / len(groups),
+        "groups/single": sum(len(group) == 1 for group in groups) / len(groups),
     }

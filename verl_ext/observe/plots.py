@@ -41,14 +41,12 @@ def panels(entries: list[dict[str, Any]], headline: str) -> list[Panel]:
 
 def learning_curve(entries: list[dict[str, Any]], headline: str, path: Path) -> Path:
     """Draw `panels` over the steps; return `path`."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
+    from matplotlib.figure import Figure
 
     drawn = panels(entries, headline)
     rows = max(1, math.ceil(len(drawn) / 2))
-    figure, axes = plt.subplots(rows, 2, figsize=(11, 3.5 * rows), constrained_layout=True)
+    figure = Figure((11, 3.5 * rows), layout="constrained")
+    axes = figure.subplots(rows, 2)
     for axis, (title, lines) in zip(axes.flat, drawn, strict=False):
         for label, name in lines:
             steps, values = series(entries, name)
@@ -63,5 +61,4 @@ def learning_curve(entries: list[dict[str, Any]], headline: str, path: Path) -> 
     for axis in axes.flat[len(drawn) :]:
         axis.axis("off")
     figure.savefig(path, dpi=120)
-    plt.close(figure)
     return path

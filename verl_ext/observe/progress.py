@@ -11,6 +11,13 @@ from verl_ext.observe.collapse import STEPS, advice, collapsed
 from verl_ext.observe.runlog import NAME, LogTail
 from verl_ext.reports import in_words
 
+# What a line says of a step, by metric.
+SHOWN = {
+    "system/reward": "reward {:.3f}",
+    "sampling/tokens_per_second": "{:,.0f} tok/s",
+    "timing_s/step": "{:.1f} s",
+}
+
 
 class Progress:
     """A thread that follows `<folder>/<name>` and prints new steps.
@@ -72,12 +79,7 @@ class Progress:
     def _line(self, entry: dict[str, Any]) -> str:
         step, total, metrics = entry["step"], entry["total_steps"], entry["metrics"]
         parts = [f"step {step:>{len(str(total))}}/{total}"]
-        if metrics.get("system/reward") is not None:
-            parts.append(f"reward {metrics['system/reward']:.3f}")
-        if metrics.get("sampling/tokens_per_second") is not None:
-            parts.append(f"{metrics['sampling/tokens_per_second']:,.0f} tok/s")
-        if metrics.get("timing_s/step") is not None:
-            parts.append(f"{metrics['timing_s/step']:.1f} s")
+        parts += [words.format(metrics[name]) for name, words in SHOWN.items() if metrics.get(name) is not None]
         if len(self._times) > 2 and step < total:
             per_step = (self._times[-1] - self._times[1]) / (len(self._times) - 2)
             parts.append(f"{duration(per_step * (total - step))} left")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import time
 from pathlib import Path
 from typing import Any
 
+from verl_ext.storage import jsonl
 from verl_ext.storage.files import write_file
 
 NAME = "metrics.jsonl"
@@ -38,24 +38,18 @@ class RunLog:
         self.total_steps = total_steps
         self.path.parent.mkdir(parents=True, exist_ok=True)
         kept = [entry for entry in read_log(self.path) if entry["step"] <= restored_step] if restored_step else []
-        write_file(self.path, "".join(json.dumps(entry) + "\n" for entry in kept))
+        write_file(self.path, b"".join(map(jsonl.encode_line, kept)))
 
     def write(self, step: int, metrics: dict[str, Any], partial: bool = False) -> None:
         """Append one step; values that are no numbers are left out, NaN becomes null."""
-        numbers = {name: _number(value) for name, value in sorted(metrics.items()) if _is_number(value)}
+        numbers = {name: _number(value) for name, value in sorted(metrics.items()) if hasattr(value, "__float__")}
         entry = {"step": step, "time": time.time(), "total_steps": self.total_steps, "metrics": numbers}
-        entry |= {"partial": True} if partial else {}
-        with open(self.path, "a") as file:
-            file.write(json.dumps(entry) + "\n")
+        jsonl.append(self.path, [entry | ({"partial": True} if partial else {})])
 
 
 def read_log(path: str | Path) -> list[dict[str, Any]]:
     """Entries of a log in order of their steps; a line cut short by a kill is skipped, a repeated step counts once."""
-    entries: dict[int, dict[str, Any]] = {}
-    if Path(path).exists():
-        for line in Path(path).read_text().splitlines():
-            if (entry := _parsed(line)) is not None:
-                entries[entry["step"]] = entry
+    entries = {entry["step"]: entry for entry in jsonl.read_log(path)}
     return [entries[step] for step in sorted(entries)]
 
 
@@ -73,12 +67,13 @@ class LogTail:
                 inode = os.fstat(file.fileno()).st_ino
                 start = self._place[1] if self._place[0] == inode else 0
                 file.seek(start)
-                whole, _, _ = file.read().rpartition(b"\n")
+                text = file.read()
         except FileNotFoundError:
             return []
-        self._place = (inode, start + len(whole) + 1 if whole else start)
-        entries = [entry for line in whole.splitlines() if (entry := _parsed(line)) is not None]
-        return [entry for entry in entries if not entry.get("partial")]
+        whole = text[: text.rfind(b"\n") + 1]
+        self._place = (inode, start + len(whole))
+        entries = map(jsonl.parse_line, whole.splitlines(keepends=True))
+        return [entry for entry in entries if entry is not None and not entry.get("partial")]
 
 
 def series(entries: list[dict[str, Any]], name: str) -> tuple[list[int], list[float]]:
@@ -95,17 +90,6 @@ def charged(entries: list[dict[str, Any]]) -> bool:
         for name, value in entry["metrics"].items()
         if name.startswith("agents/") and name.endswith("/penalty")
     )
-
-
-def _parsed(line: str | bytes) -> dict[str, Any] | None:
-    try:
-        return json.loads(line)
-    except ValueError:  # cut short by a kill
-        return None
-
-
-def _is_number(value: Any) -> bool:
-    return hasattr(value, "__float__") and not isinstance(value, str)
 
 
 def _number(value: Any) -> float | int | None:

@@ -41,9 +41,7 @@ def print_summary(log: Path, headline: str, strategy: str, arguments: Sequence[s
         return
     lines = ["", "This run is complete already." if again else "Done."]
     lines += what_was_learned(entries, headline) + nothing_learned(entries)
-    for agent in collapsed(entries):
-        lines += ["", *advice(agent)]
-    lines.append("")
+    lines += [line for agent in collapsed(entries) for line in ("", *advice(agent))] + [""]
     if log.name == NAME:
         lines.append(f"  learning curve   {learning_curve(entries, headline, folder / 'learning_curve.png')}")
         if picture := collaboration_picture(folder, entries, folder / "collaboration.png"):

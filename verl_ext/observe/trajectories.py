@@ -195,7 +195,7 @@ def training_record(
     for call in trace.calls:
         row = (trained or {}).get(tuple(call["place"])) if call["place"] else None
         learned = {"trained": row is not None, "group": row and row.group}
-        learned["advantage"] = row and _one_or_all(row.advantages)
+        learned["advantage"] = row and (row.advantages if len(set(row.advantages)) > 1 else row.advantages[0])
         calls.append({name: value for name, value in call.items() if name != "place"} | learned)
     head = {"phase": phase, "step": step, "question": {"number": number, **trace.question}}
     return {**head, "trajectories": trace.trajectories, "tools": trace.tools, "calls": calls}
@@ -213,10 +213,6 @@ def evaluation_record(trace: QuestionTrace, step: int | None, about: Mapping[str
     calls = [{name: value for name, value in call.items() if name != "place"} for call in trace.calls]
     head = {"phase": "eval", "step": step, "question": trace.question}
     return {**head, "trajectories": [trajectory | as_json(about)], "tools": trace.tools, "calls": calls}
-
-
-def _one_or_all(values: list[float]) -> float | list[float]:
-    return values[0] if len(set(values)) == 1 else values
 
 
 @dataclass

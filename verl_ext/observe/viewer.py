@@ -9,7 +9,6 @@ which its script inserts as text only, never as HTML.
 
 from __future__ import annotations
 
-import argparse
 import base64
 import gzip
 import hashlib
@@ -20,15 +19,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from verl_ext.arguments import Parser
 from verl_ext.observe.record import Moment, by_step
 from verl_ext.observe.trajectory_files import EVALUATION_FILE, FOLDER, VALIDATION_FOLDER, log_files, read_records
 
 # In the order in which they build on each other; `page/` has one file per concern.
-SCRIPTS = (
-    *("model.js", "dom.js", "forest.js", "call.js", "overview.js", "search.js", "compare.js"),
-    *("graph.js", "collaboration.js", "app.js"),
-)
-STYLES = ("style.css", "collaboration.css")
+SCRIPTS = [f"{name}.js" for name in "model dom forest call overview search compare graph collaboration app".split()]
+STYLES = ["style.css", "collaboration.css"]
 # Bytes from which on the command warns that the page opens slowly.
 LARGE = 100e6
 
@@ -50,19 +47,15 @@ def build_page(records: Iterable[dict[str, Any]], title: str) -> str:
     from jinja2 import Environment, PackageLoader
     from markupsafe import Markup
 
-    from verl_ext.observe.collaboration_page import page_index
+    from verl_ext.observe.graph_layout import page_index
 
     steps = by_step(records)
-    folder = Path(__file__).parent / "page"
-    style, parts = (
-        "\n".join((folder / name).read_text(encoding="utf-8") for name in names) for names in (STYLES, SCRIPTS)
-    )
+    folder = Path(__file__).with_name("page")
+    style, parts = ("\n".join((folder / name).read_text("utf-8") for name in names) for names in (STYLES, SCRIPTS))
     script = f'(() => {{\n"use strict";\n{parts}}})();'
     index = {"moments": [index_entry(moment, questions) for moment, questions in steps.items()]} | page_index(steps)
-    template = Environment(autoescape=True, loader=PackageLoader("verl_ext.observe", "page")).get_template(
-        "page.html.j2"
-    )
-    return template.render(
+    environment = Environment(autoescape=True, loader=PackageLoader("verl_ext.observe", "page"))
+    return environment.get_template("page.html.j2").render(
         title=title,
         style=Markup(style),
         script=Markup(script),
@@ -91,22 +84,18 @@ def title_of(path: Path) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     """The command; returns the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="python -m verl_ext.observe.viewer",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = Parser("python -m verl_ext.observe.viewer", description=__doc__)
     parser.add_argument("log", type=Path, help="folder of a run, an evaluation or a log, or one file")
     parser.add_argument("--output", type=Path, help="the page (default: trajectories.html in the folder of the run)")
     parser.add_argument("--open", action="store_true", help="open the page in the browser")
     given = parser.parse_args(arguments)
     try:
-        first = log_files(given.log)[0]
+        folder = log_files(given.log)[0].parent
     except FileNotFoundError as error:
         print(error, file=sys.stderr)
         return 2
-    in_its_folder = given.log.is_file() or first.name == EVALUATION_FILE
-    output = given.output or (first.parent if in_its_folder else first.parent.parent) / "trajectories.html"
+    beside = given.log.is_file() or (folder / EVALUATION_FILE).is_file()
+    output = given.output or (folder if beside else folder.parent) / "trajectories.html"
     page = build_page(read_records(given.log), title_of(given.log))
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(page, encoding="utf-8")

@@ -3,6 +3,7 @@
 for where, row in read_rows("tools.jsonl", 'an object with "name"'):     data: every line must be right
 for record in read_log("metrics.jsonl"):                                 a log: damaged lines are skipped
 append("metrics.jsonl", [{"step": 1}])
+write_rows("tools.jsonl", [{"name": "add"}])                              a new file, whole or not at all
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+from verl_ext.storage.files import writing
 
 
 class LineError(ValueError):
@@ -47,6 +50,16 @@ def read_rows(path: str | Path, expected: str = "a JSON object") -> Iterator[tup
         if not isinstance(row, dict):
             raise LineError(path, number, f"given {type(row).__name__} {row!r:.80}, expected {expected}")
         yield f"{path}:{number}", row
+
+
+def write_rows(path: str | Path, rows: Iterable[Mapping[str, Any]]) -> int:
+    """Write a .jsonl file, which appears whole or not at all; returns the number of rows."""
+    number = 0
+    with writing(path) as out:
+        for row in rows:
+            out.write(json.dumps(row, ensure_ascii=False) + "\n")
+            number += 1
+    return number
 
 
 def read_log(path: str | Path) -> Iterator[dict[str, Any]]:

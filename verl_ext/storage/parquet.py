@@ -7,7 +7,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import zlib
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,14 +47,17 @@ def rows_schema(ground_truth: Mapping[str, Any], extra: Mapping[str, Any] | None
     """Arrow schema of such rows; needed where a list may be empty in all rows, which Arrow cannot infer the type of.
 
     Args:
-        ground_truth: fields of `ground_truth` with their Arrow types.
+        ground_truth: fields of `ground_truth` with their types: `str`, or `[str]` for a list of texts.
         extra: fields of `extra_info` besides index, split, id and question.
     """
     import pyarrow as pa
 
+    def typed(fields: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: pa.string() if kind is str else pa.list_(pa.string()) for name, kind in fields.items()}
+
     message = pa.struct([("role", pa.string()), ("content", pa.string())])
-    about = {"index": pa.int64(), "split": pa.string(), "id": pa.string(), "question": pa.string(), **(extra or {})}
-    truth = pa.struct([("style", pa.string()), ("ground_truth", pa.struct(list(ground_truth.items())))])
+    about = {"index": pa.int64(), **typed({"split": str, "id": str, "question": str, **(extra or {})})}
+    truth = pa.struct([("style", pa.string()), ("ground_truth", pa.struct(list(typed(ground_truth).items())))])
     return pa.schema(
         [
             ("data_source", pa.string()),
@@ -73,3 +77,23 @@ def write_parquet(rows: Sequence[Mapping[str, Any]], path: Path, schema: Any = N
     table = pa.Table.from_pylist(list(rows), schema=schema)
     with replacing(path) as new:
         pq.write_table(table, new)
+
+
+def split_files(
+    row: Callable[[Any, str, int], dict[str, Any]], **splits: Sequence[Any]
+) -> dict[str, list[dict[str, Any]]]:
+    """The rows of SPLIT.parquet for each split; `row` takes a question, its split and its position in the file."""
+    return {f"{split}.parquet": [row(one, split, i) for i, one in enumerate(asked)] for split, asked in splits.items()}
+
+
+def write_files(files: Mapping[str, Sequence[Mapping[str, Any]]], folder: Path, schema: Any) -> dict[str, int]:
+    """Write the files that have rows; returns their numbers of rows."""
+    for name, rows in files.items():
+        if rows:
+            write_parquet(rows, folder / name, schema)
+    return {name: len(rows) for name, rows in files.items() if rows}
+
+
+def held_out(text: str) -> bool:
+    """Whether a text belongs to validation: a fixed fifth of all texts does, by a checksum."""
+    return zlib.crc32(text.encode()) % 5 == 0

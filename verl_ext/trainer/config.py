@@ -12,6 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from pydantic import AfterValidator, ConfigDict, Field, field_validator, model_validator
 
 from verl_ext.algorithms import credit_keys, credit_rules, row_weights
+from verl_ext.memory import Rules
 from verl_ext.sampling import STRATEGIES, Strategy, make_strategy
 from verl_ext.settings import Settings, check_keys, unknown_name
 
@@ -145,14 +146,10 @@ class TrajectoryLogSection(Settings):
     files: int = Field(8, ge=1)
 
 
-class MemorySection(Settings):
+class MemorySection(Rules):
     """`mas.memory`: memories of the agents, which evolve with training (JoyAgents-R1, Algorithm 1)."""
 
     recall: int = Field(3, ge=1, description="memories in a prompt")
-    alpha: float = Field(1.0, ge=0, description="0: no decay")
-    beta: float = Field(1.0, ge=0)
-    threshold: float = 0.0
-    capacity: int = Field(10_000, ge=1, description="memories of an agent")
     encoder: str = "hashing"
 
 

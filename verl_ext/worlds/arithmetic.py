@@ -11,20 +11,19 @@ seed. The number of steps and the largest total say how hard it is.
 from __future__ import annotations
 
 import random
-import zlib
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from verl_ext.storage.parquet import question_row
-from verl_ext.worlds.data_set import Rows, draw_distinct, split_files, stamped_folder
+from verl_ext.storage.parquet import held_out, question_row, split_files
+from verl_ext.worlds.data_set import Rows, draw_distinct, stamped_folder
+from verl_ext.worlds.names import SPLITS
 
 DATA_SOURCE = "tiny_arithmetic"
 VERSION = 1  # raise it whenever the same arguments would give other files: `ensure` then regenerates
 FILES = ("train.parquet", "val.parquet")
-STAMP = "tiny_arithmetic.json"  # written last: its presence says that the other files are complete
-SPLITS = ("train", "val")
+STAMP = "tiny_arithmetic.json"
 OPERANDS = range(1, 10)
 
 
@@ -48,7 +47,7 @@ class Chain:
     @property
     def split(self) -> str:
         """The split that the chain belongs to."""
-        return "val" if zlib.crc32(self.text.encode()) % 5 == 0 else "train"
+        return SPLITS[held_out(self.text)]
 
 
 def draw_chain(rng: random.Random, split: str, steps: int, largest: int) -> Chain:
@@ -62,28 +61,21 @@ def draw_chain(rng: random.Random, split: str, steps: int, largest: int) -> Chai
     if steps < 1 or not 18 <= largest <= 99:
         raise ValueError(f"steps={steps}, largest={largest}: at least one step, and a largest total from 18 to 99")
     while True:
-        total, terms = rng.randint(1, largest), []
-        chain_start = total
+        total = start = rng.randint(1, largest)
+        terms: list[int] = []
         for _ in range(steps):
             term = rng.choice([t for n in OPERANDS for t in (n, -n) if 0 <= total + t <= largest])
             terms.append(term)
             total += term
-        chain = Chain(chain_start, tuple(terms))
+        chain = Chain(start, tuple(terms))
         if chain.split == split:
             return chain
 
 
 def draw_chains(size: int, split: str, seed: int | str, steps: int, largest: int) -> list[Chain]:
-    """`size` distinct chains, a function of the arguments.
-
-    Raises:
-        ValueError: there are not that many, or see `draw_chain`.
-    """
+    """`size` distinct chains, a function of the arguments. Raises ValueError if there are not that many."""
     rng = random.Random(f"{seed}/{split}")
-    found = draw_distinct(lambda _: draw_chain(rng, split, steps, largest), size, 50 * size + 1000)
-    if size < 1 or len(found) < size:
-        raise ValueError(f"{split}_size={size}: {len(found)} chains of {steps} step(s) were found; choose 1 to that")
-    return found
+    return draw_distinct(lambda _: draw_chain(rng, split, steps, largest), size, f"{split}_size")
 
 
 def row(chain: Chain, split: str, index: int) -> dict[str, Any]:
@@ -101,11 +93,10 @@ def ensure(
     largest: int = 29,
 ) -> Path:
     """Make sure that `output_dir` holds the data set of these arguments; generate it only when it does not."""
-    stamp = {"version": VERSION, "train_size": train_size, "val_size": val_size, "seed": seed}
-    stamp |= {"steps": steps, "largest": largest}
 
     def contents() -> dict[str, Rows]:
         train = draw_chains(train_size, "train", seed, steps, largest)
-        return split_files(row, train, draw_chains(val_size, "val", seed, steps, largest))
+        return split_files(row, train=train, val=draw_chains(val_size, "val", seed, steps, largest))
 
-    return stamped_folder(output_dir, stamp, STAMP, FILES, contents)
+    stamp = {"version": VERSION, "train_size": train_size, "val_size": val_size, "seed": seed}
+    return stamped_folder(output_dir, STAMP, FILES, contents, **stamp, steps=steps, largest=largest)

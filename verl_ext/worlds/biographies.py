@@ -27,27 +27,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from verl_ext.storage.parquet import question_row
-from verl_ext.worlds.biography_questions import (
-    EASY,
-    FORMS,
-    KINDS,
-    RELATIONS,
-    Dial,
-    Person,
-    Question,
-    Work,
-    ask,
-    biography_pid,
-    biography_title,
-)
-from verl_ext.worlds.data_set import Rows, split_files, stamped_folder
+from verl_ext.storage.parquet import question_row, split_files
+from verl_ext.worlds import biography_questions as asking
+from verl_ext.worlds.biography_questions import EASY, FORMS, KINDS, RELATIONS, Dial, Person, Question, Work
+from verl_ext.worlds.data_set import Rows, stamped_folder
 from verl_ext.worlds.names import ADJECTIVES, FIRST, LAST, NOUNS, PREFIXES, SPLITS, TOWNS, name_pairs
 
 DATA_SOURCE = "tiny_world"
 VERSION = 3  # raise it whenever the same arguments would give other files: `ensure` then regenerates
 FILES = ("train.parquet", "val.parquet", "corpus.jsonl")
-STAMP = "tiny_world.json"  # written last: its presence says that the other files are complete
+STAMP = "tiny_world.json"
 
 
 def make_world(seed: int | str, split: str, works: int, distractors: int = 0) -> list[Work]:
@@ -91,14 +80,8 @@ def passages(world: Sequence[Work]) -> list[dict[str, str]]:
         people = ", ".join(f"{KINDS[work.kind][role]} by {person.name}" for role, person in work.people.items())
         rows.append({"pid": work.pid, "title": work.title, "text": f"{work.kind}, {people}."})
         for role, relation, person in work.biographies():
-            text = f"{person.name}, born in {person.born}."
-            rows.append(
-                {
-                    "pid": biography_pid(work, role, relation),
-                    "title": biography_title(work, role, relation),
-                    "text": text,
-                }
-            )
+            pid, title = asking.biography_pid(work, role, relation), asking.biography_title(work, role, relation)
+            rows.append({"pid": pid, "title": title, "text": f"{person.name}, born in {person.born}."})
     return rows
 
 
@@ -106,7 +89,7 @@ def questions(world: Sequence[Work], dial: Dial = EASY, seed: int | str = 0) -> 
     """Every question that can be asked of the world: works x people x forms, `dial.gap` of them in other words."""
     rng = random.Random(f"{seed}/gap")
     return [
-        ask(work, role, relation, form, rng.random() < dial.gap)
+        asking.ask(work, role, relation, form, rng.random() < dial.gap)
         for work in world
         for role, relation, _ in work.biographies()
         if (3 if relation else 2) in dial.hops
@@ -164,11 +147,11 @@ def ensure(
     The arguments from `hops` on are those of `Dial`.
     """
     dial = Dial(tuple(hops), distractors, gap, train_works, val_works)
-    stamp: dict[str, Any] = {"version": VERSION, "train_size": train_size, "val_size": val_size, "seed": seed}
-    stamp |= {**asdict(dial), "hops": list(dial.hops)}
 
     def contents() -> dict[str, Rows]:
         train, val, corpus = data_set(train_size, val_size, seed, dial)
-        return split_files(row, train, val) | {"corpus.jsonl": corpus}
+        return split_files(row, train=train, val=val) | {"corpus.jsonl": corpus}
 
-    return stamped_folder(output_dir, stamp, STAMP, FILES, contents)
+    stamp: dict[str, Any] = {"version": VERSION, "train_size": train_size, "val_size": val_size, "seed": seed}
+    stamp |= {**asdict(dial), "hops": list(dial.hops)}
+    return stamped_folder(output_dir, STAMP, FILES, contents, **stamp)

@@ -3,54 +3,49 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from verl_ext.storage.jsonl import read_rows
+from verl_ext.storage.files import write_file
+from verl_ext.storage.jsonl import read_rows, write_rows
 from verl_ext.storage.parquet import write_parquet
 
 Rows = list[dict[str, Any]]
 
 
-def draw_distinct(draw: Callable[[int], Any], size: int, tries: int) -> list[Any]:
-    """`size` questions of different `text`, or fewer if `tries` draws give no more; `draw` takes how many there are."""
+def draw_distinct(draw: Callable[[int], Any], size: int, name: str) -> list[Any]:
+    """`size` questions of different `text`; `draw` takes how many there are.
+
+    Args:
+        name: of the size, for the error.
+
+    Raises:
+        ValueError: there are not that many, or fewer than one is wanted.
+    """
+    if size < 1:
+        raise ValueError(f"{name}={size}: at least 1")
     found: dict[str, Any] = {}
-    for _ in range(tries):
-        if len(found) == size:
-            break
+    for _ in range(50 * size + 1000):
         question = draw(len(found))
         found.setdefault(question.text, question)
-    return list(found.values())
-
-
-def split_files(
-    row: Callable[[Any, str, int], dict[str, Any]], train: Sequence[Any], val: Sequence[Any]
-) -> dict[str, Rows]:
-    """train.parquet and val.parquet of these questions; `row` takes a question, its split and its number."""
-    splits = {"train": train, "val": val}
-    return {f"{split}.parquet": [row(one, split, i) for i, one in enumerate(asked)] for split, asked in splits.items()}
+        if len(found) == size:
+            return list(found.values())
+    raise ValueError(f"{name}={size}: only {len(found)} different questions were found; choose at most that many")
 
 
 def stamped_folder(
-    folder: str | Path,
-    stamp: Mapping[str, Any],
-    stamp_name: str,
-    names: Sequence[str],
-    contents: Callable[[], Mapping[str, Rows]],
+    folder: str | Path, stamp_name: str, names: Sequence[str], contents: Callable[[], Mapping[str, Rows]], **stamp: Any
 ) -> Path:
     """Make sure that `folder` holds the files `names` made with the arguments `stamp`; make them only if it does not.
 
-    Safe against being killed at any moment: files are written aside and renamed, the stamp last, so that an incomplete
-    folder has no stamp and the next call makes its files again. Other files in `folder` are left alone.
+    Safe against being killed at any moment: the stamp goes first and comes last, so that an incomplete folder has no
+    stamp and the next call makes its files again. Other files in `folder` are left alone.
 
     Args:
-        stamp: arguments of the generator, and the version of its code.
         stamp_name: JSON file that holds the stamp.
         contents: makes the rows of each file; the suffix of its name, `.parquet` or `.jsonl`, chooses the format.
+        stamp: arguments of the generator, and the version of its code.
 
     Returns: `folder`.
     """
@@ -58,21 +53,13 @@ def stamped_folder(
     if _read_stamp(target / stamp_name) == stamp and all((target / name).is_file() for name in names):
         return target
     files = contents()
-    target.mkdir(parents=True, exist_ok=True)
-    aside = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target))
-    try:
-        for name in names:
-            if name.endswith(".parquet"):
-                write_parquet(files[name], aside / name)
-            else:
-                lines = (json.dumps(row) + "\n" for row in files[name])
-                (aside / name).write_text("".join(lines), encoding="utf-8")
-        (aside / stamp_name).write_text(json.dumps(stamp), encoding="utf-8")
-        (target / stamp_name).unlink(missing_ok=True)
-        for name in (*names, stamp_name):
-            os.replace(aside / name, target / name)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
+    (target / stamp_name).unlink(missing_ok=True)
+    for name in names:
+        if name.endswith(".parquet"):
+            write_parquet(files[name], target / name)
+        else:
+            write_rows(target / name, files[name])
+    write_file(target / stamp_name, json.dumps(stamp))
     return target
 
 

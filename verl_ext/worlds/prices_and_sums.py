@@ -15,20 +15,26 @@ none of them occurs in training.
 from __future__ import annotations
 
 import random
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from verl_ext.storage.parquet import question_row
-from verl_ext.worlds.data_set import Rows, draw_distinct, read_made, split_files, stamped_folder
+from verl_ext.storage.parquet import held_out, question_row, split_files
+from verl_ext.worlds.data_set import Rows, draw_distinct, read_made, stamped_folder
 from verl_ext.worlds.names import ADJECTIVES, NOUNS, SPLITS, name_pairs
 
 DATA_SOURCE = "tiny_pool"
 VERSION = 1  # raise it whenever the same arguments would give other files: `ensure` then regenerates
 FILES = ("prices.jsonl", "train.parquet", "val.parquet")
-STAMP = "tiny_pool.json"  # written last: its presence says that the other files are complete
-KINDS = ("sum", "price", "more", "total")
+STAMP = "tiny_pool.json"
+# Kind of question -> the agents that are needed, in order.
+PATHS = {
+    "sum": ("run_python",),
+    "price": ("web_search",),
+    "more": ("reasoning",),
+    "total": ("web_search", "run_python"),
+}
+KINDS = tuple(PATHS)
 PRICES = range(2, 21)
 LARGEST = 99  # larger numbers are no single token
 NOTHING = "nothing found"
@@ -45,7 +51,7 @@ class Question:
     @property
     def text(self) -> str:
         """The question."""
-        first, last = str(self.numbers[0]), str(self.numbers[-1])
+        first, last = self.numbers[0], self.numbers[-1]
         return {
             "sum": f"{first} + {last}",
             "price": f"price of {self.name}",
@@ -61,23 +67,13 @@ class Question:
     @property
     def path(self) -> tuple[str, ...]:
         """The agents that are needed, in order."""
-        return {
-            "sum": ("run_python",),
-            "price": ("web_search",),
-            "more": ("reasoning",),
-            "total": ("web_search", "run_python"),
-        }[self.kind]
+        return PATHS[self.kind]
 
 
 def prices(seed: int | str, split: str) -> dict[str, int]:
     """The price of each thing of a split."""
     rng = random.Random(f"{seed}/{split}/prices")
     return {name: rng.choice(PRICES) for name in name_pairs(ADJECTIVES, NOUNS, split)}
-
-
-def split_of(first: int, last: int) -> str:
-    """The split of a pair of numbers, whatever their order."""
-    return "val" if zlib.crc32(f"{min(first, last)} {max(first, last)}".encode()) % 5 == 0 else "train"
 
 
 def draw(rng: random.Random, kind: str, known: dict[str, int], split: str) -> Question:
@@ -89,7 +85,7 @@ def draw(rng: random.Random, kind: str, known: dict[str, int], split: str) -> Qu
     while True:
         numbers = rng.randint(1, LARGEST), rng.randint(1, LARGEST)
         fits = sum(numbers) <= LARGEST if kind == "sum" else numbers[0] != numbers[1]
-        if fits and split_of(*numbers) == split:
+        if fits and SPLITS[held_out(f"{min(numbers)} {max(numbers)}")] == split:
             return Question(kind, numbers)
 
 
@@ -125,27 +121,19 @@ def row(question: Question, split: str, index: int) -> dict[str, Any]:
 
 
 def questions(size: int, split: str, seed: int | str) -> list[Question]:
-    """`size` distinct questions, their kinds in turn; a function of the arguments.
-
-    Raises:
-        ValueError: there are not that many.
-    """
+    """`size` distinct questions, their kinds in turn; a function of the arguments. Raises ValueError if too many."""
     known, rng = prices(seed, split), random.Random(f"{seed}/{split}/questions")
-    found = draw_distinct(lambda n: draw(rng, KINDS[n % len(KINDS)], known, split), size, 200 * size)
-    if len(found) < size:
-        raise ValueError(f"{split}_size={size}: {len(found)} questions were found; choose at most that many")
-    return found
+    return draw_distinct(lambda n: draw(rng, KINDS[n % len(KINDS)], known, split), size, f"{split}_size")
 
 
 def data_set(train_size: int, val_size: int, seed: int) -> dict[str, Rows]:
     """The contents of the three files."""
     files = {"prices.jsonl": [{"name": n, "price": p} for split in SPLITS for n, p in prices(seed, split).items()]}
-    return files | split_files(row, questions(train_size, "train", seed), questions(val_size, "val", seed))
+    asked = {split: questions(size, split, seed) for split, size in (("train", train_size), ("val", val_size))}
+    return files | split_files(row, **asked)
 
 
 def ensure(output_dir: str | Path, train_size: int = 2048, val_size: int = 128, seed: int = 0) -> Path:
     """Make sure that `output_dir` holds the data set of these arguments; generate it only when it does not."""
-    if train_size < 1 or val_size < 1:
-        raise ValueError(f"train_size={train_size}, val_size={val_size}: at least 1")
     stamp = {"version": VERSION, "train_size": train_size, "val_size": val_size, "seed": seed}
-    return stamped_folder(output_dir, stamp, STAMP, FILES, lambda: data_set(train_size, val_size, seed))
+    return stamped_folder(output_dir, STAMP, FILES, lambda: data_set(train_size, val_size, seed), **stamp)

@@ -25,23 +25,18 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-from verl_ext.storage.parquet import question_row
-from verl_ext.tools.catalogue.search.documents import passages
-from verl_ext.tools.catalogue.search.tool import ToolSearch
-from verl_ext.tools.catalogue.toolbox import Toolbox
-from verl_ext.tools.catalogue.types import Catalogue, ToolSpec
+from verl_ext.storage.parquet import question_row, split_files
+from verl_ext.tools.catalogue.types import ToolSpec
 from verl_ext.tools.retrieval import Passage, SearchTool, build_retriever
 from verl_ext.worlds import tool_chains
 from verl_ext.worlds.arithmetic import draw_chain
-from verl_ext.worlds.data_set import Rows, draw_distinct, split_files, stamped_folder
+from verl_ext.worlds.data_set import Rows, draw_distinct, stamped_folder
 from verl_ext.worlds.names import ADJECTIVES, NOUNS, PREFIXES, SPLITS, TOWNS, name_pairs
 
 VERSION = 2  # raise it whenever the same arguments would give other files: `ensure` then regenerates
-FILES = (
-    *("train.parquet", "val.parquet", "knowledge.jsonl"),
-    *("shop_tools.jsonl", "tools.jsonl", "agents.jsonl", "facts.jsonl"),
-)
-STAMP = "tiny_shop.json"  # written last: its presence says that the other files are complete
+CATALOGUES = ("shop_tools.jsonl", "tools.jsonl", "agents.jsonl")
+FILES = ("train.parquet", "val.parquet", "knowledge.jsonl", *CATALOGUES, "facts.jsonl")
+STAMP = "tiny_shop.json"
 KINDS = ("math", "qa", "shop", "function", "cooperation")
 # Kind -> the specialist that can answer it alone.
 SPECIALIST = {"math": "math_agent", "qa": "question_agent", "shop": "shop_agent", "function": "function_agent"}
@@ -64,11 +59,6 @@ class Api:
     other: str
     values: tuple[str, ...] = NUMBERS
 
-    @property
-    def counts(self) -> bool:
-        """Whether it returns a number."""
-        return self.values is NUMBERS
-
 
 # Names are those of recipe/joyagents/shop.py.
 APIS = {
@@ -86,6 +76,7 @@ APIS = {
     "check_stock": Api("stock", "supply"),
 }
 API_OF = {word: name for name, api in APIS.items() for word in (api.word, api.other)}
+COUNTED = [word for word, name in API_OF.items() if APIS[name].values is NUMBERS]  # answered with a number
 # Descriptions of the specialists, among which the master searches.
 ABOUT = {
     "shop_agent": "shop",
@@ -107,7 +98,8 @@ class World:
     def __init__(self, seed: int | str):
         self.seed = seed
         rng = random.Random(f"{seed}/shops")
-        self.shops = {name: facts_of(rng) for split in SPLITS for name in shop_names(rng, split)}
+        grids = (name_pairs(ADJECTIVES, NOUNS, split) for split in SPLITS)
+        self.shops = {name: facts_of(rng) for grid in grids for name in rng.sample(grid, SHOPS)}
         self.entries = _entries(random.Random(f"{seed}/knowledge"))
         self.tools = tool_chains.World(seed)
 
@@ -124,11 +116,6 @@ class World:
 def facts_of(rng: random.Random) -> dict[str, str]:
     """What the APIs return about a random shop, by the word of their documentation."""
     return {api.word: rng.choice(api.values) for api in APIS.values()}
-
-
-def shop_names(rng: random.Random, split: str) -> list[str]:
-    """Random shops of a split."""
-    return rng.sample(name_pairs(ADJECTIVES, NOUNS, split), SHOPS)
 
 
 def _entries(rng: random.Random) -> dict[str, str]:
@@ -202,7 +189,7 @@ class Questions:
         total = 0
         for _ in range(self.rng.choice((1, 2))):
             shop = self.rng.choice([shop for shop in self.shops if f"shop:{shop}:" not in " ".join(parts)])
-            word = self.rng.choice([word for word, name in API_OF.items() if APIS[name].counts])
+            word = self.rng.choice(COUNTED)
             parts.append(f"shop:{shop}:{word}")
             total += int(self.world.answer(shop, word))
         if len(parts) == 1:
@@ -212,29 +199,18 @@ class Questions:
 
 
 def draw_questions(world: World, split: str, size: int) -> list[Question]:
-    """`size` distinct questions of a split, the kinds in turn.
-
-    Raises:
-        ValueError: there are not that many.
-    """
+    """`size` distinct questions of a split, the kinds in turn. Raises ValueError if there are not that many."""
     drawing = Questions(world, split)
-    found = draw_distinct(lambda n: drawing.draw(KINDS[n % len(KINDS)]), size, 100 * size + 1000)
-    if len(found) < size:
-        raise ValueError(
-            f"{split}_size={size}: there are only {len(world.entries)} questions to the knowledge base, a fifth of all"
-        )
-    return found
+    return draw_distinct(lambda n: drawing.draw(KINDS[n % len(KINDS)]), size, f"{split}_size")
 
 
 def tools_of(world: World) -> dict[str, Any]:
     """The recipe's tools over a world in memory, for tests and examinations."""
-    backend = tool_chains.FactsBackend(world.facts())
-    found: dict[str, ToolSearch | Toolbox] = {}
-    catalogues = {"agent": [agent_tool(name) for name in ABOUT], "shop": [shop_tool(name) for name in APIS]}
-    for name, specs in (catalogues | {"function": world.tools.tools}).items():
-        catalogue = Catalogue(specs)
-        found[f"{name}_search"] = ToolSearch(catalogue, build_retriever(passages(specs)), top_k=TOP_K)
-        found[f"{name}_call"] = Toolbox(catalogue, backend)
+    specs = {"agent": [agent_tool(name) for name in ABOUT], "shop": [shop_tool(name) for name in APIS]}
+    found: dict[str, Any] = {}
+    for name, tools in (specs | {"function": world.tools.tools}).items():
+        pair = tool_chains.search_and_call(tools, world.facts(), TOP_K)
+        found |= {f"{name}_search": pair["tool_search"], f"{name}_call": pair["tool_call"]}
     entries = [Passage(str(number), title, text) for number, (title, text) in enumerate(world.entries.items())]
     return found | {"knowledge": SearchTool(build_retriever(entries), top_k=TOP_K, max_documents=TOP_K)}
 
@@ -252,7 +228,7 @@ def data_set(train_size: int, val_size: int, seed: int) -> dict[str, Rows]:
     again = cycle(random.Random(f"{seed}/asked again").sample(asked, len(asked)))
     val = [next(again) if question.kind == "qa" else question for question in draw_questions(world, "val", val_size)]
     return {
-        **split_files(row, train, val),
+        **split_files(row, train=train, val=val),
         "knowledge.jsonl": [
             {"pid": str(i), "title": title, "text": text} for i, (title, text) in enumerate(world.entries.items())
         ],
@@ -273,4 +249,4 @@ def ensure(output_dir: str | Path, train_size: int = 120, val_size: int = 100, s
     if not all(len(KINDS) <= size <= largest for size in (train_size, val_size)):
         raise ValueError(f"train_size={train_size}, val_size={val_size}: each from {len(KINDS)} to {largest}")
     stamp = {"version": VERSION, "train_size": train_size, "val_size": val_size, "seed": seed}
-    return stamped_folder(output_dir, stamp, STAMP, FILES, lambda: data_set(train_size, val_size, seed))
+    return stamped_folder(output_dir, STAMP, FILES, lambda: data_set(train_size, val_size, seed), **stamp)

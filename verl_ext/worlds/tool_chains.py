@@ -20,18 +20,23 @@ import json
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from verl_ext.storage.parquet import question_row
-from verl_ext.tools.catalogue.types import CallError, ToolSpec
-from verl_ext.worlds.data_set import Rows, read_made, stamped_folder
+from verl_ext.storage.parquet import question_row, split_files
+from verl_ext.tools.catalogue.search.documents import passages
+from verl_ext.tools.catalogue.search.tool import ToolSearch
+from verl_ext.tools.catalogue.toolbox import Toolbox
+from verl_ext.tools.catalogue.types import CallError, Catalogue, ToolSpec
+from verl_ext.tools.retrieval import build_retriever
+from verl_ext.worlds.data_set import Rows, draw_distinct, read_made, stamped_folder
 from verl_ext.worlds.names import ADJECTIVES, FIRST, LAST, NOUNS, PREFIXES, SPLITS, TOWNS, name_pairs
 
 DATA_SOURCE = "tiny_tools"
 VERSION = 1  # raise it whenever the same arguments would give other files: `ensure` then regenerates
 FILES = ("tools.jsonl", "facts.jsonl", "train.parquet", "val.parquet")
-STAMP = "tiny_tools.json"  # written last: its presence says that the other files are complete
+STAMP = "tiny_tools.json"
 
 # kind of thing -> {relation: kind of its value}
 RELATIONS = {
@@ -112,10 +117,6 @@ class World:
                 facts = {relation: rng.choice(others[value]) for relation, value in RELATIONS[kind].items()}
                 self.facts[Thing(kind, name)] = facts
 
-    def things(self, kind: str) -> list[Thing]:
-        """All things of a kind."""
-        return [thing for thing in self.facts if thing.kind == kind]
-
     def follow(self, chain: Chain) -> list[Thing]:
         """What each relation of the chain leads to; the last one is the answer."""
         found, thing = [], chain.start
@@ -124,12 +125,11 @@ class World:
             found.append(thing)
         return found
 
-    def draw(
-        self, rng: random.Random, hops: int, kinds: Sequence[str] = ("film", "person", "company", "city")
-    ) -> Chain:
+    def draw(self, rng: random.Random, hops: int) -> Chain:
         """A random task of `hops` relations that repeats no thing and no relation."""
         while True:
-            start = rng.choice(self.things(rng.choice(kinds)))
+            kind = rng.choice(list(RELATIONS))
+            start = rng.choice([thing for thing in self.facts if thing.kind == kind])
             relations, thing, seen = [], start, {start}
             for _ in range(hops):
                 relation = rng.choice(list(RELATIONS[thing.kind]))
@@ -196,6 +196,13 @@ class FactsBackend:
         return known[relation]
 
 
+def search_and_call(tools: Sequence[ToolSpec], known: dict[Thing, dict[str, str]], top_k: int) -> dict[str, Any]:
+    """`tool_search` and `tool_call` over tools in memory, for tests and examinations."""
+    catalogue = Catalogue(tools)
+    search = ToolSearch(catalogue, build_retriever(passages(tools)), top_k=top_k)
+    return {"tool_search": search, "tool_call": Toolbox(catalogue, FactsBackend(known))}
+
+
 def fact_rows(known: dict[Thing, dict[str, str]]) -> Rows:
     """The rows of facts.jsonl."""
     return [{"kind": thing.kind, "name": thing.name, "facts": facts} for thing, facts in known.items()]
@@ -219,18 +226,13 @@ def row(world: World, chain: Chain, split: str, index: int) -> dict[str, Any]:
 def data_set(train_size: int, val_size: int, seed: int, hops: Sequence[int]) -> dict[str, Rows]:
     """The contents of the four files."""
     world = World(seed)
-    files = {
-        "tools.jsonl": [spec.shown() for spec in world.tools],
-        "facts.jsonl": fact_rows(world.facts),
-    }
-    for split, size in zip(SPLITS, (train_size, val_size), strict=True):
+
+    def chains(split: str, size: int) -> list[Chain]:
         part, rng = World(seed, split), random.Random(f"{seed}/{split}/tasks")
-        chains: dict[str, Chain] = {}
-        while len(chains) < size:
-            chain = part.draw(rng, hops[len(chains) % len(hops)])
-            chains[chain.text] = chain
-        files[f"{split}.parquet"] = [row(world, chain, split, i) for i, chain in enumerate(chains.values())]
-    return files
+        return draw_distinct(lambda n: part.draw(rng, hops[n % len(hops)]), size, f"{split}_size")
+
+    files = {"tools.jsonl": [spec.shown() for spec in world.tools], "facts.jsonl": fact_rows(world.facts)}
+    return files | split_files(partial(row, world), train=chains("train", train_size), val=chains("val", val_size))
 
 
 def ensure(
@@ -238,7 +240,7 @@ def ensure(
 ) -> Path:
     """Make sure that `output_dir` holds the data set of these arguments; generate it only when it does not."""
     hops = list(hops)
-    if not hops or min(hops) < 1 or max(hops) > 8 or train_size < 1 or val_size < 1:
-        raise ValueError(f"hops={hops}, train_size={train_size}, val_size={val_size}: hops from 1 to 8, sizes from 1")
+    if not hops or min(hops) < 1 or max(hops) > 8:
+        raise ValueError(f"hops={hops}: hops from 1 to 8")
     stamp = {"version": VERSION, "train_size": train_size, "val_size": val_size, "seed": seed, "hops": hops}
-    return stamped_folder(output_dir, stamp, STAMP, FILES, lambda: data_set(train_size, val_size, seed, hops))
+    return stamped_folder(output_dir, STAMP, FILES, lambda: data_set(train_size, val_size, seed, hops), **stamp)

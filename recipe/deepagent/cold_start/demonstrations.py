@@ -21,6 +21,7 @@ import json
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any
 
 from verl_ext.recipe.cold_start import teacher
@@ -115,10 +116,7 @@ class Improvised:
 
     def follow(self, chain: Chain) -> list[Thing]:
         """The start, and what each relation leads to."""
-        things = [chain.start]
-        for relation in chain.relations:
-            things.append(self.fact(things[-1], relation))
-        return things
+        return list(accumulate(chain.relations, self.fact, initial=chain.start))
 
 
 class Teacher(teacher.Teacher):
@@ -200,8 +198,10 @@ class Window:
         thing, relation, rng = self.steps[number], self.chain.relations[number], self.rng
         right = self.world.tools(thing.kind, relation)["open"]
         gives_up = rng.random() < self.habits.give_up
-        if rng.random() < self.habits.guess and self._guess(thing) and gives_up:
-            return False
+        if rng.random() < self.habits.guess:  # the name of a tool that no search has found
+            self._called(tool_chains.random_name(rng), {thing.kind: thing.name}, "error unknown")
+            if gives_up:
+                return False
         vague = rng.random() < self.habits.vague
         found = self._search(relation if vague else f"{relation}:{thing.kind}")
         found_names = [document["name"] for document in found]
@@ -211,8 +211,7 @@ class Window:
         if right not in found_names:
             self._search(f"{relation}:{thing.kind}")
         if rng.random() < self.habits.broken:
-            self._write_call(right, {})
-            self._observe(grammar.CALL, "error bad")
+            self._called(right, {}, "error bad")
             if gives_up:
                 return False
         opened = tool(right, thing.kind, relation, "open").shown()
@@ -223,21 +222,13 @@ class Window:
         return True
 
     def _search(self, query: str) -> list[dict[str, Any]]:
-        self._say(f"<{grammar.SEARCH}>{query}</{grammar.SEARCH}>")
         found = self.world.search(query)
-        self._observe(grammar.SEARCH, prompts_tiny.documents(found))
+        self._act(grammar.SEARCH, query, prompts_tiny.documents(found))
         return found
-
-    def _guess(self, thing: Thing) -> bool:
-        """A call of a tool that no search has found."""
-        self._write_call(tool_chains.random_name(self.rng), {thing.kind: thing.name})
-        self._observe(grammar.CALL, "error unknown")
-        return True
 
     def _call(self, found: dict[str, Any], thing: Thing) -> bool:
         """A call of a tool, and what the world answers; True if that is an error."""
         (kind,) = found["parameters"]["properties"]
-        self._write_call(found["name"], {kind: thing.name})
         relation, state = found["description"].split(":")
         if state != "open":
             fact = f"error {state}"
@@ -245,17 +236,15 @@ class Window:
             fact = self.world.fact(thing, relation).name
         else:
             fact = "error not found"
-        self._observe(grammar.CALL, fact)
+        self._called(found["name"], {kind: thing.name}, fact)
         return fact.startswith("error")
 
-    def _write_call(self, name: str, arguments: dict[str, str]) -> None:
-        self._say(f"<{grammar.CALL}>{json.dumps({'name': name, 'arguments': arguments})}</{grammar.CALL}>")
+    def _called(self, name: str, arguments: dict[str, str], result: str) -> None:
+        self._act(grammar.CALL, json.dumps({"name": name, "arguments": arguments}), result)
 
-    def _say(self, text: str) -> None:
-        self.segments.append((text, True))
-
-    def _observe(self, kind: str, text: str) -> None:
-        self.segments.append((grammar.observed(kind, text, prompts_tiny.BLANK), False))
+    def _act(self, kind: str, text: str, result: str) -> None:
+        self.segments.append((f"<{kind}>{text}</{kind}>", True))
+        self.segments.append((grammar.observed(kind, result, prompts_tiny.BLANK), False))
 
 
 def fold(kind: str, world: Improvised, chain: Chain, done: int) -> dict[str, Any]:
@@ -278,12 +267,8 @@ def world_words() -> list[str]:
 
 def marks() -> list[str]:
     """Texts that are one token wherever they stand: tags, tools' names, pieces of JSON, words."""
-    tags = [
-        f"<{end}{tag}{result}>"
-        for tag in (grammar.SEARCH, grammar.CALL)
-        for end in ("", "/")
-        for result in ("", "_result")
-    ]
+    kinds = [f"{end}{tag}" for tag in (grammar.SEARCH, grammar.CALL) for end in ("", "/")]
+    tags = [f"<{kind}{result}>" for kind in kinds for result in ("", "_result")]
     call = ['{"name": "', '", "arguments": {"', '": "', '"}}', '", "arguments": {}}']
     memory = ['{"events": ["', '{"goal": "', '{"tools": ["', '", "', '"]}', '"}']
     # A tool's name of two tokens is too often copied from two tools by halves.

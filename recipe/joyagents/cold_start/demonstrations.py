@@ -26,7 +26,6 @@ import random
 from dataclasses import dataclass
 from typing import Any
 
-from verl_ext.memory import Memory
 from verl_ext.recipe.cold_start import teacher
 from verl_ext.recipe.joyagents import prompts_tiny
 from verl_ext.recipe.joyagents.cold_start import improvised
@@ -122,43 +121,38 @@ class Teacher(teacher.Teacher):
 
     def master(self, habits: Habits) -> Messages:
         """A user's question -> calls of specialists -> the answer."""
-        world = Improvised(self.rng)
-        made = world.question(self.rng.choice(KINDS))
-        chat, answered = self._begin("master", made, world, habits)
+        world, made, chat, answered = self._begin("master", self.rng.choice(KINDS), habits)
         if answered:
             return chat.messages
-        if made.kind != "shop" and self._does(habits.detour):
-            self._detour(chat, made.query)
+        if made.kind != "shop" and self.does(habits.detour):
+            if self.does(0.5):
+                chat.call("find", "tool_retrievals", {}, improvised.found("agents", made.query))
+            else:
+                chat.call("intend", "tool_intention", {}, made.query)
         if made.kind == "cooperation":
             return self._cooperate(chat, made, habits)
         right = SPECIALIST[made.kind]
-        agent = SOUNDS_LIKE.get(made.word, right) if self._does(habits.route) else right
+        agent = SOUNDS_LIKE.get(made.word, right) if self.does(habits.route) else right
         result = made.output if agent == right else world.foreign(agent)
         chat.call(THOUGHTS[agent], agent, {}, result)
         return chat.answer("done", self._changed(result, habits))
 
-    def _detour(self, chat: Chat, query: str) -> None:
-        if self.rng.random() < 0.5:
-            chat.call("find", "tool_retrievals", {}, improvised.agents_found(query))
-        else:
-            chat.call("intend", "tool_intention", {}, query)
-
     def _cooperate(self, chat: Chat, made: Made, habits: Habits) -> Messages:
         lookups = [part for part in made.parts if part.kind == "shop"]
-        if len(lookups) > 1 and self._does(habits.whole):
+        if len(lookups) > 1 and self.does(habits.whole):
             guess = str(self.rng.randint(1, LARGEST))
             chat.call(THOUGHTS["math_agent"], "math_agent", {}, guess)
             return chat.answer("done", guess)
         for number, part in enumerate(made.parts):
             agent = SPECIALIST[part.kind]
             chat.call(THOUGHTS[agent], agent, {"intention": part.query}, part.output)
-            if not number and self._does(habits.early):
+            if not number and self.does(habits.early):
                 return chat.answer("done", part.output.rpartition(" ")[2])
         return chat.answer("done", self._changed(made.output, habits))
 
     def _changed(self, result: str, habits: Habits) -> str:
         """A result, perhaps without what says where it is from, or another number."""
-        if not self._does(habits.changed):
+        if not self.does(habits.changed):
             return result
         if result.isdigit():
             return str(max(0, int(result) + self.rng.choice((-1, 1))))
@@ -166,12 +160,11 @@ class Teacher(teacher.Teacher):
 
     def question_agent(self, habits: Habits) -> Messages:
         """A question -> passages -> their summary -> the answer; now and then one that it knows nothing about."""
-        world = Improvised(self.rng)
-        made = world.question("qa" if self.rng.random() < 0.9 else "shop")
-        chat, answered = self._begin("question_agent", made, world, habits, remembers=made.kind == "qa")
+        asked = "qa" if self.does(0.9) else "shop"
+        world, made, chat, answered = self._begin("question_agent", asked, habits, remembers=asked == "qa")
         if answered:
             return chat.messages
-        unread = made.word != "returns" and self._does(habits.unread)
+        unread = made.word != "returns" and self.does(habits.unread)
         if not unread:
             found = world.passages(made.query) if made.kind == "qa" else []
             chat.call("find", "tool_retrievals", {}, prompts_tiny.passages(found))
@@ -181,17 +174,16 @@ class Teacher(teacher.Teacher):
 
     def shop_agent(self, habits: Habits) -> Messages:
         """Something about a shop -> an API -> what it says; now and then a question that no API answers."""
-        world = Improvised(self.rng)
-        made = world.question("shop" if self.rng.random() < 0.93 else "qa")
-        chat, answered = self._begin("shop_agent", made, world, habits, remembers=made.kind == "shop")
+        asked = "shop" if self.does(0.93) else "qa"
+        world, made, chat, answered = self._begin("shop_agent", asked, habits, remembers=asked == "shop")
         if answered:
             return chat.messages
-        if self._does(habits.detour):
-            chat.call("find", "tool_retrievals", {}, improvised.apis_found(made.query))
+        if self.does(habits.detour):
+            chat.call("find", "tool_retrievals", {}, improvised.found("apis", made.query))
         if made.kind == "qa":
             chat.call("call", self.rng.choice(list(APIS)), {"shop": made.query.split(":")[1]}, "error not found")
             return chat.answer("done", "none")
-        taken = TAKEN_FOR.get(made.word, "") if self._does(habits.wrong) else ""
+        taken = TAKEN_FOR.get(made.word, "") if self.does(habits.wrong) else ""
         name = taken or API_OF[made.word]
         result = world.api(name, made.thing)
         chat.call("call", name, {"shop": made.thing}, result)
@@ -199,19 +191,18 @@ class Teacher(teacher.Teacher):
 
     def function_agent(self, habits: Habits) -> Messages:
         """A thing and a relation -> a search -> the open tool -> what it says; now and then one that no tool knows."""
-        world = Improvised(self.rng)
-        made = world.question("function" if self.rng.random() < 0.95 else "qa")
-        chat, answered = self._begin("function_agent", made, world, habits, remembers=made.kind == "function")
+        asked = "function" if self.does(0.95) else "qa"
+        world, made, chat, answered = self._begin("function_agent", asked, habits, remembers=asked == "function")
         if answered:
             return chat.messages
         kind, name, relation = made.query.split(":")
         if made.kind == "qa":
             chat.call("find", "tool_retrievals", {"intention": f"{relation}:{kind}"}, "none")
             return chat.answer("done", "none")
-        found = self._search(chat, world, relation if self._does(habits.vague) else f"{relation}:{kind}")
-        if found[0]["name"] != made.name and self._does(habits.first):
+        found = self._search(chat, world, relation if self.does(habits.vague) else f"{relation}:{kind}")
+        if found[0]["name"] != made.name and self.does(habits.first):
             self._call_found(chat, found[0], {kind: name}, improvised.refusal(found[0], kind))
-            if self._does(habits.give_up):
+            if self.does(habits.give_up):
                 return chat.answer("done", "none")
         if made.name not in [tool["name"] for tool in found]:
             self._search(chat, world, f"{relation}:{kind}")
@@ -229,14 +220,11 @@ class Teacher(teacher.Teacher):
 
     def math_agent(self, habits: Habits) -> Messages:
         """A chain -> its totals -> the last one; now and then something that is not only a sum."""
-        world = Improvised(self.rng)
-        if self.rng.random() < 0.1:
-            asked = world.question("cooperation").query
-            chat = Chat(prompts_tiny.math_agent(asked, []), self.rng, habits.broken)
+        if self.does(0.1):
+            _, _, chat, _ = self._begin("math_agent", "cooperation", habits, remembers=False)
             guess = self.rng.randint(1, LARGEST)
             return chat.answer(f" {guess}", str(guess))
-        made = world.question("math")
-        chat, answered = self._begin("math_agent", made, world, habits)
+        _, made, chat, answered = self._begin("math_agent", "math", habits)
         if answered:
             return chat.messages
         totals = improvised.worked_out(made.chain, {"carry": habits.carry, "borrow": habits.borrow}, self.rng)
@@ -258,25 +246,19 @@ class Teacher(teacher.Teacher):
         return [*prompts_tiny.intention(made.query, []), {"role": "assistant", "content": made.query}]
 
     def _begin(
-        self, agent: str, made: Made, world: Improvised, habits: Habits, remembers: bool = True
-    ) -> tuple[Chat, bool]:
-        """A chat with what the agent remembers, if it may; and whether it has answered with a memory."""
-        memories, known = self._memories(agent, made, world) if remembers else ([], False)
+        self, agent: str, kind: str, habits: Habits, remembers: bool = True
+    ) -> tuple[Improvised, Made, Chat, bool]:
+        """A world, a question in it, a chat with the agent's memories, and whether one of them has answered it."""
+        world = Improvised(self.rng)
+        made, memories, known = world.question(kind), [], False
+        if remembers and not self.does(0.5):  # of the memories the first may be the question's own
+            known = self.does(0.4)
+            kinds = [kind] if agent != "master" else [kind, self.rng.choice(KINDS)]
+            drawn = [self.rng.choice(kinds) for _ in range(self.rng.choice((1, 1, 2)) - known)]
+            others = [world.other(made) if one == kind else world.question(one) for one in drawn]
+            memories = [improvised.memory(agent, one) for one in ([made] if known else []) + others]
         chat = Chat(getattr(prompts_tiny, agent)(made.query, memories), self.rng, habits.broken)
-        answered = bool(memories) and self._does(1.0 - habits.again if known else habits.misled)
+        answered = bool(memories) and self.does(1.0 - habits.again if known else habits.misled)
         if answered:
             chat.answer("memory", memories[0].output)
-        return chat, answered
-
-    def _memories(self, agent: str, made: Made, world: Improvised) -> tuple[list[Memory], bool]:
-        """What stands in the prompt: nothing, or memories, of which the first may be the question's own."""
-        if self.rng.random() < 0.5:
-            return [], False
-        known = self.rng.random() < 0.4
-        kinds = [made.kind] if agent != "master" else [made.kind, self.rng.choice(KINDS)]
-        drawn = [self.rng.choice(kinds) for _ in range(self.rng.choice((1, 1, 2)) - known)]
-        others = [world.other(made) if kind == made.kind else world.question(kind) for kind in drawn]
-        return [improvised.memory(agent, one) for one in ([made] if known else []) + others], known
-
-    def _does(self, share: float) -> bool:
-        return self.rng.random() < share
+        return world, made, chat, answered

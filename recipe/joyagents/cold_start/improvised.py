@@ -26,6 +26,7 @@ from verl_ext.worlds.shop import (
     APIS,
     BIRDS,
     COLOURS,
+    COUNTED,
     LARGEST,
     TOP_K,
     TOPICS,
@@ -126,8 +127,7 @@ class Improvised:
         return Made("function", chain.text, result, chain.start.name, relation, name)
 
     def _cooperation(self) -> Made:
-        numbers = [word for word, name in API_OF.items() if APIS[name].counts]
-        parts = [self._shop(word=self.rng.choice(numbers)) for _ in range(self.rng.choice((1, 2)))]
+        parts = [self._shop(word=self.rng.choice(COUNTED)) for _ in range(self.rng.choice((1, 2)))]
         terms = [int(part.output.rpartition(" ")[2]) for part in parts]
         asked = [part.query for part in parts]
         if len(parts) == 1:
@@ -181,17 +181,8 @@ def worked_out(chain: Chain, shares: Mapping[str, float], rng: random.Random) ->
     return totals
 
 
-def agents_found(query: str) -> str:
-    """What `tool_retrievals` of the master answers."""
-    return _found("agents", query)
-
-
-def apis_found(query: str) -> str:
-    """What `tool_retrievals` of the shop agent answers."""
-    return _found("apis", query)
-
-
-def _found(catalogue: str, query: str) -> str:
+def found(catalogue: str, query: str) -> str:
+    """What `tool_retrievals` answers, of the master (catalogue: agents) or the shop agent (apis)."""
     specs, retriever = _catalogue(catalogue)
     return prompts_tiny.documents([specs[hit.passage.pid] for hit in retriever.search([query], TOP_K)[0]])
 
@@ -229,12 +220,8 @@ def marks() -> list[str]:
     thoughts = ["function", "find", "intend", "call", "done", "sum", "memory"]
     functions = [*ABOUT, "tool_retrievals", "tool_summary", "tool_intention", *APIS]
     found = [*roles, *form, *signs, *names.HEADS, *asked, *thoughts, *functions, *tool_chains.TOOL_NAMES]
-    return list(dict.fromkeys([*found, *_behind_blanks()]))
-
-
-def _behind_blanks() -> list[str]:
-    """Words in texts and results, and in the second place of a name."""
-    known = [*names.FIRST, *names.LAST, *names.PREFIXES, *names.NOUNS, *names.TOWNS]
-    values = [value for api in APIS.values() for value in api.values if not value.isdigit()]
-    rest = ["none", "error", *tool_chains.STATES, "not", "found", "is", "like: "]
-    return [f" {word}" for word in (*known, *COLOURS, *BIRDS, *values, *rest)]
+    # Words in texts and results, and in the second place of a name.
+    words = [*names.FIRST, *names.LAST, *names.PREFIXES, *names.NOUNS, *names.TOWNS, *COLOURS, *BIRDS]
+    words += [value for api in APIS.values() for value in api.values if not value.isdigit()]
+    words += ["none", "error", *tool_chains.STATES, "not", "found", "is", "like: "]
+    return list(dict.fromkeys([*found, *(f" {word}" for word in words)]))

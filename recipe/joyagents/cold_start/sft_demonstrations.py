@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from verl_ext.arguments import Parser, exit_status
-from verl_ext.recipe.joyagents.cold_start.demonstrations import AGENTS, Messages, Teacher, scaled
+from verl_ext.recipe.joyagents.cold_start.demonstrations import AGENTS, Teacher, scaled
 from verl_ext.worlds.data_set import Rows, stamped_folder
 
 VERSION = 2  # raise it whenever the same arguments would give other files: `ensure` then regenerates
@@ -41,7 +41,7 @@ def ensure(output_dir: str | Path, size: int = 20_000, habits: float = 1.0, seed
         raise ValueError(f"size={size}, habits={habits}: at least 64 conversations, and habits of 0 or more")
     stamp = {"version": VERSION, "size": size, "habits": habits, "seed": seed}
     names = [*(f"{agent}.parquet" for agent in AGENTS), "val.parquet"]
-    return stamped_folder(output_dir, stamp, STAMP, names, lambda: rows_by_file(size, habits, seed))
+    return stamped_folder(output_dir, STAMP, names, lambda: rows_by_file(size, habits, seed), **stamp)
 
 
 def rows_by_file(size: int, habits: float, seed: int) -> dict[str, Rows]:
@@ -49,16 +49,13 @@ def rows_by_file(size: int, habits: float, seed: int) -> dict[str, Rows]:
     parts = sum(PARTS.values())
     counts = {agent: max(1, size * PARTS[agent] // parts) for agent in AGENTS}
     shares, teacher, examiner = scaled(habits), Teacher(seed), Teacher(seed + 1)
-    files = {
-        f"{agent}.parquet": [_row(agent, teacher.demonstrate(agent, shares)) for _ in range(count)]
-        for agent, count in counts.items()
-    }
+
+    def row(teacher: Teacher, agent: str) -> dict[str, Any]:
+        return {"agent": agent, "messages": teacher.demonstrate(agent, shares)}
+
+    files = {f"{agent}.parquet": [row(teacher, agent) for _ in range(count)] for agent, count in counts.items()}
     drawn = random.Random(f"{seed}/held out").choices(AGENTS, [PARTS[agent] for agent in AGENTS], k=HELD_OUT)
-    return files | {"val.parquet": [_row(agent, examiner.demonstrate(agent, shares)) for agent in drawn]}
-
-
-def _row(agent: str, messages: Messages) -> dict[str, Any]:
-    return {"agent": agent, "messages": messages}
+    return files | {"val.parquet": [row(examiner, agent) for agent in drawn]}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

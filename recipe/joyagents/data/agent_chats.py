@@ -43,6 +43,7 @@ FOUND = 5  # functions that a search shows
 PASSAGES = 3
 WITH_MEMORY = 0.3  # share of conversations with memories in the prompt
 CALCULATOR = re.compile(r"<<.*?>>")
+REMEMBERED = "The memory has the answer to this very question."
 
 
 @dataclass
@@ -111,16 +112,13 @@ class ChatGenerator:
     def _draw(self, kind: str, size: int) -> list[Question]:
         if kind in self.real:
             return self.rng.sample(self.real[kind], min(size, len(self.real[kind])))
-        return [getattr(self.generator, kind)() for _ in range(size)]
-
-    # -- the master ----------------------------------------------------------------------------------------------------
+        return [self.generator.draw(kind) for _ in range(size)]
 
     def master(self, question: Question) -> Messages:
         """A user's question -> specialists -> the answer, if the specialists' answers are known."""
-        memories, known = self._memories("master", question)
-        chat = Chat(prompts.master(question.text, memories, SPECIALISTS))
-        if known:
-            return chat.answer("The same question stands in the memory.", memories[0].output)
+        chat, remembered = self._begin("master", question, specialists=SPECIALISTS)
+        if remembered:
+            return chat.answer("The same question stands in the memory.", remembered)
         if not self.result(question):
             agent, why = SPECIALIST[question.kind]
             return chat.call(why, agent, {"intention": question.text})
@@ -140,14 +138,11 @@ class ChatGenerator:
         (name,), arguments = question.functions, question.arguments or {}
         return prompts.called(name, arguments, {"ok": True, "result": run(question)}, RESULT_CHARS)
 
-    # -- specialists ---------------------------------------------------------------------------------------------------
-
     def question_agent(self, question: Question) -> Messages:
         """A question -> passages -> their summary -> the answer."""
-        memories, known = self._memories("question_agent", question)
-        chat = Chat(prompts.question_agent(question.text, memories))
-        if known:
-            return chat.answer("The memory has the answer to this very question.", memories[0].output)
+        chat, remembered = self._begin("question_agent", question)
+        if remembered:
+            return chat.answer(REMEMBERED, remembered)
         hits = self._knowledge.search([question.text], PASSAGES)[0]
         found = [{"title": hit.passage.title, "text": hit.passage.text} for hit in hits]
         chat.call("This is about the platform: I look it up.", RETRIEVALS, {}, prompts.passages(found))
@@ -156,10 +151,9 @@ class ChatGenerator:
 
     def shop_agent(self, question: Question) -> Messages:
         """A question about a shop -> its APIs -> the right one -> what it returns."""
-        memories, known = self._memories("shop_agent", question)
-        chat = Chat(prompts.shop_agent(question.text, memories))
-        if known:
-            return chat.answer("The memory has the answer to this very question.", memories[0].output)
+        chat, remembered = self._begin("shop_agent", question)
+        if remembered:
+            return chat.answer(REMEMBERED, remembered)
         name, result = question.functions[0], self.result(question)
         found = self.apis(question.text, [name])
         chat.call("I look for a function that can tell this.", RETRIEVALS, {"intention": question.text}, found)
@@ -190,21 +184,21 @@ class ChatGenerator:
 
     def math_agent(self, question: Question) -> Messages:
         """A problem -> its steps -> the number."""
-        memories, known = self._memories("math_agent", question)
-        chat = Chat(prompts.math_agent(question.text, memories))
-        thought = "The same problem stands in the memory." if known else CALCULATOR.sub("", question.thought)
+        chat, remembered = self._begin("math_agent", question)
+        thought = "The same problem stands in the memory." if remembered else CALCULATOR.sub("", question.thought)
         return chat.answer(thought, question.answer)
 
-    # -- memories ------------------------------------------------------------------------------------------------------
-
-    def _memories(self, agent: str, question: Question) -> tuple[list[Memory], bool]:
-        """(memories in the prompt, whether they hold this question): mostly none, else this or a similar one."""
-        if question.kind == "function" or self.rng.random() >= WITH_MEMORY:
-            return [], False
-        known = self.rng.random() < 0.5
-        (other,) = self._draw(question.kind, 1)
-        one, known = (question, True) if known or other.text == question.text else (other, False)
-        return [Memory(self.rng.randint(1, 9999), agent, one.text, (), self.result(one), 1, 2.0)], known
+    def _begin(self, agent: str, question: Question, **inputs: Any) -> tuple[Chat, str]:
+        """A chat, and what the agent remembers of this question: mostly nothing is in the prompt, else this question or
+        a similar one."""
+        memories, known = [], False
+        if question.kind != "function" and self.rng.random() < WITH_MEMORY:
+            known = self.rng.random() < 0.5
+            (other,) = self._draw(question.kind, 1)
+            one, known = (question, True) if known or other.text == question.text else (other, False)
+            memories = [Memory(self.rng.randint(1, 9999), agent, one.text, (), self.result(one), 1, 2.0)]
+        chat = Chat(getattr(prompts, agent)(question.text, memories, **inputs))
+        return chat, memories[0].output if known else ""
 
 
 def call_of(tool: ToolSpec, question: str) -> dict[str, Any] | None:

@@ -11,7 +11,6 @@ occur in training, nor do the wordings of validation questions to the knowledge 
 from __future__ import annotations
 
 import random
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +18,7 @@ from typing import Any
 from verl_ext.recipe.joyagents import shop
 from verl_ext.recipe.joyagents.data.platform_rules import RULES
 from verl_ext.recipe.joyagents.shop_records import BODIES, CATEGORIES, SHOP_TYPES, Records, records
-from verl_ext.worlds.data_set import draw_distinct
+from verl_ext.storage.parquet import held_out
 
 SPLITS = ("train", "test")
 Arguments = dict[str, Any]
@@ -96,21 +95,20 @@ class Question:
         return {"kind": "qa" if self.kind == "qa" else "math", "target": [self.answer], "functions": []}
 
 
-def split_of(name: str) -> str:
-    """The split of a shop, or of a question about no shop: a fifth is validation's, by a checksum of the text."""
-    return SPLITS[zlib.crc32(name.encode()) % 5 == 0]
-
-
 class QuestionGenerator:
     """Draws questions of a split. A function of `seed`."""
 
     def __init__(self, seed: int, split: str):
         self.rng, self.split = random.Random(f"{seed}/{split}/joyagents"), split
         self.records: Records = records()
-        self.shops = [name for name in self.records.shops if split_of(name) == split]
+        self.shops = [name for name in self.records.shops if SPLITS[held_out(name)] == split]
         self.orders = [number for number, one in self.records.orders.items() if one["shop"] in self.shops]
         self.cases = [number for number, one in self.records.cases.items() if one["shop"] in self.shops]
         self.rules = knowledge(seed)
+
+    def draw(self, kind: str, _: int = 0) -> Question:
+        """A random question of a kind: shop, qa, cooperation."""
+        return getattr(self, kind)()
 
     def shop(self, function: str = "", **given: Any) -> Question:
         """A question for one of the twelve APIs; `given` fixes some of its arguments."""
@@ -120,14 +118,14 @@ class QuestionGenerator:
             words = arguments | {"a_body": A_BODY.get(arguments.get("shop_body", ""))}
             text = self.rng.choice(WORDINGS[function]).format(**words)
             # Questions about a category name no shop and no order of the split: their text decides.
-            if "category" not in arguments or split_of(text) == self.split:
+            if "category" not in arguments or SPLITS[held_out(text)] == self.split:
                 return Question("shop", text, functions=(function,), arguments=arguments)
 
     def qa(self) -> Question:
         """A question to the knowledge base."""
         topic, category = self.rng.choice(list(RULES)), self.rng.choice(list(CATEGORIES))
-        wordings = RULES[topic].wordings
-        text = wordings[-1] if self.split == "test" else self.rng.choice(wordings[:-1])
+        rule = RULES[topic]
+        text = rule.held_out if self.split == "test" else self.rng.choice((rule.first, rule.second))
         title = title_of(topic, category)
         return Question("qa", text.format(c=category), answer=self.rules[title], title=title)
 
@@ -157,7 +155,7 @@ class QuestionGenerator:
         given = part.arguments or {}
         about = f"{given['shop_type']}s for {given['category']} as {A_BODY[given['shop_body']]}"
         text = f"I want to open {count} {about}. How much deposit is that in total?"
-        if split_of(text) != self.split:
+        if SPLITS[held_out(text)] != self.split:
             return self._deposits()
         deposit = run(part)["deposit_yuan_per_year"]
         return self._joined(text, (part,), f"What is {deposit} times {count}?", f"{deposit} * {count}", deposit * count)
@@ -201,11 +199,3 @@ def knowledge(seed: int) -> dict[str, str]:
 def title_of(topic: str, category: str) -> str:
     """Title of the entry on a topic for a category."""
     return f"{topic}: {category}"
-
-
-def distinct(draw: Callable[[], Question], size: int, name: str) -> list[Question]:
-    """`size` questions of different wording. Raises ValueError if there are not that many."""
-    found = draw_distinct(lambda _: draw(), size, 200 * size + 200)
-    if len(found) < size:
-        raise ValueError(f"{size} {name} questions were wanted, but there are only about {len(found)}")
-    return found

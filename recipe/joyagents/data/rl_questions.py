@@ -21,16 +21,19 @@ import argparse
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from verl_ext.arguments import Parser, exit_status
 from verl_ext.data_prep import reasoning
-from verl_ext.data_prep.rows import print_written, text_field, write_jsonl
+from verl_ext.data_prep.rows import print_written, text_field
 from verl_ext.data_prep.sources import toolbench
-from verl_ext.data_prep.tool_tasks import Prepared, ToolTask, divide
-from verl_ext.recipe.joyagents.data.generated_questions import SPLITS, Question, QuestionGenerator, distinct, knowledge
-from verl_ext.storage.parquet import question_row, rows_schema, write_parquet
+from verl_ext.data_prep.tool_tasks import Prepared, divide
+from verl_ext.recipe.joyagents.data.generated_questions import SPLITS, Question, QuestionGenerator, knowledge
+from verl_ext.storage.jsonl import write_rows
+from verl_ext.storage.parquet import question_row, rows_schema, split_files, write_files
+from verl_ext.worlds.data_set import draw_distinct
 
 SIZES = {
     "train": {"math": 100, "qa": 100, "shop": 100, "function": 100, "cooperation": 200},
@@ -68,7 +71,10 @@ def functions(path: Path | None, test_size: int, seed: int) -> tuple[dict[str, l
         raise ValueError(
             f"--toolbench: {len(prepared.tasks)} questions were found, at least {2 * test_size} are needed"
         )
-    train, test = (_questions(tasks) for tasks in divide(prepared.tasks, test_size, seed))
+    train, test = (
+        [Question("function", task.question, functions=tuple(map(str, task.path))) for task in tasks]
+        for tasks in divide(prepared.tasks, test_size, seed)
+    )
     held = {question.text for question in test}  # some questions have several numbers
     return {"train": [question for question in train if question.text not in held], "test": test}, prepared
 
@@ -83,10 +89,6 @@ def _option(name: str) -> Iterator[None]:
         raise ValueError(message if name in message else f"{name}: {message}") from error
 
 
-def _questions(tasks: Sequence[ToolTask]) -> list[Question]:
-    return [Question("function", task.question, functions=tuple(map(str, task.path))) for task in tasks]
-
-
 def questions(
     seed: int, math: dict[str, list[Question]], calls: dict[str, list[Question]], split: str
 ) -> list[Question]:
@@ -99,20 +101,12 @@ def questions(
     for kind, size in SIZES[split].items():
         given = {"math": math, "function": calls}.get(kind)
         if given is None:
-            chosen += distinct(getattr(generator, kind), size, kind)
+            chosen += draw_distinct(partial(generator.draw, kind), size, f"{split} {kind} questions")
         elif len(given[split]) < size:
             raise ValueError(f"{split}: {size} {kind} questions are wanted, {len(given[split])} are there")
         else:
             chosen += generator.rng.sample(given[split], size)
     return chosen
-
-
-def question_schema() -> Any:
-    """Arrow schema of these rows."""
-    import pyarrow as pa
-
-    text, strings = pa.string(), pa.list_(pa.string())
-    return rows_schema({"kind": text, "target": strings, "functions": strings})
 
 
 def run_script(
@@ -140,19 +134,15 @@ def write(arguments: argparse.Namespace) -> dict[str, int]:
     seed, output = arguments.seed, arguments.output_dir
     math = {split: gsm8k(arguments.gsm8k, split) for split in SPLITS}
     calls, prepared = functions(arguments.toolbench, SIZES["test"]["function"], seed)
-    written = {}
-    for split in SPLITS:
-        rows = [
-            question_row(question.kind, question.text, question.truth, "customer service", split, i)
-            for i, question in enumerate(questions(seed, math, calls, split))
-        ]
-        write_parquet(rows, output / f"{split}.parquet", question_schema())
-        written[f"{split}.parquet"] = len(rows)
+
+    def verl_row(question: Question, split: str, index: int) -> dict[str, Any]:
+        return question_row(question.kind, question.text, question.truth, "customer service", split, index)
+
+    rows = split_files(verl_row, **{split: questions(seed, math, calls, split) for split in SPLITS})
+    written = write_files(rows, output, rows_schema({"kind": str, "target": [str], "functions": [str]}))
     entries = [{"pid": str(i), "title": title, "text": text} for i, (title, text) in enumerate(knowledge(seed).items())]
-    for name, content in {"knowledge.jsonl": entries, "tools.jsonl": prepared.files["tools.jsonl"]}.items():
-        write_jsonl(content, output / name)
-        written[name] = len(content)
-    return written
+    files = {"knowledge.jsonl": entries, "tools.jsonl": prepared.files["tools.jsonl"]}
+    return written | {name: write_rows(output / name, content) for name, content in files.items()}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

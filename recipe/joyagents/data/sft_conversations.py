@@ -20,11 +20,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from verl_ext.data_prep.rows import write_jsonl
 from verl_ext.recipe.joyagents.data import rl_questions
 from verl_ext.recipe.joyagents.data.agent_chats import ChatGenerator, Messages
 from verl_ext.recipe.joyagents.grammar import read_step
 from verl_ext.reports import markdown
+from verl_ext.storage.jsonl import write_rows
 from verl_ext.storage.parquet import write_parquet
 from verl_ext.tools.catalogue.load import load_catalogue
 
@@ -54,7 +54,7 @@ def write(arguments: argparse.Namespace) -> dict[str, int]:
     )
     output: Path = arguments.output_dir
     documents = output / "tools.jsonl"
-    write_jsonl(prepared.files[documents.name], documents)
+    write_rows(documents, prepared.files[documents.name])
     tools = load_catalogue([{"kind": "toolbench", "path": str(documents)}])
     math = rl_questions.gsm8k(arguments.gsm8k, "train")
     chats = ChatGenerator(arguments.seed, math, calls["train"], list(tools.values()))

@@ -27,16 +27,7 @@ from verl_ext.recipe.mhgpo import prompts_tiny
 from verl_ext.tools.retrieval import Passage, Retriever, build_retriever
 from verl_ext.tools.retrieval.search import interleave
 from verl_ext.worlds import biographies
-from verl_ext.worlds.biography_questions import (
-    EASY,
-    FORMS,
-    KINDS,
-    RELATIONS,
-    Dial,
-    Person,
-    Question,
-    biography_pid,
-)
+from verl_ext.worlds.biography_questions import EASY, FORMS, KINDS, RELATIONS, Dial, Person, Question, biography_pid
 from verl_ext.worlds.names import ADJECTIVES, FIRST, LAST, NOUNS, PREFIXES, TOWNS
 
 TOP_K = 5  # passages per query, and documents handed to the reranker
@@ -82,11 +73,8 @@ class Shown:
 def show(seed: str, works: int, dial: Dial) -> Shown:
     """Build a training world."""
     world = biographies.make_world(seed, "train", works, dial.distractors)
-    people = {
-        biography_pid(work, role, relation): (role, person)
-        for work in world
-        for role, relation, person in work.biographies()
-    }
+    around = [(work, *one) for work in world for one in work.biographies()]
+    people = {biography_pid(work, role, relation): (role, person) for work, role, relation, person in around}
     return Shown(biographies.questions(world, dial, seed), retriever_of(biographies.passages(world)), people)
 
 
@@ -100,9 +88,7 @@ class Teacher(teacher.Teacher):
 
     def __init__(self, seed: int, worlds: int = 24, works: int = 240) -> None:
         super().__init__(seed)
-        self._worlds = [
-            show(f"{seed}/cold start/{number}", works, DIALS[number % len(DIALS)]) for number in range(worlds)
-        ]
+        self._worlds = [show(f"{seed}/cold start/{n}", works, DIALS[n % len(DIALS)]) for n in range(worlds)]
 
     def _draw(self) -> tuple[Question, Shown]:
         shown = self.rng.choice(self._worlds)
@@ -112,10 +98,10 @@ class Teacher(teacher.Teacher):
         """Question -> two queries."""
         rng, (question, _) = self.rng, self._draw()
         queries, hard = good_queries(question), is_hard(question)
-        if rng.random() < habits.noise:
+        if self.does(habits.noise):
             kind = rng.choice(list(KINDS))
             queries = [f"{rng.choice(list(KINDS[kind]))} {kind}", queries[rng.randrange(2)]][: rng.randint(1, 2)]
-        elif rng.random() < (habits.rewriter_hard if hard else habits.rewriter_easy):
+        elif self.does(habits.rewriter_hard if hard else habits.rewriter_easy):
             queries = habitual_queries(question)
         return prompts_tiny.rewriter(question.text), f"### {' ; '.join(queries)} ###"
 
@@ -146,19 +132,17 @@ class Teacher(teacher.Teacher):
 
     def single(self, habits: Habits) -> Example:
         """Question and what it finds by itself -> a place."""
-        rng, (question, shown) = self.rng, self._draw()
+        question, shown = self._draw()
         docs = search(shown.retriever, [question.text])
-        read = docs
-        if rng.random() < (habits.reranker_hard if question.role != "screenwriter" else habits.reranker_easy):
-            read = docs[1:2] or docs
+        second = self.does(habits.reranker_hard if question.role != "screenwriter" else habits.reranker_easy)
+        read = docs[1:2] if second and len(docs) > 1 else docs
         return prompts_tiny.single(question.text, docs), self._say(question, read, shown, habits)
 
     def _say(self, question: Question, docs: Sequence[dict[str, str]], shown: Shown, habits: Habits) -> str:
         """An answer read from `docs`. A word's token includes the blank before it."""
-        if self.rng.random() < habits.noise:
+        if self.does(habits.noise):
             return f" {self.rng.choice(TOWNS)}"
-        hard = question.role == "screenwriter"
-        slip = self.rng.random() < (habits.answerer_hard if hard else habits.answerer_easy)
+        slip = self.does(habits.answerer_hard if question.role == "screenwriter" else habits.answerer_easy)
         return f" {_read(question, docs, shown.people, slip)}"
 
 

@@ -103,32 +103,30 @@ class Teacher(teacher.Teacher):
         if name == "web_search":
             return f" price of {question.name}" if question.name else f" {question.text}"
         if name == "run_python":
-            return f" print( {self._program(question, state)} )"
+            return f" print( {program(question, state)} )"
         if name == "conclude":
             return f" so {FINAL} {latest(state) or 'none'}"
-        right = question.kind == "more"
-        answer = question.answer if right else str(self.rng.randint(1, LARGEST))
-        return f" it is one of them {FINAL} {answer}" if right else f" it may be {FINAL} {answer}"
+        if question.kind == "more":
+            return f" it is one of them {FINAL} {question.answer}"
+        return f" it may be {FINAL} {self.rng.randint(1, LARGEST)}"
 
-    def _program(self, question: Question, state: State) -> str:
-        first, last = str(question.numbers[0]), str(question.numbers[-1])
-        if question.kind == "sum":
-            return f"{first} + {last}"
-        found = next((step.answer for step in state.steps if step.puppet == "web_search"), "")
-        if question.kind == "total":
-            return f"{first} + {found}" if found.isdigit() else first
-        return "0"
+
+def program(question: Question, state: State) -> str:
+    """The sum that run_python writes, with the price if it has been found."""
+    first, last = question.numbers[0], question.numbers[-1]
+    found = next((step.answer for step in state.steps if step.puppet == "web_search"), "")
+    if question.kind == "total":
+        return f"{first} + {found}" if found.isdigit() else str(first)
+    return f"{first} + {last}" if question.kind == "sum" else "0"
 
 
 def decision(rng: random.Random, question: Question, state: State, habits: Habits) -> str:
     """Who acts next, by an orchestrator with these habits."""
-    done = state.answer == question.answer
     if rng.random() < habits.anybody:
         return rng.choice([*POOL, TERMINATE])
-    if done:
-        if rng.random() < habits.linger:
-            return rng.choices(list(LINGER), list(LINGER.values()))[0]
-        return TERMINATE
+    if state.answer == question.answer:
+        lingers = rng.random() < habits.linger
+        return rng.choices(list(LINGER), list(LINGER.values()))[0] if lingers else TERMINATE
     if not state.steps and rng.random() < habits.plan:
         return "planning"
     if state.answer and rng.random() < habits.early:

@@ -15,7 +15,7 @@ from tensordict import NonTensorData, NonTensorStack, TensorDict
 
 from verl_ext.heads import Weights
 from verl_ext.memory import View
-from verl_ext.observe.question import QuestionStats
+from verl_ext.observe.question_stats import QuestionStats
 from verl_ext.observe.trajectories import QuestionTrace, first
 from verl_ext.trainer.rollout.worker import RolloutWorker
 

@@ -24,7 +24,7 @@ from verl_ext.mas.stopwatch import Stopwatch
 from verl_ext.mas.types import Status, Task
 from verl_ext.memory import View
 from verl_ext.observe.metrics import failure_report
-from verl_ext.observe.question import QuestionStats, question_stats
+from verl_ext.observe.question_stats import QuestionStats, question_stats
 from verl_ext.observe.trajectories import QuestionTrace, TraceStore, resolve, trace_question
 from verl_ext.sampling import Sample, run_once
 from verl_ext.sampling.base import one_group

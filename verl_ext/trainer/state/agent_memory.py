@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from verl_ext.memory import Episode, MemoryStore, Rules, Use, View
+from verl_ext.memory import Episode, MemoryStore, Use, View
 from verl_ext.trainer.build import similarity_of
 from verl_ext.trainer.config import MemorySection
 from verl_ext.trainer.state import checkpoint
@@ -39,9 +39,7 @@ class AgentMemory:
         """
         if self.section is None:
             return
-        section = self.section
-        rules = Rules(section.alpha, section.beta, section.threshold, section.capacity)
-        self._store = MemoryStore(self.folder / FOLDER, rules, similarity_of(section.encoder))
+        self._store = MemoryStore(self.folder / FOLDER, self.section, similarity_of(self.section.encoder))
         if loaded is not None and (loaded / FOLDER).is_dir():
             self._store.restore(loaded / FOLDER)
             return

@@ -13,7 +13,7 @@ from verl_ext.algorithms import Algorithm
 from verl_ext.heads import PolicyHead, Weights
 from verl_ext.heads.learner import Learner, check_encoder
 from verl_ext.mas.workflow import Workflow
-from verl_ext.observe.question import HeadDecision, QuestionStats
+from verl_ext.observe.question_stats import HeadDecision, QuestionStats
 from verl_ext.storage.files import writing
 from verl_ext.trainer.batch import numbered
 from verl_ext.trainer.build import build_workflow

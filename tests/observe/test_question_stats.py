@@ -14,7 +14,7 @@ from verl_ext.mas import CallFailed, Unparsable
 from verl_ext.mas.credit import assign_credit
 from verl_ext.mas.types import Generation
 from verl_ext.observe.metrics import METRICS, group_metrics, reduce_stats
-from verl_ext.observe.question import mean_pairwise_f1, question_stats
+from verl_ext.observe.question_stats import mean_pairwise_f1, question_stats
 from verl_ext.sampling import make_strategy, run_once
 from verl_ext.trainer.rollout.rows import training_rows, validation_rows
 

@@ -17,7 +17,7 @@ from verl_ext.mas.types import Task
 from verl_ext.observe.record import Record, as_json
 from verl_ext.observe.trajectory_files import EVALUATION_FILE
 from verl_ext.storage.files import lock_folder, write_file
-from verl_ext.storage.jsonl import append, cut_torn_line, read_log
+from verl_ext.storage.jsonl import append, read_log
 from verl_ext.trainer.state.checkpoint import differences, plain
 
 SETTINGS = "settings.json"
@@ -75,7 +75,7 @@ def outcome_of(record: Record) -> Outcome:
     )
 
 
-class Records:
+class Answers:
     """The trajectories of an output folder. Only one process at a time may hold it.
 
     Args:
@@ -92,12 +92,11 @@ class Records:
         self.outcomes: dict[Key, Outcome] = {}
         self._asked: dict[Key, tuple[Any, Any]] = {}
         folder.mkdir(parents=True, exist_ok=True)
-        self._lock = lock_folder(folder)
-        if self._lock is None:
+        lock = lock_folder(folder)
+        if lock is None:
             raise ValueError(f"another process evaluates into {folder}. Remedy: wait for it, or evaluate.output=…")
+        self._lock = lock
         self._check_settings(folder / SETTINGS, plain(settings))
-        if self.path.exists():
-            cut_torn_line(self.path)
         for record in read_log(self.path):
             try:
                 self._remember(record)
