@@ -1,7 +1,6 @@
-"""Order of the tests, tests that are coroutines, and cores for pytest-xdist's workers."""
+"""Order of the tests, and tests that are coroutines."""
 
 import inspect
-import os
 
 import pytest
 from hypothesis import settings
@@ -9,16 +8,6 @@ from hypothesis import settings
 # No deadlines: the time of an example depends on what else the machine does.
 settings.register_profile("verl_ext", deadline=None)
 settings.load_profile("verl_ext")
-
-
-def pytest_configure() -> None:
-    """Each worker keeps to cores of its own, as the runs of a comparison do: see `launcher.shares`."""
-    worker = os.environ.get("PYTEST_XDIST_WORKER")
-    if worker and hasattr(os, "sched_setaffinity"):
-        from verl_ext.compare.launcher import shares
-
-        number, count = int(worker.removeprefix("gw")), int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
-        os.sched_setaffinity(0, shares(count)[number])
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -45,9 +45,9 @@ def register() -> None:
     if recipe_asked_for():
         # The recipe chooses the platform, and its checks say what is missing: verl's guess before that is noise.
         logging.getLogger("verl.plugin.platform.platform_manager").setLevel(logging.ERROR)
-        preload.begin()
         if sys.orig_argv[1:3] == ["-m", "verl.trainer.main_ppo"] and not os.environ.get("HYDRA_FULL_ERROR"):
             signal.signal(signal.SIGINT, _end_before_start)
+        preload.begin()
     # FSDP2 engines of the CPU (actor, reference, critic); on CUDA one with adapters per agent, which is asked for by
     # VERL_ENGINE_VENDOR=verl_ext.
     after_import("verl.workers.engine.fsdp.transformer_impl", "verl_ext.engine.fsdp.cpu")

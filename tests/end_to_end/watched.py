@@ -21,7 +21,7 @@ from verl_ext.mas import Task
 from verl_ext.recipe.deepagent import DeepAgent
 from verl_ext.recipe.mhgpo import SearchQA
 from verl_ext.recipe.smurfs import Smurfs
-from verl_ext.trainer.batch import unpack
+from verl_ext.trainer.batch import PACKED, unpack
 from verl_ext.trainer.trainer import MultiAgentTrainer
 
 TAGS = ("agent", "group", "question", "trajectory", "reward", "response_len", "calls", "actions", "metrics", "decides")
@@ -62,7 +62,7 @@ def _watched(self: Any, batch: Any, metrics: dict[str, Any]) -> Any:
         for row, values in zip(live.values(), data[name].unbind(), strict=True):
             row[name] = values.tolist()
     queue = tq.kv_list(batch.partition_id)[batch.partition_id]
-    kept = sorted(key for key, tag in queue.items() if "trajectory" in tag and not tag.get("is_padding", False))
+    kept = sorted(key for key, tag in queue.items() if PACKED in tag and not tag.get("is_padding", False))
     with open(Path(self.config.trainer.default_local_dir) / WATCHED, "a") as file:
         file.write(json.dumps({"rows": live, "queue": kept}) + "\n")
     return _update(self, batch, metrics)
