@@ -128,6 +128,7 @@ def logged(folder: Path) -> list[float]:
     return sft.losses_of(folder / sft.LOG)[0]
 
 
+@pytest.mark.slow
 @pytest.mark.end_to_end
 def test_one_and_two_processes_learn_the_same_and_leave_a_model_for_rl(folder, tmp_path):
     settings = [*files(folder), f"model.path={MODEL}", "data.train_batch_size=16", "optim.lr=1e-3"]

@@ -19,6 +19,7 @@ SETTINGS = [HEAD, "mas.deterministic=true", "trainer.save_freq=1", "mas.advantag
 SETTINGS += ["mas.prepare.output_dir=data", "trainer.total_training_steps=3", "trainer.test_freq=3"]
 
 
+@pytest.mark.slow
 def test_head_and_agents_train_in_one_run(tmp_path):
     overrides = [HEAD, "mas.workflow.train_agents=true", "mas.loss.agent_weights=batch", "trainer.test_freq=-1"]
     overrides += ["actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean", "trainer.val_before_train=false"]

@@ -101,6 +101,7 @@ def test_the_trajectory_log_of_a_resumed_run_has_every_question_once(resumed):
     assert main([str(resumed / "runs" / "mhgpo_tiny")]) == 0
 
 
+@pytest.mark.slow
 def test_a_finished_run_says_so_and_does_not_start_again(whole):
     output = run(whole[0], *SETTINGS, timeout=120)
     assert "complete already" in output and "Started a local Ray instance" not in output

@@ -78,7 +78,7 @@ def next_steps(arguments: Sequence[str], strategy: str, folder: Path) -> list[st
         *lines,
         "  longer             the same command with a larger trainer.total_training_steps goes on from here",
         f"  from scratch       rm -r {shlex.quote(str(folder))}, then the same command",
-        "  your own system    README.md, “Write your own multi-agent system”",
+        "  your own system    docs/own_system.md",
     ]
 
 
