@@ -99,16 +99,12 @@ class SlotEngine:
                 f"request {request.request_id}: a prompt of {len(prompt)} tokens leaves no room for an answer within "
                 f"max_model_len={self.max_model_len}; shorten the prompt or raise rollout.max_model_len"
             )
-        if min(prompt) < 0 or max(prompt) >= self.vocab_size:
-            raise ValueError(
-                f"request {request.request_id}: token ids must be in [0, {self.vocab_size}), "
-                f"got {min(prompt)}..{max(prompt)}"
-            )
-        if any(not 0 <= token < self.vocab_size for token in params.allowed_token_ids):
-            raise ValueError(
-                f"request {request.request_id}: allowed_token_ids must be in [0, {self.vocab_size}), got "
-                f"{min(params.allowed_token_ids)}..{max(params.allowed_token_ids)}"
-            )
+        for name, tokens in (("token ids", prompt), ("allowed_token_ids", params.allowed_token_ids)):
+            if tokens and not 0 <= min(tokens) <= max(tokens) < self.vocab_size:
+                raise ValueError(
+                    f"request {request.request_id}: {name} must be in [0, {self.vocab_size}), "
+                    f"got {min(tokens)}..{max(tokens)}"
+                )
         if params.stop:
             if self._stops is None:
                 raise ValueError(f"request {request.request_id}: stop strings need an engine with a tokenizer")

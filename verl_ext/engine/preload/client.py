@@ -11,6 +11,7 @@ import sys
 
 
 def main() -> None:
+    """Ask the template for a worker with this process's arguments, environment and outputs; wait until it ends."""
     address, arguments = sys.argv[1], sys.argv[2:]
     server = socket.socket(socket.AF_UNIX)
     try:
@@ -25,4 +26,5 @@ def main() -> None:
     server.recv(1)  # the worker's end of the socket closes when the worker ends
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -20,6 +20,7 @@ import sys
 
 
 def main() -> None:
+    """Listen at ADDRESS, and serve until the driver has ended."""
     address, *modules = sys.argv[1:]
     del sys.path[0]  # this folder
     listener = socket.socket(socket.AF_UNIX)
@@ -84,4 +85,5 @@ def run_worker(connection: socket.socket) -> None:
     sys.exit(0)
 
 
-main()
+if __name__ == "__main__":
+    main()
