@@ -31,10 +31,11 @@ from verl_ext.sampling.base import one_group
 from verl_ext.trainer.build import build, build_workflow
 from verl_ext.trainer.config import context_length, read_mas_config, strategy_from
 from verl_ext.trainer.lora_setup import adapters_of, add_agent_ids
+from verl_ext.trainer.rollout.forest_to_rows import training_rows, validation_rows
 from verl_ext.trainer.rollout.llm import ServedLLM, direct_client, template_of
 from verl_ext.trainer.rollout.row_writer import RowWriter
-from verl_ext.trainer.rollout.rows import Row, training_rows, validation_rows
 from verl_ext.trainer.rollout.waves import WaveLLM
+from verl_ext.trainer.row import Row
 from verl_ext.trainer.state.decision_heads import set_weights
 
 logger = logging.getLogger(__name__)
