@@ -5,8 +5,8 @@
     python -m tests.bench.mistakes no_await blocking_tool
     python -m tests.bench.mistakes --folder /tmp/mistakes   # keeps the output, and skips what is there already
 
-Every mistake is a command in a fresh process. It prints a Markdown table: seconds until the line that tells the mistake,
-seconds until the process ended, its exit status, and that line.
+Every mistake is a command in a fresh process. It prints a Markdown table: seconds until the line that tells the
+mistake, seconds until the process ended, its exit status, and that line.
 """
 
 from __future__ import annotations

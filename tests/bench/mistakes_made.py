@@ -182,13 +182,7 @@ MISTAKES = [
         "tool_function",
         "a tool that is no factory",
         "atlas.*factory",
-        (
-            (
-                "def atlas():\n    async def look_up(country: str) -> str:\n",
-                "async def atlas(country: str) -> str:\n    if 1:\n",
-            ),
-            ("    return look_up\n", ""),
-        ),
+        (("def atlas():\n", "def atlas(country):\n"),),
     ),
     Mistake("group_of_one", "a group of 1", "group", overrides=("actor_rollout_ref.rollout.n=1",)),
     Mistake(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from typing import Any
 
@@ -16,6 +17,7 @@ from verl_ext.memory import EncoderSimilarity, HashingSimilarity, Similarity
 from verl_ext.settings import check_keys, unknown_key
 from verl_ext.tools.chat import ChatEndpoint
 from verl_ext.tools.retrieval.dense import check_encoder_name
+from verl_ext.tracebacks import place_of
 from verl_ext.trainer.config import AgentSection, MasConfig
 
 # Annotations of the arguments whose types are checked.
@@ -34,6 +36,28 @@ def build(section: dict[str, Any], path: str) -> Any:
     except Exception as error:
         cause = error.__cause__ or error
         raise ValueError(f"cannot build {path} from {section}: {type(cause).__name__}: {cause}") from error
+
+
+def build_tools(sections: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """The tools of `mas.tools` by name: what each factory returns. An asynchronous function is a tool by itself.
+
+    Raises:
+        ValueError: one cannot be built, or is nothing that can be called.
+    """
+    tools = {}
+    for name, section in sections.items():
+        target, path = get_object(section["_target_"]), f"mas.tools.{name}"
+        if inspect.iscoroutinefunction(target):
+            tools[name] = functools.partial(target, **{key: section[key] for key in section if key != "_target_"})
+            continue
+        tools[name] = build(section, path)
+        if not callable(tools[name]):
+            raise ValueError(
+                f"{path}: {place_of(target)} returned {tools[name]!r:.100}, which cannot be called. It must be a "
+                "factory: its arguments are the settings of the section, and it returns the tool. Remedy: return an "
+                "asynchronous function from it, or make it one itself (`async def`)"
+            )
+    return tools
 
 
 def _check_arguments(section: dict[str, Any], path: str) -> None:

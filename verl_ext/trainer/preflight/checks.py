@@ -19,10 +19,11 @@ from omegaconf import DictConfig, OmegaConf
 from verl_ext.algorithms import System
 from verl_ext.mas.credit import aggregate
 from verl_ext.settings import unknown_key
+from verl_ext.tracebacks import place_of
 from verl_ext.trainer.build import build_workflow, similarity_of
 from verl_ext.trainer.config import optimiser_steps, read_mas_config, strategy_from
 from verl_ext.trainer.lora_setup import check_policy
-from verl_ext.trainer.preflight.algorithm import check_algorithm
+from verl_ext.trainer.preflight.algorithm import check_algorithm, check_groups
 
 # Sections in which every key is allowed: verl passes them on unchanged.
 OPEN = ("hydra", "mas", "ray_kwargs.ray_init", "reward.custom_reward_function.reward_kwargs")
@@ -30,6 +31,10 @@ OPEN = ("hydra", "mas", "ray_kwargs.ray_init", "reward.custom_reward_function.re
 OWN = ("actor_rollout_ref.model.lora.adapters",)
 # verl's default of critic.model.path.
 VERLS_CRITIC = "~/models/deepseek-llm-7b-chat"
+FACTORY = (
+    ". {place} must be a factory: its arguments are the settings of the section, and it returns the tool. Remedy: set "
+    "the argument in the section; or, if the function is the tool itself, make it asynchronous (`async def`)"
+)
 TINY = "+recipe=mhgpo_tiny and the others in …_tiny run on any machine, without GPU and without downloads"
 
 
@@ -98,6 +103,8 @@ def check_multi_agent(config: DictConfig) -> str:
     reports = [workflow.headline, *workflow.details]
     system = System(type(workflow).__name__, agents, mas.sampling.strategy, reports)
     check_algorithm(config.algorithm.adv_estimator, mas.advantage, system)
+    if not config.trainer.get("val_only", False):
+        check_groups(config.algorithm.adv_estimator, mas.sampling)
     check_policy(config, mas, workflow.policy_agents)
     if trains_critic(config) and config.critic.model.path == VERLS_CRITIC:
         raise ValueError(
@@ -131,10 +138,15 @@ def check_tools(config: DictConfig) -> None:
         settings = {key: value for key, value in section.items() if not key.startswith("_")}
         try:
             target = get_object(section["_target_"])
+            if inspect.iscoroutinefunction(target):  # the tool itself, see `build_tools`
+                inspect.signature(target).bind_partial(**settings)
+                continue
             inspect.signature(target).bind(**settings)
             getattr(target, "preflight", lambda **_: None)(**settings)
         except Exception as error:
-            raise ValueError(f"mas.tools.{name}: {error}") from error
+            missing = isinstance(error, TypeError) and "missing a required argument" in str(error)
+            factory = FACTORY.format(place=place_of(target)) if missing else ""
+            raise ValueError(f"mas.tools.{name}: {error}{factory}") from error
 
 
 def check_paths(config: DictConfig) -> None:

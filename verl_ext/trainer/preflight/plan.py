@@ -10,6 +10,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from verl_ext.tracebacks import explained
 from verl_ext.trainer.build import build_workflow
 from verl_ext.trainer.config import SHARED, MasConfig, optimiser_steps, read_mas_config, strategy_from
 from verl_ext.trainer.preflight import checks
@@ -40,7 +41,7 @@ class Report:
         try:
             return check(*arguments)
         except (ValueError, AssertionError, NotImplementedError, HydraException, OmegaConfBaseException) as error:
-            self.problems.append(str(error))
+            self.problems.append(explained(error))
             return None
 
     def __str__(self) -> str:
