@@ -233,7 +233,7 @@ MISTAKES = [
         "prepare_raises",
         "`mas.prepare` raises",
         line("prepare"),
-        (("def prepare(**_):\n    pass", "def prepare():\n    open('nowhere.csv')"),),
+        (("def prepare(**_):\n    pass", "def prepare(**_):\n    open('nowhere.csv')"),),
     ),
     Mistake(
         "class_raises",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import logging
 from typing import Any
 
 from hydra.utils import get_class, get_object, instantiate
@@ -20,6 +21,8 @@ from verl_ext.tools.retrieval.dense import check_encoder_name
 from verl_ext.tracebacks import place_of
 from verl_ext.trainer.config import AgentSection, MasConfig
 
+# Hydra prints there what it raises.
+logging.getLogger("hydra.utils").setLevel(logging.CRITICAL)
 # Annotations of the arguments whose types are checked.
 SCALARS = {"bool": bool, "int": int}
 
@@ -30,7 +33,7 @@ def build(section: dict[str, Any], path: str) -> Any:
     Raises:
         ValueError: it cannot be instantiated.
     """
-    _check_arguments(section, path)
+    check_arguments(section, path)
     try:
         return instantiate(OmegaConf.create(section), _convert_="all")
     except Exception as error:
@@ -60,11 +63,14 @@ def build_tools(sections: dict[str, dict[str, Any]]) -> dict[str, Any]:
     return tools
 
 
-def _check_arguments(section: dict[str, Any], path: str) -> None:
+def check_arguments(section: dict[str, Any], path: str) -> None:
     """Refuse keys that the target does not take, and values that are no bool or int where it wants one.
 
     YAML reads `no` in quotes, or on the command line, as a text, which Python takes for true. A target that cannot be
     found or inspected is left to the instantiation.
+
+    Raises:
+        ValueError: names the key; `path` names the section.
     """
     try:
         parameters = inspect.signature(get_object(section["_target_"])).parameters.values()
@@ -90,7 +96,12 @@ def workflow_class(mas: MasConfig) -> type[Workflow]:
     try:
         cls = get_class(target)
     except Exception as error:
-        raise ValueError(f"mas.workflow._target_={target!r} cannot be imported: {error}") from error
+        cause = error.__cause__ or error
+        absent = isinstance(cause, ModuleNotFoundError)
+        remedy = ". Remedy: start in the folder of its module, put that folder on PYTHONPATH, or install it"
+        raise ValueError(
+            f"mas.workflow._target_={target!r} cannot be imported: {type(cause).__name__}: {cause}{remedy * absent}"
+        ) from error
     if not issubclass(cls, Workflow):
         raise ValueError(f"mas.workflow._target_={target!r} is not a verl_ext.mas.Workflow")
     return cls

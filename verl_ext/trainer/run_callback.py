@@ -55,12 +55,15 @@ class RunCallback(Callback):
                 traceback.print_exc()
             print(f"\nThis run cannot start.\n{text}\n", file=sys.stderr, flush=True)
             raise SystemExit(2) from None
+        from verl_ext.trainer.preflight.plan import notes
+
         folder, strategy = Path(config.trainer.default_local_dir), config.mas.sampling.strategy
         if finished_already(folder, config):
             print_summary(folder / NAME, self.headline, strategy, sys.argv[1:], again=True)
             raise SystemExit(0)
         self.progress = Progress(folder, self.headline, log_name(config))
         self.progress.start()
+        print("".join(f"Note: {note}\n" for note in notes(config)), end="", flush=True)
         silence_verl()
         interrupt.end_on_interrupt(self.progress, folder, config.trainer.save_freq, self.template)
 
@@ -79,7 +82,7 @@ class RunCallback(Callback):
 
     def _prepare(self, config: DictConfig) -> str:
         from verl_ext.trainer import lora_setup
-        from verl_ext.trainer.preflight import checks
+        from verl_ext.trainer.preflight import checks, paths
         from verl_ext.trainer.preflight import data as check_data
 
         if config.trainer.device == "cpu":
@@ -88,7 +91,7 @@ class RunCallback(Callback):
         headline = checks.check_multi_agent(config)
         lora_setup.check_engine(config)
         checks.check_resources(config)
-        checks.check_paths(config)
+        paths.check_paths(config)
         if config.mas.prepare:
             call(OmegaConf.to_container(config.mas.prepare, resolve=True))
         check_data.check_data(config)

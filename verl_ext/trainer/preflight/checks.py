@@ -20,7 +20,7 @@ from verl_ext.algorithms import System
 from verl_ext.mas.credit import aggregate
 from verl_ext.settings import unknown_key
 from verl_ext.tracebacks import place_of
-from verl_ext.trainer.build import build_workflow, similarity_of
+from verl_ext.trainer.build import build_workflow, check_arguments, similarity_of
 from verl_ext.trainer.config import optimiser_steps, read_mas_config, strategy_from
 from verl_ext.trainer.lora_setup import check_policy
 from verl_ext.trainer.preflight.algorithm import check_algorithm, check_groups
@@ -80,11 +80,13 @@ def check_multi_agent(config: DictConfig) -> str:
     """Check `mas`, sampling, estimator, policy, batch and learning rates; return the workflow's headline.
 
     Raises:
-        ValueError: see `read_mas_config`, `build_workflow`, `similarity_of`, `strategy_from`, `check_policy`,
-            `optimiser_steps`; a temperature of 0, a negative learning rate.
+        ValueError: see `read_mas_config`, `build_workflow`, `check_arguments`, `similarity_of`, `strategy_from`,
+            `check_policy`, `optimiser_steps`; a temperature of 0, a negative learning rate.
     """
     mas = read_mas_config(config)
     workflow = build_workflow(mas)
+    if mas.prepare is not None:
+        check_arguments(mas.prepare, "mas.prepare")
     aggregate(mas.credit.aggregate)
     if mas.memory is not None:
         similarity_of(mas.memory.encoder)
@@ -149,53 +151,6 @@ def check_tools(config: DictConfig) -> None:
             raise ValueError(f"mas.tools.{name}: {error}{factory}") from error
 
 
-def check_paths(config: DictConfig) -> None:
-    """Check that the model can be found, and make the output folder.
-
-    Raises:
-        ValueError: one of them is impossible; names the setting.
-    """
-    if problem := missing_model(config):
-        raise ValueError(problem)
-    folder = str(config.trainer.default_local_dir)
-    try:
-        if "://" not in folder:
-            Path(folder).mkdir(parents=True, exist_ok=True)
-            tempfile.TemporaryFile(dir=folder).close()
-    except OSError as error:
-        raise ValueError(
-            f"trainer.default_local_dir={folder} cannot be written: {error.strerror}. Remedy: name another folder"
-        ) from error
-
-
-def missing_model(config: DictConfig, ask_hub: bool = True) -> str | None:
-    """Why the policy's model cannot be found; None: it is there, or only the machine that trains can tell.
-
-    Args:
-        ask_hub: look for the name of a model that is not in the hub's cache there (at most 10 seconds).
-    """
-    path = str(config.actor_rollout_ref.model.path)
-    problem = f"actor_rollout_ref.model.path={path}: "
-    if "://" in path or Path(path).expanduser().is_dir():
-        return None
-    if path.startswith((".", "/", "~")) or path.count("/") != 1:
-        return f"{problem}the model's folder does not exist. Remedy: a folder with config.json, or a name of the hub"
-    if not ask_hub or _joins_cluster(config) or os.environ.get("VERL_USE_MODELSCOPE"):
-        return None
-    from huggingface_hub import HfApi, try_to_load_from_cache
-
-    if isinstance(try_to_load_from_cache(path, "config.json"), str):
-        return None
-    try:
-        HfApi().model_info(path, timeout=10)
-    except Exception as error:  # no such name, no access, no network
-        return (
-            f"{problem}no folder, not in the hub's cache, and not to be had from the hub ({type(error).__name__}). "
-            "Remedy: check the name (a gated model needs `hf auth login`), or download it and give its folder"
-        )
-    return None
-
-
 def check_resources(config: DictConfig) -> None:
     """Check accelerators, Ray's logical CPUs, and the packages that the rollout engine needs.
 
@@ -212,7 +167,7 @@ def lacking(config: DictConfig) -> list[str]:
     import torch
     from ray._private.utils import get_num_cpus  # what `ray.init` counts by default, a container's quota included
 
-    trainer, engine, local = config.trainer, config.actor_rollout_ref.rollout.name, not _joins_cluster(config)
+    trainer, engine, local = config.trainer, config.actor_rollout_ref.rollout.name, not joins_cluster(config)
     attention = OmegaConf.select(config, "actor_rollout_ref.model.override_config.attn_implementation")
     flash = trainer.device == "cuda" and attention in (None, "flash_attention_2")
     given, wanted = torch.cuda.device_count(), trainer.n_gpus_per_node
@@ -239,7 +194,7 @@ def lacking(config: DictConfig) -> list[str]:
     return [message for message, lacks in found.items() if lacks]
 
 
-def _joins_cluster(config: DictConfig) -> bool:
+def joins_cluster(config: DictConfig) -> bool:
     """True if `ray.init` would join a running Ray: a given one, or the one that `ray start` has written down."""
     address = OmegaConf.select(config, "ray_kwargs.ray_init.address") or os.environ.get("RAY_ADDRESS")
     if not address:
