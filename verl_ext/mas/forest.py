@@ -28,7 +28,8 @@ from verl_ext.mas.types import (
 )
 from verl_ext.mas.workflow import Workflow
 from verl_ext.memory import Memory
-from verl_ext.tools.base import ToolRefused
+from verl_ext.tools.base import ToolError, ToolRefused
+from verl_ext.tracebacks import place_of, users_traceback
 
 Tools = Mapping[str, Callable[..., Any]]
 
@@ -222,7 +223,8 @@ class Forest:
                     raise ValueError(f"the agent-specific reward {call.reward_specific} is not finite")
             except Exception as error:
                 raise BrokenReward(
-                    f"the penalty of agent {call.agent!r} raised {error!r} on output {call.text!r}"
+                    f"the penalty of agent {call.agent!r}, {place_of(agent.penalty)}, raised {error!r} on output "
+                    f"{call.text!r:.500}"
                 ) from error
         return call
 
@@ -257,6 +259,7 @@ class Forest:
             except Exception as error:  # a tool's failure is an observation of this trajectory
                 reason = "no answer in time" if isinstance(error, asyncio.TimeoutError) else f"{error}"
                 record.failure = f"tool {name!r}, attempt {attempt + 1} of {attempts}: {type(error).__name__}: {reason}"
+                record.trace = "" if isinstance(error, ToolError) else users_traceback(error)
             if attempt + 1 < attempts:
                 self.cost.tool_retries += 1
                 await asyncio.sleep(self.limits.retry_wait * 2**attempt)

@@ -37,6 +37,7 @@ from verl.utils.config import omega_conf_to_dataclass
 from verl_ext.engine.fsdp.masked_logits import ALLOWED
 from verl_ext.engine.lora.adapters import AGENT_ID
 from verl_ext.observe.metrics import failure_report, group_metrics, reduce_stats
+from verl_ext.tracebacks import users_traceback
 from verl_ext.trainer import row_selection
 from verl_ext.trainer.advantage import batch_of, register_estimators
 from verl_ext.trainer.batch import live_rows, live_tags
@@ -109,23 +110,29 @@ class MultiAgentTrainer(Trainer):
 
     @contextmanager
     def _explain_failures(self, phase: str) -> Iterator[None]:
-        """If verl fails, perhaps because a batch has no row, raise with the reasons why trajectories failed."""
+        """If verl fails, perhaps because a batch has no row, raise with the reasons why trajectories failed.
+
+        A second paragraph has the lines of the user's code that failed.
+        """
         try:
             yield
         except Exception as error:
             self.agent_loop_manager.raise_if_broken()
-            reasons = failure_report(self.agent_loop_manager.take_stats(None if phase == "validation" else []))
-            if not reasons:
+            stats = self.agent_loop_manager.take_stats(None if phase == "validation" else [])
+            reasons, trace, when = failure_report(stats), users_traceback(error), f"{phase} at step {self.global_steps}"
+            if reasons and not any(question.rewards for question in stats):
+                raise RuntimeError(f"{when}: none of its trajectories could finish: {reasons}") from error
+            if not reasons and not trace:
                 raise
-            raise RuntimeError(
-                f"{phase} at step {self.global_steps} stopped by {type(error).__name__}: {error}; "
-                f"trajectories that could not finish: {reasons}"
-            ) from error
+            others = f"; trajectories that could not finish: {reasons}" if reasons else ""
+            traced = f"\n\n{trace}" if trace else ""
+            raise RuntimeError(f"{when} stopped by {type(error).__name__}: {error}{traced or others}") from error
 
     def _balance_batch(self, batch: KVBatchMeta, metrics: dict[str, Any], **kwargs: Any) -> KVBatchMeta:
         """Do the work that follows the rollouts (step.py), then verl's balancing."""
         self.agent_loop_manager.raise_if_broken()
         self.now, batch = after_rollouts(self.global_steps, batch, self.state, self.mas, self.agent_loop_manager)
+        self.state.error_log.tell(self.now.stats, f"step {self.global_steps}")
         rows = 0 if self.now.idle else len(batch)
         multiple = self._get_required_batch_multiple(self._data_parallel_size())
         batch = row_selection.pad(batch, multiple, self.tokenizer.eos_token_id)
@@ -214,7 +221,9 @@ class MultiAgentTrainer(Trainer):
             metrics = super()._validate()
         self.agent_loop_manager.raise_if_broken()
         self.state.trajectories.write_validation(self.global_steps, self.agent_loop_manager)
-        ours = reduce_stats(self.agent_loop_manager.take_stats(None))
+        stats = self.agent_loop_manager.take_stats(None)
+        self.state.error_log.tell(stats, f"validation at step {self.global_steps}")
+        ours = reduce_stats(stats)
         ours |= self.agent_loop_manager.take_tool_counts()
         metrics |= {f"val/{name}": value for name, value in ours.items()}
         self.state.log_validation(self.global_steps, metrics)
