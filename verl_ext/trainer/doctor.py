@@ -20,12 +20,15 @@ COLUMNS = ("response_mask", "rollout_log_probs", "old_log_probs", "advantages")
 TOLERANCE = 1e-6
 
 
-def examine(tags: list[Tag], rows: TensorDict, weights: torch.Tensor, counted: int, step: int) -> dict[str, float]:
+def examine(
+    tags: list[Tag], rows: TensorDict, weights: torch.Tensor, counted: int, step: int, bypass: bool
+) -> dict[str, float]:
     """The metrics doctor/* of a batch without padding rows.
 
     The KL divergence between the policy as the rollout engine computed it and as the trainer does,
     E[exp(d) − d − 1] with d = log π_old − log π_rollout, is estimated per token. Where the weights of the last step
     sampled a row, the two should agree, so its divergence is numerical; where older weights did, it is also staleness.
+    Under `rollout_correction.bypass_mode` π_old is π_rollout: see `kl_of_update`.
 
     Args:
         tags: N.
@@ -33,6 +36,7 @@ def examine(tags: list[Tag], rows: TensorDict, weights: torch.Tensor, counted: i
         weights: (N,) float64, the weight of each row in the loss.
         counted: the number of rows by which the loss divides.
         step: number of the training step.
+        bypass: the trainer has not computed π_old itself.
 
     Raises:
         RuntimeError: the weights do not sum to `counted`.
@@ -56,7 +60,8 @@ def examine(tags: list[Tag], rows: TensorDict, weights: torch.Tensor, counted: i
     if lags:
         found |= {"doctor/version_lag": sum(lags) / len(lags), "doctor/version_lag_max": max(lags)}
     fresh = [is_known and value <= 0 for value, is_known in zip(lag, known, strict=True)]
-    found |= _divergences(rows, mask, fresh)
+    if not bypass:
+        found |= _divergences(rows, mask, fresh)
     shares: dict[str, float] = defaultdict(float)
     for tag, weight in zip(tags, weights.tolist(), strict=True):
         shares[tag["agent"]] += weight / total
@@ -81,6 +86,21 @@ def _divergences(rows: TensorDict, mask: list[torch.Tensor], fresh: list[bool]) 
             found[f"doctor/kl_{name}"] = (values.exp() - values - 1).mean().item()
             found[f"doctor/log_prob_difference_{name}"] = values.abs().max().item()
     return found
+
+
+def kl_of_update(metrics: dict[str, Any], lag: float) -> dict[str, float]:
+    """The divergence where the trainer computes its log-probabilities in the update only (`bypass_mode`).
+
+    verl's `actor/ppo_kl` is the mean of log π_rollout − log π of the forward passes, an estimate of the same divergence
+    as long as the weights have not changed since: with one optimiser step per training step.
+
+    Args:
+        metrics: of the step, verl's and ours.
+        lag: the largest number of updates since the weights that sampled a row.
+    """
+    if metrics.get("update/optimiser_steps") != 1 or "actor/ppo_kl" not in metrics:
+        return {}
+    return {f"doctor/kl_{'stale' if lag > 0 else 'numerical'}": float(metrics["actor/ppo_kl"])}
 
 
 def check_tokens(tags: list[Tag], trained: float, step: int) -> None:

@@ -187,6 +187,9 @@ class MultiAgentTrainer(Trainer):
         with self._mini_batch_rows(actor, len(batch)):
             batch = super()._update_actor(batch, metrics)
         self._check_tokens(batch, metrics.pop(f"actor/{CHECKSUM}"))
+        if self._bypasses:
+            lag = self.now.metrics.get("doctor/version_lag_max", 0.0)
+            self.now.metrics |= doctor.kl_of_update(metrics | self.now.metrics, lag)
         for name in [name for name in metrics if name.startswith("actor/adapters/")]:
             metrics[name.removeprefix("actor/")] = metrics.pop(name)
         return batch
@@ -222,12 +225,17 @@ class MultiAgentTrainer(Trainer):
         batch.fields = list(READ_BY_WORKERS)
         return batch
 
+    @property
+    def _bypasses(self) -> bool:
+        """True if verl takes the rollout engine's log-probabilities for those of π_old."""
+        return bool(OmegaConf.select(self.config, "algorithm.rollout_correction.bypass_mode"))
+
     def _examine(self, batch: KVBatchMeta, tags: list[Tag], weights: torch.Tensor, mode: str) -> None:
         live = live_rows(tags)
         used, keys = weights[live], [key for key, on in zip(batch.keys, live.tolist(), strict=True) if on]
         rows = tq.kv_batch_get(keys=keys, partition_id=batch.partition_id, select_fields=list(doctor.COLUMNS))
         counted = len(tags) if mode.startswith("seq-mean") else len(used)
-        self.now.metrics |= doctor.examine(live_tags(tags), rows, used, counted, self.global_steps)
+        self.now.metrics |= doctor.examine(live_tags(tags), rows, used, counted, self.global_steps, self._bypasses)
         self.now.metrics |= {"update/weight_max": used.max().item(), "update/weight_min": used.min().item()}
         if why := doctor.explain_idle(self.now.metrics):
             logger.warning("step %d taught nothing: %s", self.global_steps, why)
