@@ -23,7 +23,7 @@ FAMILIES = (socket.AF_INET, socket.AF_INET6)
 # No public name ends so. The URL standard of WHATWG has the same rule.
 NUMBER = re.compile(r"(?:\d+|0x[0-9a-f]*)\Z", re.IGNORECASE)
 # Blocks that are not the public internet. The standard library's `is_global` depends on Python's patch version.
-# https://www.iana.org/assignments/iana-ipv4-special-registry and iana-ipv6-special-registry, with multicast and reserved
+# https://www.iana.org/assignments/iana-ipv4-special-registry and iana-ipv6-special-registry, multicast and reserved
 # addresses. Blocks of anycast services that are globally reachable (AS112, AMT) are among them: no website is there.
 NOT_PUBLIC_4 = """
     0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 169.254.0.0/16 172.16.0.0/12 192.0.0.0/24 192.0.2.0/24
