@@ -96,6 +96,7 @@ def full_weights(model: Model) -> dict[str, Any]:
     from verl.model_merger.base_model_merger import ModelMergerConfig
     from verl.model_merger.fsdp_model_merger import FSDPModelMerger, merge_non_dtensor_shards
 
+    assert model.shards is not None, "find_model has named no shards"
     folder = model.shards
     merger = FSDPModelMerger(ModelMergerConfig("merge", "fsdp", local_dir=str(folder), hf_model_config_path=model.path))
     try:

@@ -18,7 +18,7 @@ def make() -> Name:
     """Make a folder in the working folder, and return its random name, which `erase` can remove from memory."""
     name = ctypes.create_string_buffer(17)
     for place in range(16):
-        name[place] = secrets.choice(b"0123456789abcdef")
+        name[place] = bytes([secrets.choice(b"0123456789abcdef")])
     call("mkdirat", AT_FDCWD, name, 0o700)
     return name
 
