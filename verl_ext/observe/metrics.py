@@ -111,10 +111,14 @@ def reduce_stats(stats: Iterable[QuestionStats]) -> dict[str, float]:
 
 
 def failure_report(stats: Iterable[QuestionStats]) -> str:
-    """Why trajectories could not finish, in words; empty if all did."""
+    """Why trajectories could not finish: the numbers and the first error, then the lines of the user's code that
+    raised it, if any did. Empty if all trajectories finished."""
     stats = [question for question in stats if question.failures]
     reasons = ", ".join(f"{count} x {status}" for status, count in sorted(_failures(stats).items()))
-    return f"{reasons}; the first: {stats[0].first_error}" if stats else ""
+    if not stats:
+        return ""
+    first = next(failure for failure in stats[0].errors if not failure.finished)
+    return f"{reasons}; the first: {first.error}" + (f"\n\n{first.trace}" if first.trace else "")
 
 
 def _failures(stats: Iterable[QuestionStats]) -> Counter[str]:
