@@ -10,14 +10,61 @@ from collections import defaultdict
 from typing import Any
 
 import torch
+import transfer_queue as tq
+from omegaconf import DictConfig, OmegaConf
 from tensordict import TensorDict
+from transfer_queue import KVBatchMeta
 
-from verl_ext.trainer.row import Tag
+from verl_ext.trainer.batch import live_rows, live_tags
+from verl_ext.trainer.loss import CHECKSUM
+from verl_ext.trainer.row import Tag, unpack
 
 # Columns of the rows that `examine` reads.
 COLUMNS = ("response_mask", "rollout_log_probs", "old_log_probs", "advantages")
 # Row weights have mean 1 up to rounding.
 TOLERANCE = 1e-6
+
+
+class Doctor:
+    """Examines the steps of a run.
+
+    Args:
+        config: verl's whole configuration.
+    """
+
+    def __init__(self, config: DictConfig):
+        self.mode = str(config.actor_rollout_ref.actor.loss_agg_mode)
+        self.bypass = bool(OmegaConf.select(config, "algorithm.rollout_correction.bypass_mode"))
+        # verl then masks some of the tokens that were sampled.
+        self.rejects = OmegaConf.select(config, "algorithm.rollout_correction.rollout_rs") is not None
+
+    def examine(self, step: int, batch: KVBatchMeta, weights: torch.Tensor) -> dict[str, float]:
+        """Metrics of the batch of a step before its update; see `examine` below.
+
+        Args:
+            weights: of all rows, padding rows included.
+        """
+        tags = unpack(batch.tags)
+        live = live_rows(tags)
+        used, keys = weights[live], [key for key, on in zip(batch.keys, live.tolist(), strict=True) if on]
+        rows = tq.kv_batch_get(keys=keys, partition_id=batch.partition_id, select_fields=list(COLUMNS))
+        counted = len(tags) if self.mode.startswith("seq-mean") else len(used)
+        metrics = examine(live_tags(tags), rows, used, counted, step, self.bypass)
+        return metrics | {"update/weight_max": used.max().item(), "update/weight_min": used.min().item()}
+
+    def after_update(
+        self, step: int, batch: KVBatchMeta, verls: dict[str, Any], ours: dict[str, Any], parts: int
+    ) -> dict[str, float]:
+        """Check that the tokens of the update are those that were sampled.
+
+        Args:
+            verls, ours: metrics of the step; the checksum of the loss is taken from verl's.
+            parts: ranks × mini-batches: verl's metric is a mean over them, of sums over rows.
+        """
+        trained = verls.pop(f"actor/{CHECKSUM}") * parts
+        if not self.rejects:
+            check_tokens(live_tags(unpack(batch.tags)), trained, step)
+        return kl_of_update(verls | ours, ours.get("doctor/version_lag_max", 0.0)) if self.bypass else {}
 
 
 def examine(
@@ -120,12 +167,3 @@ def check_tokens(tags: list[Tag], trained: float, step: int) -> None:
             f"sampled {sampled}): a row was lost, doubled or changed between rollout and update. This is a defect of "
             "verl_ext or verl, not of your system: please report it with the run's folder"
         )
-
-
-def explain_idle(metrics: dict[str, Any]) -> str:
-    """Why a step taught nothing, in words; empty if some row has an advantage."""
-    if metrics.get("doctor/without_advantage", 0.0) < 1.0:
-        return ""
-    if metrics.get("groups/single", 0.0) == 1.0:
-        return "every group has a single member, so nothing is compared (mas.sampling.group_size)"
-    return "in every group all rewards are equal (the task is too easy or too hard, or the reward does not vary)"

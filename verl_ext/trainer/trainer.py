@@ -19,16 +19,14 @@ assumed here is noticed.
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import torch
 import transfer_queue as tq
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, open_dict
 from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.trainer_base import register_trainer
@@ -40,18 +38,17 @@ from verl_ext.engine.fsdp.masked_logits import ALLOWED
 from verl_ext.engine.lora.adapters import AGENT_ID
 from verl_ext.observe.metrics import failure_report, group_metrics, reduce_stats
 from verl_ext.tracebacks import users_traceback
-from verl_ext.trainer import doctor, row_selection
+from verl_ext.trainer import row_selection
 from verl_ext.trainer.advantage import batch_of, register_estimators
-from verl_ext.trainer.batch import live_rows, live_tags
+from verl_ext.trainer.batch import live_tags
 from verl_ext.trainer.build import workflow_class
 from verl_ext.trainer.config import optimiser_steps, read_mas_config
-from verl_ext.trainer.loss import CHECKSUM, WEIGHT, weighted_ppo_loss
-from verl_ext.trainer.row import Tag, unpack
+from verl_ext.trainer.doctor import Doctor
+from verl_ext.trainer.loss import WEIGHT, weighted_ppo_loss
+from verl_ext.trainer.row import unpack
 from verl_ext.trainer.state import checkpoint
 from verl_ext.trainer.state.run_state import RunState
 from verl_ext.trainer.step import Step, after_rollouts
-
-logger = logging.getLogger(__name__)
 
 # The training processes fetch these fields of a row, where it has them; the others (messages, ground truth, …) are for
 # the trainer's process. verl would send all.
@@ -81,6 +78,7 @@ class MultiAgentTrainer(Trainer):
         super().__init__(config)
         self.replay_buffer.poll_interval = self.mas.poll_interval
         self.state = RunState(config, self.mas)
+        self.doctor = Doctor(config)
         self.now = Step()
 
     # --- life cycle -------------------------------------------------------------------------------------------------
@@ -186,19 +184,11 @@ class MultiAgentTrainer(Trainer):
         self.now.metrics["update/optimiser_steps"] = self._mini_batches(actor) * actor.ppo_epochs
         with self._mini_batch_rows(actor, len(batch)):
             batch = super()._update_actor(batch, metrics)
-        self._check_tokens(batch, metrics.pop(f"actor/{CHECKSUM}"))
-        if self._bypasses:
-            lag = self.now.metrics.get("doctor/version_lag_max", 0.0)
-            self.now.metrics |= doctor.kl_of_update(metrics | self.now.metrics, lag)
+        parts = self._data_parallel_size() * self._mini_batches(actor)
+        self.now.metrics |= self.doctor.after_update(self.global_steps, batch, metrics, self.now.metrics, parts)
         for name in [name for name in metrics if name.startswith("actor/adapters/")]:
             metrics[name.removeprefix("actor/")] = metrics.pop(name)
         return batch
-
-    def _check_tokens(self, batch: KVBatchMeta, checksum: float) -> None:
-        """verl gives the mean of the checksum over ranks and mini-batches, each a sum over its rows."""
-        if OmegaConf.select(self.config, "algorithm.rollout_correction.rollout_rs") is None:  # it masks more tokens
-            parts = self._data_parallel_size() * self._mini_batches(self.config.actor_rollout_ref.actor)
-            doctor.check_tokens(live_tags(unpack(batch.tags)), checksum * parts, self.global_steps)
 
     def _update_critic(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
         if self.now.idle:
@@ -219,26 +209,11 @@ class MultiAgentTrainer(Trainer):
         mode = self.config.actor_rollout_ref.actor.loss_agg_mode
         weights = row_selection.weights_of(tags, self.mas.loss.agent_weights, mode)
         if not self.now.idle:
-            self._examine(batch, tags, weights, mode)
+            self.now.metrics |= self.doctor.examine(self.global_steps, batch, weights)
         fields = TensorDict({WEIGHT: weights.float()}, batch_size=len(batch))
         batch = tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=fields)
         batch.fields = list(READ_BY_WORKERS)
         return batch
-
-    @property
-    def _bypasses(self) -> bool:
-        """True if verl takes the rollout engine's log-probabilities for those of π_old."""
-        return bool(OmegaConf.select(self.config, "algorithm.rollout_correction.bypass_mode"))
-
-    def _examine(self, batch: KVBatchMeta, tags: list[Tag], weights: torch.Tensor, mode: str) -> None:
-        live = live_rows(tags)
-        used, keys = weights[live], [key for key, on in zip(batch.keys, live.tolist(), strict=True) if on]
-        rows = tq.kv_batch_get(keys=keys, partition_id=batch.partition_id, select_fields=list(doctor.COLUMNS))
-        counted = len(tags) if mode.startswith("seq-mean") else len(used)
-        self.now.metrics |= doctor.examine(live_tags(tags), rows, used, counted, self.global_steps, self._bypasses)
-        self.now.metrics |= {"update/weight_max": used.max().item(), "update/weight_min": used.min().item()}
-        if why := doctor.explain_idle(self.now.metrics):
-            logger.warning("step %d taught nothing: %s", self.global_steps, why)
 
     # --- validation and metrics -------------------------------------------------------------------------------------
 
