@@ -205,9 +205,9 @@ class MultiAgentTrainer(Trainer):
             self.now.metrics |= group_metrics(live_tags(tags))
         with batch_of(tags, self.state.algorithm):
             batch = super()._compute_advantage(batch, metrics)
-        self.state.trajectories.write_training(self.global_steps, batch)
         mode = self.config.actor_rollout_ref.actor.loss_agg_mode
         weights = row_selection.weights_of(tags, self.mas.loss.agent_weights, mode)
+        self.state.trajectories.write_training(self.global_steps, batch, weights)
         if not self.now.idle:
             self.now.metrics |= self.doctor.examine(self.global_steps, batch, weights)
         fields = TensorDict({WEIGHT: weights.float()}, batch_size=len(batch))
