@@ -109,6 +109,9 @@ class Mistake:
         object.__setattr__(self, "columns", list(self.columns))
 
 
+REMOTE = "actor_rollout_ref.rollout.agent.num_workers=1"
+
+
 def line(function: str) -> str:
     """Matches a traceback's line about a function of the system."""
     return rf'capitals\.py", line \d+, in {function}$'
@@ -128,6 +131,14 @@ MISTAKES = [
         line("run"),
         'entry = await ctx.tool("atlas", country=task.extra["country"])',
         'entry = task.extra["town"]',
+    ),
+    Mistake(
+        "run_raises_remotely",
+        "`run` raises in a Ray actor",
+        line("run"),
+        (('entry = await ctx.tool("atlas", country=task.extra["country"])', 'entry = task.extra["town"]'),),
+        (REMOTE,),
+        trains=True,
     ),
     coded("no_await", "`await` left out", line("run"), CALL, CALL.replace("await ", "")),
     coded(
