@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from verl_ext.mas.context import Context
-from verl_ext.mas.forest import BrokenReward, Forest
+from verl_ext.mas.forest import CLOSE_TIMEOUT, BrokenReward, Forest
 from verl_ext.mas.types import (
     Call,
     CallFailed,
@@ -56,14 +56,17 @@ class Session:
         call.
         """
         work = asyncio.ensure_future(self._work())
+        limit, clock = self.forest.limits.trajectory_timeout, self.forest.clock
         try:
-            await asyncio.wait([work])  # a task of its own: a cancellation here came from outside
+            with clock.waiting("run of the workflow", work.get_coro()):
+                await clock.wait_for(work, limit)  # a task of its own: a cancellation here came from outside
+        except asyncio.TimeoutError:
+            error = f"no result within mas.limits.trajectory_timeout={limit:g} s, after {len(self._calls)} calls"
+            self._fatal = self._fatal or CallFailed(Status.TIMEOUT, error)
+            await self._give_up(work)
         except asyncio.CancelledError:
-            self._over = True
-            work.cancel()
-            await asyncio.wait([work])
+            await self._give_up(work)
             raise
-        work.result()
         if self.forest.closed:
             raise asyncio.CancelledError
         trajectory = self.trajectory
@@ -79,6 +82,12 @@ class Session:
         else:
             await self._score(trajectory, self.forest.task)
         return trajectory
+
+    async def _give_up(self, work: asyncio.Task[None]) -> None:
+        """Wait for a cancelled workflow to clean up; one that ignores its cancellation runs on, without calls."""
+        self._over = True
+        await asyncio.wait([work], timeout=CLOSE_TIMEOUT)
+        self._end()
 
     async def _work(self) -> None:
         trajectory, context = self.trajectory, Context(self, self.forest.workflow)
@@ -96,9 +105,12 @@ class Session:
         except Exception as error:
             self._fatal = self._fatal or _root_cause(error)
         finally:
-            self._over = True
-            trajectory.calls = sorted(self._calls, key=lambda call: (call.depth, call.id))
-            self._announce(None)
+            self._end()
+
+    def _end(self) -> None:
+        self._over = True
+        self.trajectory.calls = sorted(self._calls, key=lambda call: (call.depth, call.id))
+        self._announce(None)
 
     def _check_awaited(self, result: Any) -> None:
         """Refuse the result of a workflow that has left out an `await`: what it did not wait for was never done.
@@ -131,7 +143,9 @@ class Session:
     async def _score(self, trajectory: Trajectory, task: Task) -> None:
         try:
             scored = self.forest.workflow.reward(task, trajectory.result)
-            scored = await scored if inspect.isawaitable(scored) else scored
+            if inspect.isawaitable(scored):
+                with self.forest.clock.waiting("reward being computed"):
+                    scored = await scored
             if not isinstance(scored, tuple) or len(scored) != 2:
                 raise TypeError(f"it returned {scored!r:.200}, not (reward, {{quantity: value}})")
             reward, metrics = scored

@@ -59,12 +59,26 @@ class CreditSection(OpenSettings):
 
 
 class LimitsSection(Settings):
-    """`mas.limits`: bounds of one trajectory."""
+    """`mas.limits`: bounds of one trajectory, and of the time in which nothing happens."""
 
     max_calls: int = Field(64, ge=1, description="agent calls")
     call_timeout: float | None = Field(600.0, gt=0, description="seconds; null: no limit")
     tool_timeout: float | None = Field(60.0, gt=0, description="seconds; null: no limit")
+    trajectory_timeout: float | None = Field(3600.0, gt=0, description="seconds; null: no limit")
     tool_retries: int = Field(2, ge=0)
+    warn_after: float | None = Field(30.0, gt=0, description="seconds without progress; null: never")
+    stop_after: float | None = Field(1800.0, gt=0, description="seconds without progress; null: never")
+
+    @model_validator(mode="after")
+    def _check_order(self) -> LimitsSection:
+        for name in ("warn_after", "call_timeout", "tool_timeout"):
+            value = getattr(self, name)
+            if self.stop_after is not None and value is not None and value >= self.stop_after:
+                raise ValueError(
+                    f"stop_after={self.stop_after:g} must be above {name}={value:g}, or a run that still waits within "
+                    "its limits would be ended. Remedy: raise stop_after, or set it to null"
+                )
+        return self
 
 
 class BudgetSection(Settings):

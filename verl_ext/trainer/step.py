@@ -10,8 +10,8 @@ from transfer_queue import KVBatchMeta
 from verl_ext.observe.metrics import reduce_stats
 from verl_ext.observe.question_stats import QuestionStats
 from verl_ext.trainer import row_selection
-from verl_ext.trainer.batch import unpack
 from verl_ext.trainer.config import MasConfig
+from verl_ext.trainer.row import unpack
 from verl_ext.trainer.state.run_state import RunState
 
 

@@ -32,10 +32,11 @@ from verl_ext.tracebacks import users_traceback
 from verl_ext.trainer.build import build_tools, build_workflow
 from verl_ext.trainer.config import context_length, read_mas_config, strategy_from
 from verl_ext.trainer.lora_setup import adapters_of, add_agent_ids
-from verl_ext.trainer.rollout.llm import ServedLLM, direct_client, template_of
+from verl_ext.trainer.rollout.forest_to_rows import training_rows, validation_rows
+from verl_ext.trainer.rollout.llm import ServedLLM, client_of_calls, direct_client, template_of
 from verl_ext.trainer.rollout.row_writer import RowWriter
-from verl_ext.trainer.rollout.rows import Row, training_rows, validation_rows
 from verl_ext.trainer.rollout.waves import WaveLLM
+from verl_ext.trainer.row import Row
 from verl_ext.trainer.state.decision_heads import set_weights
 
 logger = logging.getLogger(__name__)
@@ -89,13 +90,14 @@ class RolloutWorker:
         tokenizer = omega_conf_to_dataclass(self.config.actor_rollout_ref.model).tokenizer
         template = template_of(self.config)
         if self.rollout.name != "hf":
-            return ServedLLM(tokenizer, client, template, seeded=self.mas.sampling.seeded)
+            return ServedLLM(tokenizer, client_of_calls(client), template, seeded=self.mas.sampling.seeded)
         from verl_ext.engine.hf.replica import server_handles
 
         servers = server_handles()
         if self.mas.deterministic:
             return WaveLLM(tokenizer, client, template, servers=servers, busy=self._busy)
-        return ServedLLM(tokenizer, direct_client(client, servers), template, seeded=self.mas.sampling.seeded)
+        direct = client_of_calls(direct_client(client, servers))
+        return ServedLLM(tokenizer, direct, template, seeded=self.mas.sampling.seeded)
 
     def _busy(self) -> int:
         return sum(forest.busy for forest in self._forests.values())
