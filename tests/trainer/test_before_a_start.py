@@ -73,9 +73,7 @@ def test_an_asynchronous_function_is_a_tool_by_itself():
 def test_a_tool_that_is_no_factory_is_named_with_its_place():
     with pytest.raises(ValueError, match=r"mas.tools.atlas: .*'country'. plain \(.*_start.py:\d+\) must be a factory"):
         check_tools(tool("plain"))
-    with pytest.raises(
-        ValueError, match=r"mas.tools.atlas: built \(.*_start.py:\d+\) returned 'no tool'"
-    ):
+    with pytest.raises(ValueError, match=r"mas.tools.atlas: built \(.*_start.py:\d+\) returned 'no tool'"):
         build_tools(read_mas_config(tool("built")).tools)
 
 

@@ -138,6 +138,8 @@ def _explain(error: BaseException, folder: Path) -> None:
         flush=True,
     )
     if not os.environ.get("HYDRA_FULL_ERROR"):
+        # Ray's words about the workers that end with this process would look like another reason.
+        sys.stdout = sys.stderr = open(os.devnull, "w")
         raise SystemExit(1)
 
 
