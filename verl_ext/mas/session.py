@@ -76,9 +76,9 @@ class Session:
             trajectory.status, trajectory.error = self._fatal.status, str(self._fatal)
             trajectory.trace = self._fatal.trace
         elif self._fatal is not None:  # a bug in the workflow: counted and logged, it does not stop the training
-            error = self._fatal
-            trajectory.status, trajectory.error = Status.WORKFLOW_ERROR, f"{type(error).__name__}: {error}"
-            trajectory.trace = users_traceback(error)
+            bug = self._fatal
+            trajectory.status, trajectory.error = Status.WORKFLOW_ERROR, f"{type(bug).__name__}: {bug}"
+            trajectory.trace = users_traceback(bug)
         else:
             await self._score(trajectory, self.forest.task)
         return trajectory
