@@ -231,8 +231,8 @@ MISTAKES = [
     Mistake(
         "no_folder",
         "an output folder that cannot be",
-        "trainer.default_local_dir=/proc/runs cannot be written",
-        overrides=("trainer.default_local_dir=/proc/runs",),
+        "trainer.default_local_dir=capitals.py/runs cannot be written",
+        overrides=("trainer.default_local_dir=capitals.py/runs",),
     ),
     Mistake(
         "no_column",
