@@ -28,7 +28,7 @@ class ErrorLog:
     def news(self, stats: Iterable[QuestionStats], when: str) -> str:
         """What is new in them; from now on it is not."""
         stats = list(stats)
-        total = sum(len(question.rewards) + sum(question.failures.values()) for question in stats)
+        total = sum(question.trajectories for question in stats)
         texts = []
         for failure in alike(failure for question in stats for failure in question.errors):
             if failure.place in self._told:

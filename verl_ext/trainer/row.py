@@ -40,6 +40,7 @@ class Row:
         agent, group: the agent, and the rows that its reward is compared with; groups are unique over the batch.
         status: how its last call ended (`mas.types.Status`), or "idle" or "padding".
         versions: oldest and newest policy version (training step) that sampled its tokens; -1: unknown.
+        failed: the trajectory could not finish; `outcome` is then what `mas.failure` says, and `metrics` is empty.
         outcome, metrics: reward of the trajectory, and the other quantities that the workflow's `reward` reported.
         calls: (position in the trajectory, first token, last + 1) of each call's output in the response.
         actions: (first, last + 1) of each action in the response (`Agent.actions`).
@@ -65,6 +66,7 @@ class Row:
     position: int = 0
     turn: int = 0
     versions: tuple[int, int] = (-1, -1)
+    failed: bool = False
     outcome: float = 0.0
     metrics: dict[str, float] = field(default_factory=dict)
     calls: list[list[int]] = field(default_factory=list)
@@ -133,6 +135,7 @@ class Row:
             "trajectory": f"{self.uid}_{self.trajectory}",
             "question": self.uid,
             "reward": self.reward,
+            "failed": self.failed,
             "outcome": self.outcome,
             "metrics": self.metrics,
             "calls": self.calls,
