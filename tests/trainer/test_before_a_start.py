@@ -75,6 +75,8 @@ def test_a_tool_that_is_no_factory_is_named_with_its_place():
         check_tools(tool("plain"))
     with pytest.raises(ValueError, match=r"mas.tools.atlas: built \(.*_start.py:\d+\) returned 'no tool'"):
         build_tools(read_mas_config(tool("built")).tools)
+    check_tools(tool("plain", _partial_=True))
+    assert build_tools(read_mas_config(tool("plain", _partial_=True)).tools)["atlas"]("Osk") == "Osk"
 
 
 def test_tools_that_can_work(tmp_path):
