@@ -148,13 +148,17 @@ def test_a_row_without_a_question_is_named(tmp_path, prompt):
         ([], ["no recipe is given", "+recipe=mhgpo_tiny"]),
         (["+recipe=mhgpo_tiny", "mas.sampling.stategy=fof"], ["mas.sampling.stategy; did you mean 'strategy'"]),
         (
+            ["+recipe=mhgpo_tiny", "mas.tools.search={_target_: prep.tool}"],
+            ["This run cannot start.\nmas.tools.search: missing a required argument: 'word'"],
+        ),
+        (
             ["+recipe=mhgpo_tiny", "mas.prepare={_target_: prep.fail}"],
             ["prep.py\", line 2, in fail\n    raise KeyError('mine')", "This run cannot start"],
         ),
     ],
 )
 def test_a_run_that_cannot_start_stops_at_once_with_the_remedy(arguments, messages, tmp_path):
-    (tmp_path / "prep.py").write_text("def fail(**_):\n    raise KeyError('mine')\n")
+    (tmp_path / "prep.py").write_text("def fail(**_):\n    raise KeyError('mine')\ndef tool(word): ...\n")
     status, output = forked_run(arguments, tmp_path)
     assert status != 0 and "Started a local Ray instance" not in output
     assert all(message in output for message in messages) and "run_callback.py" not in output, output[-3000:]
