@@ -170,14 +170,14 @@ MISTAKES = [
     coded(
         "tool_waits",
         "a tool waits for ever",
-        "no answer in time|waits? for|atlas",
+        "no answer in time|[Nn]othing has happened for",
         TOOL,
         "import asyncio; await asyncio.sleep(1000)",
     ),
     coded(
         "tool_blocks",
         "a tool blocks (`time.sleep`)",
-        "no answer in time|waits? for|atlas",
+        "no answer in time|[Nn]othing has happened for",
         TOOL,
         "import time; time.sleep(1000)",
     ),
