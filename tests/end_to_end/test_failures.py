@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 
 import psutil
@@ -20,9 +19,7 @@ def test_an_unreachable_retrieval_server_ends_the_run_with_the_reason(tmp_path):
     assert "127.0.0.1:9" in str(at_start.value) and "This run cannot start" in str(at_start.value)
     with pytest.raises(AssertionError) as later:
         run(tmp_path, *dead, "+mas.tools.search.check=false", "+mas.tools.search.attempts=1")
-    assert re.search(
-        "validation at step 0 stopped by .*; trajectories .* not finish: 16 x tool_error", str(later.value)
-    )
+    assert "validation at step 0: none of its trajectories could finish: 16 x tool_error" in str(later.value)
 
 
 def test_an_asynchronous_run_without_any_rows_ends_with_the_reason(tmp_path):

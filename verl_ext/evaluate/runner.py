@@ -27,7 +27,9 @@ from verl_ext.mas.limits import Limits
 from verl_ext.mas.noise import derive_seed
 from verl_ext.mas.types import Status, Task
 from verl_ext.mas.workflow import Workflow
+from verl_ext.observe.error_log import ErrorLog
 from verl_ext.observe.progress import duration
+from verl_ext.observe.question_stats import question_stats
 from verl_ext.observe.trajectories import evaluation_record, trace_question
 from verl_ext.reports import in_words
 from verl_ext.sampling import run_once
@@ -130,6 +132,7 @@ class Runner:
         self.adapters = adapters_to_play(model, mas, workflow)
         self._ended: list[Outcome] = []
         self._hopeless = 0
+        self.errors = ErrorLog(answers.path.parent)
 
     async def run(self, wanted: list[tuple[Task, int]]) -> None:
         """Answer these (question, sample) pairs.
@@ -201,6 +204,8 @@ class Runner:
             await forest.close()
         about = {"result": trajectory.result, "recall": recall_scores(task, trajectory)}
         about |= {"seconds": time.monotonic() - start, "finished": time.time()}
+        if news := self.errors.news([question_stats(forest, [])], f"question {task.index}"):
+            print(news, flush=True)
         assign_credit([trajectory])
         trace = trace_question(forest, first_number=sample)
         return self.answers.add(evaluation_record(trace, self.model and self.model.step, about))

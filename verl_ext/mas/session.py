@@ -80,9 +80,9 @@ class Session:
             if reward is not None and not self.forest.greedy:  # the last calls it made lead to this end
                 trajectory.reward, trajectory.sinks = reward, tuple(self._context.frontier)
         elif self._fatal is not None:  # a bug in the workflow: counted and logged, it does not stop the training
-            error = self._fatal
-            trajectory.status, trajectory.error = Status.WORKFLOW_ERROR, f"{type(error).__name__}: {error}"
-            trajectory.trace = users_traceback(error)
+            bug = self._fatal
+            trajectory.status, trajectory.error = Status.WORKFLOW_ERROR, f"{type(bug).__name__}: {bug}"
+            trajectory.trace = users_traceback(bug)
         else:
             await self._score(trajectory, self.forest.task)
         return trajectory

@@ -50,8 +50,8 @@ class RunCallback(Callback):
         try:
             self.headline = self._prepare(config)
         except Exception as error:  # Hydra would turn it into a warning and go on
-            text = explained(error)
-            if text == str(error) and not isinstance(root(error), ValueError | FileNotFoundError | ModuleNotFoundError):
+            text, ours = explained(error), (ValueError, FileNotFoundError, ModuleNotFoundError)
+            if text == str(error) and not isinstance(error, ours) and not isinstance(root(error), ours):
                 traceback.print_exc()
             print(f"\nThis run cannot start.\n{text}\n", file=sys.stderr, flush=True)
             raise SystemExit(2) from None
@@ -138,6 +138,8 @@ def _explain(error: BaseException, folder: Path) -> None:
         flush=True,
     )
     if not os.environ.get("HYDRA_FULL_ERROR"):
+        # Ray's words about the workers that end with this process would look like another reason.
+        sys.stdout = sys.stderr = open(os.devnull, "w")
         raise SystemExit(1)
 
 

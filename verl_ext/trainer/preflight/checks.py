@@ -33,7 +33,7 @@ OWN = ("actor_rollout_ref.model.lora.adapters",)
 VERLS_CRITIC = "~/models/deepseek-llm-7b-chat"
 FACTORY = (
     ". {place} must be a factory: its arguments are the settings of the section, and it returns the tool. Remedy: set "
-    "the argument in the section; or, if the function is the tool itself, make it asynchronous (`async def`)"
+    "the argument in the section; or, if the function is the tool itself: +mas.tools.{name}._partial_=true"
 )
 TINY = "+recipe=mhgpo_tiny and the others in …_tiny run on any machine, without GPU and without downloads"
 
@@ -140,14 +140,14 @@ def check_tools(config: DictConfig) -> None:
         settings = {key: value for key, value in section.items() if not key.startswith("_")}
         try:
             target = get_object(section["_target_"])
-            if inspect.iscoroutinefunction(target):  # the tool itself, see `build_tools`
+            if section.get("_partial_") or inspect.iscoroutinefunction(target):  # the tool itself, see `build_tools`
                 inspect.signature(target).bind_partial(**settings)
                 continue
             inspect.signature(target).bind(**settings)
             getattr(target, "preflight", lambda **_: None)(**settings)
         except Exception as error:
             missing = isinstance(error, TypeError) and "missing a required argument" in str(error)
-            factory = FACTORY.format(place=place_of(target)) if missing else ""
+            factory = FACTORY.format(place=place_of(target), name=name) if missing else ""
             raise ValueError(f"mas.tools.{name}: {error}{factory}") from error
 
 
