@@ -11,6 +11,8 @@ from verl_ext.observe.collapse import STEPS, advice, collapsed
 from verl_ext.observe.runlog import NAME, LogTail
 from verl_ext.reports import in_words
 
+# In the folder of a run: what it waited for when nothing happened.
+WAITS = "watchdog.jsonl"
 # What a line says of a step, by metric.
 SHOWN = {
     "system/reward": "reward {:.3f}",
@@ -31,7 +33,8 @@ class Progress:
 
     def __init__(self, folder: Path, headline: str, name: str = NAME, interval: float = 0.5):
         self.headline, self.interval = headline, interval
-        self._tail = LogTail(folder / name)
+        self._tail, self._waits = LogTail(folder / name), LogTail(folder / WAITS)
+        self._waits.news()
         self._recent = self._tail.news()
         self._seen = {entry["step"] for entry in self._recent}
         self._warned: set[str] = set()
@@ -60,6 +63,8 @@ class Progress:
                 print(f"… still starting, {time.time() - self._started:.0f} s", flush=True)
 
     def _show_new(self) -> None:
+        for entry in self._waits.news():
+            print(f"\n{entry['text'][:1].upper()}{entry['text'][1:]}\n", flush=True)
         for entry in self._tail.news():
             fresh = entry["step"] not in self._seen or entry["time"] > self._started
             if fresh and entry["time"] not in self._times:
