@@ -187,7 +187,7 @@ class MultiAgentLoopManager:
         parts = []
         for rank, server in enumerate(server_handles() if self._hf else []):
             try:
-                state = ray.get(server.stats.remote(), timeout=BRIEF)
+                state: Any = ray.get(server.stats.remote(), timeout=BRIEF)
                 parts.append(f"server {rank} runs {state['active']} requests, {state['waiting']} wait there")
             except ray.exceptions.RayError as error:
                 parts.append(f"server {rank} does not answer ({type(error).__name__})")

@@ -1,7 +1,7 @@
 """Says what a run waits for when nothing happens, and ends a run in which nothing happens for long.
 
 Each rollout worker has a `Watch`, which is read from another thread than that of its event loop: `Look`. The trainer
-reads all of them every few seconds and gives them to its `Watchdog`, whose lines the terminal shows (`NAME`).
+reads all of them every few seconds and gives them to its `Watchdog`, whose lines the terminal shows (`WAITS`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from concurrent import futures
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import verl_ext
 from verl_ext.mas.stopwatch import Stopwatch
@@ -108,11 +108,11 @@ def users_part(frame: FrameType) -> str:
 
 def place(work: Coroutine[Any, Any, Any]) -> str:
     """Where a suspended coroutine waits: file and line of the innermost user's code."""
-    found, inner = "an unknown line", work
+    found, inner = "an unknown line", cast(Any, work)
     while frame := getattr(inner, "cr_frame", None):
         if not frame.f_code.co_filename.startswith(OURS):
             found = f"{frame.f_code.co_filename}:{frame.f_lineno}"
-        inner = inner.cr_await  # type: ignore[assignment]
+        inner = getattr(inner, "cr_await", None)
     return found
 
 
