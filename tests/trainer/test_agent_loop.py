@@ -6,15 +6,19 @@ import asyncio
 import itertools
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from tests.helpers import FakeLLM, Script, chain, forest_of, walk
 from verl_ext.mas.stopwatch import Stopwatch
+from verl_ext.mas.tool_calls import Cost
+from verl_ext.observe.question_stats import QuestionStats
 from verl_ext.trainer.rollout import agent_loop
 from verl_ext.trainer.rollout.agent_loop import MultiAgentLoopManager, deal
 from verl_ext.trainer.rollout.watchdog import Look, Watch, Watchdog
 from verl_ext.trainer.rollout.worker import RolloutWorker
+from verl_ext.trainer.step import Step, collect_statistics
 
 
 @pytest.mark.parametrize("sizes", [[8, 8], [1] * 11, [5, 1, 1, 7, 3], [0, 2]])
@@ -72,6 +76,25 @@ def test_questions_that_verl_evicted_are_found(tmp_path, monkeypatch):
     assert made.dropped(["trained"]) == ["evicted"]
 
 
+def test_evicted_questions_have_cost_as_much_as_the_others_and_teach_nothing():
+    stats = {
+        uid: QuestionStats(index, rewards=[1.0], quantities=[{}], cost=vars(Cost(generated_tokens=tokens)))
+        for index, (uid, tokens) in enumerate({"trained": 10, "evicted": 7}.items())
+    }
+    manager = SimpleNamespace(
+        dropped=lambda uids: ["evicted"],
+        take_stats=lambda uids: [stats.pop(uid) for uid in uids],
+        take_tool_counts=dict,
+    )
+    step = Step(1, uids=["trained"])
+    collect_statistics(step, manager)
+    assert not stats and [one.index for one in step.stats] == [0]
+    counted = {
+        name: step.metrics[f"sampling/{name}"] for name in ("questions", "dropped_questions", "generated_tokens")
+    }
+    assert counted == {"questions": 2, "dropped_questions": 1, "generated_tokens": 17}
+
+
 @pytest.mark.parametrize("look", [Look(broken="the judge raised"), Look(600, [('call of tool "search"', 1, 600)])])
 def test_questions_for_which_verl_waits_are_failed_with_the_reason(tmp_path, monkeypatch, look):
     queue = Queue(
@@ -104,6 +127,16 @@ class Sampler(RolloutWorker):
         thread.start()
         self._watch = Watch(self.clock, self._loop, thread)
 
+    def shut(self):
+        async def end():
+            others = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in others:
+                task.cancel()
+            await asyncio.gather(*others, return_exceptions=True)
+
+        asyncio.run_coroutine_threadsafe(end(), self._loop).result(60)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+
     async def begin(self, uids, partition):
         pass
 
@@ -132,7 +165,7 @@ def test_a_judge_that_raises_ends_the_other_questions_at_once():
     while "later" not in worker.ended and time.monotonic() < end:
         time.sleep(0.01)
     assert worker.ended["later"] == [] and len(worker.llm.log) == 3, "nothing is sampled any more"
-    worker._loop.call_soon_threadsafe(worker._loop.stop)
+    worker.shut()
 
 
 def test_a_blocked_event_loop_does_not_hold_up_the_trainer():
@@ -149,4 +182,4 @@ def test_a_blocked_event_loop_does_not_hold_up_the_trainer():
             worker.submit([{"uid": "more", "system": chain}], validate=False)
     finally:
         free.set()
-        worker._loop.call_soon_threadsafe(worker._loop.stop)
+        worker.shut()
