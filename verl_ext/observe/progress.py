@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 import threading
 import time
 from pathlib import Path
@@ -58,6 +60,8 @@ class Progress:
         waited = 0
         while not self._stop.wait(self.interval):
             self._show_new()
+            if self._times and "matplotlib.figure" not in sys.modules:  # takes seconds, which a Ctrl-C does not have
+                importlib.import_module("matplotlib.figure")
             if not self._times and time.time() - self._started > 20 * (waited + 1):
                 waited += 1
                 print(f"… still starting, {time.time() - self._started:.0f} s", flush=True)
