@@ -116,7 +116,7 @@ def check_a_request_goes_to_its_agents_lora(folder: Path) -> None:
 
 
 def check_a_cancelled_call_ends_in_the_engine(folder: Path) -> None:
-    """What `ray.cancel` of a generation does in the actor, in the engine and while a weight update holds it back."""
+    """What `ray.cancel` of a generation does in the actor: in the engine, and while a weight update holds it back."""
     server = server_of(folder)
     engine = server.engine._engine
     engine.endless = True

@@ -31,6 +31,7 @@ from verl_ext.mas.types import (
 from verl_ext.mas.workflow import Workflow
 from verl_ext.memory import Memory
 from verl_ext.tools.threads import Threads
+from verl_ext.tracebacks import place_of
 
 T = TypeVar("T")
 Tools = Mapping[str, Callable[..., Any]]
@@ -65,6 +66,8 @@ class Forest:
         memory: (agent, query) -> the memories that the agent recalls; always the same answer, from any thread. None:
             there is no memory.
         adapters: name of each agent's adapter ("" is the base alone); None: the policy has no adapters.
+        failure_rewards: reward of a trajectory that ends with this status. Others have none and do not train; in
+            validation no failed trajectory has one. With "truncated", a call whose output was cut off fails.
     """
 
     task: Task
@@ -80,6 +83,7 @@ class Forest:
     threads: Threads = field(default_factory=Threads)
     memory: Callable[[str, str], list[Memory]] | None = None
     adapters: Mapping[str, str] | None = None
+    failure_rewards: Mapping[str, float] = field(default_factory=dict)
     trajectories: list[Trajectory] = field(default_factory=list)
     cost: Cost = field(default_factory=Cost)
 
@@ -236,7 +240,8 @@ class Forest:
                     raise ValueError(f"the agent-specific reward {call.reward_specific} is not finite")
             except Exception as error:
                 raise BrokenReward(
-                    f"the penalty of agent {call.agent!r} raised {error!r} on output {call.text!r}"
+                    f"the penalty of agent {call.agent!r}, {place_of(agent.penalty)}, raised {error!r} on output "
+                    f"{call.text!r:.500}"
                 ) from error
         return call
 

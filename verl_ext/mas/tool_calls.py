@@ -11,8 +11,9 @@ from typing import Any
 
 from verl_ext.mas.limits import Limits
 from verl_ext.mas.types import ToolRecord
-from verl_ext.tools.base import ToolRefused
+from verl_ext.tools.base import ToolError, ToolRefused
 from verl_ext.tools.threads import Threads, is_async
+from verl_ext.tracebacks import users_traceback
 
 
 @dataclass
@@ -51,6 +52,7 @@ async def attempt(
             record.failure = "; ".join(filter(None, ["TimeoutError: no answer in time", threads.state()]))
         except Exception as error:  # a tool's failure is an observation of this trajectory
             record.failure = f"{type(error).__name__}: {error}"
+            record.trace = "" if isinstance(error, ToolError) else users_traceback(error)
         record.failure = f"tool {record.name!r}, attempt {number} of {attempts}: {record.failure}"
         if number < attempts:
             cost.tool_retries += 1

@@ -15,21 +15,16 @@ from collections.abc import Callable, Coroutine, Sequence
 from concurrent import futures
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import Any, TypeVar, cast
 
-import verl_ext
 from verl_ext.mas.stopwatch import Stopwatch
 from verl_ext.observe.progress import WAITS
 from verl_ext.storage import jsonl
+from verl_ext.tracebacks import users_frames
 
 T = TypeVar("T")
 # Seconds without an answer after which an event loop counts as blocked.
 BLOCKED = 2.0
-ROOT = Path(verl_ext.__file__).parent
-# Code that is not the user's, in stacks.
-OURS = (*(f"{ROOT / room}/" for room in ("mas", "sampling", "trainer")), str(ROOT / "tools" / "threads.py"))
-OURS += (str(Path(asyncio.__file__).parent), threading.__file__)
 
 
 @dataclass
@@ -97,23 +92,18 @@ class Watch:
 
     def _stack(self) -> str:
         frame = sys._current_frames().get(self._thread.ident or 0)
-        return users_part(frame) if frame is not None else ""
-
-
-def users_part(frame: FrameType) -> str:
-    """The stack of a frame without asyncio's and the core's, unless nothing is left then."""
-    stack = traceback.extract_stack(frame)
-    return "".join(traceback.format_list([one for one in stack if not one.filename.startswith(OURS)] or stack))
+        stack = traceback.extract_stack(frame)
+        return "".join((users_frames(stack) or stack).format())
 
 
 def place(work: Coroutine[Any, Any, Any]) -> str:
     """Where a suspended coroutine waits: file and line of the innermost user's code."""
-    found, inner = "an unknown line", cast(Any, work)
+    frames, inner = [], cast(Any, work)
     while frame := getattr(inner, "cr_frame", None):
-        if not frame.f_code.co_filename.startswith(OURS):
-            found = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        frames.append((frame, frame.f_lineno))
         inner = getattr(inner, "cr_await", None)
-    return found
+    users = users_frames(traceback.StackSummary.extract(iter(frames)))
+    return f"{users[-1].filename}:{users[-1].lineno}" if users else "an unknown line"
 
 
 class Watchdog:

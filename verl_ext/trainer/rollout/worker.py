@@ -30,14 +30,16 @@ from verl_ext.observe.trajectories import QuestionTrace, TraceStore, resolve, tr
 from verl_ext.sampling import Sample, run_once
 from verl_ext.sampling.base import one_group
 from verl_ext.tools.threads import Threads
-from verl_ext.trainer.build import build, build_workflow
+from verl_ext.tracebacks import users_traceback
+from verl_ext.trainer.build import build_tools, build_workflow
 from verl_ext.trainer.config import context_length, read_mas_config, strategy_from
 from verl_ext.trainer.lora_setup import adapters_of, add_agent_ids
+from verl_ext.trainer.rollout.forest_to_rows import training_rows, validation_rows
 from verl_ext.trainer.rollout.llm import ServedLLM, client_of_calls, direct_client, template_of
 from verl_ext.trainer.rollout.row_writer import RowWriter
-from verl_ext.trainer.rollout.rows import Row, training_rows, validation_rows
 from verl_ext.trainer.rollout.watchdog import Look, Watch
 from verl_ext.trainer.rollout.waves import WaveLLM
+from verl_ext.trainer.row import Row
 from verl_ext.trainer.state.decision_heads import set_weights
 
 logger = logging.getLogger(__name__)
@@ -59,7 +61,7 @@ class RolloutWorker:
         self.workflow = build_workflow(self.mas)
         self.adapters = adapters_of(self.mas, self.workflow)
         self.credit_rules = credit_rules(self.mas.credit.plugged)
-        self.tool_objects = {name: build(section, f"mas.tools.{name}") for name, section in self.mas.tools.items()}
+        self.tool_objects = build_tools(self.mas.tools)
         # Of the questions that are being sampled, by name.
         self._forests: dict[str, Forest] = {}
         self.llm = self._make_llm(client)
@@ -195,12 +197,14 @@ class RolloutWorker:
             if self._broken is None:
                 rows = await self._rows(name, question, validate)
         except BrokenReward as error:
-            self.stop(f"{error}\n\n{''.join(traceback.format_exception(error))}")
+            logger.exception("a reward or penalty raised")
+            self.stop(f"{error}\n\n{users_traceback(error.__cause__ or error)}")
         except asyncio.CancelledError:
             if self._broken is None:
                 raise
         except Exception as error:  # ours: never a silent loss
-            self.stop(f"internal error while sampling a question: {error!r}\n\n{traceback.format_exc()}")
+            trace = users_traceback(error) or traceback.format_exc()
+            self.stop(f"internal error while sampling a question: {error!r}\n\n{trace}")
         finally:
             if name in self._forests:
                 await self._forests.pop(name).close()
@@ -275,6 +279,7 @@ class RolloutWorker:
             threads=self.threads,
             memory=partial(self._memory.recall, k=self.mas.memory.recall) if self._memory is not None else None,
             adapters=self.adapters,
+            failure_rewards=self.mas.failure.rewards,
         )
 
     def _trace(self, forest: Forest, uid: str, validate: bool, empty: bool) -> None:
