@@ -33,6 +33,7 @@ from verl_ext.observe.question_stats import question_stats
 from verl_ext.observe.trajectories import evaluation_record, trace_question
 from verl_ext.reports import in_words
 from verl_ext.sampling import run_once
+from verl_ext.tools.threads import Threads
 from verl_ext.trainer.build import build_tools
 from verl_ext.trainer.config import SHARED, MasConfig, context_length
 from verl_ext.trainer.rollout.llm import template_of
@@ -130,6 +131,7 @@ class Runner:
         memory = open_memory(section, mas)
         self.recall = partial(memory.recall, k=mas.memory.recall) if memory is not None else None
         self.adapters = adapters_to_play(model, mas, workflow)
+        self.threads = Threads()
         self._ended: list[Outcome] = []
         self._hopeless = 0
         self.errors = ErrorLog(answers.path.parent)
@@ -192,6 +194,7 @@ class Runner:
             sampling=self.sampling,
             greedy=True,
             limits=self.limits,
+            threads=self.threads,
             name=f"{task.data_source}-{task.index}-{sample}",
             memory=self.recall,
             adapters=self.adapters,

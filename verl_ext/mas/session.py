@@ -56,14 +56,15 @@ class Session:
         Branches that the workflow left running (a sibling under `asyncio.gather` failed) are cut off at their next
         call.
         """
-        work = asyncio.ensure_future(self._work())
+        coroutine = self._work()
+        work = asyncio.ensure_future(coroutine)
         limit, clock = self.forest.limits.trajectory_timeout, self.forest.clock
         try:
-            with clock.waiting("run of the workflow", work.get_coro()):
+            with clock.waiting("run of the workflow", coroutine):
                 await clock.wait_for(work, limit)  # a task of its own: a cancellation here came from outside
         except asyncio.TimeoutError:
-            error = f"no result within mas.limits.trajectory_timeout={limit:g} s, after {len(self._calls)} calls"
-            self._fatal = self._fatal or CallFailed(Status.TIMEOUT, error)
+            late = f"no result within mas.limits.trajectory_timeout={limit:g} s, after {len(self._calls)} calls"
+            self._fatal = self._fatal or CallFailed(Status.TIMEOUT, late)
             await self._give_up(work)
         except asyncio.CancelledError:
             await self._give_up(work)

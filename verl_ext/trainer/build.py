@@ -37,7 +37,10 @@ def build(section: dict[str, Any], path: str) -> Any:
         return instantiate(OmegaConf.create(section), _convert_="all")
     except Exception as error:
         cause = error.__cause__ or error
-        raise ValueError(f"cannot build {path} from {section}: {type(cause).__name__}: {cause}") from error
+        hint = ""
+        if path.startswith("mas.tools.") and isinstance(cause, TypeError) and "_partial_" not in section:
+            hint = f". If the function is the tool itself: +{path}._partial_=true"
+        raise ValueError(f"cannot build {path} from {section}: {type(cause).__name__}: {cause}{hint}") from error
 
 
 def build_tools(sections: dict[str, dict[str, Any]]) -> dict[str, Any]:
