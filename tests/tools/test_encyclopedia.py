@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from verl_ext.evaluate.runner import identity_of
+from verl_ext.trainer.state.run_settings import identity_of
 from verl_ext.tools.catalogue import Toolbox, load_catalogue
 from verl_ext.tools.catalogue.formats.encyclopedia import Encyclopedia, encyclopedia, sentences
 from verl_ext.tools.retrieval import HttpRetriever, Passage, build_index, build_retriever

@@ -42,7 +42,7 @@ def run_state(config, budget):
     state = RunState.__new__(RunState)
     state.config, state.folder, state._unfinished = config, Path(config.trainer.default_local_dir), None
     state.run_log, state.budget = RunLog(state.folder), budget
-    state.trajectories, state.memory, state.heads = Mock(), Mock(), Mock()
+    state.trajectories, state.memory, state.heads = Mock(), Mock(parts=()), Mock(parts=())
     state.algorithm = SimpleNamespace(state={}, measured={})
     return state
 

@@ -18,7 +18,8 @@ from verl_ext.trainer import lora_setup
 from verl_ext.trainer.config import MasConfig
 from verl_ext.trainer.preflight.checks import check_multi_agent
 from verl_ext.trainer.run_callback import RunCallback
-from verl_ext.trainer.state.checkpoint import check_same_run, mark_complete
+from verl_ext.trainer.state.checkpoint import begin, mark_complete
+from verl_ext.trainer.state.run_settings import check_same_run
 
 PER_AGENT = "mas.policy=per_agent_lora"
 MODEL, ACTOR, ROLLOUT = (f"actor_rollout_ref.{name}" for name in ("model", "actor", "rollout"))
