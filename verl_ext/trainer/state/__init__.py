@@ -2,6 +2,7 @@
 
 run_state              RunState: all of the following, from start or resume to each checkpoint
 checkpoint             which checkpoint a run continues from; marks complete ones
+best                   keeps the checkpoint with the best validation (`trainer.keep_best`)
 run_settings           the settings that must not change when a run continues
 agent_memory           the agents' memories (`mas.memory`)
 decision_heads         the policy heads (`mas.agents.<name>.head`)

@@ -157,7 +157,7 @@ def prepare_start(config: DictConfig) -> Path | None:
 
 def _set_later_aside(folder: Path, source: Path) -> Path | None:
     """Set aside what a run in `folder` would overwrite that continues from `source` (…/global_step_N)."""
-    if source.parent.resolve() != folder.resolve():  # of another run
+    if folder.resolve() not in source.resolve().parents:  # of another run
         return set_aside(folder, WRITTEN)
     later = [step for step in _steps(folder) if step > int(source.name.removeprefix("global_step_"))]
     place = set_aside(folder, [place_of(folder, step).name for step in later])

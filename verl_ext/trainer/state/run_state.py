@@ -13,6 +13,7 @@ from verl_ext.trainer.budget import Budget
 from verl_ext.trainer.config import MasConfig
 from verl_ext.trainer.state import checkpoint
 from verl_ext.trainer.state.agent_memory import AgentMemory
+from verl_ext.trainer.state.best import BestCheckpoint
 from verl_ext.trainer.state.decision_heads import DecisionHeads
 from verl_ext.trainer.state.trajectory_recorder import TrajectoryRecorder
 
@@ -33,6 +34,7 @@ class RunState:
         self.trajectories = TrajectoryRecorder(config, mas.trajectory_log)
         self.memory = AgentMemory(mas.memory, self.folder)
         self.heads = DecisionHeads(mas, self.algorithm, self.folder, config.actor_rollout_ref.rollout.temperature)
+        self.best = BestCheckpoint(self.folder, config.trainer.get("keep_best"))
         # The last entry of the log, if the run was killed between that step's checkpoint and its end.
         self._unfinished: dict[str, Any] | None = None
 
@@ -93,8 +95,14 @@ class RunState:
         return bool(self.config.actor_rollout_ref.actor.checkpoint.get("async_save", False))
 
     def log_validation(self, step: int, metrics: dict[str, float]) -> None:
-        """Write a validation that belongs to no step's end: before the first step, alone, or of an unfinished step."""
-        if step == 0 or self.config.trainer.get("val_only", False):
+        """Write a validation that belongs to no step's end: before the first step, alone, or of an unfinished step.
+
+        The checkpoint of the step is kept if it is the best so far.
+        """
+        alone = self.config.trainer.get("val_only", False)
+        if not alone:
+            self.best.consider(step, metrics)
+        if step == 0 or alone:
             self.run_log.write(step, metrics)
         elif self._unfinished and self._unfinished["step"] == step:
             self.run_log.write(step, self._unfinished["metrics"] | metrics)
