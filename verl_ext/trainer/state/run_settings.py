@@ -22,7 +22,10 @@ FREE = (
     *("mas.budget.*", "mas.trajectory_log.*", "mas.poll_interval", "*.trace.*", "*.prometheus.*", "*profiler.*"),
     # machines, processes, memory
     *("trainer.nnodes", "trainer.n_gpus_per_node", "trainer.ray_*", "ray_kwargs.*", "transfer_queue.*"),
-    *("actor_rollout_ref.rollout.agent.num_workers", "actor_rollout_ref.rollout.*_parallel_size"),
+    *(
+        f"actor_rollout_ref.rollout.{key}"
+        for key in ("agent.num_workers", "*_parallel_size", "n_gpus_per_node", "nnodes")
+    ),
     *("*.gpu_memory_utilization", "*.max_num_*", "*micro_batch_size*", "*_token_len_per_gpu", "*_offload"),
     "*.enable_gradient_checkpointing",
     # where a served model is; which one it is counts
