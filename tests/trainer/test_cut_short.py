@@ -58,7 +58,11 @@ class Trainer(MultiAgentTrainer, Upstream):
         trainer = {"default_local_dir": str(folder), "resume_mode": "auto", "total_training_steps": total}
         actor = {"checkpoint": {}}
         self.config = OmegaConf.create(
-            {"trainer": trainer | {"test_freq": 1, "save_freq": 1}, "actor_rollout_ref": {"actor": actor}}
+            {
+                "trainer": trainer | {"test_freq": 1, "save_freq": 1},
+                "mas": {"tools": {}},
+                "actor_rollout_ref": {"actor": actor},
+            }
         )
         self.total_training_steps, self.done = total, []
         self.state, self.now = run_state(self.config, Budget(BudgetSection(**limits))), Step()

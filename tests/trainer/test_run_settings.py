@@ -11,8 +11,9 @@ from tests.trainer.test_checkpoint import checkpoints
 from tests.trainer.test_recipes import composed
 from verl_ext.tools.simulator.cache import ResultCache
 from verl_ext.tools.simulator.keys import CallKey
-from verl_ext.trainer.state.checkpoint import TRACKER
+from verl_ext.trainer.state.checkpoint import TRACKER, mark_complete
 from verl_ext.trainer.state.run_settings import FREE, check_same_run, leaves, plain
+from verl_ext.trainer.state.tool_caches import lost_results, recorded_results
 
 
 def settings(folder, strategy="fof", resume="auto", steps=3, lr=1e-4, **trainer):
@@ -108,6 +109,33 @@ def test_each_free_setting_is_one_of_verls_or_ours():
     optional = {f"mas.agents.*.endpoint.{key}" for key in ("api_key_env", "concurrency", "timeout", "retries")}
     unused = {free for free in FREE if not any(fnmatchcase(name, free) for name in names)}
     assert unused <= optional | {"trainer.remove_previous_*", "trainer.keep_best"}
+
+
+def test_a_run_is_told_of_a_recorded_cache_that_is_another_one(tmp_path, recipe):
+    cache = tmp_path / "answers.db"
+
+    def store(*keys):
+        with_results = ResultCache(cache)
+        for key in keys:
+            with_results.store(CallKey("weather", "1", "{}", key * 32), '"sunny"', "model").result()
+        with_results.close()
+
+    backend = f"{{_target_: verl_ext.tools.simulator.simulator, mode: record, cache: {cache}, endpoint: 'http://x'}}"
+    tool = f"+mas.tools.world={{_target_: verl_ext.tools.catalogue.tool_call, sources: [], backend: {backend}}}"
+    config = composed(*recipe, f"trainer.default_local_dir={tmp_path / 'run'}", tool)
+    store(b"m", b"z")
+    checkpoints(tmp_path / "run", [2])
+    mark_complete(tmp_path / "run", 2, recorded_results(config))
+    assert lost_results(config) == []
+    store(b"a")  # by the steps after the checkpoint
+    assert lost_results(config) == []
+    for path in tmp_path.glob("answers.db*"):
+        path.unlink()
+    store(b"a", b"m")
+    (line,) = lost_results(config)
+    assert "mas.tools.world.backend: the cache lacks some of the 2 results that it held at" in line
+    cache.unlink()
+    assert len(lost_results(config)) == 1
 
 
 def test_a_tool_counts_by_what_its_answers_depend_on(tmp_path, recipe):

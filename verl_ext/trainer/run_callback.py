@@ -21,7 +21,7 @@ from verl_ext.observe.progress import Progress
 from verl_ext.observe.runlog import NAME, log_name
 from verl_ext.observe.summary import finished_already, print_summary
 from verl_ext.trainer import interrupt
-from verl_ext.trainer.state import checkpoint, run_settings
+from verl_ext.trainer.state import checkpoint, run_settings, tool_caches
 
 
 class RunCallback(Callback):
@@ -56,6 +56,8 @@ class RunCallback(Callback):
         if finished_already(folder, config):
             print_summary(folder / NAME, self.headline, strategy, sys.argv[1:], again=True)
             raise SystemExit(0)
+        for line in tool_caches.lost_results(config):
+            print(f"Warning: {line}", file=sys.stderr, flush=True)
         if kept := checkpoint.prepare_start(config):
             print(f"{folder} holds an earlier run without a checkpoint to continue from: kept in {kept}", flush=True)
         self.progress = Progress(folder, self.headline, log_name(config))

@@ -65,12 +65,16 @@ def begin(folder: str | Path, step: int) -> None:
     write_file(place / SAVING, "")
 
 
-def mark_complete(folder: str | Path, step: int) -> None:
-    """Mark the checkpoint of `step` as complete, with the settings of the run, and write the tracker atomically."""
+def mark_complete(folder: str | Path, step: int, recorded: dict[str, Any] | None = None) -> None:
+    """Mark the checkpoint of `step` as complete, with the settings of the run, and write the tracker atomically.
+
+    recorded: what the tools' caches hold (`tool_caches.recorded_results`).
+    """
     place, settings = place_of(folder, step), Path(folder) / SETTINGS_FILE
     record = {
         "weights": [name for name in WEIGHTS if (place / name).is_dir()],
         "settings": json.loads(settings.read_text()) if settings.exists() else {},
+        "recorded": recorded or {},
     }
     write_file(place / COMPLETE, json.dumps(record))
     (place / SAVING).unlink(missing_ok=True)
@@ -97,13 +101,13 @@ def remove_stale(folder: Path, part: str) -> None:
 
 
 def read_marker(place: Path) -> dict[str, Any]:
-    """{"weights", "settings"} of a complete checkpoint; both empty if the file does not say."""
+    """{"weights", "settings", "recorded"} of a complete checkpoint; empty if the file does not say."""
     try:
         record = json.loads((place / COMPLETE).read_text())
     except (OSError, ValueError):
         record = {}
     record = record if isinstance(record, dict) else {}
-    return {"weights": record.get("weights", []), "settings": record.get("settings", {})}
+    return {"weights": [], "settings": {}, "recorded": {}} | record
 
 
 def complete_steps(folder: str | Path) -> list[int]:

@@ -15,6 +15,7 @@ from verl_ext.trainer.state import checkpoint
 from verl_ext.trainer.state.agent_memory import AgentMemory
 from verl_ext.trainer.state.best import BestCheckpoint
 from verl_ext.trainer.state.decision_heads import DecisionHeads
+from verl_ext.trainer.state.tool_caches import recorded_results
 from verl_ext.trainer.state.trajectory_recorder import TrajectoryRecorder
 
 
@@ -87,7 +88,7 @@ class RunState:
     def mark_complete(self, step: int) -> None:
         """Mark the checkpoint of `step` as complete, once verl has written its part."""
         if not self._saves_later:
-            checkpoint.mark_complete(self.folder, step)
+            checkpoint.mark_complete(self.folder, step, recorded_results(self.config))
 
     @property
     def _saves_later(self) -> bool:
