@@ -120,7 +120,9 @@ def content(place: Path) -> dict[str, Any]:
     """File -> hash of what it holds, of a checkpoint."""
     found: dict[str, Any] = {}
     for path in sorted(path for path in place.rglob("*.pt")):
-        held = repr(comparable(torch.load(path, weights_only=False)))
+        loaded = torch.load(path, weights_only=False)
+        loaded.pop("rng", None)  # each process draws its own at the start, and nothing that trains depends on them
+        held = repr(comparable(loaded))
         found[str(path.relative_to(place))] = hashlib.sha256(held.encode()).hexdigest()
     if (place / "memory").exists():
         found["memory"] = read_snapshot(place / "memory").content_hash()
