@@ -12,6 +12,8 @@ from verl_ext.storage import jsonl
 from verl_ext.storage.files import write_file
 
 NAME = "metrics.jsonl"
+# verl's file beside it, with the step of the last checkpoint.
+TRACKER = "latest_checkpointed_iteration.txt"
 # The log under `trainer.val_only=true`: evaluating a checkpoint must not change the log of its training.
 VALIDATION = "validation.jsonl"
 

@@ -11,7 +11,7 @@ from typing import Any
 from verl_ext.observe.collaboration_plot import collaboration_picture
 from verl_ext.observe.collapse import advice, collapsed
 from verl_ext.observe.plots import learning_curve
-from verl_ext.observe.runlog import NAME, charged, read_log, series
+from verl_ext.observe.runlog import NAME, TRACKER, charged, read_log, series
 from verl_ext.observe.trajectory_files import FOLDER
 from verl_ext.reports import in_words, no_headline
 
@@ -23,7 +23,7 @@ def finished_already(folder: Path, config: Any) -> bool:
     """True if the run in `folder` has a checkpoint of its last step, and a complete log: nothing is left to train."""
     if config.trainer.resume_mode != "auto" or config.trainer.get("val_only", False):
         return False
-    tracker, total = folder / "latest_checkpointed_iteration.txt", config.trainer.total_training_steps
+    tracker, total = folder / TRACKER, config.trainer.total_training_steps
     if total is None or not tracker.exists():
         return False
     step = tracker.read_text().strip()
@@ -74,9 +74,12 @@ def next_steps(arguments: Sequence[str], strategy: str, folder: Path) -> list[st
     if any((folder / FOLDER).glob("*.jsonl")):
         look = shlex.join([_interpreter(), "-m", "verl_ext.observe.viewer", str(folder)])
         lines.append(f"  what agents said   {look}   (writes one page for your browser)")
+    longer = "the same command with a larger trainer.total_training_steps goes on from here"
+    if not (folder / TRACKER).exists():
+        longer = "not from here: there is no checkpoint (trainer.save_freq=-1). A longer run starts at step 1"
     return [
         *lines,
-        "  longer             the same command with a larger trainer.total_training_steps goes on from here",
+        f"  longer             {longer}",
         f"  from scratch       rm -r {shlex.quote(str(folder))}, then the same command",
         "  your own system    docs/own_system.md",
     ]

@@ -59,7 +59,7 @@ class RunCallback(Callback):
         for line in tool_caches.lost_results(config):
             print(f"Warning: {line}", file=sys.stderr, flush=True)
         if kept := checkpoint.prepare_start(config):
-            print(f"{folder} holds an earlier run without a checkpoint to continue from: kept in {kept}", flush=True)
+            print(f"Files of an earlier run were in {folder}: they are in {kept} now.", flush=True)
         self.progress = Progress(folder, self.headline, log_name(config))
         self.progress.start()
         silence_verl()
@@ -122,12 +122,11 @@ def _explain(error: BaseException, folder: Path) -> None:
     trace.write_text("".join(traceback.format_exception(type(error), error, error.__traceback__)))
     # Our own errors have a traceback of the user's code after the first paragraph; only the file gets it.
     reason = str(cause).split("\n\n")[0]
-    again = "goes on from the last checkpoint" if (folder / checkpoint.TRACKER).exists() else "starts afresh"
     logs = Path(tempfile.gettempdir()) / "ray" / "session_latest" / "logs"
     print(
         f"\nThe run failed.\n{type(cause).__name__}: {reason}\n\n  traceback        {trace}\n"
         f"  workers' logs    {logs} (Ray's usual place)\n"
-        f"Once that is mended, the same command {again}.\n",
+        f"Once that is mended, the same command {checkpoint.next_start(folder)}.\n",
         file=sys.stderr,
         flush=True,
     )

@@ -22,14 +22,13 @@ from typing import Any
 
 from omegaconf import DictConfig, open_dict
 
-from verl_ext.observe.runlog import NAME, VALIDATION
+from verl_ext.observe.runlog import NAME, TRACKER, VALIDATION
 from verl_ext.observe.trajectory_files import FOLDER as TRAJECTORIES
 from verl_ext.observe.trajectory_files import VALIDATION_FOLDER
 from verl_ext.storage.files import write_file
 
 logger = logging.getLogger(__name__)
 
-TRACKER = "latest_checkpointed_iteration.txt"
 SAVING, COMPLETE = "saving", "complete"
 SETTINGS_FILE = "settings.json"
 STATE_FILE = "algorithm.json"
@@ -137,6 +136,15 @@ def last_checkpoint(folder: str | Path) -> int | None:
     if unfinished == steps and (text is None or (steps and tracked in (None, *steps))):
         return None  # nothing, or a kill while the first checkpoint was written
     raise ValueError(_not_found(Path(folder), text, steps))
+
+
+def next_start(folder: Path) -> str:
+    """What the same command does in this folder, as the end of a sentence."""
+    try:
+        step = last_checkpoint(folder)
+    except ValueError:
+        return f"is refused until a complete checkpoint is in {folder}"
+    return "starts afresh: it has no checkpoint yet" if step is None else f"goes on from {place_of(folder, step)}"
 
 
 def prepare_start(config: DictConfig) -> Path | None:
