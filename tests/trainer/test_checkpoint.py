@@ -11,7 +11,9 @@ from verl_ext.trainer.state.checkpoint import (
     TRACKER,
     begin,
     complete_steps,
+    keep_two,
     last_checkpoint,
+    lock_run,
     mark_complete,
     prepare_start,
     remove_stale,
@@ -114,10 +116,29 @@ def test_a_checkpoint_that_is_not_found_is_an_error_and_nothing_is_lost(tmp_path
     assert kept == before and [path.name for path in tmp_path.iterdir()] == ["previous_1"]
 
 
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [({"max_actor_ckpt_to_keep": 1}, 2), ({"max_actor_ckpt_to_keep": 3}, 3), ({"max_actor_ckpt_to_keep": None}, None)]
+    + [({"max_actor_ckpt_to_keep": None, "remove_previous_ckpt_in_save": True}, 2)],
+)
+def test_verl_does_not_remove_the_last_checkpoint_before_the_next_is_complete(tmp_path, given, kept):
+    config = run(tmp_path, max_critic_ckpt_to_keep=None, **given)
+    keep_two(config)
+    assert config.trainer.max_actor_ckpt_to_keep == kept and not config.trainer.remove_previous_ckpt_in_save
+
+
 def test_a_checkpoint_of_stock_verl_is_continued_as_its_tracker_says(tmp_path):
     lost_tracker(tmp_path)
     (tmp_path / TRACKER).write_text("4")
     assert last_checkpoint(tmp_path) == 4
+
+
+def test_two_runs_do_not_share_a_folder(tmp_path):
+    with lock_run(run(tmp_path)) as lock:
+        with pytest.raises(ValueError, match=f"another process trains into {tmp_path}. Remedy"):
+            lock_run(run(tmp_path))
+        assert lock_run(run(tmp_path, val_only=True)) is None and not lock.closed
+    lock_run(run(tmp_path)).close()
 
 
 def test_going_back_to_an_earlier_step_keeps_the_later_ones_and_the_log(tmp_path):

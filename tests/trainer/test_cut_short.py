@@ -137,3 +137,15 @@ def test_the_last_step_of_a_budget_is_saved_while_the_engine_sleeps(tmp_path):
     trainer.step()
     assert trainer.done == ["engine wakes", "saved", "engine wakes"] and trainer.total_training_steps == 2
     assert Trainer(tmp_path, total=9, generated_tokens=150).global_steps == 2
+
+
+def test_a_checkpoint_without_a_part_of_the_run_is_refused_unless_it_is_named(killed):
+    config = OmegaConf.create({"trainer": {"default_local_dir": str(killed), "resume_mode": "auto"}})
+    state = run_state(config, Budget(BudgetSection()))
+    state.memory.parts = ("memory",)
+    log = (killed / NAME).read_bytes()
+    with pytest.raises(ValueError, match=r"global_step_4 lacks memory.*Remedy: .*resume_mode=resume_path"):
+        state.start(4, 5)
+    assert (killed / NAME).read_bytes() == log
+    config.trainer.update({"resume_mode": "resume_path", "resume_from_path": str(killed / "global_step_4")})
+    state.start(4, 5)

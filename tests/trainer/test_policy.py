@@ -132,12 +132,13 @@ def test_combinations_that_do_not_go(overrides, message):
 
 
 def test_a_run_of_the_other_policy_is_not_continued(tmp_path):
-    place, without = f"trainer.default_local_dir={tmp_path}", "mas.tools.search=null"
-    check_same_run(composed("+recipe=mhgpo_tiny", place, without))
+    place = f"trainer.default_local_dir={tmp_path}"
+    system = ["+recipe=mhgpo_tiny", place, "mas.tools.search={_target_: tests.helpers.FakeLLM}"]
+    check_same_run(composed(*system))
     (tmp_path / "global_step_2" / "actor").mkdir(parents=True)
     mark_complete(tmp_path, 2)
     with pytest.raises(ValueError, match="mas.policy: shared there, per_agent_lora here"):
-        check_same_run(composed("+recipe=mhgpo_tiny", place, without, PER_AGENT))
+        check_same_run(composed(*system, PER_AGENT))
 
 
 # --- CUDA: the environment of the workers -----------------------------------------------------------------------------

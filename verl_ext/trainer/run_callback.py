@@ -9,7 +9,7 @@ import traceback
 import warnings
 from pathlib import Path
 from subprocess import Popen
-from typing import Any
+from typing import IO, Any
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.experimental.callback import Callback
@@ -35,6 +35,7 @@ class RunCallback(Callback):
         self.progress: Progress | None = None
         self.headline = "reward"
         self.template: Popen[bytes] | None = None  # of Ray's workers
+        self.lock: IO[str] | None = None  # of the run's folder, held as long as this process lives
 
     def on_run_start(self, config: DictConfig, **_: Any) -> None:
         """Set the environment of the workers, which is part of the configuration, before Hydra starts the job."""
@@ -96,6 +97,7 @@ class RunCallback(Callback):
         checks.check_tools(config)
         lora_setup.check_resumed(config)
         run_settings.check_same_run(config)
+        self.lock = checkpoint.lock_run(config)
         return headline
 
 

@@ -44,14 +44,19 @@ class AgentMemory:
         """
         if self.section is None:
             return
-        kept = loaded is not None and (loaded / FOLDER).is_dir()
-        if not kept:
-            checkpoint.set_aside(self.folder, [FOLDER])
-        self._store = MemoryStore(self.folder / FOLDER, self.section, similarity_of(self.section.encoder))
-        if loaded is not None and kept:
+        self._store = self._open(self.section)
+        if loaded is not None and (loaded / FOLDER).is_dir():
             self._store.restore(loaded / FOLDER)
-        elif loaded is not None:
+            return
+        if loaded is not None:
             logger.warning("%s is of a run without memory: this one begins with an empty memory", loaded)
+        if len(self._store.view()):
+            self._store.close()
+            checkpoint.set_aside(self.folder, [FOLDER])
+            self._store = self._open(self.section)
+
+    def _open(self, section: MemorySection) -> MemoryStore:
+        return MemoryStore(self.folder / FOLDER, section, similarity_of(section.encoder))
 
     def publish(self, reach: Callable[[View], None]) -> None:
         """Let rollouts see the memory: `reach` sends a view of it to all workers, now and after each step."""

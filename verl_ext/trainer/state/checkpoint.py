@@ -18,14 +18,14 @@ import logging
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from omegaconf import DictConfig, open_dict
 
 from verl_ext.observe.runlog import NAME, TRACKER, VALIDATION
 from verl_ext.observe.trajectory_files import FOLDER as TRAJECTORIES
 from verl_ext.observe.trajectory_files import VALIDATION_FOLDER
-from verl_ext.storage.files import write_file
+from verl_ext.storage.files import lock_folder, write_file
 
 logger = logging.getLogger(__name__)
 
@@ -176,6 +176,29 @@ def _set_later_aside(folder: Path, source: Path) -> Path | None:
     if place is not None and (folder / NAME).exists():
         shutil.copy2(folder / NAME, place)
     return place
+
+
+def lock_run(config: DictConfig) -> IO[str] | None:
+    """Lock the folder of a run for this process; None for an evaluation, or where the file system has no locks.
+
+    Raises:
+        ValueError: another process trains into this folder.
+    """
+    if config.trainer.get("val_only", False):
+        return None
+    folder = Path(config.trainer.default_local_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        lock = lock_folder(folder)
+    except OSError as error:
+        logger.warning("%s", error)
+        return None
+    if lock is None:
+        raise ValueError(
+            f"another process trains into {folder}. Remedy: wait for it, end it, or another folder "
+            "(trainer.default_local_dir=…)"
+        )
+    return lock
 
 
 def set_aside(folder: str | Path, patterns: Iterable[str]) -> Path | None:

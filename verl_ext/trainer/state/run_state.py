@@ -41,11 +41,11 @@ class RunState:
 
     def start(self, step: int, last_step: int) -> None:
         """Start after `step`, the step of the checkpoint that verl has loaded (0: from scratch)."""
+        loaded = self._loaded_from(step) if step else None
+        self._check_parts(loaded)
         kept = 0 if self.config.trainer.get("val_only", False) else step
         self.run_log.start(kept, last_step)
         self.trajectories.start(kept, last_step)
-        loaded = self._loaded_from(step) if step else None
-        self._check_parts(loaded)
         self.memory.start(loaded)
         self.heads.start(loaded)
         self.algorithm.state.update(checkpoint.read_state(loaded) if loaded else {})
