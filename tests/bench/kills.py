@@ -40,7 +40,7 @@ COMMON = [f"data.train_batch_size={QUESTIONS}", "data.val_max_samples=4", "train
 COMMON += [f"trainer.total_training_steps={STEPS}", "trainer.val_before_train=false"]
 HEAD = "+mas.agents.orchestrator.head={encoder: hashing, lr: 0.1, entropy: 0.01}"
 # A kill comes this many steps after the first sign of life of the run at most; one in EARLY comes before it.
-REACH, EARLY = 3.0, 6
+REACH, EARLY = 4.0, 10
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,7 @@ class Killer:
 
     def once(self) -> None:
         """Let the run continue, and kill it. If it ends, it is compared, and the next one starts from scratch."""
-        reach = 10.0 if not self.case.identical else REACH * self.whole.seconds_a_step()
+        reach = REACH * self.whole.seconds_a_step()
         early, wait = self.dice.random() < 1 / EARLY, self.dice.uniform(0, reach)
         born: list[float] = []
 
