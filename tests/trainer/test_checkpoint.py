@@ -49,8 +49,7 @@ def test_marking_writes_the_tracker(tmp_path):
 @pytest.mark.parametrize(
     ("complete", "partial", "removed", "tracker", "continued"),
     [
-        *[([2, 10], [11], [], broken, 10) for broken in ("", "4\x00", "none", "12", "11", None)],  # the newest complete
-        ([2, 4, 6], [7], [2, 6], "6", 4),  # verl has removed its actor
+        *[([2, 10], [11], [], broken, 10) for broken in ("", "4\x00", "none", "11", None)],  # the newest complete
         ([2, 4], [], [2], "4", 4),
         ([2, 4], [], [], "2", 2),
         ([], [], [], None, None),
@@ -96,9 +95,18 @@ def lost_tracker(folder):
     (folder / "global_step_4" / "actor").mkdir(parents=True)  # of stock verl, which marks nothing
 
 
+def lost_last(folder):
+    checkpoints(folder, [2, 4])
+    (folder / TRACKER).write_text("6")  # and nothing of it is left
+
+
 @pytest.mark.parametrize(
     ("lose", "words"),
     [
+        (
+            lost_last,
+            "'6' in latest_checkpointed_iteration.txt, and\n  global_step_2: complete\n  global_step_4: complete",
+        ),
         (lost_weights, "'4' in latest_checkpointed_iteration.txt, and\n  global_step_4: its actor is missing"),
         (lost_checkpoint, "'4' in latest_checkpointed_iteration.txt, and\n  there is no global_step_N"),
         (lost_tracker, "there is no latest_checkpointed_iteration.txt, and\n  global_step_4: without the file"),

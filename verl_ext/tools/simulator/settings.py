@@ -136,10 +136,11 @@ def preflight(**settings: Any) -> None:
         if given.check:
             HttpSimulator(given.url, attempts=given.attempts).health()
         return
-    if given.mode == "replay" or (given.mode == "record" and Path(given.cache).exists()):
-        _cache(given).close()
-    elif given.mode == "record":
-        _check_folder(Path(given.cache))
+    if given.mode != "live" and given.cache is not None:
+        if given.mode == "replay" or Path(given.cache).exists():
+            _cache(given).close()
+        else:
+            _check_folder(Path(given.cache))
     if given.mode != "replay" and given.check:
         run_blocking(_find_model(_chat(given)))
 
@@ -162,7 +163,7 @@ def recorded(first: int = -1, **settings: Any) -> dict[str, Any] | None:
     None: nothing is recorded here, or nothing yet.
     """
     given = read_settings(settings)
-    if given.url is not None or given.mode != "record" or not Path(str(given.cache)).exists():
+    if given.mode != "record" or given.cache is None or not Path(given.cache).exists():
         return None
     with closing(ResultCache(given.cache, writable=False, verify=False)) as cache:
         return {"results": cache.info()["results"], "content": cache.content(first)}

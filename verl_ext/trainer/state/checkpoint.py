@@ -120,7 +120,7 @@ def last_checkpoint(folder: str | Path) -> int | None:
     It is the step that the tracker names, or the last complete one if a kill has damaged the tracker.
 
     Raises:
-        ValueError: there are traces of checkpoints, but none that is complete.
+        ValueError: the checkpoint that the tracker names is not there, or there are only traces of checkpoints.
     """
     tracker = Path(folder) / TRACKER
     text = tracker.read_text(errors="replace").strip() if tracker.exists() else None
@@ -128,14 +128,14 @@ def last_checkpoint(folder: str | Path) -> int | None:
     complete = complete_steps(folder)
     if tracked in complete or (tracked is not None and _is_unmarked(place_of(folder, tracked))):
         return tracked
-    if complete:
+    steps = [step for step in _steps(folder) if step not in complete]
+    unfinished = [step for step in steps if (place_of(folder, step) / SAVING).exists()]
+    if complete and tracked in (None, *unfinished):
         logger.warning("%s holds %r; complete checkpoints: %s", tracker, text, complete)
         return complete[-1]
-    steps = _steps(folder)
-    unfinished = [step for step in steps if (place_of(folder, step) / SAVING).exists()]
-    if unfinished == steps and (text is None or (steps and tracked in (None, *steps))):
+    if unfinished == steps and not complete and (text is None or (steps and tracked in (None, *steps))):
         return None  # nothing, or a kill while the first checkpoint was written
-    raise ValueError(_not_found(Path(folder), text, steps))
+    raise ValueError(_not_found(Path(folder), text, steps, complete))
 
 
 def next_start(folder: Path) -> str:
@@ -228,8 +228,8 @@ def _is_unmarked(place: Path) -> bool:
     return place.is_dir() and not (place / COMPLETE).exists() and not (place / SAVING).exists()
 
 
-def _not_found(folder: Path, text: str | None, steps: list[int]) -> str:
-    seen = []
+def _not_found(folder: Path, text: str | None, steps: list[int], complete: list[int]) -> str:
+    seen = [f"  {place_of(folder, step).name}: complete" for step in complete]
     for place in (place_of(folder, step) for step in steps):
         missing = [name for name in read_marker(place)["weights"] if not (place / name).is_dir()]
         state = f"its {' and '.join(missing)} is missing" if missing else f"without the file `{COMPLETE}`"
@@ -237,7 +237,7 @@ def _not_found(folder: Path, text: str | None, steps: list[int]) -> str:
     tracker = "there is no" if text is None else f"{text!r} in"
     return "\n".join(
         [
-            f"{folder} holds a run, but no checkpoint from which it can continue: {tracker} {TRACKER}, and",
+            f"{folder} holds a run, but not the checkpoint from which it would continue: {tracker} {TRACKER}, and",
             *(seen or ["  there is no global_step_N"]),
             "Remedy: if the checkpoints are on another disk, make it visible in this folder; to continue from one of "
             "them: trainer.resume_mode=resume_path and trainer.resume_from_path=…/global_step_…; to train from "
