@@ -57,10 +57,6 @@ class RunCallback(Callback):
         if finished_already(folder, config):
             print_summary(folder / NAME, self.headline, strategy, sys.argv[1:], again=True)
             raise SystemExit(0)
-        for line in tool_caches.lost_results(config):
-            print(f"Warning: {line}", file=sys.stderr, flush=True)
-        if kept := checkpoint.prepare_start(config):
-            print(f"Files of an earlier run were in {folder}: they are in {kept} now.", flush=True)
         self.progress = Progress(folder, self.headline, log_name(config))
         self.progress.start()
         silence_verl()
@@ -98,6 +94,10 @@ class RunCallback(Callback):
         lora_setup.check_resumed(config)
         run_settings.check_same_run(config)
         self.lock = checkpoint.lock_run(config)
+        for line in tool_caches.lost_results(config):
+            print(f"Warning: {line}", file=sys.stderr, flush=True)
+        if kept := checkpoint.prepare_start(config):
+            print(f"Files of an earlier run are now in {kept}.", flush=True)
         return headline
 
 

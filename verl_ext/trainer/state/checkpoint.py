@@ -171,7 +171,10 @@ def _set_later_aside(folder: Path, source: Path) -> Path | None:
     """Set aside what a run in `folder` would overwrite that continues from `source` (…/global_step_N)."""
     if folder.resolve() not in source.resolve().parents:  # of another run
         return set_aside(folder, WRITTEN)
-    later = [step for step in _steps(folder) if step > int(source.name.removeprefix("global_step_"))]
+    number = source.name.removeprefix("global_step_")
+    if not number.isdigit():
+        raise ValueError(f"trainer.resume_from_path={source} must name a checkpoint: …/global_step_N")
+    later = [step for step in _steps(folder) if step > int(number)]
     place = set_aside(folder, [place_of(folder, step).name for step in later])
     if place is not None and (folder / NAME).exists():
         shutil.copy2(folder / NAME, place)
