@@ -13,7 +13,7 @@ evaluate, compare       evaluation without training; several methods at equal bu
 storage                 files that survive a kill
 
 Modules beside them: cli (the command `verl_ext`), check, recipe_list and sft (commands); settings (settings that
-explain what is wrong), arguments (command lines), reports (Markdown tables).
+explain what is wrong), arguments (command lines), reports (Markdown tables), tracebacks (the user's lines of one).
 """
 
 __version__ = "0.1.0"

@@ -90,7 +90,7 @@ def fill(report: Report, gpu_memory: float = 80.0, strict: bool = False) -> None
     if len(report.problems) == before:
         add_plan(report)
         add_model(report, gpu_memory)
-        _add_paths(report)
+        _add_paths(report, strict)
         _add_tools(report, strict)
 
 
@@ -117,9 +117,9 @@ def _check_with_verl(report: Report) -> None:
             report.add("not checked", f"verl's validate_config, which needs a missing package: {error}")
 
 
-def _add_paths(report: Report) -> None:
-    from verl_ext.trainer.preflight.checks import missing_model
+def _add_paths(report: Report, strict: bool) -> None:
     from verl_ext.trainer.preflight.data import check_data, listed, parquet_rows
+    from verl_ext.trainer.preflight.paths import missing_models, unwritable_folder
 
     config, made = report.config, report.config.mas.prepare is not None
     absent = []
@@ -133,15 +133,17 @@ def _add_paths(report: Report) -> None:
                 absent.append(path)
             report.add(f"data.{name}", f"{path}: {state}")
     if not made:
-        report.missing += [f"the data file {path} (data_prep/ has a script per data set)" for path in absent]
+        report.missing += [
+            f"the data file {path} (data_prep/ has a script per data set)" for path in dict.fromkeys(absent)
+        ]
     if not absent:
         report.attempt(check_data, config)
-    path = str(config.actor_rollout_ref.model.path)
+    problems, path = missing_models(config, ask_hub=strict), str(config.actor_rollout_ref.model.path)
+    report.missing += problems
     if not Path(path).expanduser().is_dir():
-        problem = missing_model(config, ask_hub=False)
         hub = "a hub name; the machine that trains must reach the hub, or have it cached"
-        report.add("model.path", f"{path}: {'missing' if problem else hub}")
-        report.missing += [problem] if problem else []
+        report.add("model.path", f"{path}: {'missing' if problems else hub}")
+    report.problems += unwritable_folder(config)
 
 
 def _add_tools(report: Report, strict: bool) -> None:

@@ -21,7 +21,7 @@ from verl_ext.mas import Task
 from verl_ext.recipe.deepagent import DeepAgent
 from verl_ext.recipe.mhgpo import SearchQA
 from verl_ext.recipe.smurfs import Smurfs
-from verl_ext.trainer.batch import PACKED, unpack
+from verl_ext.trainer.row import PACKED, unpack
 from verl_ext.trainer.trainer import MultiAgentTrainer
 
 TAGS = ("agent", "group", "question", "trajectory", "reward", "response_len", "calls", "actions", "metrics", "decides")

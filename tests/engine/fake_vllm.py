@@ -9,6 +9,7 @@ class without behaviour.
 
 from __future__ import annotations
 
+import asyncio
 import importlib.abc
 import importlib.machinery
 import sys
@@ -49,10 +50,16 @@ class SamplingParams:
 
 @dataclass
 class AsyncLLM:
-    """vllm.v1.engine.async_llm.AsyncLLM: every answer is token 7; `asked` records the requests."""
+    """vllm.v1.engine.async_llm.AsyncLLM: every answer is token 7; `asked` records the requests.
+
+    `generated` counts tokens. As in vLLM, a request whose consumer is cancelled is aborted.
+    """
 
     loaded: set[int] = field(default_factory=set)
     asked: list[tuple[LoRARequest | None, SamplingParams]] = field(default_factory=list)
+    generated: dict[str, int] = field(default_factory=dict)
+    running: set[str] = field(default_factory=set)
+    endless: bool = False
 
     async def list_loras(self) -> set[int]:
         return self.loaded
@@ -60,7 +67,15 @@ class AsyncLLM:
     async def generate(
         self, prompt: Any, sampling_params: SamplingParams, request_id: str, *, lora_request: Any, priority: int
     ) -> AsyncIterator[Any]:
+        assert request_id not in self.running, f"vLLM refuses a second request {request_id}"
         self.asked.append((lora_request, sampling_params))
+        self.running.add(request_id)
+        try:
+            while self.endless:
+                self.generated[request_id] = self.generated.get(request_id, 0) + 1
+                await asyncio.sleep(0)
+        finally:
+            self.running.discard(request_id)
         output = types.SimpleNamespace(
             token_ids=[7], logprobs=[{7: types.SimpleNamespace(logprob=-0.5)}], finish_reason="stop", num_preempted=0
         )

@@ -31,6 +31,7 @@ ADAPTERS = (
 VLLM = (
     "the_vendor_registers_it",
     "a_request_goes_to_its_agents_lora",
+    "a_cancelled_call_ends_in_the_engine",
     "one_push_becomes_a_lora_per_adapter",
     "an_engine_without_the_adapters_is_noticed",
     "verl_is_what_was_read",

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import time
+from types import SimpleNamespace
 
 import pytest
 import ray
 import torch
 from transformers import AutoModelForCausalLM
 from verl.workers.config import HFModelConfig, RolloutConfig
-from verl.workers.rollout.llm_server import FullyAsyncLLMServerClient
+from verl.workers.rollout.llm_server import FullyAsyncLLMServerClient, LLMServerClient
 from verl.workers.rollout.replica import get_rollout_replica_class
 
 from tests.engine.conftest import EOS, VOCAB, tiny_model
 from verl_ext.engine.hf.replica import ServerAdapter, server_handles, server_name
 from verl_ext.engine.hf.server import HFServer
+from verl_ext.trainer.rollout.llm import ServedLLM, client_of_calls, direct_client
+from verl_ext.trainer.rollout.waves import WaveLLM
 
 SEEDED = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "repetition_penalty": 1.0, "logprobs": True, "seed": 3}
 
@@ -174,6 +177,34 @@ def test_verls_async_client_never_sees_the_abort(server):
     output = asyncio.run(scenario())
     assert len(output.token_ids) == len(output.log_probs) == 120 and output.stop_reason == "length"
     assert (output.extra_fields["min_global_steps"], output.extra_fields["max_global_steps"]) == (0, 1)
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_a_call_that_reached_its_time_limit_generates_no_more(server, deterministic):
+    """The waiting coroutine and the request in the engine end together; `generated_tokens` counts the engine's."""
+    prompt, sampling = [9, 8, 7], SEEDED | {"ignore_eos": True, "max_tokens": 128}
+    tokenizer = SimpleNamespace(eos_token_id=EOS)
+    rollout = SimpleNamespace(rollout=rollout_config())
+    client = direct_client(LLMServerClient(SimpleNamespace(actor_rollout_ref=rollout)), [server])
+    if deterministic:
+        llm = WaveLLM(tokenizer, None, servers=[server], busy=lambda: 0)
+    else:
+        llm = ServedLLM(tokenizer, client_of_calls(client))
+
+    async def scenario():
+        before = await server.stats.remote()
+        calls = [asyncio.ensure_future(llm.generate(prompt, sampling, ("q", f"a.{i}"))) for i in range(4)]
+        while (await server.stats.remote())["active"] < 4:
+            await asyncio.sleep(0.001)
+        for call in calls[1:]:
+            call.cancel()
+        kept = await calls[0]
+        while (now := await server.stats.remote())["active"]:
+            await asyncio.sleep(0.001)
+        return len(kept.token_ids), now["generated_tokens"] - before["generated_tokens"]
+
+    kept, generated = asyncio.run(scenario())
+    assert kept == 128 and generated < 3 * 128
 
 
 def test_weight_update_changes_the_output_and_aborts_what_runs(server):

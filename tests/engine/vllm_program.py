@@ -115,6 +115,35 @@ def check_a_request_goes_to_its_agents_lora(folder: Path) -> None:
     assert server._resolve_sleep_level() == 1, "weights stay: only adapters are sent again"
 
 
+def check_a_cancelled_call_ends_in_the_engine(folder: Path) -> None:
+    """What `ray.cancel` of a generation does in the actor: in the engine, and while a weight update holds it back."""
+    server = server_of(folder)
+    engine = server.engine._engine
+    engine.endless = True
+
+    async def cancelled(turns: int) -> None:
+        asking = server.generate([1, 2, 3], {"adapter": "", "max_tokens": 4}, request_id="q/0/a.0")
+        call = asyncio.ensure_future(asking)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        call.cancel()
+        await asyncio.wait([call])
+        assert call.cancelled() and not engine.running and server._admitting == 0
+
+    async def scenario() -> None:
+        await cancelled(turns=50)
+        generated = engine.generated["q/0/a.0"]
+        assert 0 < generated <= 50
+        server._submission_paused = True
+        server._resume_event.clear()
+        await cancelled(turns=5)
+        await server.open_submission_gate()
+        await asyncio.sleep(0.01)
+        assert engine.generated["q/0/a.0"] == generated, "it does not begin after the update"
+
+    asyncio.run(scenario())
+
+
 class Worker:
     """What vLLM's worker has of its own."""
 

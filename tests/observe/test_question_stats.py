@@ -16,7 +16,7 @@ from verl_ext.mas.types import Generation
 from verl_ext.observe.metrics import METRICS, group_metrics, reduce_stats
 from verl_ext.observe.question_stats import mean_pairwise_f1, question_stats
 from verl_ext.sampling import make_strategy, run_once
-from verl_ext.trainer.rollout.rows import training_rows, validation_rows
+from verl_ext.trainer.rollout.forest_to_rows import training_rows, validation_rows
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_calls_of_branches_that_never_joined_do_not_train(system, trained):
     forest, stats, (train, validate) = run(scenario())
     assert all(t.ok and any(call.agent == "c" for call in t.calls) for t in forest.trajectories)
     for rows in (train, validate):
-        assert {tag["agent"] for _, _, tag in rows} == trained and {tag["reward"] for _, _, tag in rows} == {0.5}
+        assert {row.agent for row in rows} == trained and {row.reward for row in rows} == {0.5}
     metrics = reduce_stats([stats])
     assert not any(math.isnan(value) for value in metrics.values())
     assert metrics["agents/c/calls"] == 3 and "agents/c/reward" not in metrics

@@ -24,8 +24,8 @@ from verl_ext.sampling import Sample
 from verl_ext.sampling.base import by_position, unique_calls
 from verl_ext.tools.base import ToolError
 from verl_ext.tools.catalogue.types import CallError, Catalogue, ToolSpec
+from verl_ext.trainer.rollout.forest_to_rows import training_rows
 from verl_ext.trainer.rollout.llm import ServedLLM, encode_plain
-from verl_ext.trainer.rollout.rows import training_rows
 
 CATALOGUE = Catalogue([ToolSpec("odd", "does what it likes")])
 MEGABYTE = 1_000_000  # characters
@@ -138,5 +138,5 @@ def rows_of(forest: Forest) -> list[Any]:
     question = {"uid": "u", "index": 0, "global_steps": 1, "data_source": "s"}
     samples = [Sample(call, by_position(call)) for call in unique_calls(forest.trajectories)]
     rows = training_rows(forest, samples, question)
-    assert sum(len(tag["calls"]) for _, _, tag in rows) == sum(call.trained for call in trajectory.calls)
+    assert sum(len(row.calls) for row in rows) == sum(call.trained for call in trajectory.calls)
     return rows

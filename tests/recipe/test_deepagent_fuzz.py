@@ -53,7 +53,8 @@ def check(forest: Forest) -> None:
         if call.continues is None:  # nothing in a prompt is a special token but what the chat template writes
             template = forest.llm.encode([message | {"content": "x"} for message in call.messages])
             assert special_of(call.prompt_ids) == special_of(template), call.messages
-    for _, fields, tag in rows:
+    for row in rows:
+        fields, tag = row.fields, row.tag
         tokens, mask = fields["responses"].tolist(), fields["response_mask"].tolist()
         own = [trajectory.calls[position] for position, _, _ in tag["calls"]]
         spans = [(first, stop) for _, first, stop in tag["calls"]]

@@ -63,7 +63,8 @@ def check(forest: Forest) -> None:
             if message["role"] == "tool":
                 assert not grammar.TAG.search(message["content"])
                 assert len(message["content"]) <= SHOWN_CHARS + 3 * message["content"].count("&lt;")
-    for _, fields, tag in rows:
+    for row in rows:
+        fields, tag = row.fields, row.tag
         ((position, first, stop),) = tag["calls"]
         assert fields["responses"].tolist()[first:stop] == trajectory.calls[position].generation.token_ids
         assert fields["response_mask"].tolist() == [1] * (stop - first)

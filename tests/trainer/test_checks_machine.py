@@ -7,7 +7,7 @@ import torch
 
 from tests.trainer.test_recipes import composed
 from verl_ext.check import main
-from verl_ext.trainer.preflight import checks
+from verl_ext.trainer.preflight import checks, paths
 
 
 def machine(monkeypatch, gpus: int, cores: int, packages: bool) -> None:
@@ -91,14 +91,27 @@ def test_a_model_that_is_nowhere_is_named_before_the_start(model, problem, monke
     path = f"./{model}" if model.startswith("runs") else model
     config = composed("+recipe=mhgpo", f"actor_rollout_ref.model.path={path}")
     with pytest.raises(ValueError, match=problem):
-        checks.check_paths(config)
+        paths.check_paths(config)
     monkeypatch.setenv("RAY_ADDRESS", "auto")
-    assert (checks.missing_model(config) is None) == (model == "nobody/nothing"), "other machines may reach the hub"
+    assert (paths.missing_models(config) == []) == (model == "nobody/nothing"), "other machines may reach the hub"
+
+
+def test_the_critics_model_is_looked_for_too():
+    critic, same = "critic.model.path=./runs/typo", "critic.model.path=${actor_rollout_ref.model.path}"
+    (problem,) = paths.missing_models(composed("+recipe=mappo_tiny", critic))
+    assert problem.startswith("critic.model.path=./runs/typo: the model's folder does not exist")
+    policy = "actor_rollout_ref.model.path=./runs/typo"
+    (problem,) = paths.missing_models(composed("+recipe=mappo_tiny", policy, same))
+    assert problem.startswith(policy), "one model of both is named once"
+    assert paths.missing_models(composed("+recipe=mhgpo_tiny", critic)) == [], "no critic"
 
 
 def test_an_output_folder_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match="trainer.default_local_dir=.*/file/runs cannot be written: Not a directory"):
-        checks.check_paths(composed("+recipe=mhgpo_tiny", f"trainer.default_local_dir={tmp_path}/file/runs"))
-    checks.check_paths(composed("+recipe=mhgpo_tiny", f"trainer.default_local_dir={tmp_path}/a/runs"))
+    wrong = composed("+recipe=mhgpo_tiny", f"trainer.default_local_dir={tmp_path}/file/runs")
+    with pytest.raises(ValueError) as error:
+        paths.check_paths(wrong)
+    said = f"trainer.default_local_dir={tmp_path}/file/runs cannot be written: {tmp_path}/file is a file. Remedy"
+    assert str(error.value).startswith(said) and paths.unwritable_folder(wrong) == [str(error.value)]
+    paths.check_paths(composed("+recipe=mhgpo_tiny", f"trainer.default_local_dir={tmp_path}/a/runs"))
     assert list((tmp_path / "a" / "runs").iterdir()) == []

@@ -9,6 +9,7 @@ from unittest.mock import Mock
 import pytest
 from omegaconf import OmegaConf
 
+from verl_ext.observe.error_log import ErrorLog
 from verl_ext.observe.runlog import NAME, LogTail, RunLog, read_log
 from verl_ext.observe.summary import finished_already
 from verl_ext.trainer.budget import Budget
@@ -46,7 +47,7 @@ def run_state(config, budget):
     """The state of a run whose algorithm, memory, heads and trajectory log keep nothing."""
     state = RunState.__new__(RunState)
     state.config, state.folder, state._unfinished = config, Path(config.trainer.default_local_dir), None
-    state.run_log, state.budget = RunLog(state.folder), budget
+    state.run_log, state.error_log, state.budget = RunLog(state.folder), ErrorLog(state.folder), budget
     state.trajectories, state.memory, state.heads = Mock(), Mock(parts=()), Mock(parts=())
     state.algorithm = SimpleNamespace(state={}, measured={})
     state.best = BestCheckpoint(state.folder, config.trainer.get("keep_best"))

@@ -18,7 +18,7 @@ from verl_ext.memory import HashingSimilarity
 from verl_ext.observe.question_stats import question_stats
 from verl_ext.recipe.puppeteer import Puppeteer
 from verl_ext.sampling import make_strategy
-from verl_ext.trainer.rollout.rows import training_rows, validation_rows
+from verl_ext.trainer.rollout.forest_to_rows import training_rows, validation_rows
 
 QUESTION = {"uid": "u", "index": 3, "global_steps": 1, "data_source": "s"}
 RULE = Returns(price=0.1, discount=0.99, steps=4, unit=10.0)
@@ -84,7 +84,7 @@ def test_the_same_seed_decides_the_same_and_a_fork_replays():
 def test_without_anything_else_to_train_a_question_has_an_idle_row():
     forest, samples = run(sampled(puppeteer()))
     (row,) = training_rows(forest, samples, QUESTION)
-    key, fields, tag = row
+    key, fields, tag = row.key, row.fields, row.tag
     assert tag["idle"] and tag["calls"] == [] and tag["group"] == key and tag["seq_len"] == 2
     assert fields["prompts"].tolist() == fields["responses"].tolist() == [0]
     assert fields["rm_scores"].tolist() == pytest.approx([forest.trajectories[0].reward])
@@ -95,8 +95,8 @@ def test_beside_puppets_that_train_only_their_rows_do():
     forest, samples = run(sampled(puppeteer(train_agents=True)))
     rows = training_rows(forest, samples, QUESTION)
     spoken = [sample.call for sample in samples if not sample.call.decides]
-    assert len(rows) == len(spoken) > 0 and not any("idle" in tag for _, _, tag in rows)
-    assert {tag["agent"] for _, _, tag in rows} <= {"planning", "reasoning"}
+    assert len(rows) == len(spoken) > 0 and not any("idle" in row.tag for row in rows)
+    assert {row.agent for row in rows} <= {"planning", "reasoning"}
 
 
 async def test_in_validation_a_trajectory_in_which_nobody_spoke_has_an_idle_row():
@@ -111,7 +111,8 @@ async def test_in_validation_a_trajectory_in_which_nobody_spoke_has_an_idle_row(
     forest.sampling = {"temperature": 0.0, "max_tokens": 5}
     forest.trajectories.append(await walk(forest))
     assign_credit(forest.trajectories)
-    ((_, fields, tag),) = validation_rows(forest, QUESTION)
+    (row,) = validation_rows(forest, QUESTION)
+    fields, tag = row.fields, row.tag
     assert tag["idle"] and fields["rm_scores"].tolist() == [0.5]
 
 
@@ -132,5 +133,6 @@ async def test_in_validation_calls_of_an_endpoint_have_no_row():
     forest = forest_of(Script(two, agents, lambda result: 0.5), FakeLLM())
     forest.trajectories.append(await walk(forest))
     assign_credit(forest.trajectories)
-    ((_, fields, tag),) = validation_rows(forest, QUESTION)
+    (row,) = validation_rows(forest, QUESTION)
+    fields, tag = row.fields, row.tag
     assert tag["agent"] == "policy" and fields["rm_scores"].sum() == 0.5 and "idle" not in tag

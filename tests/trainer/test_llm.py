@@ -9,7 +9,7 @@ import pytest
 from verl.workers.rollout.llm_server import FullyAsyncLLMServerClient, LLMServerClient
 from verl.workers.rollout.replica import TokenOutput
 
-from verl_ext.trainer.rollout.llm import ServedLLM, direct_client
+from verl_ext.trainer.rollout.llm import ServedLLM, client_of_calls, direct_client
 
 CONFIG = SimpleNamespace(actor_rollout_ref=SimpleNamespace(rollout=SimpleNamespace(name="hf", response_length=9)))
 
@@ -47,6 +47,31 @@ async def test_one_id_stays_on_one_server_and_new_ones_go_where_least_runs():
     assert outputs[0].extra_fields["min_global_steps"] == 3
     # Nothing is remembered of ids that are not running.
     assert client._load == [0, 0] and not client._home
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+async def test_concurrent_calls_of_a_question_share_a_server_and_no_name(fixed):
+    """vLLM refuses a request whose id is running; under full_determinism verl hands on the id that it is given."""
+    named = []
+
+    class Named(Server):
+        async def _generate(self, prompt_ids, **rest):
+            named.append((self.name, rest["request_id"]))
+            return await super()._generate(prompt_ids)
+
+    servers = [Named(0), Named(1)]
+    rollout = SimpleNamespace(name="vllm", response_length=9, full_determinism=fixed)
+    config = SimpleNamespace(actor_rollout_ref=SimpleNamespace(rollout=rollout))
+    llm = ServedLLM(SimpleNamespace(eos_token_id=1), client_of_calls(direct_client(LLMServerClient(config), servers)))
+    keys = [("q0", "0", "a.0"), ("q0", "0", "x/b.0"), ("q1", "0", "a.0"), ("q0", "0", "a.0*1", "a.0")]
+    running = [asyncio.ensure_future(llm.generate([2], {}, key)) for key in keys]
+    await asyncio.sleep(0)
+    for server in servers:
+        server.go.set()
+    await asyncio.gather(*running)
+    assert [server for server, _ in named] == [0, 0, 1, 0] and len({name for _, name in named}) == 4
+    if fixed:
+        assert [name for _, name in named] == ["/".join(key) for key in keys]
 
 
 async def test_a_failed_call_is_released():

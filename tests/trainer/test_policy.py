@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 
 from tests.helpers import FakeLLM, Script, chain, forest_of, speaker, walk
 from tests.trainer.test_recipes import RECIPES, ROOT, composed, examined
-from tests.trainer.test_rows import rows_of
+from tests.trainer.test_rows import sampled_rows
 from tests.trainer.test_waves import Server, output, waves
 from verl_ext.compare.study import read_study
 from verl_ext.mas import Status
@@ -182,26 +182,26 @@ def test_calls_name_their_adapter_and_rows_its_number():
     mas = MasConfig(workflow={}, policy="per_agent_lora")
     adapters = lora_setup.adapters_of(mas, system())
     assert adapters == {"a": "a", "helper": "", "b": "b"}
-    train, validate, forest = rows_of(chain, AGENTS, said, adapters=adapters)
+    train, validate, forest = sampled_rows(chain, AGENTS, said, adapters=adapters)
     assert {request.agent: request.sampling["adapter"] for request in forest.llm.log} == adapters
-    found = {tag["agent"]: fields["agent_id"] for _, fields, tag in lora_setup.add_agent_ids(train, adapters)}
+    found = {row.agent: row.fields["agent_id"] for row in lora_setup.add_agent_ids(train, adapters)}
     assert found == {"a": 0, "b": 1}
-    found = {tag["agent"]: fields["agent_id"] for _, fields, tag in lora_setup.add_agent_ids(validate, adapters)}
+    found = {row.agent: row.fields["agent_id"] for row in lora_setup.add_agent_ids(validate, adapters)}
     assert found == {"a": 0, "helper": -1, "b": 1}, "all rows of a batch have the same fields"
 
 
 def test_of_shared_weights_neither_calls_nor_rows_say_anything():
     assert lora_setup.adapters_of(MasConfig(workflow={}), system()) is None
-    train, _, forest = rows_of(chain, AGENTS, said)
+    train, _, forest = sampled_rows(chain, AGENTS, said)
     assert all("adapter" not in request.sampling for request in forest.llm.log)
-    assert lora_setup.add_agent_ids(train, None) is train and "agent_id" not in train[0][1]
+    assert lora_setup.add_agent_ids(train, None) is train and "agent_id" not in train[0].fields
 
 
 def test_a_role_with_an_endpoint_is_asked_without():
     other = FakeLLM()
     agents = AGENTS | {"helper": AGENTS["helper"].changed(llm=other)}
     adapters = lora_setup.adapters_of(MasConfig(workflow={}, policy="per_agent_lora"), Script(chain, agents))
-    *_, forest = rows_of(chain, agents, said, adapters=adapters)
+    *_, forest = sampled_rows(chain, agents, said, adapters=adapters)
     assert "adapter" not in other.log[0].sampling and len(forest.llm.log) == 2
 
 
@@ -213,7 +213,7 @@ def test_an_agent_of_a_sub_workflow_must_be_named_above():
         return await ctx.run(inner, task)
 
     adapters = lora_setup.Adapters({"a": "a", "b": "b"})
-    _, _, forest = rows_of(outer, {"a": speaker("a"), "b": speaker("b")}, said, adapters=adapters)
+    _, _, forest = sampled_rows(outer, {"a": speaker("a"), "b": speaker("b")}, said, adapters=adapters)
     (trajectory,) = forest.trajectories
     assert trajectory.status is Status.WORKFLOW_ERROR
     assert "agent 'c' has no adapter. Remedy: name it among the workflow's own agents (a, b)" in trajectory.error

@@ -222,6 +222,9 @@ def test_key_added_on_purpose_passes():
         (["algorithm.adv_estimator=mhpgo"], "algorithm.adv_estimator='mhpgo' is unknown"),
         (["actor_rollout_ref.actor.ppo_mini_batch_size=7"], "must be a multiple of ppo_mini_batch_size=7"),
         (["actor_rollout_ref.actor.optim.lr=-0.1"], "actor_rollout_ref.actor.optim.lr=-0.1 must be at least 0"),
+        (["data.train_batch_size=0"], "data.train_batch_size=0 must be at least 1"),
+        (["actor_rollout_ref.rollout.n=1"], "group_size=1: algorithm.adv_estimator=mhgpo compares the samples of a"),
+        (["+mas.prepare.output=x"], "unknown key mas.prepare.output; did you mean 'output_dir'"),
         (["algorithm.adv_estimator=rloo"], "those of different agents (rewriter, reranker, answerer); it is for"),
         (
             ["algorithm.adv_estimator=gae"],
@@ -287,7 +290,7 @@ def test_the_module_of_a_workflow_may_bring_a_strategy_an_algorithm_and_an_aggre
         assert check_multi_agent(composed("+recipe=mhgpo_tiny", *own, "mas.credit.aggregate=last")) == "f1"
         register_estimators()
         tag = {"group": "g", "agent": "a", "question": "q", "trajectory": "t", "response_len": 3}
-        tag |= {"actions": [], "decides": False, "metrics": {}, "outcome": 1.0, "reward": 1.0}
+        tag |= {"actions": [], "decides": False, "failed": False, "metrics": {}, "outcome": 1.0, "reward": 1.0}
         with batch_of([tag], make_algorithm("mine", {})):
             mask = torch.ones(1, 3)
             advantages, _ = ADV_ESTIMATOR_REGISTRY["mine"](token_level_rewards=mask, response_mask=mask)

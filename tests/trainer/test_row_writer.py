@@ -2,10 +2,9 @@
 
 import asyncio
 
-import torch
-
 from verl_ext.trainer.rollout import row_writer
 from verl_ext.trainer.rollout.row_writer import RowWriter
+from verl_ext.trainer.row import Row
 
 
 class Queue:
@@ -23,7 +22,7 @@ class Queue:
 
 
 def row(uid, number):
-    return f"{uid}_{number}", {"prompts": torch.arange(number + 1)}, {"agent": "a", "status": "success"}
+    return Row(uid, [1] * (number + 1), [2], [1], [0.0], 0.0, "a", "g", "ok", trajectory=number)
 
 
 def written(monkeypatch, work, **options):
@@ -46,7 +45,7 @@ def test_questions_that_end_together_share_a_request_and_rows_come_before_their_
     requests, _ = written(monkeypatch, work)
     assert requests == [
         ("train", ["q1", "q2", "q3"], ["running"] * 3, None),
-        ("train", ["q1_0", "q1_1", "q3_0"], ["success"] * 3, 3),
+        ("train", ["q1_0_0", "q1_1_0", "q3_0_0"], ["success"] * 3, 3),
         ("train", ["q1", "q3"], ["finished"] * 2, None),
         ("train", ["q2"], ["failure"], None),
     ]
@@ -59,9 +58,9 @@ def test_partitions_do_not_mix_and_late_questions_get_a_request_of_their_own(mon
 
     requests, _ = written(monkeypatch, work)
     assert [(partition, keys) for partition, keys, _, width in requests if width] == [
-        ("train", ["t_0"]),
-        ("val", ["v_0"]),
-        ("train", ["late_0"]),
+        ("train", ["t_0_0"]),
+        ("val", ["v_0_0"]),
+        ("train", ["late_0_0"]),
     ]
 
 
@@ -73,7 +72,7 @@ def test_a_question_that_ends_while_others_are_written_is_not_forgotten(monkeypa
         await first
 
     requests, _ = written(monkeypatch, work)
-    assert [keys for _, keys, _, width in requests if width] == [["a_0"], ["b_0"]]
+    assert [keys for _, keys, _, width in requests if width] == [["a_0_0"], ["b_0_0"]]
 
 
 def test_all_who_wait_hear_of_a_failure_and_the_next_request_is_tried(monkeypatch):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from contextlib import suppress
+from statistics import fmean
 
 import pytest
 import torch
@@ -14,10 +15,10 @@ from verl_ext.engine.fsdp.masked_logits import ALLOWED
 from verl_ext.mas import Agent
 from verl_ext.mas.credit import assign_credit
 from verl_ext.mas.types import CallId
-from verl_ext.sampling import Sample
+from verl_ext.sampling import Sample, make_strategy
 from verl_ext.sampling.base import by_position, unique_calls
-from verl_ext.trainer.batch import OF_VERL, PACKED, pack, unpack
-from verl_ext.trainer.rollout.rows import training_rows, validation_rows
+from verl_ext.trainer.rollout.forest_to_rows import training_rows, validation_rows
+from verl_ext.trainer.row import OF_VERL, PACKED, pack, unpack
 
 QUESTION = {"uid": "u", "index": 3, "global_steps": 1, "data_source": "s"}
 
@@ -38,7 +39,7 @@ async def stream(task, ctx):
 AGENTS = {"a": Agent(lambda said: [{"role": "user", "content": said}], actions=tagged)}
 
 
-def rows_of(system, agents, answer, then=None, **options):
+def sampled_rows(system, agents, answer, then=None, **options):
     """Training and validation rows of one trajectory, and of a fork of it at the call `then`; and their forest."""
 
     async def scenario():
@@ -51,6 +52,12 @@ def rows_of(system, agents, answer, then=None, **options):
         return training_rows(forest, samples, QUESTION), validation_rows(forest, QUESTION), forest
 
     return run(scenario())
+
+
+def rows_of(*arguments, **options):
+    """The same, with (key, columns, tag) of each row."""
+    train, validate, forest = sampled_rows(*arguments, **options)
+    return *([(row.key, row.fields, row.tag) for row in rows] for rows in (train, validate)), forest
 
 
 def text_of(row, name):
@@ -95,22 +102,56 @@ def test_a_tag_comes_back_from_the_queue_as_it_was():
     train, _, _ = rows_of(stream, AGENTS, lambda request: next(words))
     tags = [tag | {"reward": third, "metrics": {"f1": math.nan, "em": third}} for _, _, tag in train]
     sent = [pack(tag) for tag in tags]
-    assert all(set(tag) == {*OF_VERL, PACKED} and all(isinstance(v, (int, str)) for v in tag.values()) for tag in sent)
+    assert all(
+        set(tag) == {*OF_VERL, PACKED} - {"is_padding"} and all(isinstance(v, (int, str)) for v in tag.values())
+        for tag in sent
+    )
     received = unpack([tag | {"is_padding": True} for tag in sent])
     for tag, found in zip(tags, received, strict=True):
         assert found.pop("is_padding") and repr(sorted(found.items())) == repr(sorted(tag.items()))
 
 
-def test_a_fork_within_a_sequence_trains_no_token_twice():
+def test_a_forked_call_begins_a_row_in_its_own_trajectory_too():
+    """So the samples of the fork are compared with each other, and no token trains twice."""
     train, _, forest = rows_of(stream, AGENTS, lambda request: f"<{len(request.prompt)}>", then=CallId((), "a", 1))
-    assert [row[2]["order"][2:] for row in train] == [[0, 0], [0, 3], [1, 1], [1, 3]]
-    shared, branch = train[0], train[2]
-    assert text_of(branch, "prompts") == "q<1>[one]" and branch[2]["calls"][0][1] == 0
-    assert branch[2]["calls"] == [[1, 0, 3], [2, 8, 12]]
+    assert [row[2]["order"][2:] for row in train] == [[0, 0], [0, 1], [0, 3], [1, 1], [1, 3]]
+    before, base, _, branch, _ = train
+    assert before[2]["calls"] == [[0, 0, 3]] and marked(before) == "<1>"
+    for forked, length in ((base, 3), (branch, 3)):
+        assert text_of(forked, "prompts") == "q<1>[one]" and forked[2]["group"] == "u/a/1"
+        assert forked[2]["calls"] == [[1, 0, length], [2, 8, 12]]
     trained = sum(int(row[1]["response_mask"].sum()) for row in train)
     generated = sum(len(call.generation.token_ids) for call in unique_calls(forest.trajectories))
     assert trained == generated
-    assert marked(shared).startswith("<1>_____")
+
+
+def test_each_node_of_a_sequence_has_its_own_group_and_reward():
+    """Node-wise Monte Carlo forks every call of call, resume, resume: three groups of G, each with Eq. 4's rewards."""
+
+    async def thrice(task, ctx):
+        await ctx.call("a", said="q")
+        await ctx.resume(ctx.last, "[one]")
+        return await ctx.resume(ctx.last, "[two]")
+
+    async def scenario():
+        values = iter(range(100))
+        llm = FakeLLM(lambda request: f"{next(values):02d}")
+        forest = forest_of(Script(thrice, AGENTS, lambda result: int(result) / 100), llm)
+        samples = await make_strategy("nmc", 4, ["a"]).sample(forest)
+        assign_credit(forest.trajectories)
+        return training_rows(forest, samples, QUESTION), forest
+
+    rows, forest = run(scenario())
+    groups = {name: [row for row in rows if row.group == f"u/a/{name}"] for name in range(3)}
+    assert [len(group) for group in groups.values()] == [4, 4, 4] and len(rows) == 12
+    rewards = [trajectory.reward for trajectory in forest.trajectories]
+    # The base's first output leads to the 1 + 3 + 3 ends behind it: the mean of its own successors' means (Eq. 4).
+    last = fmean(rewards[i] for i, t in enumerate(forest.trajectories) if t.stream.fork in (None, CallId((), "a", 2)))
+    middle = [rewards[i] for i, t in enumerate(forest.trajectories) if t.stream.fork == CallId((), "a", 1)]
+    number = next(i for i, t in enumerate(forest.trajectories) if t.stream.fork is None)
+    base = sorted((row for row in rows if row.trajectory == number), key=lambda row: row.position)
+    assert base[2].reward == rewards[number]
+    assert base[1].reward == pytest.approx(last) and base[0].reward == pytest.approx(fmean([last, *middle]))
 
 
 def test_rewards_of_a_sequence_are_the_shared_one_and_all_specific_ones():
@@ -189,7 +230,7 @@ def test_a_decision_trains_where_there_was_a_choice():
     assert decision[1]["response_mask"].tolist() == [1, 0, 0, 0, 1, 0] == decision[1]["loss_mask"].tolist()
     assert decision[1][ALLOWED].tolist() == [0, ord("g"), 0, ord("p"), 4, 0, 4, ord("t")]
     assert decision[1]["rollout_log_probs"].tolist() == [-0.25, 0, 0, 0, -0.25, 0]
-    assert decision[1]["rm_scores"].tolist() == [0, 0, 0, 0, 0, 0.5]
+    assert decision[1]["rm_scores"].tolist() == [0, 0, 0, 0, 0.5, 0], "a critic skips what does not train"
     assert work[1][ALLOWED].tolist() == [-1, -1], "all rows of a run have the same fields"
     assert (decision[2]["decides"], work[2]["decides"]) == (True, False)
 

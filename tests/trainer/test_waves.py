@@ -19,10 +19,11 @@ class Server:
     """Stands for the handle of a Ray actor: `generate_wave.remote(requests)` gives an awaitable. Records the waves."""
 
     def __init__(self, answer=None, seconds=1.0):
-        self.waves, self.started = [], []
+        self.waves, self.started, self.aborted = [], [], []
         self.answer = answer or (lambda request: output(f"{request['sampling_params']['seed']}"))
         self.seconds = seconds
         self.generate_wave = SimpleNamespace(remote=self._generate)
+        self.abort_request = SimpleNamespace(remote=self.aborted.append)
 
     async def _generate(self, requests):
         self.waves.append([request["request_id"] for request in requests])
@@ -213,4 +214,16 @@ async def test_a_caller_that_gave_up_does_not_disturb_the_wave():
     samples, patient = await asyncio.gather(make_strategy("fof", 2, list("abc")).sample(impatient), ask(llm, "z"))
     assert patient.token_ids == [49]
     assert {t.status for t in impatient.trajectories} == {Status.TIMEOUT}
-    assert samples == []
+    assert samples == [] and server.aborted == ["f/0/a.0", "f/0/*1/a.0"]
+
+
+async def test_a_call_that_gave_up_before_its_wave_is_not_generated():
+    server = Server(seconds=5.0)
+    llm = waves([server])
+    first = ask(llm, "a")
+    await asyncio.sleep(1)
+    late = ask(llm, "b")
+    await asyncio.sleep(1)
+    late.cancel()
+    await asyncio.gather(first, ask(llm, "c"))
+    assert server.waves == [["a"], ["c"]] and server.aborted == []

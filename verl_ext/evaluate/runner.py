@@ -30,7 +30,7 @@ from verl_ext.observe.progress import duration
 from verl_ext.observe.trajectories import evaluation_record, trace_question
 from verl_ext.reports import in_words
 from verl_ext.sampling import run_once
-from verl_ext.trainer.build import build
+from verl_ext.trainer.build import build_tools
 from verl_ext.trainer.config import SHARED, MasConfig, context_length
 from verl_ext.trainer.rollout.llm import template_of
 from verl_ext.trainer.state.run_settings import identity_of
@@ -134,7 +134,7 @@ class Runner:
             BrokenReward: the workflow's reward or a penalty raised.
         """
         llm = open_llm(self.config, self.section, self.model, self.mas.sampling.seeded)
-        tools = {name: build(section, f"mas.tools.{name}") for name, section in self.mas.tools.items()}
+        tools = build_tools(self.mas.tools)
         ticker = None
         try:
             await llm.connect()
@@ -185,6 +185,7 @@ class Runner:
             name=f"{task.data_source}-{task.index}-{sample}",
             memory=self.recall,
             adapters=self.adapters,
+            failure_rewards=self.mas.failure.rewards,
         )
         start = time.monotonic()
         try:

@@ -12,8 +12,9 @@ credit      from the reward of a trajectory to the reward of each call
 llm         LLM: the interface of what answers a call; endpoint: an OpenAI-compatible server as an LLM
 choices     calls whose output is one of several given texts
 offsets     from ranges of characters to ranges of tokens
-limits      bounds of a trajectory: calls, tokens, seconds
-noise       the seed of each call; stopwatch: a clock that stops during weight updates
+tool_calls  the attempts of a tool call, and what sampling costs
+limits      bounds of a trajectory (calls, tokens, seconds), and of the time in which nothing happens
+noise       the seed of each call; stopwatch: a clock that stops during weight updates, and what is waited for
 """
 
 from verl_ext.mas.agent import Agent, Unparsable

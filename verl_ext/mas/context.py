@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import random
+import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -13,6 +14,7 @@ from verl_ext.mas.noise import derive_seed
 from verl_ext.mas.types import Call, CallFailed, CallId, Invocation, Status, Task
 from verl_ext.mas.workflow import Workflow
 from verl_ext.memory import Memory, Use
+from verl_ext.tracebacks import place_of
 
 if TYPE_CHECKING:
     from verl_ext.mas.session import Session
@@ -65,15 +67,17 @@ class Context:
             inputs: handed to the agent's prompt, parser and penalty.
 
         Raises:
-            CallFailed: time-out, prompt too long, engine failure, or unparsable output without a fallback.
+            CallFailed: time-out, prompt too long, engine failure, unparsable output without a fallback, or output that
+                was cut off where `mas.failure.truncated` is set.
             ValueError: unknown agent.
+            TypeError: an input is a coroutine that was not awaited.
         """
         if agent not in self.agents:
             allowed = ", ".join(sorted(self.agents))
             raise ValueError(f"unknown agent {agent!r}; this workflow's agents are: {allowed}")
         before = list(self.frontier)
         edges = before if parents is None else list(parents)
-        return self._call(Invocation(self._next_id(agent), self.agents[agent], inputs, before, edges))
+        return self._made(Invocation(self._next_id(agent), self.agents[agent], inputs, before, edges))
 
     def resume(self, call: Call, observation: str, /, **inputs: Any) -> Coroutine[Any, Any, Any]:
         """Let the agent of `call` go on after its output and `observation`, token by token in the same sequence.
@@ -95,12 +99,26 @@ class Context:
         before = list(self.frontier)
         parents = before if call in before else [*before, call]
         agent = self.agents[call.agent]
-        return self._call(Invocation(self._next_id(call.agent), agent, inputs, before, parents, call, observation))
+        return self._made(Invocation(self._next_id(call.agent), agent, inputs, before, parents, call, observation))
+
+    def _made(self, invocation: Invocation) -> Coroutine[Any, Any, Any]:
+        _check_awaited(f"agent {invocation.id.agent!r}", invocation.inputs)
+        return self._watched(self._call(invocation), f"call {invocation.id}")
+
+    def _watched(self, work: Coroutine[Any, Any, Any], what: str) -> Coroutine[Any, Any, Any]:
+        """`work`, which the session remembers, to name the line of the workflow that forgot to await it."""
+        caller = sys._getframe(2)
+        while caller.f_back is not None and caller.f_code.co_filename == __file__:
+            caller = caller.f_back
+        self._session.made.append((work, what, f"{caller.f_code.co_filename}:{caller.f_lineno}"))
+        return work
 
     async def _call(self, invocation: Invocation) -> Any:
         call = await self._session.call(invocation)
         self._advance(invocation.parents, [call])
         if not call.status.trainable:
+            raise CallFailed(call.status, f"agent {call.agent!r}: {call.error}")
+        if call.status is Status.TRUNCATED and Status.TRUNCATED.value in self._session.forest.failure_rewards:
             raise CallFailed(call.status, f"agent {call.agent!r}: {call.error}")
         if call.unparsable is not None and not call.unparsable.has_fallback:
             raise CallFailed(Status.UNPARSABLE, f"agent {call.agent!r}: {call.unparsable}") from call.unparsable
@@ -108,8 +126,8 @@ class Context:
             return copy.deepcopy(call.value)  # trajectories that share the call must not share what they may change
         except Exception as error:
             raise TypeError(
-                f"the parser of agent {call.agent!r} returned {type(call.value).__name__}, which cannot be copied "
-                f"({error}): let it return plain data"
+                f"the parser {place_of(self.agents[call.agent].parse)} of agent {call.agent!r} returned "
+                f"{type(call.value).__name__}, which cannot be copied ({error}): let it return plain data"
             ) from error
 
     @property
@@ -135,7 +153,9 @@ class Context:
             allowed = ", ".join(sorted(self._session.forest.tools)) or "none"
             raise ValueError(f"unknown tool {tool!r}; tools configured under mas.tools: {allowed}")
         _check_arguments(tool, self._session.forest.tools[tool], arguments)
-        return self._session.tool(self._next_id(f"tool:{tool}"), tool, arguments, list(self.frontier))
+        _check_awaited(f"tool {tool!r}", arguments)
+        call_id = self._next_id(f"tool:{tool}")
+        return self._watched(self._session.tool(call_id, tool, arguments, list(self.frontier)), f"call {call_id}")
 
     def note(self, name: str, value: Any) -> None:
         """Attach a value to this trajectory (`Trajectory.notes`), for logs and evaluation.
@@ -202,6 +222,13 @@ class Context:
     def _advance(self, consumed: list[Call], produced: list[Call]) -> None:
         kept = [call for call in self.frontier if call not in consumed and call not in produced]
         self.frontier = kept + produced
+
+
+def _check_awaited(whose: str, inputs: dict[str, Any]) -> None:
+    """Refuse a coroutine as an input: its prompt would contain "<coroutine object …>"."""
+    for name, value in inputs.items():
+        if inspect.iscoroutine(value):
+            raise TypeError(f"the input {name!r} of {whose} is a coroutine that was not awaited: {value!r}")
 
 
 def _check_arguments(name: str, tool: Callable[..., Any], arguments: dict[str, Any]) -> None:

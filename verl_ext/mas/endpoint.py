@@ -18,7 +18,7 @@ class EndpointLLM(LLM):
     """
 
     def __init__(self, chat: ChatEndpoint):
-        self.chat = chat
+        self.chat, self.name = chat, str(chat.url)
 
     async def connect(self) -> None:
         """Open the connections now instead of at the first call."""

@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import copy
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from verl_ext.mas.agent import Agent, Unparsable
 from verl_ext.mas.limits import Limits
 from verl_ext.mas.llm import LLM
 from verl_ext.mas.noise import call_seed
 from verl_ext.mas.stopwatch import Stopwatch
+from verl_ext.mas.tool_calls import Cost, attempt
 from verl_ext.mas.types import (
     Call,
     CallId,
@@ -28,8 +30,10 @@ from verl_ext.mas.types import (
 )
 from verl_ext.mas.workflow import Workflow
 from verl_ext.memory import Memory
-from verl_ext.tools.base import ToolRefused
+from verl_ext.tools.threads import Threads
+from verl_ext.tracebacks import place_of
 
+T = TypeVar("T")
 Tools = Mapping[str, Callable[..., Any]]
 
 # Sampling parameters that validation sets for every agent, whatever the agent's own training values are.
@@ -38,22 +42,11 @@ TRUNCATION = ("temperature", "top_p", "top_k")
 ABORTED = ("aborted", "abort")
 # Seconds that cancelled calls and tools have to clean up.
 CLOSE_TIMEOUT = 5.0
+ABANDONED = "no trajectory waits for it any longer: they have reached a time limit, or were cancelled"
 
 
 class BrokenReward(RuntimeError):
     """A reward or penalty function raised. It stops the training: zeros in its place would flatten every group."""
-
-
-@dataclass
-class Cost:
-    """What sampling this question has cost. A shared call counts once."""
-
-    agent_calls: int = 0
-    generated_tokens: int = 0
-    prompt_tokens: int = 0
-    tool_calls: int = 0
-    tool_retries: int = 0
-    replayed_calls: int = 0
 
 
 @dataclass
@@ -69,9 +62,12 @@ class Forest:
         sampling: sampling parameters, overridden per agent by `Agent.sampling` unless `greedy`.
         greedy: validation; temperature and truncation are taken from `sampling` for every agent.
         clock: measures calls and their timeouts; paused while the weights are updated.
+        threads: for tools that are plain functions; shared by the questions of a process.
         memory: (agent, query) -> the memories that the agent recalls; always the same answer, from any thread. None:
             there is no memory.
         adapters: name of each agent's adapter ("" is the base alone); None: the policy has no adapters.
+        failure_rewards: reward of a trajectory that ends with this status. Others have none and do not train; in
+            validation no failed trajectory has one. With "truncated", a call whose output was cut off fails.
     """
 
     task: Task
@@ -84,8 +80,10 @@ class Forest:
     limits: Limits = field(default_factory=Limits)
     name: str = ""
     clock: Stopwatch = field(default_factory=Stopwatch)
+    threads: Threads = field(default_factory=Threads)
     memory: Callable[[str, str], list[Memory]] | None = None
     adapters: Mapping[str, str] | None = None
+    failure_rewards: Mapping[str, float] = field(default_factory=dict)
     trajectories: list[Trajectory] = field(default_factory=list)
     cost: Cost = field(default_factory=Cost)
 
@@ -95,6 +93,7 @@ class Forest:
         self._records: dict[tuple[CallId, Stream], Any] = {}
         self._tools: dict[tuple[CallId, Stream], asyncio.Task[ToolRecord]] = {}
         self._recalled: dict[tuple[str, str], asyncio.Task[list[Memory]]] = {}
+        self._waiting: Counter[asyncio.Task[Any]] = Counter()
         self.closed = False
 
     async def recall(self, agent: str, query: str) -> list[Memory]:
@@ -103,7 +102,8 @@ class Forest:
             return []
         if (agent, query) not in self._recalled:  # in a thread: a sentence encoder would block the event loop
             self._recalled[agent, query] = asyncio.ensure_future(asyncio.to_thread(self.memory, agent, query))
-        return list(await asyncio.shield(self._recalled[agent, query]))
+        with self.clock.waiting(f'recall of agent "{agent}"'):
+            return list(await asyncio.shield(self._recalled[agent, query]))
 
     def recorded(self, call: CallId, stream: Stream) -> Any:
         """Messages or arguments with which this agent call or tool call was made before, or None if it was not."""
@@ -123,7 +123,19 @@ class Forest:
             call.depth = 1 + max((parent.depth for parent in call.parents), default=-1)
             self._records[key] = call.messages
             self._calls[key] = asyncio.ensure_future(self._generate(call, invocation.agent, invocation.inputs))
-        return await asyncio.shield(self._calls[key])
+        return await self._share(self._calls[key])
+
+    async def _share(self, work: asyncio.Task[T]) -> T:
+        """Wait for work that several trajectories may wait for. It is cancelled once the last of them gives up."""
+        self._waiting[work] += 1
+        try:
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:
+            if self._waiting[work] == 1:
+                work.cancel()
+            raise
+        finally:
+            self._waiting[work] -= 1
 
     async def _generate(self, call: Call, agent: Agent, inputs: dict[str, Any]) -> Call:
         sampling = {**self.sampling, **agent.sampling, "seed": call_seed(self.seed, call.stream, call.id)}
@@ -144,9 +156,15 @@ class Forest:
         start = self.clock.now()
         key = (self.name, *call.stream.path, str(call.id))
         try:
-            completion = await self.clock.wait_for(
-                llm.complete(call.messages, call.prompt_ids, sampling, key), self.limits.call_timeout
-            )
+            with self.clock.waiting(f'call of agent "{call.agent}" waiting for {getattr(llm, "name", "the model")}'):
+                completion = await self.clock.wait_for(
+                    llm.complete(call.messages, call.prompt_ids, sampling, key), self.limits.call_timeout
+                )
+        except asyncio.CancelledError:
+            if self.closed:
+                raise
+            call.status, call.error = Status.TIMEOUT, ABANDONED
+            return call
         except asyncio.TimeoutError:
             call.status, call.error = Status.TIMEOUT, f"no answer within {self.limits.call_timeout} s"
             return call
@@ -222,7 +240,8 @@ class Forest:
                     raise ValueError(f"the agent-specific reward {call.reward_specific} is not finite")
             except Exception as error:
                 raise BrokenReward(
-                    f"the penalty of agent {call.agent!r} raised {error!r} on output {call.text!r}"
+                    f"the penalty of agent {call.agent!r}, {place_of(agent.penalty)}, raised {error!r} on output "
+                    f"{call.text!r:.500}"
                 ) from error
         return call
 
@@ -238,29 +257,17 @@ class Forest:
             self._tools[key] = asyncio.ensure_future(self._run_tool(record))
         else:
             await asyncio.sleep(0)
-        return await asyncio.shield(self._tools[key])
+        return await self._share(self._tools[key])
 
     async def _run_tool(self, record: ToolRecord) -> ToolRecord:
-        name, arguments = record.name, record.arguments
-        attempts = self.limits.tool_retries + 1
-        for attempt in range(attempts):
-            self.cost.tool_calls += 1
+        with self.clock.waiting(f'call of tool "{record.name}"'):
             try:
-                record.result = await asyncio.wait_for(
-                    self.tools[name](**copy.deepcopy(arguments)), self.limits.tool_timeout
-                )
-                record.failure = None
+                return await attempt(record, self.tools[record.name], self.limits, self.cost, self.threads)
+            except asyncio.CancelledError:
+                if self.closed:
+                    raise
+                record.failure = f"tool {record.name!r}: {ABANDONED}"
                 return record
-            except ToolRefused as error:
-                record.failure = str(error)
-                return record
-            except Exception as error:  # a tool's failure is an observation of this trajectory
-                reason = "no answer in time" if isinstance(error, asyncio.TimeoutError) else f"{error}"
-                record.failure = f"tool {name!r}, attempt {attempt + 1} of {attempts}: {type(error).__name__}: {reason}"
-            if attempt + 1 < attempts:
-                self.cost.tool_retries += 1
-                await asyncio.sleep(self.limits.retry_wait * 2**attempt)
-        return record
 
     @property
     def busy(self) -> int:

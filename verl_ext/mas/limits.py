@@ -1,4 +1,4 @@
-"""Limits: bounds of a trajectory."""
+"""Limits: bounds of a trajectory, and of the time in which nothing happens."""
 
 from __future__ import annotations
 
@@ -17,8 +17,12 @@ class Limits:
         max_calls: agent calls of one trajectory, for systems with loops.
         max_sequence_tokens: outputs and observations together of calls that continue each other; None: as many as
             the engine takes. A call that would begin beyond it fails as `prompt_too_long`.
-        call_timeout, tool_timeout: seconds; None waits for ever. Pauses for a weight update do not count.
+        call_timeout, tool_timeout: seconds; None waits for ever. Pauses for a weight update do not count; the time
+            that a call spends in the engine's queue does.
+        trajectory_timeout: seconds of a trajectory, from its start to its result; None: no limit. Pauses do not count.
         tool_retries: further attempts after a tool's first failure.
+        warn_after, stop_after: seconds without any progress after which a training run says what it waits for, and
+            after which it ends; None: never.
     """
 
     max_prompt_tokens: int = 4096
@@ -27,5 +31,8 @@ class Limits:
     max_calls: int = 64
     call_timeout: float | None = 600.0
     tool_timeout: float | None = 60.0
+    trajectory_timeout: float | None = 3600.0
     tool_retries: int = 2
     retry_wait: float = 0.5
+    warn_after: float | None = 30.0
+    stop_after: float | None = 1800.0

@@ -6,11 +6,11 @@ import asyncio
 import copy
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from verl_ext.mas.context import Context
-from verl_ext.mas.forest import BrokenReward, Forest
+from verl_ext.mas.forest import CLOSE_TIMEOUT, BrokenReward, Forest
 from verl_ext.mas.types import (
     Call,
     CallFailed,
@@ -22,6 +22,10 @@ from verl_ext.mas.types import (
     ToolFailed,
     Trajectory,
 )
+from verl_ext.tracebacks import place_of, users_traceback
+
+# The state of a coroutine that nobody has awaited.
+NEW = inspect.CORO_CREATED
 
 
 class Session:
@@ -40,6 +44,9 @@ class Session:
         # An error that decides the trajectory's status even if the workflow catches it.
         self._fatal: Exception | None = None
         self._over = False
+        self._context = Context(self, forest.workflow)
+        # What the workflow has made of `ctx.call` and the like, with its name and its place in the user's code.
+        self.made: list[tuple[Coroutine[Any, Any, Any], str, str]] = []
         # Called with the identity of every call of a trained agent as it is issued, with None at the end of the run.
         self.listeners: list[Callable[[CallId | None], None]] = []
 
@@ -50,14 +57,17 @@ class Session:
         call.
         """
         work = asyncio.ensure_future(self._work())
+        limit, clock = self.forest.limits.trajectory_timeout, self.forest.clock
         try:
-            await asyncio.wait([work])  # a task of its own: a cancellation here came from outside
+            with clock.waiting("run of the workflow", work.get_coro()):
+                await clock.wait_for(work, limit)  # a task of its own: a cancellation here came from outside
+        except asyncio.TimeoutError:
+            error = f"no result within mas.limits.trajectory_timeout={limit:g} s, after {len(self._calls)} calls"
+            self._fatal = self._fatal or CallFailed(Status.TIMEOUT, error)
+            await self._give_up(work)
         except asyncio.CancelledError:
-            self._over = True
-            work.cancel()
-            await asyncio.wait([work])
+            await self._give_up(work)
             raise
-        work.result()
         if self.forest.closed:
             raise asyncio.CancelledError
         trajectory = self.trajectory
@@ -65,18 +75,30 @@ class Session:
             raise self._fatal
         if isinstance(self._fatal, CallFailed):
             trajectory.status, trajectory.error = self._fatal.status, str(self._fatal)
+            trajectory.trace = self._fatal.trace
+            reward = self.forest.failure_rewards.get(trajectory.status.value)
+            if reward is not None and not self.forest.greedy:  # the last calls it made lead to this end
+                trajectory.reward, trajectory.sinks = reward, tuple(self._context.frontier)
         elif self._fatal is not None:  # a bug in the workflow: counted and logged, it does not stop the training
             error = self._fatal
             trajectory.status, trajectory.error = Status.WORKFLOW_ERROR, f"{type(error).__name__}: {error}"
+            trajectory.trace = users_traceback(error)
         else:
             await self._score(trajectory, self.forest.task)
         return trajectory
 
+    async def _give_up(self, work: asyncio.Task[None]) -> None:
+        """Wait for a cancelled workflow to clean up; one that ignores its cancellation runs on, without calls."""
+        self._over = True
+        await asyncio.wait([work], timeout=CLOSE_TIMEOUT)
+        self._end()
+
     async def _work(self) -> None:
-        trajectory, context = self.trajectory, Context(self, self.forest.workflow)
+        trajectory, context = self.trajectory, self._context
         try:
             trajectory.result = await self.forest.workflow.run(self.forest.task, context)
             trajectory.sinks = tuple(context.frontier)
+            self._check_awaited(trajectory.result)
             if not self._fork_reached and self._fatal is None:
                 point = trajectory.stream.fork or "(the first call)"
                 self._fatal = CallFailed(Status.DIVERGED, f"the fork point {point} was not reached again on replay")
@@ -87,9 +109,25 @@ class Session:
         except Exception as error:
             self._fatal = self._fatal or _root_cause(error)
         finally:
-            self._over = True
-            trajectory.calls = sorted(self._calls, key=lambda call: (call.depth, call.id))
-            self._announce(None)
+            self._end()
+
+    def _end(self) -> None:
+        self._over = True
+        self.trajectory.calls = sorted(self._calls, key=lambda call: (call.depth, call.id))
+        self._announce(None)
+
+    def _check_awaited(self, result: Any) -> None:
+        """Refuse the result of a workflow that has left out an `await`: what it did not wait for was never done.
+
+        Raises:
+            TypeError: names the place.
+        """
+        left = [f"{what}, made at {place}" for one, what, place in self.made if inspect.getcoroutinestate(one) == NEW]
+        if inspect.isawaitable(result) and not left:
+            left = [f"its result, {result!r}"]
+        if left:
+            run = place_of(self.forest.workflow.run)
+            raise TypeError(f"{run} has ended and never awaited {', '.join(left)}. Remedy: `await` before it")
 
     def _admit(self) -> None:
         """Stop a workflow whose trajectory has ended, even if it catches every `Exception`."""
@@ -109,16 +147,18 @@ class Session:
     async def _score(self, trajectory: Trajectory, task: Task) -> None:
         try:
             scored = self.forest.workflow.reward(task, trajectory.result)
-            scored = await scored if inspect.isawaitable(scored) else scored
+            if inspect.isawaitable(scored):
+                with self.forest.clock.waiting("reward being computed"):
+                    scored = await scored
             if not isinstance(scored, tuple) or len(scored) != 2:
-                raise TypeError(f"it returned {scored!r}, not (reward, {{quantity: value}})")
+                raise TypeError(f"it returned {scored!r:.200}, not (reward, {{quantity: value}})")
             reward, metrics = scored
             trajectory.reward, trajectory.metrics = float(reward), {k: float(v) for k, v in metrics.items()}
             if not math.isfinite(trajectory.reward):
                 raise ValueError(f"the reward {trajectory.reward} is not finite")
         except Exception as error:
             raise BrokenReward(
-                f"{type(self.forest.workflow).__name__}.reward raised {error!r} on result {trajectory.result!r}"
+                f"{place_of(self.forest.workflow.reward)} raised {error!r} on result {trajectory.result!r:.500}"
             ) from error
 
     def _announce(self, call_id: CallId | None) -> None:
@@ -204,7 +244,7 @@ class Session:
         self.trajectory.tools.append(record)
         if record.failure is not None:
             self.trajectory.tool_failures += 1
-            raise ToolFailed(Status.TOOL_ERROR, record.failure)
+            raise ToolFailed(Status.TOOL_ERROR, record.failure, record.trace)
         return copy.deepcopy(record.result)
 
 

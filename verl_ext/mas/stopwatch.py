@@ -1,10 +1,13 @@
-"""A clock that can be paused: call timeouts do not run while the weights are being updated."""
+"""A clock that can be paused, for time limits, and a record of what coroutines wait for, for the watchdog."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
-from typing import TypeVar
+import time
+from collections.abc import Awaitable, Coroutine, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -12,16 +15,51 @@ T = TypeVar("T")
 CHECK_INTERVAL = 1.0
 
 
+@dataclass(eq=False)
+class Wait:
+    """Something that is waited for: a noun and what belongs to it, e.g. `call of tool "search"`.
+
+    work: the coroutine of a whole trajectory, whose place shows where the workflow itself waits.
+    """
+
+    what: str
+    work: Coroutine[Any, Any, Any] | None = None
+    since: float = field(default_factory=time.monotonic)
+
+
 class Stopwatch:
     """Counts the seconds in which generation was possible.
 
     Time paused for a weight update does not count against call timeouts. All methods must be called on the same event
-    loop.
+    loop. Other threads may read the attributes.
+
+    Attributes:
+        waits: what is being waited for now.
+        events: a count that rises whenever a wait begins or ends.
     """
 
     def __init__(self) -> None:
         self._lost = 0.0
         self._stopped: float | None = None
+        self.waits: dict[Wait, None] = {}
+        self.events = 0
+
+    @property
+    def paused(self) -> bool:
+        """Whether the clock stands still."""
+        return self._stopped is not None
+
+    @contextmanager
+    def waiting(self, what: str, work: Coroutine[Any, Any, Any] | None = None) -> Iterator[None]:
+        """Record a wait while the block runs."""
+        wait = Wait(what, work)
+        self.waits[wait] = None
+        self.events += 1
+        try:
+            yield
+        finally:
+            del self.waits[wait]
+            self.events += 1
 
     def stop(self) -> None:
         """Pause until `start`. Pausing twice has no further effect."""

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from verl_ext.mas.messages import checked, continued
+
 if TYPE_CHECKING:
     from verl_ext.mas.agent import Agent, Unparsable
     from verl_ext.memory import Use
@@ -209,24 +211,19 @@ class Invocation:
     observation: str = ""
 
     def messages(self) -> list[dict[str, str]]:
-        """The chat that the agent is sent."""
+        """The chat that the agent is sent.
+
+        Raises:
+            TypeError: the agent's prompt function returned something else.
+        """
         if self.continues is None:
-            return self.agent.prompt(**self.inputs)
+            return checked(self.agent.prompt(**self.inputs), self.agent.prompt)
         return continued(self.continues, self.observation)
-
-
-def continued(call: Call, observation: str) -> list[dict[str, str]]:
-    """A sequence as turns, for engines that take no tokens, and for people.
-
-    Do not build it from `call.messages` of a call that continues another one: that holds the server's version.
-    """
-    before = call.messages if call.continues is None else continued(call.continues, call.observation)
-    return [*before, {"role": "assistant", "content": call.text}, {"role": "user", "content": observation}]
 
 
 @dataclass(eq=False)
 class ToolRecord:
-    """A tool call: its arguments and what it gave, or how its last attempt failed.
+    """A tool call: its arguments and what it gave, or how its last attempt failed (`trace`: the tool's own lines).
 
     `after` are the calls that came before it in its scope; several trajectories share a tool call as they share calls.
     """
@@ -238,11 +235,12 @@ class ToolRecord:
     after: tuple[Call, ...] = ()
     result: Any = None
     failure: str | None = None
+    trace: str = ""
 
 
 @dataclass
 class Trajectory:
-    """One run of a workflow.
+    """One run of a workflow. Of one that failed, `trace` has the lines of the user's code that failed, if it did.
 
     `calls` are in topological order (by depth in the call graph, then identity), so the order does not depend on
     timing; calls shared with other trajectories are the same objects. `sinks` are the calls its result came from.
@@ -256,6 +254,7 @@ class Trajectory:
     result: Any = None
     status: Status = Status.OK
     error: str = ""
+    trace: str = ""
     reward: float = float("nan")
     metrics: dict[str, float] = field(default_factory=dict)
     tools: list[ToolRecord] = field(default_factory=list)
@@ -266,6 +265,11 @@ class Trajectory:
     @property
     def ok(self) -> bool:
         return self.status is Status.OK
+
+    @property
+    def scored(self) -> bool:
+        """True if it has a reward: it came to its end, or its failure has one (`mas.failure`). Others do not train."""
+        return not math.isnan(self.reward)
 
 
 @dataclass(frozen=True)
@@ -290,9 +294,9 @@ class PromptTooLong(Exception):
 class CallFailed(Exception):
     """A call gave nothing to go on with. A workflow may catch it; uncaught, it ends the trajectory as failed."""
 
-    def __init__(self, status: Status, message: str):
+    def __init__(self, status: Status, message: str, trace: str = ""):
         super().__init__(f"{status.value}: {message}")
-        self.status = status
+        self.status, self.trace = status, trace
 
 
 class ToolFailed(CallFailed):

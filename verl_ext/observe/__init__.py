@@ -4,6 +4,7 @@ question_stats       QuestionStats: what a rollout worker keeps of a question, f
 metrics              all our metrics: name, meaning, computation
 decisions            metrics of agents that choose who acts next; collapse: warns when they always choose the same
 runlog               metrics.jsonl: a line per step
+error_log            error.log: each distinct failure of trajectories, once
 progress, summary    what the terminal shows during a run and at its end
 plots                the learning curve
 record               the trajectory record: what training and evaluation log of a question

@@ -16,7 +16,7 @@ from verl_ext.observe.question_stats import CallStats, QuestionStats
 # <status> one of mas.types.Status, <choice> a text that an agent may choose. Validation has the same names
 # under `val/`, where they make sense.
 METRICS: dict[str, str] = {
-    "system/reward": "mean reward of the successful trajectories (the shared reward, before agent-specific terms)",
+    "system/reward": "mean reward of the trajectories that have one (the shared reward, before agent-specific terms)",
     "system/<quantity>": "mean of what the workflow's `reward` reports, e.g. em, f1, acc",
     "agents/<agent>/calls": "calls of the agent in the step, shared calls counted once",
     "agents/<agent>/reward": "mean R = R_shared + R_spe of its calls",
@@ -73,7 +73,8 @@ METRICS: dict[str, str] = {
     "sampling/tool_retries": "tool attempts after a first failure",
     "sampling/tool_failures": "tool calls that failed for good (per trajectory that met them)",
     "sampling/trajectories": "trajectories started",
-    "sampling/failed_trajectories": "trajectories that could not finish; they train nothing",
+    "sampling/failed_trajectories": "trajectories that could not finish",
+    "sampling/left_out": "share of the trajectories that train nothing: failed, without a reward in `mas.failure`",
     "sampling/failed/<status>": "of those, by reason",
     "sampling/tokens_per_second": "generated tokens / seconds of the rollout phase (timing_s/gen)",
     "tools/<tool>/<quantity>": "what the tool has counted since the step before: tool_call its answers by kind, and "
@@ -105,16 +106,23 @@ def reduce_stats(stats: Iterable[QuestionStats]) -> dict[str, float]:
     metrics["sampling/agent_calls_formula"] = sum(question.formula_calls for question in stats)
     metrics["sampling/tool_failures"] = sum(question.tool_failures for question in stats)
     failures = _failures(stats)
-    metrics["sampling/trajectories"] = sum(len(question.rewards) for question in stats) + failures.total()
+    trajectories = sum(question.trajectories for question in stats)
+    metrics["sampling/trajectories"] = trajectories
     metrics["sampling/failed_trajectories"] = failures.total()
+    if trajectories:
+        metrics["sampling/left_out"] = 1 - sum(len(question.rewards) for question in stats) / trajectories
     return metrics | {f"sampling/failed/{status}": count for status, count in sorted(failures.items())}
 
 
 def failure_report(stats: Iterable[QuestionStats]) -> str:
-    """Why trajectories could not finish, in words; empty if all did."""
+    """Why trajectories could not finish: the numbers and the first error, then the lines of the user's code that
+    raised it, if any did. Empty if all trajectories finished."""
     stats = [question for question in stats if question.failures]
     reasons = ", ".join(f"{count} x {status}" for status, count in sorted(_failures(stats).items()))
-    return f"{reasons}; the first: {stats[0].first_error}" if stats else ""
+    if not stats:
+        return ""
+    first = next(failure for failure in stats[0].errors if not failure.finished)
+    return f"{reasons}; the first: {first.error}" + (f"\n\n{first.trace}" if first.trace else "")
 
 
 def _failures(stats: Iterable[QuestionStats]) -> Counter[str]:

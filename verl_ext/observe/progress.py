@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from verl_ext.observe import error_log
 from verl_ext.observe.collapse import STEPS, advice, collapsed
 from verl_ext.observe.runlog import NAME, LogTail
 from verl_ext.reports import in_words
@@ -20,7 +21,7 @@ SHOWN = {
 
 
 class Progress:
-    """A thread that follows `<folder>/<name>` and prints new steps.
+    """A thread that follows `<folder>/<name>` and prints new steps, and what is added to error.log.
 
     Args:
         folder: of the run.
@@ -32,6 +33,8 @@ class Progress:
     def __init__(self, folder: Path, headline: str, name: str = NAME, interval: float = 0.5):
         self.headline, self.interval = headline, interval
         self._tail = LogTail(folder / name)
+        self._errors = folder / error_log.NAME
+        self._read = self._errors.stat().st_size if self._errors.exists() else 0  # what an earlier run has left
         self._recent = self._tail.news()
         self._seen = {entry["step"] for entry in self._recent}
         self._warned: set[str] = set()
@@ -59,7 +62,16 @@ class Progress:
                 waited += 1
                 print(f"… still starting, {time.time() - self._started:.0f} s", flush=True)
 
+    def _show_errors(self) -> None:
+        """Print what was added to error.log."""
+        if self._errors.exists():
+            with open(self._errors, encoding="utf-8") as file:
+                file.seek(self._read)
+                print(file.read(), end="", flush=True)
+                self._read = file.tell()
+
     def _show_new(self) -> None:
+        self._show_errors()
         for entry in self._tail.news():
             fresh = entry["step"] not in self._seen or entry["time"] > self._started
             if fresh and entry["time"] not in self._times:

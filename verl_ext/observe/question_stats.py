@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from statistics import fmean
 
 from verl_ext.mas.forest import Forest
-from verl_ext.mas.types import Call, Trajectory
+from verl_ext.mas.types import Call, Status, Trajectory
 from verl_ext.memory import Episode
 from verl_ext.observe.decisions import Path, paths_of
 from verl_ext.sampling.base import BATCH, Sample, formula_calls
+from verl_ext.tracebacks import frames_of
 
 
 @dataclass
@@ -49,16 +51,41 @@ class HeadDecision:
     reward: float
 
 
+@dataclass(frozen=True)
+class Failure:
+    """Why trajectories of a question failed; one for all that failed alike: with the same status, in the same place.
+
+    Attributes:
+        status: of the trajectories; "tool_error" also for a tool without whose result they went on.
+        error: the first one's message.
+        trace: the lines of the user's code that raised it; "" if none did.
+        trajectories: how many.
+        finished: they went on, and have a reward.
+    """
+
+    status: str
+    error: str
+    trace: str
+    trajectories: int = 1
+    finished: bool = False
+
+    @property
+    def place(self) -> tuple[str, ...]:
+        """Equal for failures that are alike."""
+        return (self.status, *frames_of(self.trace))
+
+
 @dataclass
 class QuestionStats:
     """One question: its calls, trajectories, cost, decisions, similarity of groups, what memories and heads learn."""
 
     index: int
     calls: list[CallStats] = field(default_factory=list)
+    trajectories: int = 0
     rewards: list[float] = field(default_factory=list)
     quantities: list[dict[str, float]] = field(default_factory=list)
     failures: dict[str, int] = field(default_factory=dict)
-    first_error: str = ""
+    errors: list[Failure] = field(default_factory=list)
     tool_failures: int = 0
     cost: dict[str, int] = field(default_factory=dict)
     formula_calls: int = 0
@@ -71,14 +98,16 @@ class QuestionStats:
 def question_stats(forest: Forest, samples: list[Sample]) -> QuestionStats:
     """Summarise a sampled forest (credit assigned)."""
     finished = [trajectory for trajectory in forest.trajectories if trajectory.ok]
+    scored = [trajectory for trajectory in forest.trajectories if trajectory.scored]
     calls = dict.fromkeys(call for trajectory in forest.trajectories for call in trajectory.calls)
     return QuestionStats(
         index=forest.task.index,
         calls=[_call_stats(call) for call in calls],
-        rewards=[trajectory.reward for trajectory in finished],
-        quantities=[trajectory.metrics for trajectory in finished],
+        trajectories=len(forest.trajectories),
+        rewards=[trajectory.reward for trajectory in scored],
+        quantities=[trajectory.metrics for trajectory in scored],
         failures=dict(Counter(t.status.value for t in forest.trajectories if not t.ok)),
-        first_error=next((t.error for t in forest.trajectories if not t.ok), ""),
+        errors=alike(_failures(forest.trajectories)),
         tool_failures=sum(trajectory.tool_failures for trajectory in forest.trajectories),
         cost=dict(vars(forest.cost)),
         formula_calls=formula_calls(forest.trajectories),
@@ -87,6 +116,25 @@ def question_stats(forest: Forest, samples: list[Sample]) -> QuestionStats:
         episodes=[_episode(forest, trajectory) for trajectory in finished if forest.memory is not None],
         head_decisions=_head_decisions(forest, samples),
     )
+
+
+def _failures(trajectories: Iterable[Trajectory]) -> Iterator[Failure]:
+    for trajectory in trajectories:
+        found = [] if trajectory.ok else [Failure(trajectory.status.value, trajectory.error, trajectory.trace)]
+        for tool in trajectory.tools:
+            if tool.trace and tool.failure is not None:
+                found.append(Failure(Status.TOOL_ERROR.value, tool.failure, tool.trace, finished=trajectory.ok))
+        yield from (replace(one, trajectories=1) for one in alike(found))
+
+
+def alike(failures: Iterable[Failure]) -> list[Failure]:
+    """One failure for all of the same place, with the number of their trajectories."""
+    found: dict[tuple[str, ...], Failure] = {}
+    for failure in failures:
+        first = found.get(failure.place)
+        total = failure.trajectories + (first.trajectories if first else 0)
+        found[failure.place] = replace(first or failure, trajectories=total)
+    return list(found.values())
 
 
 def _head_decisions(forest: Forest, samples: list[Sample]) -> list[HeadDecision]:

@@ -74,12 +74,12 @@ def next_steps(arguments: Sequence[str], strategy: str, folder: Path) -> list[st
     if any((folder / FOLDER).glob("*.jsonl")):
         look = shlex.join([_interpreter(), "-m", "verl_ext.observe.viewer", str(folder)])
         lines.append(f"  what agents said   {look}   (writes one page for your browser)")
-    longer = "the same command with a larger trainer.total_training_steps goes on from here"
-    if not (folder / TRACKER).exists():
-        longer = "not from here: there is no checkpoint (trainer.save_freq=-1). A longer run starts at step 1"
+    longer = "with trainer.save_freq above 0 (this run has no checkpoint to go on from)"
+    if (folder / TRACKER).exists():
+        longer = "with a larger trainer.total_training_steps goes on from here"
     return [
         *lines,
-        f"  longer             {longer}",
+        f"  longer             the same command {longer}",
         f"  from scratch       rm -r {shlex.quote(str(folder))}, then the same command",
         "  your own system    docs/own_system.md",
     ]

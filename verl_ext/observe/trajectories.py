@@ -105,7 +105,7 @@ def _tool(record: ToolRecord, among: list[int]) -> dict[str, Any]:
 
 
 def _call(call: Call, among: list[int], trajectories: Mapping[int, Trajectory]) -> dict[str, Any]:
-    finished = [number for number in among if trajectories[number].ok]
+    finished = [number for number in among if trajectories[number].scored]
     ends = [number for number in finished if call in trajectories[number].sinks]
     decision = decision_of(call)
     return {
@@ -116,7 +116,7 @@ def _call(call: Call, among: list[int], trajectories: Mapping[int, Trajectory]) 
         "depth": call.depth,
         "stream": list(call.stream.path),
         "trajectories": among,
-        # Its row in training or validation, as verl_ext.trainer.rollout.rows numbers them.
+        # Its row in training or validation, as verl_ext.trainer.rollout.forest_to_rows numbers them.
         "place": (finished[0], trajectories[finished[0]].calls.index(call)) if finished else None,
         "parents": sorted(identity(parent.id, parent.stream) for parent in call.parents),
         "prompt": call.messages,

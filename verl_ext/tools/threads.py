@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import inspect
 import signal
 import threading
 from collections.abc import Callable, Coroutine
@@ -13,8 +14,52 @@ from typing import Any, TypeVar
 Result = TypeVar("Result")
 
 
-async def in_thread(call: Callable[[], Any]) -> Any:
-    """Run `call()` in a thread of its own and return its result.
+# Threads of synchronous tools at a time, in each rollout worker.
+LIMIT = 64
+
+
+class Threads:
+    """Runs synchronous tools, at most `limit` at a time; further calls wait.
+
+    A thread cannot be ended. One whose caller has gone (`tool_timeout`) keeps its place until its call returns.
+    `left_behind` counts them.
+    """
+
+    def __init__(self, limit: int = LIMIT) -> None:
+        self.limit, self.left_behind = limit, 0
+        self._free = asyncio.Semaphore(limit)
+
+    async def run(self, call: Callable[[], Any]) -> Any:
+        """`call()` in a thread, see `in_thread`; an awaitable that it returns is awaited on the event loop."""
+        await self._free.acquire()
+        abandoned = ended = False
+
+        def end() -> None:
+            nonlocal ended
+            ended = True
+            self.left_behind -= abandoned
+            self._free.release()
+
+        try:
+            result = await in_thread(call, end)
+        except asyncio.CancelledError:
+            abandoned = not ended
+            self.left_behind += abandoned
+            raise
+        return await result if inspect.isawaitable(result) else result
+
+    def state(self) -> str:
+        """The threads left behind, in words; empty if there are none."""
+        return f"{self.left_behind} of {self.limit} threads still run such calls" if self.left_behind else ""
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    """Whether a function, or an object with `__call__`, is asynchronous."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+
+
+async def in_thread(call: Callable[[], Any], ended: Callable[[], None] = lambda: None) -> Any:
+    """Run `call()` in a thread of its own and return its result. `ended` is called on the loop once the thread is done.
 
     The thread is a daemon, unlike those of an executor: a call that never returns blocks neither the event loop nor the
     end of the process. After a cancellation the thread runs on, and its result is dropped.
@@ -27,6 +72,7 @@ async def in_thread(call: Callable[[], Any]) -> Any:
     context = contextvars.copy_context()
 
     def deliver(result: Any, error: Exception | None) -> None:
+        ended()
         if done.done():
             return
         if error is None:

@@ -7,6 +7,7 @@ lora_setup      `mas.policy`: one policy for all agents, or one LoRA adapter eac
 preflight/      checks before a run starts
 trainer         subclasses of verl's V1 trainers; begin here, its docstring lists the ten parts of a training step
 step            what a step does between rollouts and the first forward pass
+row             Row: what a call carries from the rollout to the optimiser, as columns and tag of TransferQueue
 batch           TransferQueue's tags as the tensors that algorithms take
 row_selection   drops rows, forms groups across questions, weighs rows
 advantage       makes our algorithms known to verl as advantage estimators

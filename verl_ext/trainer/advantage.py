@@ -11,7 +11,8 @@ import torch
 from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, register_adv_est
 
 from verl_ext.algorithms import ALGORITHMS, Algorithm
-from verl_ext.trainer.batch import Tag, live_rows, live_tags, token_rows_of
+from verl_ext.trainer.batch import live_rows, live_tags, token_rows_of
+from verl_ext.trainer.row import Tag
 
 # verl passes an estimator only the rewards, the mask and one index per row. The trainer leaves the rows' tags and its
 # algorithm here for the time of the call; both run in the same thread.

@@ -1,40 +1,14 @@
-"""From a batch of verl to the `Rows` of an algorithm. TransferQueue's tags hold group, agent, reward, … of each row."""
+"""From the tags of a batch to the `Rows` of an algorithm."""
 
 from __future__ import annotations
 
-import json
 import math
-from functools import lru_cache
 from typing import Any
 
 import torch
 
 from verl_ext.algorithms import Rows, TokenRows
-
-Tag = dict[str, Any]
-
-# What verl reads of a row's tag. Everything else travels as one JSON string under PACKED, because TransferQueue copies
-# the tags of a whole batch deeply some thirty times in a step: copies of nested values were 5 % of a tiny step.
-OF_VERL = ("status", "prompt_len", "response_len", "seq_len", "global_steps", "min_global_steps", "max_global_steps")
-PACKED = "mas"
-
-
-def pack(tag: Tag) -> Tag:
-    """The tag as TransferQueue holds it."""
-    of_verl = {name: tag[name] for name in OF_VERL if name in tag}
-    return of_verl | {PACKED: json.dumps({name: value for name, value in tag.items() if name not in of_verl})}
-
-
-def unpack(tags: list[Tag]) -> list[Tag]:
-    """The tags as `rollout.rows` made them, from those that TransferQueue holds."""
-    return [
-        _read(tag.get(PACKED, "{}")) | {name: value for name, value in tag.items() if name != PACKED} for tag in tags
-    ]
-
-
-@lru_cache(16384)  # a step reads each tag about ten times
-def _read(packed: str) -> Tag:
-    return json.loads(packed)
+from verl_ext.trainer.row import Tag
 
 
 def live_tags(tags: list[Tag]) -> list[Tag]:
@@ -87,6 +61,7 @@ def _columns(tags: list[Tag]) -> dict[str, Any]:
         "question": numbers("question"),
         "trajectory": numbers("trajectory"),
         "decides": torch.tensor([tag["decides"] for tag in tags], dtype=torch.bool),
+        "failed": torch.tensor([tag["failed"] for tag in tags], dtype=torch.bool),
         "outcome": floats([tag["outcome"] for tag in tags]),
         "length": torch.tensor([tag["response_len"] for tag in tags], dtype=torch.int64),
         "metrics": {name: floats([tag["metrics"].get(name, math.nan) for tag in tags]) for name in reported},

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
+import logging
 from typing import Any
 
 from hydra.utils import get_class, get_object, instantiate
@@ -16,8 +18,11 @@ from verl_ext.memory import EncoderSimilarity, HashingSimilarity, Similarity
 from verl_ext.settings import check_keys, unknown_key
 from verl_ext.tools.chat import ChatEndpoint
 from verl_ext.tools.retrieval.dense import check_encoder_name
+from verl_ext.tracebacks import place_of
 from verl_ext.trainer.config import AgentSection, MasConfig
 
+# Hydra prints there what it raises.
+logging.getLogger("hydra.utils").setLevel(logging.CRITICAL)
 # Annotations of the arguments whose types are checked.
 SCALARS = {"bool": bool, "int": int}
 
@@ -28,7 +33,7 @@ def build(section: dict[str, Any], path: str) -> Any:
     Raises:
         ValueError: it cannot be instantiated.
     """
-    _check_arguments(section, path)
+    check_arguments(section, path)
     try:
         return instantiate(OmegaConf.create(section), _convert_="all")
     except Exception as error:
@@ -36,11 +41,36 @@ def build(section: dict[str, Any], path: str) -> Any:
         raise ValueError(f"cannot build {path} from {section}: {type(cause).__name__}: {cause}") from error
 
 
-def _check_arguments(section: dict[str, Any], path: str) -> None:
+def build_tools(sections: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """The tools of `mas.tools` by name: what each factory returns. An asynchronous function is a tool by itself.
+
+    Raises:
+        ValueError: one cannot be built, or is nothing that can be called.
+    """
+    tools = {}
+    for name, section in sections.items():
+        target, path = get_object(section["_target_"]), f"mas.tools.{name}"
+        if inspect.iscoroutinefunction(target):
+            tools[name] = functools.partial(target, **{key: section[key] for key in section if key != "_target_"})
+            continue
+        tools[name] = build(section, path)
+        if not callable(tools[name]):
+            raise ValueError(
+                f"{path}: {place_of(target)} returned {tools[name]!r:.100}, which cannot be called. It must be a "
+                "factory: its arguments are the settings of the section, and it returns the tool. Remedy: return an "
+                "asynchronous function from it, or make it one itself (`async def`)"
+            )
+    return tools
+
+
+def check_arguments(section: dict[str, Any], path: str) -> None:
     """Refuse keys that the target does not take, and values that are no bool or int where it wants one.
 
     YAML reads `no` in quotes, or on the command line, as a text, which Python takes for true. A target that cannot be
     found or inspected is left to the instantiation.
+
+    Raises:
+        ValueError: names the key; `path` names the section.
     """
     try:
         parameters = inspect.signature(get_object(section["_target_"])).parameters.values()
@@ -66,7 +96,12 @@ def workflow_class(mas: MasConfig) -> type[Workflow]:
     try:
         cls = get_class(target)
     except Exception as error:
-        raise ValueError(f"mas.workflow._target_={target!r} cannot be imported: {error}") from error
+        cause = error.__cause__ or error
+        absent = isinstance(cause, ModuleNotFoundError)
+        remedy = ". Remedy: start in the folder of its module, put that folder on PYTHONPATH, or install it"
+        raise ValueError(
+            f"mas.workflow._target_={target!r} cannot be imported: {type(cause).__name__}: {cause}{remedy * absent}"
+        ) from error
     if not issubclass(cls, Workflow):
         raise ValueError(f"mas.workflow._target_={target!r} is not a verl_ext.mas.Workflow")
     return cls

@@ -59,12 +59,43 @@ class CreditSection(OpenSettings):
 
 
 class LimitsSection(Settings):
-    """`mas.limits`: bounds of one trajectory."""
+    """`mas.limits`: bounds of one trajectory, and of the time in which nothing happens."""
 
     max_calls: int = Field(64, ge=1, description="agent calls")
     call_timeout: float | None = Field(600.0, gt=0, description="seconds; null: no limit")
     tool_timeout: float | None = Field(60.0, gt=0, description="seconds; null: no limit")
+    trajectory_timeout: float | None = Field(3600.0, gt=0, description="seconds; null: no limit")
     tool_retries: int = Field(2, ge=0)
+    warn_after: float | None = Field(30.0, gt=0, description="seconds without progress; null: never")
+    stop_after: float | None = Field(1800.0, gt=0, description="seconds without progress; null: never")
+
+    @model_validator(mode="after")
+    def _check_order(self) -> LimitsSection:
+        for name in ("warn_after", "call_timeout", "tool_timeout"):
+            value = getattr(self, name)
+            if self.stop_after is not None and value is not None and value >= self.stop_after:
+                raise ValueError(
+                    f"stop_after={self.stop_after:g} must be above {name}={value:g}, or a run that still waits within "
+                    "its limits would be ended. Remedy: raise stop_after, or set it to null"
+                )
+        return self
+
+
+class FailureSection(Settings):
+    """`mas.failure`: the reward of a training trajectory that could not finish, by status; null: it is left out."""
+
+    call_limit: float | None = Field(None, allow_inf_nan=False)
+    truncated: float | None = Field(None, allow_inf_nan=False)
+    prompt_too_long: float | None = Field(None, allow_inf_nan=False)
+    timeout: float | None = Field(None, allow_inf_nan=False)
+    tool_error: float | None = Field(None, allow_inf_nan=False)
+    unparsable: float | None = Field(None, allow_inf_nan=False)
+    max_left_out: float = Field(0.5, ge=0, le=1, description="share of a step's trajectories")
+
+    @property
+    def rewards(self) -> dict[str, float]:
+        """The rewards that are set, by status."""
+        return {name: value for name, value in self if name != "max_left_out" and value is not None}
 
 
 class BudgetSection(Settings):
@@ -162,6 +193,7 @@ class MasConfig(Settings):
     sampling: SamplingSection = SamplingSection()
     credit: CreditSection = CreditSection()
     limits: LimitsSection = LimitsSection()
+    failure: FailureSection = FailureSection()
     budget: BudgetSection = BudgetSection()
     advantage: dict[str, Any] = {}
     loss: LossSection = LossSection()

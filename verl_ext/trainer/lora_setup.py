@@ -6,19 +6,20 @@ or an endpoint, answers for the other agents.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from verl_ext.engine.lora.adapter_files import check_same_adapters, read_record
-from verl_ext.engine.lora.adapters import AGENT_ID, BASE, VENDOR, AdapterOptions, check_settings
+from verl_ext.engine.lora.adapters import BASE, VENDOR, AdapterOptions, check_settings
 from verl_ext.mas.workflow import Workflow
 from verl_ext.trainer.build import build_workflow
 from verl_ext.trainer.config import PER_AGENT_LORA, MasConfig, read_mas_config
 
 if TYPE_CHECKING:
-    from verl_ext.trainer.rollout.rows import Row
+    from verl_ext.trainer.row import Row
 
 # verl's settings under (shared, per_agent_lora), for recipes that do not give them: `${verl_ext.policy:…}` in
 # configs/base.
@@ -77,7 +78,7 @@ def add_agent_ids(rows: list[Row], adapters: Adapters | None) -> list[Row]:
     if adapters is None:
         return rows
     numbers = {name: number for number, name in enumerate(name for name in adapters.values() if name != BASE)}
-    return [(key, fields | {AGENT_ID: numbers.get(adapters[tag["agent"]], -1)}, tag) for key, fields, tag in rows]
+    return [replace(row, adapter=numbers.get(adapters[row.agent], -1)) for row in rows]
 
 
 def check_policy(config: DictConfig, mas: MasConfig, agents: list[str]) -> None:

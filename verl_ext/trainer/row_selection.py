@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import random
+from uuid import uuid4
 
 import torch
 import transfer_queue as tq
 from transfer_queue import KVBatchMeta
+from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
 from verl_ext.algorithms import Algorithm, row_weights
 from verl_ext.algorithms.groups import group_variance
 from verl_ext.mas.noise import derive_seed
 from verl_ext.sampling.base import SHUFFLED
-from verl_ext.trainer.batch import Tag, live_rows, live_tags, pack, rows_of, unpack
+from verl_ext.trainer.batch import live_rows, live_tags, rows_of
+from verl_ext.trainer.row import Tag, pack, padding_row, unpack
 
 Selected = tuple[KVBatchMeta, dict[str, float]]
 
@@ -25,7 +28,7 @@ def order(batch: KVBatchMeta) -> KVBatchMeta:
 
 
 def drop_idle(batch: KVBatchMeta) -> KVBatchMeta:
-    """Drop placeholder rows (`rows.idle_row`), unless there are no others."""
+    """Drop placeholder rows (`forest_to_rows.idle_row`), unless there are no others."""
     idle = {row for row, tag in enumerate(unpack(batch.tags)) if tag.get("idle")}
     return batch if is_idle(batch) else without(batch, idle)
 
@@ -66,18 +69,31 @@ def select(batch: KVBatchMeta, algorithm: Algorithm) -> Selected:
     return without(batch, set((~kept).nonzero()[:, 0].tolist())), metrics
 
 
+def pad(batch: KVBatchMeta, multiple: int, end_token: int) -> KVBatchMeta:
+    """Append rows that train nothing, until the number of rows is a multiple of `multiple`."""
+    missing = -len(batch) % multiple
+    if not missing:
+        return batch
+    columns = set(tq.kv_batch_get(keys=batch.keys[:1], partition_id=batch.partition_id).keys())
+    uid = f"pad{uuid4().hex}"
+    rows = [padding_row(uid, number, end_token, columns) for number in range(missing)]
+    keys, tags = [row.key for row in rows], [pack(row.tag) for row in rows]
+    fields = list_of_dict_to_tensordict([row.fields for row in rows])
+    tq.kv_batch_put(keys=keys, partition_id=batch.partition_id, fields=fields, tags=tags)
+    return _changed(batch, [*batch.keys, *keys], [*batch.tags, *tags])
+
+
 def without(batch: KVBatchMeta, dropped: set[int]) -> KVBatchMeta:
     """The batch without these rows; they are removed from TransferQueue, too."""
     if not dropped:
         return batch
     tq.kv_clear(keys=[batch.keys[i] for i in sorted(dropped)], partition_id=batch.partition_id)
     kept = [i for i in range(len(batch)) if i not in dropped]
-    return KVBatchMeta(
-        partition_id=batch.partition_id,
-        keys=[batch.keys[i] for i in kept],
-        tags=[batch.tags[i] for i in kept],
-        extra_info=batch.extra_info,
-    )
+    return _changed(batch, [batch.keys[i] for i in kept], [batch.tags[i] for i in kept])
+
+
+def _changed(batch: KVBatchMeta, keys: list[str], tags: list[Tag]) -> KVBatchMeta:
+    return KVBatchMeta(partition_id=batch.partition_id, keys=keys, tags=tags, extra_info=batch.extra_info)
 
 
 def selection_metrics(reward: torch.Tensor, group: torch.Tensor, kept: torch.Tensor) -> dict[str, float]:

@@ -17,9 +17,11 @@ from hydra.utils import call
 from omegaconf import DictConfig, OmegaConf
 
 from verl_ext.engine import preload
+from verl_ext.observe import error_log
 from verl_ext.observe.progress import Progress
 from verl_ext.observe.runlog import NAME, log_name
 from verl_ext.observe.summary import finished_already, print_summary
+from verl_ext.tracebacks import explained
 from verl_ext.trainer import interrupt
 from verl_ext.trainer.state import checkpoint, run_settings, tool_caches
 
@@ -49,16 +51,20 @@ class RunCallback(Callback):
         try:
             self.headline = self._prepare(config)
         except Exception as error:  # Hydra would turn it into a warning and go on
-            if not isinstance(root(error), ValueError | FileNotFoundError | ModuleNotFoundError):
+            text = explained(error)
+            if text == str(error) and not isinstance(root(error), ValueError | FileNotFoundError | ModuleNotFoundError):
                 traceback.print_exc()
-            print(f"\nThis run cannot start.\n{error}\n", file=sys.stderr, flush=True)
+            print(f"\nThis run cannot start.\n{text}\n", file=sys.stderr, flush=True)
             raise SystemExit(2) from None
+        from verl_ext.trainer.preflight.plan import notes
+
         folder, strategy = Path(config.trainer.default_local_dir), config.mas.sampling.strategy
         if finished_already(folder, config):
             print_summary(folder / NAME, self.headline, strategy, sys.argv[1:], again=True)
             raise SystemExit(0)
         self.progress = Progress(folder, self.headline, log_name(config))
         self.progress.start()
+        print("".join(f"Note: {note}\n" for note in notes(config)), end="", flush=True)
         silence_verl()
         interrupt.end_on_interrupt(self.progress, folder, config.trainer.save_freq, self.template)
 
@@ -77,7 +83,7 @@ class RunCallback(Callback):
 
     def _prepare(self, config: DictConfig) -> str:
         from verl_ext.trainer import lora_setup
-        from verl_ext.trainer.preflight import checks
+        from verl_ext.trainer.preflight import checks, paths
         from verl_ext.trainer.preflight import data as check_data
 
         if config.trainer.device == "cpu":
@@ -85,10 +91,10 @@ class RunCallback(Callback):
         checks.check_keys_known(config, list(HydraConfig.get().overrides.task))
         headline = checks.check_multi_agent(config)
         lora_setup.check_engine(config)
+        checks.check_resources(config)
+        paths.check_paths(config)
         if config.mas.prepare:
             call(OmegaConf.to_container(config.mas.prepare, resolve=True))
-        checks.check_resources(config)
-        checks.check_paths(config)
         check_data.check_data(config)
         checks.check_tools(config)
         lora_setup.check_resumed(config)
@@ -118,12 +124,16 @@ def choose_cpu_platform() -> None:
 
 
 def _explain(error: BaseException, folder: Path) -> None:
-    """Print in a line why the run failed. The traceback goes to a file, under HYDRA_FULL_ERROR to the terminal, too."""
-    folder.mkdir(parents=True, exist_ok=True)
-    trace, cause = folder / "error.log", root(error)
-    trace.write_text("".join(traceback.format_exception(type(error), error, error.__traceback__)))
-    # Our own errors have a traceback of the user's code after the first paragraph; only the file gets it.
-    reason = str(cause).split("\n\n")[0]
+    """Print why the run failed, with the lines of the user's code if they are the reason, and append it to error.log.
+
+    The whole traceback goes to that file alone, under HYDRA_FULL_ERROR to the terminal, too.
+    """
+    trace, cause = folder / error_log.NAME, root(error)
+    # Our own errors have the user's lines in paragraphs of their own; those of others may be long.
+    first, *others = str(cause).split("\n\n")
+    reason = "\n\n".join([first, *(others if others and others[0].startswith("Traceback") else [])])
+    whole = "".join(traceback.format_exception(error))
+    error_log.append(trace, f"\n{type(cause).__name__}: {reason}\n\nThe whole traceback:\n{whole}")
     logs = Path(tempfile.gettempdir()) / "ray" / "session_latest" / "logs"
     print(
         f"\nThe run failed.\n{type(cause).__name__}: {reason}\n\n  traceback        {trace}\n"

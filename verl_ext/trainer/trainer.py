@@ -37,12 +37,14 @@ from verl.utils.config import omega_conf_to_dataclass
 from verl_ext.engine.fsdp.masked_logits import ALLOWED
 from verl_ext.engine.lora.adapters import AGENT_ID
 from verl_ext.observe.metrics import failure_report, group_metrics, reduce_stats
+from verl_ext.tracebacks import users_traceback
 from verl_ext.trainer import row_selection
 from verl_ext.trainer.advantage import batch_of, register_estimators
-from verl_ext.trainer.batch import live_rows, live_tags, unpack
+from verl_ext.trainer.batch import live_rows, live_tags
 from verl_ext.trainer.build import workflow_class
 from verl_ext.trainer.config import optimiser_steps, read_mas_config
 from verl_ext.trainer.loss import WEIGHT, weighted_ppo_loss
+from verl_ext.trainer.row import unpack
 from verl_ext.trainer.state import checkpoint
 from verl_ext.trainer.state.run_state import RunState
 from verl_ext.trainer.step import Step, after_rollouts
@@ -109,24 +111,32 @@ class MultiAgentTrainer(Trainer):
 
     @contextmanager
     def _explain_failures(self, phase: str) -> Iterator[None]:
-        """If verl fails, perhaps because a batch has no row, raise with the reasons why trajectories failed."""
+        """If verl fails, perhaps because a batch has no row, raise with the reasons why trajectories failed.
+
+        A second paragraph has the lines of the user's code that failed.
+        """
         try:
             yield
         except Exception as error:
             self.agent_loop_manager.raise_if_broken()
-            reasons = failure_report(self.agent_loop_manager.take_stats(None if phase == "validation" else []))
-            if not reasons:
+            stats = self.agent_loop_manager.take_stats(None if phase == "validation" else [])
+            reasons, trace, when = failure_report(stats), users_traceback(error), f"{phase} at step {self.global_steps}"
+            if reasons and not any(question.rewards for question in stats):
+                raise RuntimeError(f"{when}: none of its trajectories could finish: {reasons}") from error
+            if not reasons and not trace:
                 raise
-            raise RuntimeError(
-                f"{phase} at step {self.global_steps} stopped by {type(error).__name__}: {error}; "
-                f"trajectories that could not finish: {reasons}"
-            ) from error
+            others = f"; trajectories that could not finish: {reasons}" if reasons else ""
+            traced = f"\n\n{trace}" if trace else ""
+            raise RuntimeError(f"{when} stopped by {type(error).__name__}: {error}{traced or others}") from error
 
     def _balance_batch(self, batch: KVBatchMeta, metrics: dict[str, Any], **kwargs: Any) -> KVBatchMeta:
         """Do the work that follows the rollouts (step.py), then verl's balancing."""
         self.agent_loop_manager.raise_if_broken()
         self.now, batch = after_rollouts(self.global_steps, batch, self.state, self.mas, self.agent_loop_manager)
+        self.state.error_log.tell(self.now.stats, f"step {self.global_steps}")
         rows = 0 if self.now.idle else len(batch)
+        multiple = self._get_required_batch_multiple(self._data_parallel_size())
+        batch = row_selection.pad(batch, multiple, self.tokenizer.eos_token_id)
         batch = super()._balance_batch(batch, metrics, **kwargs)
         batch.fields = list(READ_BY_WORKERS)
         self.now.metrics |= {"update/rows": rows, "update/padding_rows": len(batch) - rows}
@@ -144,8 +154,12 @@ class MultiAgentTrainer(Trainer):
     def _mini_batches(self, section: DictConfig) -> int:
         return optimiser_steps(self.config, section)
 
+    def _data_parallel_size(self) -> int:
+        ranks = self.actor_rollout_wg._dispatch_info.get("actor") or self.actor_rollout_wg._query_dispatch_info("actor")
+        return int(max(ranks)) + 1
+
     def _get_required_batch_multiple(self, dp_size: int) -> int:
-        """The multiple to which verl pads a batch: ranks × mini-batches, for any number of rows per question."""
+        """The multiple to which a batch is padded: ranks × mini-batches, for any number of rows per question."""
         multiple = self._mini_batches(self.config.actor_rollout_ref.actor)
         if self.use_critic:
             multiple = math.lcm(multiple, self._mini_batches(self.config.critic))
@@ -153,17 +167,20 @@ class MultiAgentTrainer(Trainer):
 
     @contextmanager
     def _mini_batch_rows(self, section: DictConfig, rows: int) -> Iterator[None]:
-        """For the time of an update, let verl's ppo_mini_batch_size · rollout.n be this step's rows / mini-batches."""
-        rollout = self.config.actor_rollout_ref.rollout
-        before = section.ppo_mini_batch_size, rollout.n
-        mini = rows // self._mini_batches(section)
+        """For the time of an update, let verl's ppo_mini_batch_size · rollout.n be this step's rows / mini-batches.
+
+        Rows are sorted by question. Several mini-batches are drawn from them at random: otherwise the first optimiser
+        step would see the first data set only.
+        """
+        rollout, count = self.config.actor_rollout_ref.rollout, self._mini_batches(section)
+        before = section.ppo_mini_batch_size, section.shuffle, rollout.n
         with open_dict(self.config):
-            section.ppo_mini_batch_size, rollout.n = mini, 1
+            section.ppo_mini_batch_size, section.shuffle, rollout.n = rows // count, section.shuffle or count > 1, 1
         try:
             yield
         finally:
             with open_dict(self.config):
-                section.ppo_mini_batch_size, rollout.n = before
+                section.ppo_mini_batch_size, section.shuffle, rollout.n = before
 
     def _update_actor(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
         if self.now.idle:  # no row trains: weight decay and momentum must not change the weights either
@@ -212,7 +229,9 @@ class MultiAgentTrainer(Trainer):
             metrics = super()._validate()
         self.agent_loop_manager.raise_if_broken()
         self.state.trajectories.write_validation(self.global_steps, self.agent_loop_manager)
-        ours = reduce_stats(self.agent_loop_manager.take_stats(None))
+        stats = self.agent_loop_manager.take_stats(None)
+        self.state.error_log.tell(stats, f"validation at step {self.global_steps}")
+        ours = reduce_stats(stats)
         ours |= self.agent_loop_manager.take_tool_counts()
         metrics |= {f"val/{name}": value for name, value in ours.items()}
         self.state.log_validation(self.global_steps, metrics)

@@ -6,11 +6,29 @@ from typing import Any
 
 from verl_ext.algorithms import ALGORITHMS, System, make_algorithm
 from verl_ext.settings import unknown_name
+from verl_ext.trainer.config import SamplingSection
 
 # verl's estimators that are right on the rows of several agents. The others compare all rows of a question with each
 # other, whatever their agents, or ask for inputs that its V1 trainer does not give.
 FOR_AGENTS = ("gae", "grpo", "reinforce_plus_plus")
+# Those that compare the samples of a group, and give a group of one the advantage 0.
+RELATIVE = ("mhgpo", "joyagents", "toolpo", "grpo")
 FOR_ONE_AGENT = ("rloo", "rloo_vectorized", "grpo_vectorized", "opo", "gpg", "reinforce_plus_plus_baseline")
+
+
+def check_groups(name: str, sampling: SamplingSection) -> None:
+    """Check that there is something to compare in a group.
+
+    Raises:
+        ValueError: every group would have one sample. (Round robin also compares the rows of a batch.)
+    """
+    alone = sampling.group_size == 1 and sampling.group_by == "position" and sampling.strategy != "rr"
+    if alone and name in (*RELATIVE, *FOR_ONE_AGENT):
+        raise ValueError(
+            f"mas.sampling.group_size=1: algorithm.adv_estimator={name} compares the samples of a group, so with one "
+            "sample every advantage is 0 and nothing is learned. Remedy: actor_rollout_ref.rollout.n=4, or a critic in "
+            "place of groups (+base=critic)"
+        )
 
 
 def check_algorithm(name: str, options: dict[str, Any], system: System) -> None:

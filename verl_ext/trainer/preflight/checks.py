@@ -19,10 +19,11 @@ from omegaconf import DictConfig, OmegaConf
 from verl_ext.algorithms import System
 from verl_ext.mas.credit import aggregate
 from verl_ext.settings import unknown_key
-from verl_ext.trainer.build import build_workflow, similarity_of
+from verl_ext.tracebacks import place_of
+from verl_ext.trainer.build import build_workflow, check_arguments, similarity_of
 from verl_ext.trainer.config import optimiser_steps, read_mas_config, strategy_from
 from verl_ext.trainer.lora_setup import check_policy
-from verl_ext.trainer.preflight.algorithm import check_algorithm
+from verl_ext.trainer.preflight.algorithm import check_algorithm, check_groups
 from verl_ext.trainer.state.best import check_keep_best
 
 # Sections in which every key is allowed: verl passes them on unchanged.
@@ -31,6 +32,10 @@ OPEN = ("hydra", "mas", "ray_kwargs.ray_init", "reward.custom_reward_function.re
 OWN = ("actor_rollout_ref.model.lora.adapters", "trainer.keep_best")
 # verl's default of critic.model.path.
 VERLS_CRITIC = "~/models/deepseek-llm-7b-chat"
+FACTORY = (
+    ". {place} must be a factory: its arguments are the settings of the section, and it returns the tool. Remedy: set "
+    "the argument in the section; or, if the function is the tool itself, make it asynchronous (`async def`)"
+)
 TINY = "+recipe=mhgpo_tiny and the others in …_tiny run on any machine, without GPU and without downloads"
 
 
@@ -76,11 +81,13 @@ def check_multi_agent(config: DictConfig) -> str:
     """Check `mas`, sampling, estimator, policy, batch and learning rates; return the workflow's headline.
 
     Raises:
-        ValueError: see `read_mas_config`, `build_workflow`, `similarity_of`, `strategy_from`, `check_policy`,
-            `optimiser_steps`; a temperature of 0, a negative learning rate.
+        ValueError: see `read_mas_config`, `build_workflow`, `check_arguments`, `similarity_of`, `strategy_from`,
+            `check_policy`, `optimiser_steps`; a temperature of 0, a negative learning rate.
     """
     mas = read_mas_config(config)
     workflow = build_workflow(mas)
+    if mas.prepare is not None:
+        check_arguments(mas.prepare, "mas.prepare")
     aggregate(mas.credit.aggregate)
     if mas.memory is not None:
         similarity_of(mas.memory.encoder)
@@ -100,6 +107,8 @@ def check_multi_agent(config: DictConfig) -> str:
     reports = [workflow.headline, *workflow.details]
     system = System(type(workflow).__name__, agents, mas.sampling.strategy, reports)
     check_algorithm(config.algorithm.adv_estimator, mas.advantage, system)
+    if not config.trainer.get("val_only", False):
+        check_groups(config.algorithm.adv_estimator, mas.sampling)
     check_policy(config, mas, workflow.policy_agents)
     if trains_critic(config) and config.critic.model.path == VERLS_CRITIC:
         raise ValueError(
@@ -133,57 +142,15 @@ def check_tools(config: DictConfig) -> None:
         settings = {key: value for key, value in section.items() if not key.startswith("_")}
         try:
             target = get_object(section["_target_"])
+            if inspect.iscoroutinefunction(target):  # the tool itself, see `build_tools`
+                inspect.signature(target).bind_partial(**settings)
+                continue
             inspect.signature(target).bind(**settings)
             getattr(target, "preflight", lambda **_: None)(**settings)
         except Exception as error:
-            raise ValueError(f"mas.tools.{name}: {error}") from error
-
-
-def check_paths(config: DictConfig) -> None:
-    """Check that the model can be found, and make the output folder.
-
-    Raises:
-        ValueError: one of them is impossible; names the setting.
-    """
-    if problem := missing_model(config):
-        raise ValueError(problem)
-    folder = str(config.trainer.default_local_dir)
-    try:
-        if "://" not in folder:
-            Path(folder).mkdir(parents=True, exist_ok=True)
-            tempfile.TemporaryFile(dir=folder).close()
-    except OSError as error:
-        raise ValueError(
-            f"trainer.default_local_dir={folder} cannot be written: {error.strerror}. Remedy: name another folder"
-        ) from error
-
-
-def missing_model(config: DictConfig, ask_hub: bool = True) -> str | None:
-    """Why the policy's model cannot be found; None: it is there, or only the machine that trains can tell.
-
-    Args:
-        ask_hub: look for the name of a model that is not in the hub's cache there (at most 10 seconds).
-    """
-    path = str(config.actor_rollout_ref.model.path)
-    problem = f"actor_rollout_ref.model.path={path}: "
-    if "://" in path or Path(path).expanduser().is_dir():
-        return None
-    if path.startswith((".", "/", "~")) or path.count("/") != 1:
-        return f"{problem}the model's folder does not exist. Remedy: a folder with config.json, or a name of the hub"
-    if not ask_hub or _joins_cluster(config) or os.environ.get("VERL_USE_MODELSCOPE"):
-        return None
-    from huggingface_hub import HfApi, try_to_load_from_cache
-
-    if isinstance(try_to_load_from_cache(path, "config.json"), str):
-        return None
-    try:
-        HfApi().model_info(path, timeout=10)
-    except Exception as error:  # no such name, no access, no network
-        return (
-            f"{problem}no folder, not in the hub's cache, and not to be had from the hub ({type(error).__name__}). "
-            "Remedy: check the name (a gated model needs `hf auth login`), or download it and give its folder"
-        )
-    return None
+            missing = isinstance(error, TypeError) and "missing a required argument" in str(error)
+            factory = FACTORY.format(place=place_of(target)) if missing else ""
+            raise ValueError(f"mas.tools.{name}: {error}{factory}") from error
 
 
 def check_resources(config: DictConfig) -> None:
@@ -202,7 +169,7 @@ def lacking(config: DictConfig) -> list[str]:
     import torch
     from ray._private.utils import get_num_cpus  # what `ray.init` counts by default, a container's quota included
 
-    trainer, engine, local = config.trainer, config.actor_rollout_ref.rollout.name, not _joins_cluster(config)
+    trainer, engine, local = config.trainer, config.actor_rollout_ref.rollout.name, not joins_cluster(config)
     attention = OmegaConf.select(config, "actor_rollout_ref.model.override_config.attn_implementation")
     flash = trainer.device == "cuda" and attention in (None, "flash_attention_2")
     given, wanted = torch.cuda.device_count(), trainer.n_gpus_per_node
@@ -229,7 +196,7 @@ def lacking(config: DictConfig) -> list[str]:
     return [message for message, lacks in found.items() if lacks]
 
 
-def _joins_cluster(config: DictConfig) -> bool:
+def joins_cluster(config: DictConfig) -> bool:
     """True if `ray.init` would join a running Ray: a given one, or the one that `ray start` has written down."""
     address = OmegaConf.select(config, "ray_kwargs.ray_init.address") or os.environ.get("RAY_ADDRESS")
     if not address:

@@ -10,6 +10,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from verl_ext.tracebacks import explained
 from verl_ext.trainer.build import build_workflow
 from verl_ext.trainer.config import SHARED, MasConfig, optimiser_steps, read_mas_config, strategy_from
 from verl_ext.trainer.preflight import checks
@@ -22,7 +23,7 @@ class Report:
     """The plan of a run: facts (name, text), and the reasons why it would not start.
 
     problems: why the configuration is wrong, on any machine. lacking: packages, GPUs and CPUs that this machine lacks.
-    missing: what else a start would need here (data, models, servers), and memory.
+    missing: what else a start would need here (data, models, servers), and memory. notes: what it will not do.
     """
 
     config: DictConfig
@@ -30,6 +31,7 @@ class Report:
     problems: list[str] = field(default_factory=list)
     lacking: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
     def add(self, name: str, text: str) -> None:
         """Add a fact."""
@@ -40,13 +42,14 @@ class Report:
         try:
             return check(*arguments)
         except (ValueError, AssertionError, NotImplementedError, HydraException, OmegaConfBaseException) as error:
-            self.problems.append(str(error))
+            self.problems.append(explained(error))
             return None
 
     def __str__(self) -> str:
         width = max((len(name) for name, _ in self.facts), default=0)
         lines = [f"{name:<{width}}  {text}" for name, text in self.facts]
-        found = {"Wrong:": self.problems, "This machine lacks:": self.lacking, "Missing here:": self.missing}
+        found = {"Note:": self.notes, "Wrong:": self.problems}
+        found |= {"This machine lacks:": self.lacking, "Missing here:": self.missing}
         for title, items in found.items():
             lines += ["", title, *(f"  - {item}".replace("\n", "\n    ") for item in items)] if items else []
         return "\n".join(lines)
@@ -73,6 +76,18 @@ def add_plan(report: Report) -> None:
         report.add("agent calls", f"{each} (if each agent is called once; forks included)")
 
 
+def notes(config: DictConfig) -> list[str]:
+    """What this run will not do, and a user may miss at its end: verl's defaults neither validate nor save."""
+    trainer, found = config.trainer, []
+    if trainer.get("val_only", False):
+        return found
+    if trainer.test_freq <= 0:
+        found.append(f"nothing is validated while it trains (trainer.test_freq={trainer.test_freq}; e.g. 5)")
+    if trainer.save_freq <= 0:
+        found.append(f"no weights are saved, not even the last (trainer.save_freq={trainer.save_freq}; e.g. 20)")
+    return found
+
+
 def _add_steps(report: Report, mas: MasConfig) -> None:
     config, trainer, questions = report.config, report.config.trainer, report.config.data.train_batch_size
     rows, limit = parquet_rows(config.data.train_files), config.data.get("train_max_samples", -1)
@@ -84,7 +99,9 @@ def _add_steps(report: Report, mas: MasConfig) -> None:
     if budget := [f"{most:,} {name}" for name, most in vars(mas.budget).items() if most is not None]:
         end += f", or until {' and '.join(budget)} are used"
     steps = optimiser_steps(config, config.actor_rollout_ref.actor) * config.actor_rollout_ref.actor.ppo_epochs
-    often = f"validation every {trainer.test_freq}, checkpoint every {trainer.save_freq}"
+    often = f"validation every {trainer.test_freq}" if trainer.test_freq > 0 else "no validation"
+    often += f", checkpoint every {trainer.save_freq}" if trainer.save_freq > 0 else ", no checkpoint"
+    report.notes += notes(config)
     report.add("steps", f"{questions} questions and {steps} optimiser step(s) each; {length}; {end}; {often}")
 
 

@@ -1,9 +1,9 @@
 """Samples the questions of a training step: takes the place of verl's agent loops.
 
-agent_loop    MultiAgentLoopManager: verl's agent-loop manager; deals questions to workers, collects statistics
-worker        RolloutWorker: samples trajectories of its questions with a strategy of verl_ext.sampling
-llm           ServedLLM: the LLM that agents call, over verl's rollout servers
-waves         WaveLLM: the same with a fixed schedule, for bit-identical runs
-rows          from the calls of a question to training rows
-row_writer    writes rows into TransferQueue
+agent_loop      MultiAgentLoopManager: verl's agent-loop manager; deals questions to workers, collects statistics
+worker          RolloutWorker: samples trajectories of its questions with a strategy of verl_ext.sampling
+llm             ServedLLM: the LLM that agents call, over verl's rollout servers
+waves           WaveLLM: the same with a fixed schedule, for bit-identical runs
+forest_to_rows  from the calls of a question to training rows
+row_writer      writes rows into TransferQueue
 """

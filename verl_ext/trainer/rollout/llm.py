@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from typing import Any
 
+import ray
 from omegaconf import DictConfig, OmegaConf
 
 from verl_ext.mas.llm import TokenLLM
@@ -17,7 +19,8 @@ class ServedLLM(TokenLLM):
 
     Args:
         tokenizer: of the policy.
-        client: verl's `LLMServerClient` (or its asynchronous subclass, which resumes aborted generations).
+        client: verl's `LLMServerClient` (or its asynchronous subclass, which resumes aborted generations), in training
+            wrapped by `client_of_calls`.
         template: keyword arguments for the chat template (`data.apply_chat_template_kwargs`).
         seeded: send per-call seeds; off, the engine's own noise is used and runs are not reproducible.
     """
@@ -62,9 +65,9 @@ class ServedLLM(TokenLLM):
         return parameters
 
     async def generate(self, prompt_ids: list[int], sampling: dict[str, Any], key: tuple[str, ...]) -> Generation:
-        """Generate once. Calls of one question go to one replica, whose prefix cache then holds their prompts."""
+        """Generate once. If this is cancelled, the engine stops, too."""
         output = await self.client.generate(
-            request_id=key[0], prompt_ids=prompt_ids, sampling_params=self.request(sampling)
+            request_id="/".join(key), prompt_ids=prompt_ids, sampling_params=self.request(sampling)
         )
         return self._mark_truncated(to_generation(output), sampling)
 
@@ -89,6 +92,49 @@ def template_of(config: DictConfig) -> dict[str, Any]:
     given: Any = config.data.get("apply_chat_template_kwargs") or {}
     plain: Any = OmegaConf.to_container(given, resolve=True) if OmegaConf.is_config(given) else given
     return dict(plain)
+
+
+def client_of_calls(client: Any) -> Any:
+    """A client like verl's `client` whose requests are named by `/`-separated keys of calls, question first.
+
+    Calls of one question go to one replica, whose prefix cache then holds their prompts. Under
+    `rollout.full_determinism` the engine sees the whole name, as vLLM takes no two requests of one name at a time.
+    """
+
+    class ClientOfCalls(type(client)):
+        async def _acquire_server(self, request_id: str, **fields: Any) -> tuple[str, Any]:
+            server_id, server = await super()._acquire_server(_question(request_id), **fields)
+            return server_id, _Cancellable(server)
+
+        def _release_server(self, server_id: str, request_id: str | None = None) -> None:
+            super()._release_server(server_id, _question(request_id or ""))
+
+    made = object.__new__(ClientOfCalls)
+    vars(made).update(vars(client))
+    return made
+
+
+def _question(request_id: str) -> str:
+    return request_id.partition("/")[0]
+
+
+class _Cancellable:
+    """A server's handle for verl's client. A generation whose caller is cancelled ends in the server as well."""
+
+    def __init__(self, server: Any):
+        self._server = server
+        self.generate = self  # verl calls `server.generate.remote(...)`
+
+    async def remote(self, **request: Any) -> Any:
+        answer = self._server.generate.remote(**request)
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            # Cancels the coroutine in the actor, running or still queued by Ray. There our server aborts the request,
+            # and so does vLLM's AsyncLLM. verl's `abort_request` would miss what vLLM's server holds back during a
+            # weight update, and clears the prefix cache. SGLang goes on to the end of the output.
+            ray.cancel(answer)
+            raise
 
 
 def direct_client(client: Any, servers: list[Any]) -> Any:

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 import transfer_queue as tq
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
-from verl_ext.trainer.batch import pack
-from verl_ext.trainer.rollout.rows import Row
+from verl_ext.trainer.row import Row, pack
 
 # Seconds in which questions that end are gathered. A request costs milliseconds of the event loop whatever its size:
 # for the tiny model, one per question was two fifths of what that loop did.
@@ -62,11 +61,10 @@ async def _store(group: list[Ended], partition: str) -> None:
     try:
         rows = [row for ended in group for row in ended.rows]
         if rows:
-            keys, fields, tags = (list(column) for column in zip(*rows, strict=True))
             await tq.async_kv_batch_put(
-                keys=keys,
-                fields=list_of_dict_to_tensordict(fields),
-                tags=[pack(tag) for tag in tags],
+                keys=[row.key for row in rows],
+                fields=list_of_dict_to_tensordict([row.fields for row in rows]),
+                tags=[pack(row.tag) for row in rows],
                 partition_id=partition,
             )
         for status, with_rows in (("finished", True), ("failure", False)):

@@ -36,13 +36,22 @@ class WaveLLM(ServedLLM):
         self._conductor: asyncio.Task[None] | None = None
 
     async def generate(self, prompt_ids: list[int], sampling: dict[str, Any], key: tuple[str, ...]) -> Generation:
-        """Wait for the next wave and its result."""
+        """Wait for the next wave and its result. If this is cancelled, the call is not sent, or aborted in the engine.
+
+        That changes what shares forward passes with the others. But time limits depend on time anyway.
+        """
         future: asyncio.Future[Generation] = asyncio.get_running_loop().create_future()
         request = {"prompt_ids": prompt_ids, "sampling_params": self.request(sampling), "request_id": "/".join(key)}
         self._waiting[key] = (request, future)
         if self._conductor is None or self._conductor.done():
             self._conductor = asyncio.ensure_future(self._conduct())
-        return await future
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if self._waiting.pop(key, None) is None:  # it is in a wave; other servers than its own do not know it
+                for server in self.servers:
+                    server.abort_request.remote(request["request_id"])
+            raise
 
     async def _conduct(self) -> None:
         while self._waiting:

@@ -28,13 +28,15 @@ from verl_ext.observe.question_stats import QuestionStats, question_stats
 from verl_ext.observe.trajectories import QuestionTrace, TraceStore, resolve, trace_question
 from verl_ext.sampling import Sample, run_once
 from verl_ext.sampling.base import one_group
-from verl_ext.trainer.build import build, build_workflow
+from verl_ext.tracebacks import users_traceback
+from verl_ext.trainer.build import build_tools, build_workflow
 from verl_ext.trainer.config import context_length, read_mas_config, strategy_from
 from verl_ext.trainer.lora_setup import adapters_of, add_agent_ids
-from verl_ext.trainer.rollout.llm import ServedLLM, direct_client, template_of
+from verl_ext.trainer.rollout.forest_to_rows import training_rows, validation_rows
+from verl_ext.trainer.rollout.llm import ServedLLM, client_of_calls, direct_client, template_of
 from verl_ext.trainer.rollout.row_writer import RowWriter
-from verl_ext.trainer.rollout.rows import Row, training_rows, validation_rows
 from verl_ext.trainer.rollout.waves import WaveLLM
+from verl_ext.trainer.row import Row
 from verl_ext.trainer.state.decision_heads import set_weights
 
 logger = logging.getLogger(__name__)
@@ -56,7 +58,7 @@ class RolloutWorker:
         self.workflow = build_workflow(self.mas)
         self.adapters = adapters_of(self.mas, self.workflow)
         self.credit_rules = credit_rules(self.mas.credit.plugged)
-        self.tool_objects = {name: build(section, f"mas.tools.{name}") for name, section in self.mas.tools.items()}
+        self.tool_objects = build_tools(self.mas.tools)
         # Of the questions that are being sampled, by name.
         self._forests: dict[str, Forest] = {}
         self.llm = self._make_llm(client)
@@ -88,13 +90,14 @@ class RolloutWorker:
         tokenizer = omega_conf_to_dataclass(self.config.actor_rollout_ref.model).tokenizer
         template = template_of(self.config)
         if self.rollout.name != "hf":
-            return ServedLLM(tokenizer, client, template, seeded=self.mas.sampling.seeded)
+            return ServedLLM(tokenizer, client_of_calls(client), template, seeded=self.mas.sampling.seeded)
         from verl_ext.engine.hf.replica import server_handles
 
         servers = server_handles()
         if self.mas.deterministic:
             return WaveLLM(tokenizer, client, template, servers=servers, busy=self._busy)
-        return ServedLLM(tokenizer, direct_client(client, servers), template, seeded=self.mas.sampling.seeded)
+        direct = client_of_calls(direct_client(client, servers))
+        return ServedLLM(tokenizer, direct, template, seeded=self.mas.sampling.seeded)
 
     def _busy(self) -> int:
         return sum(forest.busy for forest in self._forests.values())
@@ -168,9 +171,11 @@ class RolloutWorker:
         try:
             rows = await self._rows(name, question, validate)
         except BrokenReward as error:
-            self._broken = f"{error}\n\n{''.join(traceback.format_exception(error))}"
+            logger.exception("a reward or penalty raised")
+            self._broken = f"{error}\n\n{users_traceback(error.__cause__ or error)}"
         except Exception as error:  # ours: never a silent loss
-            self._broken = f"internal error while sampling a question: {error!r}\n\n{traceback.format_exc()}"
+            trace = users_traceback(error) or traceback.format_exc()
+            self._broken = f"internal error while sampling a question: {error!r}\n\n{trace}"
         finally:
             if name in self._forests:
                 await self._forests.pop(name).close()
@@ -252,6 +257,7 @@ class RolloutWorker:
             clock=self.clock,
             memory=partial(self._memory.recall, k=self.mas.memory.recall) if self._memory is not None else None,
             adapters=self.adapters,
+            failure_rewards=self.mas.failure.rewards,
         )
 
     def _trace(self, forest: Forest, uid: str, validate: bool, empty: bool) -> None:

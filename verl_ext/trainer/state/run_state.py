@@ -8,6 +8,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from verl_ext.algorithms import make_algorithm
+from verl_ext.observe.error_log import ErrorLog
 from verl_ext.observe.runlog import RunLog, log_name, read_log
 from verl_ext.trainer.budget import Budget
 from verl_ext.trainer.config import MasConfig
@@ -31,6 +32,7 @@ class RunState:
         self.config, self.folder = config, Path(config.trainer.default_local_dir)
         self.algorithm = make_algorithm(config.algorithm.adv_estimator, mas.advantage)
         self.run_log = RunLog(self.folder, log_name(config))
+        self.error_log = ErrorLog(self.folder)
         self.budget = Budget(mas.budget)
         self.trajectories = TrajectoryRecorder(config, mas.trajectory_log)
         self.memory = AgentMemory(mas.memory, self.folder)

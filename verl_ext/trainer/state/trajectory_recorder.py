@@ -10,8 +10,8 @@ from transfer_queue import KVBatchMeta
 
 from verl_ext.observe.trajectories import Place, QuestionTrace, Trained, training_record
 from verl_ext.observe.trajectory_files import TrajectoryLog, folder_name
-from verl_ext.trainer.batch import unpack
 from verl_ext.trainer.config import TrajectoryLogSection
+from verl_ext.trainer.row import unpack
 
 
 class TrajectoryRecorder:

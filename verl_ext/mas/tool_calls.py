@@ -1,0 +1,60 @@
+"""The attempts of one tool call: time limit, retries, threads for plain functions; and what sampling costs."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from verl_ext.mas.limits import Limits
+from verl_ext.mas.types import ToolRecord
+from verl_ext.tools.base import ToolError, ToolRefused
+from verl_ext.tools.threads import Threads, is_async
+from verl_ext.tracebacks import users_traceback
+
+
+@dataclass
+class Cost:
+    """What sampling this question has cost. A shared call counts once."""
+
+    agent_calls: int = 0
+    generated_tokens: int = 0
+    prompt_tokens: int = 0
+    tool_calls: int = 0
+    tool_retries: int = 0
+    replayed_calls: int = 0
+
+
+async def attempt(
+    record: ToolRecord, tool: Callable[..., Any], limits: Limits, cost: Cost, threads: Threads
+) -> ToolRecord:
+    """Call a tool with a timeout per attempt and bounded retries; a plain function runs in a thread.
+
+    Returns:
+        `record`, with the result or the failure.
+    """
+    attempts = limits.tool_retries + 1
+    for number in range(1, attempts + 1):
+        cost.tool_calls += 1
+        try:
+            given = copy.deepcopy(record.arguments)
+            work = tool(**given) if is_async(tool) else threads.run(partial(tool, **given))
+            record.result = await asyncio.wait_for(work, limits.tool_timeout)
+            record.failure = None
+            return record
+        except ToolRefused as error:
+            record.failure = str(error)
+            return record
+        except asyncio.TimeoutError:
+            record.failure = "; ".join(filter(None, ["TimeoutError: no answer in time", threads.state()]))
+        except Exception as error:  # a tool's failure is an observation of this trajectory
+            record.failure = f"{type(error).__name__}: {error}"
+            record.trace = "" if isinstance(error, ToolError) else users_traceback(error)
+        record.failure = f"tool {record.name!r}, attempt {number} of {attempts}: {record.failure}"
+        if number < attempts:
+            cost.tool_retries += 1
+            await asyncio.sleep(limits.retry_wait * 2 ** (number - 1))
+    return record

@@ -1,0 +1,47 @@
+"""error.log: why trajectories failed that did not stop the run, and why the run stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from verl_ext.observe.question_stats import QuestionStats, alike
+
+NAME = "error.log"
+
+
+class ErrorLog:
+    """Appends each distinct failure of a run to `<folder>/error.log` when it first occurs; progress shows it.
+
+    Failures are alike if they have the same status and were raised in the same place of the user's code.
+    """
+
+    def __init__(self, folder: str | Path):
+        self.path = Path(folder) / NAME
+        self._told: set[tuple[str, ...]] = set()
+
+    def tell(self, stats: Iterable[QuestionStats], when: str) -> None:
+        """Log what is new in these questions' failures.
+
+        Args:
+            when: begins a sentence, e.g. "step 3".
+        """
+        stats = list(stats)
+        total = sum(question.trajectories for question in stats)
+        texts = []
+        for failure in alike(failure for question in stats for failure in question.errors):
+            if failure.place in self._told:
+                continue
+            self._told.add(failure.place)
+            what = "went on without a tool's result" if failure.finished else f"failed: {failure.status}"
+            words = f"{when}: {failure.trajectories} of {total} trajectories {what}. The first one:"
+            texts.append(f"\n{words}\n{failure.trace or failure.error}\n")
+        if texts:
+            append(self.path, "".join(texts))
+
+
+def append(path: Path, text: str) -> None:
+    """Append to a file whose folder may not be there yet."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "a", encoding="utf-8") as file:
+        file.write(text)
