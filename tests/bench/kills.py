@@ -36,8 +36,9 @@ from verl_ext.storage.jsonl import append, read_log
 from verl_ext.trainer.state.checkpoint import SAVING, complete_steps
 
 STEPS, QUESTIONS = 16, 4
+BEST = "val/system/reward"
 COMMON = [f"data.train_batch_size={QUESTIONS}", "data.val_max_samples=4", "trainer.save_freq=1", "trainer.test_freq=4"]
-COMMON += [f"trainer.total_training_steps={STEPS}", "trainer.val_before_train=false"]
+COMMON += [f"trainer.keep_best={BEST}", f"trainer.total_training_steps={STEPS}", "trainer.val_before_train=false"]
 HEAD = "+mas.agents.orchestrator.head={encoder: hashing, lr: 0.1, entropy: 0.01}"
 # A kill comes this many steps after the first sign of life of the run at most; one in EARLY comes before it.
 REACH, EARLY = 4.0, 10
@@ -163,6 +164,14 @@ def differs(run: Run, whole: Run) -> list[str]:
     return found
 
 
+def best_differs(run: Run, whole: Run) -> list[str]:
+    """Whether a run that has ended keeps another best checkpoint than the metrics of the uninterrupted run say."""
+    values = {step: metrics[BEST] for step, metrics in whole.metrics().items() if BEST in metrics}
+    best = max(values, key=lambda step: (values[step], -step))
+    kept = sorted(path.name for path in (run.place / "best").iterdir())
+    return [] if kept == [f"global_step_{best}"] else [f"best is {kept}, and of step {best} in the log"]
+
+
 def incomplete(run: Run) -> list[str]:
     """What a run that has ended lacks: steps, or questions; or what it has twice."""
     steps = [step for step in run.metrics() if step]
@@ -213,8 +222,10 @@ class Killer:
             self._note("killed", step=max(complete_steps(self.run.place), default=0), saving=saving, alive=bool(born))
             wrong = differs(self.run, self.whole) if self.case.identical else []
         else:
-            wrong = differs(self.run, self.whole) if self.case.identical else incomplete(self.run)
-            wrong += [f"exit status {status}"] if status else []
+            wrong = [f"exit status {status}"] if status else []
+            if not wrong:
+                wrong += best_differs(self.run, self.whole if self.case.identical else self.run)
+                wrong += differs(self.run, self.whole) if self.case.identical else incomplete(self.run)
         if wrong:
             place = self.folder / f"wrong_{time.time():.0f}"
             self.run.folder.rename(place)
