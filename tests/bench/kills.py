@@ -40,8 +40,8 @@ BEST = "val/system/reward"
 COMMON = [f"data.train_batch_size={QUESTIONS}", "data.val_max_samples=4", "trainer.save_freq=1", "trainer.test_freq=4"]
 COMMON += [f"trainer.keep_best={BEST}", f"trainer.total_training_steps={STEPS}", "trainer.val_before_train=false"]
 HEAD = "+mas.agents.orchestrator.head={encoder: hashing, lr: 0.1, entropy: 0.01}"
-# A kill comes this many steps after the first sign of life of the run at most; one in EARLY comes before it.
-REACH, EARLY = 4.0, 10
+# A kill comes this many steps after the first line in the run's log at most; one in EARLY at any time from the start.
+REACH, EARLY = 3.0, 4
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Run:
             options: dict[str, Any] = {"stdout": output, "stderr": output, "start_new_session": True}
             process = subprocess.Popen(self.command, cwd=self.folder, env=environment(), **options)
             while process.poll() is None:
-                alive = log.exists() and log.stat().st_mtime > started
+                alive = any(entry["time"] > started for entry in read_log(log))
                 if moment(time.time() - started, alive):
                     kill(process)
                     return None
@@ -211,7 +211,7 @@ class Killer:
 
         def moment(seconds: float, alive: bool) -> bool:
             if early:
-                return seconds > 2 * wait
+                return seconds > 4 * wait
             if alive and not born:
                 born.append(seconds)
             return bool(born) and seconds > born[0] + wait
