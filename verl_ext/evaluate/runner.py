@@ -12,7 +12,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
 
 from verl_ext.evaluate.answers import Answers, Outcome
@@ -37,6 +36,7 @@ from verl_ext.tools.threads import Threads
 from verl_ext.trainer.build import build_tools
 from verl_ext.trainer.config import SHARED, MasConfig, context_length
 from verl_ext.trainer.rollout.llm import template_of
+from verl_ext.trainer.state.run_settings import identity_of
 
 # After so many trajectories in a row that failed without an answer, the evaluation stops.
 STREAK = 32
@@ -90,13 +90,6 @@ def _agents_of(config: DictConfig) -> dict[str, Any]:
 def response_length(config: DictConfig) -> int:
     """The token limit of calls of agents without a limit of their own, and of calls that continue one sequence."""
     return int(config.actor_rollout_ref.rollout.response_length)
-
-
-def identity_of(tool: dict[str, Any]) -> dict[str, Any]:
-    """The settings on which a tool's answers depend: all, unless its `_target_` has a function `identity`."""
-    settings = {key: value for key, value in tool.items() if not key.startswith("_")}
-    identity = getattr(get_object(tool["_target_"]), "identity", dict)
-    return {"_target_": tool["_target_"], **identity(**settings)}
 
 
 class Runner:

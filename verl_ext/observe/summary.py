@@ -11,7 +11,7 @@ from typing import Any
 from verl_ext.observe.collaboration_plot import collaboration_picture
 from verl_ext.observe.collapse import advice, collapsed
 from verl_ext.observe.plots import learning_curve
-from verl_ext.observe.runlog import NAME, charged, read_log, series
+from verl_ext.observe.runlog import NAME, TRACKER, charged, read_log, series
 from verl_ext.observe.trajectory_files import FOLDER
 from verl_ext.reports import in_words, no_headline
 
@@ -23,7 +23,7 @@ def finished_already(folder: Path, config: Any) -> bool:
     """True if the run in `folder` has a checkpoint of its last step, and a complete log: nothing is left to train."""
     if config.trainer.resume_mode != "auto" or config.trainer.get("val_only", False):
         return False
-    tracker, total = folder / "latest_checkpointed_iteration.txt", config.trainer.total_training_steps
+    tracker, total = folder / TRACKER, config.trainer.total_training_steps
     if total is None or not tracker.exists():
         return False
     step = tracker.read_text().strip()
@@ -75,7 +75,7 @@ def next_steps(arguments: Sequence[str], strategy: str, folder: Path) -> list[st
         look = shlex.join([_interpreter(), "-m", "verl_ext.observe.viewer", str(folder)])
         lines.append(f"  what agents said   {look}   (writes one page for your browser)")
     longer = "with trainer.save_freq above 0 (this run has no checkpoint to go on from)"
-    if (folder / "latest_checkpointed_iteration.txt").exists():
+    if (folder / TRACKER).exists():
         longer = "with a larger trainer.total_training_steps goes on from here"
     return [
         *lines,

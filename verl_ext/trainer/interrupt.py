@@ -69,7 +69,4 @@ def end_processes(spared: Popen[bytes] | None = None) -> list[psutil.Process]:
 
 
 def _message(folder: Path, save_freq: int) -> str:
-    left = "starts afresh: it has no checkpoint yet"
-    if (folder / checkpoint.TRACKER).exists():
-        left = f"goes on from {folder}/global_step_{(folder / checkpoint.TRACKER).read_text().strip()}"
-    return f"\nInterrupted. The same command {left} (trainer.save_freq={save_freq}).\n"
+    return f"\nInterrupted. The same command {checkpoint.next_start(folder)} (trainer.save_freq={save_freq}).\n"

@@ -9,7 +9,7 @@ import traceback
 import warnings
 from pathlib import Path
 from subprocess import Popen
-from typing import Any
+from typing import IO, Any
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.experimental.callback import Callback
@@ -23,7 +23,7 @@ from verl_ext.observe.runlog import NAME, log_name
 from verl_ext.observe.summary import finished_already, print_summary
 from verl_ext.tracebacks import explained
 from verl_ext.trainer import interrupt
-from verl_ext.trainer.state import checkpoint
+from verl_ext.trainer.state import checkpoint, run_settings, tool_caches
 
 
 class RunCallback(Callback):
@@ -37,6 +37,7 @@ class RunCallback(Callback):
         self.progress: Progress | None = None
         self.headline = "reward"
         self.template: Popen[bytes] | None = None  # of Ray's workers
+        self.lock: IO[str] | None = None  # of the run's folder, held as long as this process lives
 
     def on_run_start(self, config: DictConfig, **_: Any) -> None:
         """Set the environment of the workers, which is part of the configuration, before Hydra starts the job."""
@@ -97,7 +98,12 @@ class RunCallback(Callback):
         check_data.check_data(config)
         checks.check_tools(config)
         lora_setup.check_resumed(config)
-        checkpoint.check_same_run(config)
+        run_settings.check_same_run(config)
+        self.lock = checkpoint.lock_run(config)
+        for line in tool_caches.lost_results(config):
+            print(f"Warning: {line}", file=sys.stderr, flush=True)
+        if kept := checkpoint.prepare_start(config):
+            print(f"Files of an earlier run are now in {kept}.", flush=True)
         return headline
 
 
@@ -128,12 +134,11 @@ def _explain(error: BaseException, folder: Path) -> None:
     reason = "\n\n".join([first, *(others if others and others[0].startswith("Traceback") else [])])
     whole = "".join(traceback.format_exception(error))
     error_log.append(trace, f"\n{type(cause).__name__}: {reason}\n\nThe whole traceback:\n{whole}")
-    again = "goes on from the last checkpoint" if (folder / checkpoint.TRACKER).exists() else "starts afresh"
     logs = Path(tempfile.gettempdir()) / "ray" / "session_latest" / "logs"
     print(
         f"\nThe run failed.\n{type(cause).__name__}: {reason}\n\n  traceback        {trace}\n"
         f"  workers' logs    {logs} (Ray's usual place)\n"
-        f"Once that is mended, the same command {again}.\n",
+        f"Once that is mended, the same command {checkpoint.next_start(folder)}.\n",
         file=sys.stderr,
         flush=True,
     )

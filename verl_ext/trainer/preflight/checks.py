@@ -24,11 +24,12 @@ from verl_ext.trainer.build import build_workflow, check_arguments, similarity_o
 from verl_ext.trainer.config import optimiser_steps, read_mas_config, strategy_from
 from verl_ext.trainer.lora_setup import check_policy
 from verl_ext.trainer.preflight.algorithm import check_algorithm, check_groups
+from verl_ext.trainer.state.best import check_keep_best
 
 # Sections in which every key is allowed: verl passes them on unchanged.
 OPEN = ("hydra", "mas", "ray_kwargs.ray_init", "reward.custom_reward_function.reward_kwargs")
 # Our own keys in verl's sections.
-OWN = ("actor_rollout_ref.model.lora.adapters",)
+OWN = ("actor_rollout_ref.model.lora.adapters", "trainer.keep_best")
 # verl's default of critic.model.path.
 VERLS_CRITIC = "~/models/deepseek-llm-7b-chat"
 FACTORY = (
@@ -101,6 +102,7 @@ def check_multi_agent(config: DictConfig) -> str:
             f"actor_rollout_ref.rollout.temperature={temperature} must be above 0: outputs are sampled, and the "
             "trainer divides by it. Greedy outputs are those of the validation, or of python -m verl_ext.evaluate"
         )
+    check_keep_best(config)
     strategy_from(mas.sampling, agents)
     reports = [workflow.headline, *workflow.details]
     system = System(type(workflow).__name__, agents, mas.sampling.strategy, reports)
