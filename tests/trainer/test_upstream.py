@@ -1,84 +1,142 @@
-"""verl's methods that we override, or whose order of steps we rely on, by hash: an upgrade that changes one is noticed.
+"""verl's functions that we override, replace, or rely on for arithmetic, by a hash of their source.
 
-After reading what changed, and adapting the override, put the new hash here.
+An upgrade that changes one is noticed. Read what changed, look at the file of ours that stands above it in `WATCHED`, adapt
+it, and put the new hash here. Sources are read, not imported: vLLM's side needs vLLM.
 """
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import inspect
+from pathlib import Path
 
 import pytest
-from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
+import verl
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
-from verl.trainer.ppo.v1.trainer_colocate_async import PPOTrainerColocateAsync
-from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
-from verl.workers.engine.base import BaseEngine
-from verl.workers.engine.fsdp.transformer_impl import FSDPEngine, FSDPEngineWithLMHead
-from verl.workers.engine_workers import ActorRolloutRefWorker
-from verl.workers.rollout.llm_server import FullyAsyncLLMServerClient, LLMServerClient
-from verl.workers.utils.losses import ppo_loss
+from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 
 from verl_ext.engine.lora.fsdp_adapters import PerAgentAdapters
 from verl_ext.trainer.trainer import MultiAgentTrainer
 
-HASHES = {
-    PPOTrainer.fit: "7d83a81c2e62979f",
-    PPOTrainer.__init__: "6f938d77859b66ae",
-    PPOTrainer._step_once: "efdd4abe161c6dee",
-    PPOTrainer._load_checkpoint: "bb446d77c48ac6cc",
-    PPOTrainer._save_checkpoint: "8c2435b577e54f19",
-    PPOTrainer._balance_batch: "f9b6e887d7504a65",
-    PPOTrainer._get_required_batch_multiple: "264be80d505c6579",
-    PPOTrainer._update_actor: "d7009bd8a69d40b9",
-    PPOTrainer._update_critic: "1b2879bec14681ba",
-    # Its result carries the tags that TransferQueue holds, not those of the batch it was given.
-    PPOTrainer._compute_old_log_prob: "b2630e6178ed99f7",
-    PPOTrainer._compute_advantage: "2a4a2aa4a475b228",
-    PPOTrainer._compute_metrics: "9c5c555787889555",
-    PPOTrainer._validate: "f1d58a70e91d7883",
-    PPOTrainerSync.on_init_end: "0cc759a56864dec8",
-    PPOTrainerColocateAsync.on_init_end: "0cc759a56864dec8",
-    PPOTrainerColocateAsync.on_sample_end: "6acf994fbde4ed10",
-    PPOTrainerColocateAsync.on_step_end: "cc67de0b71468aa0",
-    ReplayBuffer.__init__: "0c37a48629991988",
-    FSDPEngineWithLMHead.forward_step: "ec2681395b00c654",
-    FSDPEngine.__init__: "2d70a9f5f54883c2",
-    FSDPEngine._build_lora_module: "31ad1f73ed3cb764",
-    FSDPEngine.forward_backward_batch: "be92c8d155f0c179",
-    FSDPEngine.optimizer_step: "08227531d7302949",
-    FSDPEngine.get_per_tensor_param: "30802c73cfcc5ba2",
-    FSDPEngine.save_checkpoint: "33610c18a6a2c1c8",
-    FSDPEngine.load_checkpoint: "0053b000be572e3a",
-    BaseEngine.train_batch: "dd5e7dba6b8f69b5",
-    # Asks for adapters, sends the base before them once (load_format=dummy), and passes base_sync_done on.
-    ActorRolloutRefWorker.update_weights: "ea8f2ec1eb8a4481",
-    LLMServerClient.__init__: "48b527309739adf0",
-    LLMServerClient._acquire_server: "4afa9eaba4c5c436",
-    LLMServerClient._release_server: "a06a7f1ee3567499",
-    LLMServerClient.generate: "45f4cf4029f0be37",
-    LLMServerClient._vllm_request_id: "92c7d7fa2e134869",
-    FullyAsyncLLMServerClient.generate: "3d6399350ff024fd",
-    ppo_loss: "d7c0f8772b444f55",
+# Our file -> {file of verl:function: hash}.
+WATCHED = {
+    "verl_ext/trainer/trainer.py": {
+        "trainer/ppo/v1/trainer_base.py:PPOTrainer.__init__": "16dda0010f4b67ae",
+        "trainer/ppo/v1/trainer_base.py:PPOTrainer.fit": "cfbfa5992cb92bbe",
+        "trainer/ppo/v1/trainer_base.py:PPOTrainer._step_once": "0555717c3378858e",
+        "trainer/ppo/v1/trainer_base.py:PPOTrainer._load_checkpoint": "2080358ba6af9525",
+        "trainer/ppo/v1/trainer_base.py:PPOTrainer._save_checkpoint": "17b47da7284d3bf7",
+        "trainer/ppo/v1/trainer_base.py:PPOTrainer._balance_batch": "6036c24b205dd41e",
+        "trainer/ppo/v1/trainer_base.py:PPOTrainer._get_required_batch_multiple": "139ac6d8c7ca3af3",
+        "trainer/ppo/v1/trainer_base.py:PPOTrainer._compute_old_log_prob": "47e705af8fb4cc5f",
+        "trainer/ppo/v1/trainer_base.py:PPOTrainer._compute_advantage": "723b42cbdaf4d56d",
+        "trainer/ppo/v1/trainer_base.py:PPOTrainer._update_actor": "61e4a008610f7239",
+        "trainer/ppo/v1/trainer_base.py:PPOTrainer._update_critic": "cbc462388c9dc050",
+        "trainer/ppo/v1/trainer_base.py:PPOTrainer._compute_metrics": "b87c0ecc8e5972c9",
+        "trainer/ppo/v1/trainer_base.py:PPOTrainer._validate": "2ebd5baa0fb4c94e",
+        "trainer/ppo/v1/trainer_sync.py:PPOTrainerSync.on_init_end": "8dfa41a32b10ae83",
+        "trainer/ppo/v1/trainer_colocate_async.py:PPOTrainerColocateAsync.on_init_end": "8dfa41a32b10ae83",
+        "trainer/ppo/v1/trainer_colocate_async.py:PPOTrainerColocateAsync.on_sample_end": "5c1e0c7ca557da15",
+        "trainer/ppo/v1/trainer_colocate_async.py:PPOTrainerColocateAsync.on_step_end": "e0a2d76c111e05dd",
+        "trainer/ppo/v1/replay_buffer.py:ReplayBuffer.__init__": "2502efaa4f967572",
+        "utils/tensordict_utils.py:make_iterator": "ad6989036b7966de",
+        "utils/seqlen_balancing.py:get_seqlen_balanced_partitions": "f8f2c027ffb6b6c7",
+    },
+    "verl_ext/trainer/row.py": {
+        "trainer/ppo/padding_utils.py:upsample_batch_to_divisible_size": "712c98ce70fa43ac",
+        "trainer/ppo/padding_utils.py:construct_minimal_padding_template": "8da2149e76c4eeba",
+    },
+    "verl_ext/trainer/advantage.py": {
+        "trainer/ppo/v1/utils.py:compute_advantage_for_multi_trajectories": "46c7a2240d72f694",
+        "trainer/ppo/core_algos.py:compute_gae_advantage_return": "d0aa83a54328c029",
+        "trainer/ppo/core_algos.py:compute_grpo_outcome_advantage": "b13e07e529c36eb1",
+        "trainer/ppo/core_algos.py:compute_reinforce_plus_plus_outcome_advantage": "2c688bd6f7f81088",
+        "trainer/ppo/ray_trainer.py:compute_advantage": "c410e5ba6e5b50bc",
+        "utils/torch_functional.py:masked_whiten": "58f9e9047f045aa1",
+    },
+    "verl_ext/trainer/loss.py": {
+        "workers/utils/losses.py:ppo_loss": "d7a7f4ab82c8a092",
+        "trainer/ppo/core_algos.py:agg_loss": "baa1eabb337dd663",
+        "trainer/ppo/core_algos.py:kl_penalty": "f5a9e2e6d607431f",
+        "trainer/ppo/core_algos.py:kl_penalty_forward": "89683b7332445fc8",
+        "trainer/ppo/core_algos.py:compute_policy_loss_vanilla": "f7172b857b57ebc6",
+    },
+    "verl_ext/trainer/doctor.py": {
+        "utils/metric/utils.py:Metric.aggregate_dp": "0b0de0edafffcd74",
+        "utils/metric/utils.py:reduce_metrics": "5f9b1d486fc8ad87",
+        "workers/engine_workers.py:TrainingWorker.train_mini_batch": "42ab3a46dc71a76a",
+    },
+    "verl_ext/engine/fsdp": {
+        "workers/engine/fsdp/transformer_impl.py:FSDPEngine.__init__": "d930f1fcc2c576f2",
+        "workers/engine/fsdp/transformer_impl.py:FSDPEngine.initialize": "a7a533cd1d6a655d",
+        "workers/engine/fsdp/transformer_impl.py:FSDPEngine._build_module": "2167e48c755ac1ae",
+        "workers/engine/fsdp/transformer_impl.py:FSDPEngine._build_fsdp_module": "980b7d8b72c18b36",
+        "workers/engine/fsdp/transformer_impl.py:FSDPEngine.forward_backward_batch": "5e839f1066657e35",
+        "workers/engine/fsdp/transformer_impl.py:FSDPEngineWithLMHead.forward_step": "d2fa75d4cdf92cca",
+        "workers/engine/fsdp/transformer_impl.py:FSDPEngineWithLMHead.prepare_model_inputs": "2652efd0aee16a0d",
+        "workers/engine/fsdp/transformer_impl.py:FSDPEngineWithLMHead.prepare_model_outputs": "384ab09aab7bfd49",
+        "workers/engine/fsdp/transformer_impl.py:FSDPEngineWithValueHead.prepare_model_outputs": "d02cede39f036f3b",
+        "workers/engine/utils.py:prepare_micro_batches": "786b212905c6b089",
+        "workers/engine/utils.py:postprocess_batch_func": "d822a19fc79c823d",
+    },
+    "verl_ext/engine/lora/fsdp_adapters.py": {
+        "workers/engine/fsdp/transformer_impl.py:FSDPEngine._build_lora_module": "cd24092209f39b5f",
+        "workers/engine/fsdp/transformer_impl.py:FSDPEngine.optimizer_step": "203b58f17a312f0c",
+        "workers/engine/fsdp/transformer_impl.py:FSDPEngine.get_per_tensor_param": "d5eab48fadf1ed39",
+        "workers/engine/fsdp/transformer_impl.py:FSDPEngine.save_checkpoint": "a0e7d681d281ab92",
+        "workers/engine/fsdp/transformer_impl.py:FSDPEngine.load_checkpoint": "bb1833cd25139240",
+        "workers/engine/base.py:BaseEngine.train_batch": "a87a90bc31992c25",
+        "workers/engine_workers.py:ActorRolloutRefWorker.update_weights": "9d72d359b9d247af",
+    },
+    "verl_ext/trainer/rollout/llm.py": {
+        "workers/rollout/llm_server.py:LLMServerClient.__init__": "fed87b7dfc7592f4",
+        "workers/rollout/llm_server.py:LLMServerClient._acquire_server": "c349eb1ca92b2576",
+        "workers/rollout/llm_server.py:LLMServerClient._release_server": "48e478734cf66229",
+        "workers/rollout/llm_server.py:LLMServerClient.generate": "7b2e51213e6084ef",
+        "workers/rollout/llm_server.py:LLMServerClient._vllm_request_id": "f26c9e3287f5ebf2",
+        "workers/rollout/llm_server.py:FullyAsyncLLMServerClient.generate": "3a08d5c6cc4481f4",
+    },
+    "verl_ext/engine/vllm": {
+        "workers/rollout/vllm_rollout/vllm_async_server.py:vLLMHttpServer.__init__": "dddff64453440b39",
+        "workers/rollout/vllm_rollout/vllm_async_server.py:vLLMHttpServer._get_worker_extension_cls": "3d69431647e96ee2",  # noqa: E501
+        "workers/rollout/vllm_rollout/vllm_async_server.py:vLLMHttpServer.run_server": "e2bd34e512d9937b",
+        "workers/rollout/vllm_rollout/vllm_async_server.py:vLLMHttpServer.run_headless": "98158e255797a53c",
+        "workers/rollout/vllm_rollout/vllm_async_server.py:vLLMHttpServer.generate": "98d1b7a3a17b0e11",
+        "workers/rollout/vllm_rollout/vllm_async_server.py:vLLMReplica.__init__": "c1720aaf7610ead9",
+        "workers/rollout/vllm_rollout/utils.py:vLLMColocateWorkerExtension._update_weights": "a183aa08221eae19",
+        "workers/rollout/vllm_rollout/vllm_rollout.py:ServerAdapter.__init__": "8fb279096fb92250",
+        "workers/rollout/vllm_rollout/vllm_rollout.py:ServerAdapter.update_weights": "6d2aee5aa276c7a9",
+        "utils/vllm/utils.py:TensorLoRARequest": "0c8e3a262c6303c2",
+    },
 }
+FUNCTIONS = [(ours, name) for ours, functions in WATCHED.items() for name in functions]
 
 
-def digest(function) -> str:
-    return hashlib.sha256(inspect.getsource(function).encode()).hexdigest()[:16]
+def source(name: str) -> str:
+    """The lines of a function or class, with its decorators."""
+    path, _, inside = name.partition(":")
+    text = (Path(verl.__file__).parent / path).read_text(encoding="utf-8")
+    node: ast.AST = ast.parse(text)
+    for part in inside.split("."):
+        node = next(child for child in node.body if getattr(child, "name", None) == part)
+    first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+    return "\n".join(text.splitlines()[first - 1 : node.end_lineno])
 
 
-@pytest.mark.parametrize("function", HASHES, ids=lambda function: function.__qualname__)
-def test_upstream_is_what_was_read(function):
-    assert digest(function) == HASHES[function]
+@pytest.mark.parametrize("ours,name", FUNCTIONS, ids=[name for _, name in FUNCTIONS])
+def test_upstream_is_what_was_read(ours, name):
+    found = hashlib.sha256(source(name).encode()).hexdigest()[:16]
+    assert found == WATCHED[ours][name], f"verl's {name} has changed: read it, look at {ours}, then put {found!r} here"
 
 
-def test_every_override_of_the_trainer_is_watched():
-    watched = {function.__name__ for function in HASHES}
-    ours = {name for name, value in vars(MultiAgentTrainer).items() if inspect.isfunction(value)}
-    assert {name for name in ours if hasattr(PPOTrainer, name)} <= watched
+def test_every_override_is_watched():
+    watched = {name.rpartition(".")[2] for _, name in FUNCTIONS}
+    for mine, verls in ((MultiAgentTrainer, PPOTrainer), (PerAgentAdapters, FSDPEngineWithLMHead)):
+        functions = {name for name, value in vars(mine).items() if inspect.isfunction(value)}
+        assert {name for name in functions if hasattr(verls, name)} <= watched, mine
 
 
-def test_every_override_of_the_engine_is_watched():
-    watched = {function.__name__ for function in HASHES}
-    ours = {name for name, value in vars(PerAgentAdapters).items() if inspect.isfunction(value)}
-    assert {name for name in ours if hasattr(FSDPEngineWithLMHead, name)} <= watched
+def test_what_we_call_ours_is_there():
+    root = Path(__file__).parents[2]
+    assert all((root / ours).exists() for ours in WATCHED)
