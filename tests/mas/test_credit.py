@@ -220,7 +220,7 @@ def test_efficiency_by_hand():
 
 def test_own_where_the_trajectory_has_failed_is_that_of_the_first_that_has_the_call():
     base, forks, (a, b, *_) = nmc_forest()
-    base.status = Status.WORKFLOW_ERROR
+    base.status, base.reward = Status.WORKFLOW_ERROR, math.nan
     assign_credit([base, *forks], "own", rules=[efficiency(1.0)])
     assert a.reward_shared == 0.0 and a.reward == 0.0 - 0.5 - 0.5 and math.isnan(b.reward)
     assert aggregate("own") and pytest.raises(ValueError, aggregate, "ours")

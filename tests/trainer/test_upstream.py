@@ -1,7 +1,7 @@
 """verl's functions that we override, replace, or rely on for arithmetic, by a hash of their source.
 
-An upgrade that changes one is noticed. Read what changed, look at the file of ours that stands above it in `WATCHED`, adapt
-it, and put the new hash here. Sources are read, not imported: vLLM's side needs vLLM.
+An upgrade that changes one is noticed. Read what changed, look at the file of ours that stands above it in `WATCHED`,
+adapt it, and put the new hash here. Sources are read, not imported: vLLM's side needs vLLM.
 """
 
 from __future__ import annotations
