@@ -78,11 +78,18 @@ class TrajectoryRecorder:
         self.log.write([training_record(trace, "val", step, number) for number, trace in enumerate(traces)])
 
 
-def _advantages(batch: KVBatchMeta, rows: list[int]) -> dict[int, list[float]]:
-    """Row of the batch -> advantage of each of its tokens: float32 values, written with as many digits as they have."""
+def _advantages(batch: KVBatchMeta, rows: list[int]) -> dict[int, list[float | None]]:
+    """Row of the batch -> advantage of each of its tokens, None for those that do not train (response_mask 0).
+
+    They are float32 values, written with as many digits as they have.
+    """
     if not rows:
         return {}
     keys = [batch.keys[row] for row in rows]
-    data = tq.kv_batch_get(keys=keys, partition_id=batch.partition_id, select_fields=["advantages"])
-    values = [column.float().numpy() for column in data["advantages"].unbind()]
-    return {row: [float(str(value)) for value in column] for row, column in zip(rows, values, strict=True)}
+    columns = ["advantages", "response_mask"]
+    data = tq.kv_batch_get(keys=keys, partition_id=batch.partition_id, select_fields=columns)
+    values, masks = ([column.float().numpy() for column in data[name].unbind()] for name in columns)
+    return {
+        row: [float(str(value)) if on else None for value, on in zip(*tokens, strict=True)]
+        for row, *tokens in zip(rows, values, masks, strict=True)
+    }
