@@ -74,6 +74,25 @@ def test_a_call_shows_tokens_by_advantage_its_prompt_on_demand_and_its_group(ope
     page.check_quiet()
 
 
+def test_a_decisions_advantage_is_that_of_its_tokens_with_a_choice(opened):
+    """Of four tokens one trains: 0.8 is the advantage of the call, not 0.8 / 4."""
+    lines = forked(1)
+    made = {"output": "a,b.", "tokens": ["a", ",", "b", "."], "advantage": [0.8, None, None, None]}
+    lines[0]["calls"][2] |= made
+    lines[0]["calls"][3]["advantage"] = None  # a call whose every token was without a choice
+    page = opened(lines)
+    page.go("at=train.1&view=question&q=0&node=c2")
+    assert page.all(".sum dd")[-1] == "+0.80"
+    assert [text for text in page.all(".card small") if text.startswith("A ")] == ["A +0.50", "A −0.50", "A +0.80"]
+    members = page.all(".member .number")
+    assert members[1::2] == ["+0.80", "–", "−0.50"]
+    titles = "return [...document.querySelectorAll('.tokens .token')].map((e) => e.title)"
+    assert page.browser.execute_script(titles)[:2] == ["token 1, advantage +0.80", "token 2, does not train"]
+    edges = "return [...document.querySelectorAll('.card')].map((e) => getComputedStyle(e).borderLeftColor)"
+    assert len(set(page.browser.execute_script(edges))) == 4
+    page.check_quiet()
+
+
 def test_keys_walk_and_the_address_brings_one_back(opened):
     page = opened([*forked(1), *forked(2), *forked(2, number=1), *forked(3, number=1)])
     page.go("at=train.2&view=question&q=0&node=c0")
@@ -209,7 +228,7 @@ def test_an_evaluation_opens_as_a_run_does(chromium, tmp_path, monkeypatch, caps
     with ChatServer(reply) as server:
         more = ["evaluate.samples=2", "evaluate.temperature=1.0"]
         assert command(*more, recipe="team", server=server, files=[questions(tmp_path, 3)]) == 0
-    look = next(line for line in capsys.readouterr().out.splitlines() if "observe.viewer" in line)
+    look = next(line for line in capsys.readouterr().out.splitlines() if "look at them" in line)
     assert main([shlex.split(look)[-1]]) == 0
     page = Page(chromium, command.output / "trajectories.html")
     assert page.browser.title == "out – trajectories" and page.all("#moment option") == ["eval"]

@@ -148,7 +148,7 @@ class Record(TypedDict):
     """One line.
 
     Attributes:
-        phase: `train`, `val` (validation of a run) or `eval` (`python -m verl_ext.evaluate`).
+        phase: `train`, `val` (validation of a run) or `eval` (`verl_ext evaluate`).
         step: training step; of `val` the step after which it ran (0: before training), of `eval` the step of the
             checkpoint, null where it is none.
         question: which question.

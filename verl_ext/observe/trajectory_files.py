@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 FOLDER = "trajectories"
 # The folder under `trainer.val_only=true`: evaluating a checkpoint must not change the log of its training.
 VALIDATION_FOLDER = "trajectories_validation"
-# Of `python -m verl_ext.evaluate`.
+# Of `verl_ext evaluate`.
 EVALUATION_FILE = "trajectories.jsonl"
 
 

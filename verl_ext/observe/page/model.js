@@ -65,6 +65,7 @@ function prepare(question) {
   return question;
 }
 
+/** Of the tokens that train; the others have no advantage (null). */
 function averageAdvantage(call) {
   return Array.isArray(call.advantage) ? mean(call.advantage.filter(isNumber)) : (call.advantage ?? null);
 }
@@ -73,6 +74,18 @@ function strongestAdvantage(call) {
   const values = Array.isArray(call.advantage) ? call.advantage : [call.advantage];
   return values.filter(isNumber).reduce((most, value) => Math.max(most, Math.abs(value)), 0);
 }
+
+/** Where a trajectory or call was forked, e.g. "0 at reranker.0*2": trajectory 0, the reranker's second further sample. */
+function forkOf(item) {
+  const [base, ...forks] = listOf(item.stream);
+  return forks.length ? `${base} at ${forks.join(", then at ")}` : "";
+}
+
+/** Numbers of the questions of a step in the order of every list: lowest reward first. */
+const byReward = (questions) =>
+  questions
+    .map((_, q) => q)
+    .sort((a, b) => (questions[a].reward ?? -Infinity) - (questions[b].reward ?? -Infinity));
 
 /** What a call is called within its question: scope, agent, turn. */
 const placeOf = (call) =>
