@@ -1,8 +1,8 @@
 """The console script `verl_ext`: one command for training, evaluation and everything around them.
 
 `COMMANDS` is the table of contents. To add a command, add a line there: its name, the module that runs it, one line of
-help and an example. A command runs `python -m <module>`, which users may type as well, so the module alone decides about
-its arguments, output and exit status. Nothing heavy is imported before a command is chosen.
+help and an example. A command runs `python -m <module>`, which works as well: the module alone decides about its
+arguments, output and exit status. Nothing heavy is imported before a command is chosen.
 """
 
 from __future__ import annotations

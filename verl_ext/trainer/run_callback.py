@@ -36,7 +36,7 @@ class RunCallback(Callback):
     def __init__(self) -> None:
         self.progress: Progress | None = None
         self.headline = "reward"
-        self.template: Popen[bytes] | None = None  # of Ray's workers
+        self.template: Popen[bytes] | None = None  # the preloaded process that Ray's workers are forked from
 
     def on_run_start(self, config: DictConfig, **_: Any) -> None:
         """Set the environment of the workers, which is part of the configuration, before Hydra starts the job."""
