@@ -133,6 +133,33 @@ def test_two_steps_are_compared_by_question(opened):
     assert page.all(".pairs") == [] and "share no logged question" in " ".join(page.all("h2"))
 
 
+def test_comparing_begins_with_the_first_and_the_last_validation(opened):
+    validations = [line | {"phase": "val"} for step in (0, 4, 8) for line in forked(step)]
+    page = opened([*forked(1), *forked(9), *validations])
+    page.click("[data-tab=compare]")
+    assert "at=val.8" in page.address() and "b=val.0" in page.address()
+    assert page.all(".pairs .row .said") == ["Question 0?"]
+    page.act("const e = document.getElementById('moment'); e.value = 0; e.dispatchEvent(new Event('change'))")
+    page.press("c")
+    assert "at=train.1" in page.address(), "who has chosen a step in the comparison keeps it"
+    page = opened([*forked(1), *forked(9), *validations[:1]])
+    page.press("c")
+    assert "at=train.9" in page.address() and "b=train.1" in page.address()
+
+
+def test_questions_have_one_order_the_lowest_reward_first(opened):
+    good = forked(1, number=0)
+    for one in good[0]["trajectories"]:
+        one["reward"] = 1.0
+    page = opened([*good, *forked(1, number=1), *forked(1, number=2, size=4)])
+    order = ["Question 1?", "Question 2?", "Question 0?"]  # 1/3, 1/2, 1
+    assert page.all(".questions .said") == order
+    page.click(".questions .row")
+    assert page.text("h1") == order[0] and page.all("#questions .said") == order
+    page.press("j")
+    assert page.text("h1") == order[1], "the keys walk in this order"
+
+
 def test_failures_are_named_counted_and_filtered(opened):
     odd = call("a", status="unparsable", error="no ids", rewards={"shared": None, "specific": 0, "total": None})
     tool = {"id": "0 | tool:search.0", "name": "search", "trajectories": [0], "after": [], "arguments": {}}
@@ -274,12 +301,18 @@ def test_a_narrow_window_has_everything_in_reach(opened):
     names = [f"a rather long name {n}" for n in range(9)]
     page = opened([*forked(1), *decided(1, [names], names, number=1)])
     metrics = {"width": 420, "height": 860, "deviceScaleFactor": 1, "mobile": False}
+    size = "const {width, top} = document.querySelector(arguments[0]).getBoundingClientRect(); return [width, top]"
     page.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
     try:
         for address in ("view=overview", "view=question&q=0&node=c1", "view=compare", "view=collaboration"):
             page.go(address)
             assert page.browser.execute_script("return document.documentElement.scrollWidth <= innerWidth"), address
             assert page.browser.execute_script("return document.querySelector('main').clientHeight > 300"), address
+            first_line = [
+                page.browser.execute_script(size, one) for one in (".name", "#find", "#theme", "#help-button")
+            ]
+            assert min(first_line[0][0], first_line[1][0]) > 100, "room for a name and for words"
+            assert max(top for _, top in first_line) < 30, "the buttons stay in the first line"
     finally:
         page.browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
     page.check_quiet()

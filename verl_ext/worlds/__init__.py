@@ -7,7 +7,7 @@
     shop               its kind         "shop:Amber Harbor:guarantee + 7"
     tool_chains        tiny_tools       "film:Amber Harbor:director:birthplace:twin"
 
-Each of these modules has `ensure(output_dir, ...)`, which a recipe names as `mas.prepare`; biography_questions asks about
-biographies. They share names (words for invented names) and data_set (writes a data set once). `python -m verl_ext.worlds`
-writes one by hand.
+Each of these modules has `ensure(output_dir, ...)`, which a recipe names as `mas.prepare`. biography_questions asks
+about biographies. They share names (words for invented names) and data_set (writes a data set once).
+`python -m verl_ext.worlds` writes one by hand.
 """
