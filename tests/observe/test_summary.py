@@ -56,7 +56,8 @@ def test_looking_and_evaluating_come_first_by_the_console_script(monkeypatch, tm
     for name in ("python", "verl_ext"):
         (programs / name).touch(0o755)
     monkeypatch.setattr(sys, "executable", str(programs / "python"))
-    given = ["--config-dir", ".", "+recipe=mine", "mas.policy=per_agent_lora", "trainer.save_freq=4"]
+    given = ["--config-dir", ".", "+recipe=mine", "mas.policy=per_agent_lora"]
+    given += ["trainer.save_freq=4", "data.train_batch_size=8", "data.val_max_samples=8", "mas.deterministic=true"]
 
     def commands() -> list[str]:
         lines = next_steps(given, "rr", run, run / "global_step_4")
@@ -66,7 +67,7 @@ def test_looking_and_evaluating_come_first_by_the_console_script(monkeypatch, tm
     view, evaluate, *_ = commands()
     assert shlex.split(view) == ["env/bin/verl_ext", "view", "runs/my run", "--open"]
     assert shlex.split(evaluate) == [
-        *["env/bin/verl_ext", "evaluate", *given[:-1], "evaluate.model=runs/my run/global_step_4"]
+        *["env/bin/verl_ext", "evaluate", *given[:4], "evaluate.model=runs/my run/global_step_4"]
     ]
     monkeypatch.setenv("PATH", str(programs))
     assert [command.split()[0] for command in commands()[:3]] == ["verl_ext", "verl_ext", "python"]

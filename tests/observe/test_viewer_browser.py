@@ -88,6 +88,7 @@ def test_a_decisions_advantage_is_that_of_its_tokens_with_a_choice(opened):
     assert members[1::2] == ["+0.80", "–", "−0.50"]
     titles = "return [...document.querySelectorAll('.tokens .token')].map((e) => e.title)"
     assert page.browser.execute_script(titles)[:2] == ["token 1, advantage +0.80", "token 2, does not train"]
+    assert "forked from0 at b.0 (sample 1)" in page.all(".detail tr")
     edges = "return [...document.querySelectorAll('.card')].map((e) => getComputedStyle(e).borderLeftColor)"
     assert len(set(page.browser.execute_script(edges))) == 4
     page.check_quiet()

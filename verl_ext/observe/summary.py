@@ -18,6 +18,9 @@ from verl_ext.reports import docs_page, in_words, no_headline, program
 # Recipe -> the same system with a critic.
 CRITICS = {"mhgpo": "mappo", "mhgpo_tiny": "mappo_tiny", "solver_verifier_tiny": "solver_verifier_mappo_tiny"}
 
+# Settings that an evaluation has no use for, or refuses.
+TRAINING_ONLY = ("trainer.", "data.train_", "data.val_max_samples=", "mas.deterministic=")
+
 
 def finished_already(folder: Path, config: Any) -> bool:
     """True if the run in `folder` has a checkpoint of its last step, and a complete log: nothing is left to train."""
@@ -78,7 +81,7 @@ def next_steps(arguments: Sequence[str], strategy: str, folder: Path, checkpoint
         look = shlex.join([ours, "view", str(folder), "--open"])
         lines.append(f"  what agents said   {look}   (writes one page for your browser)")
     if checkpoint is not None and checkpoint.is_dir():
-        system = [argument for argument in arguments if not argument.startswith("trainer.")]
+        system = [argument for argument in arguments if not argument.lstrip("+").startswith(TRAINING_ONLY)]
         score = shlex.join([ours, "evaluate", *system, f"evaluate.model={checkpoint}"])
         lines.append(f"  evaluate           {score}")
     lines.append(f"  another strategy   {command([*kept, f'mas.sampling.strategy={other}'], other)}")

@@ -75,10 +75,14 @@ function strongestAdvantage(call) {
   return values.filter(isNumber).reduce((most, value) => Math.max(most, Math.abs(value)), 0);
 }
 
-/** Where a trajectory or call was forked, e.g. "0 at reranker.0*2": trajectory 0, the reranker's second further sample. */
+/** Where a trajectory or call was forked; `reranker.0*2` is the second further sample of a call, `*2` of the first. */
 function forkOf(item) {
   const [base, ...forks] = listOf(item.stream);
-  return forks.length ? `${base} at ${forks.join(", then at ")}` : "";
+  const words = forks.map((fork) => {
+    const star = fork.lastIndexOf("*");
+    return star < 0 ? fork : `${fork.slice(0, star) || "the first call"} (sample ${fork.slice(star + 1)})`;
+  });
+  return words.length ? `${base} at ${words.join(", then at ")}` : "";
 }
 
 /** Numbers of the questions of a step in the order of every list: lowest reward first. */
