@@ -59,7 +59,10 @@ download() {
   run mv "$1.part" "$1"
 }
 
-healthy() { curl --noproxy '*' --max-time 5 -sf "$1" >/dev/null; }
+# The token of the package's servers, if there is one, is not an argument: other users can read those.
+healthy() {
+  curl --noproxy '*' --max-time 5 -sf -K <(printf '%s' "${VERL_EXT_TOKEN:+oauth2-bearer = $VERL_EXT_TOKEN}") "$1" >/dev/null
+}
 
 # serve NAME URL COMMAND…: starts a server and waits until URL answers. Its output goes to NAME.log.
 serve() {

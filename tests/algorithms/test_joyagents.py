@@ -19,7 +19,7 @@ def kept(rewards, groups, questions, **options):
     n = len(groups)
     reward, blank = torch.as_tensor(rewards), torch.zeros(n, dtype=torch.int64)
     numbers = (torch.tensor(groups), blank, torch.tensor(questions), blank, blank > 0)
-    return JoyAgents(**options).select(Rows(reward, *numbers, outcome=reward, length=blank)).tolist()
+    return JoyAgents(**options).select(Rows(reward, *numbers, outcome=reward, length=blank, failed=blank > 0)).tolist()
 
 
 #          node 0: var 0.25   node 1: var 1   node 2: var 0   node 3: var 0.25

@@ -30,6 +30,7 @@ def rows(returns, groups=None, decides=None, tokens=3):
         decides=torch.tensor(decides if decides is not None else [True] * n),
         outcome=torch.tensor(returns, dtype=torch.float64),
         length=torch.full((n,), tokens),
+        failed=torch.zeros(n, dtype=torch.bool),
     )
 
 

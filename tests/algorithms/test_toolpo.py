@@ -49,6 +49,7 @@ def rows(paths: list[Path], padding: int = 0) -> TokenRows:
         decides=torch.zeros(n, dtype=torch.bool),
         outcome=success,
         length=torch.tensor([len(tokens) for _, _, tokens, _ in flat]),
+        failed=torch.zeros(n, dtype=torch.bool),
         metrics={
             "correct_calls": torch.tensor([path.correct for _, path, _, _ in flat], dtype=torch.float64),
             "folds": torch.tensor([float(path.folds) for _, path, _, _ in flat], dtype=torch.float64),

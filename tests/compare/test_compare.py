@@ -135,6 +135,8 @@ def test_complete_runs_are_not_run_again_and_changed_ones_are(tmp_path):
     run_all(runs, tmp_path, 2, PROGRAM)
     after = started(runs)
     assert {name for name in before if after[name] != before[name]} == {runs[0].name}
+    kept = runs[0].folder.with_name(runs[0].folder.name + ".1")
+    assert (kept / DONE).read_text() == "{" and (kept / "metrics.jsonl").exists(), "results are set aside, not deleted"
 
 
 def test_a_failed_run_stops_nothing_and_is_tried_again(tmp_path, capsys):

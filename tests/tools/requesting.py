@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 import uvicorn
 
-from verl_ext.tools.http.server import address_of, listen
+from verl_ext.tools.http.server import address_of, configuration, listen
 
 
 def start(module, *arguments, says):
@@ -36,7 +36,7 @@ def stop(process):
 def running(app):
     """The url of an application that a thread of this process serves."""
     listener = listen("127.0.0.1", 0)
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
+    server = uvicorn.Server(configuration(app))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
     try:

@@ -76,12 +76,12 @@ def test_malformed_requests_get_their_status_and_the_reason(url):
     for body, message in (
         (b"{broken", "JSON"),
         ({}, "queries"),
-        ({"queries": "who"}, "body.queries: Input should be a valid list"),
-        ({"queries": ["a", 3]}, "body.queries.1: Input should be a valid string"),
-        ({"queries": ["a"], "k": 0}, "body.k"),
-        ({"queries": ["a"], "k": 10**9}, "body.k"),
-        ({"queries": ["a"], "k": True}, "body.k"),
-        ({"queries": ["a"], "topk": 3}, "body.topk: Extra inputs are not permitted"),
+        ({"queries": "who"}, "queries: Input should be a valid array"),
+        ({"queries": ["a", 3]}, "queries.1: Input should be a valid string"),
+        ({"queries": ["a"], "k": 0}, "k: "),
+        ({"queries": ["a"], "k": 10**9}, "k: "),
+        ({"queries": ["a"], "k": True}, "k: "),
+        ({"queries": ["a"], "topk": 3}, "topk: Extra inputs are not permitted"),
         ({"queries": ["a"] * (MAX_QUERIES_PER_REQUEST + 1)}, "at most 256"),
         ([], "body"),
     ):
@@ -89,7 +89,6 @@ def test_malformed_requests_get_their_status_and_the_reason(url):
         assert status == 422 and message in answer["error"] and "expected" in answer["error"], body
         assert len(answer["error"]) < 1000
     assert post(url, b'{"queries": ["' + b"a" * MAX_BODY_BYTES + b'"]}')[0] == 413
-    assert post(url, b'{"queries": ["a"]}', kind="text/plain")[0] == 422
     assert post(url, {}, path="/nothing")[0] == 404
     assert HttpRetriever(url).health()["ready"]
 

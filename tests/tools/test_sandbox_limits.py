@@ -30,6 +30,14 @@ def test_processor_time(python, program):
     assert python.tool.counts()["cpu_timeouts"] == before + 1
 
 
+def test_a_busy_program_is_not_ended_because_the_machine_is_loaded():
+    """It waits here, as on a loaded machine, beyond the limit of time; one that has only waited is ended there."""
+    waits = "import time\ntime.sleep(2.5)\nprint('done')"
+    busy = "import time\nwhile time.process_time() < 0.5: pass\n" + waits
+    with sandbox(cpu_s=2, wall_s=2.0) as room:
+        assert room.together([busy, waits]) == ["done", "[The program was ended: it took longer than 2 s.]"]
+
+
 def test_memory(roomy):
     programs = [
         "x = bytearray(10 * 10**9)",

@@ -106,7 +106,7 @@ for number in range(1, signal.NSIG):
         pass
 """
     waits = "import threading, time\nthreading.Thread(target=time.sleep, args=(60,)).start()\nprint('main is done')"
-    ended = "[The program was ended after 3 s.]"
+    ended = "[The program was ended: it took longer than 3 s.]"
     programs = [stops, ignores + "import time\nwhile True: time.sleep(1)", waits]
     assert hasty.together(programs) == [f"a\n{ended}", ended, f"main is done\n{ended}"]
     assert python(ignores + "while True: pass") == "[The program was ended after 1 s of CPU time.]"

@@ -137,7 +137,14 @@ def judged(code: bytes, name: str | int, *arguments: int, architecture: int = AR
         (("openat", -100, 0, os.O_PATH), EPERM),
         (("openat", -100, 0, os.O_RDWR | os.O_TMPFILE), EPERM),
         (("fcntl", 1, 3), ALLOW),
+        (("fcntl", 1, 6, 0), EPERM),  # a lock, which others can see
         (("fcntl", 1, 8, 1), EPERM),
+        (("futex", 0, 128 | 9), ALLOW),
+        (("futex", 0, 1, 1), EPERM),  # could wake another process
+        (("sched_getaffinity", 0), ALLOW),
+        (("sched_getaffinity", PID + 1), EPERM),
+        (("clock_gettime", 1), ALLOW),
+        (("clock_gettime", ~(PID + 1) << 3 | 2), EPERM),  # the clock of another process
         (("fcntl", 1, 10, 9), EPERM),
         (("fcntl", 1, 15, 0), EPERM),
         (("ioctl", 1, 0x5401), ALLOW),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+from types import SimpleNamespace
 
 import pytest
 from aiohttp import ThreadedResolver
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from tests.tools.website import Site, visit
 from verl_ext.tools import ToolRefused
+from verl_ext.tools.web import addresses
 from verl_ext.tools.web.addresses import checked, is_public
 
 PRIVATE = [
@@ -19,6 +21,10 @@ PRIVATE = [
     "0.0.0.0", "255.255.255.255", "224.0.0.1", "[fe80::1]", "[fe80::1%25eth0]", "[fc00::1]", "[fec0::1]", "[ff02::1]",
     "[::]", "[::ffff:127.0.0.1]", "[::ffff:a9fe:a9fe]", "[2002:7f00:1::]", "[64:ff9b::7f00:1]", "[::127.0.0.1]",
     "127.0.0.1.", "１２７.０.０.１", "localhost", "LOCALHOST",
+    # Metadata of clouds, and blocks that the library of some Pythons takes for public.
+    "192.0.0.192", "168.63.129.16", "100.100.100.200", "[fd00:ec2::254]", "192.88.99.1", "198.18.0.1", "203.0.113.9",
+    "[64:ff9b:1::1]", "[::ffff:0:8.8.8.8]", "[5f00::1]", "[3fff::1]", "[2001::1]", "[2001:db8::1]", "[100::1]",
+    "[2002:a83f:8110::]", "[::ffff:168.63.129.16]", "[4000::1]",
 ]  # fmt: skip
 NUMBERS = ["2130706433", "0x7f000001", "0x7f.1", "127.1", "0177.0.0.1", "012.0.0.1", "0x7f.0.0.0x1", "127.0.0.1.0"]
 
@@ -47,6 +53,11 @@ def test_any_text_is_an_address_or_refused(text):
         assert checked(text, True).scheme in ("http", "https")
     except ToolRefused:
         pass
+
+
+def snicaddr(family, address):
+    """An address of an interface, as psutil gives it."""
+    return SimpleNamespace(family=family, address=address)
 
 
 class Names:
@@ -102,6 +113,16 @@ def test_redirects_to_private_addresses_are_refused(site, monkeypatch, target):
 def test_what_is_public():
     public = ["8.8.8.8", "1.1.1.1", "2606:4700::1111", "::ffff:8.8.8.8", "2002:808:808::", "64:ff9b::808:808"]
     assert all(is_public(ipaddress.ip_address(one)) for one in public)
+
+
+def test_the_machine_s_own_addresses_are_not_public(monkeypatch):
+    """A node of a cluster may have a public address; what listens on it is not for the model."""
+    found = {"eth0": [snicaddr(socket.AF_INET, "8.8.8.8"), snicaddr(socket.AF_INET6, "2606:4700::1%eth0"),
+                      snicaddr(17, "00:11:22:33:44:55")]}  # fmt: skip
+    monkeypatch.setattr(addresses.psutil, "net_if_addrs", lambda: found)
+    for own in ("8.8.8.8", "::ffff:8.8.8.8", "2002:808:808::", "2606:4700::1"):
+        assert not is_public(ipaddress.ip_address(own))
+    assert is_public(ipaddress.ip_address("8.8.4.4"))
 
 
 @given(st.ip_addresses(v=4))

@@ -290,7 +290,7 @@ def test_the_module_of_a_workflow_may_bring_a_strategy_an_algorithm_and_an_aggre
         assert check_multi_agent(composed("+recipe=mhgpo_tiny", *own, "mas.credit.aggregate=last")) == "f1"
         register_estimators()
         tag = {"group": "g", "agent": "a", "question": "q", "trajectory": "t", "response_len": 3}
-        tag |= {"actions": [], "decides": False, "metrics": {}, "outcome": 1.0, "reward": 1.0}
+        tag |= {"actions": [], "decides": False, "failed": False, "metrics": {}, "outcome": 1.0, "reward": 1.0}
         with batch_of([tag], make_algorithm("mine", {})):
             mask = torch.ones(1, 3)
             advantages, _ = ADV_ESTIMATOR_REGISTRY["mine"](token_level_rewards=mask, response_mask=mask)

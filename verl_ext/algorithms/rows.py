@@ -22,6 +22,7 @@ class Rows:
         decides: (N,) bool, True if the row is a decision (`Agent.choices`): its mask is where there was a choice.
         outcome: (N,) float64, reward of the row's trajectory.
         length: (N,) int64, tokens of the row's response, observations included.
+        failed: (N,) bool, True if the trajectory could not finish; its outcome is that of `mas.failure`.
         metrics: name -> (N,) float64, what the workflow's `reward` reported of the row's trajectory; NaN where it did
             not report it.
     """
@@ -34,6 +35,7 @@ class Rows:
     decides: torch.Tensor
     outcome: torch.Tensor
     length: torch.Tensor
+    failed: torch.Tensor
     metrics: dict[str, torch.Tensor] = field(default_factory=dict)
 
 

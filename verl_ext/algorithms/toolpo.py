@@ -100,13 +100,15 @@ class ToolPO(Algorithm):
 
         Args:
             rows: `actions` is M; an agent without any in the batch (the auxiliary role, where it trains) does not count
-                in a trajectory's length. `metrics` holds `correct_calls`, Σ_t C(a_call_t), and may hold `folds`.
+                in a trajectory's length. `metrics` holds `correct_calls`, Σ_t C(a_call_t), and may hold `folds`. A
+                failed trajectory reports neither: it has no correct call and no fold.
             config: not used.
 
         Raises:
             ValueError: the workflow does not report `correct_calls`.
         """
-        if "correct_calls" not in rows.metrics:
+        correct = rows.metrics.get("correct_calls", torch.zeros_like(rows.outcome))
+        if "correct_calls" not in rows.metrics and not rows.failed.all():
             known = ", ".join(rows.metrics) or "nothing"
             raise ValueError(
                 "ToolPO needs the number of a trajectory's correct tool calls: let the workflow's `reward` report "
@@ -121,10 +123,13 @@ class ToolPO(Algorithm):
         success = group_normalise(of_trajectories(rows.outcome), question, by_std=False)
         total = success[number][:, None].expand(rows.mask.shape)
         if self.tool_advantage:
-            folds = rows.metrics.get("folds", torch.zeros_like(rows.outcome))
+            folds = rows.metrics.get("folds", torch.zeros_like(rows.outcome)).masked_fill(rows.failed, 0.0)
             acting = torch.isin(rows.agent, rows.agent[rows.actions.any(-1)])  # not the rows of a helper that trains
             length = rows.length.new_zeros(len(question)).index_add(0, number, rows.length * acting)
             preference = fold_preference(length, of_trajectories(folds) > 0, question)
-            action = self.lambda_call * of_trajectories(rows.metrics["correct_calls"]) + self.lambda_fold * preference
+            action = (
+                self.lambda_call * of_trajectories(correct.masked_fill(rows.failed, 0.0))
+                + self.lambda_fold * preference
+            )
             total = total + rows.actions * group_normalise(action, question, by_std=False)[number][:, None]
         return (total * rows.mask).float()

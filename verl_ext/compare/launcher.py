@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -90,8 +90,7 @@ class Live:
     def __init__(self, run: Run, room: Path, program: Sequence[str], environment: dict[str, str], cores: set[int]):
         self.run, self.cores, self.started, self.commit = run, cores, time.time(), commit()
         end_left_behind(run.folder)
-        if run.folder.exists():
-            shutil.rmtree(run.folder)  # it is incomplete, or has other settings
+        set_aside(run.folder)  # it is incomplete, or has other settings
         run.folder.mkdir(parents=True)
         command = [*program, *run.command, f"trainer.default_local_dir={run.folder}"]
         self.output = open(run.folder / "output.txt", "wb")
@@ -197,6 +196,12 @@ def memory(pid: int) -> float:
             with suppress(*GONE):
                 total += process.memory_full_info().pss
     return total / 1e9
+
+
+def set_aside(folder: Path) -> None:
+    """Rename a run's folder, if there is one, to the first free NAME.1, NAME.2, …; nothing is deleted."""
+    if folder.exists():
+        folder.rename(next(one for n in count(1) if not (one := folder.with_name(f"{folder.name}.{n}")).exists()))
 
 
 def end_left_behind(folder: Path) -> None:

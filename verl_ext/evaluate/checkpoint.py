@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import pickle
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -84,24 +85,25 @@ def find_model(name: str, base: str = "") -> Model:
 def full_weights(model: Model) -> dict[str, Any]:
     """Whole tensors by Hugging Face name, from the shards of a checkpoint, in the precision in which they were saved.
 
-    Uses verl's merger without its conversion to bfloat16, which would change the answers of a float32 policy.
+    Uses verl's merger without its conversion to bfloat16, which would change the answers of a float32 policy, and
+    without its loading of any pickle, which could run code.
 
     Raises:
-        ValueError: a shard is missing or unreadable, ranks disagree, or the checkpoint is that of a LoRA adapter.
+        ValueError: a shard is missing, unreadable or holds more than tensors, ranks disagree, or the checkpoint is that
+            of a LoRA adapter.
     """
-    import torch
     from torch.distributed.tensor import DTensor
     from verl.model_merger.base_model_merger import ModelMergerConfig
     from verl.model_merger.fsdp_model_merger import FSDPModelMerger, merge_non_dtensor_shards
 
+    assert model.shards is not None, "find_model has named no shards"
     folder = model.shards
     merger = FSDPModelMerger(ModelMergerConfig("merge", "fsdp", local_dir=str(folder), hf_model_config_path=model.path))
     try:
         world = merger._get_world_size()
-        first = merger._load_rank_zero_state_dict(world)
+        first = _shard(folder, world, 0)
         total, _ = merger._calculate_shard_configuration(*merger._extract_device_mesh_info(first, world))
-        rest = [folder / f"model_world_size_{world}_rank_{rank}.pt" for rank in range(1, total)]
-        ranks = [first, *[torch.load(path, map_location="cpu", weights_only=False) for path in rest]]
+        ranks = [first, *[_shard(folder, world, rank) for rank in range(1, total)]]
         whole: dict[str, Any] = {}
         for name in list(first):
             parts = [rank.pop(name) for rank in ranks]
@@ -110,6 +112,12 @@ def full_weights(model: Model) -> dict[str, Any]:
                 whole[name] = merger._merge_by_placement(tensors, parts[0].placements[-1])
             else:
                 whole[name] = merge_non_dtensor_shards(name, parts)
+    except pickle.UnpicklingError as error:
+        raise ValueError(
+            f"the checkpoint {folder} holds more than tensors, and loading it could run code of whoever made it. "
+            f"Remedy, only if you trust them: python -m verl.model_merger merge --backend fsdp --local_dir {folder} "
+            "--target_dir MERGED, then evaluate.model=MERGED"
+        ) from error
     except Exception as error:  # torch and verl raise many kinds of errors for a damaged file
         raise ValueError(f"the checkpoint {folder} cannot be read: {type(error).__name__}: {error}") from error
     if any("lora_" in name for name in whole):
@@ -118,6 +126,12 @@ def full_weights(model: Model) -> dict[str, Any]:
             f"--local_dir {folder} --target_dir MERGED, serve it with its adapter and give evaluate.endpoint"
         )
     return whole
+
+
+def _shard(folder: Path, world: int, rank: int) -> dict[str, Any]:
+    import torch
+
+    return torch.load(folder / f"model_world_size_{world}_rank_{rank}.pt", map_location="cpu", weights_only=True)
 
 
 def _weights(folder: Path, patterns: tuple[str, ...]) -> list[Path]:

@@ -192,6 +192,7 @@ class Runner:
             name=f"{task.data_source}-{task.index}-{sample}",
             memory=self.recall,
             adapters=self.adapters,
+            failure_rewards=self.mas.failure.rewards,
         )
         start = time.monotonic()
         try:

@@ -67,7 +67,8 @@ class Context:
             inputs: handed to the agent's prompt, parser and penalty.
 
         Raises:
-            CallFailed: time-out, prompt too long, engine failure, or unparsable output without a fallback.
+            CallFailed: time-out, prompt too long, engine failure, unparsable output without a fallback, or output that
+                was cut off where `mas.failure.truncated` is set.
             ValueError: unknown agent.
             TypeError: an input is a coroutine that was not awaited.
         """
@@ -116,6 +117,8 @@ class Context:
         call = await self._session.call(invocation)
         self._advance(invocation.parents, [call])
         if not call.status.trainable:
+            raise CallFailed(call.status, f"agent {call.agent!r}: {call.error}")
+        if call.status is Status.TRUNCATED and Status.TRUNCATED.value in self._session.forest.failure_rewards:
             raise CallFailed(call.status, f"agent {call.agent!r}: {call.error}")
         if call.unparsable is not None and not call.unparsable.has_fallback:
             raise CallFailed(Status.UNPARSABLE, f"agent {call.agent!r}: {call.unparsable}") from call.unparsable

@@ -31,12 +31,12 @@ def assign_credit(
     propagate: bool = True,
     rules: Sequence[Callable[[Sequence[Trajectory]], None]] = (),
 ) -> None:
-    """Set `reward_shared` and `reward` of every call of the successful trajectories.
+    """Set `reward_shared` and `reward` of every call of the trajectories that have a reward.
 
     Eq. 4: R_shared(k, i) = Aggr over the direct successors of that output, i.e. the calls whose prompt used it. The
     end of a trajectory is a successor of its sinks and carries the trajectory's reward. A call that several
-    trajectories share is one call, its successor set is the union over them; failed trajectories contribute nothing.
-    Then R = R_shared + R_spe (the text after Eq. 4).
+    trajectories share is one call, its successor set is the union over them. Trajectories that failed without a reward
+    (`mas.failure`) contribute nothing. Then R = R_shared + R_spe (the text after Eq. 4).
 
     A call from which nothing leads to an end (its branch failed or was cancelled, and the workflow went on without it)
     receives nothing: both rewards stay NaN and it does not train (`Call.credited`). 0 would be an invented reward.
@@ -46,14 +46,14 @@ def assign_credit(
         aggregate_name: mean (the paper's), max or min; `own`: no propagation from forks, R_shared is the reward of the
             trajectory in which the call was sampled first, that of its stream (JoyAgents-R1's r_j).
         propagate: False rewards only the calls at a trajectory's end (the ablation); all others get R_shared = 0.
-        rules: credit rules of algorithms, which change the rewards of the successful trajectories' calls afterwards.
+        rules: credit rules of algorithms, which change the rewards of these trajectories' calls afterwards.
     """
     operator = aggregate(aggregate_name)
-    finished = [trajectory for trajectory in trajectories if trajectory.ok]
+    scored = [trajectory for trajectory in trajectories if trajectory.scored]
     ends: dict[Call, list[float]] = defaultdict(list)
     successors: dict[Call, set[Call]] = defaultdict(set)
     calls: set[Call] = set()
-    for trajectory in finished:
+    for trajectory in scored:
         calls.update(trajectory.calls)
         for sink in trajectory.sinks:
             ends[sink].append(trajectory.reward)
@@ -67,11 +67,11 @@ def assign_credit(
         call.reward_shared = operator(received) if received else nothing
         call.reward = call.reward_shared + call.reward_specific
     if aggregate_name == OWN and propagate:
-        for call, trajectory in first_trajectories(finished).items():
+        for call, trajectory in first_trajectories(scored).items():
             call.reward_shared = trajectory.reward
             call.reward = call.reward_shared + call.reward_specific
     for rule in rules:
-        rule(finished)
+        rule(scored)
 
 
 def first_trajectories(finished: Sequence[Trajectory]) -> dict[Call, Trajectory]:

@@ -66,6 +66,8 @@ class Forest:
         memory: (agent, query) -> the memories that the agent recalls; always the same answer, from any thread. None:
             there is no memory.
         adapters: name of each agent's adapter ("" is the base alone); None: the policy has no adapters.
+        failure_rewards: reward of a trajectory that ends with this status. Others have none and do not train; in
+            validation no failed trajectory has one. With "truncated", a call whose output was cut off fails.
     """
 
     task: Task
@@ -81,6 +83,7 @@ class Forest:
     threads: Threads = field(default_factory=Threads)
     memory: Callable[[str, str], list[Memory]] | None = None
     adapters: Mapping[str, str] | None = None
+    failure_rewards: Mapping[str, float] = field(default_factory=dict)
     trajectories: list[Trajectory] = field(default_factory=list)
     cost: Cost = field(default_factory=Cost)
 

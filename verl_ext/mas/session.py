@@ -44,6 +44,7 @@ class Session:
         # An error that decides the trajectory's status even if the workflow catches it.
         self._fatal: Exception | None = None
         self._over = False
+        self._context = Context(self, forest.workflow)
         # What the workflow has made of `ctx.call` and the like, with its name and its place in the user's code.
         self.made: list[tuple[Coroutine[Any, Any, Any], str, str]] = []
         # Called with the identity of every call of a trained agent as it is issued, with None at the end of the run.
@@ -75,6 +76,9 @@ class Session:
         if isinstance(self._fatal, CallFailed):
             trajectory.status, trajectory.error = self._fatal.status, str(self._fatal)
             trajectory.trace = self._fatal.trace
+            reward = self.forest.failure_rewards.get(trajectory.status.value)
+            if reward is not None and not self.forest.greedy:  # the last calls it made lead to this end
+                trajectory.reward, trajectory.sinks = reward, tuple(self._context.frontier)
         elif self._fatal is not None:  # a bug in the workflow: counted and logged, it does not stop the training
             error = self._fatal
             trajectory.status, trajectory.error = Status.WORKFLOW_ERROR, f"{type(error).__name__}: {error}"
@@ -90,7 +94,7 @@ class Session:
         self._end()
 
     async def _work(self) -> None:
-        trajectory, context = self.trajectory, Context(self, self.forest.workflow)
+        trajectory, context = self.trajectory, self._context
         try:
             trajectory.result = await self.forest.workflow.run(self.forest.task, context)
             trajectory.sinks = tuple(context.frontier)

@@ -266,6 +266,11 @@ class Trajectory:
     def ok(self) -> bool:
         return self.status is Status.OK
 
+    @property
+    def scored(self) -> bool:
+        """True if it has a reward: it came to its end, or its failure has one (`mas.failure`). Others do not train."""
+        return not math.isnan(self.reward)
+
 
 @dataclass(frozen=True)
 class Task:

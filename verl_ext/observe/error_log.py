@@ -27,7 +27,7 @@ class ErrorLog:
             when: begins a sentence, e.g. "step 3".
         """
         stats = list(stats)
-        total = sum(len(question.rewards) + sum(question.failures.values()) for question in stats)
+        total = sum(question.trajectories for question in stats)
         texts = []
         for failure in alike(failure for question in stats for failure in question.errors):
             if failure.place in self._told:

@@ -16,7 +16,7 @@ from verl_ext.observe.question_stats import CallStats, QuestionStats
 # <status> one of mas.types.Status, <choice> a text that an agent may choose. Validation has the same names
 # under `val/`, where they make sense.
 METRICS: dict[str, str] = {
-    "system/reward": "mean reward of the successful trajectories (the shared reward, before agent-specific terms)",
+    "system/reward": "mean reward of the trajectories that have one (the shared reward, before agent-specific terms)",
     "system/<quantity>": "mean of what the workflow's `reward` reports, e.g. em, f1, acc",
     "agents/<agent>/calls": "calls of the agent in the step, shared calls counted once",
     "agents/<agent>/reward": "mean R = R_shared + R_spe of its calls",
@@ -73,13 +73,25 @@ METRICS: dict[str, str] = {
     "sampling/tool_retries": "tool attempts after a first failure",
     "sampling/tool_failures": "tool calls that failed for good (per trajectory that met them)",
     "sampling/trajectories": "trajectories started",
-    "sampling/failed_trajectories": "trajectories that could not finish; they train nothing",
+    "sampling/failed_trajectories": "trajectories that could not finish",
+    "sampling/left_out": "share of the trajectories that train nothing: failed, without a reward in `mas.failure`",
     "sampling/failed/<status>": "of those, by reason",
     "sampling/tokens_per_second": "generated tokens / seconds of the rollout phase (timing_s/gen)",
     "tools/<tool>/<quantity>": "what the tool has counted since the step before: tool_call its answers by kind, and "
     "what a simulator behind it counts",
     "budget/generated_tokens": "tokens generated for training since the run began (`mas.budget`)",
     "budget/questions": "questions sampled for training since the run began (`mas.budget`)",
+    "doctor/mask_coverage": "share of the response tokens that train",
+    "doctor/without_trained_tokens": "share of the rows in which no token trains",
+    "doctor/without_advantage": "share of the rows whose advantage is 0 everywhere: they teach nothing",
+    "doctor/version_lag": "mean number of updates since the weights that sampled a row's first token",
+    "doctor/version_lag_max": "the largest",
+    "doctor/unknown_version": "share of the rows of which the engine did not say which weights sampled them",
+    "doctor/kl_numerical": "KL(π_rollout ‖ π_old) per token of the rows that the last weights sampled: numerical noise",
+    "doctor/kl_stale": "the same of the rows that older weights sampled: noise and staleness",
+    "doctor/log_prob_difference_numerical": "largest |log π_old − log π_rollout| of a token, last weights",
+    "doctor/log_prob_difference_stale": "the same, older weights",
+    "doctor/weight/<agent>": "share of the loss's weight that the agent's rows have (MHGPO, Eq. 6: 1 / agents)",
     "update/rows": "rows that trained in the step",
     "update/padding_rows": "masked rows added so that ranks and mini-batches come out even",
     "update/optimiser_steps": "optimiser steps of the step",
@@ -105,8 +117,11 @@ def reduce_stats(stats: Iterable[QuestionStats]) -> dict[str, float]:
     metrics["sampling/agent_calls_formula"] = sum(question.formula_calls for question in stats)
     metrics["sampling/tool_failures"] = sum(question.tool_failures for question in stats)
     failures = _failures(stats)
-    metrics["sampling/trajectories"] = sum(len(question.rewards) for question in stats) + failures.total()
+    trajectories = sum(question.trajectories for question in stats)
+    metrics["sampling/trajectories"] = trajectories
     metrics["sampling/failed_trajectories"] = failures.total()
+    if trajectories:
+        metrics["sampling/left_out"] = 1 - sum(len(question.rewards) for question in stats) / trajectories
     return metrics | {f"sampling/failed/{status}": count for status, count in sorted(failures.items())}
 
 

@@ -81,6 +81,7 @@ class QuestionStats:
 
     index: int
     calls: list[CallStats] = field(default_factory=list)
+    trajectories: int = 0
     rewards: list[float] = field(default_factory=list)
     quantities: list[dict[str, float]] = field(default_factory=list)
     failures: dict[str, int] = field(default_factory=dict)
@@ -97,12 +98,14 @@ class QuestionStats:
 def question_stats(forest: Forest, samples: list[Sample]) -> QuestionStats:
     """Summarise a sampled forest (credit assigned)."""
     finished = [trajectory for trajectory in forest.trajectories if trajectory.ok]
+    scored = [trajectory for trajectory in forest.trajectories if trajectory.scored]
     calls = dict.fromkeys(call for trajectory in forest.trajectories for call in trajectory.calls)
     return QuestionStats(
         index=forest.task.index,
         calls=[_call_stats(call) for call in calls],
-        rewards=[trajectory.reward for trajectory in finished],
-        quantities=[trajectory.metrics for trajectory in finished],
+        trajectories=len(forest.trajectories),
+        rewards=[trajectory.reward for trajectory in scored],
+        quantities=[trajectory.metrics for trajectory in scored],
         failures=dict(Counter(t.status.value for t in forest.trajectories if not t.ok)),
         errors=alike(_failures(forest.trajectories)),
         tool_failures=sum(trajectory.tool_failures for trajectory in forest.trajectories),

@@ -105,7 +105,7 @@ def _tool(record: ToolRecord, among: list[int]) -> dict[str, Any]:
 
 
 def _call(call: Call, among: list[int], trajectories: Mapping[int, Trajectory]) -> dict[str, Any]:
-    finished = [number for number in among if trajectories[number].ok]
+    finished = [number for number in among if trajectories[number].scored]
     ends = [number for number in finished if call in trajectories[number].sinks]
     decision = decision_of(call)
     return {

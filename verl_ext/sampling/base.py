@@ -132,8 +132,8 @@ async def fork_all(forest: Forest, group_size: int, name: str = "0") -> list[Tra
 
 
 def unique_calls(trajectories: list[Trajectory]) -> list[Call]:
-    """The calls of the successful trajectories that can train, each once, in a fixed order."""
-    calls = dict.fromkeys(call for trajectory in trajectories if trajectory.ok for call in trajectory.calls)
+    """The calls of the trajectories with a reward that can train, each once, in a fixed order."""
+    calls = dict.fromkeys(call for trajectory in trajectories if trajectory.scored for call in trajectory.calls)
     return [call for call in calls if call.trained and call.status.trainable]
 
 

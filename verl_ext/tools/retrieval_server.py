@@ -5,23 +5,23 @@
     POST /search {"queries": ["who ...", ...], "k": 5} -> {"hits": [[{"pid", "title", "text", "score"}, ...], ...]}
     GET  /health -> {"ready": true, "backend": "bm25", "passages": 22389}
 
-The server batches the searches of concurrent clients. It answers malformed requests with 422 and {"error": ...}, too
-large ones with 413, and with 503 while too many queries wait. A search whose client has disconnected is dropped unless
-it has already begun.
+The server batches the searches of concurrent clients. Errors are {"error": text, "kind": word}: 422 `malformed`, 503
+`busy` while too many queries wait, and those of every server (http/guard.py). A search whose client has disconnected is
+dropped unless it has already begun.
 """
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr
 
 from verl_ext.arguments import exit_status
-from verl_ext.tools.http.server import add_address, address_of, application, listen, malformed, serve, while_connected
+from verl_ext.tools.http.guard import refusal
+from verl_ext.tools.http.server import add_address, address_of, application, body_of, listen, serve, while_connected
 from verl_ext.tools.retrieval.batching import BatchedRetriever
 from verl_ext.tools.retrieval.open import open_retriever
 from verl_ext.tools.retrieval.types import MAX_K, MAX_QUERIES_PER_REQUEST, Hit, Retriever, encodable
@@ -30,7 +30,6 @@ MAX_BODY_BYTES = 16 * 1024 * 1024
 # Queries that may wait for the retriever. Clients of more would have given up before their answers.
 MAX_WAITING = 4096
 EXPECTED = f'{{"queries": at most {MAX_QUERIES_PER_REQUEST} strings, "k": integer from 1 to {MAX_K}}}'
-EXPECTED += ", as application/json"
 
 
 class SearchRequest(BaseModel):
@@ -41,29 +40,31 @@ class SearchRequest(BaseModel):
     k: Annotated[StrictInt, Field(ge=1, le=MAX_K)] = 5
 
 
-def create_app(retriever: Retriever, *, max_waiting: int = MAX_WAITING) -> FastAPI:
-    """The server's application around any retriever. max_waiting: queries that may wait before it answers 503."""
+def create_app(retriever: Retriever, *, max_waiting: int = MAX_WAITING, hosts: Collection[str] = ()) -> FastAPI:
+    """The server's application around any retriever.
+
+    Args:
+        max_waiting: queries that may wait before it answers 503.
+        hosts: names under which clients may ask it, beside localhost and the machine's.
+    """
     batched = BatchedRetriever(retriever)
     remedy = "send fewer or shorter queries per request"
-    app = application("verl_ext retrieval server", batched.close, MAX_BODY_BYTES, remedy)
+    app = application("verl_ext retrieval server", batched.close, MAX_BODY_BYTES, remedy, hosts)
 
     @app.post("/search")
-    async def search(request: SearchRequest, connection: Request) -> JSONResponse:
+    async def search(connection: Request) -> JSONResponse:
+        request = await body_of(connection, SearchRequest, EXPECTED)
         if batched.waiting + len(request.queries) > max_waiting:
             error = f"{batched.waiting} queries wait already, at most {max_waiting} may; try again later."
-            return JSONResponse({"error": error}, 503)
+            return refusal(503, error, "busy")
         lists = await while_connected(batched.search(request.queries, request.k), connection)
         if lists is None:
-            return JSONResponse({"error": "the client has disconnected."}, 499)
+            return refusal(499, "the client has disconnected.", "gone")
         return JSONResponse({"hits": [[_as_json(hit) for hit in hits] for hits in lists]})
 
     @app.get("/health")
     async def health() -> dict[str, Any]:
         return {"ready": True, "backend": retriever.backend, "passages": len(retriever)}
-
-    @app.exception_handler(RequestValidationError)
-    async def refuse(_: Request, error: Any) -> JSONResponse:
-        return JSONResponse({"error": malformed(error.errors(), EXPECTED)}, 422)
 
     return app
 
@@ -98,7 +99,7 @@ def run(arguments: argparse.Namespace) -> None:
     print(f"{retriever.backend} index with {len(retriever)} passages at {address}")
     others = "mas.tools.search.index=null mas.tools.search.corpus=null"
     print(f"use it in a recipe: mas.tools.search.url={address} {others}", flush=True)
-    serve(create_app(retriever), listener)
+    serve(create_app(retriever, hosts=arguments.allowed_hosts), listener)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

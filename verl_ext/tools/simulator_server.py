@@ -13,19 +13,20 @@ them with their statuses. If a client disconnects, its call is finished all the 
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import yaml
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
-from pydantic import BaseModel, ConfigDict, StrictStr, ValidationError
+from pydantic import BaseModel, ConfigDict, StrictStr
 
 from verl_ext.arguments import exit_status
 from verl_ext.tools.base import ToolError
 from verl_ext.tools.catalogue import Catalogue, Recorded, load_catalogue
 from verl_ext.tools.catalogue.types import NOT_RECORDED, CallError
-from verl_ext.tools.http.server import add_address, address_of, application, listen, malformed, serve, while_connected
+from verl_ext.tools.http.guard import refusal
+from verl_ext.tools.http.server import add_address, address_of, application, body_of, listen, serve, while_connected
 from verl_ext.tools.retrieval.types import encodable
 from verl_ext.tools.simulator.player import Busy, Simulator
 from verl_ext.tools.simulator.settings import simulator as make_simulator
@@ -48,16 +49,16 @@ class CallRequest(BaseModel):
     version: StrictStr | None = None
 
 
-def create_app(simulator: Simulator, catalogue: Catalogue) -> FastAPI:
-    """The server's application. The simulator is closed with it."""
-    app = application("verl_ext simulator server", simulator.close, MAX_BODY_BYTES, "send shorter arguments")
+def create_app(simulator: Simulator, catalogue: Catalogue, hosts: Collection[str] = ()) -> FastAPI:
+    """The server's application. The simulator is closed with it.
+
+    hosts: names under which clients may ask it, beside localhost and the machine's.
+    """
+    app = application("verl_ext simulator server", simulator.close, MAX_BODY_BYTES, "send shorter arguments", hosts)
 
     @app.post("/call")
     async def call(connection: Request) -> Response:
-        try:
-            request = CallRequest.model_validate_json(await connection.body())
-        except ValidationError as error:
-            return _refusal(422, "malformed", malformed(error.errors(), EXPECTED))
+        request = await body_of(connection, CallRequest, EXPECTED)
         spec = catalogue.get(request.tool)
         if spec is None:
             return _refusal(404, "unknown_tool", f"there is no tool {request.tool!r:.100} in the server's catalogue.")
@@ -97,7 +98,7 @@ async def _answer(simulator: Simulator, spec: Any, arguments: Any, connection: R
 
 
 def _refusal(status: int, kind: str, error: str) -> JSONResponse:
-    return JSONResponse({"error": encodable(error[:MAX_ERROR_CHARS]), "kind": kind}, status)
+    return refusal(status, encodable(error[:MAX_ERROR_CHARS]), kind)
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -177,7 +178,7 @@ def run(arguments: argparse.Namespace) -> None:
     address = address_of(listener, arguments.host)
     print(f"simulator of {len(catalogue)} tools, mode {simulator.mode}, at {address}")
     print(f"use it in a recipe: {overrides(address)}", flush=True)
-    serve(create_app(simulator, catalogue), listener)
+    serve(create_app(simulator, catalogue, arguments.allowed_hosts), listener)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -9,6 +9,7 @@ trainer         subclasses of verl's V1 trainers; begin here, its docstring list
 step            what a step does between rollouts and the first forward pass
 row             Row: what a call carries from the rollout to the optimiser, as columns and tag of TransferQueue
 batch           TransferQueue's tags as the tensors that algorithms take
+doctor          Doctor: asserts and logs at every step that what was sampled is what trains
 row_selection   drops rows, forms groups across questions, weighs rows
 advantage       makes our algorithms known to verl as advantage estimators
 loss            verl's PPO loss with a weight per row

@@ -61,6 +61,7 @@ def _columns(tags: list[Tag]) -> dict[str, Any]:
         "question": numbers("question"),
         "trajectory": numbers("trajectory"),
         "decides": torch.tensor([tag["decides"] for tag in tags], dtype=torch.bool),
+        "failed": torch.tensor([tag["failed"] for tag in tags], dtype=torch.bool),
         "outcome": floats([tag["outcome"] for tag in tags]),
         "length": torch.tensor([tag["response_len"] for tag in tags], dtype=torch.int64),
         "metrics": {name: floats([tag["metrics"].get(name, math.nan) for tag in tags]) for name in reported},

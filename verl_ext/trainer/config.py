@@ -81,6 +81,23 @@ class LimitsSection(Settings):
         return self
 
 
+class FailureSection(Settings):
+    """`mas.failure`: the reward of a training trajectory that could not finish, by status; null: it is left out."""
+
+    call_limit: float | None = Field(None, allow_inf_nan=False)
+    truncated: float | None = Field(None, allow_inf_nan=False)
+    prompt_too_long: float | None = Field(None, allow_inf_nan=False)
+    timeout: float | None = Field(None, allow_inf_nan=False)
+    tool_error: float | None = Field(None, allow_inf_nan=False)
+    unparsable: float | None = Field(None, allow_inf_nan=False)
+    max_left_out: float = Field(0.5, ge=0, le=1, description="share of a step's trajectories")
+
+    @property
+    def rewards(self) -> dict[str, float]:
+        """The rewards that are set, by status."""
+        return {name: value for name, value in self if name != "max_left_out" and value is not None}
+
+
 class BudgetSection(Settings):
     """`mas.budget`: when a run ends before `total_training_steps`."""
 
@@ -176,6 +193,7 @@ class MasConfig(Settings):
     sampling: SamplingSection = SamplingSection()
     credit: CreditSection = CreditSection()
     limits: LimitsSection = LimitsSection()
+    failure: FailureSection = FailureSection()
     budget: BudgetSection = BudgetSection()
     advantage: dict[str, Any] = {}
     loss: LossSection = LossSection()

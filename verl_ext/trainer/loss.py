@@ -12,6 +12,10 @@ from verl.utils.metric import AggregationType, Metric
 from verl.workers.utils.losses import ppo_loss
 from verl.workers.utils.padding import no_padding_2_padding
 
+from verl_ext.trainer.row import checksums
+
+# Metric: the sum of the checksums of the rows that trained (trainer/doctor.py).
+CHECKSUM = "checksum"
 # Field of a row: its weight N / (n · G_k), 0 on padding rows.
 WEIGHT = "loss_weight"
 
@@ -42,6 +46,8 @@ def weighted_ppo_loss(
     finally:
         data["advantages"] = advantages
 
+    metrics[CHECKSUM] = Metric(value=float(checksum(data)), aggregation=AggregationType.SUM)
+
     def aggregate(matrix: torch.Tensor) -> torch.Tensor:
         rows = weight.to(matrix.dtype)[:, None] * matrix
         return agg_loss(rows, mask, config.loss_agg_mode, **plain.global_batch_info)
@@ -60,3 +66,18 @@ def weighted_ppo_loss(
         entropy = aggregate(no_padding_2_padding(model_output["entropy"], data))
         loss = loss - config.entropy_coeff * entropy
     return loss, metrics
+
+
+def checksum(data: TensorDict) -> int:
+    """The sum of `Row.checksum` over a micro-batch, from the tokens that the training process has."""
+    mask = data["response_mask"]
+    live = torch.stack([row.any() for row in mask.unbind()])
+    total = 0
+    for name in ("prompts", "responses"):
+        tokens, starts = data[name].values(), data[name].offsets()
+        lengths = starts.diff()
+        places = torch.arange(len(tokens), device=tokens.device) - torch.repeat_interleave(starts[:-1], lengths)
+        trains = mask.values().long() if name == "responses" else torch.full_like(tokens, 2)
+        found = checksums(tokens.long(), places, trains)
+        total += int((found * torch.repeat_interleave(live, lengths)).sum())
+    return total

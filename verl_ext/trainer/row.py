@@ -40,6 +40,7 @@ class Row:
         agent, group: the agent, and the rows that its reward is compared with; groups are unique over the batch.
         status: how its last call ended (`mas.types.Status`), or "idle" or "padding".
         versions: oldest and newest policy version (training step) that sampled its tokens; -1: unknown.
+        failed: the trajectory could not finish; `outcome` is then what `mas.failure` says, and `metrics` is empty.
         outcome, metrics: reward of the trajectory, and the other quantities that the workflow's `reward` reported.
         calls: (position in the trajectory, first token, last + 1) of each call's output in the response.
         actions: (first, last + 1) of each action in the response (`Agent.actions`).
@@ -65,6 +66,7 @@ class Row:
     position: int = 0
     turn: int = 0
     versions: tuple[int, int] = (-1, -1)
+    failed: bool = False
     outcome: float = 0.0
     metrics: dict[str, float] = field(default_factory=dict)
     calls: list[list[int]] = field(default_factory=list)
@@ -113,6 +115,16 @@ class Row:
             columns[AGENT_ID] = self.adapter
         return self.carried | {"uid": self.uid} | columns
 
+    @property
+    def checksum(self) -> int:
+        """Sum over prompt and response, 0 if nothing trains; the training processes compute it from what they get."""
+        if not any(self.mask):
+            return 0
+        prompt, response = torch.tensor(self.prompt), torch.tensor(self.response)
+        asked = checksums(prompt, torch.arange(len(prompt)), torch.full_like(prompt, 2))
+        answered = checksums(response, torch.arange(len(response)), torch.tensor(self.mask))
+        return int(asked.sum() + answered.sum())
+
     @cached_property
     def tag(self) -> Tag:
         """What travels beside the columns: read by verl (OF_VERL), by the algorithms and for metrics."""
@@ -126,6 +138,7 @@ class Row:
             "min_global_steps": oldest,
             "max_global_steps": newest,
             "ended": self.status,
+            "checksum": self.checksum,
             "versions": list(self.versions),
             "agent": self.agent,
             "turn": self.turn,
@@ -133,6 +146,7 @@ class Row:
             "trajectory": f"{self.uid}_{self.trajectory}",
             "question": self.uid,
             "reward": self.reward,
+            "failed": self.failed,
             "outcome": self.outcome,
             "metrics": self.metrics,
             "calls": self.calls,
@@ -142,6 +156,21 @@ class Row:
             "order": [self.data_source, self.index, self.trajectory, self.position],
         }
         return tag | {name: True for name in ("idle", "is_padding") if self.status == name.removeprefix("is_")}
+
+
+def checksums(tokens: torch.Tensor, places: torch.Tensor, trains: torch.Tensor) -> torch.Tensor:
+    """A number below 2^16 for each token; their sum over a batch shows that the same tokens train in the same places.
+
+    Args:
+        tokens, places: (n,) int64, token ids and their positions in the response or prompt.
+        trains: (n,) int64, 1 where the token trains, 0 where it does not, 2 in a prompt.
+
+    Returns:
+        (n,) int64.
+    """
+    mixed = ((tokens * 3 + trains) * 2654435761 + places * 40503) & 0xFFFFFFFF
+    mixed = ((mixed ^ (mixed >> 15)) * 2246822519) & 0xFFFFFFFF
+    return mixed >> 16
 
 
 def padding_row(uid: str, number: int, end_token: int, columns: set[str]) -> Row:

@@ -54,6 +54,7 @@ def after_rollouts(
     """
     step = Step(number, uids=sorted({tag["question"] for tag in unpack(batch.tags)}))
     collect_statistics(step, manager)
+    check_left_out(step, mas.failure.max_left_out)
     step.limit_reached = state.budget.spend(step.metrics)
     # The next rollouts see what memories and policy heads learn here.
     step.metrics |= state.memory.learn(number, (episode for one in step.stats for episode in one.episodes))
@@ -66,6 +67,24 @@ def after_rollouts(
     step.metrics |= regrouped | selected
     step.idle = row_selection.is_idle(batch)
     return step, batch
+
+
+def check_left_out(step: Step, limit: float) -> None:
+    """End a run that would learn from the remains of its trajectories.
+
+    Raises:
+        RuntimeError: more than `mas.failure.max_left_out` of the step's trajectories have no reward; with the reasons,
+            and the first error of each.
+    """
+    share = step.metrics.get("sampling/left_out", 0.0)
+    if share > limit:
+        examples = {failure.status: failure for one in step.stats for failure in reversed(one.errors)}
+        reasons = "\n".join(f"  {status}: {failure.trace or failure.error}" for status, failure in examples.items())
+        raise RuntimeError(
+            f"step {step.number}: {share:.0%} of the trajectories could not finish and would not train, more than "
+            f"mas.failure.max_left_out={limit:g}. The first of each kind:\n{reasons}\nRemedy: mend the reason; or give "
+            "such trajectories a reward (mas.failure.<status>=0.0), or raise mas.failure.max_left_out"
+        )
 
 
 def collect_statistics(step: Step, manager: Any) -> None:

@@ -44,9 +44,10 @@ from verl_ext.observe.metrics import failure_report, group_metrics, reduce_stats
 from verl_ext.tracebacks import users_traceback
 from verl_ext.trainer import row_selection
 from verl_ext.trainer.advantage import batch_of, register_estimators
-from verl_ext.trainer.batch import live_rows, live_tags
+from verl_ext.trainer.batch import live_tags
 from verl_ext.trainer.build import workflow_class
 from verl_ext.trainer.config import optimiser_steps, read_mas_config
+from verl_ext.trainer.doctor import Doctor
 from verl_ext.trainer.loss import WEIGHT, weighted_ppo_loss
 from verl_ext.trainer.row import unpack
 from verl_ext.trainer.state import checkpoint
@@ -81,6 +82,7 @@ class MultiAgentTrainer(Trainer):
         super().__init__(config)
         self.replay_buffer.poll_interval = self.mas.poll_interval
         self.state = RunState(config, self.mas)
+        self.doctor = Doctor(config)
         self.now = Step()
 
     # --- life cycle -------------------------------------------------------------------------------------------------
@@ -186,6 +188,8 @@ class MultiAgentTrainer(Trainer):
         self.now.metrics["update/optimiser_steps"] = self._mini_batches(actor) * actor.ppo_epochs
         with self._mini_batch_rows(actor, len(batch)):
             batch = super()._update_actor(batch, metrics)
+        parts = self._data_parallel_size() * self._mini_batches(actor)
+        self.now.metrics |= self.doctor.after_update(self.global_steps, batch, metrics, self.now.metrics, parts)
         for name in [name for name in metrics if name.startswith("actor/adapters/")]:
             metrics[name.removeprefix("actor/")] = metrics.pop(name)
         return batch
@@ -209,8 +213,7 @@ class MultiAgentTrainer(Trainer):
         mode = self.config.actor_rollout_ref.actor.loss_agg_mode
         weights = row_selection.weights_of(tags, self.mas.loss.agent_weights, mode)
         if not self.now.idle:
-            used = weights[live_rows(tags)]
-            self.now.metrics |= {"update/weight_max": used.max().item(), "update/weight_min": used.min().item()}
+            self.now.metrics |= self.doctor.examine(self.global_steps, batch, weights)
         fields = TensorDict({WEIGHT: weights.float()}, batch_size=len(batch))
         batch = tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=fields)
         batch.fields = list(READ_BY_WORKERS)

@@ -16,6 +16,7 @@ from verl.workers.rollout.replica import CONTROL_METHOD_CONCURRENCY, RolloutRepl
 from verl.workers.rollout.utils import ensure_async_iterator
 
 from verl_ext.engine.hf.server import HFServer
+from verl_ext.engine.hf.weights import fingerprints
 from verl_ext.engine.lora.adapters import NO_ADAPTERS, AdapterOptions
 from verl_ext.engine.lora.hf_server import HFAdapterServer
 
@@ -148,6 +149,22 @@ class ServerAdapter(BaseRollout):
             only_adapters = self.adapters is not None and base_sync_done
             send = self.server.update_adapters if only_adapters else self.server.update_weights
             await send.remote(state, global_steps)
+            await self._check_held(state, global_steps)
+
+    async def _check_held(self, sent: dict[str, torch.Tensor], step: int | None) -> None:
+        """Compare what the server now holds with what was sent.
+
+        Raises:
+            RuntimeError: they differ; names the adapters.
+        """
+        dtype, held = await self.server.fingerprints.remote(list(sent))
+        expected = fingerprints({name: tensor.to(getattr(torch, dtype)) for name, tensor in sent.items()})
+        wrong = [name or "the base" for name in expected if held.get(name) != expected[name]]
+        if wrong:
+            raise RuntimeError(
+                f"after step {step} the rollout engine does not hold the weights that the trainer sent: "
+                f"{', '.join(wrong)}"
+            )
 
 
 _LORA_HELP = (

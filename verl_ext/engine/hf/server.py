@@ -19,6 +19,7 @@ from verl_ext.engine.hf.loop import EngineLoop
 from verl_ext.engine.hf.options import EngineOptions
 from verl_ext.engine.hf.params import Finished, Request, SamplingParams, derived_seed
 from verl_ext.engine.hf.slots import SlotEngine
+from verl_ext.engine.hf.weights import fingerprints
 
 T = TypeVar("T")
 
@@ -140,6 +141,16 @@ class HFServer:
             ValueError: names or shapes that do not fit; nothing has been changed then.
         """
         await self._call(lambda engine: engine.load_weights(state_dict, global_steps))
+
+    @_control
+    async def fingerprints(self, names: Sequence[str]) -> tuple[str, dict[str, int]]:
+        """The type of the engine's numbers, and fingerprints of the tensors that it holds under these names."""
+        return await self._call(lambda engine: (self.options.dtype, fingerprints(self.held(engine, names))))
+
+    def held(self, engine: SlotEngine, names: Sequence[str]) -> dict[str, torch.Tensor]:
+        """The tensors of these names, as the next request uses them."""
+        state = engine.model.state_dict()
+        return {name: state[name] for name in names}
 
     @_control
     async def set_global_steps(self, global_steps: int | None) -> None:

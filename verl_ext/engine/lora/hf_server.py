@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 
 from verl_ext.engine.hf.params import Request
 from verl_ext.engine.hf.server import HFServer
+from verl_ext.engine.hf.slots import SlotEngine
 from verl_ext.engine.lora.adapters import ADAPTER, AdapterOptions
 from verl_ext.engine.lora.served_adapters import AdapterEngine, AdapterRequest
 
@@ -31,6 +32,11 @@ class HFAdapterServer(HFServer):
         given = dict(sampling_params)
         name = given.pop(ADAPTER, None)
         return AdapterRequest.of(super()._request(prompt_ids, given, request_id, **kwargs), name)
+
+    def held(self, engine: SlotEngine, names: Sequence[str]) -> dict[str, torch.Tensor]:
+        """As the method of `HFServer`, also for adapters by wire name."""
+        assert isinstance(engine, AdapterEngine)
+        return engine.adapters.held(names) if any("/" in name for name in names) else super().held(engine, names)
 
     @ray.method(concurrency_group="control")
     async def update_adapters(self, state_dict: Mapping[str, torch.Tensor], global_steps: int | None = None) -> None:

@@ -86,6 +86,16 @@ class ServedAdapters:
             self._put(path, layers[path], state)
         self.loaded = True
 
+    def held(self, names: Sequence[str]) -> dict[str, torch.Tensor]:
+        """The tensors of these wire names, as rows use them."""
+        found = {}
+        for key in names:
+            name, tensor = key.split("/", 1)
+            path, side = tensor.removesuffix(".weight").rsplit(".lora_", 1)
+            stack, dim = self._stacks[path]["AB".index(side)], "AB".index(side)
+            found[key] = stack.chunk(len(self.options.names), dim)[self.options.names.index(name)]
+        return found
+
     def _put(self, path: str, layer: nn.Linear, state: Mapping[str, torch.Tensor]) -> None:
         sides = ([state[f"{name}/{path}.lora_{side}.weight"] for name in self.options.names] for side in "AB")
         stacks = (torch.cat(next(sides)), torch.cat(next(sides), 1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,6 +15,8 @@ from verl_ext.tools.base import ToolError, ToolRefused
 from verl_ext.tools.threads import run_blocking
 
 RETRY_STATUS = frozenset({429, 500, 502, 503, 504})
+# Environment variable of the servers and of their clients: requests without this token are refused. Not set: no token.
+TOKEN = "VERL_EXT_TOKEN"
 
 
 class Refused(ToolRefused):
@@ -149,4 +152,6 @@ class JsonClient(Connections):
     def _new_session(self) -> Any:
         import aiohttp
 
-        return aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=self._timeout_s))
+        token = os.environ.get(TOKEN)
+        headers = {"Authorization": f"Bearer {token}"} if token else None
+        return aiohttp.ClientSession(headers=headers, timeout=aiohttp.ClientTimeout(total=self._timeout_s))

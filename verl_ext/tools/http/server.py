@@ -1,76 +1,69 @@
-"""Shared by the servers of this package: limits, disconnected clients, listening, ending."""
+"""Shared by the servers of this package: bodies, errors, disconnected clients, listening, ending."""
 
 import argparse
 import asyncio
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 
+import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ValidationError
+from starlette.exceptions import HTTPException
+
+from verl_ext.tools.http.guard import Guard, Punctual, refusal
 
 # Seconds between checks whether the client of a request is still connected.
 POLL_S = 0.1
+Body = TypeVar("Body", bound=BaseModel)
 
 
-class BodyLimit:
-    """ASGI middleware: refuses bodies above `limit` bytes with 413, also those that do not announce their length.
-
-    remedy: the advice to the client.
-    """
-
-    def __init__(self, app: Any, limit: int, remedy: str) -> None:
-        self._app, self._limit, self._remedy = app, limit, remedy
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        chunks, size, more = [], 0, scope["method"] in ("POST", "PUT", "PATCH")
-        while more:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                return
-            chunks.append(message.get("body", b""))
-            size, more = size + len(chunks[-1]), message.get("more_body", False)
-            if size > self._limit:
-                error = f"the body is larger than {self._limit} bytes; {self._remedy}."
-                await JSONResponse({"error": error}, 413)(scope, receive, send)
-                return
-        body = [{"type": "http.request", "body": b"".join(chunks), "more_body": False}]
-
-        async def replay() -> Any:
-            return body.pop() if body else await receive()
-
-        await self._app(scope, replay, send)
-
-
-def application(title: str, close: Callable[[], Awaitable[None]], max_bytes: int, remedy: str) -> FastAPI:
-    """An application without paths, which awaits `close` at its end. max_bytes, remedy: see BodyLimit."""
+def application(
+    title: str, close: Callable[[], Awaitable[None]], max_bytes: int, remedy: str, hosts: Collection[str]
+) -> FastAPI:
+    """An application without paths, which awaits `close` at its end. max_bytes, remedy, hosts: see Guard."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
         await close()
 
-    app = FastAPI(title=title, lifespan=lifespan)
-    app.add_middleware(BodyLimit, limit=max_bytes, remedy=remedy)
+    async def refused(_: Request, error: Any) -> JSONResponse:
+        return refusal(error.status_code, str(error.detail))
+
+    async def failed(_: Request, error: Exception) -> JSONResponse:
+        return refusal(500, f"the server failed ({type(error).__name__}); its output has the traceback.")
+
+    app = FastAPI(title=title, lifespan=lifespan, openapi_url=None)
+    app.add_middleware(Guard, hosts=hosts, limit=max_bytes, remedy=remedy)
+    app.add_exception_handler(HTTPException, refused)
+    app.add_exception_handler(Exception, failed)
     return app
 
 
-def malformed(errors: Sequence[Any], expected: str) -> str:
-    """What is wrong with a body, from pydantic's errors (the first five), and what is expected."""
-    found = [f"{'.'.join(map(str, error['loc'])) or 'body'}: {error['msg']}" for error in errors[:5]]
-    return f"{'; '.join(found)}; expected {expected}."
+async def body_of(connection: Request, form: type[Body], expected: str) -> Body:
+    """The body of a request, which is a `form`.
+
+    Raises:
+        HTTPException: 422, with what is wrong (the first five errors) and what is expected.
+    """
+    try:
+        return form.model_validate_json(await connection.body())
+    except ValidationError as error:
+        found = [f"{'.'.join(map(str, one['loc'])) or 'body'}: {one['msg']}" for one in error.errors()[:5]]
+        raise HTTPException(422, f"{'; '.join(found)}; expected {expected}.") from error
 
 
 def add_address(parser: argparse.ArgumentParser, port: int) -> None:
-    """Add --host and --port to a server's command line."""
+    """Add --host, --port and --allowed_hosts to a server's command line."""
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 for other machines too")
     parser.add_argument("--port", type=int, default=port, help="0 takes a free one")
+    known = "beside localhost, its addresses and the machine's name"
+    parser.add_argument("--allowed_hosts", nargs="+", default=[], help=f"names under which clients ask it, {known}")
 
 
 async def while_connected(work: Coroutine[Any, Any, Any], connection: Request) -> Any:
@@ -105,14 +98,16 @@ def address_of(listener: socket.socket, host: str) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
 
 
+def configuration(app: FastAPI) -> uvicorn.Config:
+    """uvicorn's configuration for an application."""
+    return uvicorn.Config(app, http=Punctual, ws="none", log_level="warning", timeout_graceful_shutdown=10)
+
+
 def serve(app: FastAPI, listener: socket.socket) -> None:
     """Serve until SIGINT or SIGTERM; running requests are finished first. Prints "stopped" at the end."""
-    import uvicorn
-
-    config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=10)
     for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn finishes the running requests, then raises it again
         signal.signal(number, lambda *_: sys.exit(0))
     try:
-        uvicorn.Server(config).run(sockets=[listener])
+        uvicorn.Server(configuration(app)).run(sockets=[listener])
     finally:
         print("stopped", flush=True)

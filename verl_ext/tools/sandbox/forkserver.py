@@ -21,7 +21,7 @@ from typing import Any
 
 from verl_ext.tools.sandbox.jail.folders import remove
 from verl_ext.tools.sandbox.jail.limits import Limits
-from verl_ext.tools.sandbox.jail.server import KILLED, MESSAGE_BYTES, Ended
+from verl_ext.tools.sandbox.jail.server import KILLED, MESSAGE_BYTES, PATIENCE, Ended
 from verl_ext.tools.sandbox.running import Run
 from verl_ext.tools.threads import in_thread
 
@@ -138,7 +138,7 @@ class ForkServer:
             for descriptor in given:
                 os.close(descriptor)
         self._runs[run.number] = run
-        late = self._loop.call_later(self.wall_s + GRACE_S, self.kill)
+        late = self._loop.call_later(PATIENCE * self.wall_s + GRACE_S, self.kill)
         run.done.add_done_callback(lambda _: late.cancel())
         return run
 

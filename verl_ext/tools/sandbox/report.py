@@ -69,8 +69,8 @@ def _outcome(run: Run, ended: Ended, limits: Limits) -> str:
         return OUTPUT
     if ended.reason:
         return {"wall": WALL, "threads": THREADS, "files": FILES}[ended.reason]
-    if ended.code == _KILLED:
-        return CPU if ended.cpu_s >= _NEARLY * limits.cpu_s else MEMORY
+    if ended.code == _KILLED and ended.cpu_s >= _NEARLY * limits.cpu_s:
+        return CPU
     if ended.code < 0:
         return CRASHES
     if ended.code > 0:
@@ -84,16 +84,26 @@ def _note(outcome: str, ended: Ended, limits: Limits, has_traceback: bool) -> st
     if outcome == ERRORS:
         return "" if has_traceback else f"The program ended with exit code {ended.code}."
     if outcome == CRASHES:
-        return f"The program crashed ({signal.Signals(-ended.code).name})."
+        if ended.code == _KILLED:
+            return "The program was killed (SIGKILL), by itself or because the machine's memory ran out."
+        return f"The program crashed ({_name(-ended.code)})."
     return {
         "": "",
         CPU: f"The program was ended after {limits.cpu_s} s of CPU time.",
-        WALL: f"The program was ended after {limits.wall_s:g} s.",
+        WALL: f"The program was ended: it took longer than {limits.wall_s:g} s.",
         MEMORY: f"The program needed more memory than the {limits.memory_mb} MB it may have.",
         OUTPUT: f"The program was ended: it printed more than {OUTPUT_BYTES:,} bytes.",
         THREADS: f"The program was ended: it started more than {limits.threads} threads.",
         FILES: f"The program was ended: it made more than {limits.files} files or folders.",
     }[outcome]
+
+
+def _name(number: int) -> str:
+    """The name of a signal; real-time signals have none, except the first and the last one."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def _printed(run: Run, limit: int) -> tuple[str, bool]:

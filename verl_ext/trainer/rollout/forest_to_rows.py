@@ -26,7 +26,7 @@ def training_rows(forest: Forest, samples: list[Sample], question: dict[str, Any
     groups = {sample.call: sample.group for sample in samples if sample.call.credited}
     with_tokens = {call: group for call, group in groups.items() if call.generation.token_ids}
     if groups and not with_tokens:
-        number = next(number for number, trajectory in enumerate(forest.trajectories) if trajectory.ok)
+        number = next(number for number, trajectory in enumerate(forest.trajectories) if trajectory.scored)
         return [idle_row(number, forest, question)]
     rows = []
     for number, sequence in sequences(forest, with_tokens):
@@ -70,7 +70,7 @@ def sequences(forest: Forest, kept: Iterable[Call]) -> list[tuple[int, Sequence]
     place: dict[Call, tuple[int, int]] = {}
     for number, trajectory in enumerate(forest.trajectories):
         for position, call in enumerate(trajectory.calls):
-            if trajectory.ok and call in wanted:
+            if trajectory.scored and call in wanted:
                 place.setdefault(call, (number, position))
     found: list[tuple[int, Sequence]] = []
     ending: dict[Call, Sequence] = {}
@@ -185,6 +185,7 @@ def _of_trajectory(number: int, forest: Forest, question: dict[str, Any]) -> dic
         "index": int(question["index"]),
         "step": int(question["global_steps"]),
         "trajectory": number,
+        "failed": not trajectory.ok,
         "outcome": trajectory.reward,
         "metrics": dict(trajectory.metrics),
         "turns": len(trajectory.calls),

@@ -257,6 +257,7 @@ class RolloutWorker:
             clock=self.clock,
             memory=partial(self._memory.recall, k=self.mas.memory.recall) if self._memory is not None else None,
             adapters=self.adapters,
+            failure_rewards=self.mas.failure.rewards,
         )
 
     def _trace(self, forest: Forest, uid: str, validate: bool, empty: bool) -> None:

@@ -21,6 +21,7 @@ SCALARS = {
 # Values that a YAML document may hold, those behind an alias counted wherever it is used. A few hundred bytes of
 # nested aliases stand for millions.
 MAX_VALUES = 1_000_000
+TOO_MANY = f"its aliases stand for more than {MAX_VALUES:,} values"
 
 
 def read_rows(paths: Paths, expected: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -81,7 +82,15 @@ def _yaml(content: bytes) -> Any:
     import yaml
 
     class Loader(yaml.SafeLoader):
-        """YAML with the scalars of its version 1.2 (core schema)."""
+        """YAML with the scalars of its version 1.2 (core schema), and with bounded merges (`<<: [*a, *a]`)."""
+
+        merged = 0
+
+        def flatten_mapping(self, node: yaml.MappingNode) -> None:
+            super().flatten_mapping(node)
+            self.merged += len(node.value)
+            if self.merged > MAX_VALUES:
+                raise yaml.YAMLError(TOO_MANY)
 
     own = {f"tag:yaml.org,2002:{kind}": pattern for kind, pattern in SCALARS.items()}
     dropped = {*own, "tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:value"}
@@ -97,7 +106,7 @@ def _yaml(content: bytes) -> Any:
     except yaml.YAMLError as error:
         raise ValueError(str(error)) from error
     if _values(document, {}) > MAX_VALUES:
-        raise ValueError(f"its aliases stand for more than {MAX_VALUES:,} values")
+        raise ValueError(TOO_MANY)
     return _text_keys(document)
 
 

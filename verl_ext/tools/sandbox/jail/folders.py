@@ -1,8 +1,31 @@
-"""Removing the folders of programs."""
+"""The folders of programs: names that no other program can know, and removal."""
 
 from __future__ import annotations
 
+import ctypes
 import os
+import secrets
+from typing import TypeAlias
+
+from .kernel import call
+
+AT_FDCWD = -100
+# Not a str: of that, copies stay in memory, which programs inherit and can search.
+Name: TypeAlias = "ctypes.Array[ctypes.c_char]"
+
+
+def make() -> Name:
+    """Make a folder in the working folder, and return its random name, which `erase` can remove from memory."""
+    name = ctypes.create_string_buffer(17)
+    for place in range(16):
+        name[place] = bytes([secrets.choice(b"0123456789abcdef")])
+    call("mkdirat", AT_FDCWD, name, 0o700)
+    return name
+
+
+def erase(name: Name) -> None:
+    """Overwrite a name in this process's memory."""
+    ctypes.memset(name, 0, len(name))
 
 
 def remove(folder: str) -> None:

@@ -20,8 +20,8 @@ class Unavailable(Exception):
     """This machine lacks a protection. The message has its name, the reason and the remedy."""
 
 
-def call(name: str, *arguments: int | bytes | None) -> int:
-    """Make the system call `name`; bytes are passed by address.
+def call(name: str, *arguments: int | bytes | ctypes.Array[ctypes.c_char] | None) -> int:
+    """Make the system call `name`; bytes and arrays are passed by address.
 
     Raises:
         OSError: it failed, or this processor is unknown (ENOSYS).

@@ -15,7 +15,7 @@ class Limits:
     """Limits of one program. cpu_s, wall_s, threads and files kill the program; memory_mb and file_mb raise inside it.
 
     cpu_s: seconds of processor time; an integer, because the kernel counts whole seconds.
-    wall_s: seconds since the fork.
+    wall_s: seconds since the fork; three times as many for a program that has been busy, so that load decides nothing.
     memory_mb: address space, including about 40 MB of Python itself.
     threads: threads started, including ended ones.
     files: files and folders made, including removed ones, and files truncated on opening.

@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from . import landlock, seccomp
-from .kernel import die_with, no_core_dumps
+from .folders import Name, erase
+from .kernel import call, die_with, no_core_dumps
 from .limits import OPEN_FILES, SPARE_BYTES, STACK_BYTES, Limits
 
 NAME = "program.py"
@@ -44,12 +45,12 @@ class Cell:
     kept: list[int]
     server: int
 
-    def live(self, streams: tuple[int, int, int], folder: str, link: socket.socket) -> NoReturn:
+    def live(self, streams: tuple[int, int, int], folder: Name, link: socket.socket) -> NoReturn:
         """Become the process of one program; never returns.
 
         Args:
             streams: descriptors of the program's text, its stdout and its stderr.
-            folder: its own; the only place where it may write.
+            folder: its own; the only place where it may write. Its name is erased from memory here.
             link: socket to the server; closed before the program starts.
         """
         gate = link.detach()
@@ -57,9 +58,12 @@ class Cell:
             os.setsid()
             die_with(self.server)
             text = _read(streams[0])
+            # Not the server's stdin, whose flags all programs would share.
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
             os.dup2(streams[1], 1)
             os.dup2(streams[2], 2)
-            os.chdir(folder)
+            call("chdir", folder)
+            erase(folder)
             _close_all_but([gate, *self.kept, *(self.rights or [])])
             self._limit()
             self._lock(gate)

@@ -25,10 +25,10 @@ fdatasync fadvise64 fstat newfstatat stat lstat statx access faccessat faccessat
 mkdirat rmdir unlink unlinkat rename renameat umask
 poll ppoll select pselect6 epoll_create1 epoll_ctl epoll_wait epoll_pwait eventfd2 recvfrom shutdown
 mmap munmap mprotect mremap madvise msync brk
-futex set_robust_list rseq sched_yield sched_getaffinity getcpu exit exit_group restart_syscall
+set_robust_list rseq sched_yield getcpu exit exit_group restart_syscall
 gettid getpid getppid getuid geteuid getgid getegid uname sysinfo getrusage getrandom
 rt_sigaction rt_sigprocmask rt_sigreturn rt_sigpending rt_sigtimedwait rt_sigsuspend sigaltstack pause
-alarm setitimer getitimer clock_gettime clock_getres clock_nanosleep nanosleep gettimeofday time times
+alarm setitimer getitimer nanosleep gettimeofday time times
 """.split()
 COUNTED = ("clone", "mkdir", "mkdirat")  # and openat where it makes a file
 
@@ -39,8 +39,13 @@ AF_UNIX, SOCK_STREAM, SOCK_FLAGS = 1, 1, 0o2004000  # close on exec, not blockin
 PR_SET_NAME = 15
 # isatty, terminal size, blocking, close on exec. None that types into a terminal or sends signals.
 IOCTLS = (0x5401, 0x5413, 0x5421, 0x5451, 0x5450)
-# Duplicates, flags and locks. Not F_SETOWN and F_SETSIG, which make the kernel signal any process of the user.
-FCNTLS = (0, 1, 2, 3, 4, 5, 6, 7, 36, 37, 38, 1030, 1032)
+# Duplicates and flags. Not F_SETOWN and F_SETSIG, which make the kernel signal any process of the user, and no locks:
+# programs could ask for each other's on /dev/null and on the library.
+FCNTLS = (0, 1, 2, 3, 4, 1030, 1032)
+# Waits and wakes within the process. Without this flag, a page of the library is a bell between programs.
+FUTEX_PRIVATE = 128
+# The clocks of linux/time.h. Negative numbers are those of other processes.
+CLOCKS = tuple(range(12))
 
 _KILL, _ERRNO, _NOTIFY, _ALLOW = 0x80000000, 0x00050000, 0x7FC00000, 0x7FFF0000
 _LOAD, _AND, _EQUAL, _RETURN = 0x20, 0x54, 0x15, 0x06
@@ -74,6 +79,9 @@ def checks(pid: int) -> dict[str, list[Check]]:
         "prlimit64": [Check(0, (0, pid))],
         "ioctl": [Check(1, IOCTLS)],
         "fcntl": [Check(1, FCNTLS)],
+        "futex": [Check(1, (FUTEX_PRIVATE,), FUTEX_PRIVATE)],
+        "sched_getaffinity": [Check(0, (0, pid))],
+        **dict.fromkeys(("clock_gettime", "clock_getres", "clock_nanosleep"), [Check(0, CLOCKS)]),
         "prctl": [Check(0, (PR_SET_NAME,))],
         "pipe2": [Check(1, (0,), _ANY_BIT ^ SOCK_FLAGS)],
         # asyncio wakes itself up with such a pair, which is connected to itself and never to an address.

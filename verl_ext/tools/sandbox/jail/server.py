@@ -14,7 +14,6 @@ import json
 import math
 import os
 import resource
-import secrets
 import select
 import signal
 import socket
@@ -26,7 +25,7 @@ from typing import Any
 
 from . import seccomp
 from .confine import lock_server, preload
-from .folders import remove
+from .folders import Name, erase, make, remove
 from .kernel import Unavailable
 from .limits import Limits
 from .program import FAILED, LISTENER, STARTED, Cell
@@ -35,6 +34,9 @@ from .syscalls import NUMBERS
 MESSAGE_BYTES = 4096
 # Reasons for which the server kills a program.
 WALL, THREADS, FILES, KILLED = "wall", "threads", "files", "killed"
+# A program that has used a tenth of its processor time by its time limit is busy, and the machine is loaded. It gets so
+# many times the limit, so that processor time decides, whose measure does not depend on the load.
+BUSY, PATIENCE = 0.1, 3
 
 
 @dataclass(frozen=True)
@@ -57,12 +59,13 @@ class Ended:
 
 @dataclass
 class Program:
-    """A running program: its process, its sockets, and how many threads and files it has used."""
+    """A running program: its process, its sockets, its time limits, and how many threads and files it has used."""
 
     number: int
     pid: int
-    folder: str
+    folder: Name
     deadline: float
+    late: float
     link: socket.socket
     reason: str = ""
     failed: str = "it ended before it began"
@@ -98,7 +101,7 @@ class Server:
                     self._handlers[descriptor](bool(events & select.POLLIN))
             for program in self.programs.values():
                 if program.deadline < time.monotonic():
-                    self._kill(program, WALL)
+                    self._end_or_wait(program)
         for program in list(self.programs.values()):
             self._kill(program, KILLED)
             self._reap(program)
@@ -127,8 +130,7 @@ class Server:
             os.close(descriptor)
 
     def _start(self, number: int, streams: list[int]) -> None:
-        folder = secrets.token_hex(8)  # no other program can guess it
-        os.mkdir(folder, 0o700)
+        folder = make()
         link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             pid = os.fork()
@@ -136,12 +138,14 @@ class Server:
             self._send(Ended(number, failed=f"no process can be started ({error})"))
             link.close()
             theirs.close()
-            remove(folder)
+            remove(folder.value.decode())
             return
         if pid == 0:
+            self._forget_programs()
             self.cell.live((streams[0], streams[1], streams[2]), folder, theirs)
         theirs.close()
-        program = Program(number, pid, folder, time.monotonic() + self.cell.limits.wall_s, link)
+        now, wall_s = time.monotonic(), self.cell.limits.wall_s
+        program = Program(number, pid, folder, now + wall_s, now + PATIENCE * wall_s, link)
         self.programs[pid] = program
         program.descriptors += [link.fileno(), os.pidfd_open(pid)]
         self.watch(program.descriptors[0], lambda _: self._receive(program))
@@ -157,7 +161,7 @@ class Server:
         elif message == STARTED:
             program.failed = ""
         elif message.startswith(FAILED):
-            program.failed = message.removeprefix(FAILED).decode()
+            program.failed = message.removeprefix(FAILED).decode(errors="replace")
         else:
             self._forget(program.link.fileno())
             program.silent = True
@@ -174,6 +178,20 @@ class Server:
             self._kill(program, kind)
         else:
             seccomp.allow_call(listener, identity)
+
+    def _forget_programs(self) -> None:
+        """In a forked process: forget the other programs, and with them where their folders are."""
+        for program in self.programs.values():
+            erase(program.folder)
+        self.programs.clear()
+        self._handlers.clear()
+
+    def _end_or_wait(self, program: Program) -> None:
+        """The program has reached its time limit: kill it, unless it has been busy; then once give it more."""
+        if program.deadline < program.late and _cpu_s(program.pid) >= BUSY * self.cell.limits.cpu_s:
+            program.deadline = program.late
+        else:
+            self._kill(program, WALL)
 
     def _kill(self, program: Program, reason: str) -> None:
         program.reason = program.reason or reason
@@ -195,7 +213,7 @@ class Server:
             os.close(descriptor)
         program.link.detach()
         del self.programs[program.pid]
-        remove(program.folder)
+        remove(program.folder.value.decode())
         code = os.waitstatus_to_exitcode(status)
         cpu_s = usage.ru_utime + usage.ru_stime
         failed = "" if program.reason else program.failed
@@ -210,6 +228,14 @@ class Server:
             self.trainer.send(json.dumps(asdict(ended)).encode())
         except OSError:  # the trainer has closed its socket
             self.stop()
+
+
+def _cpu_s(pid: int) -> float:
+    """Processor time of a process; 0 if it has ended."""
+    try:
+        return time.clock_gettime(~pid << 3 | 2)  # MAKE_PROCESS_CPUCLOCK(pid, CPUCLOCK_SCHED) of the kernel
+    except OSError:
+        return 0.0
 
 
 def main() -> None:
