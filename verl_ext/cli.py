@@ -36,6 +36,9 @@ COMMANDS = {
         "verl_ext.check", "say what a run would do and what is missing, without starting it", "+recipe=mhgpo"
     ),
     "view": Command("verl_ext.observe.viewer", "write what the agents did as one HTML page", "runs/mhgpo_tiny --open"),
+    "doctor": Command(
+        "verl_ext.doctor", "say in words what was checked of a run's steps, or recompute a row", "runs/mhgpo_tiny"
+    ),
     "compare": Command("verl_ext.compare", "run several methods at equal budgets and report them", "search arithmetic"),
     "recipes": Command("verl_ext.recipe_list", "list the recipes and what each needs", "mhgpo_tiny"),
 }

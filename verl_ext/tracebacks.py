@@ -48,6 +48,12 @@ def frames_of(trace: str) -> tuple[str, ...]:
     return tuple(line for line in trace.splitlines() if line.startswith('  File "'))
 
 
+def users_frames(stack: StackSummary) -> StackSummary:
+    """A stack from the user's first frame on, without frames of callers; empty if there is none of the user's."""
+    frames = itertools.dropwhile(lambda frame: not _of_user(frame), stack)
+    return StackSummary.from_list([frame for frame in frames if not _in(frame, CALLERS)])
+
+
 def place_of(function: Callable[..., Any]) -> str:
     """Name, file and line of a function of the user's: `ask (/home/me/capitals.py:21)`."""
     while isinstance(function, functools.partial):
@@ -73,9 +79,8 @@ def _cause(found: TracebackException) -> TracebackException | None:
 
 def _reduce(found: TracebackException) -> bool:
     """Drop the frames before the user's first one, and those of callers; whether there is one, or wrong syntax."""
-    frames = list(itertools.dropwhile(lambda frame: not _of_user(frame), found.stack))
-    found.stack = StackSummary.from_list([frame for frame in frames if not _in(frame, CALLERS)])
-    return bool(frames) or getattr(found, "filename", None) is not None
+    found.stack = users_frames(found.stack)
+    return bool(found.stack) or getattr(found, "filename", None) is not None
 
 
 def _of_user(frame: FrameSummary) -> bool:

@@ -107,8 +107,9 @@ def make(mistake: Mistake, folder: Path) -> Told:
 def table(found: Sequence[Told]) -> list[str]:
     """A Markdown table of what was found."""
     rows = [
-        [one.made, "never" if one.after is None else f"{one.after:.0f}", f"{one.ended:.0f}", str(one.status), one.line]
+        [one.made, "never" if one.after is None else f"{one.after:.0f}", f"{one.ended:.0f}", str(one.status), said]
         for one in found
+        for said in [one.line if len(one.line) <= 140 else f"{one.line[:139]}…"]
     ]
     return markdown(["mistake", "told after s", "ended after s", "exit", "the line that tells it"], rows)
 

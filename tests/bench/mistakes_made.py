@@ -109,6 +109,9 @@ class Mistake:
         object.__setattr__(self, "columns", list(self.columns))
 
 
+REMOTE = "actor_rollout_ref.rollout.agent.num_workers=1"
+
+
 def line(function: str) -> str:
     """Matches a traceback's line about a function of the system."""
     return rf'capitals\.py", line \d+, in {function}$'
@@ -128,6 +131,14 @@ MISTAKES = [
         line("run"),
         'entry = await ctx.tool("atlas", country=task.extra["country"])',
         'entry = task.extra["town"]',
+    ),
+    Mistake(
+        "run_raises_remotely",
+        "`run` raises in a Ray actor",
+        line("run"),
+        (('entry = await ctx.tool("atlas", country=task.extra["country"])', 'entry = task.extra["town"]'),),
+        (REMOTE,),
+        trains=True,
     ),
     coded("no_await", "`await` left out", line("run"), CALL, CALL.replace("await ", "")),
     coded(
@@ -159,14 +170,14 @@ MISTAKES = [
     coded(
         "tool_waits",
         "a tool waits for ever",
-        "no answer in time|waits? for|atlas",
+        "no answer in time|[Nn]othing has happened for",
         TOOL,
         "import asyncio; await asyncio.sleep(1000)",
     ),
     coded(
         "tool_blocks",
         "a tool blocks (`time.sleep`)",
-        "no answer in time|waits? for|atlas",
+        "no answer in time|[Nn]othing has happened for",
         TOOL,
         "import time; time.sleep(1000)",
     ),
@@ -220,8 +231,8 @@ MISTAKES = [
     Mistake(
         "no_folder",
         "an output folder that cannot be",
-        "trainer.default_local_dir=/proc/runs cannot be written",
-        overrides=("trainer.default_local_dir=/proc/runs",),
+        "trainer.default_local_dir=capitals.py/runs cannot be written",
+        overrides=("trainer.default_local_dir=capitals.py/runs",),
     ),
     Mistake(
         "no_column",

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import re
 import threading
+import time
+from collections.abc import Callable
+from typing import Any
 
 import psutil
 import pytest
 
 from tests.end_to_end.running import entries, run
+from verl_ext.storage.jsonl import read_log
 
 pytestmark = pytest.mark.slow
 
@@ -20,9 +23,7 @@ def test_an_unreachable_retrieval_server_ends_the_run_with_the_reason(tmp_path):
     assert "127.0.0.1:9" in str(at_start.value) and "This run cannot start" in str(at_start.value)
     with pytest.raises(AssertionError) as later:
         run(tmp_path, *dead, "+mas.tools.search.check=false", "+mas.tools.search.attempts=1")
-    assert re.search(
-        "validation at step 0 stopped by .*; trajectories .* not finish: 16 x tool_error", str(later.value)
-    )
+    assert "validation at step 0: none of its trajectories could finish: 16 x tool_error" in str(later.value)
 
 
 def test_an_asynchronous_run_without_any_rows_ends_with_the_reason(tmp_path):
@@ -37,6 +38,31 @@ def test_an_asynchronous_run_without_any_rows_ends_with_the_reason(tmp_path):
             "trainer.val_before_train=false",
             "trainer.v1.trainer_mode=mas_colocate_async",
         )
+
+
+def blocking_search(**_: object) -> Callable[..., Any]:
+    """A tool that blocks its event loop."""
+
+    async def search(queries: list[str]) -> None:
+        time.sleep(1000)  # as a user may write it
+
+    return search
+
+
+def test_a_tool_that_blocks_its_event_loop_is_shown_and_ends_the_run(tmp_path):
+    """A run of its own: no other ends by the watchdog, and no limit of a call holds while the loop is blocked."""
+    limits = {"warn_after": 5, "stop_after": 20, "call_timeout": 10, "tool_timeout": 10}
+    with pytest.raises(AssertionError) as error:
+        run(
+            tmp_path,
+            "mas.tools.search._target_=tests.end_to_end.test_failures.blocking_search",
+            "actor_rollout_ref.rollout.agent.num_workers=1",
+            *(f"mas.limits.{name}={seconds}" for name, seconds in limits.items()),
+        )
+    assert re.search(r"stop_after=20\): nothing has happened for 2\d s: .* of tool \"search\"", str(error.value))
+    assert "time.sleep(1000)  # as a user may write it" in str(error.value)
+    first = next(read_log(tmp_path / "runs/mhgpo_tiny/watchdog.jsonl"))["text"]
+    assert first.startswith("nothing has happened for") and "is blocked by this code" in first
 
 
 def test_a_killed_rollout_worker_ends_the_run_with_the_reason(tmp_path):

@@ -167,14 +167,17 @@ MANY = "the last 32 trajectories all failed, the last by: "
         ("evaluate.samples=1", gone, ["word0"] * 6, "Nothing was answered; the same command asks again."),
         ("evaluate.concurrency=4", gone, ["word0"] * 100, f"{MANY}engine_error: agent 'solver'"),
         (PLAIN, parrot, ["fail"] * 100, f"{MANY}KeyError"),
-        (BROKEN, parrot, ["word0"], "Broken.reward raised KeyError('no such field')"),
+        (BROKEN, parrot, ["word0"], "systems.py:38) raised KeyError('no such field')"),
     ],
 )
 def test_evaluations_that_stop(command, tmp_path, capsys, override, behave, texts, words):
     file = write_questions(tmp_path / "questions.parquet", texts)
     with ChatServer(behave) as server:
         assert command(override, server=server, files=[file]) == 1
-    assert words in capsys.readouterr().err
+    said = capsys.readouterr()
+    assert words in said.err
+    line = 'raise KeyError("no such field")'
+    assert (said.out + said.err).count(line) == (override in (PLAIN, BROKEN)), "the user's line, once"
     if behave is gone:
         made = command.results["data"]["made"]
         assert made["answered"] == 0 and made["metrics"] == {}

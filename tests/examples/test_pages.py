@@ -46,6 +46,11 @@ def here(folder, monkeypatch):
 def test_the_folder_of_the_page_is_right_and_runs(here, capsys):
     assert check.main(["--config-dir", ".", "+recipe=capitals"]) == 0
     assert "capitals.parquet: 32 rows" in capsys.readouterr().out
+    assert check.main(["--gpu_memory", "24", "--config-dir", ".", "+recipe=capitals_gpu"]) == 0
+    said = capsys.readouterr().out
+    assert "GiB on each GPU" not in said and "memory, sampling     about 6 GiB stay" in said
+    assert check.main(["--gpu_memory", "24", "--config-dir", ".", "+recipe=capitals_gpu", "+base=critic"]) == 0
+    assert "memory: about 47 GiB on each GPU, 24 given" in capsys.readouterr().out
     assert evaluate.main(["--config-dir", ".", "+recipe=capitals", "evaluate.max_questions=4"]) == 0
     assert re.search(r"capitals +\| checker +\| 8 ", capsys.readouterr().out)
 

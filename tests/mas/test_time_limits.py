@@ -12,6 +12,7 @@ from verl_ext.mas import Status
 from verl_ext.mas.types import CallFailed, CallId, ToolFailed
 from verl_ext.sampling import make_strategy
 from verl_ext.tools.threads import Threads
+from verl_ext.trainer.build import build
 
 
 class CountingLLM(FakeLLM):
@@ -140,3 +141,17 @@ def test_no_more_threads_than_the_limit():
         return most
 
     assert asyncio.run(scenario()) == 2 and len(running) == 5
+
+
+def shout(text: str) -> str:
+    """A tool, as a user writes it."""
+    return text.upper()
+
+
+def test_the_configuration_names_a_function_as_a_tool():
+    section = {"_target_": f"{__name__}.shout"}
+    with pytest.raises(ValueError, match=r"If the function is the tool itself: \+mas.tools.shout._partial_=true"):
+        build(section, "mas.tools.shout")
+    tool = build(section | {"_partial_": True}, "mas.tools.shout")
+    forest = forest_of(lambda task, ctx: ctx.tool("shout", text="a"), tools={"shout": tool})
+    assert asyncio.run(walk(forest)).result == "A"

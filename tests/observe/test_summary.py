@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from verl_ext.observe.progress import Progress
-from verl_ext.observe.runlog import NAME, VALIDATION, RunLog, read_log
+from verl_ext.observe.runlog import NAME, TRACKER, VALIDATION, RunLog, read_log
 from verl_ext.observe.summary import CRITICS, next_steps, nothing_learned, print_summary, what_was_learned
 from verl_ext.observe.trajectory_files import FOLDER
 from verl_ext.reports import docs_page
@@ -38,6 +38,12 @@ def test_next_steps_keep_what_was_overridden(monkeypatch):
     ]
     assert "+recipe=mappo_tiny" in critic and "+recipe=mhgpo_tiny" not in critic and "my dir" in critic
     assert "mas.sampling.strategy=rr" not in " ".join(critic)
+
+
+def test_a_longer_run_goes_on_only_from_a_checkpoint(tmp_path):
+    assert "this run has no checkpoint to go on from" in "".join(next_steps([], "is", tmp_path))
+    (tmp_path / TRACKER).write_text("4")
+    assert "total_training_steps goes on from here" in "".join(next_steps([], "is", tmp_path))
 
 
 def test_only_recipes_that_exist_are_recommended():

@@ -12,12 +12,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from verl_ext.evaluate.runner import identity_of
 from verl_ext.tools.catalogue import Toolbox, load_catalogue
 from verl_ext.tools.catalogue.formats.encyclopedia import Encyclopedia, encyclopedia, sentences
 from verl_ext.tools.retrieval import HttpRetriever, Passage, build_index, build_retriever
 from verl_ext.tools.retrieval.recall import same_title
 from verl_ext.trainer.build import build
+from verl_ext.trainer.state.run_settings import identity_of
 
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "qa"
 KISS = "Kiss and Tell is a 1945 film.  It stars Shirley Temple as Corliss Archer. Temple was 17. She sang."

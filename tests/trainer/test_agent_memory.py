@@ -14,6 +14,7 @@ from tests.mas.test_memory import rare_success
 from verl_ext.memory import Use, read_snapshot
 from verl_ext.trainer.config import MemorySection
 from verl_ext.trainer.state.agent_memory import FOLDER, AgentMemory
+from verl_ext.trainer.state.checkpoint import mark_complete
 
 SECTION = MemorySection(alpha=0.001)
 
@@ -30,6 +31,7 @@ def checkpoint_of(memory, folder, step):
     """What the trainer does with a step that is saved."""
     memory.save(step)
     (folder / f"global_step_{step}" / "actor").mkdir()
+    mark_complete(folder, step)
     return folder / f"global_step_{step}"
 
 

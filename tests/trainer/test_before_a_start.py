@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 from pathlib import Path
@@ -13,6 +14,8 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
 from tests.trainer.test_recipes import composed
+from verl_ext.trainer.build import build_tools
+from verl_ext.trainer.config import read_mas_config
 from verl_ext.trainer.preflight.checks import check_tools
 from verl_ext.trainer.preflight.data import check_data
 
@@ -38,6 +41,42 @@ from verl_ext.trainer.preflight.data import check_data
 def test_a_tool_that_cannot_work_is_noticed_before_anything_starts(settings, message):
     with pytest.raises(ValueError, match=message):
         check_tools(composed("+recipe=mhgpo_tiny", *settings))
+
+
+async def look_up(country, atlas=None):
+    return (atlas or {}).get(country, "nowhere")
+
+
+def plain(country):
+    return country
+
+
+def built():
+    return "no tool"
+
+
+def tool(target: str, **settings):
+    """A configuration with one tool of this module, as its section."""
+    config = composed("+recipe=mhgpo_tiny")
+    config.mas.tools = {"atlas": {"_target_": f"tests.trainer.test_before_a_start.{target}"} | settings}
+    return config
+
+
+def test_an_asynchronous_function_is_a_tool_by_itself():
+    config = tool("look_up", atlas={"Osk": "Pell"})
+    check_tools(config)
+    assert asyncio.run(build_tools(read_mas_config(config).tools)["atlas"](country="Osk")) == "Pell"
+    with pytest.raises(ValueError, match="mas.tools.atlas: .*unexpected keyword argument 'maps'"):
+        check_tools(tool("look_up", maps=1))
+
+
+def test_a_tool_that_is_no_factory_is_named_with_its_place():
+    with pytest.raises(ValueError, match=r"mas.tools.atlas: .*'country'. plain \(.*_start.py:\d+\) must be a factory"):
+        check_tools(tool("plain"))
+    with pytest.raises(ValueError, match=r"mas.tools.atlas: built \(.*_start.py:\d+\) returned 'no tool'"):
+        build_tools(read_mas_config(tool("built")).tools)
+    check_tools(tool("plain", _partial_=True))
+    assert build_tools(read_mas_config(tool("plain", _partial_=True)).tools)["atlas"]("Osk") == "Osk"
 
 
 def test_tools_that_can_work(tmp_path):
@@ -108,14 +147,21 @@ def test_a_row_without_a_question_is_named(tmp_path, prompt):
         (["+recipe=mhgpo"], ["+recipe=mhgpo_tiny", "not installed"]),
         ([], ["no recipe is given", "+recipe=mhgpo_tiny"]),
         (["+recipe=mhgpo_tiny", "mas.sampling.stategy=fof"], ["mas.sampling.stategy; did you mean 'strategy'"]),
-        (["+recipe=mhgpo_tiny", "mas.prepare={_target_: prep.fail}"], ["KeyError", "This run cannot start"]),
+        (
+            ["+recipe=mhgpo_tiny", "mas.tools.search={_target_: prep.tool}"],
+            ["This run cannot start.\nmas.tools.search: missing a required argument: 'word'"],
+        ),
+        (
+            ["+recipe=mhgpo_tiny", "mas.prepare={_target_: prep.fail}"],
+            ["prep.py\", line 2, in fail\n    raise KeyError('mine')", "This run cannot start"],
+        ),
     ],
 )
 def test_a_run_that_cannot_start_stops_at_once_with_the_remedy(arguments, messages, tmp_path):
-    (tmp_path / "prep.py").write_text("def fail(**_):\n    raise KeyError('mine')\n")
+    (tmp_path / "prep.py").write_text("def fail(**_):\n    raise KeyError('mine')\ndef tool(word): ...\n")
     status, output = forked_run(arguments, tmp_path)
     assert status == 2 and "Started a local Ray instance" not in output and "HYDRA_FULL_ERROR" not in output
-    assert all(message in output for message in messages), output[-3000:]
+    assert all(message in output for message in messages) and "run_callback.py" not in output, output[-3000:]
 
 
 def test_hydra_prints_the_whole_configuration_without_starting(tmp_path):

@@ -96,6 +96,14 @@ def test_a_model_that_is_nowhere_is_named_before_the_start(model, problem, monke
     assert (paths.missing_models(config) == []) == (model == "nobody/nothing"), "other machines may reach the hub"
 
 
+def test_a_folder_without_a_model_in_it_is_named_with_the_one_below_that_has_it(tmp_path):
+    config = composed("+recipe=mhgpo_tiny", f"actor_rollout_ref.model.path={tmp_path}")
+    assert "has no config.json, so it holds no model. Remedy: a folder with" in paths.missing_models(config)[0]
+    (tmp_path / "actor" / "huggingface").mkdir(parents=True)
+    (tmp_path / "actor" / "huggingface" / "config.json").write_text("{}")
+    assert f"Remedy: perhaps {tmp_path}/actor/huggingface" in paths.missing_models(config)[0]
+
+
 def test_the_critics_model_is_looked_for_too():
     critic, same = "critic.model.path=./runs/typo", "critic.model.path=${actor_rollout_ref.model.path}"
     (problem,) = paths.missing_models(composed("+recipe=mappo_tiny", critic))

@@ -14,6 +14,7 @@ from verl_ext.observe.runlog import NAME, LogTail, RunLog, read_log
 from verl_ext.observe.summary import finished_already
 from verl_ext.trainer.budget import Budget
 from verl_ext.trainer.config import BudgetSection
+from verl_ext.trainer.state.best import BestCheckpoint
 from verl_ext.trainer.state.run_state import RunState
 from verl_ext.trainer.step import Step
 from verl_ext.trainer.trainer import MultiAgentTrainer
@@ -27,12 +28,16 @@ class Upstream:
         self.global_steps = int(tracker.read_text()) if tracker.exists() else 0
 
     def _save_checkpoint(self):
+        self.done.append("saved")
         folder = Path(self.config.trainer.default_local_dir)
         (folder / f"global_step_{self.global_steps}" / "actor").mkdir(parents=True)
         (folder / "latest_checkpointed_iteration.txt").write_text(str(self.global_steps))
 
     def _validate(self):
         return {"val/system/f1": 0.1 * self.global_steps}
+
+    def on_step_end(self):
+        self.done.append("engine wakes")
 
     def _compute_metrics(self, batch, metrics, timing_raw):
         metrics["timing_s/step"] = 1.0
@@ -43,8 +48,9 @@ def run_state(config, budget):
     state = RunState.__new__(RunState)
     state.config, state.folder, state._unfinished = config, Path(config.trainer.default_local_dir), None
     state.run_log, state.error_log, state.budget = RunLog(state.folder), ErrorLog(state.folder), budget
-    state.trajectories, state.memory, state.heads = Mock(), Mock(), Mock()
+    state.trajectories, state.memory, state.heads = Mock(), Mock(parts=()), Mock(parts=())
     state.algorithm = SimpleNamespace(state={}, measured={})
+    state.best = BestCheckpoint(state.folder, config.trainer.get("keep_best"))
     return state
 
 
@@ -53,9 +59,13 @@ class Trainer(MultiAgentTrainer, Upstream):
         trainer = {"default_local_dir": str(folder), "resume_mode": "auto", "total_training_steps": total}
         actor = {"checkpoint": {}}
         self.config = OmegaConf.create(
-            {"trainer": trainer | {"test_freq": 1, "save_freq": 1}, "actor_rollout_ref": {"actor": actor}}
+            {
+                "trainer": trainer | {"test_freq": 1, "save_freq": 1},
+                "mas": {"tools": {}},
+                "actor_rollout_ref": {"actor": actor},
+            }
         )
-        self.total_training_steps = total
+        self.total_training_steps, self.done = total, []
         self.state, self.now = run_state(self.config, Budget(BudgetSection(**limits))), Step()
         self.agent_loop_manager = Mock(take_stats=lambda uids: [], take_tool_counts=dict)
         self.on_validate_begin = self.on_validate_end = lambda: None
@@ -68,7 +78,9 @@ class Trainer(MultiAgentTrainer, Upstream):
         metrics = {}
         self.now = Step(self.global_steps, metrics={"sampling/generated_tokens": 100, "sampling/questions": 8})
         self.now.limit_reached = self.state.budget.spend(self.now.metrics)
-        self._save_checkpoint()
+        if self.config.trainer.save_freq == 1:
+            self._save_checkpoint()
+        self.on_step_end()
         if killed:
             return
         metrics |= self._validate()
@@ -117,3 +129,24 @@ def test_a_limit_that_the_step_reached_ends_the_resumed_run(tmp_path):
     resumed = Trainer(tmp_path, total=9, generated_tokens=150)
     assert resumed.total_training_steps == 2 and resumed.state.budget.exhausted
     assert read_log(tmp_path / NAME)[-1]["metrics"]["val/system/f1"] == pytest.approx(0.2)
+
+
+def test_the_last_step_of_a_budget_is_saved_while_the_engine_sleeps(tmp_path):
+    trainer = Trainer(tmp_path, total=9, generated_tokens=150)
+    trainer.config.trainer.save_freq = 20
+    trainer.step()
+    trainer.step()
+    assert trainer.done == ["engine wakes", "saved", "engine wakes"] and trainer.total_training_steps == 2
+    assert Trainer(tmp_path, total=9, generated_tokens=150).global_steps == 2
+
+
+def test_a_checkpoint_without_a_part_of_the_run_is_refused_unless_it_is_named(killed):
+    config = OmegaConf.create({"trainer": {"default_local_dir": str(killed), "resume_mode": "auto"}})
+    state = run_state(config, Budget(BudgetSection()))
+    state.memory.parts = ("memory",)
+    log = (killed / NAME).read_bytes()
+    with pytest.raises(ValueError, match=r"global_step_4 lacks memory.*Remedy: .*resume_mode=resume_path"):
+        state.start(4, 5)
+    assert (killed / NAME).read_bytes() == log
+    config.trainer.update({"resume_mode": "resume_path", "resume_from_path": str(killed / "global_step_4")})
+    state.start(4, 5)

@@ -22,6 +22,7 @@ from verl_ext.trainer.build import build_workflow
 from verl_ext.trainer.config import read_mas_config
 from verl_ext.trainer.lora_setup import adapters_of, decides
 from verl_ext.trainer.preflight.checks import check_multi_agent
+from verl_ext.trainer.state.checkpoint import mark_complete
 from verl_ext.trainer.state.decision_heads import FILE, FOLDER, DecisionHeads, heads_of, weights_from
 
 HEAD = "+mas.agents.orchestrator.head.encoder=hashing"
@@ -48,6 +49,7 @@ def step_of(rewards, state="who: 1 + 2", chosen=(0, 1)):
 def checkpoint_of(made, folder, step):
     made.save(step)
     (folder / f"global_step_{step}" / "actor").mkdir()
+    mark_complete(folder, step)
     return folder / f"global_step_{step}"
 
 

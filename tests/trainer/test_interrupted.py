@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from tests.helpers import heed_signals
+from tests.trainer.test_checkpoint import checkpoints
 from verl_ext.trainer.interrupt import STATUS
 from verl_ext.trainer.state.checkpoint import TRACKER
 
@@ -52,7 +53,7 @@ def interrupted(command: list[str], folder: Path, moment: str, **environment: st
 @pytest.mark.parametrize("checkpointed", [False, True])
 def test_it_says_where_the_same_command_goes_on(tmp_path, checkpointed):
     if checkpointed:
-        (tmp_path / TRACKER).write_text("40")
+        checkpoints(tmp_path, [40])
     status, output, left = interrupted([sys.executable, "-c", WAITING, str(tmp_path)], tmp_path, "ready")
     assert status == STATUS == 130 and "Traceback" not in output and left == []
     there = f"goes on from {tmp_path}/global_step_40" if checkpointed else "starts afresh: it has no checkpoint yet"

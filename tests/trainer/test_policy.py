@@ -18,7 +18,8 @@ from verl_ext.trainer import lora_setup
 from verl_ext.trainer.config import MasConfig
 from verl_ext.trainer.preflight.checks import check_multi_agent
 from verl_ext.trainer.run_callback import RunCallback
-from verl_ext.trainer.state.checkpoint import check_same_run, mark_complete
+from verl_ext.trainer.state.checkpoint import mark_complete
+from verl_ext.trainer.state.run_settings import check_same_run
 
 PER_AGENT = "mas.policy=per_agent_lora"
 MODEL, ACTOR, ROLLOUT = (f"actor_rollout_ref.{name}" for name in ("model", "actor", "rollout"))
@@ -132,11 +133,12 @@ def test_combinations_that_do_not_go(overrides, message):
 
 def test_a_run_of_the_other_policy_is_not_continued(tmp_path):
     place = f"trainer.default_local_dir={tmp_path}"
-    check_same_run(composed("+recipe=mhgpo_tiny", place))
+    system = ["+recipe=mhgpo_tiny", place, "mas.tools.search={_target_: tests.helpers.FakeLLM}"]
+    check_same_run(composed(*system))
     (tmp_path / "global_step_2" / "actor").mkdir(parents=True)
     mark_complete(tmp_path, 2)
     with pytest.raises(ValueError, match="mas.policy: shared there, per_agent_lora here"):
-        check_same_run(composed("+recipe=mhgpo_tiny", place, PER_AGENT))
+        check_same_run(composed(*system, PER_AGENT))
 
 
 # --- CUDA: the environment of the workers -----------------------------------------------------------------------------

@@ -54,17 +54,17 @@ def test_the_first_the_last_and_every_nth_step_are_logged(tmp_path):
 def test_switched_off_it_asks_for_nothing_and_writes_nothing(tmp_path):
     log, manager = recorder(tmp_path, train_questions=0, val_questions=0), Manager()
     log.collect(1, ["a"], manager)
-    log.write_training(1, SimpleNamespace(tags=[], keys=[], partition_id="train"))
+    log.write_training(1, SimpleNamespace(tags=[], keys=[], partition_id="train"), torch.ones(0))
     log.discard_validation(manager)
     log.write_validation(1, manager)
     assert manager.asked == [] and not list(tmp_path.rglob("*.jsonl"))
 
 
 def columns(advantages, masks):
-    """The columns of rows as TransferQueue gives them: float and integer, nested."""
-    masks = [torch.as_tensor(mask).long() for mask in masks]
-    values = {"advantages": advantages, "response_mask": masks}
-    return {name: torch.nested.nested_tensor(value, layout=torch.jagged) for name, value in values.items()}
+    """Stands for `kv_batch_get`: the columns of rows, nested; all but the mask are the advantages."""
+    floats = torch.nested.nested_tensor(advantages, layout=torch.jagged)
+    mask = torch.nested.nested_tensor([torch.as_tensor(mask).long() for mask in masks], layout=torch.jagged)
+    return lambda select_fields, **_: dict.fromkeys(select_fields, floats) | {"response_mask": mask}
 
 
 def test_every_call_gets_the_advantages_of_its_own_row(tmp_path, monkeypatch):
@@ -88,13 +88,13 @@ def test_every_call_gets_the_advantages_of_its_own_row(tmp_path, monkeypatch):
 
     def get(keys, partition_id, select_fields):
         assert (sorted(keys), partition_id) == (["k1", "k2"], "train")
-        assert select_fields == ["advantages", "response_mask"]
-        return columns([stored[key] for key in keys], [torch.ones(len(stored[key])) for key in keys])
+        masks = [torch.ones(len(stored[key])) for key in keys]
+        return columns([stored[key] for key in keys], masks)(select_fields)
 
     monkeypatch.setattr(trajectory_recorder.tq, "kv_batch_get", get)
     log = recorder(tmp_path, train_questions=1)
     log.collect(1, ["a"], Manager())
-    log.write_training(1, batch)
+    log.write_training(1, batch, torch.ones(4))
     log.write_validation(1, Manager())
     lines = {(one["phase"], call["output"]): call for one in read_records(tmp_path) for call in one["calls"]}
     assert lines["train", "a0"]["advantage"] == 0.1 and lines["train", "a0"]["group"] == "*batch/shuffled/3"
@@ -107,10 +107,10 @@ def test_calls_of_one_sequence_share_its_row(tmp_path, monkeypatch):
     """Two outputs of two tokens with an observation of three between them: a0 is the first, a1 the second."""
     tags = [{"question": "a", "order": ["s", 1, 0, 0], "group": "a/x/0", "calls": [[0, 0, 2], [1, 5, 7]]}]
     values = columns([torch.tensor([0.5, 0.25, 0, 0, 0, 1.0, -1.0])], [[1, 1, 0, 0, 0, 1, 1]])
-    monkeypatch.setattr(trajectory_recorder.tq, "kv_batch_get", lambda **_: values)
+    monkeypatch.setattr(trajectory_recorder.tq, "kv_batch_get", values)
     log = recorder(tmp_path, train_questions=1)
     log.collect(1, ["a"], Manager())
-    log.write_training(1, SimpleNamespace(keys=["k"], tags=tags, partition_id="train"))
+    log.write_training(1, SimpleNamespace(keys=["k"], tags=tags, partition_id="train"), torch.ones(1))
     lines = {call["output"]: call for record in read_records(tmp_path) for call in record["calls"]}
     assert lines["a0"]["advantage"] == [0.5, 0.25] and lines["a1"]["advantage"] == [1.0, -1.0]
     assert lines["a0"]["group"] == lines["a1"]["group"] == "x/0" and not lines["a2"]["trained"]
@@ -125,10 +125,10 @@ def test_tokens_that_do_not_train_have_no_advantage(tmp_path, monkeypatch):
     ]
     advantages = [torch.tensor([0, 0.8, 0, 0]), torch.tensor([0.0, 0]), torch.tensor([0.0, 0])]
     values = columns(advantages, [[0, 1, 0, 0], [0, 0], [1, 1]])
-    monkeypatch.setattr(trajectory_recorder.tq, "kv_batch_get", lambda **_: values)
+    monkeypatch.setattr(trajectory_recorder.tq, "kv_batch_get", values)
     log = recorder(tmp_path, train_questions=1)
     log.collect(1, ["a"], Manager())
-    log.write_training(1, SimpleNamespace(keys=["k", "l", "m"], tags=tags, partition_id="train"))
+    log.write_training(1, SimpleNamespace(keys=["k", "l", "m"], tags=tags, partition_id="train"), torch.ones(3))
     calls = [call for record in read_records(tmp_path) for call in record["calls"]]
     assert [call["advantage"] for call in calls] == [[None, 0.8, None, None], None, 0.0, None]
     assert [call["trained"] for call in calls] == [True, True, True, False]

@@ -16,7 +16,7 @@ from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.workers.engine.base import BaseEngine
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngine, FSDPEngineWithLMHead
 from verl.workers.engine_workers import ActorRolloutRefWorker
-from verl.workers.rollout.llm_server import LLMServerClient
+from verl.workers.rollout.llm_server import FullyAsyncLLMServerClient, LLMServerClient
 from verl.workers.utils.losses import ppo_loss
 
 from verl_ext.engine.lora.fsdp_adapters import PerAgentAdapters
@@ -57,6 +57,8 @@ HASHES = {
     LLMServerClient._acquire_server: "4afa9eaba4c5c436",
     LLMServerClient._release_server: "a06a7f1ee3567499",
     LLMServerClient.generate: "45f4cf4029f0be37",
+    LLMServerClient._vllm_request_id: "92c7d7fa2e134869",
+    FullyAsyncLLMServerClient.generate: "3d6399350ff024fd",
     ppo_loss: "d7c0f8772b444f55",
 }
 

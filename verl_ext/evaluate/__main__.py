@@ -47,6 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from omegaconf.errors import OmegaConfBaseException
 
     from verl_ext.evaluate.config import compose
+    from verl_ext.tracebacks import explained
 
     try:
         config = compose(arguments.overrides, arguments.config_dir)
@@ -55,10 +56,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         return evaluate(config, list(sys.argv[1:] if argv is None else argv))
     except (ValueError, FileNotFoundError, ModuleNotFoundError, HydraException, OmegaConfBaseException) as error:
-        print(f"\nThis evaluation cannot start.\n{error}\n", file=sys.stderr, flush=True)
+        print(f"\nThis evaluation cannot start.\n{explained(error)}\n", file=sys.stderr, flush=True)
         return 2
     except RuntimeError as error:
-        print(f"\nThe evaluation stopped.\n{error}\n", file=sys.stderr, flush=True)
+        print(f"\nThe evaluation stopped.\n{explained(error)}\n", file=sys.stderr, flush=True)
         return 1
     except KeyboardInterrupt:
         print("\nInterrupted. The same command goes on from here.\n", file=sys.stderr, flush=True)

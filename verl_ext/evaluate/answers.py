@@ -18,7 +18,7 @@ from verl_ext.observe.record import Record, as_json
 from verl_ext.observe.trajectory_files import EVALUATION_FILE
 from verl_ext.storage.files import lock_folder, write_file
 from verl_ext.storage.jsonl import append, read_log
-from verl_ext.trainer.state.checkpoint import differences, plain
+from verl_ext.trainer.state.run_settings import differences, leaves, plain
 
 SETTINGS = "settings.json"
 
@@ -106,7 +106,7 @@ class Answers:
     def _check_settings(self, path: Path, settings: dict[str, Any]) -> None:
         before = json.loads(path.read_text()) if path.exists() else None
         if before is not None and before != settings and self.path.exists() and self.path.stat().st_size:
-            changed = "\n".join(differences("", before, settings)).replace("  .", "  ")
+            changed = "\n".join(differences(leaves(before), leaves(settings)))
             raise ValueError(
                 f"{path.parent} holds answers under other settings:\n{changed}\n"
                 f"Remedy: another folder (evaluate.output=…), or remove this one (rm -r {path.parent})"

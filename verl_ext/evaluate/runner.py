@@ -12,7 +12,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
 
 from verl_ext.evaluate.answers import Answers, Outcome
@@ -27,13 +26,17 @@ from verl_ext.mas.limits import Limits
 from verl_ext.mas.noise import derive_seed
 from verl_ext.mas.types import Status, Task
 from verl_ext.mas.workflow import Workflow
+from verl_ext.observe.error_log import ErrorLog
 from verl_ext.observe.progress import duration
+from verl_ext.observe.question_stats import question_stats
 from verl_ext.observe.trajectories import evaluation_record, trace_question
 from verl_ext.reports import in_words
 from verl_ext.sampling import run_once
+from verl_ext.tools.threads import Threads
 from verl_ext.trainer.build import build_tools
 from verl_ext.trainer.config import SHARED, MasConfig, context_length
 from verl_ext.trainer.rollout.llm import template_of
+from verl_ext.trainer.state.run_settings import identity_of
 
 # After so many trajectories in a row that failed without an answer, the evaluation stops.
 STREAK = 32
@@ -89,13 +92,6 @@ def response_length(config: DictConfig) -> int:
     return int(config.actor_rollout_ref.rollout.response_length)
 
 
-def identity_of(tool: dict[str, Any]) -> dict[str, Any]:
-    """The settings on which a tool's answers depend: all, unless its `_target_` has a function `identity`."""
-    settings = {key: value for key, value in tool.items() if not key.startswith("_")}
-    identity = getattr(get_object(tool["_target_"]), "identity", dict)
-    return {"_target_": tool["_target_"], **identity(**settings)}
-
-
 class Runner:
     """Runs the workflow on questions and records the trajectories.
 
@@ -128,8 +124,10 @@ class Runner:
         memory = open_memory(section, mas)
         self.recall = partial(memory.recall, k=mas.memory.recall) if memory is not None else None
         self.adapters = adapters_to_play(model, mas, workflow)
+        self.threads = Threads()
         self._ended: list[Outcome] = []
         self._hopeless = 0
+        self.errors = ErrorLog(answers.path.parent)
 
     async def run(self, wanted: list[tuple[Task, int]]) -> None:
         """Answer these (question, sample) pairs.
@@ -189,6 +187,7 @@ class Runner:
             sampling=self.sampling,
             greedy=True,
             limits=self.limits,
+            threads=self.threads,
             name=f"{task.data_source}-{task.index}-{sample}",
             memory=self.recall,
             adapters=self.adapters,
@@ -201,6 +200,8 @@ class Runner:
             await forest.close()
         about = {"result": trajectory.result, "recall": recall_scores(task, trajectory)}
         about |= {"seconds": time.monotonic() - start, "finished": time.time()}
+        if news := self.errors.news([question_stats(forest, [])], f"question {task.index}"):
+            print(news, flush=True)
         assign_credit([trajectory])
         trace = trace_question(forest, first_number=sample)
         return self.answers.add(evaluation_record(trace, self.model and self.model.step, about))

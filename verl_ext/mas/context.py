@@ -102,7 +102,7 @@ class Context:
         return self._made(Invocation(self._next_id(call.agent), agent, inputs, before, parents, call, observation))
 
     def _made(self, invocation: Invocation) -> Coroutine[Any, Any, Any]:
-        _check_awaited(f"agent {invocation.id.agent!r}", invocation.inputs)
+        self._check_awaited(f"agent {invocation.id.agent!r}", invocation.inputs)
         return self._watched(self._call(invocation), f"call {invocation.id}")
 
     def _watched(self, work: Coroutine[Any, Any, Any], what: str) -> Coroutine[Any, Any, Any]:
@@ -112,6 +112,13 @@ class Context:
             caller = caller.f_back
         self._session.made.append((work, what, f"{caller.f_code.co_filename}:{caller.f_lineno}"))
         return work
+
+    def _check_awaited(self, whose: str, inputs: dict[str, Any]) -> None:
+        """Refuse a coroutine as an input: its prompt would contain "<coroutine object …>"."""
+        for name, value in inputs.items():
+            if inspect.iscoroutine(value):
+                made = [f"{what}, made at {place}" for one, what, place in self._session.made if one is value]
+                raise TypeError(f"the input {name!r} of {whose} was never awaited: {(made or [repr(value)])[0]}")
 
     async def _call(self, invocation: Invocation) -> Any:
         call = await self._session.call(invocation)
@@ -153,7 +160,7 @@ class Context:
             allowed = ", ".join(sorted(self._session.forest.tools)) or "none"
             raise ValueError(f"unknown tool {tool!r}; tools configured under mas.tools: {allowed}")
         _check_arguments(tool, self._session.forest.tools[tool], arguments)
-        _check_awaited(f"tool {tool!r}", arguments)
+        self._check_awaited(f"tool {tool!r}", arguments)
         call_id = self._next_id(f"tool:{tool}")
         return self._watched(self._session.tool(call_id, tool, arguments, list(self.frontier)), f"call {call_id}")
 
@@ -222,13 +229,6 @@ class Context:
     def _advance(self, consumed: list[Call], produced: list[Call]) -> None:
         kept = [call for call in self.frontier if call not in consumed and call not in produced]
         self.frontier = kept + produced
-
-
-def _check_awaited(whose: str, inputs: dict[str, Any]) -> None:
-    """Refuse a coroutine as an input: its prompt would contain "<coroutine object …>"."""
-    for name, value in inputs.items():
-        if inspect.iscoroutine(value):
-            raise TypeError(f"the input {name!r} of {whose} is a coroutine that was not awaited: {value!r}")
 
 
 def _check_arguments(name: str, tool: Callable[..., Any], arguments: dict[str, Any]) -> None:

@@ -56,14 +56,15 @@ class Session:
         Branches that the workflow left running (a sibling under `asyncio.gather` failed) are cut off at their next
         call.
         """
-        work = asyncio.ensure_future(self._work())
+        coroutine = self._work()
+        work = asyncio.ensure_future(coroutine)
         limit, clock = self.forest.limits.trajectory_timeout, self.forest.clock
         try:
-            with clock.waiting("run of the workflow", work.get_coro()):
+            with clock.waiting("run of the workflow", coroutine):
                 await clock.wait_for(work, limit)  # a task of its own: a cancellation here came from outside
         except asyncio.TimeoutError:
-            error = f"no result within mas.limits.trajectory_timeout={limit:g} s, after {len(self._calls)} calls"
-            self._fatal = self._fatal or CallFailed(Status.TIMEOUT, error)
+            late = f"no result within mas.limits.trajectory_timeout={limit:g} s, after {len(self._calls)} calls"
+            self._fatal = self._fatal or CallFailed(Status.TIMEOUT, late)
             await self._give_up(work)
         except asyncio.CancelledError:
             await self._give_up(work)
@@ -80,9 +81,9 @@ class Session:
             if reward is not None and not self.forest.greedy:  # the last calls it made lead to this end
                 trajectory.reward, trajectory.sinks = reward, tuple(self._context.frontier)
         elif self._fatal is not None:  # a bug in the workflow: counted and logged, it does not stop the training
-            error = self._fatal
-            trajectory.status, trajectory.error = Status.WORKFLOW_ERROR, f"{type(error).__name__}: {error}"
-            trajectory.trace = users_traceback(error)
+            bug = self._fatal
+            trajectory.status, trajectory.error = Status.WORKFLOW_ERROR, f"{type(bug).__name__}: {bug}"
+            trajectory.trace = users_traceback(bug)
         else:
             await self._score(trajectory, self.forest.task)
         return trajectory

@@ -3,6 +3,7 @@
 question_stats       QuestionStats: what a rollout worker keeps of a question, for metrics
 metrics              all our metrics: name, meaning, computation
 decisions            metrics of agents that choose who acts next; collapse: warns when they always choose the same
+doctor_report        what the checks of the steps found, in words (`verl_ext doctor`)
 runlog               metrics.jsonl: a line per step
 error_log            error.log: each distinct failure of trajectories, once
 progress, summary    what the terminal shows during a run and at its end

@@ -21,11 +21,12 @@ class ErrorLog:
         self._told: set[tuple[str, ...]] = set()
 
     def tell(self, stats: Iterable[QuestionStats], when: str) -> None:
-        """Log what is new in these questions' failures.
+        """Log what is new in these questions' failures; `when` begins a sentence, e.g. "step 3"."""
+        if text := self.news(stats, when):
+            append(self.path, text)
 
-        Args:
-            when: begins a sentence, e.g. "step 3".
-        """
+    def news(self, stats: Iterable[QuestionStats], when: str) -> str:
+        """What is new in them; from now on it is not."""
         stats = list(stats)
         total = sum(question.trajectories for question in stats)
         texts = []
@@ -36,8 +37,7 @@ class ErrorLog:
             what = "went on without a tool's result" if failure.finished else f"failed: {failure.status}"
             words = f"{when}: {failure.trajectories} of {total} trajectories {what}. The first one:"
             texts.append(f"\n{words}\n{failure.trace or failure.error}\n")
-        if texts:
-            append(self.path, "".join(texts))
+        return "".join(texts)
 
 
 def append(path: Path, text: str) -> None:

@@ -64,6 +64,7 @@ METRICS: dict[str, str] = {
     "memory/below": "of them with a reward below L",
     "memory/stale": "recalled memories that had been deleted meanwhile",
     "sampling/questions": "questions sampled",
+    "sampling/dropped_questions": "of those, evicted as too old to train on (max_off_policy_strategy=drop)",
     "sampling/agent_calls": "generations made; replayed calls are not among them",
     "sampling/agent_calls_formula": "what the strategy's formula gives for the lengths of the base trajectories",
     "sampling/generated_tokens": "tokens generated",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 import threading
 import time
 from pathlib import Path
@@ -9,9 +11,12 @@ from typing import Any
 
 from verl_ext.observe import error_log
 from verl_ext.observe.collapse import STEPS, advice, collapsed
+from verl_ext.observe.doctor_report import taught_nothing
 from verl_ext.observe.runlog import NAME, LogTail, failures
 from verl_ext.reports import in_words
 
+# In the folder of a run: what it waited for when nothing happened.
+WAITS = "watchdog.jsonl"
 # What a line says of a step, by metric.
 SHOWN = {
     "system/reward": "reward {:.3f}",
@@ -32,7 +37,8 @@ class Progress:
 
     def __init__(self, folder: Path, headline: str, name: str = NAME, interval: float = 0.5):
         self.headline, self.interval = headline, interval
-        self._tail = LogTail(folder / name)
+        self._tail, self._waits = LogTail(folder / name), LogTail(folder / WAITS)
+        self._waits.news()
         self._errors = folder / error_log.NAME
         self._read = self._errors.stat().st_size if self._errors.exists() else 0  # what an earlier run has left
         self._recent = self._tail.news()
@@ -58,6 +64,8 @@ class Progress:
         waited = 0
         while not self._stop.wait(self.interval):
             self._show_new()
+            if self._times and "matplotlib.figure" not in sys.modules:  # takes seconds, which a Ctrl-C does not have
+                importlib.import_module("matplotlib.figure")
             if not self._times and time.time() - self._started > 20 * (waited + 1):
                 waited += 1
                 print(f"… still starting, {time.time() - self._started:.0f} s", flush=True)
@@ -71,6 +79,8 @@ class Progress:
                 self._read = file.tell()
 
     def _show_new(self) -> None:
+        for entry in self._waits.news():
+            print(f"\n{entry['text'][:1].upper()}{entry['text'][1:]}\n", flush=True)
         self._show_errors()
         for entry in self._tail.news():
             fresh = entry["step"] not in self._seen or entry["time"] > self._started
@@ -79,6 +89,8 @@ class Progress:
                 self._times.append(entry["time"])
                 print(self._line(entry), flush=True)
                 self._warn_of_collapse(entry)
+                if why := taught_nothing(entry["metrics"]):
+                    print(f"  step {entry['step']} taught nothing: {why}", flush=True)
 
     def _warn_of_collapse(self, entry: dict[str, Any]) -> None:
         """Warn once for each agent. Steps that an earlier run logged from here on do not count."""

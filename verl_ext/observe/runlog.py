@@ -14,6 +14,8 @@ from verl_ext.storage import jsonl
 from verl_ext.storage.files import write_file
 
 NAME = "metrics.jsonl"
+# verl's file beside it, with the step of the last checkpoint.
+TRACKER = "latest_checkpointed_iteration.txt"
 # The log under `trainer.val_only=true`: evaluating a checkpoint must not change the log of its training.
 VALIDATION = "validation.jsonl"
 
@@ -36,10 +38,20 @@ class RunLog:
         self.total_steps = 0
 
     def start(self, restored_step: int, total_steps: int) -> None:
-        """Prepare the log for a run that goes on after `restored_step` (0: from scratch)."""
+        """Prepare the log for a run that goes on after `restored_step` (0: from scratch).
+
+        Raises:
+            ValueError: the run is from scratch, and there is a log already. It is never emptied.
+        """
         self.total_steps = total_steps
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        kept = [entry for entry in read_log(self.path) if entry["step"] <= restored_step] if restored_step else []
+        entries = read_log(self.path)
+        if entries and not restored_step:
+            raise ValueError(
+                f"{self.path} is the log of an earlier run up to step {entries[-1]['step']}, and a run from scratch "
+                "would replace it. Remedy: move it away, or another folder (trainer.default_local_dir=…)"
+            )
+        kept = [entry for entry in entries if entry["step"] <= restored_step]
         write_file(self.path, b"".join(map(jsonl.encode_line, kept)))
 
     def write(self, step: int, metrics: dict[str, Any], partial: bool = False) -> None:

@@ -11,7 +11,7 @@ from verl_ext.observe import error_log
 from verl_ext.observe.collaboration_plot import collaboration_picture
 from verl_ext.observe.collapse import advice, collapsed
 from verl_ext.observe.plots import learning_curve
-from verl_ext.observe.runlog import NAME, charged, failures, read_log, series
+from verl_ext.observe.runlog import NAME, TRACKER, charged, failures, read_log, series
 from verl_ext.observe.trajectory_files import FOLDER
 from verl_ext.reports import docs_page, in_words, no_headline, program
 
@@ -26,7 +26,7 @@ def finished_already(folder: Path, config: Any) -> bool:
     """True if the run in `folder` has a checkpoint of its last step, and a complete log: nothing is left to train."""
     if config.trainer.resume_mode != "auto" or config.trainer.get("val_only", False):
         return False
-    tracker, total = folder / "latest_checkpointed_iteration.txt", config.trainer.total_training_steps
+    tracker, total = folder / TRACKER, config.trainer.total_training_steps
     if total is None or not tracker.exists():
         return False
     step = tracker.read_text().strip()
@@ -90,7 +90,7 @@ def next_steps(arguments: Sequence[str], strategy: str, folder: Path, checkpoint
         changed = [argument.replace(f"recipe={names[0]}", f"recipe={critic}") for argument in kept]
         lines.append(f"  a critic (MAPPO)   {command(changed, 'mappo')}")
     longer = "with trainer.save_freq above 0 (this run has no checkpoint to go on from)"
-    if (folder / "latest_checkpointed_iteration.txt").exists():
+    if (folder / TRACKER).exists():
         longer = "with a larger trainer.total_training_steps goes on from here"
     lines.append(f"  longer             the same command {longer}")
     lines.append(f"  from scratch       rm -r {shlex.quote(str(folder))}, then the same command")

@@ -16,6 +16,8 @@ logger = logging.getLogger(__name__)
 FOLDER = "trajectories"
 # The folder under `trainer.val_only=true`: evaluating a checkpoint must not change the log of its training.
 VALIDATION_FOLDER = "trajectories_validation"
+# Beside the log of training: the rows of the logged questions of a step.
+ROWS = "rows/step_{step:06d}.json.gz"
 # Of `verl_ext evaluate`.
 EVALUATION_FILE = "trajectories.jsonl"
 

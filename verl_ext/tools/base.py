@@ -1,4 +1,4 @@
-"""The interface of a tool: one awaitable object with a name.
+"""The interface of a tool: one object with a name, called with keyword arguments.
 
 To add a tool: subclass `Tool`, set `name`, take keyword arguments in `__call__`. Raise ToolError when the tool itself
 fails, ToolRefused when it cannot serve the request and a retry would not help, ValueError for malformed arguments.
@@ -34,7 +34,7 @@ class Tool(ABC):
 
     @abstractmethod
     async def __call__(self, **arguments: Any) -> Any:
-        """Run the tool once. Must not block the event loop.
+        """Run the tool once. Must not block the event loop; a plain `def` may block, it runs in a thread.
 
         Raises ToolError when the tool fails (ToolRefused: a retry would not help), ValueError for malformed arguments.
         """

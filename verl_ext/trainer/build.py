@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import logging
 from typing import Any
@@ -38,11 +37,16 @@ def build(section: dict[str, Any], path: str) -> Any:
         return instantiate(OmegaConf.create(section), _convert_="all")
     except Exception as error:
         cause = error.__cause__ or error
-        raise ValueError(f"cannot build {path} from {section}: {type(cause).__name__}: {cause}") from error
+        hint = ""
+        if path.startswith("mas.tools.") and isinstance(cause, TypeError) and "_partial_" not in section:
+            hint = f". If the function is the tool itself: +{path}._partial_=true"
+        raise ValueError(f"cannot build {path} from {section}: {type(cause).__name__}: {cause}{hint}") from error
 
 
 def build_tools(sections: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """The tools of `mas.tools` by name: what each factory returns. An asynchronous function is a tool by itself.
+    """The tools of `mas.tools` by name: what each factory returns, or under `_partial_` the function itself.
+
+    An asynchronous function needs no `_partial_`: it cannot be a factory.
 
     Raises:
         ValueError: one cannot be built, or is nothing that can be called.
@@ -50,15 +54,12 @@ def build_tools(sections: dict[str, dict[str, Any]]) -> dict[str, Any]:
     tools = {}
     for name, section in sections.items():
         target, path = get_object(section["_target_"]), f"mas.tools.{name}"
-        if inspect.iscoroutinefunction(target):
-            tools[name] = functools.partial(target, **{key: section[key] for key in section if key != "_target_"})
-            continue
-        tools[name] = build(section, path)
+        tools[name] = build(section | ({"_partial_": True} if inspect.iscoroutinefunction(target) else {}), path)
         if not callable(tools[name]):
             raise ValueError(
                 f"{path}: {place_of(target)} returned {tools[name]!r:.100}, which cannot be called. It must be a "
-                "factory: its arguments are the settings of the section, and it returns the tool. Remedy: return an "
-                "asynchronous function from it, or make it one itself (`async def`)"
+                "factory: its arguments are the settings of the section, and it returns the tool. Remedy: return a "
+                f"function from it; or, if it is the tool itself: +{path}._partial_=true"
             )
     return tools
 

@@ -41,14 +41,16 @@ def end_on_interrupt(progress: Progress, folder: Path, save_freq: int, template:
 
     def end(number: int, frame: FrameType | None) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the second Ctrl-C of an impatient user changes nothing
+        ended: list[psutil.Process] = []
         try:
-            end_processes(template)
+            ended = end_processes(template)
             progress.stop()
             print(_message(folder, save_freq), file=sys.stderr, flush=True)
             if entries := read_log(folder / NAME):
                 curve = learning_curve(entries, progress.headline, folder / "learning_curve.png")
                 print(f"  learning curve   {curve}\n")
         finally:
+            psutil.wait_procs(ended, timeout=PATIENCE)
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(STATUS)  # no atexit: Ray would wait for the processes that are gone
@@ -56,19 +58,16 @@ def end_on_interrupt(progress: Progress, folder: Path, save_freq: int, template:
     signal.signal(signal.SIGINT, end)
 
 
-def end_processes(spared: Popen[bytes] | None = None) -> None:
-    """Kill the descendants of this process: Ray's, its workers, the tools' of the workers."""
+def end_processes(spared: Popen[bytes] | None = None) -> list[psutil.Process]:
+    """Kill, and return, the descendants of this process: Ray's, its workers, the tools' of the workers."""
     started = [one for one in psutil.Process().children(recursive=True) if spared is None or one.pid != spared.pid]
     for process in started:
         try:
             process.kill()
         except psutil.NoSuchProcess:
             continue
-    psutil.wait_procs(started, timeout=PATIENCE)
+    return started
 
 
 def _message(folder: Path, save_freq: int) -> str:
-    left = "starts afresh: it has no checkpoint yet"
-    if (folder / checkpoint.TRACKER).exists():
-        left = f"goes on from {folder}/global_step_{(folder / checkpoint.TRACKER).read_text().strip()}"
-    return f"\nInterrupted. The same command {left} (trainer.save_freq={save_freq}).\n"
+    return f"\nInterrupted. The same command {checkpoint.next_start(folder)} (trainer.save_freq={save_freq}).\n"

@@ -9,7 +9,7 @@ import traceback
 import warnings
 from pathlib import Path
 from subprocess import Popen
-from typing import Any
+from typing import IO, Any
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.experimental.callback import Callback
@@ -23,7 +23,7 @@ from verl_ext.observe.runlog import NAME, log_name
 from verl_ext.observe.summary import finished_already, print_summary
 from verl_ext.tracebacks import explained
 from verl_ext.trainer import interrupt
-from verl_ext.trainer.state import checkpoint
+from verl_ext.trainer.state import checkpoint, run_settings, tool_caches
 
 
 class RunCallback(Callback):
@@ -37,6 +37,7 @@ class RunCallback(Callback):
         self.progress: Progress | None = None
         self.headline = "reward"
         self.template: Popen[bytes] | None = None  # the preloaded process that Ray's workers are forked from
+        self.lock: IO[str] | None = None  # of the run's folder, held as long as this process lives
 
     def on_run_start(self, config: DictConfig, **_: Any) -> None:
         """Set the environment of the workers, which is part of the configuration, before Hydra starts the job."""
@@ -50,8 +51,8 @@ class RunCallback(Callback):
         try:
             self.headline = self._prepare(config)
         except Exception as error:  # Hydra would turn it into a warning and go on
-            text = explained(error)
-            if text == str(error) and not isinstance(root(error), ValueError | FileNotFoundError | ModuleNotFoundError):
+            text, ours = explained(error), (ValueError, FileNotFoundError, ModuleNotFoundError)
+            if text == str(error) and not isinstance(error, ours) and not isinstance(root(error), ours):
                 traceback.print_exc()
             print(f"\nThis run cannot start.\n{text}\n", file=sys.stderr, flush=True)
             raise SystemExit(2) from None
@@ -97,7 +98,12 @@ class RunCallback(Callback):
         check_data.check_data(config)
         checks.check_tools(config)
         lora_setup.check_resumed(config)
-        checkpoint.check_same_run(config)
+        run_settings.check_same_run(config)
+        self.lock = checkpoint.lock_run(config)
+        for line in tool_caches.lost_results(config):
+            print(f"Warning: {line}", file=sys.stderr, flush=True)
+        if kept := checkpoint.prepare_start(config):
+            print(f"Files of an earlier run are now in {kept}.", flush=True)
         return headline
 
 
@@ -128,16 +134,17 @@ def _explain(error: BaseException, folder: Path) -> None:
     reason = "\n\n".join([first, *(others if others and others[0].startswith("Traceback") else [])])
     whole = "".join(traceback.format_exception(error))
     error_log.append(trace, f"\n{type(cause).__name__}: {reason}\n\nThe whole traceback:\n{whole}")
-    again = "goes on from the last checkpoint" if (folder / checkpoint.TRACKER).exists() else "starts afresh"
     logs = Path(tempfile.gettempdir()) / "ray" / "session_latest" / "logs"
     print(
         f"\nThe run failed.\n{type(cause).__name__}: {reason}\n\n  traceback        {trace}\n"
         f"  workers' logs    {logs} (Ray's usual place)\n"
-        f"Once that is mended, the same command {again}.\n",
+        f"Once that is mended, the same command {checkpoint.next_start(folder)}.\n",
         file=sys.stderr,
         flush=True,
     )
     if not os.environ.get("HYDRA_FULL_ERROR"):
+        # Ray's words about the workers that end with this process would look like another reason.
+        sys.stdout = sys.stderr = open(os.devnull, "w")
         raise SystemExit(1)
 
 

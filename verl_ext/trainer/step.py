@@ -22,6 +22,7 @@ class Step:
     Attributes:
         number: of the step, from 1.
         uids: the questions that gave rows, sorted.
+        dropped: questions that verl has evicted since the step before, as too old to train on.
         stats: what the rollout workers recorded of the questions.
         metrics: ours, logged at the end of the step.
         idle: no row trains: only policy heads do, or an algorithm that drops groups without variance has dropped all.
@@ -31,6 +32,7 @@ class Step:
 
     number: int = 0
     uids: list[str] = field(default_factory=list)
+    dropped: list[str] = field(default_factory=list)
     stats: list[QuestionStats] = field(default_factory=list)
     metrics: dict[str, float] = field(default_factory=dict)
     idle: bool = False
@@ -60,7 +62,7 @@ def after_rollouts(
     step.metrics |= state.memory.learn(number, (episode for one in step.stats for episode in one.episodes))
     step.metrics |= state.heads.learn(number, step.stats)
     # The trajectory log collects its questions now, and is written once advantages are known.
-    state.trajectories.collect(number, step.uids, manager, last=state.budget.exhausted)
+    state.trajectories.collect(number, [*step.uids, *step.dropped], manager, last=state.budget.exhausted)
     batch = row_selection.drop_idle(row_selection.order(batch))
     batch, regrouped = row_selection.regroup(batch, mas.sampling.group_size, mas.seed, number)
     batch, selected = row_selection.select(batch, state.algorithm)
@@ -88,8 +90,14 @@ def check_left_out(step: Step, limit: float) -> None:
 
 
 def collect_statistics(step: Step, manager: Any) -> None:
-    """Turn what the rollout workers counted into metrics."""
+    """Turn what the rollout workers counted into metrics.
+
+    Dropped questions have cost as much as the others; memories and policy heads do not learn from them.
+    """
+    step.dropped = manager.dropped(step.uids)
     step.stats = manager.take_stats(step.uids)
+    sampled = [*step.stats, *(manager.take_stats(step.dropped) if step.dropped else [])]
     # A resumed asynchronous run finds rows in the queue for which this process has no statistics.
-    step.metrics |= reduce_stats(step.stats) if step.stats else {}
+    step.metrics |= reduce_stats(sampled) if sampled else {}
+    step.metrics["sampling/dropped_questions"] = len(step.dropped)
     step.metrics |= manager.take_tool_counts()

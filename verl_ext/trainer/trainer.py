@@ -78,6 +78,7 @@ class MultiAgentTrainer(Trainer):
     def __init__(self, config: DictConfig):
         self.mas = read_mas_config(config)
         workflow_class(self.mas)  # its module may bring algorithms of its own
+        checkpoint.keep_two(config)
         register_estimators()
         super().__init__(config)
         self.replay_buffer.poll_interval = self.mas.poll_interval
@@ -94,7 +95,7 @@ class MultiAgentTrainer(Trainer):
         super().on_init_end()
 
     def _load_checkpoint(self) -> None:
-        checkpoint.repair_tracker(self.config.trainer.default_local_dir)
+        checkpoint.prepare_start(self.config)
         super()._load_checkpoint()
         self.state.start(self.global_steps, self.total_training_steps)
         if self.state.budget.exhausted:  # complete already: verl's loop ends before its first step
@@ -146,6 +147,13 @@ class MultiAgentTrainer(Trainer):
         batch.fields = list(READ_BY_WORKERS)
         self.now.metrics |= {"update/rows": rows, "update/padding_rows": len(batch) - rows}
         return batch
+
+    def on_step_end(self) -> None:
+        """Save the last step of the budget, if verl has not, while the engine sleeps; then verl sends the weights."""
+        freq, last = self.config.trainer.save_freq, self.global_steps >= self.total_training_steps
+        if self.state.budget.exhausted and freq > 0 and self.global_steps % freq and not last:
+            self._save_checkpoint()
+        super().on_step_end()
 
     # --- optimiser steps --------------------------------------------------------------------------------------------
 
@@ -209,9 +217,9 @@ class MultiAgentTrainer(Trainer):
             self.now.metrics |= group_metrics(live_tags(tags))
         with batch_of(tags, self.state.algorithm):
             batch = super()._compute_advantage(batch, metrics)
-        self.state.trajectories.write_training(self.global_steps, batch)
         mode = self.config.actor_rollout_ref.actor.loss_agg_mode
         weights = row_selection.weights_of(tags, self.mas.loss.agent_weights, mode)
+        self.state.trajectories.write_training(self.global_steps, batch, weights)
         if not self.now.idle:
             self.now.metrics |= self.doctor.examine(self.global_steps, batch, weights)
         fields = TensorDict({WEIGHT: weights.float()}, batch_size=len(batch))
@@ -256,10 +264,10 @@ class MultiAgentTrainer(Trainer):
     def _reach_budget(self, metrics: dict[str, Any]) -> None:
         """Validate where a limit of `mas.budget` is reached; end the run where all are.
 
-        verl has already validated and saved this step if its frequencies ask for it. It compares `total_training_steps`
-        before each step.
+        verl has already validated this step if its frequency asks for it. It compares `total_training_steps` before
+        each step.
         """
-        test_freq, save_freq = self.config.trainer.test_freq, self.config.trainer.save_freq
+        test_freq = self.config.trainer.test_freq
         last = self.global_steps >= self.total_training_steps
         if test_freq > 0 and not last and self.global_steps % test_freq:
             self.on_validate_begin()
@@ -268,8 +276,6 @@ class MultiAgentTrainer(Trainer):
         if self.state.budget.exhausted and not last:
             self.total_training_steps = self.global_steps
             self.state.run_log.total_steps = self.global_steps
-            if save_freq > 0 and self.global_steps % save_freq:
-                self._save_checkpoint()
 
 
 def _reads(mode: str) -> property:

@@ -59,6 +59,7 @@ END;
     needs_wal=True,
 )
 FIND = "SELECT result FROM results WHERE key = ?"
+FIRST = "SELECT key, result FROM (SELECT key, result FROM results ORDER BY rowid LIMIT ?) ORDER BY key"
 USED = "UPDATE results SET hits = hits + ?, used = max(used, ?) WHERE key = ?"
 ADD = (
     "INSERT INTO results (key, tool, version, arguments, result, model, created, used, bytes) "
@@ -135,11 +136,11 @@ class ResultCache:
             rows, size = reader.execute("SELECT rows, bytes FROM size").fetchone()
         return {"results": rows, "bytes": size, "evicted": self.evicted}
 
-    def content(self) -> str:
-        """Hash of all results: two caches with the same hash give the same answers."""
+    def content(self, first: int = -1) -> str:
+        """Hash of the `first` results stored (-1: of all): two caches with the same hash give the same answers."""
         digest = hashlib.sha256()
         with self._reading() as reader:
-            for key, result in reader.execute("SELECT key, result FROM results ORDER BY key"):
+            for key, result in reader.execute(FIRST, (first,)):
                 digest.update(key + hashlib.sha256(result.encode()).digest())
         return digest.hexdigest()[:16]
 

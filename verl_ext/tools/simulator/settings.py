@@ -136,10 +136,11 @@ def preflight(**settings: Any) -> None:
         if given.check:
             HttpSimulator(given.url, attempts=given.attempts).health()
         return
-    if given.mode == "replay" or (given.mode == "record" and Path(given.cache).exists()):
-        _cache(given).close()
-    elif given.mode == "record":
-        _check_folder(Path(given.cache))
+    if given.mode != "live" and given.cache is not None:
+        if given.mode == "replay" or Path(given.cache).exists():
+            _cache(given).close()
+        else:
+            _check_folder(Path(given.cache))
     if given.mode != "replay" and given.check:
         run_blocking(_find_model(_chat(given)))
 
@@ -156,9 +157,23 @@ def identity(**settings: Any) -> dict[str, Any]:
     return common | {"model": given.model, "template": dict(given.template or {}), "max_tokens": given.max_tokens}
 
 
+def recorded(first: int = -1, **settings: Any) -> dict[str, Any] | None:
+    """How many results the cache of a recording simulator holds, and the hash of the `first` of them (-1: of all).
+
+    None: nothing is recorded here, or nothing yet.
+    """
+    given = read_settings(settings)
+    if given.mode != "record" or given.cache is None or not Path(given.cache).exists():
+        return None
+    with closing(ResultCache(given.cache, writable=False, verify=False)) as cache:
+        return {"results": cache.info()["results"], "content": cache.content(first)}
+
+
 # A run calls `preflight` before it starts. A resumed evaluation compares `identity`: are the answers still the same?
 simulator.preflight = preflight
 simulator.identity = identity
+# A checkpoint holds what was `recorded`: is it in the cache of the run that continues?
+simulator.recorded = recorded
 
 
 def _check_folder(path: Path) -> None:

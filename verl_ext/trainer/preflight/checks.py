@@ -24,16 +24,17 @@ from verl_ext.trainer.build import build_workflow, check_arguments, similarity_o
 from verl_ext.trainer.config import optimiser_steps, read_mas_config, strategy_from
 from verl_ext.trainer.lora_setup import check_policy
 from verl_ext.trainer.preflight.algorithm import check_algorithm, check_groups
+from verl_ext.trainer.state.best import check_keep_best
 
 # Sections in which every key is allowed: verl passes them on unchanged.
 OPEN = ("hydra", "mas", "ray_kwargs.ray_init", "reward.custom_reward_function.reward_kwargs")
 # Our own keys in verl's sections.
-OWN = ("actor_rollout_ref.model.lora.adapters",)
+OWN = ("actor_rollout_ref.model.lora.adapters", "trainer.keep_best")
 # verl's default of critic.model.path.
 VERLS_CRITIC = "~/models/deepseek-llm-7b-chat"
 FACTORY = (
     ". {place} must be a factory: its arguments are the settings of the section, and it returns the tool. Remedy: set "
-    "the argument in the section; or, if the function is the tool itself, make it asynchronous (`async def`)"
+    "the argument in the section; or, if the function is the tool itself: +mas.tools.{name}._partial_=true"
 )
 TINY = "+recipe=mhgpo_tiny and the others in …_tiny run on any machine, without GPU and without downloads"
 
@@ -101,6 +102,7 @@ def check_multi_agent(config: DictConfig) -> str:
             f"actor_rollout_ref.rollout.temperature={temperature} must be above 0: outputs are sampled, and the "
             "trainer divides by it. Greedy outputs are those of the validation, or of python -m verl_ext.evaluate"
         )
+    check_keep_best(config)
     strategy_from(mas.sampling, agents)
     reports = [workflow.headline, *workflow.details]
     system = System(type(workflow).__name__, agents, mas.sampling.strategy, reports)
@@ -140,14 +142,14 @@ def check_tools(config: DictConfig) -> None:
         settings = {key: value for key, value in section.items() if not key.startswith("_")}
         try:
             target = get_object(section["_target_"])
-            if inspect.iscoroutinefunction(target):  # the tool itself, see `build_tools`
+            if section.get("_partial_") or inspect.iscoroutinefunction(target):  # the tool itself, see `build_tools`
                 inspect.signature(target).bind_partial(**settings)
                 continue
             inspect.signature(target).bind(**settings)
             getattr(target, "preflight", lambda **_: None)(**settings)
         except Exception as error:
             missing = isinstance(error, TypeError) and "missing a required argument" in str(error)
-            factory = FACTORY.format(place=place_of(target)) if missing else ""
+            factory = FACTORY.format(place=place_of(target), name=name) if missing else ""
             raise ValueError(f"mas.tools.{name}: {error}{factory}") from error
 
 

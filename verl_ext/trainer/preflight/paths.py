@@ -42,8 +42,13 @@ def missing_models(config: DictConfig, ask_hub: bool = True) -> list[str]:
 
 
 def _missing(path: str, ask_hub: bool) -> str | None:
-    if "://" in path or Path(path).expanduser().is_dir():
+    folder = Path(path).expanduser()
+    if "://" in path or (folder / "config.json").is_file():
         return None
+    if folder.is_dir():
+        inner = sorted(str(one.parent) for one in folder.glob("**/config.json"))
+        given = f"perhaps {inner[0]}" if inner else "a folder with config.json and the weights"
+        return f"the folder has no config.json, so it holds no model. Remedy: {given}"
     if path.startswith((".", "/", "~")) or path.count("/") != 1:
         return "the model's folder does not exist. Remedy: a folder with config.json, or a name of the hub"
     if not ask_hub or os.environ.get("VERL_USE_MODELSCOPE"):

@@ -78,7 +78,7 @@ def add_plan(report: Report) -> None:
 
 def notes(config: DictConfig) -> list[str]:
     """What this run will not do, and a user may miss at its end: verl's defaults neither validate nor save."""
-    trainer, found = config.trainer, []
+    trainer, found = config.trainer, list[str]()
     if trainer.get("val_only", False):
         return found
     if trainer.test_freq <= 0:

@@ -4,6 +4,7 @@ agent_loop      MultiAgentLoopManager: verl's agent-loop manager; deals question
 worker          RolloutWorker: samples trajectories of its questions with a strategy of verl_ext.sampling
 llm             ServedLLM: the LLM that agents call, over verl's rollout servers
 waves           WaveLLM: the same with a fixed schedule, for bit-identical runs
+watchdog        says what a run waits for when nothing happens, and ends it when that lasts
 forest_to_rows  from the calls of a question to training rows
 row_writer      writes rows into TransferQueue
 """

@@ -17,10 +17,14 @@ from verl_ext.heads import Weights
 from verl_ext.memory import View
 from verl_ext.observe.question_stats import QuestionStats
 from verl_ext.observe.trajectories import QuestionTrace, first
+from verl_ext.trainer.config import read_mas_config
+from verl_ext.trainer.rollout.watchdog import Look, Watchdog
 from verl_ext.trainer.rollout.worker import RolloutWorker
 
-# Seconds between two checks that the remote workers are alive.
-WATCH = 5.0
+# Seconds between two looks at the workers, and those in which one must answer.
+WATCH, ANSWER = 5.0, 20.0
+# Seconds in which a server must answer.
+BRIEF = 2.0
 
 
 @ray.remote
@@ -40,19 +44,23 @@ class MultiAgentLoopManager:
     """
 
     def __init__(self, config: DictConfig, client: Any):
-        n = config.actor_rollout_ref.rollout.agent.num_workers
+        n, limits = config.actor_rollout_ref.rollout.agent.num_workers, read_mas_config(config).limits
         self._local = RolloutWorker(config, client) if n == 0 else None
         self._remote = [
-            RemoteRolloutWorker.options(name=f"rollout_worker_{rank}", scheduling_strategy="SPREAD").remote(
-                config, client, rank
-            )
+            # Two calls at a time: `look` while another method waits for the event loop.
+            RemoteRolloutWorker.options(
+                name=f"rollout_worker_{rank}", scheduling_strategy="SPREAD", max_concurrency=2
+            ).remote(config, client, rank)
             for rank in range(n)
         ]
         self._dealt = 0
-        self._given: list[set[str]] = [set() for _ in self._remote]
+        self._given: set[str] = set()
         self._dead: str | None = None
-        if self._remote:
-            threading.Thread(target=self._watch, daemon=True, name="watch").start()
+        self._most_empty = 2 * config.data.train_batch_size
+        self._hf = config.actor_rollout_ref.rollout.name == "hf"
+        folder = config.trainer.default_local_dir
+        self.watchdog = Watchdog(folder, limits.warn_after, limits.stop_after, self._servers)
+        threading.Thread(target=self._watch, daemon=True, name="watch").start()
 
     @classmethod
     def create(
@@ -72,13 +80,12 @@ class MultiAgentLoopManager:
         self.raise_if_broken()
         validate = bool(_row(prompts, 0).get("validate", False))
         questions = [_row(prompts, i) for i in range(len(prompts))]
+        self._given |= {str(question["uid"]) for question in questions}
         if self._local is not None:
             self._local.submit(questions, validate)
             return
         shares = deal(questions, len(self._remote), self._dealt)
         self._dealt += len(questions)
-        for given, share in zip(self._given, shares, strict=True):
-            given |= {str(question["uid"]) for question in share}
         ray.get([w.submit.remote(s, validate) for w, s in zip(self._remote, shares, strict=True) if s])
 
     def pause(self) -> None:
@@ -113,6 +120,14 @@ class MultiAgentLoopManager:
         the validation. The others are dropped."""
         return first(chain.from_iterable(self._ask("take_traces", uids, count)), count)
 
+    def dropped(self, uids: list[str]) -> list[str]:
+        """Questions that were sampled and are neither among `uids` nor in the queue: verl has evicted them as too old.
+
+        Nobody else takes their statistics and traces.
+        """
+        left = set().union(*self._ask("sampled")) - set(uids)
+        return sorted(left - tq.kv_list("train").get("train", {}).keys()) if left else []
+
     def take_tool_counts(self) -> dict[str, int]:
         """Metrics `tools/<tool>/<quantity>`: the counts of the tools of all workers since the last call."""
         found = self._ask("take_tool_counts")
@@ -123,27 +138,60 @@ class MultiAgentLoopManager:
         """Raise the error with which a worker has stopped.
 
         Raises:
-            RuntimeError: a reward or penalty function raised, an internal error occurred, or a worker died.
+            RuntimeError: a reward or penalty function raised, an internal error occurred, a worker died, nothing
+                happened for long, or no question has given a row for two batches.
         """
-        if reason := self._dead or next(filter(None, self._ask("broken")), None):
+        if reason := self._dead or self._reason(self._ask("look")):
             raise RuntimeError(reason)
 
+    def _reason(self, looks: list[Look]) -> str | None:
+        """Why the workers cannot go on. An asynchronous trainer would replace failed questions for ever."""
+        empty = sum(look.empty for look in looks)
+        if empty >= self._most_empty and all(look.empty for look in looks):
+            reasons = next((look.reasons for look in looks if look.reasons), "none")
+            return f"the last {empty} questions gave nothing to train on; trajectories that could not finish: {reasons}"
+        return next((look.broken for look in looks if look.broken), None)
+
     def _watch(self) -> None:
-        """Fail the questions of a worker that dies: verl would wait for them for ever."""
+        """Look at the workers; if they cannot go on, fail their questions, for which verl would wait for ever."""
         while self._dead is None:
             time.sleep(WATCH)
-            for rank, worker in enumerate(self._remote):
-                try:
-                    ray.get(worker.broken.remote())
-                except ray.exceptions.RayActorError as error:
-                    self._dead = f"rollout worker {rank} died: {str(error).strip().splitlines()[0]}"
-                    self._fail(self._given[rank])
-
-    def _fail(self, uids: set[str]) -> None:
+            looks = self._look()
+            self._dead = self._dead or self._reason(looks) or self.watchdog.check(looks)
+        if self._local is not None:
+            self._local.stop(self._dead)
+        for worker in self._remote:
+            worker.stop.remote(self._dead)
         for partition, tags in tq.kv_list().items():
             for uid, tag in tags.items():
-                if uid in uids and tag.get("status") == "running":
+                if uid in self._given and tag.get("status") in ("pending", "running"):
                     tq.kv_put(key=uid, partition_id=partition, tag={"status": "failure"})
+
+    def _look(self) -> list[Look]:
+        if self._local is not None:
+            return [self._local.look()]
+        looks = []
+        for rank, look in enumerate([worker.look.remote() for worker in self._remote]):
+            try:
+                looks.append(ray.get(look, timeout=ANSWER))
+            except ray.exceptions.GetTimeoutError:
+                looks.append(Look(ANSWER, blocked="  unknown: the worker's process does not answer\n"))
+            except ray.exceptions.RayActorError as error:
+                self._dead = f"rollout worker {rank} died: {str(error).strip().splitlines()[0]}"
+        return looks
+
+    def _servers(self) -> str:
+        """What the servers of our engine do, in words; of other engines nothing is known."""
+        from verl_ext.engine.hf.replica import server_handles
+
+        parts = []
+        for rank, server in enumerate(server_handles() if self._hf else []):
+            try:
+                state: Any = ray.get(server.stats.remote(), timeout=BRIEF)
+                parts.append(f"server {rank} runs {state['active']} requests, {state['waiting']} wait there")
+            except ray.exceptions.RayError as error:
+                parts.append(f"server {rank} does not answer ({type(error).__name__})")
+        return "; ".join(parts)
 
 
 def deal(questions: list[Any], workers: int, dealt: int) -> list[list[Any]]:

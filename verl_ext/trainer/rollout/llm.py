@@ -106,11 +106,11 @@ def client_of_calls(client: Any) -> Any:
             server_id, server = await super()._acquire_server(_question(request_id), **fields)
             return server_id, _Cancellable(server)
 
-        def _release_server(self, server_id: str, request_id: str | None = None) -> None:
-            super()._release_server(server_id, _question(request_id or ""))
+        def _release_server(self, server_id: str, request_id: str = "") -> None:
+            super()._release_server(server_id, _question(request_id))
 
     made = object.__new__(ClientOfCalls)
-    vars(made).update(vars(client))
+    made.__dict__.update(vars(client))
     return made
 
 
@@ -157,7 +157,7 @@ def direct_client(client: Any, servers: list[Any]) -> Any:
             self._load[home[0]] += 1
             return str(home[0]), servers[home[0]]
 
-        def _release_server(self, server_id: str, request_id: str | None = None) -> None:
+        def _release_server(self, server_id: str, request_id: str = "") -> None:
             self._load[int(server_id)] -= 1
             self._home[request_id][1] -= 1
             if not self._home[request_id][1]:

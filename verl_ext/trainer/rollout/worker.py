@@ -7,6 +7,7 @@ import itertools
 import logging
 import threading
 import traceback
+from collections.abc import Coroutine
 from functools import partial
 from typing import Any
 
@@ -28,6 +29,7 @@ from verl_ext.observe.question_stats import QuestionStats, question_stats
 from verl_ext.observe.trajectories import QuestionTrace, TraceStore, resolve, trace_question
 from verl_ext.sampling import Sample, run_once
 from verl_ext.sampling.base import one_group
+from verl_ext.tools.threads import Threads
 from verl_ext.tracebacks import users_traceback
 from verl_ext.trainer.build import build_tools, build_workflow
 from verl_ext.trainer.config import context_length, read_mas_config, strategy_from
@@ -35,6 +37,7 @@ from verl_ext.trainer.lora_setup import adapters_of, add_agent_ids
 from verl_ext.trainer.rollout.forest_to_rows import training_rows, validation_rows
 from verl_ext.trainer.rollout.llm import ServedLLM, client_of_calls, direct_client, template_of
 from verl_ext.trainer.rollout.row_writer import RowWriter
+from verl_ext.trainer.rollout.watchdog import Look, Watch
 from verl_ext.trainer.rollout.waves import WaveLLM
 from verl_ext.trainer.row import Row
 from verl_ext.trainer.state.decision_heads import set_weights
@@ -69,7 +72,7 @@ class RolloutWorker:
             max_sequence_tokens=config.data.max_response_length,
             **vars(self.mas.limits),
         )
-        self.clock = Stopwatch()
+        self.clock, self.threads = Stopwatch(), Threads()
         self._writer = RowWriter()
         self._stats: dict[str, QuestionStats] = {}
         self._empty: list[str] = []
@@ -84,7 +87,9 @@ class RolloutWorker:
         self._tool_counts: dict[str, int] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._loop = asyncio.new_event_loop()
-        threading.Thread(target=self._loop.run_forever, daemon=True, name="rollouts").start()
+        thread = threading.Thread(target=self._loop.run_forever, daemon=True, name="rollouts")
+        thread.start()
+        self._watch = Watch(self.clock, self._loop, thread)
 
     def _make_llm(self, client: Any) -> ServedLLM:
         tokenizer = omega_conf_to_dataclass(self.config.actor_rollout_ref.model).tokenizer
@@ -106,7 +111,7 @@ class RolloutWorker:
 
     def submit(self, questions: list[dict[str, Any]], validate: bool) -> None:
         """Start sampling these data-set rows; returns at once."""
-        asyncio.run_coroutine_threadsafe(self._start(questions, validate), self._loop).result()
+        self._watch.run(self._start(questions, validate), self.broken)
 
     def pause(self) -> None:
         """Stop the time limits of calls, because the engine pauses, until `resume`."""
@@ -143,7 +148,7 @@ class RolloutWorker:
         async def take() -> list[QuestionTrace]:  # on the loop, which has the tokenizer
             return [resolve(trace, self.llm.decode) for trace in store.take(uids, count)]
 
-        return asyncio.run_coroutine_threadsafe(take(), self._loop).result()
+        return self._watch.run(take(), self.broken)
 
     def take_tool_counts(self) -> dict[str, int]:
         """`<tool>/<quantity>` -> its increase since the last call; the tools themselves count from their start."""
@@ -152,35 +157,60 @@ class RolloutWorker:
         taken, self._tool_counts = {key: n - self._tool_counts.get(key, 0) for key, n in now.items()}, now
         return taken
 
-    def broken(self) -> str | None:
-        """Why training must stop (a reward raised, an internal error), or None."""
-        return self._broken
+    def sampled(self) -> set[str]:
+        """The training questions whose statistics nobody has taken yet, but for those without rows."""
+        return set(self._stats) - set(self._empty)
+
+    def look(self) -> Look:
+        """What the worker waits for, and whether training must stop."""
+        look = self._watch.look()
+        look.broken, look.empty = self.broken(), self._streak
+        if self._streak:
+            look.reasons = failure_report([self._stats[uid] for uid in list(self._empty) if uid in self._stats])
+        return look
+
+    def broken(self) -> str:
+        """Why training must stop (a reward raised, an internal error), or nothing."""
+        return self._broken or ""
+
+    def stop(self, reason: str) -> None:
+        """End the sampling of all questions: training must stop. They get the status "failure"."""
+        self._broken = self._broken or reason
+        self._loop.call_soon_threadsafe(self._close_all)
 
     # On the event loop.
 
     async def _start(self, questions: list[dict[str, Any]], validate: bool) -> None:
         await self._writer.begin([question["uid"] for question in questions], _partition(validate))
         for question in questions:  # all at once and in this order, which the names of their calls follow
-            task = asyncio.ensure_future(self._answer(question, validate))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._begin(self._answer(question, validate))
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _answer(self, question: dict[str, Any], validate: bool) -> None:
         """Sample a question and store its rows. After any error verl must get a status, or it would wait for ever."""
         uid, name, rows = question["uid"], f"{self.rank}-{next(self._counter):012d}", []
         try:
-            rows = await self._rows(name, question, validate)
+            if self._broken is None:
+                rows = await self._rows(name, question, validate)
         except BrokenReward as error:
             logger.exception("a reward or penalty raised")
-            self._broken = f"{error}\n\n{users_traceback(error.__cause__ or error)}"
+            self.stop(f"{error}\n\n{users_traceback(error.__cause__ or error)}")
+        except asyncio.CancelledError:
+            if self._broken is None:
+                raise
         except Exception as error:  # ours: never a silent loss
             trace = users_traceback(error) or traceback.format_exc()
-            self._broken = f"internal error while sampling a question: {error!r}\n\n{trace}"
+            self.stop(f"internal error while sampling a question: {error!r}\n\n{trace}")
         finally:
             if name in self._forests:
                 await self._forests.pop(name).close()
         try:
-            await self._writer.end(uid, _partition(validate), rows)
+            with self.clock.waiting("question waiting for TransferQueue to store its rows"):
+                await self._writer.end(uid, _partition(validate), rows)
         except Exception as error:
             self._broken = f"the rows of a question could not be stored: {error!r}\n\n{traceback.format_exc()}"
             await tq.async_kv_put(key=uid, partition_id=_partition(validate), tag={"status": "failure"})
@@ -204,22 +234,13 @@ class RolloutWorker:
         rows = add_agent_ids(rows, self.adapters)
         self._trace(forest, question["uid"], validate, empty=not rows)
         if not validate:
-            self._count_empty_questions(question["uid"], bool(rows))
+            self._streak = 0 if rows else self._streak + 1
+            self._empty += [] if rows else [question["uid"]]
         return rows
 
-    def _count_empty_questions(self, uid: str, any_rows: bool) -> None:
-        """Stop after two batches without any row: an asynchronous trainer would replace failed questions for ever."""
-        if any_rows:
-            self._streak = 0
-            return
-        self._streak += 1
-        self._empty.append(uid)
-        if self._streak >= 2 * self.config.data.train_batch_size:
-            reasons = failure_report([self._stats[uid] for uid in self._empty if uid in self._stats])
-            self._broken = (
-                f"the last {self._streak} questions gave nothing to train on; trajectories that could not finish: "
-                f"{reasons}"
-            )
+    def _close_all(self) -> None:
+        for forest in self._forests.values():
+            self._begin(forest.close())
 
     async def _sample(self, forest: Forest, validate: bool) -> list[Sample]:
         if not validate:
@@ -255,6 +276,7 @@ class RolloutWorker:
             limits=self.limits,
             name=name,
             clock=self.clock,
+            threads=self.threads,
             memory=partial(self._memory.recall, k=self.mas.memory.recall) if self._memory is not None else None,
             adapters=self.adapters,
             failure_rewards=self.mas.failure.rewards,

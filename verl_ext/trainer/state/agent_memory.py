@@ -31,6 +31,11 @@ class AgentMemory:
         self.section, self.folder = section, Path(folder)
         self._store: MemoryStore | None = None
 
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """What a checkpoint of this run holds of it."""
+        return () if self.section is None else (FOLDER,)
+
     def start(self, loaded: Path | None) -> None:
         """Begin with the memory of a checkpoint (…/global_step_N); with an empty one if there is none.
 
@@ -39,13 +44,19 @@ class AgentMemory:
         """
         if self.section is None:
             return
-        self._store = MemoryStore(self.folder / FOLDER, self.section, similarity_of(self.section.encoder))
+        self._store = self._open(self.section)
         if loaded is not None and (loaded / FOLDER).is_dir():
             self._store.restore(loaded / FOLDER)
             return
         if loaded is not None:
             logger.warning("%s is of a run without memory: this one begins with an empty memory", loaded)
-        self._store.clear()
+        if len(self._store.view()):
+            self._store.close()
+            checkpoint.set_aside(self.folder, [FOLDER])
+            self._store = self._open(self.section)
+
+    def _open(self, section: MemorySection) -> MemoryStore:
+        return MemoryStore(self.folder / FOLDER, section, similarity_of(section.encoder))
 
     def publish(self, reach: Callable[[View], None]) -> None:
         """Let rollouts see the memory: `reach` sends a view of it to all workers, now and after each step."""

@@ -1,46 +1,89 @@
-"""Makes verl's checkpoint tracker survive a kill at any moment.
+"""Which checkpoint a run continues from. A kill at any moment leaves a run that continues; nothing is deleted here.
 
-verl writes `latest_checkpointed_iteration.txt` in place; a kill between truncation and write leaves it empty, and the
-next start fails to read it. A marker in each finished checkpoint lets the tracker be rebuilt.
+    global_step_N/saving                 the checkpoint is being written
+    global_step_N/complete               everything is written: the settings of the run, and which weights are here
+    latest_checkpointed_iteration.txt    verl's tracker, which names the last checkpoint
+    previous_K/                          what a run that started from scratch has found in its folder
 
-verl removes actor and critic of old checkpoints as soon as the new ones are saved, and leaves the rest of the folder.
-So after a kill under max_actor_ckpt_to_keep=1 the tracker may name a checkpoint without weights.
+verl writes its tracker in place: a kill between truncation and write leaves it empty. verl also removes the weights of
+old checkpoints and leaves the rest of their folders. Weights that were never seen here are on another machine's disk,
+and no reason to take a checkpoint for a removed one.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, open_dict
 
-from verl_ext.storage.files import write_file
+from verl_ext.observe.runlog import NAME, TRACKER, VALIDATION
+from verl_ext.observe.trajectory_files import FOLDER as TRAJECTORIES
+from verl_ext.observe.trajectory_files import VALIDATION_FOLDER
+from verl_ext.storage.files import lock_folder, write_file
 
 logger = logging.getLogger(__name__)
 
-TRACKER = "latest_checkpointed_iteration.txt"
-MARKER = "complete"
+SAVING, COMPLETE = "saving", "complete"
 SETTINGS_FILE = "settings.json"
 STATE_FILE = "algorithm.json"
+WEIGHTS = ("actor", "critic")
+# What a run writes into its folder, and a run from scratch would overwrite. Checkpoints and tracker come last: what a
+# kill in the middle of `set_aside` leaves is set aside by the next start.
+WRITTEN = (NAME, TRAJECTORIES, "memory", "best", "learning_curve.png", "collaboration.png", "global_step_*", TRACKER)
 
 
-def mark_complete(folder: str | Path, step: int) -> None:
-    """Mark the checkpoint of `step` as complete, with the settings of the run, and write the tracker atomically."""
-    place = Path(folder) / f"global_step_{step}"
-    if not place.is_dir():  # saved elsewhere (asynchronous or remote saving); verl keeps the tracker
-        return
-    record = Path(folder) / SETTINGS_FILE
-    write_file(place / MARKER, record.read_text() if record.exists() else "{}")
+def keep_two(config: DictConfig) -> None:
+    """Where one checkpoint is to be kept, let verl keep two.
+
+    verl would remove the last complete one before the new one is complete, so that a kill in between loses both. It
+    needs the space of two in any case: with two, it removes the older one before it writes.
+    """
+    with open_dict(config.trainer):
+        for key in (f"max_{name}_ckpt_to_keep" for name in WEIGHTS):
+            if config.trainer.get("remove_previous_ckpt_in_save", False) or config.trainer.get(key) == 1:
+                config.trainer[key] = 2
+        config.trainer.remove_previous_ckpt_in_save = False
+
+
+def place_of(folder: str | Path, step: int) -> Path:
+    """Folder of the checkpoint of `step`."""
+    return Path(folder) / f"global_step_{step}"
+
+
+def begin(folder: str | Path, step: int) -> None:
+    """Mark the checkpoint of `step` as being written. A complete one of that step, of an earlier run, is set aside."""
+    place = place_of(folder, step)
+    if (place / COMPLETE).exists():
+        set_aside(folder, [place.name])
+    write_file(place / SAVING, "")
+
+
+def mark_complete(folder: str | Path, step: int, recorded: dict[str, Any] | None = None) -> None:
+    """Mark the checkpoint of `step` as complete, with the settings of the run, and write the tracker atomically.
+
+    recorded: what the tools' caches hold (`tool_caches.recorded_results`).
+    """
+    place, settings = place_of(folder, step), Path(folder) / SETTINGS_FILE
+    record = {
+        "weights": [name for name in WEIGHTS if (place / name).is_dir()],
+        "settings": json.loads(settings.read_text()) if settings.exists() else {},
+        "recorded": recorded or {},
+    }
+    write_file(place / COMPLETE, json.dumps(record))
+    (place / SAVING).unlink(missing_ok=True)
     write_file(Path(folder) / TRACKER, str(step))
 
 
 def write_state(folder: str | Path, step: int, state: dict[str, Any]) -> None:
     """Save the state of the algorithm (plain JSON) in the checkpoint of `step`."""
     if state:
-        write_file(Path(folder) / f"global_step_{step}" / STATE_FILE, json.dumps(state))
+        write_file(place_of(folder, step) / STATE_FILE, json.dumps(state))
 
 
 def read_state(place: Path) -> dict[str, Any]:
@@ -52,90 +95,156 @@ def read_state(place: Path) -> dict[str, Any]:
 def remove_stale(folder: Path, part: str) -> None:
     """Remove `part` from the checkpoints whose weights verl has removed; verl leaves the rest of their folders."""
     for copy in folder.glob(f"global_step_*/{part}"):
-        if not (copy.parent / "actor").is_dir():
+        if (copy.parent / COMPLETE).exists() and not _is_whole(copy.parent):
             shutil.rmtree(copy)
 
 
-def repair_tracker(folder: str | Path) -> None:
-    """If the tracker is unreadable or names a checkpoint without an actor, let it name the newest complete one."""
-    tracker = Path(folder) / TRACKER
-    if not tracker.exists():
-        return
-    text = tracker.read_text(errors="replace").strip()
-    if text.isdigit() and (Path(folder) / f"global_step_{text}" / "actor").is_dir():
-        return
-    steps = complete_steps(folder)
-    logger.warning("%s holds %r; complete checkpoints: %s", tracker, text, steps or "none")
-    if steps:
-        write_file(tracker, str(steps[-1]))
-    else:
-        tracker.unlink()
+def read_marker(place: Path) -> dict[str, Any]:
+    """{"weights", "settings", "recorded"} of a complete checkpoint; empty if the file does not say."""
+    try:
+        record = json.loads((place / COMPLETE).read_text())
+    except (OSError, ValueError):
+        record = {}
+    record = record if isinstance(record, dict) else {}
+    return {"weights": [], "settings": {}, "recorded": {}} | record
 
 
 def complete_steps(folder: str | Path) -> list[int]:
-    """Steps of the complete checkpoints in `folder` that still have their actor, ascending."""
-    found = (path.parent for path in Path(folder).glob(f"global_step_*/{MARKER}") if (path.parent / "actor").is_dir())
-    steps = (path.name.removeprefix("global_step_") for path in found)
-    return sorted(int(step) for step in steps if step.isdigit())
+    """Steps of the complete checkpoints in `folder` whose weights are still where they were, ascending."""
+    return [step for step in _steps(folder) if _is_whole(place_of(folder, step))]
 
 
-# The settings that identify a run: continuing under other values would silently mix two runs.
-SECTIONS = {
-    "mas": "workflow policy sampling credit advantage loss agents memory prepare seed",
-    "actor_rollout_ref.model": "path lora_rank lora_alpha",
-    "actor_rollout_ref.actor": "ppo_mini_batch_size ppo_epochs clip_ratio_low clip_ratio_high use_kl_loss kl_loss_coef "
-    "kl_loss_type entropy_coeff optim.lr",
-    "actor_rollout_ref.rollout": "temperature top_p top_k",
-    "critic": "optim.lr",
-    "data": "train_files train_batch_size seed",
-}
-SETTINGS = ("algorithm", *(f"{section}.{key}" for section, keys in SECTIONS.items() for key in keys.split()))
+def last_checkpoint(folder: str | Path) -> int | None:
+    """The step from which a run in `folder` continues; None: no checkpoint was ever complete.
 
-
-def check_same_run(config: DictConfig) -> None:
-    """Record the settings of a run for its checkpoints; refuse to resume from a checkpoint with other settings.
-
-    Only what `resume_mode=auto` finds is checked: `disable` and `resume_path` are the user's explicit wish.
+    It is the step that the tracker names, or the last complete one if a kill has damaged the tracker.
 
     Raises:
-        ValueError: the folder's last checkpoint is of a run with other settings; names those that differ.
+        ValueError: the checkpoint that the tracker names is not there, or there are only traces of checkpoints.
+    """
+    tracker = Path(folder) / TRACKER
+    text = tracker.read_text(errors="replace").strip() if tracker.exists() else None
+    tracked = int(text) if text and text.isdigit() else None
+    complete = complete_steps(folder)
+    if tracked in complete or (tracked is not None and _is_unmarked(place_of(folder, tracked))):
+        return tracked
+    steps = [step for step in _steps(folder) if step not in complete]
+    unfinished = [step for step in steps if (place_of(folder, step) / SAVING).exists()]
+    if complete and tracked in (None, *unfinished):
+        logger.warning("%s holds %r; complete checkpoints: %s", tracker, text, complete)
+        return complete[-1]
+    if unfinished == steps and not complete and (text is None or (steps and tracked in (None, *steps))):
+        return None  # nothing, or a kill while the first checkpoint was written
+    raise ValueError(_not_found(Path(folder), text, steps, complete))
+
+
+def next_start(folder: Path) -> str:
+    """What the same command does in this folder, as the end of a sentence."""
+    try:
+        step = last_checkpoint(folder)
+    except ValueError:
+        return f"is refused until a complete checkpoint is in {folder}"
+    return "starts afresh: it has no checkpoint yet" if step is None else f"goes on from {place_of(folder, step)}"
+
+
+def prepare_start(config: DictConfig) -> Path | None:
+    """Prepare the folder of a run: repair verl's tracker, or set aside what a run from scratch would overwrite.
+
+    Returns:
+        The folder to which an earlier run's files were moved; None if there were none.
+
+    Raises:
+        ValueError: see `last_checkpoint`.
+    """
+    folder, mode = Path(config.trainer.default_local_dir), config.trainer.resume_mode
+    step = last_checkpoint(folder) if mode == "auto" else None
+    if step is not None:
+        write_file(folder / TRACKER, str(step))
+    if config.trainer.get("val_only", False):
+        return set_aside(folder, [VALIDATION, VALIDATION_FOLDER])
+    if mode == "resume_path":
+        return _set_later_aside(folder, Path(config.trainer.resume_from_path))
+    return set_aside(folder, WRITTEN) if step is None else None
+
+
+def _set_later_aside(folder: Path, source: Path) -> Path | None:
+    """Set aside what a run in `folder` would overwrite that continues from `source` (…/global_step_N)."""
+    if folder.resolve() not in source.resolve().parents:  # of another run
+        return set_aside(folder, WRITTEN)
+    number = source.name.removeprefix("global_step_")
+    if not number.isdigit():
+        raise ValueError(f"trainer.resume_from_path={source} must name a checkpoint: …/global_step_N")
+    later = [step for step in _steps(folder) if step > int(number)]
+    place = set_aside(folder, [place_of(folder, step).name for step in later])
+    if place is not None and (folder / NAME).exists():
+        shutil.copy2(folder / NAME, place)
+    return place
+
+
+def lock_run(config: DictConfig) -> IO[str] | None:
+    """Lock the folder of a run for this process; None for an evaluation, or where the file system has no locks.
+
+    Raises:
+        ValueError: another process trains into this folder.
     """
     if config.trainer.get("val_only", False):
-        return
+        return None
     folder = Path(config.trainer.default_local_dir)
-    now = {name: plain(OmegaConf.select(config, name)) for name in SETTINGS}
-    before = _settings_of_last(folder) if config.trainer.resume_mode == "auto" else {}
-    changed = [name for name in SETTINGS if name in before and before[name] != now[name]]
-    if changed:
-        pairs = "\n".join(line for name in changed for line in differences(name, before[name], now[name]))
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        lock = lock_folder(folder)
+    except OSError as error:
+        logger.warning("%s", error)
+        return None
+    if lock is None:
         raise ValueError(
-            f"{folder} holds a run with other settings, which would be continued:\n{pairs}\n"
-            "Remedy: another folder (trainer.default_local_dir=…), or remove this one; to go on with other settings on "
-            "purpose: trainer.resume_mode=resume_path and trainer.resume_from_path=…/global_step_…"
+            f"another process trains into {folder}. Remedy: wait for it, end it, or another folder "
+            "(trainer.default_local_dir=…)"
         )
-    write_file(folder / SETTINGS_FILE, json.dumps(now, indent=1))
+    return lock
 
 
-def _settings_of_last(folder: Path) -> dict[str, Any]:
-    """Settings of the checkpoint from which `resume_mode=auto` resumes; empty if there are none."""
-    steps = complete_steps(folder)
-    if not steps or not (folder / TRACKER).exists():
-        return {}
-    tracked = (folder / TRACKER).read_text(errors="replace").strip()
-    last = tracked if tracked.isdigit() and int(tracked) in steps else steps[-1]
-    settings = json.loads((folder / f"global_step_{last}" / MARKER).read_text())
-    return settings if isinstance(settings, dict) else {}
+def set_aside(folder: str | Path, patterns: Iterable[str]) -> Path | None:
+    """Move what matches into a new folder `previous_K`; returns it, or None if nothing matches."""
+    found = [path for pattern in patterns for path in sorted(Path(folder).glob(pattern))]
+    if not found:
+        return None
+    places = (Path(folder) / f"previous_{number}" for number in itertools.count(1))
+    place = next(place for place in places if not place.exists())
+    place.mkdir()
+    for path in found:
+        path.rename(place / path.name)
+    return place
 
 
-def differences(name: str, before: Any, now: Any) -> list[str]:
-    """A line per leaf that differs."""
-    if isinstance(before, dict) and isinstance(now, dict):
-        keys = dict.fromkeys([*before, *now])
-        return [line for key in keys for line in differences(f"{name}.{key}", before.get(key), now.get(key))]
-    return [] if before == now else [f"  {name}: {before} there, {now} here"]
+def _steps(folder: str | Path) -> list[int]:
+    names = (path.name.removeprefix("global_step_") for path in Path(folder).glob("global_step_*"))
+    return sorted(int(name) for name in names if name.isdigit())
 
 
-def plain(value: Any) -> Any:
-    """As JSON reads it back."""
-    value = OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
-    return json.loads(json.dumps(value, default=str))
+def _is_whole(place: Path) -> bool:
+    return (place / COMPLETE).exists() and all((place / name).is_dir() for name in read_marker(place)["weights"])
+
+
+def _is_unmarked(place: Path) -> bool:
+    """True for a checkpoint of verl's asynchronous saving, or of another trainer: only the tracker vouches for it."""
+    return place.is_dir() and not (place / COMPLETE).exists() and not (place / SAVING).exists()
+
+
+def _not_found(folder: Path, text: str | None, steps: list[int], complete: list[int]) -> str:
+    seen = [f"  {place_of(folder, step).name}: complete" for step in complete]
+    for place in (place_of(folder, step) for step in steps):
+        missing = [name for name in read_marker(place)["weights"] if not (place / name).is_dir()]
+        state = f"its {' and '.join(missing)} is missing" if missing else f"without the file `{COMPLETE}`"
+        seen.append(f"  {place.name}: {state}")
+    tracker = "there is no" if text is None else f"{text!r} in"
+    return "\n".join(
+        [
+            f"{folder} holds a run, but not the checkpoint from which it would continue: {tracker} {TRACKER}, and",
+            *(seen or ["  there is no global_step_N"]),
+            "Remedy: if the checkpoints are on another disk, make it visible in this folder; to continue from one of "
+            "them: trainer.resume_mode=resume_path and trainer.resume_from_path=…/global_step_…; to train from "
+            "scratch: trainer.resume_mode=disable, which moves what is there to previous_1, or another folder "
+            "(trainer.default_local_dir=…)",
+        ]
+    )

@@ -46,6 +46,11 @@ class DecisionHeads:
                 section = mas.agents[name].head
                 self.learners[name] = Learner(head.similarity, section.lr, section.entropy, temperature)
 
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """What a checkpoint of this run holds of them."""
+        return (f"{FOLDER}/{FILE}",) if self.learners else ()
+
     def start(self, loaded: Path | None) -> None:
         """Begin with the heads of a checkpoint (…/global_step_N); with untrained ones if there is none.
 

@@ -14,7 +14,9 @@ from verl_ext.trainer.budget import Budget
 from verl_ext.trainer.config import MasConfig
 from verl_ext.trainer.state import checkpoint
 from verl_ext.trainer.state.agent_memory import AgentMemory
+from verl_ext.trainer.state.best import BestCheckpoint
 from verl_ext.trainer.state.decision_heads import DecisionHeads
+from verl_ext.trainer.state.tool_caches import recorded_results
 from verl_ext.trainer.state.trajectory_recorder import TrajectoryRecorder
 
 
@@ -35,21 +37,35 @@ class RunState:
         self.trajectories = TrajectoryRecorder(config, mas.trajectory_log)
         self.memory = AgentMemory(mas.memory, self.folder)
         self.heads = DecisionHeads(mas, self.algorithm, self.folder, config.actor_rollout_ref.rollout.temperature)
+        self.best = BestCheckpoint(self.folder, config.trainer.get("keep_best"))
         # The last entry of the log, if the run was killed between that step's checkpoint and its end.
         self._unfinished: dict[str, Any] | None = None
 
     def start(self, step: int, last_step: int) -> None:
         """Start after `step`, the step of the checkpoint that verl has loaded (0: from scratch)."""
+        loaded = self._loaded_from(step) if step else None
+        self._check_parts(loaded)
         kept = 0 if self.config.trainer.get("val_only", False) else step
         self.run_log.start(kept, last_step)
         self.trajectories.start(kept, last_step)
-        loaded = self._loaded_from(step) if step else None
         self.memory.start(loaded)
         self.heads.start(loaded)
         self.algorithm.state.update(checkpoint.read_state(loaded) if loaded else {})
         entries = read_log(self.run_log.path)
         self._unfinished = next((entry for entry in entries[-1:] if entry.get("partial")), None)
         self.budget.resume(entries)
+
+    def _check_parts(self, loaded: Path | None) -> None:
+        """Refuse a checkpoint of this run that lacks a part. Only `resume_path` may go on from one without it."""
+        if loaded is None or self.config.trainer.resume_mode == "resume_path":
+            return
+        lacking = [part for part in (*self.memory.parts, *self.heads.parts) if not (loaded / part).exists()]
+        if lacking:
+            raise ValueError(
+                f"the checkpoint {loaded} lacks {', '.join(lacking)}, so the run cannot continue as it was. Remedy: "
+                f"restore {loaded / lacking[0]}; to begin without it on purpose: trainer.resume_mode=resume_path and "
+                f"trainer.resume_from_path={loaded}"
+            )
 
     def _loaded_from(self, step: int) -> Path:
         if self.config.trainer.resume_mode == "resume_path":
@@ -65,18 +81,31 @@ class RunState:
         """Write everything into the checkpoint of `step`, before verl writes its part."""
         # verl validates a step after saving it. A kill in between must not lose what the step counted.
         self.run_log.write(step, metrics, partial=True)
+        if not self._saves_later:
+            checkpoint.begin(self.folder, step)
         self.memory.save(step)
         self.heads.save(step)
         checkpoint.write_state(self.folder, step, self.algorithm.state)
 
     def mark_complete(self, step: int) -> None:
         """Mark the checkpoint of `step` as complete, once verl has written its part."""
-        if not self.config.actor_rollout_ref.actor.checkpoint.get("async_save", False):
-            checkpoint.mark_complete(self.folder, step)  # else it is still being written, and verl keeps the tracker
+        if not self._saves_later:
+            checkpoint.mark_complete(self.folder, step, recorded_results(self.config))
+
+    @property
+    def _saves_later(self) -> bool:
+        """verl's workers write checkpoints in the background, and verl keeps the tracker."""
+        return bool(self.config.actor_rollout_ref.actor.checkpoint.get("async_save", False))
 
     def log_validation(self, step: int, metrics: dict[str, float]) -> None:
-        """Write a validation that belongs to no step's end: before the first step, alone, or of an unfinished step."""
-        if step == 0 or self.config.trainer.get("val_only", False):
+        """Write a validation that belongs to no step's end: before the first step, alone, or of an unfinished step.
+
+        The checkpoint of the step is kept if it is the best so far.
+        """
+        alone = self.config.trainer.get("val_only", False)
+        if not alone:
+            self.best.consider(step, metrics)
+        if step == 0 or alone:
             self.run_log.write(step, metrics)
         elif self._unfinished and self._unfinished["step"] == step:
             self.run_log.write(step, self._unfinished["metrics"] | metrics)

@@ -1,17 +1,37 @@
-"""The trainer's side of the trajectory log: chooses the logged questions, and adds their groups and advantages."""
+"""The trainer's side of the trajectory log: chooses the logged questions, and adds their groups and advantages.
+
+Beside the log are the rows of the logged questions as they trained, one file a step (`rows/step_000012.json.gz`), from
+which `verl_ext doctor RUN --step 12` recomputes advantages and log-probabilities.
+"""
 
 from __future__ import annotations
 
+import gzip
+import json
+from pathlib import Path
 from typing import Any
 
+import torch
 import transfer_queue as tq
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from transfer_queue import KVBatchMeta
 
 from verl_ext.observe.trajectories import Place, QuestionTrace, Trained, training_record
-from verl_ext.observe.trajectory_files import TrajectoryLog, folder_name
+from verl_ext.observe.trajectory_files import ROWS, TrajectoryLog, folder_name
+from verl_ext.storage.files import write_file
 from verl_ext.trainer.config import TrajectoryLogSection
 from verl_ext.trainer.row import unpack
+
+ABOUT = {
+    "estimator": "algorithm.adv_estimator",
+    "options": "mas.advantage",
+    "by_std": "algorithm.norm_adv_by_std_in_grpo",
+    "temperature": "actor_rollout_ref.rollout.temperature",
+    "model": "actor_rollout_ref.model.path",
+    "folder": "trainer.default_local_dir",
+}
+# Columns of the logged rows.
+COLUMNS = ("prompts", "responses", "response_mask", "rollout_log_probs", "old_log_probs", "advantages")
 
 
 class TrajectoryRecorder:
@@ -28,6 +48,9 @@ class TrajectoryRecorder:
         self.options = options
         folder = f"{config.trainer.default_local_dir}/{folder_name(config)}"
         self.log = TrajectoryLog(folder, int(options.file_mb * 1e6), options.files)
+        self._folder = Path(folder)
+        # What recomputes the rows of a step: estimator and its options, temperature and model.
+        self._about = {name: OmegaConf.select(config, key) for name, key in ABOUT.items()}
         self._validates_first = bool(config.trainer.get("val_before_train", True))
         self._last_step = 0
         self._traces: list[QuestionTrace] = []
@@ -46,8 +69,12 @@ class TrajectoryRecorder:
         questions = self.options.train_questions
         self._traces = manager.take_traces(uids, questions if wanted else 0) if questions else []
 
-    def write_training(self, step: int, batch: KVBatchMeta) -> None:
-        """Write the collected questions with the groups and advantages that TransferQueue now holds for `batch`."""
+    def write_training(self, step: int, batch: KVBatchMeta, weights: torch.Tensor) -> None:
+        """Write the collected questions with the groups and advantages that TransferQueue now holds for `batch`.
+
+        Args:
+            weights: of all rows in the loss.
+        """
         # For each call: its row, and the range of its output there.
         rows: dict[str, dict[Place, tuple[int, int, int]]] = {trace.uid: {} for trace in self._traces}
         tags = unpack(batch.tags)
@@ -55,7 +82,24 @@ class TrajectoryRecorder:
             if not tag.get("is_padding", False) and tag["question"] in rows:
                 for position, start, stop in tag["calls"]:
                     rows[tag["question"]][tag["order"][2], position] = (row, start, stop)
-        advantages = _advantages(batch, sorted({row for places in rows.values() for row, _, _ in places.values()}))
+        used = sorted({row for places in rows.values() for row, _, _ in places.values()})
+        columns = _columns(batch, used)
+        advantages = {
+            row: [value if on else None for value, on in zip(own["advantages"], own["response_mask"], strict=True)]
+            for row, own in columns.items()
+        }
+        if used:
+            numbers = {trace.uid: number for number, trace in enumerate(self._traces)}
+            logged = [
+                {
+                    "question": numbers[tags[row]["question"]],
+                    "weight": weights[row].item(),
+                    "tag": tags[row],
+                    **columns[row],
+                }
+                for row in used
+            ]
+            self._write_rows(step, logged)
         records = []
         for number, trace in enumerate(self._traces):
             trained = {
@@ -65,6 +109,10 @@ class TrajectoryRecorder:
             records.append(training_record(trace, "train", step, number, trained))
         self.log.write(records)
         self._traces = []
+
+    def _write_rows(self, step: int, rows: list[dict[str, Any]]) -> None:
+        text = json.dumps({"step": step, "run": self._about, "rows": rows}, default=OmegaConf.to_container)
+        write_file(self._folder / ROWS.format(step=step), gzip.compress(text.encode(), mtime=0))
 
     def discard_validation(self, manager: Any) -> None:
         """Drop the traces of a validation that did not end."""
@@ -78,18 +126,15 @@ class TrajectoryRecorder:
         self.log.write([training_record(trace, "val", step, number) for number, trace in enumerate(traces)])
 
 
-def _advantages(batch: KVBatchMeta, rows: list[int]) -> dict[int, list[float | None]]:
-    """Row of the batch -> advantage of each of its tokens, None for those that do not train (response_mask 0).
-
-    They are float32 values, written with as many digits as they have.
-    """
+def _columns(batch: KVBatchMeta, rows: list[int]) -> dict[int, dict[str, list[Any]]]:
+    """Row of the batch -> its columns: float32 values, written with as many digits as they have."""
     if not rows:
         return {}
     keys = [batch.keys[row] for row in rows]
-    columns = ["advantages", "response_mask"]
-    data = tq.kv_batch_get(keys=keys, partition_id=batch.partition_id, select_fields=columns)
-    values, masks = ([column.float().numpy() for column in data[name].unbind()] for name in columns)
-    return {
-        row: [float(str(value)) if on else None for value, on in zip(*tokens, strict=True)]
-        for row, *tokens in zip(rows, values, masks, strict=True)
-    }
+    data = tq.kv_batch_get(keys=keys, partition_id=batch.partition_id, select_fields=list(COLUMNS))
+    found: dict[int, dict[str, list[Any]]] = {row: {} for row in rows}
+    for name in COLUMNS:
+        for row, values in zip(rows, data[name].unbind(), strict=True):
+            whole = not values.is_floating_point()
+            found[row][name] = values.tolist() if whole else [float(str(one)) for one in values.float().numpy()]
+    return found

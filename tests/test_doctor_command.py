@@ -1,0 +1,109 @@
+"""`verl_ext doctor`: a run in words, and logged rows recomputed."""
+
+from __future__ import annotations
+
+import gzip
+import json
+
+import pytest
+
+from verl_ext.doctor import main
+from verl_ext.observe.runlog import RunLog
+from verl_ext.observe.trajectory_files import FOLDER, ROWS
+from verl_ext.trainer.row import Row
+
+FINE = {
+    "update/rows": 12,
+    "update/optimiser_steps": 1,
+    "doctor/mask_coverage": 0.75,
+    "doctor/without_trained_tokens": 0.0,
+    "doctor/without_advantage": 0.25,
+    "doctor/unknown_version": 0.0,
+    "doctor/version_lag": 0.5,
+    "doctor/version_lag_max": 2,
+    "doctor/kl_numerical": 1e-9,
+    "doctor/kl_stale": 2e-3,
+    "doctor/weight/a": 0.5,
+    "groups/size": 4.0,
+    "groups/zero_variance": 0.25,
+    "groups/single": 0.0,
+    "sampling/trajectories": 16,
+    "sampling/failed_trajectories": 4,
+    "sampling/failed/timeout": 4,
+    "sampling/left_out": 0.25,
+}
+
+
+def written(folder, *steps):
+    log = RunLog(folder)
+    log.start(0, len(steps))
+    for step, metrics in enumerate(steps, 1):
+        log.write(step, metrics)
+
+
+def test_a_run_in_words(tmp_path, capsys):
+    written(tmp_path, FINE, FINE | {"doctor/without_advantage": 1.0, "groups/single": 1.0, "doctor/kl_numerical": 0.01})
+    assert main([str(tmp_path)]) == 0
+    text = capsys.readouterr().out
+    for words in (
+        "every step trained exactly the tokens that were sampled (12 to 12 rows); 75% of the response tokens train",
+        "rows were 0.5 updates old on average, 2 at most",
+        "older weights: 2.0e-03 per token",
+        "8 of 32 trajectories failed (timeout 8); 25.0% were left out",
+        "- 1 steps taught nothing, e.g. step 2: every group has a single member",
+        "- rollout engine and trainer disagree under the same weights: KL 1.0e-02 per token",
+        "- step 1 left out 25% of its trajectories",
+    ):
+        assert words in text, (words, text)
+
+
+def test_a_quiet_run(tmp_path, capsys):
+    quiet = FINE | {"sampling/failed_trajectories": 0, "sampling/left_out": 0.0, "doctor/version_lag_max": 0}
+    written(tmp_path, quiet)
+    assert main([str(tmp_path)]) == 0
+    assert "Nothing to look at." in (text := capsys.readouterr().out) and "none of 16 trajectories failed" in text
+
+
+def logged(folder, **changes):
+    rewards, rows = [1.0, 0.0, 0.0, 1.0], []
+    for number, reward in enumerate(rewards):
+        row = Row("u", [5, 6], [7, 8], [1, 1], [-1.0, -2.0], reward, "a", "u/a/0", "ok", trajectory=number)
+        own = {"prompts": row.prompt, "responses": row.response, "response_mask": row.mask}
+        own |= {"rollout_log_probs": row.log_probs, "old_log_probs": row.log_probs, "weight": 1.0, "question": 3}
+        value = 0.8660239  # (1 - 1/2) / (sqrt(1/3) + 1e-6)
+        rows.append(own | {"advantages": [value if reward else -value] * 2, "tag": row.tag | changes})
+    about = {"estimator": "mhgpo", "options": {}, "by_std": True, "temperature": 1.0, "model": "nowhere/else"}
+    path = folder / FOLDER / ROWS.format(step=2)
+    path.parent.mkdir(parents=True)
+    path.write_bytes(gzip.compress(json.dumps({"step": 2, "run": about, "rows": rows}).encode()))
+    return rows
+
+
+def test_logged_rows_are_recomputed(tmp_path, capsys):
+    logged(tmp_path)
+    assert main([str(tmp_path), "--step", "2", "--question", "3"]) == 0
+    text = capsys.readouterr().out
+    assert "4 rows of 1 questions" in text and "advantage +0.8660 (recomputed +0.8660)" in text
+    worst = float(text.split("largest difference from the run ")[1].split()[0])
+    assert worst < 1e-6
+    assert f"not recomputed, there is no {tmp_path / 'global_step_1'}" in text
+
+
+def test_a_row_whose_reward_is_not_the_one_that_trained_shows(tmp_path, capsys):
+    logged(tmp_path, reward=0.5)
+    assert main([str(tmp_path), "--step", "2"]) == 0
+    assert "largest difference from the run 8.7e-01" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "arguments,words",
+    [
+        ([], "has no metrics.jsonl with training steps"),
+        (["--step", "1"], "step 1 of .* was not logged; logged are [2]"),
+        (["--step", "2", "--question", "9"], "--question 9 is not in the log of step 2; logged are [3]"),
+    ],
+)
+def test_what_is_not_there_is_said(tmp_path, capsys, arguments, words):
+    logged(tmp_path)
+    assert main([str(tmp_path), *arguments]) == 2
+    assert words.replace(" of .*", f" of {tmp_path}") in capsys.readouterr().err

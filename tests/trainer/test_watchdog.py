@@ -1,0 +1,155 @@
+"""What a run says when nothing happens: what it waits for, which code blocks it; and when it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+
+import pytest
+
+from tests.helpers import FakeLLM, Script, chain, forest_of, speaker, walk
+from verl_ext.mas import Agent
+from verl_ext.mas.stopwatch import Stopwatch
+from verl_ext.trainer.rollout import watchdog as tested
+from verl_ext.trainer.rollout.watchdog import Look, Watch, Watchdog
+
+
+class Worker:
+    """The event loop of a rollout worker in its thread, with a watch."""
+
+    def __init__(self):
+        self.loop, self.clock = asyncio.new_event_loop(), Stopwatch()
+        thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        thread.start()
+        self.watch = Watch(self.clock, self.loop, thread)
+
+    def begin(self, system, count=1, **options):
+        async def sample():
+            forest = forest_of(system, **options)
+            forest.clock = self.clock
+            await walk(forest)
+
+        for _ in range(count):
+            asyncio.run_coroutine_threadsafe(sample(), self.loop)
+
+    def look_until(self, condition):
+        end = time.monotonic() + 60
+        while not condition(look := self.watch.look()):
+            assert time.monotonic() < end, look
+            time.sleep(0.01)
+        return look
+
+
+@pytest.fixture
+def worker(monkeypatch):
+    monkeypatch.setattr(tested, "BLOCKED", 0.2)
+    made = Worker()
+    yield made
+
+    async def end():
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+
+    asyncio.run_coroutine_threadsafe(end(), made.loop).result(60)
+    made.loop.call_soon_threadsafe(made.loop.stop)
+
+
+def test_calls_and_tools_are_counted_by_name(worker):
+    async def search():
+        await asyncio.sleep(1000)
+
+    async def searching(task, ctx):
+        await ctx.tool("search")
+
+    worker.begin(chain, count=3, llm=FakeLLM(delay=lambda request: 1000.0))
+    worker.begin(searching, tools={"search": search})
+    look = worker.look_until(lambda look: sum(count for _, count, _ in look.waits) == 4)
+    counts = {what: count for what, count, _ in look.waits}
+    assert counts == {'call of agent "a" waiting for the model': 3, 'call of tool "search"': 1}
+    assert worker.look_until(lambda look: look.silent > 0.1).blocked == ""
+    worker.loop.call_soon_threadsafe(worker.clock.stop)  # a weight update
+    worker.look_until(lambda look: look.silent == 0.0)
+
+
+def test_a_workflow_that_waits_by_itself_is_named_by_its_line(worker):
+    async def own(task, ctx):
+        await asyncio.sleep(1000)  # here
+
+    worker.begin(own, count=2)
+    ((what, count, _),) = worker.look_until(lambda look: look.waits and look.waits[0][1] == 2).waits
+    path, _, line = what.removeprefix("run of the workflow at ").rpartition(":")
+    assert count == 2 and path == __file__ and open(path).readlines()[int(line) - 1].strip().endswith("# here")
+
+
+@pytest.mark.parametrize("where", ["tool", "prompt", "reward"])
+def test_code_that_blocks_the_event_loop_is_shown(worker, where):
+    free = threading.Event()
+
+    def block(*_):
+        free.wait(60)  # the blocking line
+        return 1.0
+
+    async def blocking():
+        block()
+
+    async def program(task, ctx):
+        return await (ctx.tool("search") if where == "tool" else ctx.call("a", said=""))
+
+    system = blocking_system(program, block if where == "reward" else None, block if where == "prompt" else None)
+    worker.begin(system, tools={"search": blocking})
+    try:
+        stack = worker.look_until(lambda look: look.blocked).blocked
+    finally:
+        free.set()
+    assert "free.wait(60)  # the blocking line" in stack and "/asyncio/" not in stack and "mas/forest" not in stack
+
+
+def blocking_system(program, reward, prompt):
+    def write(said):
+        prompt()
+        return [{"role": "user", "content": said}]
+
+    return Script(program, {"a": Agent(write) if prompt else speaker("a")}, reward)
+
+
+WRITER, SEARCH = 'call of agent "writer" waiting for the model', 'call of tool "search"'
+
+
+def said(folder):
+    path = folder / "watchdog.jsonl"
+    return [json.loads(line)["text"] for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def test_it_speaks_at_growing_intervals_and_ends_the_run(tmp_path):
+    dog = Watchdog(tmp_path, 30.0, 500.0, lambda: "server 0 runs 3 requests, 0 wait there")
+
+    def looks(silent):
+        return [Look(silent, [(WRITER, 2, silent + 11)]), Look(silent + 5, [(WRITER, 1, 3), (SEARCH, 1, 35)]), Look()]
+
+    reasons = [dog.check(looks(silent)) for silent in (5, 25, 30, 35, 55, 60, 100, 119, 125)]
+    text = (
+        'nothing has happened for 30 s: 3 calls of agent "writer" waiting for the model (oldest 41 s), 1 call of tool '
+        '"search" (35 s); server 0 runs 3 requests, 0 wait there'
+    )
+    assert set(reasons) == {None} and said(tmp_path)[0] == text
+    assert [line.split(":")[0] for line in said(tmp_path)] == [f"nothing has happened for {n} s" for n in (30, 60, 125)]
+    assert dog.check(looks(10)) is None and dog.check(looks(31)) is None and len(said(tmp_path)) == 4
+    reason = dog.check(looks(500))
+    assert reason.startswith("the run was ended (mas.limits.stop_after=500): nothing has happened for 500 s: 3 calls")
+
+
+def test_it_is_silent_while_any_worker_makes_progress_or_none_samples(tmp_path):
+    dog = Watchdog(tmp_path, 30.0, 60.0)
+    assert dog.check([Look(90, [(SEARCH, 1, 90)]), Look(1, [(WRITER, 1, 2)])]) is None
+    assert dog.check([Look(90), Look(90)]) is None and not said(tmp_path)
+    assert Watchdog(tmp_path, None, None).check([Look(1e6, [(SEARCH, 1, 1e6)])]) is None and not said(tmp_path)
+
+
+def test_a_blocked_worker_is_named_although_others_make_progress(tmp_path):
+    dog = Watchdog(tmp_path, 30.0, None)
+    dog.check([Look(1, [(WRITER, 1, 2)]), Look(40, [(WRITER, 1, 50)], blocked='  File "tool.py", line 3\n')])
+    assert 'rollout worker 1 is blocked by this code:\n  File "tool.py", line 3' in said(tmp_path)[0]

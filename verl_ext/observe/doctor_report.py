@@ -1,0 +1,132 @@
+"""What the doctor found in a run, in words: from the metrics of its steps (docs/metrics.md, doctor/*)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+Entries = Sequence[Mapping[str, Any]]
+# KL of rollout engine and trainer under the same weights above which their arithmetic differs too much.
+NUMERICAL = 1e-3
+
+
+def report(name: str, entries: Entries) -> str:
+    """The page of a run.
+
+    Args:
+        name: of the run.
+        entries: its log of training steps, `{"step", "metrics"}` each.
+    """
+    lines = [f"{name}: {len(entries)} training steps, {entries[0]['step']} to {entries[-1]['step']}", ""]
+    for title, tell in SECTIONS.items():
+        lines.append(f"{title:<15}{tell(entries)}")
+    concerns = list(_concerns(entries))
+    lines += ["", "To look at"] + [f"  - {one}" for one in concerns] if concerns else ["", "Nothing to look at."]
+    return "\n".join(lines)
+
+
+def taught_nothing(metrics: Mapping[str, Any]) -> str:
+    """Why a step taught nothing, in words; empty if some row had an advantage."""
+    if metrics.get("update/optimiser_steps") == 0 or metrics.get("doctor/without_advantage") == 1.0:
+        if metrics.get("groups/single") == 1.0:
+            return "every group has a single member, so nothing is compared (mas.sampling.group_size)"
+        return "in every group all rewards are equal"
+    return ""
+
+
+def _values(entries: Entries, name: str) -> list[float]:
+    return [entry["metrics"][name] for entry in entries if entry["metrics"].get(name) is not None]
+
+
+def _tokens(entries: Entries) -> str:
+    rows = _values(entries, "update/rows")
+    checked = _values(entries, "doctor/mask_coverage")
+    if not checked:
+        return "not checked: the log is older than these checks"
+    others = "; the others are observations and forced tokens" if min(checked) < 1 else ""
+    share = f"{fmean(checked):.0%} of the response tokens train{others}"
+    return f"every step trained exactly the tokens that were sampled ({min(rows):.0f} to {max(rows):.0f} rows); {share}"
+
+
+def _weights(entries: Entries) -> str:
+    lag = _values(entries, "doctor/version_lag")
+    unknown = _values(entries, "doctor/unknown_version")
+    if not lag:
+        return "the engine did not say which weights sampled the rows"
+    largest = max(_values(entries, "doctor/version_lag_max"))
+    fresh = "every row was sampled by the weights of the step before"
+    words = fresh if largest <= 0 else f"rows were {fmean(lag):.1f} updates old on average, {largest:.0f} at most"
+    return words + (f"; unknown for {fmean(unknown):.0%}" if any(unknown) else "")
+
+
+def _probabilities(entries: Entries) -> str:
+    parts = []
+    for name, words in (("numerical", "same weights"), ("stale", "older weights")):
+        if values := _values(entries, f"doctor/kl_{name}"):
+            parts.append(f"{words}: {fmean(values):.1e} per token on average, {max(values, key=abs):.1e} at most")
+    return "KL between rollout engine and trainer, " + "; ".join(parts) if parts else "not measured"
+
+
+def _groups(entries: Entries) -> str:
+    size, same = _values(entries, "groups/size"), _values(entries, "groups/zero_variance")
+    if not size:
+        return "no step had groups"
+    without = fmean(_values(entries, "doctor/without_advantage") or [0.0])
+    single = fmean(_values(entries, "groups/single") or [0.0])
+    return (
+        f"{fmean(size):.1f} members on average; all rewards equal in {fmean(same):.0%}, one member in {single:.0%}; "
+        f"{without:.0%} of the rows have no advantage"
+    )
+
+
+def _objective(entries: Entries) -> str:
+    names = sorted({name for entry in entries for name in entry["metrics"] if name.startswith("doctor/weight/")})
+    shares = [f"{name.rsplit('/', 1)[1]} {fmean(_values(entries, name)):.1%}" for name in names]
+    return f"share of the loss: {', '.join(shares)}" if shares else "not measured"
+
+
+def _left_out(entries: Entries) -> str:
+    total = sum(_values(entries, "sampling/trajectories"))
+    failed = sum(_values(entries, "sampling/failed_trajectories"))
+    if not failed:
+        return f"none of {total:,.0f} trajectories failed"
+    reasons = sorted({name for entry in entries for name in entry["metrics"] if name.startswith("sampling/failed/")})
+    counted = ", ".join(f"{name.rsplit('/', 1)[1]} {sum(_values(entries, name)):.0f}" for name in reasons)
+    share = fmean(_values(entries, "sampling/left_out") or [0.0])
+    return f"{failed:,.0f} of {total:,.0f} trajectories failed ({counted}); {share:.1%} were left out"
+
+
+def _dropped(entries: Entries) -> str:
+    groups, selected = (sum(_values(entries, name)) for name in ("groups/dropped_rows", "selection/dropped_rows"))
+    padding = sum(_values(entries, "update/padding_rows"))
+    return f"{groups:.0f} by regrouping, {selected:.0f} by the algorithm's selection; {padding:.0f} padding rows added"
+
+
+SECTIONS: dict[str, Callable[[Entries], str]] = {
+    "Tokens": _tokens,
+    "Versions": _weights,
+    "Probabilities": _probabilities,
+    "Groups": _groups,
+    "Objective": _objective,
+    "Trajectories": _left_out,
+    "Rows dropped": _dropped,
+}
+
+
+def _concerns(entries: Entries) -> Iterable[str]:
+    for reason in sorted({why for entry in entries if (why := taught_nothing(entry["metrics"]))}):
+        steps = [entry["step"] for entry in entries if taught_nothing(entry["metrics"]) == reason]
+        yield f"{len(steps)} steps taught nothing, e.g. step {steps[0]}: {reason}"
+    without = _values(entries, "doctor/without_advantage")
+    if without and fmean(without) > 0.8:
+        yield f"{fmean(without):.0%} of the rows have no advantage: questions too easy or too hard for the policy"
+    if (kl := _values(entries, "doctor/kl_numerical")) and max(map(abs, kl)) > NUMERICAL:
+        yield f"rollout engine and trainer disagree under the same weights: KL {max(kl, key=abs):.1e} per token"
+    if any(_values(entries, "doctor/without_trained_tokens")):
+        yield "some rows have no token that trains"
+    if any(_values(entries, "doctor/unknown_version")):
+        yield "the engine did not always say which weights sampled a row"
+    worst = max(entries, key=lambda entry: entry["metrics"].get("sampling/left_out") or 0.0)
+    if (share := worst["metrics"].get("sampling/left_out") or 0.0) > 0.1:
+        yield f"step {worst['step']} left out {share:.0%} of its trajectories: mas.failure can give them a reward"

@@ -1,0 +1,95 @@
+"""The settings of a run: recorded with its checkpoints, and compared before it continues from one."""
+
+from __future__ import annotations
+
+import json
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from hydra.utils import get_object
+from omegaconf import DictConfig, OmegaConf
+
+from verl_ext.storage.files import write_file
+from verl_ext.trainer.state import checkpoint
+
+# These may change when a run continues: they do not change what is learned, but for the last bits of a sum.
+FREE = (
+    # outputs, loggers, frequencies, how long
+    *("trainer.default_*_dir", "trainer.*_name", "trainer.logger", "trainer.log_val_generations", "trainer.*_data_dir"),
+    *("trainer.total_*", "trainer.*_freq", "trainer.val_*", "trainer.*_to_keep", "trainer.remove_previous_*"),
+    *("trainer.keep_best", "trainer.resume_*", "trainer.esi_*", "trainer.del_local_*", "trainer.checkpoint_callback_*"),
+    *("mas.budget.*", "mas.trajectory_log.*", "mas.poll_interval", "*.trace.*", "*.prometheus.*", "*profiler.*"),
+    # machines, processes, memory
+    *("trainer.nnodes", "trainer.n_gpus_per_node", "trainer.ray_*", "ray_kwargs.*", "transfer_queue.*"),
+    *(
+        f"actor_rollout_ref.rollout.{key}"
+        for key in ("agent.num_workers", "*_parallel_size", "n_gpus_per_node", "nnodes")
+    ),
+    *("*.gpu_memory_utilization", "*.max_num_*", "*micro_batch_size*", "*_token_len_per_gpu", "*_offload"),
+    "*.enable_gradient_checkpointing",
+    # where a served model is; which one it is counts
+    *(f"mas.agents.*.endpoint.{key}" for key in ("url", "api_key_env", "concurrency", "timeout", "retries")),
+)
+
+
+def check_same_run(config: DictConfig) -> None:
+    """Record the settings of a run for its checkpoints; refuse to continue from a checkpoint with other settings.
+
+    Only what `resume_mode=auto` finds is checked: `disable` and `resume_path` are the user's explicit wish.
+
+    Raises:
+        ValueError: the folder's last checkpoint is of a run with other settings (names those that differ), or cannot
+            be found (see `last_checkpoint`).
+    """
+    if config.trainer.get("val_only", False):
+        return
+    folder, now = Path(config.trainer.default_local_dir), settings_of(config)
+    step = checkpoint.last_checkpoint(folder) if config.trainer.resume_mode == "auto" else None
+    before = checkpoint.read_marker(checkpoint.place_of(folder, step))["settings"] if step is not None else {}
+    changed = differences(before, now) if before else []
+    if changed:
+        raise ValueError(
+            f"{folder} holds a run with other settings, which would be continued:\n" + "\n".join(changed) + "\n"
+            "Remedy: another folder (trainer.default_local_dir=…), or remove this one; to go on with other settings on "
+            "purpose: trainer.resume_mode=resume_path and trainer.resume_from_path=…/global_step_…"
+        )
+    write_file(folder / checkpoint.SETTINGS_FILE, json.dumps(now, indent=1))
+
+
+def settings_of(config: DictConfig) -> dict[str, Any]:
+    """Dotted name -> value of each setting that must not change. Of a tool counts on what its answers depend."""
+    whole = {key: plain(config[key]) for key in config if key != "hydra"}
+    tools = whole.get("mas", {}).get("tools") or {}
+    for name, section in tools.items():
+        if section and "_target_" in section:
+            tools[name] = plain(identity_of(section))
+    found = {name: value for key in whole for name, value in leaves(whole[key], str(key)).items()}
+    return {name: value for name, value in found.items() if not any(fnmatchcase(name, free) for free in FREE)}
+
+
+def identity_of(tool: dict[str, Any]) -> dict[str, Any]:
+    """The settings on which a tool's answers depend: all, unless its `_target_` has a function `identity`."""
+    settings = {key: value for key, value in tool.items() if not key.startswith("_")}
+    identity = getattr(get_object(tool["_target_"]), "identity", dict)
+    return {"_target_": tool["_target_"], **identity(**settings)}
+
+
+def leaves(value: Any, name: str = "") -> dict[str, Any]:
+    """Dotted name -> value, for each value of nested mappings that is no mapping with entries."""
+    if not isinstance(value, dict) or not value:
+        return {name: value}
+    prefix = f"{name}." if name else ""
+    return {leaf: found for key in value for leaf, found in leaves(value[key], f"{prefix}{key}").items()}
+
+
+def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """A line per name whose value differs; an absent one counts as null."""
+    names = [name for name in dict.fromkeys([*before, *now]) if before.get(name) != now.get(name)]
+    return [f"  {name}: {before.get(name)} there, {now.get(name)} here" for name in names]
+
+
+def plain(value: Any) -> Any:
+    """As JSON reads it back."""
+    value = OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
+    return json.loads(json.dumps(value, default=str))
