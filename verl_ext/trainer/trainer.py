@@ -8,12 +8,10 @@ A training step:
     4  memory and heads   the agents' memories and policy heads learn from the step
     5  trajectory log     takes its questions; it is written when advantages are known
     6  rows               are put in order, grouped across questions, and selected (row_selection.py)
-    7  log-probabilities  verl pads and balances the rows, and computes old and reference log-probabilities and, under
-                          MAPPO, the critic's values
+    7  log-probabilities  verl computes old and reference log-probabilities, and the critic's values (MAPPO)
     8  advantages         the algorithm computes them, and a weight for every row
     9  update             verl updates critic and actor with the weighted loss
-    10 end                verl saves, sends the weights to the rollout engine and validates, at its frequencies;
-                          metrics, run log, the validation at the end of a budget
+    10 end                verl saves, sends weights, validates (at its frequencies); metrics, run log, end of a budget
 
 2 to 6 are `step.after_rollouts`. `_balance_batch` calls it, because that is verl's first hook after the rollouts.
 
