@@ -35,6 +35,11 @@ def test_a_command_runs_its_module_with_its_arguments_in_place_of_this_process(n
         (["xyz"], 2, "unknown command 'xyz' (allowed: train"),
         (["train", "+recipe=mhgpo_tny"], 2, "unknown recipe 'mhgpo_tny'; did you mean 'mhgpo_tiny'?"),
         (["check", "--config-dir", "examples/own_system", "+recipe=own_sytem"], 2, "did you mean 'own_system'?"),
+        (
+            ["train", "--config-dir", "recipe", "+recipe=debate"],
+            2,
+            "also looked for recipe/recipe/debate.yaml: --config-dir is the folder that contains recipe/",
+        ),
     ],
 )
 def test_help_and_misspelt_names(arguments, status, text, capsys, monkeypatch):

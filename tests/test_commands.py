@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 
 import pytest
 
-COMMANDS = ("verl_ext.evaluate", "verl_ext.compare", "verl_ext.observe.viewer")
+from verl_ext.cli import COMMANDS
+
+NAMES = ("check", "evaluate", "view", "compare")
 CODE = """
 import runpy, sys
 sys.argv = ["program", "--help"]
@@ -18,12 +21,27 @@ except SystemExit as end:
 """
 
 
-@pytest.mark.parametrize("module", COMMANDS)
-def test_help_shows_examples_and_imports_nothing_heavy(module):
-    done = subprocess.run(
-        [sys.executable, "-c", CODE.format(module=module)], capture_output=True, text=True, timeout=60
-    )
+@pytest.mark.parametrize("name", NAMES)
+def test_help_has_the_commands_name_and_examples_and_imports_nothing_heavy(name):
+    code = CODE.format(module=COMMANDS[name].module)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     said, imported = done.stdout.split("imported: ")
     assert imported.split()[-2:] == ["status", "0"] and done.stderr == ""
-    assert said.startswith(f"usage: python -m {module} ") and f"    python -m {module} " in said
+    assert said.startswith(f"usage: verl_ext {name} ") and f"    verl_ext {name} " in said and "-m verl_ext" not in said
     assert not {"torch", "verl", "hydra", "omegaconf", "numpy", "pandas", "matplotlib"} & set(imported.split())
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        ("check", [], "verl_ext check: error: give +recipe=NAME (`verl_ext recipes` lists the names)"),
+        ("view", ["--opn", "x"], "verl_ext view: error: unrecognized arguments: --opn; did you mean '--open'?"),
+        ("evaluate", ["--cgf"], "verl_ext evaluate: error: "),
+        ("compare", [], "verl_ext compare: error: "),
+    ],
+)
+def test_errors_have_the_commands_name(name, arguments, message, capsys):
+    main = importlib.import_module(COMMANDS[name].module + (".__main__" * (name in ("evaluate", "compare")))).main
+    with pytest.raises(SystemExit, match="2"):
+        main(arguments)
+    assert message in capsys.readouterr().err

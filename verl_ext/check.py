@@ -1,9 +1,9 @@
 """Check a run's configuration on any machine, without accelerators and without starting anything.
 
-    python -m verl_ext.check +recipe=mhgpo mas.sampling.strategy=fof
-    python -m verl_ext.check --here --gpu_memory 24 +recipe=mhgpo_24gb
-    python -m verl_ext.check --strict +recipe=mhgpo
-    python -m verl_ext.check --cfg job +recipe=mhgpo
+    verl_ext check +recipe=mhgpo mas.sampling.strategy=fof
+    verl_ext check --here --gpu_memory 24 +recipe=mhgpo_24gb
+    verl_ext check --strict +recipe=mhgpo
+    verl_ext check --cfg job +recipe=mhgpo
 
 The configuration is composed as `python -m verl.trainer.main_ppo` composes it. Exit status: 0, it is right; 2, it is
 wrong; 1, under --here: this machine lacks packages, GPUs or CPUs for it; 1, under --strict: that, or something else is
@@ -200,14 +200,17 @@ def _without_asking(section: dict[str, Any]) -> dict[str, Any]:
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Command line."""
-    parser = Parser("python -m verl_ext.check", description=__doc__)
-    parser.add_argument("overrides", nargs="+", help="as for python -m verl.trainer.main_ppo")
+    parser = Parser("verl_ext check", description=__doc__)
+    parser.add_argument("overrides", nargs="*", help="+recipe=NAME KEY=VALUE …, as for verl_ext train")
     parser.add_argument("--config-dir", help="a folder with recipes of one's own, as for main_ppo")
     parser.add_argument("--cfg", choices=["job"], help="print the composed configuration and stop")
     parser.add_argument("--gpu_memory", type=float, default=80.0, help="GiB of one GPU (default 80)")
     parser.add_argument("--here", action="store_true", help="packages, GPUs or CPUs that lack here are an error")
     parser.add_argument("--strict", action="store_true", help="the same for data, model, servers and memory")
-    return parser.parse_args(argv)
+    given = parser.parse_args(argv)
+    if not given.overrides:
+        parser.error("give +recipe=NAME (`verl_ext recipes` lists the names)")
+    return given
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -233,7 +236,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     folder = ["--config-dir", arguments.config_dir] if arguments.config_dir else []
     command = shlex.join(["python", "-m", "verl.trainer.main_ppo", *folder, *arguments.overrides])
     incomplete = report.lacking + report.missing
-    print(f"\nThe configuration is right. {'Once nothing is missing: ' if incomplete else ''}{command}")
+    when = "To train, once nothing is missing" if incomplete else "To train"
+    print(f"\nThe configuration is right. {when}:\n  {command}")
     return 1 if (incomplete if arguments.strict else report.lacking if arguments.here else []) else 0
 
 

@@ -1,8 +1,8 @@
 """The console script `verl_ext`: one command for training, evaluation and everything around them.
 
 `COMMANDS` is the table of contents. To add a command, add a line there: its name, the module that runs it, one line of
-help and an example. A command runs as `python -m <module>`, so the module alone decides about its arguments, output and
-exit status. Nothing heavy is imported before a command is chosen.
+help and an example. A command runs `python -m <module>`, which works as well: the module alone decides about its
+arguments, output and exit status. Nothing heavy is imported before a command is chosen.
 """
 
 from __future__ import annotations
@@ -73,16 +73,19 @@ def misspelt_recipe(arguments: Sequence[str]) -> str | None:
     Recipes of the package count, and those in the folder that `--config-dir` names. Hydra names an unknown recipe, too,
     but only after verl has been imported, and without the closest name.
     """
-    known = set(find_recipes())
+    known, own = set(find_recipes()), None
     for position, argument in enumerate(arguments):
         flag, _, value = argument.partition("=")
         if flag in ("--config-dir", "-cd"):
-            folder = value or next(iter(arguments[position + 1 :]), "")
-            known |= {path.stem for path in Path(folder, "recipe").glob("*.yaml")}
+            own = Path(value or next(iter(arguments[position + 1 :]), ""), "recipe")
+            known |= {path.stem for path in own.glob("*.yaml")}
     for argument in arguments:
         key, _, name = argument.partition("=")
         if key in ("recipe", "+recipe") and name and not name.startswith("[") and name not in known:
-            return f"unknown recipe {name!r}{did_you_mean(name, known)} (`verl_ext recipes` lists all of them)"
+            looked = (
+                f"; also looked for {own / name}.yaml: --config-dir is the folder that contains recipe/" if own else ""
+            )
+            return f"unknown recipe {name!r}{did_you_mean(name, known)} (`verl_ext recipes` lists all of them){looked}"
     return None
 
 

@@ -9,6 +9,7 @@ Hydra's search path: a run that wants one stops at once.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.abc
 import importlib.machinery
@@ -84,10 +85,40 @@ def _add_recipes() -> None:
         def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
             search_path.append(provider="verl_ext", path="pkg://verl_ext.configs")
             importlib.import_module("verl_ext.trainer.preflight.composing").install()
+            _refuse_with_status_2()
 
     Plugins.instance().register(RecipeSearchPath)
     OmegaConf.register_new_resolver("verl_ext.path", package_path, replace=True)
     OmegaConf.register_new_resolver("verl_ext.policy", policy_setting, replace=True)
+
+
+def _refuse_with_status_2() -> None:
+    """Let a configuration that Hydra refuses end as our own checks do: its message alone, and exit status 2.
+
+    Hydra ends with 1, and with advice about stack traces. Everything else, and HYDRA_FULL_ERROR, stays as it is.
+    """
+    from hydra._internal import utils
+    from hydra.errors import HydraException
+
+    stock = utils.run_and_report
+    if hasattr(stock, "__wrapped__"):
+        return
+
+    @functools.wraps(stock)
+    def run_and_report(func: Callable[[], Any]) -> Any:
+        def refused() -> Any:
+            try:
+                return func()
+            except HydraException as error:
+                if os.environ.get("HYDRA_FULL_ERROR"):
+                    raise
+                cause = f"\n{error.__cause__}" if error.__cause__ else ""
+                print(f"\nThis run cannot start.\n{error}{cause}\n", file=sys.stderr, flush=True)
+                raise SystemExit(2) from None
+
+        return stock(refused)
+
+    utils.run_and_report = run_and_report
 
 
 def package_path(name: str) -> str:

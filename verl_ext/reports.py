@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 import subprocess
+import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 from pathlib import Path
 
 import psutil
@@ -28,6 +31,24 @@ def markdown(head: Sequence[str], rows: Sequence[Sequence[str]], words: int | No
 def in_words(score: str) -> str:
     """A score's name for people: F1, EM, accuracy, tool calls."""
     return score.upper() if len(score) <= 2 else score.replace("_", " ")
+
+
+def docs_page(name: str) -> str:
+    """A page of docs/ as it can be opened from the working folder: `docs/metrics.md` in the clone, else its path."""
+    page = Path(__file__).parents[1] / "docs" / name
+    return f"docs/{name}" if page.parents[1] == Path.cwd() or not page.exists() else str(page)
+
+
+def program(name: str) -> str:
+    """A program of the running environment as a user would type it: by its name if PATH leads to it, else by its path.
+
+    The path is relative if it is below the working folder, e.g. `.venv/bin/verl_ext`.
+    """
+    path = Path(sys.executable).with_name(name)
+    known = shutil.which(name)
+    if not path.exists() or (known and os.path.samefile(known, path)):
+        return name
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
 def processor() -> str:
@@ -57,4 +78,6 @@ def no_headline(quantities: Sequence[str], headline: str) -> list[str]:
     """What to say where a workflow's headline is none of the quantities that its reward reports; empty where it is."""
     if not quantities or headline in (*quantities, "reward"):
         return []
-    return [f"The workflow's headline is {headline!r}, but its reward reports {', '.join(quantities)}."]
+    (meant,) = get_close_matches(headline, quantities, n=1, cutoff=0)
+    problem = f"The workflow's headline is {headline!r}, but its reward reports {', '.join(quantities)}."
+    return [f"{problem} Remedy: headline = {meant!r}"]

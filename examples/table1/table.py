@@ -2,7 +2,7 @@
 
     python examples/table1/table.py runs/table1/Llama-3.1-8B-Instruct
 
-Reads FOLDER/ROW/eval/results.json, which `python -m verl_ext.evaluate` writes; a row without one has not been run.
+Reads FOLDER/ROW/eval/results.json, which `verl_ext evaluate` writes; a row without one has not been run.
 Prints the table and writes it to FOLDER/table1.md.
 """
 

@@ -1,4 +1,4 @@
-"""The actions that the agent writes into its stream of reasoning, and the results that are written behind them.
+"""The actions that the agent writes into its sequence of reasoning, and the results that are written behind them.
 
     <tool_search> query </tool_search>          <tool_search_result> … </tool_search_result>
     <tool_call> {"name": …, "arguments": {…}} </tool_call>      <tool_call_result> … </tool_call_result>
@@ -94,7 +94,7 @@ def after_thoughts(text: str) -> str:
 
 
 def observed(kind: str, content: str, blank: str = "\n") -> str:
-    """The result of an action as it is written into the stream: nothing in it can be taken for a tag."""
+    """The result of an action as it is written into the sequence: nothing in it can be taken for a tag."""
     return f"{blank}<{kind}_result>{blank}{neutral(content)}{blank}</{kind}_result>{blank}"
 
 

@@ -30,7 +30,7 @@ RULES = """
 Rules: call only tools that you have been shown; do not guess arguments that a tool can tell you; do not repeat a call
 that has been answered. When you know the answer, write it as \\boxed{answer} and stop."""
 
-# The grammar's tags as a stream has them: the only ones that stay in a quoted text.
+# The grammar's tags as a sequence has them: the only ones that stay in a quoted text.
 OWN_TAG = re.compile(rf"(</?(?:{grammar.SEARCH}|{grammar.CALL})(?:_result)?>|<{grammar.FOLD}>)")
 
 AUXILIARY = {

@@ -1,4 +1,4 @@
-"""DeepAgent: one stream of reasoning that searches tools, calls them, and folds its own history."""
+"""DeepAgent: one sequence of reasoning that searches tools, calls them, and folds its own history."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class Puppeteer(Workflow):
     headline = "accuracy"
     details = ("tokens", "agents", "steps", "terminated", "answered", "agreement", "tool_failures")
     no_trained_agents_hint = (
-        "Of mas.workflow.orchestration only `learned` learns; the others can be measured: python -m verl_ext.evaluate "
+        "Of mas.workflow.orchestration only `learned` learns; the others can be measured: verl_ext evaluate "
         "with the same overrides"
     )
 

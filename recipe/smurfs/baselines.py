@@ -1,6 +1,6 @@
 """The Smurfs' baselines: one agent with the same tools, the same reward, and as many tool calls for a question.
 
-ReAct   "ReAct: Synergizing Reasoning and Acting in Language Models": one stream of thoughts, actions and observations
+ReAct   "ReAct: Synergizing Reasoning and Acting in Language Models": one sequence of thoughts, actions and observations
 DFSDT   ToolLLM's depth-first search-based decision tree (tree.py)
 
 An output without an action that can be read counts against the budget like a call, so that both come to their end

@@ -18,7 +18,7 @@ SPENT = f"You cannot call any more tools. Answer now with what you know: {FINAL}
 
 
 def react(question: str, tools: list[dict[str, Any]], budget: int) -> Messages:
-    """The beginning of the stream; what follows is written behind the outputs (turns.py)."""
+    """The beginning of the sequence; what follows is written behind the outputs (turns.py)."""
     return quoted_user(f"{_task(tools, budget)}\nQuestion: {question}\nBegin with your thought.")
 
 

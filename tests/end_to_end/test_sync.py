@@ -32,7 +32,8 @@ def test_the_output_is_for_a_person(whole):
     assert re.search(r"step 4/4  reward [\d.]+  [\d,]+ tok/s  [\d.]+ s .*validation F1 [\d.]+", output), output
     for part in ("Done.", "validation F1", "learning_curve.png", "checkpoint", "metrics.jsonl", "Next:"):
         assert part in output
-    assert "verl_ext.observe.viewer runs/mhgpo_tiny" in output
+    assert "verl_ext view runs/mhgpo_tiny --open" in output
+    assert "evaluate.model=runs/mhgpo_tiny/global_step_4" in output
 
 
 def test_what_a_run_leaves(whole):

@@ -88,7 +88,7 @@ def test_the_reward_has_a_column_where_no_other_has_its_numbers():
     assert "| answered | Reward | EM    | calls |" in said(em=1.0)  # the same in one of the two data sets only
     source = results([outcome(0, reward=0.5, em=0.0, f1=0.5), outcome(1, status="timeout")], 2)
     text = as_text({"data": {"s": source, "empty": results([], 1)}, "average": {}})
-    assert "Reward " not in text and "The reward has the numbers of F1." in text
+    assert "Reward " not in text and "The reward equals F1, so it has no column." in text
     assert source["metrics"]["reward"]["mean"] == 0.5
 
 
@@ -96,6 +96,15 @@ def test_progress_shows_the_mean_of_those_that_have_the_headline():
     ended = [outcome(0, f1=1.0), outcome(1, em=1.0), outcome(2, f1=math.nan), outcome(3, status="timeout")]
     assert progress_line(ended, 5, 2.0, "f1") == "4/5  F1 1.000  2.0/s  0 min 00 s left  1 failed"
     assert progress_line([], 50, 2.0, "f1") == " 0/50"
+    assert progress_line(ended, 4, 2.0, "f1") == "4/4  F1 1.000  2.0/s  1 failed", "nothing is left"
+
+
+def test_a_headline_that_is_not_reported_comes_first_with_the_remedy():
+    data = {"data": {"s": results([outcome(0, reward=1.0, em=0.0, f1=1.0)], 1)}, "average": {}}
+    first = as_text(data | {"headline": "accuracy"}).splitlines()[0]
+    assert first.endswith("headline is 'accuracy', but its reward reports em, f1. Remedy: headline = 'f1'")
+    assert as_text(data | {"headline": "en"}).splitlines()[0].endswith("headline = 'em'")
+    assert as_text(data | {"headline": "f1"}).startswith("| data")
 
 
 def test_failed_trajectories_are_beside_the_means():

@@ -13,7 +13,7 @@ import pytest
 from tests.memory.histories import Halves
 from tests.memory.writer import RULES, made_at, states, write, write_until
 from verl_ext.memory import MemoryStore
-from verl_ext.tools import ToolError
+from verl_ext.storage.sqlite import StorageError
 
 # Processes that start at once: a server that has everything imported forks them.
 SPAWN = multiprocessing.get_context("forkserver")
@@ -117,7 +117,7 @@ def test_an_interrupted_transaction_changes_nothing(tmp_path):
         connection.execute(
             "CREATE TEMP TRIGGER refuse BEFORE UPDATE ON meta BEGIN SELECT RAISE(FAIL, 'disk full'); END"
         )
-        with pytest.raises(ToolError, match="could not be written: disk full"):
+        with pytest.raises(StorageError, match="could not be written: disk full"):
             store.apply(3, made_at(3, store.view()))
         assert store.version == 2 and store.view().content_hash() == expected[2]
         assert sqlite3.connect(tmp_path / "memory.sqlite").execute(

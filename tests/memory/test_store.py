@@ -13,7 +13,7 @@ import pytest
 from tests.memory.histories import Halves, episodes, everything
 from tests.memory.writer import RULES, made_at
 from verl_ext.memory import Episode, HashingSimilarity, MemoryStore, Rules, Use
-from verl_ext.tools import ToolError
+from verl_ext.storage.sqlite import StorageError
 
 HOSTILE = [
     "\ud800 lone \udfff surrogates",
@@ -179,7 +179,7 @@ def test_another_similarity_schema_or_file_is_refused_and_the_folder_let_go(tmp_
 
 def test_a_snapshot_that_cannot_be_written_is_a_tool_error(tmp_path):
     (tmp_path / "copy" / "memory.sqlite" / "in the way").mkdir(parents=True)
-    with grown(tmp_path / "memory", 1) as store, pytest.raises(ToolError, match="could not be copied to"):
+    with grown(tmp_path / "memory", 1) as store, pytest.raises(StorageError, match="could not be copied to"):
         store.snapshot(tmp_path / "copy")
 
 

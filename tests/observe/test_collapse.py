@@ -66,6 +66,7 @@ def test_progress_says_it_once_and_again_after_a_resume(tmp_path, capsys):
     assert said(capsys) == 1
     log.write(STEPS + 4, OFF)
     # A resume after step 2: what came later, the step off the path included, is made again and does not count.
+    log.path.unlink()
     log.start(0, 20)
     for step, metrics in enumerate([ON, ON, ON, OFF, OFF], 1):
         log.write(step, metrics)

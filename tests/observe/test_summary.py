@@ -6,8 +6,11 @@ import shlex
 import sys
 from pathlib import Path
 
-from verl_ext.observe.runlog import NAME, TRACKER, VALIDATION, RunLog
+from verl_ext.observe.progress import Progress
+from verl_ext.observe.runlog import NAME, TRACKER, VALIDATION, RunLog, read_log
 from verl_ext.observe.summary import CRITICS, next_steps, nothing_learned, print_summary, what_was_learned
+from verl_ext.observe.trajectory_files import FOLDER
+from verl_ext.reports import docs_page
 
 
 def entry(step: int, f1: float | None, penalty: float) -> dict:
@@ -49,8 +52,68 @@ def test_only_recipes_that_exist_are_recommended():
     assert not [line for line in next_steps(["+recipe=mhgpo_24gb"], "fof", Path("runs/x")) if "MAPPO" in line]
 
 
+def test_looking_and_evaluating_come_first_by_the_console_script(monkeypatch, tmp_path):
+    """README's next steps, with the script of the environment that runs; what only training needs is left out."""
+    monkeypatch.chdir(tmp_path)
+    programs, run = tmp_path / "env" / "bin", Path("runs/my run")
+    for path in (programs, run / FOLDER, run / "global_step_4"):
+        path.mkdir(parents=True)
+    (run / FOLDER / "000001.jsonl").touch()
+    for name in ("python", "verl_ext"):
+        (programs / name).touch(0o755)
+    monkeypatch.setattr(sys, "executable", str(programs / "python"))
+    given = ["--config-dir", ".", "+recipe=mine", "mas.policy=per_agent_lora"]
+    given += ["trainer.save_freq=4", "data.train_batch_size=8", "data.val_max_samples=8", "mas.deterministic=true"]
+
+    def commands() -> list[str]:
+        lines = next_steps(given, "rr", run, run / "global_step_4")
+        assert not [line for line in lines if "own system" in line], "it is one"
+        return [line.split("   ", 1)[1].strip().removesuffix("   (writes one page for your browser)") for line in lines]
+
+    view, evaluate, *_ = commands()
+    assert shlex.split(view) == ["env/bin/verl_ext", "view", "runs/my run", "--open"]
+    assert shlex.split(evaluate) == [
+        *["env/bin/verl_ext", "evaluate", *given[:4], "evaluate.model=runs/my run/global_step_4"]
+    ]
+    monkeypatch.setenv("PATH", str(programs))
+    assert [command.split()[0] for command in commands()[:3]] == ["verl_ext", "verl_ext", "python"]
+    assert "own_system.md" in next_steps(["+recipe=mhgpo_tiny"], "rr", run)[-1]
+
+
+def test_a_step_whose_trajectories_failed_says_how_many_and_why(tmp_path, capsys):
+    log = RunLog(tmp_path, NAME)
+    log.start(0, 2)
+    failed = {"sampling/trajectories": 128, "sampling/failed_trajectories": 98}
+    log.write(1, failed | {"sampling/failed/call_limit": 98})
+    log.write(2, failed | {"sampling/failed/call_limit": 2, "sampling/failed/diverged": 96})
+    print_summary(log.path, "f1", "fof", [])
+    words = "98 of 128 training trajectories of the last step failed: call limit 2, diverged 96"
+    assert words in capsys.readouterr().out
+    entry = {"step": 2, "total_steps": 2, "time": 1.0, "metrics": read_log(log.path)[-1]["metrics"]}
+    assert "98 trajectories failed: call limit 2, diverged 96" in Progress(tmp_path, "f1")._line(entry)
+    log.write(3, {"sampling/trajectories": 128, "sampling/failed_trajectories": 0})
+    print_summary(log.path, "f1", "fof", [])
+    assert "failed" not in capsys.readouterr().out, "what has passed does not matter any more"
+
+
+def test_a_long_name_does_not_break_the_column():
+    entries = [{"step": n, "metrics": {"val/system/answer_in_title": 0.25 * n, "system/reward": 0.5}} for n in (0, 1)]
+    first, second = what_was_learned(entries, "answer_in_title")
+    assert first.index("0.000") == second.index("0.500") and "in 1 step; best" in first
+
+
+def test_pages_are_named_as_they_can_be_opened(monkeypatch, tmp_path):
+    clone = Path(__file__).parents[2]
+    monkeypatch.chdir(clone)
+    assert docs_page("metrics.md") == "docs/metrics.md"
+    monkeypatch.chdir(tmp_path)
+    assert docs_page("metrics.md") == str(clone / "docs" / "metrics.md")
+
+
 def test_next_steps_of_another_system_and_of_round_robin(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    (tmp_path / ".venv" / "bin" / "python").touch(0o755)
     monkeypatch.setattr(sys, "executable", str(tmp_path / ".venv" / "bin" / "python"))
     lines = next_steps(["+recipe=own_system"], "rr", Path("runs/own"))
     assert lines[0].split("   ", 1)[1].startswith(".venv/bin/python -m verl.trainer.main_ppo +recipe=own_system")
@@ -79,7 +142,9 @@ def flat(share: float, reward: float) -> dict:
 
 
 def test_a_run_that_could_not_learn_says_so():
-    assert "Nothing was learned: in 97%" in "\n".join(nothing_learned([flat(0.97, 0.0), flat(1.0, 0.01)]))
+    words = "\n".join(nothing_learned([flat(0.97, 0.0), flat(1.0, 0.01)]))
+    assert "Nothing was learned: in at least 97% of the groups at every step all samples" in words
+    assert "Nothing was learned: in all groups all samples" in "\n".join(nothing_learned([flat(1.0, 0.0)]))
     assert not nothing_learned([flat(0.97, 0.0), flat(0.5, 0.01)])
     assert not nothing_learned([flat(1.0, 1.0)])  # solved
     assert not nothing_learned([{"step": 0, "metrics": {}}])

@@ -101,9 +101,20 @@ def test_the_command_writes_the_page_and_says_where(tmp_path):
     assert "<title>tiny – trajectories</title>" in elsewhere.read_text()
 
 
+def test_it_says_so_if_no_browser_opens(tmp_path, monkeypatch, capsys):
+    TrajectoryLog(tmp_path / FOLDER, 10**6, 2).write(forked(1))
+    asked = []
+    for opened, said in ((True, False), (False, True)):
+        monkeypatch.setattr("webbrowser.open", lambda address, opened=opened: asked.append(address) or opened)
+        assert main([str(tmp_path), "--open"]) == 0
+        words = f"No browser could be opened; open {tmp_path}/trajectories.html"
+        assert (words in capsys.readouterr().out) == said
+    assert asked == [(tmp_path / "trajectories.html").as_uri()] * 2
+
+
 def test_the_end_of_a_run_names_the_command_if_there_is_a_log(tmp_path):
     def named():
-        return [line for line in next_steps(["+recipe=x"], "rr", run) if "viewer" in line]
+        return [line for line in next_steps(["+recipe=x"], "rr", run) if "verl_ext view" in line]
 
     run = tmp_path / "my run"
     log = TrajectoryLog(run / FOLDER, 9000, 2)
@@ -112,7 +123,7 @@ def test_the_end_of_a_run_names_the_command_if_there_is_a_log(tmp_path):
     assert not named(), "there is nothing to view"
     log.write(forked(1))
     (line,) = named()
-    assert shlex.split(line.split("   ")[1])[1:] == ["-m", "verl_ext.observe.viewer", str(run)]
+    assert shlex.split(line.split("   ")[1])[1:] == ["view", str(run), "--open"]
 
 
 def test_the_command_without_a_log_says_what_is_missing(tmp_path, capsys):

@@ -74,6 +74,26 @@ def test_a_call_shows_tokens_by_advantage_its_prompt_on_demand_and_its_group(ope
     page.check_quiet()
 
 
+def test_a_decisions_advantage_is_that_of_its_tokens_with_a_choice(opened):
+    """Of four tokens one trains: 0.8 is the advantage of the call, not 0.8 / 4."""
+    lines = forked(1)
+    made = {"output": "a,b.", "tokens": ["a", ",", "b", "."], "advantage": [0.8, None, None, None]}
+    lines[0]["calls"][2] |= made
+    lines[0]["calls"][3]["advantage"] = None  # a call whose every token was without a choice
+    page = opened(lines)
+    page.go("at=train.1&view=question&q=0&node=c2")
+    assert page.all(".sum dd")[-1] == "+0.80"
+    assert [text for text in page.all(".card small") if text.startswith("A ")] == ["A +0.50", "A −0.50", "A +0.80"]
+    members = page.all(".member .number")
+    assert members[1::2] == ["+0.80", "–", "−0.50"]
+    titles = "return [...document.querySelectorAll('.tokens .token')].map((e) => e.title)"
+    assert page.browser.execute_script(titles)[:2] == ["token 1, advantage +0.80", "token 2, does not train"]
+    assert "forked from0 at b.0 (sample 1)" in page.all(".detail tr")
+    edges = "return [...document.querySelectorAll('.card')].map((e) => getComputedStyle(e).borderLeftColor)"
+    assert len(set(page.browser.execute_script(edges))) == 4
+    page.check_quiet()
+
+
 def test_keys_walk_and_the_address_brings_one_back(opened):
     page = opened([*forked(1), *forked(2), *forked(2, number=1), *forked(3, number=1)])
     page.go("at=train.2&view=question&q=0&node=c0")
@@ -112,6 +132,33 @@ def test_two_steps_are_compared_by_question(opened):
     page = opened([*forked(1), *forked(4, number=5)])
     page.go("at=train.4&b=train.1&view=compare")
     assert page.all(".pairs") == [] and "share no logged question" in " ".join(page.all("h2"))
+
+
+def test_comparing_begins_with_the_first_and_the_last_validation(opened):
+    validations = [line | {"phase": "val"} for step in (0, 4, 8) for line in forked(step)]
+    page = opened([*forked(1), *forked(9), *validations])
+    page.click("[data-tab=compare]")
+    assert "at=val.8" in page.address() and "b=val.0" in page.address()
+    assert page.all(".pairs .row .said") == ["Question 0?"]
+    page.act("const e = document.getElementById('moment'); e.value = 0; e.dispatchEvent(new Event('change'))")
+    page.press("c")
+    assert "at=train.1" in page.address(), "who has chosen a step in the comparison keeps it"
+    page = opened([*forked(1), *forked(9), *validations[:1]])
+    page.press("c")
+    assert "at=train.9" in page.address() and "b=train.1" in page.address()
+
+
+def test_questions_have_one_order_the_lowest_reward_first(opened):
+    good = forked(1, number=0)
+    for one in good[0]["trajectories"]:
+        one["reward"] = 1.0
+    page = opened([*good, *forked(1, number=1), *forked(1, number=2, size=4)])
+    order = ["Question 1?", "Question 2?", "Question 0?"]  # 1/3, 1/2, 1
+    assert page.all(".questions .said") == order
+    page.click(".questions .row")
+    assert page.text("h1") == order[0] and page.all("#questions .said") == order
+    page.press("j")
+    assert page.text("h1") == order[1], "the keys walk in this order"
 
 
 def test_failures_are_named_counted_and_filtered(opened):
@@ -209,7 +256,7 @@ def test_an_evaluation_opens_as_a_run_does(chromium, tmp_path, monkeypatch, caps
     with ChatServer(reply) as server:
         more = ["evaluate.samples=2", "evaluate.temperature=1.0"]
         assert command(*more, recipe="team", server=server, files=[questions(tmp_path, 3)]) == 0
-    look = next(line for line in capsys.readouterr().out.splitlines() if "observe.viewer" in line)
+    look = next(line for line in capsys.readouterr().out.splitlines() if "look at them" in line)
     assert main([shlex.split(look)[-1]]) == 0
     page = Page(chromium, command.output / "trajectories.html")
     assert page.browser.title == "out – trajectories" and page.all("#moment option") == ["eval"]
@@ -255,12 +302,18 @@ def test_a_narrow_window_has_everything_in_reach(opened):
     names = [f"a rather long name {n}" for n in range(9)]
     page = opened([*forked(1), *decided(1, [names], names, number=1)])
     metrics = {"width": 420, "height": 860, "deviceScaleFactor": 1, "mobile": False}
+    size = "const {width, top} = document.querySelector(arguments[0]).getBoundingClientRect(); return [width, top]"
     page.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
     try:
         for address in ("view=overview", "view=question&q=0&node=c1", "view=compare", "view=collaboration"):
             page.go(address)
             assert page.browser.execute_script("return document.documentElement.scrollWidth <= innerWidth"), address
             assert page.browser.execute_script("return document.querySelector('main').clientHeight > 300"), address
+            first_line = [
+                page.browser.execute_script(size, one) for one in (".name", "#find", "#theme", "#help-button")
+            ]
+            assert min(first_line[0][0], first_line[1][0]) > 100, "room for a name and for words"
+            assert max(top for _, top in first_line) < 30, "the buttons stay in the first line"
     finally:
         page.browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
     page.check_quiet()

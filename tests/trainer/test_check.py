@@ -236,7 +236,11 @@ def test_a_small_card_lacks_memory():
 @pytest.mark.parametrize(
     ("arguments", "status", "output"),
     [
-        (["--strict", "+recipe=mhgpo"], 1, "Once nothing is missing: python -m verl.trainer.main_ppo +recipe=mhgpo"),
+        (
+            ["--strict", "+recipe=mhgpo"],
+            1,
+            "To train, once nothing is missing:\n  python -m verl.trainer.main_ppo +recipe=mhgpo",
+        ),
         (["--cfg", "job", "+recipe=mhgpo"], 0, "strategy: rr"),
         (["+recipe=mgpo"], 2, "Could not find 'recipe/mgpo': recipe='mgpo' is unknown; did you mean 'mhgpo'?"),
         (["+recipe=mhgpo", "+base=grpp"], 2, "base='grpp' is unknown; did you mean 'grpo'?"),

@@ -31,7 +31,7 @@ PAGES = [
 ]
 OVERRIDE = re.compile(r"(\+{1,2}|~)?[a-z_]+(\.\w+)*=\S*|~[a-z_]+(\.\w+)+")
 # Commands that take overrides; `evaluate.*` are an evaluation's own.
-COMMAND = re.compile(r"python -m (verl\.trainer\.main_ppo|verl_ext\.evaluate|verl_ext\.check) (.*)")
+COMMAND = re.compile(r"(python -m verl\.trainer\.main_ppo|verl_ext (?:train|evaluate|check)) (.*)")
 
 
 def shown(text: str) -> list[tuple[str, ...]]:
@@ -94,7 +94,7 @@ Set `mas.seed=3` or `a.b=1 ~c.d`, not `x = 1`, `ctx.call`, `mas.seed=…` or `f(
     mas.seed=4 \\
         +base=grpo       # why
     mas: {seed: 5}
-    python -m verl_ext.evaluate +recipe=r evaluate.model=m 'data.val_files=[a,b]'
+    verl_ext evaluate +recipe=r evaluate.model=m 'data.val_files=[a,b]'
     python data_prep/x.py --seed=6
 
 ```

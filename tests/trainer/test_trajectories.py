@@ -60,6 +60,13 @@ def test_switched_off_it_asks_for_nothing_and_writes_nothing(tmp_path):
     assert manager.asked == [] and not list(tmp_path.rglob("*.jsonl"))
 
 
+def columns(advantages, masks):
+    """Stands for `kv_batch_get`: the columns of rows, nested; all but the mask are the advantages."""
+    floats = torch.nested.nested_tensor(advantages, layout=torch.jagged)
+    mask = torch.nested.nested_tensor([torch.as_tensor(mask).long() for mask in masks], layout=torch.jagged)
+    return lambda select_fields, **_: dict.fromkeys(select_fields, floats) | {"response_mask": mask}
+
+
 def test_every_call_gets_the_advantages_of_its_own_row(tmp_path, monkeypatch):
     """Rows in any order, one of another question, one of padding, a call without a row, one of no trajectory's end."""
 
@@ -81,8 +88,8 @@ def test_every_call_gets_the_advantages_of_its_own_row(tmp_path, monkeypatch):
 
     def get(keys, partition_id, select_fields):
         assert (sorted(keys), partition_id) == (["k1", "k2"], "train")
-        column = torch.nested.nested_tensor([stored[key] for key in keys], layout=torch.jagged)
-        return dict.fromkeys(select_fields, column)
+        masks = [torch.ones(len(stored[key])) for key in keys]
+        return columns([stored[key] for key in keys], masks)(select_fields)
 
     monkeypatch.setattr(trajectory_recorder.tq, "kv_batch_get", get)
     log = recorder(tmp_path, train_questions=1)
@@ -99,13 +106,29 @@ def test_every_call_gets_the_advantages_of_its_own_row(tmp_path, monkeypatch):
 def test_calls_of_one_sequence_share_its_row(tmp_path, monkeypatch):
     """Two outputs of two tokens with an observation of three between them: a0 is the first, a1 the second."""
     tags = [{"question": "a", "order": ["s", 1, 0, 0], "group": "a/x/0", "calls": [[0, 0, 2], [1, 5, 7]]}]
-    values = torch.nested.nested_tensor([torch.tensor([0.5, 0.25, 0, 0, 0, 1.0, -1.0])], layout=torch.jagged)
-    monkeypatch.setattr(
-        trajectory_recorder.tq, "kv_batch_get", lambda select_fields, **_: dict.fromkeys(select_fields, values)
-    )
+    values = columns([torch.tensor([0.5, 0.25, 0, 0, 0, 1.0, -1.0])], [[1, 1, 0, 0, 0, 1, 1]])
+    monkeypatch.setattr(trajectory_recorder.tq, "kv_batch_get", values)
     log = recorder(tmp_path, train_questions=1)
     log.collect(1, ["a"], Manager())
     log.write_training(1, SimpleNamespace(keys=["k"], tags=tags, partition_id="train"), torch.ones(1))
     lines = {call["output"]: call for record in read_records(tmp_path) for call in record["calls"]}
     assert lines["a0"]["advantage"] == [0.5, 0.25] and lines["a1"]["advantage"] == [1.0, -1.0]
     assert lines["a0"]["group"] == lines["a1"]["group"] == "x/0" and not lines["a2"]["trained"]
+
+
+def test_tokens_that_do_not_train_have_no_advantage(tmp_path, monkeypatch):
+    """a0 is a decision of four tokens, of which one had a choice; no token of a1 had one. Advantage 0 is a number."""
+    tags = [
+        {"question": "a", "order": ["s", 1, 0, 0], "group": "a/x/0", "calls": [[0, 0, 4]]},
+        {"question": "a", "order": ["s", 1, 0, 1], "group": "a/y/0", "calls": [[1, 0, 2]]},
+        {"question": "a", "order": ["s", 1, 1, 1], "group": "a/y/0", "calls": [[1, 0, 2]]},
+    ]
+    advantages = [torch.tensor([0, 0.8, 0, 0]), torch.tensor([0.0, 0]), torch.tensor([0.0, 0])]
+    values = columns(advantages, [[0, 1, 0, 0], [0, 0], [1, 1]])
+    monkeypatch.setattr(trajectory_recorder.tq, "kv_batch_get", values)
+    log = recorder(tmp_path, train_questions=1)
+    log.collect(1, ["a"], Manager())
+    log.write_training(1, SimpleNamespace(keys=["k", "l", "m"], tags=tags, partition_id="train"), torch.ones(3))
+    calls = [call for record in read_records(tmp_path) for call in record["calls"]]
+    assert [call["advantage"] for call in calls] == [[None, 0.8, None, None], None, 0.0, None]
+    assert [call["trained"] for call in calls] == [True, True, True, False]

@@ -1,4 +1,4 @@
-"""Algorithms: each is one object in one file. It holds all that the trainer asks of it.
+"""One file and one class per algorithm; the class answers every question that the trainer has.
 
     base       Algorithm: the interface of all of them
     rows       Rows, TokenRows: the batch that an algorithm sees, as tensors

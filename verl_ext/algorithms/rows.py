@@ -9,7 +9,7 @@ import torch
 
 @dataclass
 class Rows:
-    """A batch of N rows, before any forward pass; placeholder and padding rows are already removed.
+    """A batch of N rows, before any forward pass; idle and padding rows are already removed.
 
     A row is a call, or a sequence of calls that continue each other.
 

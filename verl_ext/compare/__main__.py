@@ -1,8 +1,8 @@
 """Compares methods: runs what is missing of a study, then writes its report.
 
-    python -m verl_ext.compare search arithmetic            # what `make compare` runs
-    python -m verl_ext.compare search arithmetic --quick    # what `make compare-quick` runs
-    python -m verl_ext.compare my_study.yaml --jobs 1       # your own study; configs/compare has examples
+    verl_ext compare search arithmetic            # what `make compare` runs
+    verl_ext compare search arithmetic --quick    # what `make compare-quick` runs
+    verl_ext compare my_study.yaml --jobs 1       # your own study; configs/compare has examples
 
 A run that is complete is not run again (docs/compare.md).
 """
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def main(arguments: list[str] | None = None) -> int:
     """Exit status: 0 all runs complete, 1 some failed or could not be reported, 2 wrong arguments, 130 interrupted."""
-    parser = Parser("python -m verl_ext.compare", description=__doc__)
+    parser = Parser("verl_ext compare", description=__doc__)
     parser.add_argument("studies", nargs="+", help="names of configs/compare, or YAML files")
     parser.add_argument("--output", type=Path, default=Path("runs/compare"), help="folder of the runs and reports")
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time; each takes about a core and 4 GB")
@@ -35,7 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     if args.jobs < 1:
         parser.error(f"--jobs {args.jobs}: at least one run at a time")
-    command = " ".join(["python -m verl_ext.compare", *(arguments if arguments is not None else sys.argv[1:])])
+    command = " ".join(["verl_ext compare", *(arguments if arguments is not None else sys.argv[1:])])
     try:
         studies = [read_study(name, args.quick) for name in args.studies]
     except ValueError as error:

@@ -21,7 +21,7 @@ class Method(Settings):
         label: of its row and curve.
         overrides: of `python -m verl.trainer.main_ppo`; `{seed}` stands for the seed. With `trainer.val_only=true`
             among them the system is measured as it is.
-        start_of: the method is the validation of that other method before its first step; it has no run of its own.
+        start_of: no run of its own: its scores are that method's validation at step 0.
     """
 
     name: str

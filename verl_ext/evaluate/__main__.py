@@ -1,8 +1,8 @@
 """Evaluates a checkpoint or an endpoint, as a multi-agent system or a single LLM, on question files.
 
-    python -m verl_ext.evaluate +recipe=mhgpo_tiny
-    python -m verl_ext.evaluate +recipe=mhgpo_tiny evaluate.model=runs/mhgpo_tiny/global_step_40
-    python -m verl_ext.evaluate +recipe=mhgpo evaluate.endpoint=http://127.0.0.1:8100/v1 \\
+    verl_ext evaluate +recipe=mhgpo_tiny
+    verl_ext evaluate +recipe=mhgpo_tiny evaluate.model=runs/mhgpo_tiny/global_step_40
+    verl_ext evaluate +recipe=mhgpo evaluate.endpoint=http://127.0.0.1:8100/v1 \\
         data.val_files=[data/hotpotqa/test.parquet,data/musique/test.parquet] evaluate.concurrency=64
 
 Arguments are Hydra overrides, as in training; the section `evaluate` is documented in docs/evaluate.md.
@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns the exit status: 0 done, 1 stopped on the way or nothing answered, 2 cannot start, 130 interrupted.
     """
     parser = argparse.ArgumentParser(
-        "python -m verl_ext.evaluate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        "verl_ext evaluate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("overrides", nargs="*", help="Hydra overrides: +recipe=NAME key=value …")
     parser.add_argument("--config-dir", help="folder with recipes of your own")
@@ -160,16 +160,20 @@ def finish(
 
 def next_steps(folder: Path) -> str:
     """The last lines for the terminal: where the results are."""
+    from verl_ext.reports import docs_page, program
+
     quoted = shlex.quote(str(folder))
     return (
         f"  results         {folder / 'results.json'}, {folder / 'report.md'}\n"
-        f"  trajectories    {folder / 'trajectories.jsonl'}   (one JSON line each; docs/trajectories.md)\n"
-        f"  look at them    python -m verl_ext.observe.viewer {quoted}\n"
-        f"  again           rm -r {quoted}, then the same command"
+        f"  trajectories    {folder / 'trajectories.jsonl'}   (one JSON line each; {docs_page('trajectories.md')})\n"
+        f"  look at them    {program('verl_ext')} view {quoted}\n"
+        f"  from scratch    rm -r {quoted}, then the same command"
     )
 
 
 if __name__ == "__main__":
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     logging.disable(logging.DEBUG)  # some libraries turn their own on
+    # A checkpoint of several ranks is read by one process: its device mesh has no process groups here, nor needs any.
+    logging.getLogger("torch.distributed.device_mesh").setLevel(logging.ERROR)
     sys.exit(main())

@@ -171,10 +171,11 @@ def as_text(results: dict[str, Any]) -> str:
     if len(sources) > 1:
         average = [_value(results["average"].get(name)) for name in names]
         rows.append(["average", "", *average, *[""] * 5])
-    lines = markdown(head, rows)
+    reported = [name for name in (*names, *details) if name != "reward"]
+    wrong = no_headline(reported, results.get("headline", "reward"))
+    lines = [*wrong, *([""] if wrong else []), *markdown(head, rows)]
     lines += ["", "Means ± standard error over questions; calls, tokens and seconds per trajectory."]
-    lines += no_headline([name for name in (*names, *details) if name != "reward"], results.get("headline", "reward"))
-    lines += [f"The reward has the numbers of {_title(double)}."] if double else []
+    lines += [f"The reward equals {_title(double)}, so it has no column."] if double else []
     lines += ["", *detail_lines(sources, details)] if details else []
     agents = [
         [source, agent, str(a["calls"]), *_statuses(a), f"{a['prompt_tokens'] / max(a['answered'], 1):.0f}"]

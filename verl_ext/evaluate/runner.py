@@ -226,6 +226,7 @@ def progress_line(ended: Sequence[Outcome], total: int, seconds: float, headline
         parts.append(f"{in_words(headline)} {fmean(values):.3f}")
     if ended:
         parts.append(f"{len(ended) / seconds:.1f}/s")
+    if 0 < len(ended) < total:
         parts.append(f"{duration(seconds / len(ended) * (total - len(ended)))} left")
     if failed := sum(not one.ok for one in ended):
         parts.append(f"{failed} failed")

@@ -1,5 +1,7 @@
 """PolicyHead: a policy over given texts, a matrix between frozen embeddings of the state and of the options.
 
+It is no head of the language model, and never sees its hidden states: an encoder of its own makes the embeddings.
+
     π(a | S) = softmax over the options a of e(S)ᵀ W e(a) / temperature
 
 e(S) is the embedding of a prompt's last message, e(a) that of an option's text. Only W is trained. It starts at zero,

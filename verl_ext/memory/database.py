@@ -18,8 +18,7 @@ import numpy as np
 from verl_ext.memory.similarity import HashingSimilarity, Similarity
 from verl_ext.memory.step import Changes
 from verl_ext.memory.view import Shelf, Text, View
-from verl_ext.storage.sqlite import Schema, copy_to, open_reader, open_writer, remedy, transaction
-from verl_ext.tools.base import ToolError
+from verl_ext.storage.sqlite import Schema, StorageError, copy_to, open_reader, open_writer, remedy, transaction
 
 FILE = "memory.sqlite"
 SCHEMA = Schema(
@@ -58,12 +57,12 @@ class Database:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        """All or nothing. Raises ToolError when the disk refuses."""
+        """All or nothing. Raises StorageError when the disk refuses."""
         try:
             with transaction(self._connection):
                 yield
         except sqlite3.Error as error:
-            raise ToolError(f"the memory in {self.path} could not be written: {error}") from error
+            raise StorageError(f"the memory in {self.path} could not be written: {error}") from error
 
     def load(self) -> View:
         """All stored memories."""
@@ -98,7 +97,7 @@ class Database:
         try:
             copy_to(self._connection, path)
         except (sqlite3.Error, OSError) as error:
-            raise ToolError(f"the memory could not be copied to {path}: {error}") from error
+            raise StorageError(f"the memory could not be copied to {path}: {error}") from error
 
     def copy_from(self, path: Path) -> None:
         """Replace all memories by those of a copy, in one transaction: a kill leaves all of the old or all of the new.

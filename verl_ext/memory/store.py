@@ -76,7 +76,7 @@ class MemoryStore:
 
         Raises:
             ValueError: see `step.evolve`; nothing has changed.
-            ToolError: the disk refused; nothing has changed.
+            StorageError: the disk refused; nothing has changed.
         """
         with self._writing:
             before = self.view()
@@ -92,7 +92,7 @@ class MemoryStore:
     def snapshot(self, folder: str | Path) -> Path:
         """Copy the memory as of the last step into `folder` (a checkpoint). A kill leaves the old copy or the new one.
 
-        Returns the file. Raises ToolError when it cannot be written.
+        Returns the file. Raises StorageError when it cannot be written.
         """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from verl_ext.observe.decisions import deciding
+from verl_ext.reports import docs_page
 
 # Share of the most frequent path, and training steps in a row with it, from which on an agent counts as collapsed.
 SHARE = 0.95
@@ -42,5 +43,5 @@ def advice(agent: str) -> list[str]:
         f"  {agent} has collapsed: in {STEPS} training steps in a row, {SHARE:.0%} or more of its paths were one path.",
         "  If that is not what all questions need, it has stopped exploring. What helps: a larger",
         f"  {actor}.entropy_coeff, a KL term ({actor}.use_kl_loss=true), a smaller",
-        f"  {actor}.optim.lr, another mas.advantage.baseline (docs/metrics.md, “Collapse”).",
+        f"  {actor}.optim.lr, another mas.advantage.baseline ({docs_page('metrics.md')}, “Collapse”).",
     ]

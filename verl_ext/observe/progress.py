@@ -12,7 +12,7 @@ from typing import Any
 from verl_ext.observe import error_log
 from verl_ext.observe.collapse import STEPS, advice, collapsed
 from verl_ext.observe.doctor_report import taught_nothing
-from verl_ext.observe.runlog import NAME, LogTail
+from verl_ext.observe.runlog import NAME, LogTail, failures
 from verl_ext.reports import in_words
 
 # In the folder of a run: what it waited for when nothing happened.
@@ -108,11 +108,12 @@ class Progress:
             per_step = (self._times[-1] - self._times[1]) / (len(self._times) - 2)
             parts.append(f"{duration(per_step * (total - step))} left")
         if metrics.get("sampling/failed_trajectories"):
-            parts.append(f"{metrics['sampling/failed_trajectories']:.0f} trajectories failed")
+            parts.append(f"{metrics['sampling/failed_trajectories']:.0f} trajectories failed: {failures(metrics)}")
         validation = metrics.get(f"val/system/{self.headline}")
         if validation is not None:
             failed = metrics.get("val/sampling/failed_trajectories")
-            lost = f" ({failed:.0f} trajectories failed and are not in it)" if failed else ""
+            reasons = failures(metrics, "val/")
+            lost = f" ({failed:.0f} trajectories failed and are not in it: {reasons})" if failed else ""
             parts.append(f"validation {in_words(self.headline)} {validation:.3f}{lost}")
         return "  ".join(parts)
 

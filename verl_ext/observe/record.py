@@ -113,7 +113,8 @@ class CallFields(TypedDict):
         tokens: the output in one piece per generated token; joined they are `output`. Not in an evaluation.
         trained: whether it was a row of the update. Training and validation only, as are the next two.
         group: what its advantage is relative to; `*batch/…`: a group across questions; null if it did not train.
-        advantage: one number if all tokens have the same, otherwise one per token; null if it did not train.
+        advantage: one number if all tokens have the same, otherwise one per token, null where the token does not train
+            (observations, tokens without a choice in a decision); null if the call or none of its tokens trained.
     """
 
     id: str
@@ -140,14 +141,14 @@ class CallFields(TypedDict):
     tokens: NotRequired[list[str]]
     trained: NotRequired[bool]
     group: NotRequired[str | None]
-    advantage: NotRequired[float | list[float] | None]
+    advantage: NotRequired[float | list[float | None] | None]
 
 
 class Record(TypedDict):
     """One line.
 
     Attributes:
-        phase: `train`, `val` (validation of a run) or `eval` (`python -m verl_ext.evaluate`).
+        phase: `train`, `val` (validation of a run) or `eval` (`verl_ext evaluate`).
         step: training step; of `val` the step after which it ran (0: before training), of `eval` the step of the
             checkpoint, null where it is none.
         question: which question.

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from verl_ext.reports import in_words
 from verl_ext.storage import jsonl
 from verl_ext.storage.files import write_file
 
@@ -92,6 +94,13 @@ def series(entries: list[dict[str, Any]], name: str) -> tuple[list[int], list[fl
     """Steps and values of one metric, where it was recorded."""
     points = [(e["step"], e["metrics"][name]) for e in entries if e["metrics"].get(name) is not None]
     return [step for step, _ in points], [value for _, value in points]
+
+
+def failures(metrics: Mapping[str, Any], phase: str = "") -> str:
+    """Why trajectories of a step failed, e.g. `diverged 96, timeout 2`; empty if all finished. `phase`: or `val/`."""
+    start = f"{phase}sampling/failed/"
+    found = {name.removeprefix(start): number for name, number in metrics.items() if name.startswith(start) and number}
+    return ", ".join(f"{in_words(status)} {number:.0f}" for status, number in found.items())
 
 
 def charged(entries: list[dict[str, Any]]) -> bool:

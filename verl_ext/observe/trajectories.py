@@ -44,10 +44,10 @@ class QuestionTrace:
 
 @dataclass(frozen=True)
 class Trained:
-    """The group that a call was compared in, and the advantage of each of its tokens."""
+    """The group that a call was compared in, and the advantage of each of its tokens (None: it does not train)."""
 
     group: str
-    advantages: list[float]
+    advantages: list[float | None]
 
 
 def trace_question(forest: Forest, uid: str = "", rank: int = 0, first_number: int = 0) -> QuestionTrace:

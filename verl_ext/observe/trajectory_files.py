@@ -18,7 +18,7 @@ FOLDER = "trajectories"
 VALIDATION_FOLDER = "trajectories_validation"
 # Beside the log of training: the rows of the logged questions of a step.
 ROWS = "rows/step_{step:06d}.json.gz"
-# Of `python -m verl_ext.evaluate`.
+# Of `verl_ext evaluate`.
 EVALUATION_FILE = "trajectories.jsonl"
 
 

@@ -1,7 +1,7 @@
 """Writes the trajectory records of a run or an evaluation as one HTML page that opens in any browser, offline.
 
-    python -m verl_ext.observe.viewer runs/mhgpo_tiny
-    python -m verl_ext.observe.viewer runs/evaluate/mhgpo_tiny --open
+    verl_ext view runs/mhgpo_tiny
+    verl_ext view runs/evaluate/mhgpo_tiny --open
 
 A content security policy forbids the page the network. Texts of models and data sets are in it as compressed data,
 which its script inserts as text only, never as HTML.
@@ -84,7 +84,7 @@ def title_of(path: Path) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     """The command; returns the exit status."""
-    parser = Parser("python -m verl_ext.observe.viewer", description=__doc__)
+    parser = Parser("verl_ext view", description=__doc__)
     parser.add_argument("log", type=Path, help="folder of a run, an evaluation or a log, or one file")
     parser.add_argument("--output", type=Path, help="the page (default: trajectories.html in the folder of the run)")
     parser.add_argument("--open", action="store_true", help="open the page in the browser")
@@ -104,7 +104,8 @@ def main(arguments: list[str] | None = None) -> int:
     if given.open:
         import webbrowser
 
-        webbrowser.open(output.resolve().as_uri())
+        if not webbrowser.open(output.resolve().as_uri()):
+            print(f"No browser could be opened; open {output.resolve()}")
     return 0
 
 

@@ -9,19 +9,19 @@ from verl_ext.tools.catalogue.types import canonical
 
 
 def by_name(call: Invocation, gold: Invocation) -> bool:
-    """The name is correct."""
+    """`name`: the name is correct."""
     return call.name == gold.name
 
 
 def by_arguments(call: Invocation, gold: Invocation) -> bool:
-    """The name is correct, and so are the arguments, if the gold path has any."""
+    """`arguments`: the name is correct, and so are the arguments, if the gold path has any."""
     return call.name == gold.name and (
         gold.arguments is None or canonical(call.arguments or {}) == canonical(gold.arguments)
     )
 
 
 def by_gold_path(call: Invocation, gold: Invocation) -> bool:
-    """Name and arguments are correct, and the answer was no error."""
+    """`gold_path`: as `arguments`, and the call succeeded; order does not count."""
     return call.ok and by_arguments(call, gold)
 
 

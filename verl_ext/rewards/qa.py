@@ -1,4 +1,4 @@
-"""Scores of a short answer: exact match, token F1, accuracy.
+"""Scores of a short answer: exact match, token F1, accuracy (gold contained in the answer).
 
 Normalisation is SQuAD's, as in verl.utils.reward_score.search_r1_like_qa_em.normalize_answer (restated here so that
 scoring does not import verl; a test compares the two). F1 follows HotpotQA's official evaluation

@@ -2,7 +2,8 @@
 
     base           Strategy: the interface; the primitives `fork_on`, `fork_at` and `fork_all`; default groups
     fof            fork on first           MHGPO, Algorithm 3
-    independent    `is`: independent       MHGPO, Algorithm 4 (forks on each agent in turn, homogeneous groups only)
+    independent    `is`: independent       MHGPO, Algorithm 4: one base trajectory and a fork at each agent; keeps the
+                                           forked agent's outputs only
     round_robin    `rr`: round robin       MHGPO, Algorithm 5
     nmc            node-wise Monte Carlo   JoyAgents-R1, Section 3.1
 

@@ -1,4 +1,4 @@
-"""Files that survive a kill at any moment. Imports nothing of verl_ext; every room may use it.
+"""Files that survive a kill at any moment. Imports nothing of verl_ext; every folder may use it.
 
 files     write a file whole or not at all; lock a folder for one process
 jsonl     read and append JSON lines

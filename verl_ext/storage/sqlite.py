@@ -22,6 +22,10 @@ from verl_ext.storage.files import replacing
 BUSY_S = 30.0  # that a writer waits for another process's transaction
 
 
+class StorageError(Exception):
+    """The disk refused to write what is stored; nothing has changed. The message says where and why."""
+
+
 @dataclass(frozen=True)
 class Schema:
     """What a database is.

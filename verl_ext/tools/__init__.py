@@ -1,4 +1,6 @@
-"""Tools that agents call. Every tool is a `Tool` (base.py), and raises a `ToolError` when it fails itself.
+"""Tools that agents call: functions, synchronous or asynchronous. Ours subclass `Tool`, for counts and `close`.
+
+A tool that fails itself raises a `ToolError`.
 
 Importing this package loads neither torch nor verl; heavy libraries of a backend are imported when it is opened.
 

@@ -33,7 +33,8 @@ def end_on_interrupt(progress: Progress, folder: Path, save_freq: int, template:
         progress: shows the last steps, then ends.
         folder: of the run.
         save_freq: steps between two checkpoints, for the message.
-        template: of Ray's workers; it ends and removes its socket by itself once this process is gone.
+        template: the preloaded process that Ray's workers are forked from; it ends and removes its socket by itself
+            once this process is gone.
     """
     if threading.current_thread() is not threading.main_thread() or os.environ.get("HYDRA_FULL_ERROR"):
         return

@@ -28,7 +28,7 @@ def order(batch: KVBatchMeta) -> KVBatchMeta:
 
 
 def drop_idle(batch: KVBatchMeta) -> KVBatchMeta:
-    """Drop placeholder rows (`forest_to_rows.idle_row`), unless there are no others."""
+    """Drop idle rows (`forest_to_rows.idle_row`), unless there are no others."""
     idle = {row for row, tag in enumerate(unpack(batch.tags)) if tag.get("idle")}
     return batch if is_idle(batch) else without(batch, idle)
 
@@ -57,7 +57,7 @@ def regroup(batch: KVBatchMeta, group_size: int, seed: int, step: int) -> Select
 def select(batch: KVBatchMeta, algorithm: Algorithm) -> Selected:
     """Drop the rows that the algorithm does not train on, before any forward pass.
 
-    If it trains on none (no group has any variance), the first row stays as a placeholder: verl's loop needs a row.
+    If it trains on none (no group has any variance), the first row stays as an idle row: verl's loop needs a row.
     """
     rows = rows_of(unpack(batch.tags))
     kept = algorithm.select(rows)

@@ -36,7 +36,7 @@ class RunCallback(Callback):
     def __init__(self) -> None:
         self.progress: Progress | None = None
         self.headline = "reward"
-        self.template: Popen[bytes] | None = None  # of Ray's workers
+        self.template: Popen[bytes] | None = None  # the preloaded process that Ray's workers are forked from
         self.lock: IO[str] | None = None  # of the run's folder, held as long as this process lives
 
     def on_run_start(self, config: DictConfig, **_: Any) -> None:

@@ -25,7 +25,8 @@ class Step:
         dropped: questions that verl has evicted since the step before, as too old to train on.
         stats: what the rollout workers recorded of the questions.
         metrics: ours, logged at the end of the step.
-        idle: no row trains (only policy heads do, or no group has any variance): weights are not updated.
+        idle: no row trains: only policy heads do, or an algorithm that drops groups without variance has dropped all.
+            The weights are not updated.
         limit_reached: a limit of `mas.budget` was reached in this step.
     """
 
@@ -51,7 +52,7 @@ def after_rollouts(
         manager: of the rollout workers (`rollout.agent_loop.MultiAgentLoopManager`).
 
     Returns:
-        The step, and the rows that train. If none does: one placeholder row.
+        The step, and the rows that train. If none does: one idle row.
     """
     step = Step(number, uids=sorted({tag["question"] for tag in unpack(batch.tags)}))
     collect_statistics(step, manager)

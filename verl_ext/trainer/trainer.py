@@ -1,17 +1,19 @@
 """verl's V1 trainers for workflows. Every override calls the method it overrides; nothing of verl is copied.
 
-A training step in ten names:
+A training step:
 
-    1  sample               verl asks the rollout workers for trajectories
-    2  collect_statistics   what the workers counted becomes metrics (step.py holds 2 to 6)
-    3  budget.spend         the step counts against mas.budget
-    4  memory.learn         the agents' memories and policy heads (heads.learn) learn from the step
-    5  trajectories.collect the trajectory log collects its questions
-    6  choose rows          row_selection: order, drop_idle, regroup, select
-    7  log-probabilities    verl pads and balances, and computes old and reference log-probabilities
-    8  advantages           the algorithm computes them, and a weight for every row
-    9  update               verl updates critic and actor with the weighted loss
-    10 finish_step          metrics, run log, the validation at the end of a budget
+    1  rollouts           verl asks the rollout workers for trajectories
+    2  statistics         what the workers counted becomes metrics
+    3  budget             the step counts against mas.budget
+    4  memory and heads   the agents' memories and policy heads learn from the step
+    5  trajectory log     takes its questions; it is written when advantages are known
+    6  rows               are put in order, grouped across questions, and selected (row_selection.py)
+    7  log-probabilities  verl computes old and reference log-probabilities, and the critic's values (MAPPO)
+    8  advantages         the algorithm computes them, and a weight for every row
+    9  update             verl updates critic and actor with the weighted loss
+    10 end                verl saves, sends weights, validates (at its frequencies); metrics, run log, end of a budget
+
+2 to 6 are `step.after_rollouts`. `_balance_batch` calls it, because that is verl's first hook after the rollouts.
 
 tests/trainer/test_upstream.py holds hashes of the upstream methods, so that an upgrade of verl that changes what is
 assumed here is noticed.

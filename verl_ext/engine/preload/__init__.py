@@ -2,9 +2,9 @@
 
 A fresh worker takes 4 to 8 seconds of processor time to import what verl needs, and a run has seven of them. Ray starts
 workers by the command `runtime_env.py_executable`. Here that is `client.py`: it hands its arguments, environment and
-output files to the process of `template.py`, which forks; the fork runs Ray's worker program as if it had been started
-anew. The forks share the memory of the imported modules. If the template cannot be reached, the client runs the worker
-program itself.
+output files to the preloaded process (`template.py`), which forks; the fork runs Ray's worker program as if it had been
+started anew. The forks share the memory of the imported modules. If the preloaded process cannot be reached, the client
+runs the worker program itself.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def can_fork(config: DictConfig) -> bool:
 
 
 def begin() -> None:
-    """Start the template early if the command line trains a tiny recipe (`<name>_tiny`).
+    """Start the preloaded process early if the command line trains a tiny recipe (`<name>_tiny`).
 
     The plug-in calls this while verl is being imported: the configuration is known only four seconds later.
     """
@@ -86,9 +86,9 @@ def begin() -> None:
 
 
 def start(config: DictConfig) -> subprocess.Popen[bytes] | None:
-    """Start the template if that has not been done, and make Ray's workers forks of it, where `can_fork`.
+    """Start the preloaded process if that has not been done, and make Ray's workers forks of it, where `can_fork`.
 
-    The template ends when the returned process's stdin is closed, or when this process ends.
+    The preloaded process ends when the returned process's stdin is closed, or when this process ends.
     """
     if not can_fork(config):
         for process in _template:

@@ -11,12 +11,12 @@ import sys
 
 
 def main() -> None:
-    """Ask the template for a worker with this process's arguments, environment and outputs; wait until it ends."""
+    """Ask the preloaded process for a worker with our arguments, environment and outputs; wait until it ends."""
     address, arguments = sys.argv[1], sys.argv[2:]
     server = socket.socket(socket.AF_UNIX)
     try:
         server.connect(address)
-    except OSError:  # the template has ended or could not start
+    except OSError:  # the preloaded process has ended or could not start
         os.execv(sys.executable, [sys.executable, *arguments])
     request = {"arguments": arguments, "environment": dict(os.environ), "folder": os.getcwd()}
     outputs = array.array("i", [1, 2])

@@ -1,4 +1,4 @@
-"""The process from which Ray's workers are forked: `template.py ADDRESS MODULE…` (see the package).
+"""The preloaded process, from which Ray's workers are forked: `template.py ADDRESS MODULE…` (see the package).
 
 It imports third-party modules only. It must not import Ray, whose native part reads a worker's environment (job,
 raylet) when it is loaded, nor verl, which imports Ray.

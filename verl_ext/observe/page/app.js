@@ -103,13 +103,11 @@ function navigation() {
   }
 }
 
-/** Questions of the step that pass the filters, by their number. */
+/** Numbers of the step's questions that pass the filters, lowest reward first. */
 const listed = (questions) =>
-  questions
-    .map((_, q) => q)
-    .filter(
-      (q) => (!state.bad || questions[q].bad) && questions[q].text.toLowerCase().includes(state.filter.toLowerCase()),
-    );
+  byReward(questions).filter(
+    (q) => (!state.bad || questions[q].bad) && questions[q].text.toLowerCase().includes(state.filter.toLowerCase()),
+  );
 
 function sidebar(questions) {
   const key = `${state.at} ${state.bad} ${state.filter}`,
@@ -236,6 +234,13 @@ async function step(by) {
   await go({ at: next, q: Math.max(0, q), node: null, pair: null });
 }
 
+/** Opens the comparison: of the first and the last validation if there are two, for they log the same questions. */
+function compare() {
+  const validations = [...INDEX.moments.keys()].filter((i) => INDEX.moments[i].phase === "val");
+  const ends = validations.length > 1 && !ofTwo(state) ? { at: validations.at(-1), b: validations[0] } : {};
+  return go({ view: "compare", pair: null, ...ends });
+}
+
 async function question(by) {
   const numbers = listed(await load(state.at));
   const next = numbers[state.view === "question" ? numbers.indexOf(state.q) + by : 0];
@@ -248,7 +253,7 @@ const KEYS = {
   "]": () => step(1),
   "[": () => step(-1),
   o: () => go({ view: "overview" }),
-  c: () => go({ view: "compare" }),
+  c: compare,
   g: () => INDEX.collaboration.length && go({ view: "collaboration" }),
   q: () => go({ view: "question" }),
   f: () => go({ bad: !state.bad }),
@@ -278,7 +283,7 @@ function start() {
   at("[data-tab='compare']").hidden = INDEX.moments.length < 2;
   at("[data-tab='collaboration']").hidden = !INDEX.collaboration.length;
   for (const tab of document.querySelectorAll("[data-tab]"))
-    tab.addEventListener("click", () => go({ view: tab.dataset.tab }));
+    tab.addEventListener("click", () => (tab.dataset.tab === "compare" ? compare() : go({ view: tab.dataset.tab })));
   at("#moment").addEventListener("change", (event) => go({ at: Number(event.target.value), node: null, pair: null }));
   at("#second").addEventListener("change", (event) => go({ b: Number(event.target.value), pair: null }));
   at("#find").addEventListener(

@@ -61,7 +61,8 @@ function outputOf(call, question) {
     box.append(
       ...tokens.slice(from, to).map((piece, i) => {
         const value = each[from + i],
-          title = `token ${from + i + 1}, advantage ${figure(value, true)}`;
+          learned = isNumber(value) || !call.trained ? `advantage ${figure(value, true)}` : "does not train",
+          title = `token ${from + i + 1}, ${learned}`;
         const style = { "background-color": tint(value, question.strongest) };
         return piece
           ? make("span.token", { style, title }, piece)
@@ -162,7 +163,7 @@ function particulars(call, question) {
   const [low, high] = listOf(call.versions);
   const rows = [
     ["trajectories", listOf(call.trajectories).join(", ")],
-    ["stream", listOf(call.stream).join(" › ")],
+    ...(forkOf(call) ? [["forked from", forkOf(call)]] : []),
     ["policy version", low === high ? figure(low) : `${figure(low)} to ${figure(high)}`],
     ["seconds", figure(call.seconds)],
     ["prompt tokens", figure(call.prompt_tokens)],

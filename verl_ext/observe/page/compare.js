@@ -15,6 +15,7 @@ function compareView(a, b, names, state, go) {
     {},
     make("h2", {}, "Agents", make("span.aside", {}, `${names[0]} → ${names[1]}`)),
     differenceTable(byAgent(a), byAgent(b)),
+    make("p.note", {}, NOT_OK),
     make(
       "h2",
       {},

@@ -228,8 +228,8 @@ function ending(question, layout, number, lane, cards, lines) {
     y = layout.tops[lane] + CARD.height / 2;
   const ok = trajectory.status === "ok",
     sinks = new Set(trajectory.sinks);
-  const fork = listOf(trajectory.stream).join(" > ");
-  cards.append(make("span.lane", { style: { top: `${y}px` }, title: `trajectory ${number}: ${fork}` }, number));
+  const fork = forkOf(trajectory) ? `, forked from ${forkOf(trajectory)}` : "";
+  cards.append(make("span.lane", { style: { top: `${y}px` }, title: `trajectory ${number}${fork}` }, number));
   const last = layout.items.filter((place) => !place.tool && place.item.trajectories.includes(number));
   for (const place of ok ? last.filter((one) => sinks.has(one.item.id)) : last.slice(-1)) {
     const path = curve(place.x + place.width, place.y + place.height / 2, layout.right - GAP.x + 16, y);

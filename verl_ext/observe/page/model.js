@@ -65,6 +65,7 @@ function prepare(question) {
   return question;
 }
 
+/** Of the tokens that train; the others have no advantage (null). */
 function averageAdvantage(call) {
   return Array.isArray(call.advantage) ? mean(call.advantage.filter(isNumber)) : (call.advantage ?? null);
 }
@@ -73,6 +74,22 @@ function strongestAdvantage(call) {
   const values = Array.isArray(call.advantage) ? call.advantage : [call.advantage];
   return values.filter(isNumber).reduce((most, value) => Math.max(most, Math.abs(value)), 0);
 }
+
+/** Where a trajectory or call was forked; `reranker.0*2` is the second further sample of a call, `*2` of the first. */
+function forkOf(item) {
+  const [base, ...forks] = listOf(item.stream);
+  const words = forks.map((fork) => {
+    const star = fork.lastIndexOf("*");
+    return star < 0 ? fork : `${fork.slice(0, star) || "the first call"} (sample ${fork.slice(star + 1)})`;
+  });
+  return words.length ? `${base} at ${words.join(", then at ")}` : "";
+}
+
+/** Numbers of the questions of a step in the order of every list: lowest reward first. */
+const byReward = (questions) =>
+  questions
+    .map((_, q) => q)
+    .sort((a, b) => (questions[a].reward ?? -Infinity) - (questions[b].reward ?? -Infinity));
 
 /** What a call is called within its question: scope, agent, turn. */
 const placeOf = (call) =>

@@ -1,5 +1,7 @@
 // The overview of a step: its agents, what failed, its questions.
 
+const NOT_OK = "not ok: the share of calls that failed, were cut at a token limit, or could not be parsed";
+
 function overview(questions, go) {
   const agents = byAgent(questions);
   const trajectories = questions.flatMap((question) => question.trajectories);
@@ -26,6 +28,7 @@ function overview(questions, go) {
     ),
     make("h2", {}, "Agents"),
     agentTable(agents, low, high),
+    make("p.note", {}, NOT_OK),
     make("h2", {}, "Failures"),
     failures(questions, go),
     make("h2", {}, "Questions", make("span.aside", {}, "lowest reward first")),
@@ -123,9 +126,7 @@ function failures(questions, go) {
 }
 
 function questionTable(questions, go) {
-  const order = questions
-    .map((_, q) => q)
-    .sort((a, b) => (questions[a].reward ?? -Infinity) - (questions[b].reward ?? -Infinity));
+  const order = byReward(questions);
   return lazyList(
     order.length,
     40,

@@ -84,7 +84,10 @@ class TrajectoryRecorder:
                     rows[tag["question"]][tag["order"][2], position] = (row, start, stop)
         used = sorted({row for places in rows.values() for row, _, _ in places.values()})
         columns = _columns(batch, used)
-        advantages = {row: own["advantages"] for row, own in columns.items()}
+        advantages = {
+            row: [value if on else None for value, on in zip(own["advantages"], own["response_mask"], strict=True)]
+            for row, own in columns.items()
+        }
         if used:
             numbers = {trace.uid: number for number, trace in enumerate(self._traces)}
             logged = [
