@@ -8,6 +8,8 @@ verifier   {"Speak": "hint or answer", "Status": 0 | 1}
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterator
 from typing import Any
 
 import json_repair
@@ -21,6 +23,8 @@ from verl_ext.tools.catalogue.types import as_json
 MAX_DEPTH = 50
 # Longest text that is repaired, in characters: hostile ones take json_repair quadratic time, these about a second.
 MAX_REPAIRED = 8192
+# Braces, and the texts in quotes, whose braces do not count. A text that is not closed reaches to the end.
+_MARKS = re.compile(r'"(?:[^"\\]|\\.?)*(?:"|\Z)|[{}]', re.S)
 
 # Checked once: a schema that is given to `jsonschema.validate` is itself checked each time, at ten times the cost.
 TASKS = Draft202012Validator(
@@ -41,15 +45,56 @@ VERDICT = Draft202012Validator(
 
 
 def read_object(text: str, schema: Draft202012Validator) -> tuple[dict[str, Any], bool]:
-    """The JSON object in an output, and whether it had to be repaired (quotes, commas, what surrounds it, its end).
+    """The first JSON object in an output that fits, and whether it had to be searched for or repaired.
+
+    The reasoning in <think> is not searched. Faults within an object (quotes, commas) are repaired, but an object that
+    is not closed is none: the output was cut off, and so may be its last value.
 
     Raises:
-        Unparsable: there is none, or it does not fit the schema.
+        Unparsable: there is none, or none fits the schema.
     """
     try:
-        value, repaired = json.loads(text), False
+        whole = json.loads(text)
     except (ValueError, RecursionError):
-        value, repaired = _repaired(text), True
+        return _first_fitting(text, schema), True
+    return _checked(whole, schema), False
+
+
+def _first_fitting(text: str, schema: Draft202012Validator) -> dict[str, Any]:
+    _, end, said = text.rpartition("</think>")
+    if not end and text.lstrip().startswith("<think>"):
+        raise Unparsable("the reasoning has no end")
+    problem = Unparsable("there is no JSON object")
+    for read in (json.loads, json_repair.loads):
+        if read is json_repair.loads and len(said) > MAX_REPAIRED:
+            raise Unparsable(f"there is no JSON, and the output is too long to be repaired ({len(said)} characters)")
+        for piece in _objects(said):
+            try:
+                return _checked(read(piece), schema)
+            except (ValueError, RecursionError) as error:
+                problem = Unparsable(f"this is no JSON: {error!s:.200}")
+            except Unparsable as error:
+                problem = error
+    raise problem
+
+
+def _objects(text: str) -> Iterator[str]:
+    """Whatever stands in braces, the outermost ones. Raises Unparsable at an opening one that nothing closes."""
+    start = text.find("{")
+    while start >= 0:
+        depth, end = 0, start
+        for mark in _MARKS.finditer(text, start):
+            depth, end = depth + {"{": 1, "}": -1}.get(mark[0], 0), mark.end()
+            if depth == 0:
+                break
+        if depth:
+            raise Unparsable("the JSON object is not closed; the output may have been cut off")
+        yield text[start:end]
+        start = text.find("{", end)
+
+
+def _checked(value: Any, schema: Draft202012Validator) -> dict[str, Any]:
+    """The value as JSON can hold it, if it fits. Raises Unparsable."""
     try:
         problem = best_match(schema.iter_errors(value))
         as_json(value)  # NaN equals nothing, not even itself on replay
@@ -61,24 +106,12 @@ def read_object(text: str, schema: Draft202012Validator) -> tuple[dict[str, Any]
         raise Unparsable(f"{problem.json_path}: {problem.message:.200}")
     if _deeper(value, MAX_DEPTH):
         raise Unparsable(f"the JSON is nested deeper than {MAX_DEPTH}")
-    return value, repaired
+    return value
 
 
 def _deeper(value: Any, depth: int) -> bool:
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return depth < 0 or any(_deeper(item, depth - 1) for item in inner)
-
-
-def _repaired(text: str) -> Any:
-    start = text.find("{")
-    if start < 0:
-        raise Unparsable("there is no JSON object")
-    if len(text) - start > MAX_REPAIRED:
-        raise Unparsable(f"it is no JSON, and too long to be repaired ({len(text) - start} characters)")
-    try:
-        return json_repair.loads(text[start:])
-    except (ValueError, RecursionError) as error:
-        raise Unparsable(f"the JSON cannot be read: {type(error).__name__}") from error
 
 
 def _read(text: str, schema: Draft202012Validator, fallback: Any) -> dict[str, Any]:

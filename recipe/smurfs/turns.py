@@ -64,8 +64,9 @@ def read_turn(text: str, /, **_: Any) -> Turn:
         arguments, problem = read_object(said, ARGUMENTS)[0], ""
     except Unparsable as error:
         arguments, problem = None, f"the Action Input cannot be read: {error}"
-    if name == FINISH:  # its answer may be plain text instead of JSON
-        answer = str(arguments.get("answer") or "") if arguments is not None else said
+    if name == FINISH:  # its answer may be plain text instead of JSON; JSON that cannot be read is none
+        plain = "" if said.startswith("{") else said
+        answer = str(arguments.get("answer") or "") if arguments is not None else plain
         return Turn("answer", thought, answer=read_final(f"{FINAL} {answer}"))
     if not name:
         return Turn("broken", thought, problem="the action has no name")

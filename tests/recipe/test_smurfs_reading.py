@@ -17,7 +17,7 @@ from verl_ext.rewards.calls import Invocation
         ('{"Tasks": ["a", " b "]}', ["a", "b"]),
         ("Sure! {'Tasks': ['a', 'a']} Done.", ["a"]),
         ('```json\n{"Tasks": ["a"]}\n```', ["a"]),
-        ('{"Tasks": ["a", "b"', ["a", "b"]),
+        ('{"Tasks": ["a", "b"}', ["a", "b"]),
         ('{"Tasks": ["\\ud800 a"]}', ["? a"]),  # no tokenizer takes half a surrogate pair
     ],
 )
@@ -68,6 +68,41 @@ def test_arguments_that_no_json_can_hold(text):
     with pytest.raises(Unparsable) as problem:
         grammar.read_arguments(text)
     assert problem.value.fallback is None and len(str(problem.value)) < 300
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"movie_id": 59',  # it may have been 597
+        '{"movie": {"id": 5}',
+        'Sure: {"title": "Amber {x}',
+        '{"title": "Amber}',
+        '<think>perhaps {"movie_id": 59}, but',
+    ],
+)
+def test_an_output_that_was_cut_off_is_no_call(text):
+    with pytest.raises(Unparsable):
+        grammar.read_arguments(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"movie_id": 59} as {this} says',
+        '{"movie_id": 59} and then {',
+        '<think>{x}</think>{"movie_id": 59}',
+        '<think>{"movie_id": 1}</think>\n{"movie_id": 59}',
+        '{"movie_id": 59}\n{"movie_id": 60}',
+        'In "quotes: {"movie_id": 59}',
+        'of {x}: {"movie_id": 59}',
+    ],
+)
+def test_the_first_object_that_fits_is_read_whatever_stands_around_it(text):
+    assert grammar.read_arguments(text) == {"movie_id": 59}
+
+
+def test_an_object_that_does_not_fit_is_passed_over():
+    assert grammar.read_verdict('{"title": "x"} {"Speak": "{more}", "Status": 0}') == (False, "{more}")
 
 
 @pytest.mark.parametrize(

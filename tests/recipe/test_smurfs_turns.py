@@ -22,6 +22,7 @@ CALL = 'Thought: the film first\nAction: film\nAction Input: {"q": "x"}\nObserva
         ("I know.\nFINAL ANSWER: **Tova**\nAction: film", Turn("answer", "I know.", answer="Tova")),
         ('Thought: ok\nAction: Finish\nAction Input: {"answer": "Tova"}', Turn("answer", "ok", answer="Tova")),
         ("Action: Finish\nAction Input: Tova Brandt\n", Turn("answer", answer="Tova Brandt")),
+        ('Action: Finish\nAction Input: {"answer": "Tova Bra', Turn("answer")),
         ("Action: Finish", Turn("answer")),
         ("Thought: stuck\nAction: give_up_and_restart\nAction Input: {}", Turn("give_up", "stuck")),
         ("Tova", Turn("broken", problem="there is neither an action nor an answer")),
