@@ -11,13 +11,13 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from verl_ext.arguments import Parser, described, exit_status
 from verl_ext.data_prep.qa_rows import QARow, QASet, parse_unified
-from verl_ext.data_prep.rows import Row, divided, find_files, print_written, read_hub, read_rows
+from verl_ext.data_prep.rows import Row, divided, find_files, named, print_written, read_hub, read_rows
 from verl_ext.data_prep.sources import hotpotqa, musique, wiki2multihopqa
 from verl_ext.storage.jsonl import write_rows
 from verl_ext.storage.parquet import question_row, rows_schema, split_files, write_files
@@ -35,17 +35,20 @@ class Report:
     without_answer: int = 0
     duplicates: int = 0
     leaks: int = 0
+    conflicts: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
+        other = f"; of them {len(self.conflicts)} with other answers than the first: {named(self.conflicts)}"
         return (
             f"read {self.read} rows; refused {self.without_answer} without a gold answer; dropped {self.duplicates} "
             f"repeated questions and {self.leaks} training questions that are also in the validation split"
+            + (other if self.conflicts else "")
         )
 
 
 def collect(spec: QASet, rows: Iterable[tuple[Row, str | None]]) -> tuple[list[QARow], Report]:
     """Parse rows given with their file's split, and drop repeated questions (validation wins over train)."""
-    report, parsed = Report(), []
+    report, parsed, places = Report(), [], []
     seen_ids: dict[str, tuple[str, str]] = {}
     for (where, row), split in rows:
         report.read += 1
@@ -58,14 +61,17 @@ def collect(spec: QASet, rows: Iterable[tuple[Row, str | None]]) -> tuple[list[Q
         if question != item.question:
             raise ValueError(f"{where}: id {item.id!r} is taken by another question at {place}; ids must be unique.")
         split = split or item.split
+        places.append(where)
         parsed.append(replace(item, split="validation" if split == "test" else split))  # a test row with an answer
     validation = {_key(item) for item in parsed if item.split == "validation"}
     kept: dict[str, QARow] = {}
-    for item in parsed:
+    for item, where in zip(parsed, places, strict=True):
         if item.split != "validation" and _key(item) in validation:
             report.leaks += 1
         elif _key(item) in kept:
             report.duplicates += 1
+            if set(item.answers) != set(kept[_key(item)].answers):
+                report.conflicts.append(where)
         else:
             kept[_key(item)] = item
     if not kept:

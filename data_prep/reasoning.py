@@ -19,13 +19,24 @@ the question, so that the split does not depend on the order of the file.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from verl_ext.arguments import Parser, described, exit_status
-from verl_ext.data_prep.rows import Row, list_field, print_written, read_hub, read_rows, split_of, text_field
+from verl_ext.data_prep.rows import (
+    Row,
+    data_files,
+    list_field,
+    named,
+    print_written,
+    read_hub,
+    read_rows,
+    split_of,
+    text_field,
+)
 from verl_ext.storage.parquet import held_out, question_row, rows_schema, split_files, write_files
 
 SPLITS = ("train", "test")
@@ -44,7 +55,10 @@ def gsm8k(row: dict[str, Any], where: str) -> Question:
     answer = text_field(row, "answer", where)
     if "####" not in answer:
         raise ValueError(f"{where}: field 'answer' has no '####' before its number: {answer[-60:]!r}")
-    return Question(text_field(row, "question", where), [answer.rpartition("####")[2].strip().replace(",", "")])
+    number = answer.rpartition("####")[2].strip().replace(",", "")
+    if not re.fullmatch(r"[-+]?\$?\d*\.?\d+", number):
+        raise ValueError(f"{where}: field 'answer' has no number after its '####': {answer[-60:]!r}")
+    return Question(text_field(row, "question", where), [number])
 
 
 def gsm_hard(row: dict[str, Any], where: str) -> Question:
@@ -110,29 +124,57 @@ def rows_of(name: str, path: Path | None) -> Iterator[tuple[str | None, Row]]:
         for split in data.hub_splits:
             yield from ((split if len(data.hub_splits) > 1 else None, row) for row in read_hub(*data.hub, split))
         return
-    files = sorted(path.glob("*.json*")) + sorted(path.rglob("*.parquet")) if path.is_dir() else [path]
-    files = [file for file in files if file.is_file()]
-    files = [file for file in files if file.stem.lower().replace("-", "_").startswith(name)] or files
-    if not files:
-        raise ValueError(f"--local_dataset_path {path} does not exist, or holds no .jsonl, .json or .parquet file.")
-    for file in files:
+    for file in files_of(name, path):
         own = split_of(file.stem) if len(data.hub_splits) > 1 else None
         yield from (("test" if own == "validation" else own, row) for row in read_rows(file))
 
 
+def files_of(name: str, path: Path) -> list[Path]:
+    """The file, or those of the folder that belong to the set: by their names, or by the names of their splits.
+
+    Raises:
+        ValueError: there are none, or it cannot be told whose they are.
+    """
+    files = data_files(path) if path.is_dir() else [path] if path.is_file() else []
+    if not files:
+        raise ValueError(f"--local_dataset_path {path} does not exist, or holds no .jsonl, .json or .parquet file.")
+    own = [file for file in files if _named_after(file, name)]
+    if own or files == [path]:
+        return own or files
+    own = [file for file in files if not any(_named_after(file, other) for other in SETS)]
+    if not own or (len(own) > 1 and not all(split_of(file.stem) or split_of(file.parent.name) for file in own)):
+        found = named([file.relative_to(path).as_posix() for file in files])
+        raise ValueError(
+            f"{path}: which files are {name} cannot be told by their names ({found}). Remedy: give one file."
+        )
+    return own
+
+
+def _named_after(file: Path, name: str) -> bool:
+    """Whether a file has the name of a set, in any spelling (gsmhardv2.jsonl)."""
+    return re.sub(r"[^a-z0-9]", "", file.stem.lower()).startswith(name.replace("_", ""))
+
+
 def prepare(name: str, output_dir: Path, path: Path | None = None, limit: int | None = None) -> dict[str, int]:
     """Write the set; returns rows per file. Repeated questions are left out, and their number is printed.
+
+    Of a question with several targets the first one counts; the rows of the others are named.
 
     Raises:
         ValueError: a malformed row, or nothing to write.
     """
     data, rows = SETS[name], list(rows_of(name, path))
     found: dict[str, tuple[Question, str]] = {}
+    conflicts: list[str] = []
     for split, (where, row) in rows:
         question = data.read(row, where)
+        if question.text in found and found[question.text][0].target != question.target:
+            conflicts.append(where)
         found.setdefault(question.text, (question, split or SPLITS[held_out(question.text)]))
     if len(found) < len(rows):
         print(f"left out: {len(rows) - len(found)} repeated questions")
+    if conflicts:
+        print(f"of them {len(conflicts)} with another target than the first one, which counts: {named(conflicts)}")
     if not found:
         raise ValueError(f"{name}: no row was found in {path or data.hub}.")
 

@@ -5,11 +5,13 @@ Each row comes with a `where` ("FILE:LINE" or "FILE row N"), so that every error
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import re
 import urllib.error
 import urllib.request
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,8 @@ from verl_ext.storage import jsonl
 
 Row = tuple[str, dict[str, Any]]
 EXPECTED = "an object with the fields of one question"
-SUFFIXES = (".json", ".jsonl", ".parquet")
+SUFFIXES = (".json", ".jsonl", ".parquet", ".json.gz", ".jsonl.gz")
+PACKED = (".gz", ".bz2", ".xz", ".zst", ".zip", ".tar", ".tgz")
 SPLIT_WORDS = dict.fromkeys(("dev", "val", "valid", "validation"), "validation") | {"train": "train", "test": "test"}
 FETCH_TIMEOUT_S = 60.0
 REMEDY = "Check the connection, or download the files and pass --local_dataset_path FILE_OR_FOLDER."
@@ -34,17 +37,24 @@ def split_of(name: str) -> str | None:
 
 
 def read_rows(path: Path) -> Iterator[Row]:
-    """Rows of a .jsonl, .json (a list, or {"data": list}) or .parquet file. Raises ValueError with file and row."""
-    if path.suffix not in SUFFIXES:
+    """Rows of a .jsonl, .json (a list, or {"data": list}), both also .gz, or .parquet file.
+
+    Raises:
+        ValueError: the file cannot be read, or a row is no object; with file and row.
+    """
+    if not path.name.endswith(SUFFIXES):
         raise ValueError(f"{path}: given suffix {path.suffix!r}, expected one of {list(SUFFIXES)}.")
     if path.suffix == ".parquet":
         return _read_parquet(path)
-    return jsonl.read_rows(path, EXPECTED) if path.suffix == ".jsonl" else _read_json(path)
+    return jsonl.read_rows(path, EXPECTED) if ".jsonl" in path.suffixes[-2:] else _read_json(path)
 
 
 def _read_json(path: Path) -> Iterator[Row]:
     """A list, {"data": [...]}, one object, or one object per line under the wrong suffix."""
-    text = path.read_bytes()
+    try:
+        text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except (OSError, EOFError, zlib.error) as error:
+        raise ValueError(f"{path} cannot be read ({error}).") from error
     try:
         whole = json.loads(text)
     except ValueError as error:
@@ -91,7 +101,7 @@ def find_files(path: Path, exclude: str = r"(?!)") -> list[tuple[Path, str | Non
         return [(path, split_of(path.stem))]
     if not path.is_dir():
         raise ValueError(f"--local_dataset_path {path} does not exist; give a file or folder, or leave it out (hub).")
-    files = sorted(file for file in path.rglob("*") if file.suffix in SUFFIXES)
+    files = data_files(path)
     kept = [file for file in files if not re.search(exclude, file.relative_to(path).as_posix())]
     splits = [(file, split_of(file.stem) or split_of(file.parent.name)) for file in kept]
     found: list[tuple[Path, str | None]] = [(file, split) for file, split in splits if split in ("train", "validation")]
@@ -101,7 +111,30 @@ def find_files(path: Path, exclude: str = r"(?!)") -> list[tuple[Path, str | Non
             f"{path} holds no data file whose name, or whose folder's name, contains train, dev or validation "
             f"({names}); rename the files or give one file."
         )
+    read = {file for file, _ in found}
+    if others := [file.relative_to(path).as_posix() for file in files if file not in read]:
+        print(f"not read, as no training or validation data by their names: {named(others)}")
     return found
+
+
+def data_files(folder: Path) -> list[Path]:
+    """The files of a folder (recursive) that `read_rows` reads.
+
+    Raises:
+        ValueError: a packed file that it cannot read has the name of a split: without it rows would be lost.
+    """
+    files = sorted(file for file in folder.rglob("*") if file.is_file())
+    packed = [
+        file for file in files if file.suffix in PACKED and not file.name.endswith(SUFFIXES) and split_of(file.stem)
+    ]
+    if packed:
+        raise ValueError(f"{packed[0]} is packed, and would be left out. Remedy: unpack it, or move it away.")
+    return [file for file in files if file.name.endswith(SUFFIXES)]
+
+
+def named(names: Sequence[str], shown: int = 5) -> str:
+    """The first names, and how many there are more."""
+    return ", ".join(names[:shown]) + (f" and {len(names) - shown} more" if len(names) > shown else "")
 
 
 def local_file(path: Path, names: Sequence[str]) -> Path:

@@ -21,12 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from verl_ext.arguments import exit_status
-from verl_ext.data_prep.rows import divided, print_written
+from verl_ext.data_prep.rows import divided, named, print_written
 from verl_ext.storage.jsonl import write_rows
 from verl_ext.storage.parquet import question_row, rows_schema, split_files, write_files
-
-# So many rejected rows are named per reason; all are counted.
-NAMED = 5
 
 
 @dataclass(frozen=True)
@@ -75,8 +72,7 @@ class Prepared:
         total = sum(map(len, self.rejected.values()))
         lines = [f"read {self.read} rows; tasks: {parts}; rejected: {total}"]
         for reason, rows in self.rejected.items():
-            more = f" and {len(rows) - NAMED} more" if len(rows) > NAMED else ""
-            lines.append(f"  rejected, {reason}: {len(rows)} ({', '.join(rows[:NAMED])}{more})")
+            lines.append(f"  rejected, {reason}: {len(rows)} ({named(rows)})")
         return lines + self.notes
 
 

@@ -64,12 +64,12 @@ def prepare(arguments: argparse.Namespace) -> Prepared:
     ]
     prepared.files["recorded.jsonl"] = recorded = []
     for where, row in dialogues(path):
-        recorded.append({"turns": row["turns"]})
         _take(prepared, where, row, from_dialogue(row, where, arguments.unit), known)
+        recorded.append({"turns": row["turns"]})
     for number, (where, row) in enumerate(_requirements(path)):
-        recorded.append({"apis": row["apis"]})
         name = f"level-3-{number}"
         _take(prepared, where, {"file": name}, [from_requirement(row, where, name)], known)
+        recorded.append({"apis": row["apis"]})
     calls = [call for row in recorded for call in row.get("turns") or row.get("apis") or []]
     out = sum(call.get("api_name") == SEARCHER for call in calls)
     prepared.notes.append(f"left out of the paths: {out} calls of {SEARCHER}, which tool_search takes the place of")
@@ -92,6 +92,8 @@ def dialogues(path: Path) -> Iterator[Row]:
 def from_dialogue(row: dict[str, Any], where: str, unit: str) -> list[ToolTask]:
     """The tasks of a dialogue: one, or one per call. Without calls there is none. Raises ValueError."""
     turns = list_field(row, "turns", where)
+    for number, turn in enumerate(turns, 1):
+        _check_turn(turn, f"{where}: turn {number}")
     name, level = Path(text_field(row, "file", where)).stem, row.get("level")
     calls = [number for number, turn in enumerate(turns) if turn.get("role") == "API" and turn["api_name"] != SEARCHER]
     if not calls:
@@ -108,7 +110,10 @@ def from_dialogue(row: dict[str, Any], where: str, unit: str) -> list[ToolTask]:
 
 def from_requirement(row: dict[str, Any], where: str, task_id: str) -> ToolTask:
     """A task of level 3. Raises ValueError."""
-    calls = [call for call in list_field(row, "apis", where) if call["api_name"] != SEARCHER]
+    apis = list_field(row, "apis", where)
+    for number, call in enumerate(apis, 1):
+        _check_call(call, "input", "output", f"{where}: API call {number}")
+    calls = [call for call in apis if call["api_name"] != SEARCHER]
     path = [gold_call(call, "input", "output") for call in calls]
     return ToolTask(task_id, text_field(row, "requirement", where), path, data_source="api_bank_level3")
 
@@ -117,6 +122,27 @@ def gold_call(call: dict[str, Any], arguments: str, result: str) -> dict[str, An
     """A call with the arguments that the API received, or with the written ones if the result does not show them."""
     taken = (decoded(call.get(result)) or {}).get("input")
     return {"name": call["api_name"], "arguments": taken if isinstance(taken, dict) else decoded(call[arguments])}
+
+
+def _check_turn(turn: Any, where: str) -> None:
+    """Raises ValueError: a turn of a dialogue has neither a text nor a call."""
+    if not isinstance(turn, dict):
+        raise ValueError(f"{where}: given {turn!r:.80}, expected an object with a role.")
+    if text_field(turn, "role", where) == "API":
+        _check_call(turn, "param_dict", "result", where)
+    else:
+        text_field(turn, "text", where)
+
+
+def _check_call(call: Any, arguments: str, result: str, where: str) -> None:
+    """Raises ValueError: a call has no name, or its arguments or its result cannot be read."""
+    if not isinstance(call, dict):
+        raise ValueError(f"{where}: given {call!r:.80}, expected an object with api_name.")
+    text_field(call, "api_name", where)
+    if not isinstance(decoded(call.get(arguments)), dict):
+        raise ValueError(f"{where}: field '{arguments}': given {call.get(arguments)!r:.80}, expected an object.")
+    if not isinstance(decoded(call.get(result)), dict | None):
+        raise ValueError(f"{where}: field '{result}': given {call[result]!r:.80}, expected an object or null.")
 
 
 def _take(prepared: Prepared, where: str, row: dict[str, Any], tasks: list[ToolTask], known: set[str]) -> None:

@@ -27,7 +27,7 @@ from typing import Any
 from verl_ext.data_prep.rows import Row, fetch_json, list_field, local_file, numbered, read_rows, text_field
 from verl_ext.data_prep.tool_tasks import Prepared, ToolTask
 from verl_ext.tools.catalogue.formats.files import read_document
-from verl_ext.tools.catalogue.formats.openapi import METHODS
+from verl_ext.tools.catalogue.formats.openapi import METHODS, paths_of
 
 HUB = "https://raw.githubusercontent.com/Yifan-Song793/RestGPT/main"
 SCENARIOS = ("tmdb", "spotify")
@@ -38,9 +38,8 @@ def prepare(arguments: argparse.Namespace) -> Prepared:
     """Read one scenario. Raises ValueError."""
     name, prepared = arguments.scenario, Prepared()
     rows, document = _source(name, arguments.local_dataset_path)
-    known = {
-        f"{method.upper()} {route}" for route, item in document["paths"].items() for method in item if method in METHODS
-    }
+    paths = paths_of(document, f"the OpenAPI document of {name}").items()
+    known = {f"{method.upper()} {route}" for route, item in paths for method in METHODS if method in (item or ())}
     for number, (where, row) in enumerate(rows):
         prepared.read += 1
         task = parse(row, where, f"{name}-{number:03d}", name)

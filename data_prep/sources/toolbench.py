@@ -21,16 +21,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from verl_ext.data_prep.rows import Row, decoded, fetch_json, local_file, numbered, read_rows, text_field
 from verl_ext.data_prep.tool_tasks import Prepared, ToolTask
-from verl_ext.storage.jsonl import write_rows
-from verl_ext.tools.catalogue import load_catalogue
+from verl_ext.tools.catalogue.formats.toolbench import tools_of
 from verl_ext.tools.catalogue.search.queries import apis_of, relevant_apis
+from verl_ext.tools.catalogue.types import Catalogue
 
 HUB = "https://raw.githubusercontent.com/THUNLP-MT/StableToolBench/master/solvable_queries/test_instruction"
 SETS = ("G1_instruction", "G1_category", "G1_tool", "G2_instruction", "G2_category", "G3_instruction")
@@ -41,10 +40,8 @@ def prepare(arguments: argparse.Namespace) -> Prepared:
     """Read queries and documents. Raises ValueError."""
     rows = list(_source(arguments.local_dataset_path, arguments.sets))
     documents = _documents(arguments.local_dataset_path, rows)
-    with tempfile.TemporaryDirectory() as folder:  # read as a run's tool_search reads them
-        write_rows(Path(folder) / "tools.jsonl", documents)
-        catalogue = load_catalogue([{"kind": "toolbench", "path": f"{folder}/tools.jsonl"}])
-    apis, prepared = apis_of(catalogue), Prepared(files={"tools.jsonl": documents})
+    catalogue = Catalogue(tools_of(documents))  # as a run's tool_search reads them
+    apis, prepared = apis_of(catalogue), Prepared(files={"tools.jsonl": [document for _, document in documents]})
     for where, row in rows:
         prepared.read += 1
         name = f"{row['set']}-{row.get('query_id', where)}"
@@ -81,14 +78,15 @@ def _row(row: dict[str, Any], name: str) -> dict[str, Any]:
     return {**row, **lists, "set": row.get("set", name)}
 
 
-def _documents(path: Path | None, rows: Sequence[Row]) -> list[dict[str, Any]]:
+def _documents(path: Path | None, rows: Sequence[Row]) -> list[Row]:
     """Documents of a file beside the queries, else those in the queries, each once."""
     if path is not None and (path / DOCUMENTS).is_file():
-        return [row for _, row in read_rows(path / DOCUMENTS)]
-    listed = [entry for _, row in rows for entry in row["api_list"] if isinstance(entry, dict)]
+        return list(read_rows(path / DOCUMENTS))
+    listed = [(f"{where}: api_list", entry) for where, row in rows for entry in row["api_list"]]
+    listed = [(where, entry) for where, entry in listed if isinstance(entry, dict)]
     if not listed:
         raise ValueError(f"no documents of the APIs: neither {DOCUMENTS} beside the queries, nor in their api_list.")
-    return list({json.dumps(entry, sort_keys=True): entry for entry in listed}.values())
+    return list({json.dumps(entry, sort_keys=True): (where, entry) for where, entry in listed}.values())
 
 
 def options(parser: argparse.ArgumentParser) -> None:

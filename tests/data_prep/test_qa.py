@@ -1,5 +1,6 @@
 """qa.py: every layout, verl's schema, splits, and errors that name the row, field, given and expected."""
 
+import gzip
 import json
 import re
 
@@ -284,3 +285,18 @@ def test_impossible_arguments_are_refused(tmp_path, capsys):
         assert run("hotpotqa", source, tmp_path / "out", *options) == 2 and message in capsys.readouterr().err
     with pytest.raises(SystemExit):
         run("hotpotqa", file, tmp_path / "out", "--max_samples", "0")
+
+
+def test_a_packed_file_is_read_or_refused_and_conflicts_and_unread_files_are_named(tmp_path, capsys):
+    folder, rows = tmp_path / "hub", variants(HUB, 10)
+    write_jsonl(folder / "dev.jsonl", variants({**HUB, "id": "v", "question": "Another?"}, 5))
+    write_jsonl(folder / "extra.jsonl", [{"broken": True}])
+    with gzip.open(folder / "train.jsonl.gz", "wt", encoding="utf-8") as file:
+        file.writelines(json.dumps(row) + "\n" for row in [*rows, rows[0] | {"id": "new", "answer": "Kraków"}])
+    train, test, _ = prepare("hotpotqa", folder, tmp_path / "out")
+    assert (len(train), len(test)) == (10, 5)
+    printed = capsys.readouterr().out
+    assert "1 with other answers than the first" in printed and "train.jsonl.gz:11" in printed
+    assert "not read, as no training or validation data by their names: extra.jsonl" in printed
+    (folder / "train.zip").write_bytes(b"PK")
+    assert run("hotpotqa", folder, tmp_path / "out") == 2 and "train.zip is packed" in capsys.readouterr().err

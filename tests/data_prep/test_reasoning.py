@@ -68,6 +68,7 @@ def test_a_folder_tells_the_split_and_other_sets_are_left_alone(tmp_path):
     ("name", "row", "message"),
     [
         ("gsm8k", {"question": "q", "answer": "5"}, "jsonl:1: field 'answer' has no '####'"),
+        ("gsm8k", {"question": "q", "answer": "foo #### "}, "jsonl:1: field 'answer' has no number"),
         ("gsm8k", {"answer": "#### 5"}, "field 'question'"),
         ("gsm_hard", {"input": "q", "target": "5"}, "field 'target': given '5', expected a number"),
         ("gsm_hard", {"input": "q", "target": float("nan")}, "expected a number"),
@@ -103,3 +104,20 @@ def test_nothing_to_read(tmp_path):
 )
 def test_real_rows(name, file, least, tmp_path):
     assert sum(reasoning.prepare(name, tmp_path, SHARED / file).values()) > least
+
+
+def test_files_of_other_spellings_and_none_of_other_sets(tmp_path, capsys):
+    folder = tmp_path / "math"
+    write_jsonl(folder / "gsmhardv2.jsonl", [ROWS["gsm_hard"]])
+    write_jsonl(folder / "svamp.jsonl", [{"input": "another set", "target": 1}])
+    assert sum(reasoning.prepare("gsm_hard", tmp_path / "out", folder).values()) == 1
+    with pytest.raises(ValueError, match="which files are mmlu_pro cannot be told by their names"):
+        write_jsonl(folder / "asdiv.jsonl", [{}])
+        reasoning.prepare("mmlu_pro", tmp_path / "out", folder)
+
+
+def test_another_target_of_the_same_question_is_named(tmp_path, capsys):
+    rows = [ROWS["gsm_hard"], ROWS["gsm_hard"], ROWS["gsm_hard"] | {"target": 5}]
+    assert sum(map(len, written(tmp_path, "gsm_hard", rows).values())) == 1
+    printed = capsys.readouterr().out
+    assert "2 repeated questions" in printed and "of them 1 with another target" in printed and "jsonl:3" in printed

@@ -237,3 +237,35 @@ def test_real_rows(tmp_path, name, options, expected):
     status, test, _ = prepare(name, tmp_path, "--local_dataset_path", SHARED / "tools" / name, *options)
     assert status == 0 and Counter(row["data_source"] for row in test) == expected
     assert all(path_of(row) and row["extra_info"]["tools"] for row in test)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("Hello", "turn 3: given 'Hello', expected an object"),
+        ({"role": "API"}, "turn 3: field 'api_name'"),
+        (CALL | {"param_dict": "room"}, "turn 3: field 'param_dict': given 'room', expected an object"),
+        (CALL | {"result": "full"}, "turn 3: field 'result': given 'full'"),
+        ({"role": "User"}, "turn 3: field 'text'"),
+    ],
+)
+def test_a_malformed_dialogue_of_api_bank_is_named(tmp_path, capsys, change, message):
+    source = api_bank_folder(tmp_path / "api-bank")
+    write_jsonl(source / "lv1_lv2_dialogues.jsonl", [{"file": "a", "level": 1, "turns": [*TURNS[:2], change]}])
+    assert prepare("api_bank", tmp_path / "out", "--local_dataset_path", source)[0] == 2
+    assert f"lv1_lv2_dialogues.jsonl:1: {message}" in capsys.readouterr().err
+
+
+def test_a_malformed_requirement_and_documents_are_named(tmp_path, capsys):
+    source = api_bank_folder(tmp_path / "api-bank")
+    write_jsonl(source / "test_level-3.jsonl", [REQUIREMENT | {"apis": [{}]}])
+    assert prepare("api_bank", tmp_path / "out", "--local_dataset_path", source)[0] == 2
+    assert "test_level-3.jsonl:1: API call 1: field 'api_name'" in capsys.readouterr().err
+    row = {"query_id": 1, "query": "a?", "relevant APIs": [["T", "a"]], "api_list": [{"category_name": "A"}]}
+    (tmp_path / "G3_instruction.json").write_text(json.dumps([row]))
+    assert prepare("toolbench", tmp_path / "out", "--local_dataset_path", tmp_path)[0] == 2
+    assert "G3_instruction.json row 1: api_list: field 'tool_name'" in capsys.readouterr().err
+    folder = restbench_folder(tmp_path / "RestGPT")
+    (folder / "specs" / "spotify_oas.json").write_text("{}")
+    assert prepare("restbench", tmp_path / "out", "--scenario", "spotify", "--local_dataset_path", folder)[0] == 2
+    assert "expected an OpenAPI 3 document" in capsys.readouterr().err

@@ -154,5 +154,7 @@ def test_penalty_and_reward():
         def reward(self, task, result):
             pass
 
-    with pytest.raises(BrokenReward, match=r"Silent.reward \(.*test_users_line.py:\d+\) raised .*returned None"):
+    with pytest.raises(
+        BrokenReward, match=r"Silent.reward \(.*test_users_line.py:\d+\) raised .*returned None.* on row 0 of"
+    ):
         run(walk(forest_of(Silent(asks), FakeLLM())))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import pickle
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from tests.observe.viewing import call, question, trajectory
 from verl_ext.mas import Unparsable
 from verl_ext.mas.credit import assign_credit
 from verl_ext.mas.types import Task
-from verl_ext.observe.record import CallFields, Record, ToolFields, TrajectoryFields, by_step
+from verl_ext.observe.record import CallFields, Record, ToolFields, TrajectoryFields, as_json, by_step
 from verl_ext.observe.trajectories import (
     QuestionTrace,
     TraceStore,
@@ -188,6 +189,18 @@ def test_records_of_a_question_are_put_together_and_later_ones_count():
     one, two = steps["eval", None]
     assert sorted(one["output"] for one in one["calls"]) == ["late", "lost", "second"] and len(two["calls"]) == 1
     assert [end["status"] for end in one["trajectories"]] == ["ok", "ok", "unknown"]
+
+
+@dataclass
+class Work:
+    task: Task
+    calls: list[tuple[str, dict]]
+    solved: set[str]
+
+
+def test_a_result_is_json_and_does_not_show_the_gold_answer():
+    work = Work(Task("Where?", {"target": ["Grado"]}), [("film", {"id": 5})], {"a"})
+    assert as_json({"result": work}) == {"result": {"calls": [["film", {"id": 5}]], "solved": ["a"]}}
 
 
 class Silent:

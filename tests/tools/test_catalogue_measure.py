@@ -121,7 +121,7 @@ def test_the_command_prints_recall_by_hand(bench, tmp_path, capsys):
         (["--method", "bm52"], "invalid choice: 'bm52'"),
         (["--method", "bm25", "--model", "minilm"], "--model would do nothing"),
         (["--method", "bm25", "--device", "cpu"], "--device would do nothing"),
-        (["--queries", "a/q.jsonl", "b/q.jsonl"], "the files need different names"),
+        (["--queries", "a/q.jsonl", "a/q.jsonl"], "the files need different names"),
     ],
 )
 def test_flags_that_cannot_be(bench, tmp_path, more, message, capsys):

@@ -170,7 +170,7 @@ def test_another_model_in_the_same_folder_is_another_index(tmp_path):
         (["--corpus", "folder", "--backend", "bm25"], "corpus file folder does not exist, or is no file"),
         (["--corpus", "c.jsonl", "--ivf_probes", "0"], "must be >= 1"),
         ([], "one of the arguments --corpus --index is required"),
-        (["--corpus", "c.jsonl", "--questions", "q.jsonl", "a/q.jsonl"], "the files need different names"),
+        (["--corpus", "c.jsonl", "--questions", "a/q.jsonl", "a/q.jsonl"], "the files need different names"),
         (["--index", "i", "--questions", "none.jsonl"], "questions file none.jsonl does not exist"),
     ],
 )
@@ -196,3 +196,17 @@ def test_same_at_ten_and_the_table_by_hand():
     lines = table([exact, {**ivf, "questions": "a", "queries/s": 1234.5}]).splitlines()
     assert len({len(line) for line in lines}) == 1 and len(lines) == 4
     assert lines[2].startswith("| a         | dense m | ivf, 8 probes |    0.250 |") and "1,234" in lines[2]
+
+
+def test_the_test_questions_of_two_sets_are_measured_together(tmp_path, files, quick):
+    """data_prep calls the questions of every set test.parquet: their folders tell them apart."""
+    corpus, questions = files
+    for path, name in zip(questions, ("one", "two"), strict=True):
+        (tmp_path / "data" / name).mkdir(parents=True)
+        (tmp_path / "data" / name / "test.jsonl").write_text(open(path).read())
+    asked = [f"data/{name}/test.jsonl" for name in ("one", "two")]
+    assert quick(["--corpus", corpus, "--backend", "bm25", "--questions", *asked]) == 0
+    assert {name: row["recall@5"] for (name, *_), row in rows_of(tmp_path).items()} == {
+        "one-test": 0.5,
+        "two-test": 1.0,
+    }

@@ -159,7 +159,8 @@ class Session:
                 raise ValueError(f"the reward {trajectory.reward} is not finite")
         except Exception as error:
             raise BrokenReward(
-                f"{place_of(self.forest.workflow.reward)} raised {error!r} on result {trajectory.result!r:.500}"
+                f"{place_of(self.forest.workflow.reward)} raised {error!r} on row {task.index} of {task.data_source!r}"
+                f", result {trajectory.result!r:.500}"
             ) from error
 
     def _announce(self, call_id: CallId | None) -> None:

@@ -7,9 +7,12 @@ trajectory, training one per question; a record that is too long for a file of t
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import fields, is_dataclass
 from typing import Any, Literal
 
 from typing_extensions import NotRequired, TypedDict
+
+from verl_ext.mas.types import Task
 
 # Deeper nesting in a tool's arguments or result, or in a gold answer, is left out.
 DEEPEST = 16
@@ -204,13 +207,20 @@ def _complete(question: dict[str, Any]) -> None:
 
 
 def as_json(value: Any, depth: int = 0) -> Any:
-    """`value` in JSON's types: NaN is null, infinities and what JSON does not know are text, arrays are lists."""
+    """`value` in JSON's types: NaN is null, infinities and what JSON does not know are text, arrays are lists.
+
+    A data class is an object of its fields, without those that hold a task: the record has the question already, and a
+    result must not show the gold answer.
+    """
     if value is None or isinstance(value, str | bool | int):
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else None if math.isnan(value) else str(value)
     if hasattr(value, "tolist"):  # numpy
         return as_json(value.tolist(), depth)
+    if is_dataclass(value) and not isinstance(value, type):
+        held = {field.name: getattr(value, field.name) for field in fields(value)}
+        value = {name: item for name, item in held.items() if not isinstance(item, Task)}
     if isinstance(value, Mapping | list | tuple | set | frozenset):
         if depth == DEEPEST:
             return "…"

@@ -57,8 +57,14 @@ def positive(text: str) -> int:
     return value
 
 
-def check_distinct(parser: argparse.ArgumentParser, flag: str, paths: Sequence[Path]) -> None:
-    """End with a message if two of the files have the same name."""
-    stems = [path.stem for path in paths]
-    if len(set(stems)) < len(stems):
-        parser.error(f"--{flag}: the files need different names, because they name the rows; given {stems}")
+def row_names(parser: argparse.ArgumentParser, flag: str, paths: Sequence[Path]) -> list[str]:
+    """Names of the files in the table: their stems, after as many folders as tell them apart ("hotpotqa-test").
+
+    Ends with a message if nothing tells two of them apart.
+    """
+    names: list[str] = []
+    for folders in range(max(len(path.parts) for path in paths)):
+        names = ["-".join([*path.parts[-1 - folders : -1], path.stem]).replace("/", "") for path in paths]
+        if len(set(names)) == len(names):
+            return names
+    parser.error(f"--{flag}: the files need different names, because they name the rows; given {names}")

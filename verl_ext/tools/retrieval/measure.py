@@ -22,7 +22,7 @@ from verl_ext.arguments import Parser, exit_status
 from verl_ext.reports import machine
 from verl_ext.storage.files import write_file
 from verl_ext.tools import measuring
-from verl_ext.tools.measuring import check_distinct, positive, search_all
+from verl_ext.tools.measuring import positive, row_names, search_all
 from verl_ext.tools.retrieval.corpus import OFFSETS, PASSAGES, PassageStore, file_sha256
 from verl_ext.tools.retrieval.dense import INDEX_KINDS
 from verl_ext.tools.retrieval.index import BACKENDS, load_index
@@ -117,17 +117,18 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     return measuring.table(COLUMNS, rows, {"queries/s": ",.0f", "build s": ",.0f", "index MiB": ",.1f"})
 
 
-def read(path: Path, limit: int | None) -> QuestionSet:
+def read(path: Path, name: str, limit: int | None) -> QuestionSet:
     """The first `limit` questions of a file, or all. Raises ValueError, see `read_questions`."""
     questions, without = read_questions(path, limit)
     left_out = f", {without} without gold titles left out" if without else ""
     print(f"{path}: {len(questions)} questions{left_out}")
-    return QuestionSet(path.stem, questions, without, (file_sha256(path), limit))
+    return QuestionSet(name, questions, without, (file_sha256(path), limit))
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Measure what is missing, print the table, write OUTPUT/measure.json."""
-    asked = [read(path, arguments.max_questions) for path in arguments.questions]  # malformed ones stop before the work
+    files = zip(arguments.questions, arguments.names, strict=True)
+    asked = [read(path, name, arguments.max_questions) for path, name in files]  # malformed ones stop before the work
     targets = prepare(arguments)
     indexes = Indexes(arguments.device, frozenset().union(*(question.gold for a in asked for question in a.questions)))
     rows, total = [], len(targets) * len(asked)
@@ -181,7 +182,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         arguments.ivf_probes = [8, 32, 128]
     if arguments.index and len(set(arguments.index)) < len(arguments.index):
         parser.error("--index: the same folder is given twice")
-    check_distinct(parser, "questions", arguments.questions)
+    arguments.names = row_names(parser, "questions", arguments.questions)
     return arguments
 
 

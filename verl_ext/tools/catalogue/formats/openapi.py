@@ -51,8 +51,8 @@ def load(path: Paths, left_out: dict[str, str] | None = None) -> list[ToolSpec]:
     return [tool for one in as_paths(path) for tool in _document(one, left_out)]
 
 
-def _document(path: Path, left_out: dict[str, str]) -> list[ToolSpec]:
-    document = read_document(path)
+def paths_of(document: Mapping[str, Any], path: Any) -> Mapping[str, Any]:
+    """The paths of a document, which is called `path` in errors. Raises ValueError: it is no OpenAPI 3, or has none."""
     version = document.get("openapi")
     if not str(version).startswith("3."):
         given = f"openapi: {version!r}" if "swagger" not in document else f"swagger: {document['swagger']!r}"
@@ -61,8 +61,13 @@ def _document(path: Path, left_out: dict[str, str]) -> list[ToolSpec]:
         )
     if not isinstance(document.get("paths"), Mapping) or not document["paths"]:
         raise ValueError(f"{path}: the document has no paths")
+    return document["paths"]
+
+
+def _document(path: Path, left_out: dict[str, str]) -> list[ToolSpec]:
+    document = read_document(path)
     tools, faults = [], []
-    for route, item in document["paths"].items():
+    for route, item in paths_of(document, path).items():
         if route.startswith("x-") or item is None:
             continue
         try:

@@ -21,7 +21,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from verl_ext.tools.catalogue.formats.files import Paths, field, read_rows
@@ -52,10 +52,15 @@ def load(path: Paths) -> list[ToolSpec]:
     Raises:
         ValueError: a file is missing, or a row is malformed.
     """
+    return tools_of(read_rows(path, EXPECTED))
+
+
+def tools_of(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> list[ToolSpec]:
+    """The APIs of ("where", row) pairs, see `load`. Raises ValueError, with where."""
     seen: set[str] = set()
     names: set[str] = set()
     tools = []
-    for where, row in read_rows(path, EXPECTED):
+    for where, row in rows:
         said = canonical({key: value for key, value in row.items() if key != "category_name"})
         if said in seen:
             continue

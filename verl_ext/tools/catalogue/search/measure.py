@@ -15,6 +15,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from verl_ext.tools import measuring
 from verl_ext.tools.catalogue.load import KINDS, load_catalogue
 from verl_ext.tools.catalogue.search.queries import Asked, read_queries
 from verl_ext.tools.catalogue.search.tool import METHODS, open_search
-from verl_ext.tools.measuring import check_distinct, positive, search_all
+from verl_ext.tools.measuring import positive, row_names, search_all
 from verl_ext.tools.retrieval.recall import recall
 from verl_ext.tools.retrieval.types import Retriever
 
@@ -63,7 +64,8 @@ def run(arguments: argparse.Namespace) -> None:
     """Measure, print the table, and write it where --output says."""
     sources = [dict(zip(("kind", "path"), text.split(":", 1), strict=False)) for text in arguments.catalogue]
     catalogue = load_catalogue(sources)
-    asked = [read_queries(path, catalogue, arguments.max_queries) for path in arguments.queries]
+    files = zip(arguments.queries, arguments.names, strict=True)
+    asked = [replace(read_queries(path, catalogue, arguments.max_queries), name=name) for path, name in files]
     print(f"{machine()}\n{len(catalogue):,} tools")
     for one in asked:
         print("\n".join(describe(one, arguments.k)), flush=True)
@@ -99,7 +101,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--max_queries", type=positive, help="only the first ones of each file")
     parser.add_argument("--output", type=Path, help="a .json file for the rows")
     arguments = parser.parse_args(argv)
-    check_distinct(parser, "queries", arguments.queries)
+    arguments.names = row_names(parser, "queries", arguments.queries)
     for flag in ("model", "device"):
         if getattr(arguments, flag) and arguments.method == ["bm25"]:
             parser.error(f"--{flag} would do nothing; add --method dense or leave it out")
