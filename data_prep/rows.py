@@ -57,7 +57,7 @@ def _read_json(path: Path) -> Iterator[Row]:
         raise ValueError(f"{path} cannot be read ({error}).") from error
     try:
         whole = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         if text.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"[":
             raise ValueError(f"{path}: not valid JSON ({error}).") from error
         return jsonl.read_rows(path, EXPECTED)
@@ -167,7 +167,7 @@ def fetch_json(url: str) -> Any:
     try:
         with urllib.request.urlopen(url, timeout=FETCH_TIMEOUT_S) as response:
             return json.loads(response.read())
-    except (urllib.error.URLError, OSError, ValueError) as error:
+    except (urllib.error.URLError, OSError, ValueError, RecursionError) as error:
         raise ValueError(f"{url} could not be fetched: {error}. {REMEDY}") from error
 
 
@@ -203,7 +203,7 @@ def decoded(value: Any) -> Any:
     if isinstance(value, str) and value[:1] in ("[", "{"):
         try:
             return json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             return value
     return value
 

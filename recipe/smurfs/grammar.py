@@ -21,8 +21,8 @@ from verl_ext.tools.catalogue.types import as_json
 
 # Brackets within brackets; of more than that, whatever walks them later would have to beware.
 MAX_DEPTH = 50
-# Longest text that is repaired, in characters: hostile ones take json_repair quadratic time, these about a second.
-MAX_REPAIRED = 8192
+# Longest text that is repaired, in characters: hostile ones take json_repair quadratic time.
+MAX_REPAIRED = 4096
 # Braces, and the texts in quotes, whose braces do not count. A text that is not closed reaches to the end.
 _MARKS = re.compile(r'"(?:[^"\\]|\\.?)*(?:"|\Z)|[{}]', re.S)
 

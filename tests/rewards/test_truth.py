@@ -32,7 +32,7 @@ def test_what_is_no_answer(truth):
         targets_of(truth, "row 3")
 
 
-@pytest.mark.parametrize("path", ['"film"', '{"name": "film"}', "film", "7", 7, {"name": "film"}])
+@pytest.mark.parametrize("path", ['"film"', '{"name": "film"}', "film", "7", "[" * 5000, 7, {"name": "film"}])
 def test_a_path_that_is_no_list(path):
     with pytest.raises(ValueError, match="path of row 3 must be a list"):
         gold_path(Task("q", {"path": path}, index=3))

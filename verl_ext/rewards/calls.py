@@ -39,7 +39,7 @@ def gold_path(task: Row) -> Sequence[Invocation]:
     said = (task.ground_truth or {}).get("path")
     try:
         path = json.loads(said) if isinstance(said, str) else said
-    except ValueError:
+    except (ValueError, RecursionError):
         path = said
     path = [] if path is None else path
     if isinstance(path, str | dict) or not isinstance(path, Iterable):

@@ -86,7 +86,7 @@ class HttpSimulator(JsonClient):
         try:
             body = json.loads(refusal.text)
             kind, message = str(body["kind"]), str(body["error"])
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             kind, message = "", ""
         self.counters.misses += kind == NOT_RECORDED
         self.counters.recorded += kind == TOOL_ERROR
