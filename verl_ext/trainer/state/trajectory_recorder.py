@@ -19,8 +19,8 @@ from transfer_queue import KVBatchMeta
 from verl_ext.observe.trajectories import Place, QuestionTrace, Trained, training_record
 from verl_ext.observe.trajectory_files import ROWS, TrajectoryLog, folder_name
 from verl_ext.storage.files import write_file
-from verl_ext.trainer.config import TrajectoryLogSection
 from verl_ext.trainer.row import unpack
+from verl_ext.trainer.sections import TrajectoryLogSection
 
 ABOUT = {
     "estimator": "algorithm.adv_estimator",
