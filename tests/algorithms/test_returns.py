@@ -12,7 +12,7 @@ from tests.helpers import FakeLLM, Script, choice, forest_of, fork, speaker, wal
 from verl_ext.algorithms.puppeteer import Returns
 from verl_ext.mas import Agent
 from verl_ext.mas.credit import assign_credit
-from verl_ext.mas.types import Call, CallId, Stream, Trajectory
+from verl_ext.mas.types import Call, CallId, Status, Stream, Trajectory
 
 
 def call(agent, turn=0, *parents, cost=1.0, decides=False, stream="0", scope=()):
@@ -88,6 +88,25 @@ def test_calls_before_the_first_decision_cost_nobody():
     early = call("planner", cost=100.0)
     first = call("boss", 0, early, decides=True, cost=0.0)
     assert Returns().of_trajectory(trajectory(1.0, early, first))[first] == 1.0
+
+
+def test_a_decision_that_was_refused_is_no_step():
+    rule = Returns(price=0.0, discount=0.5)
+    first = call("boss", 0, decides=True)
+    refused = call("boss", 1, first, decides=True)
+    refused.status = Status.PROMPT_TOO_LONG
+    assert rule.of_trajectory(trajectory(1.0, first, refused)) == {first: 1.0}
+
+
+def test_a_decision_in_a_branch_that_died_gets_no_reward():
+    rule = Returns(price=0.0, discount=0.5)
+    top = call("boss", 0, decides=True)
+    dead = call("boss", 0, top, decides=True, scope=("dead",))
+    alive = call("boss", 0, top, decides=True, scope=("alive",))
+    end = call("judge", 0, alive)
+    found = trajectory(1.0, top, dead, alive, end)
+    assign_credit([found], rules=[rule.apply])
+    assert math.isnan(dead.reward) and (top.reward, alive.reward) == (0.5, 1.0)
 
 
 def test_a_shared_decision_gets_the_mean_and_penalties_stay():

@@ -224,3 +224,8 @@ def test_own_where_the_trajectory_has_failed_is_that_of_the_first_that_has_the_c
     assign_credit([base, *forks], "own", rules=[efficiency(1.0)])
     assert a.reward_shared == 0.0 and a.reward == 0.0 - 0.5 - 0.5 and math.isnan(b.reward)
     assert aggregate("own") and pytest.raises(ValueError, aggregate, "ours")
+
+
+def test_the_mean_of_equal_rewards_is_that_reward():
+    """fmean([0.2] * 3) is not: under node-wise Monte Carlo a node without variance would seem to have some."""
+    assert aggregate("mean")([0.2] * 3) == 0.2

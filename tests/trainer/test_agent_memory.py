@@ -12,7 +12,7 @@ import pytest
 
 from tests.mas.test_memory import rare_success
 from verl_ext.memory import Use, read_snapshot
-from verl_ext.trainer.config import MemorySection
+from verl_ext.trainer.sections import MemorySection
 from verl_ext.trainer.state.agent_memory import FOLDER, AgentMemory
 from verl_ext.trainer.state.checkpoint import mark_complete
 

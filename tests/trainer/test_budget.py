@@ -1,7 +1,7 @@
 """`mas.budget`: counting over resumes, and which step reaches what."""
 
 from verl_ext.trainer.budget import Budget
-from verl_ext.trainer.config import BudgetSection
+from verl_ext.trainer.sections import BudgetSection
 
 
 def step(tokens, questions=2):

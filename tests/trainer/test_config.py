@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
+from tests.helpers import Script, chain, speaker
 from verl_ext.mas.limits import Limits
 from verl_ext.settings import check_keys
+from verl_ext.trainer.build import build_workflow
 from verl_ext.trainer.config import optimiser_steps, read_mas_config, strategy_from
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -141,3 +143,24 @@ def test_optimiser_steps_count_questions(questions, mini, found):
     else:
         with pytest.raises(ValueError, match=found):
             optimiser_steps(config, config.actor)
+
+
+class Slashed(Script):
+    """A workflow whose agent would share the identity of an agent in a branch."""
+
+    def __init__(self):
+        super().__init__(chain, {"left/writer": speaker("writer")})
+
+
+def test_an_agents_name_must_not_look_like_a_place():
+    mas = read_mas_config(configured(workflow={"_target_": f"{__name__}.Slashed"}))
+    with pytest.raises(ValueError, match="has an agent 'left/writer': a name must not be empty nor contain /"):
+        build_workflow(mas)
+
+
+def test_failure_rewards_are_those_that_are_set():
+    assert read_mas_config(configured(failure={"call_limit": 0, "timeout": None})).failure.rewards == {
+        "call_limit": 0.0
+    }
+    with pytest.raises(ValueError, match="mas.failure.call_limit"):
+        read_mas_config(configured(failure={"call_limit": float("nan")}))

@@ -13,7 +13,7 @@ from verl_ext.observe.error_log import ErrorLog
 from verl_ext.observe.runlog import NAME, LogTail, RunLog, read_log
 from verl_ext.observe.summary import finished_already
 from verl_ext.trainer.budget import Budget
-from verl_ext.trainer.config import BudgetSection
+from verl_ext.trainer.sections import BudgetSection
 from verl_ext.trainer.state.best import BestCheckpoint
 from verl_ext.trainer.state.run_state import RunState
 from verl_ext.trainer.step import Step

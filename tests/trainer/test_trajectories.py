@@ -10,7 +10,8 @@ from omegaconf import OmegaConf
 from tests.trainer.test_config import configured
 from verl_ext.observe.trajectories import QuestionTrace
 from verl_ext.observe.trajectory_files import read_records
-from verl_ext.trainer.config import TrajectoryLogSection, read_mas_config
+from verl_ext.trainer.config import read_mas_config
+from verl_ext.trainer.sections import TrajectoryLogSection
 from verl_ext.trainer.state import trajectory_recorder
 from verl_ext.trainer.state.trajectory_recorder import TrajectoryRecorder
 

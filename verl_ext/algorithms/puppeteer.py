@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from statistics import fmean
 from typing import Any, Literal
 
@@ -49,8 +49,9 @@ class Returns(Settings):
 
         A call belongs to the last decision before it, along the call graph; a decision's step follows that of the last
         decision before it. After a decision from which branches with decisions of their own depart, R_{t+1} is their
-        mean.
+        mean. A decision that gave no text, or from which nothing leads to the trajectory's end, is no step.
         """
+        leading = _ancestors(trajectory.sinks)
         step_of: dict[Call, Call | None] = {}
         number: dict[Call, int] = {}
         tokens: dict[Call, float] = defaultdict(float)
@@ -58,7 +59,7 @@ class Returns(Settings):
         for call in trajectory.calls:  # by depth: parents come first
             above = [step for parent in call.parents if (step := step_of.get(parent)) is not None]
             latest = max(above, key=lambda step: (number[step], step.id), default=None)
-            if call.decides:
+            if call.decides and call.status.trainable and call in leading:
                 number[call] = number[latest] + 1 if latest else 1
                 if latest:
                     following[latest].append(call)
@@ -84,6 +85,16 @@ class Returns(Settings):
             call.reward = call.reward_shared + call.reward_specific
 
 
+def _ancestors(calls: Iterable[Call]) -> set[Call]:
+    """These calls and all those that lead to them."""
+    found, rest = set(), list(calls)
+    while rest:
+        if (call := rest.pop()) not in found:
+            found.add(call)
+            rest += call.parents
+    return found
+
+
 def returns_rule(section: Any) -> CreditRule:
     """The credit rule of `mas.credit.returns`; raises ValueError for an unknown key or a value out of range."""
     return Returns.read(section, "mas.credit.returns").apply
@@ -92,9 +103,9 @@ def returns_rule(section: Any) -> CreditRule:
 class Puppeteer(Algorithm):
     """Eq. 5 with reward-to-go: A_t = R_t − b on the tokens of a decision.
 
-    The paper weighs all of a trajectory's decisions by R(τ) = R_1; R_t leaves out what an earlier decision had cost,
-    which changes the variance of the gradient, not its expectation. Ablation: `mas.credit.returns.discount=1` and
-    price 0 give every decision the same r.
+    The paper weighs all of a trajectory's decisions by R(τ) = R_1; R_t leaves out what an earlier decision had cost.
+    This lowers the variance of the gradient; its expectation stays the same only for γ = 1. Ablation:
+    `mas.credit.returns.discount=1` and price 0 give every decision the same r.
 
     Other rows are the agents' own outputs, which train only if they are asked to (not in the paper): they compete in
     MHGPO's heterogeneous groups, for the trajectory's reward.

@@ -7,9 +7,10 @@ from omegaconf import DictConfig, OmegaConf
 from pydantic import Field, field_validator, model_validator
 
 from verl_ext.settings import Settings
-from verl_ext.trainer.config import MasConfig, TopK, read_mas_config
+from verl_ext.trainer.config import MasConfig, read_mas_config
 from verl_ext.trainer.preflight import checks
 from verl_ext.trainer.preflight.composing import composed
+from verl_ext.trainer.sections import TopK
 
 
 class EvaluateConfig(Settings):

@@ -82,7 +82,7 @@ class Context:
     def resume(self, call: Call, observation: str, /, **inputs: Any) -> Coroutine[Any, Any, Any]:
         """Let the agent of `call` go on after its output and `observation`, token by token in the same sequence.
 
-        For example after a tool's result, in one stream of reasoning. Generated text is not encoded again, and the
+        For example after a tool's result, in one sequence of reasoning. Generated text is not encoded again, and the
         observation does not train. The new output counts as the agent's next turn; all of them train as one sequence.
 
         Args:
@@ -169,7 +169,7 @@ class Context:
 
         A second note of the same name replaces the first. Notes do not change the run.
 
-        A list of documents (mappings with a "title") is scored by `python -m verl_ext.evaluate` against the question's
+        A list of documents (mappings with a "title") is scored by `verl_ext evaluate` against the question's
         gold titles, e.g. `ctx.note("chosen", chosen)`.
         """
         self._session.trajectory.notes["/".join((*self._scope, name))] = copy.deepcopy(value)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from statistics import fmean
+from statistics import mean
 
 from verl_ext.mas.types import Call, Trajectory
 
-AGGREGATES: dict[str, Callable[[Iterable[float]], float]] = {"mean": fmean, "max": max, "min": min}
+# `mean` is exact and rounds once: equal rewards have their own value as mean, so a group of them has no variance.
+AGGREGATES: dict[str, Callable[[Iterable[float]], float]] = {"mean": mean, "max": max, "min": min}
 # Not an operator over successors: the reward of the trajectory in which a call was sampled (JoyAgents-R1).
 OWN = "own"
 
@@ -22,7 +23,7 @@ def aggregate(name: str) -> Callable[[Iterable[float]], float]:
     """
     if name != OWN and name not in AGGREGATES:
         raise ValueError(f"mas.credit.aggregate={name!r} is unknown; allowed: {', '.join((*AGGREGATES, OWN))}")
-    return AGGREGATES.get(name, fmean)
+    return AGGREGATES.get(name, mean)
 
 
 def assign_credit(

@@ -1,7 +1,7 @@
 """The records of a multi-agent rollout: calls, trajectories, tasks.
 
-Vocabulary. A *call* is one generation of one agent. A *trajectory* is one run of a workflow from the question to its
-result. Trajectories of one question share the calls before their fork: the calls of a question form a forest.
+A *call* is one generation of one agent, a *trajectory* one run of a workflow from the question to its result.
+Trajectories of one question share the calls before their fork: the calls of a question form a forest.
 """
 
 from __future__ import annotations

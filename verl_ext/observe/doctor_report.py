@@ -103,6 +103,11 @@ def _dropped(entries: Entries) -> str:
     return f"{groups:.0f} by regrouping, {selected:.0f} by the algorithm's selection; {padding:.0f} padding rows added"
 
 
+def _cost(entries: Entries) -> str:
+    spent, steps = sum(_values(entries, "doctor/seconds")), sum(_values(entries, "timing_s/step"))
+    return f"these checks took {spent / steps:.2%} of the time of the steps" if steps else "not measured"
+
+
 SECTIONS: dict[str, Callable[[Entries], str]] = {
     "Tokens": _tokens,
     "Versions": _weights,
@@ -111,6 +116,7 @@ SECTIONS: dict[str, Callable[[Entries], str]] = {
     "Objective": _objective,
     "Trajectories": _left_out,
     "Rows dropped": _dropped,
+    "Cost": _cost,
 }
 
 

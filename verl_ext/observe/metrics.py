@@ -75,8 +75,8 @@ METRICS: dict[str, str] = {
     "sampling/tool_failures": "tool calls that failed for good (per trajectory that met them)",
     "sampling/trajectories": "trajectories started",
     "sampling/failed_trajectories": "trajectories that could not finish",
-    "sampling/left_out": "share of the trajectories that train nothing: failed, without a reward in `mas.failure`",
     "sampling/failed/<status>": "of those, by reason",
+    "sampling/left_out": "share of the trajectories that train nothing: failed, without a reward in `mas.failure`",
     "sampling/tokens_per_second": "generated tokens / seconds of the rollout phase (timing_s/gen)",
     "tools/<tool>/<quantity>": "what the tool has counted since the step before: tool_call its answers by kind, and "
     "what a simulator behind it counts",
@@ -93,6 +93,7 @@ METRICS: dict[str, str] = {
     "doctor/log_prob_difference_numerical": "largest |log π_old − log π_rollout| of a token, last weights",
     "doctor/log_prob_difference_stale": "the same, older weights",
     "doctor/weight/<agent>": "share of the loss's weight that the agent's rows have (MHGPO, Eq. 6: 1 / agents)",
+    "doctor/seconds": "seconds that these checks took in the trainer's process",
     "update/rows": "rows that trained in the step",
     "update/padding_rows": "masked rows added so that ranks and mini-batches come out even",
     "update/optimiser_steps": "optimiser steps of the step",

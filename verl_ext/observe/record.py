@@ -118,6 +118,8 @@ class CallFields(TypedDict):
         group: what its advantage is relative to; `*batch/…`: a group across questions; null if it did not train.
         advantage: one number if all tokens have the same, otherwise one per token, null where the token does not train
             (observations, tokens without a choice in a decision); null if the call or none of its tokens trained.
+        weight: of its row in the loss; null if it did not train. Training only, as is the next one.
+        difference: largest |log π| by which trainer and rollout engine differ on its tokens; null if not known.
     """
 
     id: str
@@ -145,6 +147,8 @@ class CallFields(TypedDict):
     trained: NotRequired[bool]
     group: NotRequired[str | None]
     advantage: NotRequired[float | list[float | None] | None]
+    weight: NotRequired[float | None]
+    difference: NotRequired[float | None]
 
 
 class Record(TypedDict):

@@ -44,10 +44,19 @@ class QuestionTrace:
 
 @dataclass(frozen=True)
 class Trained:
-    """The group that a call was compared in, and the advantage of each of its tokens (None: it does not train)."""
+    """What a call learned from.
+
+    Attributes:
+        group: that it was compared in.
+        advantages: of each of its tokens; None: the token does not train.
+        weight: of its row in the loss.
+        difference: the largest |log π_trainer − log π_rollout| of its tokens; None: not known.
+    """
 
     group: str
     advantages: list[float | None]
+    weight: float | None = None
+    difference: float | None = None
 
 
 def trace_question(forest: Forest, uid: str = "", rank: int = 0, first_number: int = 0) -> QuestionTrace:
@@ -195,6 +204,7 @@ def training_record(
     for call in trace.calls:
         row = (trained or {}).get(tuple(call["place"])) if call["place"] else None
         learned = {"trained": row is not None, "group": row and row.group}
+        learned |= {"weight": row and row.weight, "difference": row and row.difference}
         learned["advantage"] = row and (row.advantages if len(set(row.advantages)) > 1 else row.advantages[0])
         calls.append({name: value for name, value in call.items() if name != "place"} | learned)
     head = {"phase": phase, "step": step, "question": {"number": number, **trace.question}}

@@ -1,7 +1,7 @@
 """Connects multi-agent rollouts with verl's trainer. No other folder overrides verl's trainer or agent loop.
 
 run_callback    Hydra calls it before and after a run: checks, progress, summary; interrupt: what Ctrl-C does
-config          the section `mas`, typed and checked
+config          the section `mas`, typed and checked; sections: its parts
 build           builds the workflow and its tools from `mas`
 lora_setup      `mas.policy`: one policy for all agents, or one LoRA adapter each
 preflight/      checks before a run starts

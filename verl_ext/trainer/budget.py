@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from verl_ext.trainer.config import BudgetSection
+from verl_ext.trainer.sections import BudgetSection
 
 
 class Budget:

@@ -18,7 +18,8 @@ from verl_ext.settings import check_keys, unknown_key
 from verl_ext.tools.chat import ChatEndpoint
 from verl_ext.tools.retrieval.dense import check_encoder_name
 from verl_ext.tracebacks import place_of
-from verl_ext.trainer.config import AgentSection, MasConfig
+from verl_ext.trainer.config import MasConfig
+from verl_ext.trainer.sections import AgentSection
 
 # Hydra prints there what it raises.
 logging.getLogger("hydra.utils").setLevel(logging.CRITICAL)
@@ -119,6 +120,12 @@ def build_workflow(mas: MasConfig) -> Workflow:
     workflow = build(mas.workflow, "mas.workflow")
     if not getattr(workflow, "agents", None):
         raise ValueError(f"{cls.__name__} has no agents. Remedy: agents = {{name: Agent(prompt), …}} in the class")
+    for name in workflow.agents:
+        if not name or set(name) & set("/#*"):
+            raise ValueError(
+                f"{cls.__name__} has an agent {name!r}: a name must not be empty nor contain /, # or *, which separate "
+                "the parts of a call's identity. Remedy: another name"
+            )
     for name in workflow.needs:
         if name not in mas.tools:
             raise ValueError(

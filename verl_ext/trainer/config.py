@@ -5,183 +5,29 @@ from __future__ import annotations
 import importlib
 import typing
 from contextlib import suppress
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf
-from pydantic import AfterValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
-from verl_ext.algorithms import credit_keys, credit_rules, row_weights
-from verl_ext.memory import Rules
-from verl_ext.sampling import STRATEGIES, Strategy, make_strategy
-from verl_ext.settings import Settings, check_keys, unknown_name
+from verl_ext.algorithms import row_weights
+from verl_ext.sampling import Strategy, make_strategy
+from verl_ext.settings import Settings, unknown_name
+from verl_ext.trainer.sections import (
+    AgentSection,
+    BudgetSection,
+    CreditSection,
+    FailureSection,
+    LimitsSection,
+    LossSection,
+    MemorySection,
+    SamplingSection,
+    TrajectoryLogSection,
+)
 
 Policy = Literal["shared", "per_agent_lora"]
 SHARED, PER_AGENT_LORA = typing.get_args(Policy)
-
-
-class OpenSettings(Settings):
-    """A section that also takes keys of plug-ins, whose values the plug-ins check."""
-
-    model_config = ConfigDict(extra="allow")
-
-    @property
-    def plugged(self) -> dict[str, Any]:
-        """Values of the keys of plug-ins."""
-        return self.model_extra or {}
-
-
-class SamplingSection(OpenSettings):
-    """`mas.sampling`: which calls are forked, how groups are formed. Plug-ins: options in `mas.sampling.<strategy>`."""
-
-    strategy: str = "fof"
-    group_size: int = Field(4, ge=1, description="samples of a fork")
-    group_by: Literal["position", "question"] = "position"
-    seeded: bool = True
-
-    @model_validator(mode="after")
-    def _check_strategies(self) -> SamplingSection:
-        check_keys(self.plugged, [*type(self).model_fields, *STRATEGIES], "mas.sampling")
-        return self
-
-
-class CreditSection(OpenSettings):
-    """`mas.credit`: Eq. 4's aggregation. Plug-ins: credit rules of algorithms, e.g. `mas.credit.efficiency`."""
-
-    aggregate: str = "mean"
-    propagate: bool = True
-
-    @model_validator(mode="after")
-    def _check_rules(self) -> CreditSection:
-        check_keys(self.plugged, [*type(self).model_fields, *credit_keys()], "mas.credit")
-        credit_rules(self.plugged)
-        return self
-
-
-class LimitsSection(Settings):
-    """`mas.limits`: bounds of one trajectory, and of the time in which nothing happens."""
-
-    max_calls: int = Field(64, ge=1, description="agent calls")
-    call_timeout: float | None = Field(600.0, gt=0, description="seconds; null: no limit")
-    tool_timeout: float | None = Field(60.0, gt=0, description="seconds; null: no limit")
-    trajectory_timeout: float | None = Field(3600.0, gt=0, description="seconds; null: no limit")
-    tool_retries: int = Field(2, ge=0)
-    warn_after: float | None = Field(30.0, gt=0, description="seconds without progress; null: never")
-    stop_after: float | None = Field(1800.0, gt=0, description="seconds without progress; null: never")
-
-    @model_validator(mode="after")
-    def _check_order(self) -> LimitsSection:
-        for name in ("warn_after", "call_timeout", "tool_timeout"):
-            value = getattr(self, name)
-            if self.stop_after is not None and value is not None and value >= self.stop_after:
-                raise ValueError(
-                    f"stop_after={self.stop_after:g} must be above {name}={value:g}, or a run that still waits within "
-                    "its limits would be ended. Remedy: raise stop_after, or set it to null"
-                )
-        return self
-
-
-class FailureSection(Settings):
-    """`mas.failure`: the reward of a training trajectory that could not finish, by status; null: it is left out."""
-
-    call_limit: float | None = Field(None, allow_inf_nan=False)
-    truncated: float | None = Field(None, allow_inf_nan=False)
-    prompt_too_long: float | None = Field(None, allow_inf_nan=False)
-    timeout: float | None = Field(None, allow_inf_nan=False)
-    tool_error: float | None = Field(None, allow_inf_nan=False)
-    unparsable: float | None = Field(None, allow_inf_nan=False)
-    max_left_out: float = Field(0.5, ge=0, le=1, description="share of a step's trajectories")
-
-    @property
-    def rewards(self) -> dict[str, float]:
-        """The rewards that are set, by status."""
-        return {name: value for name, value in self if name != "max_left_out" and value is not None}
-
-
-class BudgetSection(Settings):
-    """`mas.budget`: when a run ends before `total_training_steps`."""
-
-    generated_tokens: int | None = Field(None, ge=1, description="null: no budget")
-    questions: int | None = Field(None, ge=1, description="null: no budget")
-
-
-class LossSection(Settings):
-    """`mas.loss`: weights of rows, by a name that an algorithm brings (`row_weights`)."""
-
-    agent_weights: str = "batch"
-
-
-class EndpointSection(Settings):
-    """`mas.agents.<name>.endpoint`: a served model that answers for an agent, which then does not train."""
-
-    url: str | None = None
-    model: str | None = None
-    api_key_env: str = "OPENAI_API_KEY"
-    concurrency: int = Field(64, ge=1, description="requests at a time")
-    timeout: float = Field(120.0, gt=0, description="seconds")
-    retries: int = Field(5, ge=0)
-
-    @model_validator(mode="after")
-    def _check_model(self) -> EndpointSection:
-        if self.model is not None and self.url is None:
-            raise ValueError(f"model={self.model!r} is given, but no url, e.g. http://127.0.0.1:8100/v1")
-        return self
-
-
-class HeadSection(Settings):
-    """`mas.agents.<name>.head`: a policy head that decides instead of the language model."""
-
-    encoder: str = "hashing"
-    lr: float = Field(0.1, gt=0)
-    entropy: float = Field(0.0, ge=0, description="weight of the bonus; 0: off")
-
-
-def _check_top_k(value: int) -> int:
-    if value != -1 and value < 1:
-        raise ValueError("must be at least 1, or -1 for all")
-    return value
-
-
-TopK = Annotated[int, AfterValidator(_check_top_k)]
-
-
-class AgentSection(Settings):
-    """`mas.agents.<name>`: settings of one agent (null: those of the rollout, or of the workflow's class).
-
-    There is no temperature per agent: verl's trainer recomputes log-probabilities at the rollout's temperature, so an
-    agent sampled at another one would be trained off-policy.
-    """
-
-    top_p: float | None = Field(None, gt=0, le=1)
-    top_k: TopK | None = None
-    max_tokens: int | None = Field(None, ge=1)
-    cost: float | None = Field(None, ge=0, description="of one token; 0: free")
-    trained: bool | None = None
-    endpoint: EndpointSection | None = None
-    head: HeadSection | None = None
-
-    @field_validator("endpoint")
-    @classmethod
-    def _drop_without_url(cls, endpoint: EndpointSection | None) -> EndpointSection | None:
-        """Recipes configure a helper's endpoint without a url, so that the url alone switches it on."""
-        return endpoint if endpoint is not None and endpoint.url is not None else None
-
-
-class TrajectoryLogSection(Settings):
-    """`mas.trajectory_log`: how many questions are logged in full, for `verl_ext view`."""
-
-    train_questions: int = Field(8, ge=0, description="0: none")
-    val_questions: int = Field(16, ge=0, description="0: none")
-    every: int = Field(10, ge=1, description="steps")
-    file_mb: float = Field(16.0, gt=0)
-    files: int = Field(8, ge=1)
-
-
-class MemorySection(Rules):
-    """`mas.memory`: memories of the agents, which evolve with training (JoyAgents-R1, Algorithm 1)."""
-
-    recall: int = Field(3, ge=1, description="memories in a prompt")
-    encoder: str = "hashing"
 
 
 class MasConfig(Settings):

@@ -6,6 +6,7 @@ run that trains the wrong thing looks like a run that learns slowly.
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from typing import Any
 
@@ -44,13 +45,15 @@ class Doctor:
         Args:
             weights: of all rows, padding rows included.
         """
+        start = time.perf_counter()
         tags = unpack(batch.tags)
         live = live_rows(tags)
         used, keys = weights[live], [key for key, on in zip(batch.keys, live.tolist(), strict=True) if on]
         rows = tq.kv_batch_get(keys=keys, partition_id=batch.partition_id, select_fields=list(COLUMNS))
         counted = len(tags) if self.mode.startswith("seq-mean") else len(used)
         metrics = examine(live_tags(tags), rows, used, counted, step, self.bypass)
-        return metrics | {"update/weight_max": used.max().item(), "update/weight_min": used.min().item()}
+        metrics |= {"update/weight_max": used.max().item(), "update/weight_min": used.min().item()}
+        return metrics | {"doctor/seconds": time.perf_counter() - start}
 
     def after_update(
         self, step: int, batch: KVBatchMeta, verls: dict[str, Any], ours: dict[str, Any], parts: int
@@ -61,10 +64,12 @@ class Doctor:
             verls, ours: metrics of the step; the checksum of the loss is taken from verl's.
             parts: ranks × mini-batches: verl's metric is a mean over them, of sums over rows.
         """
+        start = time.perf_counter()
         trained = verls.pop(f"actor/{CHECKSUM}") * parts
         if not self.rejects:
             check_tokens(live_tags(unpack(batch.tags)), trained, step)
-        return kl_of_update(verls | ours, ours.get("doctor/version_lag_max", 0.0)) if self.bypass else {}
+        found = kl_of_update(verls | ours, ours.get("doctor/version_lag_max", 0.0)) if self.bypass else {}
+        return found | {"doctor/seconds": ours.get("doctor/seconds", 0.0) + time.perf_counter() - start}
 
 
 def examine(

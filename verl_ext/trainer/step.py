@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from transfer_queue import KVBatchMeta
 
-from verl_ext.observe.metrics import reduce_stats
+from verl_ext.observe.metrics import failure_report, reduce_stats
 from verl_ext.observe.question_stats import QuestionStats
+from verl_ext.tracebacks import users_traceback
 from verl_ext.trainer import row_selection
 from verl_ext.trainer.config import MasConfig
 from verl_ext.trainer.row import unpack
@@ -101,3 +103,23 @@ def collect_statistics(step: Step, manager: Any) -> None:
     step.metrics |= reduce_stats(sampled) if sampled else {}
     step.metrics["sampling/dropped_questions"] = len(step.dropped)
     step.metrics |= manager.take_tool_counts()
+
+
+def why_it_stopped(error: Exception, stats: Sequence[QuestionStats], when: str) -> str:
+    """Why verl has failed, in words: the reasons of failed trajectories, and the lines of the user's code that raised.
+
+    Args:
+        stats: of the questions that were sampled.
+        when: begins the sentence.
+
+    Returns:
+        "" if the error says all that is known.
+    """
+    reasons, trace = failure_report(stats), users_traceback(error)
+    if reasons and not any(question.rewards for question in stats):
+        return f"{when}: none of its trajectories could finish: {reasons}"
+    if not reasons and not trace:
+        return ""
+    others = f"; trajectories that could not finish: {reasons}" if reasons else ""
+    traced = f"\n\n{trace}" if trace else ""
+    return f"{when} stopped by {type(error).__name__}: {error}{traced or others}"

@@ -38,8 +38,7 @@ from verl.utils.config import omega_conf_to_dataclass
 
 from verl_ext.engine.fsdp.masked_logits import ALLOWED
 from verl_ext.engine.lora.adapters import AGENT_ID
-from verl_ext.observe.metrics import failure_report, group_metrics, reduce_stats
-from verl_ext.tracebacks import users_traceback
+from verl_ext.observe.metrics import group_metrics, reduce_stats
 from verl_ext.trainer import row_selection
 from verl_ext.trainer.advantage import batch_of, register_estimators
 from verl_ext.trainer.batch import live_tags
@@ -50,7 +49,7 @@ from verl_ext.trainer.loss import WEIGHT, weighted_ppo_loss
 from verl_ext.trainer.row import unpack
 from verl_ext.trainer.state import checkpoint
 from verl_ext.trainer.state.run_state import RunState
-from verl_ext.trainer.step import Step, after_rollouts
+from verl_ext.trainer.step import Step, after_rollouts, why_it_stopped
 
 # The training processes fetch these fields of a row, where it has them; the others (messages, ground truth, …) are for
 # the trainer's process. verl would send all.
@@ -115,23 +114,15 @@ class MultiAgentTrainer(Trainer):
 
     @contextmanager
     def _explain_failures(self, phase: str) -> Iterator[None]:
-        """If verl fails, perhaps because a batch has no row, raise with the reasons why trajectories failed.
-
-        A second paragraph has the lines of the user's code that failed.
-        """
+        """If verl fails, perhaps because a batch has no row, raise with the reasons why trajectories failed."""
         try:
             yield
         except Exception as error:
             self.agent_loop_manager.raise_if_broken()
             stats = self.agent_loop_manager.take_stats(None if phase == "validation" else [])
-            reasons, trace, when = failure_report(stats), users_traceback(error), f"{phase} at step {self.global_steps}"
-            if reasons and not any(question.rewards for question in stats):
-                raise RuntimeError(f"{when}: none of its trajectories could finish: {reasons}") from error
-            if not reasons and not trace:
-                raise
-            others = f"; trajectories that could not finish: {reasons}" if reasons else ""
-            traced = f"\n\n{trace}" if trace else ""
-            raise RuntimeError(f"{when} stopped by {type(error).__name__}: {error}{traced or others}") from error
+            if words := why_it_stopped(error, stats, f"{phase} at step {self.global_steps}"):
+                raise RuntimeError(words) from error
+            raise
 
     def _balance_batch(self, batch: KVBatchMeta, metrics: dict[str, Any], **kwargs: Any) -> KVBatchMeta:
         """Do the work that follows the rollouts (step.py), then verl's balancing."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from verl_ext.algorithms import ALGORITHMS, System, make_algorithm
 from verl_ext.settings import unknown_name
-from verl_ext.trainer.config import SamplingSection
+from verl_ext.trainer.sections import SamplingSection
 
 # verl's estimators that are right on the rows of several agents. The others compare all rows of a question with each
 # other, whatever their agents, or ask for inputs that its V1 trainer does not give.

@@ -100,7 +100,7 @@ def check_multi_agent(config: DictConfig) -> str:
     if not temperature > 0:
         raise ValueError(
             f"actor_rollout_ref.rollout.temperature={temperature} must be above 0: outputs are sampled, and the "
-            "trainer divides by it. Greedy outputs are those of the validation, or of python -m verl_ext.evaluate"
+            "trainer divides by it. Greedy outputs are those of the validation, or of verl_ext evaluate"
         )
     check_keep_best(config)
     strategy_from(mas.sampling, agents)

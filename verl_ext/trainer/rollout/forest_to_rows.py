@@ -149,7 +149,7 @@ def _tokens(sequence: Sequence) -> _Tokens:
 
 
 def idle_row(number: int, forest: Forest, question: dict[str, Any]) -> Row:
-    """A placeholder row for a question without a token that trains, because verl's loop needs a row of every question.
+    """An idle row for a question without a token that trains, because verl's loop needs a row of every question.
 
     Its prompt and its response are one end token each; it has the reward of trajectory `number`. The trainer drops it
     if other rows train, and updates nothing if none does.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from verl_ext.memory import Episode, MemoryStore, Use, View
 from verl_ext.trainer.build import similarity_of
-from verl_ext.trainer.config import MemorySection
+from verl_ext.trainer.sections import MemorySection
 from verl_ext.trainer.state import checkpoint
 
 logger = logging.getLogger(__name__)

@@ -19,8 +19,8 @@ from transfer_queue import KVBatchMeta
 from verl_ext.observe.trajectories import Place, QuestionTrace, Trained, training_record
 from verl_ext.observe.trajectory_files import ROWS, TrajectoryLog, folder_name
 from verl_ext.storage.files import write_file
-from verl_ext.trainer.config import TrajectoryLogSection
 from verl_ext.trainer.row import unpack
+from verl_ext.trainer.sections import TrajectoryLogSection
 
 ABOUT = {
     "estimator": "algorithm.adv_estimator",
@@ -31,7 +31,8 @@ ABOUT = {
     "folder": "trainer.default_local_dir",
 }
 # Columns of the logged rows.
-COLUMNS = ("prompts", "responses", "response_mask", "rollout_log_probs", "old_log_probs", "advantages")
+OF_TOKENS = ("response_mask", "advantages", "old_log_probs", "rollout_log_probs")
+COLUMNS = ("prompts", "responses", *OF_TOKENS)
 
 
 class TrajectoryRecorder:
@@ -49,6 +50,7 @@ class TrajectoryRecorder:
         folder = f"{config.trainer.default_local_dir}/{folder_name(config)}"
         self.log = TrajectoryLog(folder, int(options.file_mb * 1e6), options.files)
         self._folder = Path(folder)
+        self._bypass = bool(OmegaConf.select(config, "algorithm.rollout_correction.bypass_mode"))
         # What recomputes the rows of a step: estimator and its options, temperature and model.
         self._about = {name: OmegaConf.select(config, key) for name, key in ABOUT.items()}
         self._validates_first = bool(config.trainer.get("val_before_train", True))
@@ -82,33 +84,32 @@ class TrajectoryRecorder:
             if not tag.get("is_padding", False) and tag["question"] in rows:
                 for position, start, stop in tag["calls"]:
                     rows[tag["question"]][tag["order"][2], position] = (row, start, stop)
-        used = sorted({row for places in rows.values() for row, _, _ in places.values()})
-        columns = _columns(batch, used)
-        advantages = {
-            row: [value if on else None for value, on in zip(own["advantages"], own["response_mask"], strict=True)]
-            for row, own in columns.items()
-        }
-        if used:
+        columns = _columns(batch, sorted({row for places in rows.values() for row, _, _ in places.values()}))
+        if columns:
             numbers = {trace.uid: number for number, trace in enumerate(self._traces)}
-            logged = [
-                {
-                    "question": numbers[tags[row]["question"]],
-                    "weight": weights[row].item(),
-                    "tag": tags[row],
-                    **columns[row],
-                }
-                for row in used
-            ]
-            self._write_rows(step, logged)
+            about = ({"question": numbers[tags[row]["question"]], "tag": tags[row]} for row in columns)
+            own = ({"weight": weights[row].item(), **columns[row]} for row in columns)
+            self._write_rows(step, [one | other for one, other in zip(about, own, strict=True)])
         records = []
         for number, trace in enumerate(self._traces):
             trained = {
-                place: Trained(tags[row]["group"].removeprefix(f"{trace.uid}/"), advantages[row][start:stop])
-                for place, (row, start, stop) in rows[trace.uid].items()
+                place: self._trained(tags[row]["group"].removeprefix(f"{trace.uid}/"), columns[row], weights[row], span)
+                for place, (row, *span) in rows[trace.uid].items()
             }
             records.append(training_record(trace, "train", step, number, trained))
         self.log.write(records)
         self._traces = []
+
+    def _trained(self, group: str, row: dict[str, list[Any]], weight: torch.Tensor, span: list[int]) -> Trained:
+        """What a call whose output is `span` of the response of `row` learned from."""
+        mask, advantages, trainer, rollout = (row[name][slice(*span)] for name in OF_TOKENS)
+        differences = [abs(a - b) for a, b, on in zip(trainer, rollout, mask, strict=True) if on]
+        return Trained(
+            group,
+            [value if on else None for value, on in zip(advantages, mask, strict=True)],
+            weight.item(),
+            None if self._bypass else max(differences, default=None),
+        )
 
     def _write_rows(self, step: int, rows: list[dict[str, Any]]) -> None:
         text = json.dumps({"step": step, "run": self._about, "rows": rows}, default=OmegaConf.to_container)
