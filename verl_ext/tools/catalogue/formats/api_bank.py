@@ -65,7 +65,10 @@ def literals(text: str, where: str) -> dict[str, Any]:
         for line in ast.parse(text).body:
             if not isinstance(line, ast.Assign) or not isinstance(line.targets[0], ast.Name):
                 raise ValueError(f"line {line.lineno} is no assignment")
-            found[line.targets[0].id] = ast.literal_eval(line.value)
+            try:
+                found[line.targets[0].id] = ast.literal_eval(line.value)
+            except ValueError:  # its message has an address in memory
+                raise ValueError(f"line {line.lineno}: {ast.unparse(line.value):.80} is no literal") from None
         return found
     except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError) as error:
         raise ValueError(f"{where}: api_info must be assignments of Python literals ({error})") from error
