@@ -206,7 +206,13 @@ def _complete(question: dict[str, Any]) -> None:
     """Order the trajectories by number, with placeholders for those that calls name and no record describes."""
     known = {trajectory["number"]: trajectory for trajectory in question["trajectories"]}
     last = max([*known, *(number for call in question["calls"] for number in call["trajectories"])], default=-1)
-    missing: dict[str, Any] = {"stream": [], "status": "unknown", "error": "not in the log", "reward": None, "sinks": []}
+    missing: dict[str, Any] = {
+        "stream": [],
+        "status": "unknown",
+        "error": "not in the log",
+        "reward": None,
+        "sinks": [],
+    }
     question["trajectories"] = [known.get(number, {"number": number, **missing}) for number in range(last + 1)]
 
 
