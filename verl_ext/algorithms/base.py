@@ -23,14 +23,16 @@ class RowWeights:
     """A choice of `mas.loss.agent_weights`: how much each row weighs in the loss.
 
     Attributes:
-        weigh: rows -> (N,) float64 with mean 1, which turn a mean over rows into the mean that the paper states.
+        weigh: rows -> (N,) float64, which turn a mean over rows into the mean that the paper states.
         loss_agg_modes: values of `actor_rollout_ref.actor.loss_agg_mode` under which that is exact.
         source: paper and equation, for messages.
+        mean: rows -> the mean of the weights, which the objective implies: every step is checked against it.
     """
 
     weigh: Callable[[Rows], torch.Tensor]
     loss_agg_modes: tuple[str, ...]
     source: str
+    mean: Callable[[Rows], float] = lambda rows: 1.0
 
 
 @dataclass(frozen=True)

@@ -73,6 +73,7 @@ class ToolPO(Algorithm):
             lambda rows: trajectory_weights(rows.trajectory),
             ("seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"),
             "ToolPO's Eq. 8",
+            mean=lambda rows: len(rows.trajectory) / len(set(rows.trajectory.tolist())),
         )
     }
 

@@ -16,13 +16,14 @@ from omegaconf import DictConfig, OmegaConf
 from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
 
-from verl_ext.trainer.batch import live_rows, live_tags
+from verl_ext.algorithms import row_weights
+from verl_ext.trainer.batch import live_rows, live_tags, rows_of
 from verl_ext.trainer.loss import CHECKSUM
 from verl_ext.trainer.row import Tag, unpack
 
 # Columns of the rows that `examine` reads.
 COLUMNS = ("response_mask", "rollout_log_probs", "old_log_probs", "advantages")
-# Row weights have mean 1 up to rounding.
+# Relative error of the sum of the rows' weights.
 TOLERANCE = 1e-6
 
 
@@ -35,6 +36,7 @@ class Doctor:
 
     def __init__(self, config: DictConfig):
         self.mode = str(config.actor_rollout_ref.actor.loss_agg_mode)
+        self.kind = str(config.mas.loss.agent_weights)
         self.bypass = bool(OmegaConf.select(config, "algorithm.rollout_correction.bypass_mode"))
         # verl then masks some of the tokens that were sampled.
         self.rejects = OmegaConf.select(config, "algorithm.rollout_correction.rollout_rs") is not None
@@ -51,7 +53,8 @@ class Doctor:
         used, keys = weights[live], [key for key, on in zip(batch.keys, live.tolist(), strict=True) if on]
         rows = tq.kv_batch_get(keys=keys, partition_id=batch.partition_id, select_fields=list(COLUMNS))
         counted = len(tags) if self.mode.startswith("seq-mean") else len(used)
-        metrics = examine(live_tags(tags), rows, used, counted, step, self.bypass)
+        mean = 1.0 if self.kind == "none" else row_weights()[self.kind].mean(rows_of(live_tags(tags)))
+        metrics = examine(live_tags(tags), rows, used, mean * counted, step, self.bypass)
         metrics |= {"update/weight_max": used.max().item(), "update/weight_min": used.min().item()}
         return metrics | {"doctor/seconds": time.perf_counter() - start}
 
@@ -73,7 +76,7 @@ class Doctor:
 
 
 def examine(
-    tags: list[Tag], rows: TensorDict, weights: torch.Tensor, counted: int, step: int, bypass: bool
+    tags: list[Tag], rows: TensorDict, weights: torch.Tensor, expected: float, step: int, bypass: bool
 ) -> dict[str, float]:
     """The metrics doctor/* of a batch without padding rows.
 
@@ -86,18 +89,18 @@ def examine(
         tags: N.
         rows: N rows with `COLUMNS`, nested.
         weights: (N,) float64, the weight of each row in the loss.
-        counted: the number of rows by which the loss divides.
+        expected: their sum, by the objective.
         step: number of the training step.
         bypass: the trainer has not computed π_old itself.
 
     Raises:
-        RuntimeError: the weights do not sum to `counted`.
+        RuntimeError: the weights do not sum to `expected`.
     """
     total = weights.sum().item()
-    if abs(total / counted - 1) > TOLERANCE:
+    if abs(total / expected - 1) > TOLERANCE:
         raise RuntimeError(
-            f"step {step}: the rows' weights in the loss sum to {total:.6g}, but it divides by {counted} rows, so "
-            "it is not the loss that mas.loss.agent_weights states"
+            f"step {step}: the weights of the rows in the loss sum to {total:.6g}, but in the objective "
+            f"that mas.loss.agent_weights states they sum to {expected:.6g}"
         )
     mask = [values.bool() for values in rows["response_mask"].unbind()]
     lag = [step - 1 - tag["versions"][0] for tag in tags]
