@@ -291,12 +291,10 @@ def test_a_packed_file_is_read_or_refused_and_conflicts_and_unread_files_are_nam
     folder, rows = tmp_path / "hub", variants(HUB, 10)
     write_jsonl(folder / "dev.jsonl", variants({**HUB, "id": "v", "question": "Another?"}, 5))
     write_jsonl(folder / "extra.jsonl", [{"broken": True}])
-    with gzip.open(folder / "train.jsonl.gz", "wt", encoding="utf-8") as file:
-        file.writelines(json.dumps(row) + "\n" for row in [*rows, rows[0] | {"id": "new", "answer": "Kraków"}])
-    train, test, _ = prepare("hotpotqa", folder, tmp_path / "out")
-    assert (len(train), len(test)) == (10, 5)
-    printed = capsys.readouterr().out
-    assert "1 with other answers than the first" in printed and "train.jsonl.gz:11" in printed
-    assert "not read, as no training or validation data by their names: extra.jsonl" in printed
-    (folder / "train.zip").write_bytes(b"PK")
+    file = write_jsonl(tmp_path / "rows", [*rows, rows[0] | {"id": "new", "answer": "Kraków"}])
+    (folder / "train.jsonl.gz").write_bytes(gzip.compress(file.read_bytes()))
+    found, printed = prepare("hotpotqa", folder, tmp_path / "out"), capsys.readouterr().out
+    assert [*map(len, found[:2])] == [10, 5] and "1 with other answers than the first: " in printed
+    assert "train.jsonl.gz:11" in printed and "extra.jsonl" in printed
+    (folder / "train.zip").touch()
     assert run("hotpotqa", folder, tmp_path / "out") == 2 and "train.zip is packed" in capsys.readouterr().err
