@@ -70,7 +70,8 @@ def replay(run: Path, step: int, question: int | None, model: str | None) -> str
     log_probs, source = recomputed_log_probs(run, logged, rows, model)
     lines = [f"step {step}: {len(rows)} rows of {len({row['question'] for row in rows})} questions", note, source, ""]
     for number, row in enumerate(rows):
-        lines += _row_lines(row, advantages and advantages[number], log_probs and log_probs[number])
+        one, other = (values[number] if values else None for values in (advantages, log_probs))
+        lines += _row_lines(row, one, other)
     return "\n".join(lines)
 
 

@@ -35,7 +35,7 @@ class HFAdapterServer(HFServer):
 
     def held(self, engine: SlotEngine, names: Sequence[str]) -> dict[str, torch.Tensor]:
         """As the method of `HFServer`, also for adapters by wire name."""
-        assert isinstance(engine, AdapterEngine)
+        assert isinstance(engine, AdapterEngine) and engine.adapters is not None
         return engine.adapters.held(names) if any("/" in name for name in names) else super().held(engine, names)
 
     @ray.method(concurrency_group="control")
