@@ -15,6 +15,7 @@ from verl_ext.trainer.row import Row
 FINE = {
     "update/rows": 12,
     "update/optimiser_steps": 1,
+    "doctor/tokens_checked": 1.0,
     "doctor/mask_coverage": 0.75,
     "doctor/without_trained_tokens": 0.0,
     "doctor/without_advantage": 0.25,
@@ -67,7 +68,11 @@ def test_a_quiet_run(tmp_path, capsys):
 def logged(folder, **changes):
     rewards, rows = [1.0, 0.0, 0.0, 1.0], []
     for number, reward in enumerate(rewards):
-        row = Row("u", [5, 6], [7, 8], [1, 1], [-1.0, -2.0], reward, "a", "u/a/0", "ok", trajectory=number)
+        row = Row(
+            *("u", [5, 6], [7, 8], [1, 1], [-1.0, -2.0], reward, "a", "u/a/0", "ok"),
+            trajectory=number,
+            versions=(1, 1),
+        )
         own = {"prompts": row.prompt, "responses": row.response, "response_mask": row.mask}
         own |= {"rollout_log_probs": row.log_probs, "old_log_probs": row.log_probs, "weight": 1.0, "question": 3}
         value = 0.8660239  # (1 - 1/2) / (sqrt(1/3) + 1e-6)

@@ -111,7 +111,7 @@ def recomputed_advantages(logged: Logged, rows: list[Logged]) -> tuple[list[list
     rewards = torch.zeros(len(rows), width)
     for number, row in enumerate(rows):
         on = [place for place, trains in enumerate(row["response_mask"]) if trains]
-        rewards[number, on[-1]] = row["tag"]["reward"]
+        rewards[number, on[-1] if on else -1] = row["tag"]["reward"]
     config = {"norm_adv_by_std_in_grpo": about["by_std"]}
     algorithm = make_algorithm(about["estimator"], about["options"] or {})
     found = algorithm.advantages(token_rows_of(rewards, mask, tags), config)
@@ -133,6 +133,8 @@ def recomputed_log_probs(
             None,
             f"log-probabilities: not recomputed, there is no {name} (trainer.save_freq); or give --model",
         )
+    if others := sum(set(row["tag"]["versions"]) != {step - 1} for row in rows):
+        return None, f"log-probabilities: not recomputed, {others} rows are not of the weights of step {step - 1}"
     if any(row["tag"]["decides"] for row in rows):
         return None, "log-probabilities: not recomputed, there are decisions among given texts"
     values = log_probs_of(name, rows, about["temperature"])
@@ -179,7 +181,7 @@ def _row_lines(row: Logged, advantage: list[float] | None, log_probs: list[float
     tag, on = row["tag"], [place for place, trains in enumerate(row["response_mask"]) if trains]
 
     def mean(values: list[float] | None) -> str:
-        return "-" if values is None else f"{sum(values[place] for place in on) / len(on):+.4f}"
+        return "-" if values is None or not on else f"{sum(values[place] for place in on) / len(on):+.4f}"
 
     versions = "-".join(str(version) for version in dict.fromkeys(tag["versions"]))
     return [

@@ -133,7 +133,7 @@ def gradient(questions, case, seed: int, ranks: int, micro: int):
     def column(name, kind=torch.float64):
         return torch.nested.as_nested_tensor([row.fields[name].to(kind) for row in rows], layout=torch.jagged)
 
-    fields = {name: column(name, torch.int64) for name in ("prompts", "responses", "response_mask")}
+    fields = {name: column(name, torch.int64) for name in ("input_ids", "prompts", "responses", "response_mask")}
     fields |= {"rm_scores": column("rm_scores"), "old_log_probs": column("rollout_log_probs")}
     fields |= {"ref_log_prob": _shifted(rows, "ref"), "values": _shifted(rows, "value")}
     data = DataProto(batch=TensorDict(fields, batch_size=len(rows)).to_padded_tensor())

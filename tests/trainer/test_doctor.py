@@ -27,7 +27,7 @@ def rows():
 
 def received(rows):
     """The micro-batch as a training process has it."""
-    columns = {name: jagged([row.fields[name].tolist() for row in rows]) for name in ("prompts", "responses")}
+    columns = {name: jagged([row.fields[name].tolist() for row in rows]) for name in ("prompts", "input_ids")}
     columns["response_mask"] = jagged([row.mask for row in rows])
     return TensorDict(columns, batch_size=len(rows))
 
@@ -39,20 +39,22 @@ def test_what_trains_is_what_was_sampled_in_any_order_and_split():
     check_tokens(tags, checksum(received(made[:1])) + checksum(received(made[2:] + made[1:2])), 1)
 
 
-@pytest.mark.parametrize("change", ["token", "prompt", "mask", "swapped", "lost", "doubled"])
+@pytest.mark.parametrize("change", ["token", "prompt", "mask", "swapped", "mixed", "lost", "doubled"])
 def test_a_change_between_rollout_and_update_ends_the_run(change):
     made = rows()
     tags = [row.tag for row in made[:2]]
     seen = received(made)
+    tokens = seen["input_ids"].values()  # 5 6 | 7 8 9, then 5 | 8, then the padding row
     if change == "token":
-        seen["responses"].values()[0] += 1
+        tokens[2] += 1
     elif change == "prompt":
-        seen["prompts"].values()[1] += 1
+        tokens[1] += 1
     elif change == "mask":
         seen["response_mask"].values()[1] = 1
     elif change == "swapped":
-        values = seen["responses"].values()
-        values[[0, 2]] = values[[2, 0]]
+        tokens[[2, 4]] = tokens[[4, 2]]
+    elif change == "mixed":  # between two rows, in the same place
+        tokens[[1, 6]] = tokens[[6, 1]]
     else:
         seen = received(made[:1] if change == "lost" else made + made[:1])
     with pytest.raises(RuntimeError, match="step 7: the tokens of the update are not the tokens that were sampled"):

@@ -10,7 +10,7 @@ from verl.workers.config import ActorConfig
 from verl.workers.utils.losses import ppo_loss
 
 from verl_ext.algorithms.mhgpo import agent_weights
-from verl_ext.trainer.loss import CHECKSUM, WEIGHT, weighted_ppo_loss
+from verl_ext.trainer.loss import CHECKSUM, WEIGHT, WEIGHTS, weighted_ppo_loss
 from verl_ext.trainer.row_selection import weights_of
 
 CLIP, BETA = 0.2, 0.37
@@ -63,7 +63,13 @@ class Batch:
         ones = [torch.ones(length, dtype=torch.int64) for length in self.length]
         prompts = [torch.ones(p, dtype=torch.int64) for p in self.prompt]
         spread = [a * torch.ones(length).double() for a, length in zip(self.advantage, self.length, strict=True)]
-        fields = {"prompts": jagged(prompts), "responses": jagged(ones), "response_mask": jagged(self.mask)}
+        ids = [torch.ones(p + length, dtype=torch.int64) for p, length in zip(self.prompt, self.length, strict=True)]
+        fields = {
+            "input_ids": jagged(ids),
+            "prompts": jagged(prompts),
+            "responses": jagged(ones),
+            "response_mask": jagged(self.mask),
+        }
         fields |= {"old_log_probs": jagged(self.old), "ref_log_prob": jagged(self.ref), "advantages": jagged(spread)}
         data = TensorDict(fields | {WEIGHT: self.weight[rows]}, batch_size=len(rows))
         tu.assign_non_tensor(data, dp_size=1, batch_num_tokens=None)
@@ -133,7 +139,7 @@ def test_equal_agents_leave_verls_loss_as_it_is():
         ours, theirs = batch.loss(config), batch.loss(config, function=ppo_loss)
         assert ours[0] == pytest.approx(theirs[0], rel=1e-12)
         assert torch.allclose(ours[1], theirs[1], rtol=1e-12)
-        assert set(ours[2]) - {CHECKSUM} == set(theirs[2])
+        assert set(ours[2]) - {CHECKSUM, WEIGHTS} == set(theirs[2])
 
 
 @pytest.mark.parametrize("split", [[4, 8], [1] * 12, [11, 1]])

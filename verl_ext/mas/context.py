@@ -125,8 +125,9 @@ class Context:
         self._advance(invocation.parents, [call])
         if not call.status.trainable:
             raise CallFailed(call.status, f"agent {call.agent!r}: {call.error}")
-        if call.status is Status.TRUNCATED and Status.TRUNCATED.value in self._session.forest.failure_rewards:
-            raise CallFailed(call.status, f"agent {call.agent!r}: {call.error}")
+        cut_off = call.generation.stop_reason == "length"
+        if cut_off and Status.TRUNCATED.value in self._session.forest.failure_rewards:
+            raise CallFailed(Status.TRUNCATED, f"agent {call.agent!r}: the output reached max_tokens")
         if call.unparsable is not None and not call.unparsable.has_fallback:
             raise CallFailed(Status.UNPARSABLE, f"agent {call.agent!r}: {call.unparsable}") from call.unparsable
         try:

@@ -41,8 +41,10 @@ async def attempt(
         cost.tool_calls += 1
         try:
             given = copy.deepcopy(record.arguments)
-            work = tool(**given) if is_async(tool) else threads.run(partial(tool, **given))
-            record.result = await asyncio.wait_for(work, limits.tool_timeout)
+            if is_async(tool):
+                record.result = await asyncio.wait_for(tool(**given), limits.tool_timeout)
+            else:
+                record.result = await threads.run(partial(tool, **given), limits.tool_timeout)
             record.failure = None
             return record
         except ToolRefused as error:

@@ -41,12 +41,13 @@ def _values(entries: Entries, name: str) -> list[float]:
 
 def _tokens(entries: Entries) -> str:
     rows = _values(entries, "update/rows")
-    checked = _values(entries, "doctor/mask_coverage")
-    if not checked:
-        return "not checked: the log is older than these checks"
+    compared, checked = sum(_values(entries, "doctor/tokens_checked")), _values(entries, "doctor/mask_coverage")
+    if not compared or not checked:
+        return "not checked: no update, or verl rejects sampled tokens (rollout_rs)"
     others = "; the others are observations and forced tokens" if min(checked) < 1 else ""
     share = f"{fmean(checked):.0%} of the response tokens train{others}"
-    return f"every step trained exactly the tokens that were sampled ({min(rows):.0f} to {max(rows):.0f} rows); {share}"
+    steps = "every step" if compared == len(entries) else f"{compared:.0f} of {len(entries)} steps"
+    return f"{steps} trained exactly the tokens that were sampled ({min(rows):.0f} to {max(rows):.0f} rows); {share}"
 
 
 def _weights(entries: Entries) -> str:

@@ -82,6 +82,7 @@ METRICS: dict[str, str] = {
     "what a simulator behind it counts",
     "budget/generated_tokens": "tokens generated for training since the run began (`mas.budget`)",
     "budget/questions": "questions sampled for training since the run began (`mas.budget`)",
+    "doctor/tokens_checked": "1 if the update's tokens were compared with the sampled ones; 0 where verl rejects some",
     "doctor/mask_coverage": "share of the response tokens that train",
     "doctor/without_trained_tokens": "share of the rows in which no token trains",
     "doctor/without_advantage": "share of the rows whose advantage is 0 everywhere: they teach nothing",

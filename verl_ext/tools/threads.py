@@ -29,9 +29,16 @@ class Threads:
         self.limit, self.left_behind = limit, 0
         self._free = asyncio.Semaphore(limit)
 
-    async def run(self, call: Callable[[], Any]) -> Any:
-        """`call()` in a thread, see `in_thread`; an awaitable that it returns is awaited on the event loop."""
+    async def run(self, call: Callable[[], Any], seconds: float | None = None) -> Any:
+        """`call()` in a thread, see `in_thread`; an awaitable that it returns is awaited on the event loop.
+
+        Raises:
+            asyncio.TimeoutError: no result after `seconds`, from when the call had a thread.
+        """
         await self._free.acquire()
+        return await asyncio.wait_for(self._run(call), seconds)
+
+    async def _run(self, call: Callable[[], Any]) -> Any:
         abandoned = ended = False
 
         def end() -> None:

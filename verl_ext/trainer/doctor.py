@@ -18,13 +18,13 @@ from transfer_queue import KVBatchMeta
 
 from verl_ext.algorithms import row_weights
 from verl_ext.trainer.batch import live_rows, live_tags, rows_of
-from verl_ext.trainer.loss import CHECKSUM
+from verl_ext.trainer.loss import CHECKSUM, WEIGHTS
 from verl_ext.trainer.row import Tag, unpack
 
 # Columns of the rows that `examine` reads.
 COLUMNS = ("response_mask", "rollout_log_probs", "old_log_probs", "advantages")
-# Relative error of the sum of the rows' weights.
-TOLERANCE = 1e-6
+# Relative error of the sum of the rows' weights, which are float32 in the loss.
+TOLERANCE = 1e-5
 
 
 class Doctor:
@@ -52,11 +52,15 @@ class Doctor:
         live = live_rows(tags)
         used, keys = weights[live], [key for key, on in zip(batch.keys, live.tolist(), strict=True) if on]
         rows = tq.kv_batch_get(keys=keys, partition_id=batch.partition_id, select_fields=list(COLUMNS))
-        counted = len(tags) if self.mode.startswith("seq-mean") else len(used)
-        mean = 1.0 if self.kind == "none" else row_weights()[self.kind].mean(rows_of(live_tags(tags)))
-        metrics = examine(live_tags(tags), rows, used, mean * counted, step, self.bypass)
+        expected = self.expected(live_tags(tags), len(tags))
+        metrics = examine(live_tags(tags), rows, used, expected, step, self.bypass)
         metrics |= {"update/weight_max": used.max().item(), "update/weight_min": used.min().item()}
         return metrics | {"doctor/seconds": time.perf_counter() - start}
+
+    def expected(self, tags: list[Tag], rows: int) -> float:
+        """The sum of the rows' weights by the objective, for these rows and so many with padding rows."""
+        mean = 1.0 if self.kind == "none" else row_weights()[self.kind].mean(rows_of(tags))
+        return mean * (rows if self.mode.startswith("seq-mean") else len(tags))
 
     def after_update(
         self, step: int, batch: KVBatchMeta, verls: dict[str, Any], ours: dict[str, Any], parts: int
@@ -68,10 +72,13 @@ class Doctor:
             parts: ranks × mini-batches: verl's metric is a mean over them, of sums over rows.
         """
         start = time.perf_counter()
-        trained = verls.pop(f"actor/{CHECKSUM}") * parts
+        trained, weights = (verls.pop(f"actor/{name}") * parts for name in (CHECKSUM, WEIGHTS))
+        tags = live_tags(unpack(batch.tags))
         if not self.rejects:
-            check_tokens(live_tags(unpack(batch.tags)), trained, step)
+            check_tokens(tags, trained, step)
+        check_weights(weights, self.expected(tags, len(batch)), step)
         found = kl_of_update(verls | ours, ours.get("doctor/version_lag_max", 0.0)) if self.bypass else {}
+        found |= {"doctor/tokens_checked": float(not self.rejects)}
         return found | {"doctor/seconds": ours.get("doctor/seconds", 0.0) + time.perf_counter() - start}
 
 
@@ -97,11 +104,7 @@ def examine(
         RuntimeError: the weights do not sum to `expected`.
     """
     total = weights.sum().item()
-    if abs(total / expected - 1) > TOLERANCE:
-        raise RuntimeError(
-            f"step {step}: the weights of the rows in the loss sum to {total:.6g}, but in the objective "
-            f"that mas.loss.agent_weights states they sum to {expected:.6g}"
-        )
+    check_weights(total, expected, step)
     mask = [values.bool() for values in rows["response_mask"].unbind()]
     lag = [step - 1 - tag["versions"][0] for tag in tags]
     known = [tag["versions"][0] >= 0 for tag in tags]
@@ -141,6 +144,19 @@ def _divergences(rows: TensorDict, mask: list[torch.Tensor], fresh: list[bool]) 
             found[f"doctor/kl_{name}"] = (values.exp() - values - 1).mean().item()
             found[f"doctor/log_prob_difference_{name}"] = values.abs().max().item()
     return found
+
+
+def check_weights(total: float, expected: float, step: int) -> None:
+    """Compare the sum of the rows' weights with what the objective implies.
+
+    Raises:
+        RuntimeError: they differ.
+    """
+    if abs(total / expected - 1) > TOLERANCE:
+        raise RuntimeError(
+            f"step {step}: the weights of the rows in the loss sum to {total:.6g}, but in the objective that "
+            f"mas.loss.agent_weights states they sum to {expected:.6g}"
+        )
 
 
 def kl_of_update(metrics: dict[str, Any], lag: float) -> dict[str, float]:

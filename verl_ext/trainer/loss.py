@@ -14,8 +14,8 @@ from verl.workers.utils.padding import no_padding_2_padding
 
 from verl_ext.trainer.row import checksums
 
-# Metric: the sum of the checksums of the rows that trained (trainer/doctor.py).
-CHECKSUM = "checksum"
+# Metrics: sums over the rows that trained, of their checksums and of their weights (trainer/doctor.py).
+CHECKSUM, WEIGHTS = "checksum", "row_weights"
 # Field of a row: its weight N / (n · G_k), 0 on padding rows.
 WEIGHT = "loss_weight"
 
@@ -47,6 +47,7 @@ def weighted_ppo_loss(
         data["advantages"] = advantages
 
     metrics[CHECKSUM] = Metric(value=float(checksum(data)), aggregation=AggregationType.SUM)
+    metrics[WEIGHTS] = Metric(value=weight.double().sum(), aggregation=AggregationType.SUM)
 
     def aggregate(matrix: torch.Tensor) -> torch.Tensor:
         rows = weight.to(matrix.dtype)[:, None] * matrix
@@ -69,15 +70,13 @@ def weighted_ppo_loss(
 
 
 def checksum(data: TensorDict) -> int:
-    """The sum of `Row.checksum` over a micro-batch, from the tokens that the training process has."""
-    mask = data["response_mask"]
+    """The sum of `Row.checksum` over a micro-batch, from the tokens that the model is fed."""
+    tokens, mask = data["input_ids"].values(), data["response_mask"]
+    lengths, asked = data["input_ids"].offsets().diff(), data["prompts"].offsets().diff()
+    places = torch.arange(len(tokens), device=tokens.device) - torch.repeat_interleave(
+        lengths.cumsum(0) - lengths, lengths
+    )
+    trains = torch.full_like(tokens, 2)
+    trains[places >= torch.repeat_interleave(asked, lengths)] = mask.values().to(trains.dtype)
     live = torch.stack([row.any() for row in mask.unbind()])
-    total = 0
-    for name in ("prompts", "responses"):
-        tokens, starts = data[name].values(), data[name].offsets()
-        lengths = starts.diff()
-        places = torch.arange(len(tokens), device=tokens.device) - torch.repeat_interleave(starts[:-1], lengths)
-        trains = mask.values().long() if name == "responses" else torch.full_like(tokens, 2)
-        found = checksums(tokens.long(), places, trains)
-        total += int((found * torch.repeat_interleave(live, lengths)).sum())
-    return total
+    return int((checksums(tokens.long(), trains.long(), lengths) * live).sum())

@@ -117,13 +117,11 @@ class Row:
 
     @property
     def checksum(self) -> int:
-        """Sum over prompt and response, 0 if nothing trains; the training processes compute it from what they get."""
+        """Of prompt, response and mask, 0 if nothing trains; the training processes compute it from what they get."""
         if not any(self.mask):
             return 0
-        prompt, response = torch.tensor(self.prompt), torch.tensor(self.response)
-        asked = checksums(prompt, torch.arange(len(prompt)), torch.full_like(prompt, 2))
-        answered = checksums(response, torch.arange(len(response)), torch.tensor(self.mask))
-        return int(asked.sum() + answered.sum())
+        tokens, trains = [*self.prompt, *self.response], [2] * len(self.prompt) + self.mask
+        return int(checksums(torch.tensor(tokens), torch.tensor(trains), torch.tensor([len(tokens)]))[0])
 
     @cached_property
     def tag(self) -> Tag:
@@ -158,19 +156,26 @@ class Row:
         return tag | {name: True for name in ("idle", "is_padding") if self.status == name.removeprefix("is_")}
 
 
-def checksums(tokens: torch.Tensor, places: torch.Tensor, trains: torch.Tensor) -> torch.Tensor:
-    """A number below 2^16 for each token; their sum over a batch shows that the same tokens train in the same places.
+def checksums(tokens: torch.Tensor, trains: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    """A number below 2^32 for each row. Their sum shows that the same rows train, each once, token by token.
 
     Args:
-        tokens, places: (n,) int64, token ids and their positions in the response or prompt.
+        tokens: (n,) int64, the token ids of all rows, prompt and response.
         trains: (n,) int64, 1 where the token trains, 0 where it does not, 2 in a prompt.
+        lengths: (B,) int64, tokens of each row.
 
     Returns:
-        (n,) int64.
+        (B,) int64.
     """
-    mixed = ((tokens * 3 + trains) * 2654435761 + places * 40503) & 0xFFFFFFFF
-    mixed = ((mixed ^ (mixed >> 15)) * 2246822519) & 0xFFFFFFFF
-    return mixed >> 16
+    rows = torch.repeat_interleave(torch.arange(len(lengths), device=tokens.device), lengths)
+    places = torch.arange(len(tokens), device=tokens.device) - (lengths.cumsum(0) - lengths)[rows]
+    each = _mixed((tokens * 3 + trains) * 2654435761 + places * 40503)
+    return _mixed(torch.zeros_like(lengths).index_add(0, rows, each))
+
+
+def _mixed(values: torch.Tensor) -> torch.Tensor:
+    values = values & 0xFFFFFFFF
+    return ((values ^ (values >> 15)) * 2246822519) & 0xFFFFFFFF
 
 
 def padding_row(uid: str, number: int, end_token: int, columns: set[str]) -> Row:

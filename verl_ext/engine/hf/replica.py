@@ -157,8 +157,8 @@ class ServerAdapter(BaseRollout):
         Raises:
             RuntimeError: they differ; names the adapters.
         """
-        dtype, held = await self.server.fingerprints.remote(list(sent))
-        expected = fingerprints({name: tensor.to(getattr(torch, dtype)) for name, tensor in sent.items()})
+        dtypes, held = await self.server.fingerprints.remote(list(sent))
+        expected = fingerprints({name: tensor.to(dtypes[name]) for name, tensor in sent.items()})
         wrong = [name or "the base" for name in expected if held.get(name) != expected[name]]
         if wrong:
             raise RuntimeError(

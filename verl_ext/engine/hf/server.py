@@ -143,9 +143,14 @@ class HFServer:
         await self._call(lambda engine: engine.load_weights(state_dict, global_steps))
 
     @_control
-    async def fingerprints(self, names: Sequence[str]) -> tuple[str, dict[str, int]]:
-        """The type of the engine's numbers, and fingerprints of the tensors that it holds under these names."""
-        return await self._call(lambda engine: (self.options.dtype, fingerprints(self.held(engine, names))))
+    async def fingerprints(self, names: Sequence[str]) -> tuple[dict[str, torch.dtype], dict[str, int]]:
+        """Types and fingerprints of the tensors that the engine holds under these names."""
+
+        def look(engine: SlotEngine) -> tuple[dict[str, torch.dtype], dict[str, int]]:
+            held = self.held(engine, names)
+            return {name: tensor.dtype for name, tensor in held.items()}, fingerprints(held)
+
+        return await self._call(look)
 
     def held(self, engine: SlotEngine, names: Sequence[str]) -> dict[str, torch.Tensor]:
         """The tensors of these names, as the next request uses them."""

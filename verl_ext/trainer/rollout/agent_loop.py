@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from itertools import chain
@@ -21,6 +22,7 @@ from verl_ext.trainer.config import read_mas_config
 from verl_ext.trainer.rollout.watchdog import Look, Watchdog
 from verl_ext.trainer.rollout.worker import RolloutWorker
 
+logger = logging.getLogger(__name__)
 # Seconds between two looks at the workers, and those in which one must answer.
 WATCH, ANSWER = 5.0, 20.0
 # Seconds in which a server must answer.
@@ -156,8 +158,11 @@ class MultiAgentLoopManager:
         """Look at the workers; if they cannot go on, fail their questions, for which verl would wait for ever."""
         while self._dead is None:
             time.sleep(WATCH)
-            looks = self._look()
-            self._dead = self._dead or self._reason(looks) or self.watchdog.check(looks)
+            try:
+                looks = self._look()
+                self._dead = self._dead or self._reason(looks) or self.watchdog.check(looks)
+            except Exception as error:  # the watch goes on: without it a run could hang in silence
+                logger.warning("the watch over the rollout workers failed: %s: %s", type(error).__name__, error)
         if self._local is not None:
             self._local.stop(self._dead)
         for worker in self._remote:

@@ -26,7 +26,7 @@ def training_rows(forest: Forest, samples: list[Sample], question: dict[str, Any
     groups = {sample.call: sample.group for sample in samples if sample.call.credited}
     with_tokens = {call: group for call, group in groups.items() if call.generation.token_ids}
     if groups and not with_tokens:
-        number = next(number for number, trajectory in enumerate(forest.trajectories) if trajectory.scored)
+        number = next(n for n, trajectory in enumerate(forest.trajectories) if trajectory.scored and trajectory.calls)
         return [idle_row(number, forest, question)]
     rows = []
     for number, sequence in sequences(forest, with_tokens):

@@ -166,7 +166,8 @@ class RolloutWorker:
         look = self._watch.look()
         look.broken, look.empty = self.broken(), self._streak
         if self._streak:
-            look.reasons = failure_report([self._stats[uid] for uid in list(self._empty) if uid in self._stats])
+            known = [self._stats.get(uid) for uid in list(self._empty)]  # another thread takes them away
+            look.reasons = failure_report([stats for stats in known if stats is not None])
         return look
 
     def broken(self) -> str:

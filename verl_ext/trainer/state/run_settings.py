@@ -27,7 +27,10 @@ FREE = (
         for key in ("agent.num_workers", "*_parallel_size", "n_gpus_per_node", "nnodes")
     ),
     *("*.gpu_memory_utilization", "*.max_num_*", "*micro_batch_size*", "*_token_len_per_gpu", "*_offload"),
-    "*.enable_gradient_checkpointing",
+    *("*.enable_gradient_checkpointing", "*.ulysses_sequence_parallel_size", "*.checkpoint.async_save"),
+    *("data.dataloader_num_workers", "data.val_*", "actor_rollout_ref.rollout.val_kwargs.*"),
+    # when a run stops by itself
+    *("mas.limits.warn_after", "mas.limits.stop_after", "mas.failure.max_left_out"),
     # where a served model is; which one it is counts
     *(f"mas.agents.*.endpoint.{key}" for key in ("url", "api_key_env", "concurrency", "timeout", "retries")),
 )
@@ -65,7 +68,15 @@ def settings_of(config: DictConfig) -> dict[str, Any]:
         if section and "_target_" in section:
             tools[name] = plain(identity_of(section))
     found = {name: value for key in whole for name, value in leaves(whole[key], str(key)).items()}
-    return {name: value for name, value in found.items() if not any(fnmatchcase(name, free) for free in FREE)}
+    kept = {name: value for name, value in found.items() if not any(fnmatchcase(name, free) for free in FREE)}
+    horizon = {name: found.get(name) for name in ("trainer.total_epochs", "trainer.total_training_steps")}
+    return kept | (horizon if any(_has_horizon(found, part) for part in ("actor_rollout_ref.actor", "critic")) else {})
+
+
+def _has_horizon(settings: dict[str, Any], part: str) -> bool:
+    """Whether the learning rate of actor or critic depends on the number of steps of the whole run."""
+    kind, share = (settings.get(f"{part}.optim.{name}") for name in ("lr_scheduler_type", "lr_warmup_steps_ratio"))
+    return kind not in (None, "constant") or bool(share)
 
 
 def identity_of(tool: dict[str, Any]) -> dict[str, Any]:
