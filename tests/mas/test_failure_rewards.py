@@ -20,6 +20,10 @@ def needs_a_digit(text: str, **_) -> str:
     return text
 
 
+def never(text: str, **_) -> str:
+    raise Unparsable("cut", "fallback")
+
+
 async def broken_tool() -> str:
     raise OSError("gone")
 
@@ -103,6 +107,19 @@ def test_without_a_reward_it_is_left_out(status):
         return
     (failed,) = (number for number, trajectory in enumerate(forest.trajectories) if not trajectory.scored)
     assert not any(row.trajectory == failed for row in rows) and {row.reward for row in rows} == {1.0}
+
+
+def test_a_cut_off_output_that_cannot_be_read_counts_as_cut_off():
+    async def scenario():
+        agents = {"a": speaker("a", parse=never)}
+        cut = FakeLLM(lambda _: Generation(list(b"x"), [-0.5], stop_reason="length"))
+        forest = forest_of(Script(lambda task, ctx: ctx.call("a", said="q"), agents), cut)
+        forest.failure_rewards = {"truncated": -1.0}
+        await make_strategy("fof", 1, ["a"]).sample(forest)
+        return forest.trajectories
+
+    (trajectory,) = run(scenario())
+    assert (trajectory.status, trajectory.reward) == ("truncated", -1.0)
 
 
 def test_validation_gives_failures_no_reward():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 
 import pytest
 
@@ -141,6 +142,16 @@ def test_no_more_threads_than_the_limit():
         return most
 
     assert asyncio.run(scenario()) == 2 and len(running) == 5
+
+
+def test_the_time_that_a_call_waits_for_a_thread_does_not_count():
+    async def scenario():
+        threads = Threads(limit=1)
+        return await asyncio.gather(
+            *[threads.run(lambda: time.sleep(0.1), 0.5) for _ in range(8)], return_exceptions=True
+        )
+
+    assert asyncio.run(scenario()) == [None] * 8
 
 
 def shout(text: str) -> str:

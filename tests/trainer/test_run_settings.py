@@ -12,7 +12,7 @@ from tests.trainer.test_recipes import composed
 from verl_ext.tools.simulator.cache import ResultCache
 from verl_ext.tools.simulator.keys import CallKey
 from verl_ext.trainer.state.checkpoint import TRACKER, mark_complete
-from verl_ext.trainer.state.run_settings import FREE, check_same_run, leaves, plain
+from verl_ext.trainer.state.run_settings import FREE, check_same_run, leaves, plain, settings_of
 from verl_ext.trainer.state.tool_caches import lost_results, recorded_results
 
 
@@ -36,6 +36,20 @@ def test_a_run_of_other_settings_is_not_continued(tmp_path):
         check_same_run(settings(tmp_path, "rr", lr=1e-3))
     check_same_run(settings(tmp_path, "rr"))  # the refusal changed nothing
     check_same_run(settings(tmp_path, "is", val_only=True))  # trains nothing
+
+
+def test_the_length_of_a_run_counts_where_the_learning_rate_depends_on_it(tmp_path):
+    def scheduled(steps, **optim):
+        config = settings(tmp_path, steps=steps)
+        return OmegaConf.merge(config, {"actor_rollout_ref": {"actor": {"optim": optim}}})
+
+    check_same_run(scheduled(3, lr_scheduler_type="cosine"))
+    checkpoints(tmp_path, [2])
+    with pytest.raises(ValueError, match="trainer.total_training_steps: 3 there, 9 here"):
+        check_same_run(scheduled(9, lr_scheduler_type="cosine"))
+    warm = {"lr_scheduler_type": "constant", "lr_warmup_steps_ratio": 0.1}
+    assert "trainer.total_training_steps" in settings_of(scheduled(9, **warm))
+    assert "trainer.total_training_steps" not in settings_of(scheduled(9, lr_scheduler_type="constant"))
 
 
 @pytest.mark.parametrize("explicit", ["disable", "resume_path"])
