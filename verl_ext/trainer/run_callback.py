@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 import tempfile
@@ -69,17 +70,22 @@ class RunCallback(Callback):
         interrupt.end_on_interrupt(self.progress, folder, config.trainer.save_freq, self.template)
 
     def on_job_end(self, config: DictConfig, job_return: Any, **_: Any) -> None:
-        """Print the summary of the run, or why it ended."""
-        if self.template is not None:
-            self.template.stdin.close()
-        if self.progress is None:
-            return
+        """Print the summary of the run, or why it ended; then let the workers end."""
+        try:
+            if self.progress is not None:
+                self._tell_end(config, job_return)
+        finally:
+            if self.template is not None:
+                self.template.stdin.close()
+
+    def _tell_end(self, config: DictConfig, job_return: Any) -> None:
         self.progress.stop()
         folder = Path(config.trainer.default_local_dir)
         if isinstance(job_return._return_value, BaseException):
             _explain(job_return._return_value, folder)
             return
         print_summary(folder / log_name(config), self.headline, config.mas.sampling.strategy, sys.argv[1:])
+        atexit.register(_mute)
 
     def _prepare(self, config: DictConfig) -> str:
         from verl_ext.trainer import lora_setup
@@ -143,9 +149,13 @@ def _explain(error: BaseException, folder: Path) -> None:
         flush=True,
     )
     if not os.environ.get("HYDRA_FULL_ERROR"):
-        # Ray's words about the workers that end with this process would look like another reason.
-        sys.stdout = sys.stderr = open(os.devnull, "w")
+        _mute()
         raise SystemExit(1)
+
+
+def _mute() -> None:
+    """Hide Ray's words about the workers that end with this process: they would look like a failure."""
+    sys.stdout = sys.stderr = open(os.devnull, "w")
 
 
 def silence_verl() -> None:
