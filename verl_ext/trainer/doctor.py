@@ -1,6 +1,6 @@
 """What is asserted and logged of every training step: that what was sampled is what trains, and with what weight.
 
-`verl_ext doctor RUN` (verl_ext/observe/doctor.py) says in words what it found. An assertion that fails ends the run: a
+`verl_ext doctor RUN` (verl_ext/doctor.py) says in words what it found. An assertion that fails ends the run: a
 run that trains the wrong thing looks like a run that learns slowly.
 """
 
