@@ -177,9 +177,8 @@ def lacking(config: DictConfig) -> list[str]:
     counted = local and config.ray_kwargs.ray_init.num_cpus is None and trainer.nnodes == 1
     found = {
         f"actor_rollout_ref.rollout.name={engine}, but the package {engine} is not installed; the recipe is for "
-        f"{trainer.nnodes} × {wanted} GPUs (trainer.nnodes × n_gpus_per_node).\nRemedy: pip install -e '.[gpu]' on such a machine.": (
-            engine in ("vllm", "sglang") and importlib.util.find_spec(engine) is None
-        ),
+        f"{trainer.nnodes} × {wanted} GPUs (trainer.nnodes × n_gpus_per_node).\nRemedy: pip install -e '.[gpu]' on "
+        "such a machine.": (engine in ("vllm", "sglang") and importlib.util.find_spec(engine) is None),
         "the package flash_attn, with which verl trains on GPUs by default, is not installed.\nRemedy: install "
         "as docs/scaling.md says, or +actor_rollout_ref.model.override_config.attn_implementation=sdpa with "
         "actor_rollout_ref.model.use_remove_padding=false (slower).": (
