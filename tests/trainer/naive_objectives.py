@@ -34,7 +34,7 @@ def reference(questions, case, mini_batch):
         units = _top_nodes(units)
     if estimator in ALONE or estimator == "grpo":
         units = [unit for unit in units if len({other.where[1] for other in units if other.uid == unit.uid}) > 1]
-    advantages = ADVANTAGES.get(estimator, _mhgpo)(units)
+    advantages = ADVANTAGES.get(estimator, _mhgpo)(units) if units else []
     agents = {unit.agent for unit in units}
     tokens = Counter(mini_batch[where] for unit in units for where in unit.places)
     found = {}
