@@ -13,4 +13,4 @@ def test_the_gradient_of_every_token_is_that_of_the_equations(case):
 
 
 def test_padding_was_among_them():
-    assert sum(contract.check(contract.CASES[0], seed)["padding"] for seed in range(3)) > 0
+    assert sum(contract.check(contract.CASES[0], seed)["padding"] for seed in (3, 4)) > 0
