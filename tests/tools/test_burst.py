@@ -19,12 +19,12 @@ from verl_ext.tools.sandbox import RunPython
 from verl_ext.tools.simulator import HttpSimulator
 from verl_ext.tools.threads import Threads
 
-# Seconds for a call, and calls of the burst: answering all of them takes several times as long.
-LIMIT, CALLS = 1.5, 240
+# Limit of seconds for a call, calls of the burst, seconds for each of them. All of them take longer than the limit.
+LIMIT, CALLS, EACH = 2.5, 100, 0.04
 
 
 class Slow:
-    """A retriever that takes 10 ms for each query."""
+    """A retriever that takes a while for each query."""
 
     backend = "slow"
 
@@ -32,7 +32,7 @@ class Slow:
         return 1
 
     def search(self, queries, k):
-        time.sleep(0.01 * len(queries))
+        time.sleep(EACH * len(queries))
         return [[hit(query)] for query in queries]
 
 
@@ -57,20 +57,20 @@ def test_no_search_of_a_burst_is_lost(monkeypatch):
     asked = [{"queries": [f"query {number}"]} for number in range(CALLS)]
     assert asyncio.run(burst([SearchTool(Slow())], asked)) == []
     with running(retrieval_server.create_app(Slow(), max_waiting=16)) as url:
-        tools = [SearchTool(HttpRetriever(url, timeout_s=1.0, attempts=1)) for _ in range(6)]
+        tools = [SearchTool(HttpRetriever(url, timeout_s=LIMIT, attempts=1)) for _ in range(6)]
         assert asyncio.run(burst(tools, asked)) == []
 
 
 def test_no_simulated_call_of_a_burst_is_lost(tmp_path):
     """Neither before a model, nor before a server that refuses what it cannot take."""
     asked = [{"name": MOVIE.name, "arguments": {"query": f"{number}"}} for number in range(CALLS)]
-    catalogue, options = Catalogue([MOVIE]), {"concurrency": 4, "timeout_s": 1.0}
-    with ChatServer(lambda body, number: time.sleep(0.01) or answer("1")) as server:
+    catalogue, options = Catalogue([MOVIE]), {"concurrency": 4, "timeout_s": LIMIT}
+    with ChatServer(lambda body, number: time.sleep(EACH) or answer("1")) as server:
         simulator = simulate(server, tmp_path / "a.db", **options)
         assert asyncio.run(burst([Toolbox(catalogue, simulator, timeout_s=LIMIT)], asked)) == []
         served = simulate(server, tmp_path / "b.db", **options)
         with running(simulator_server.create_app(served, catalogue, max_waiting=16)) as url:
-            clients = [HttpSimulator(url, timeout_s=1.0, attempts=1) for _ in range(6)]
+            clients = [HttpSimulator(url, timeout_s=LIMIT, attempts=1) for _ in range(6)]
             assert asyncio.run(burst([Toolbox(catalogue, client, timeout_s=LIMIT) for client in clients], asked)) == []
 
 

@@ -88,11 +88,12 @@ async def within(work: Awaitable[T], seconds: float | None) -> T:
         LimitReached: not done within `seconds`; the work is cancelled, and not waited for.
     """
     limit = _Limit()
-    before = _limits.set((*_limits.get(), limit))
-    try:
-        return await limit.wait_for(work, seconds)  # in a task of its own, which inherits the limits
-    finally:
-        _limits.reset(before)
+
+    async def limited() -> T:  # in a task of its own
+        _limits.set((*_limits.get(), limit))
+        return await work
+
+    return await limit.wait_for(limited(), seconds)
 
 
 @contextmanager
