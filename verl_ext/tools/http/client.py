@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import random
 from collections.abc import Callable, Iterator
@@ -20,7 +21,7 @@ RETRY_STATUS = frozenset({429, 500, 502, 503, 504})
 # Environment variable of the servers and of their clients: requests without this token are refused. Not set: no token.
 TOKEN = "VERL_EXT_TOKEN"
 # Requests of a client of our servers at a time, and the longest pause that it makes before it asks a busy server again.
-CONCURRENT, MAX_PAUSE_S = 64, 30.0
+CONCURRENT, MAX_PAUSE_S = 64, 10.0
 
 
 class Refused(ToolRefused):
@@ -150,12 +151,13 @@ class JsonClient(Connections):
         """The answer to a request which has its turn, once the server is not busy."""
         wait = wait_random_exponential(multiplier=0.2, max=self._max_wait_s)
         try:
-            while True:
+            for refused in itertools.count():
                 try:
                     return await retrying(self._attempts, wait)(self._send, method, path, body, session)
                 except ServerBusy as busy:
-                    with not_counted():
-                        await asyncio.sleep(busy.after * random.uniform(0.5, 1.5))
+                    with not_counted():  # growing pauses: thousands of clients that ask every second are a load, too
+                        pause = min(busy.after * 1.5 ** min(refused, 20), MAX_PAUSE_S)
+                        await asyncio.sleep(pause * random.uniform(0.5, 1.5))
         except Transient as error:
             raise ToolError(
                 f"no answer from the {self.server} at {self.url}{path} after {self._attempts} attempts ({error}). "
