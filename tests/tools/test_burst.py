@@ -20,7 +20,7 @@ from verl_ext.tools.simulator import HttpSimulator
 from verl_ext.tools.threads import Threads
 
 # Limit of seconds for a call, calls of the burst, seconds for each of them. All of them take longer than the limit.
-LIMIT, CALLS, EACH = 2.5, 100, 0.04
+LIMIT, CALLS, EACH = 3.5, 100, 0.04
 
 
 class Slow:
