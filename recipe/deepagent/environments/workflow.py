@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from verl_ext.mas import Task
+from verl_ext.mas.options import one_of
 from verl_ext.recipe.deepagent import grammar
 from verl_ext.recipe.deepagent.workflow import DeepAgent, Work
 
@@ -20,13 +21,18 @@ class EnvironmentAgent(DeepAgent):
     `mas.tools.environment` is an `EnvironmentTool`, `extra_info.id` of a row its name of the task.
 
     Args:
-        options: those of DeepAgent; `success`, `ordered` and gold paths have no meaning here, `correct` is `executed`.
+        options: those of DeepAgent; `success`, `ordered` and gold paths have no meaning here. `correct`: effect (calls
+            that changed the environment) or executed (all that it answered).
+        call_share: C is divided by `max_actions`, so that all calls together earn at most as much as success. False:
+            ΣC as printed; then a trajectory that does many things earns more than one that solves its task.
     """
 
     needs = ("environment",)
 
-    def __init__(self, **options: Any):
-        super().__init__(**{"correct": "executed", **options})
+    def __init__(self, call_share: bool = True, **options: Any):
+        super().__init__(**{"correct": "effect", **options})
+        one_of("correct", self.correct, ("effect", "executed"))
+        self.call_share = call_share
         self.details = tuple(name for name in self.details if name not in OF_A_PATH)
 
     async def run(self, task: Task, ctx: Any) -> Work:
@@ -47,5 +53,7 @@ class EnvironmentAgent(DeepAgent):
 
     def reward(self, task: Task, result: Work) -> tuple[float, dict[str, float]]:
         metrics = self.measured(task, result)
+        if self.call_share:
+            metrics["correct_calls"] /= self.max_actions
         scores = {"success": float(result.score >= 1.0), "score": result.score}
         return result.score, scores | {name: value for name, value in metrics.items() if name not in OF_A_PATH}
