@@ -3,6 +3,8 @@
     mas:
       workflow:
         _target_: verl_ext.recipe.deepagent.Mixture
+        _recursive_: false                       # the mixture builds its parts, with the options of all
+        max_actions: 50
         of:                                      # data_source of a row -> the workflow that plays it
           toolbench: {_target_: verl_ext.recipe.deepagent.DeepAgent, correct: gold_path, success: path, ordered: false}
           alfworld: {_target_: verl_ext.recipe.deepagent.environments.EnvironmentAgent, tools: given}
@@ -15,6 +17,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from hydra.utils import instantiate
+
 from verl_ext.mas import Task, Workflow
 
 
@@ -22,7 +26,8 @@ class Mixture(Workflow):
     """Plays each task by the workflow of its data source. All of them have the same agents, with the same prompts.
 
     Args:
-        of: data_source -> workflow.
+        of: data_source -> settings of a workflow: `_target_` and its options.
+        options: options of all of them, where `of` has no others.
 
     Raises:
         ValueError: `of` is empty, or one of the workflows has other agents than the first.
@@ -30,16 +35,18 @@ class Mixture(Workflow):
 
     headline = "success"
 
-    def __init__(self, of: Mapping[str, Workflow]):
+    def __init__(self, of: Mapping[str, Mapping[str, Any]], **options: Any):
         if not of:
             raise ValueError("mas.workflow.of names no workflow; e.g. of: {toolbench: {_target_: …DeepAgent}}")
-        self.parts = dict(of)
+        self.parts: dict[str, Workflow] = {
+            source: instantiate({**options, **given}, _convert_="all") for source, given in of.items()
+        }
         (name, first), *others = self.parts.items()
         for source, part in others:
             if _sampled(part) != _sampled(first):
                 raise ValueError(
                     f"mas.workflow.of.{source} has the agents {_sampled(part)}, {name} has {_sampled(first)}; the "
-                    "workflows of a mixture need the same agents with the same stops. Remedy: max_folds=0 for all or none"
+                    "workflows of a mixture need the same agents with the same stops. Remedy: max_folds=0 for all"
                 )
         self.agents = first.agents
         self.needs = tuple(dict.fromkeys(tool for part in self.parts.values() for tool in part.needs))

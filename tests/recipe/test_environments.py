@@ -10,7 +10,7 @@ import pytest
 
 from tests.helpers import FakeLLM, forest_of, walk
 from verl_ext.mas import Task
-from verl_ext.recipe.deepagent import DeepAgent, Mixture
+from verl_ext.recipe.deepagent import Mixture
 from verl_ext.recipe.deepagent.environments import EnvironmentAgent, EnvironmentTool, Turn, alfworld_tool, webshop_tool
 from verl_ext.recipe.deepagent.environments.alfworld import AlfWorld
 from verl_ext.recipe.deepagent.environments.webshop import TOOLS, WebShop
@@ -176,8 +176,11 @@ def test_what_alfworld_and_webshop_call_no_effect():
 
 
 def test_a_mixture_plays_each_task_by_the_workflow_of_its_source(tool):
-    parts = {"sums": EnvironmentAgent(tools="given"), "others": DeepAgent()}
-    trajectory, prompts = played(tool, "7", [call("add", n=7), "done"], agent=Mixture(parts))
+    place = "verl_ext.recipe.deepagent"
+    others = {"_target_": f"{place}.DeepAgent"}
+    parts = {"sums": {"_target_": f"{place}.environments.EnvironmentAgent", "tools": "given"}, "others": others}
+    trajectory, prompts = played(tool, "7", [call("add", n=7), "done"], agent=Mixture(parts, max_actions=3))
+    assert trajectory.metrics["correct_calls"] == 1 / 3
     assert trajectory.ok and trajectory.reward == 1.0 and "reach 7" in prompts[0]
     assert set(Mixture(parts).needs) == {"environment", "tool_search", "tool_call"}
     with pytest.raises(
@@ -185,7 +188,7 @@ def test_a_mixture_plays_each_task_by_the_workflow_of_its_source(tool):
     ):
         Mixture(parts).reward(Task("?", data_source="else"), None)
     with pytest.raises(ValueError, match="need the same agents with the same stops"):
-        Mixture(parts | {"third": DeepAgent(max_folds=0)})
+        Mixture(parts | {"third": others | {"max_folds": 0}})
 
 
 def test_an_agent_that_gives_up_has_the_score_so_far(tool):
