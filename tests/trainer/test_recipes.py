@@ -140,7 +140,7 @@ SMURFS = ("smurfs", "smurfs_react", "smurfs_dfsdt")
 TOOL_RECIPES = [(recipe, ()) for recipe in (*SMURFS, *RECIPES) if recipe in SMURFS or recipe.startswith("deepagent")]
 TOOL_RECIPES += [("smurfs", (f"+base={name}",)) for name in BENCHMARKS]
 TOOL_RECIPES += [(recipe, ("+base=hotpotqa",)) for recipe in SMURFS[1:]]
-TOOL_RECIPES += [("deepagent", ("mas.workflow.given_tools=true",))]
+TOOL_RECIPES += [("deepagent", ("mas.workflow.tools=given",))]
 TOOL_RECIPES += [("smurfs", ("mas.workflow.tools=search", "+base=[toolpo,tmdb]"))]
 
 
