@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from typing import Any
 
 from verl_ext.mas.messages import Messages, chat, user
@@ -122,7 +123,7 @@ def outcome(answer: dict[str, Any], limit: int) -> str:
 
 
 # How an argument is written in a text of `mas.workflow.prompts`.
-TEXTS = {
+TEXTS: dict[str, Callable[[Any], str]] = {
     "question": quoted,
     "tools": lambda tools: documents(tools) if tools else "",
     "folded": lambda folded: remembered(folded) if folded else "",
