@@ -59,9 +59,11 @@ def _weights(entries: Entries) -> str:
     fresh = "every row was sampled by the weights of the step before"
     words = fresh if largest <= 0 else f"rows were {fmean(lag):.1f} updates old on average, {largest:.0f} at most"
     words += f"; unknown for {fmean(unknown):.0%}" if any(unknown) else ""
-    compared = all(_values(entries, "doctor/weights_compared"))
-    only = "only the version is checked: this engine does not tell a fingerprint of its weights"
-    return f"{words}; {'its weights were those that the trainer sent, bit for bit' if compared else only}"
+    if compared := _values(entries, "doctor/weights_compared"):
+        held = "the engine held the weights that the trainer sent, bit for bit"
+        only = "only the version is checked: this engine does not tell a fingerprint of its weights"
+        words += f"; {held if all(compared) else only}"
+    return words
 
 
 def _adapters(entries: Entries) -> str:
