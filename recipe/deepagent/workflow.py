@@ -10,13 +10,14 @@ from typing import Any
 
 from verl_ext.mas import Agent, Call, CallFailed, Status, Task, ToolFailed, Workflow
 from verl_ext.mas.options import at_least, one_of
+from verl_ext.mas.prompts import prompts_of
 from verl_ext.recipe.deepagent import grammar, memories, prompts, prompts_tiny
 from verl_ext.rewards.calls import Invocation, gold_path
 from verl_ext.rewards.correctness import RULES, correct_calls, path_share
 from verl_ext.rewards.qa import exact_match
 from verl_ext.rewards.truth import targets_of
 
-STYLES = {"full": prompts, "tiny": prompts_tiny}
+PROMPTS = {"faithful": prompts, "tiny": prompts_tiny}
 SUCCESSES = ("answer", "path")
 
 
@@ -46,7 +47,7 @@ class DeepAgent(Workflow):
     """One agent and its auxiliary role, which folds the history and shortens what is too long.
 
     Args:
-        style: prompts: full, for instruction-tuned models, or tiny, for the embedded one.
+        prompts: faithful, for instruction-tuned models; tiny, for the embedded one; or a YAML file (`mas/prompts.py`).
         max_actions: searches, calls and folds of a trajectory.
         max_folds: of them folds, refused ones included; the next one ends the trajectory. 0: no folding (the paper's
             ablation "w/o Memory Folding"): the full prompt does not tell of it, and its tag is text like any other.
@@ -72,7 +73,7 @@ class DeepAgent(Workflow):
 
     def __init__(
         self,
-        style: str = "full",
+        prompts: str = "faithful",
         max_actions: int = 30,
         max_folds: int = 3,
         max_result_chars: int = 4000,
@@ -82,18 +83,17 @@ class DeepAgent(Workflow):
         success: str = "answer",
         ordered: bool = True,
     ):
-        one_of("style", style, STYLES)
         one_of("correct", correct, RULES)
         one_of("success", success, SUCCESSES)
         at_least(1, max_actions=max_actions)
         at_least(0, max_folds=max_folds)
         at_least(80, max_result_chars=max_result_chars)
-        self.prompts = STYLES[style]
+        self.prompts = prompts_of(prompts, PROMPTS)
         self.max_actions, self.max_folds, self.max_result_chars = max_actions, max_folds, max_result_chars
         self.summarise, self.given_tools, self.correct, self.success = summarise, given_tools, correct, success
         self.ordered = ordered
         # The tiny prompt names no actions: its model folds as it has learned to, and is refused.
-        folding = max_folds > 0 or style == "tiny"
+        folding = max_folds > 0 or self.prompts is PROMPTS["tiny"]
         self.agents = {
             "agent": Agent(
                 self.prompts.agent if folding else partial(self.prompts.agent, folding=False),

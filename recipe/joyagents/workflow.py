@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from verl_ext.mas import Agent, Task
-from verl_ext.mas.options import at_least, one_of
+from verl_ext.mas.options import at_least
+from verl_ext.mas.prompts import prompts_of
 from verl_ext.memory import EncoderSimilarity, HashingSimilarity
 from verl_ext.recipe.joyagents import grammar, prompts, prompts_tiny
 from verl_ext.recipe.joyagents.accuracy import accuracy
@@ -15,7 +16,7 @@ from verl_ext.recipe.joyagents.react import ReActAgent, Work, intention_of
 from verl_ext.recipe.joyagents.specialists import RETRIEVALS, FunctionAgent, MathAgent, QuestionAgent
 from verl_ext.tools.retrieval.dense import check_encoder_name
 
-STYLES = {"full": prompts, "tiny": prompts_tiny}
+PROMPTS = {"faithful": prompts, "tiny": prompts_tiny}
 INTENTION = "tool_intention"
 MASTER = "master"
 # Names of the specialists: what the paper calls expert, rody, toolbench and math agent.
@@ -26,7 +27,7 @@ class JoyAgents(ReActAgent):
     """Master and specialists. A specialist is a workflow that the master runs: forks work inside it, too.
 
     Args:
-        style: prompts: full, for instruction-tuned models, or tiny, for the embedded one.
+        prompts: faithful, for instruction-tuned models; tiny, for the embedded one; or a YAML file (`mas/prompts.py`).
         specialists: those that the master has, of question_agent, shop_agent, function_agent and math_agent (Table 7
             compares two, three and four).
         max_rounds: outputs of the master for a question.
@@ -42,14 +43,13 @@ class JoyAgents(ReActAgent):
 
     def __init__(
         self,
-        style: str = "full",
+        prompts: str = "faithful",
         specialists: Sequence[str] = SPECIALISTS,
         max_rounds: int = 8,
         specialist_rounds: int = 6,
         encoder: str = "hashing",
     ):
         check_encoder_name(encoder, "mas.workflow.encoder", "hashing")
-        one_of("style", style, STYLES)
         if isinstance(specialists, str) or not isinstance(specialists, Sequence):
             raise ValueError(
                 f"mas.workflow.specialists={specialists!r} must be a list, as [{MATH}], of {', '.join(SPECIALISTS)}"
@@ -58,7 +58,7 @@ class JoyAgents(ReActAgent):
         if unknown or not specialists:
             raise ValueError(f"mas.workflow.specialists={list(specialists)} must be some of {', '.join(SPECIALISTS)}")
         at_least(1, specialist_rounds=specialist_rounds)
-        super().__init__(MASTER, STYLES[style], max_rounds)
+        super().__init__(MASTER, prompts_of(prompts, PROMPTS), max_rounds)
         rounds, shown = specialist_rounds, self.prompts
         made: dict[str, ReActAgent] = {
             QUESTION: QuestionAgent(QUESTION, shown, rounds),

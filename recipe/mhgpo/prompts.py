@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from verl_ext.mas.messages import Messages, chat
+from verl_ext.tools.catalogue.render import neutral
 
 REWRITER = (
     "You turn a question into search queries. Split it into the simpler facts that must be looked up, in the order in "
@@ -55,3 +56,7 @@ def single(question: str, docs: Sequence[Mapping[str, str]]) -> Messages:
 def _numbered(docs: Sequence[Mapping[str, str]]) -> str:
     lines = [f"Document {number}: {doc['title']}\n{doc['text']}" for number, doc in enumerate(docs)]
     return "\n\n".join(lines) or "No document was found."
+
+
+# How an argument is written in a text of `mas.workflow.prompts`.
+TEXTS = {"docs": lambda docs: neutral(_numbered(docs))}

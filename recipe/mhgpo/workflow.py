@@ -8,28 +8,29 @@ from types import ModuleType
 from typing import Any
 
 from verl_ext.mas import Agent, Task, Workflow
-from verl_ext.mas.options import one_of
+from verl_ext.mas.prompts import prompts_of
 from verl_ext.recipe.mhgpo import parsers, prompts, prompts_tiny
 from verl_ext.recipe.mhgpo.penalties import Penalties
 from verl_ext.rewards.qa import qa_scores
 
-PROMPTS: dict[str, ModuleType] = {"full": prompts, "tiny": prompts_tiny}
+PROMPTS: dict[str, ModuleType] = {"faithful": prompts, "tiny": prompts_tiny}
 
 
 class SearchQA(Workflow):
     """One question: queries, retrieval, choice of documents, answer. Shared reward: F1 against the gold answers.
 
     Args:
-        prompts: full | tiny (the compact form that the embedded tiny model was trained on).
+        prompts: faithful (the rules of the paper's Appendix B), tiny (the compact form that the embedded tiny model was
+            trained on), or a YAML file with texts of your own (`mas/prompts.py`).
         penalties: fields of `Penalties`.
     """
 
     headline = "f1"
     needs: Sequence[str] = ("search",)
 
-    def __init__(self, prompts: str = "full", penalties: dict[str, Any] | None = None):
-        one_of("prompts", prompts, PROMPTS)
-        ask, fine = PROMPTS[prompts], Penalties(**(penalties or {}))
+    def __init__(self, prompts: str = "faithful", penalties: dict[str, Any] | None = None):
+        self.prompts, fine = prompts_of(prompts, PROMPTS), Penalties(**(penalties or {}))
+        ask = self.prompts
         self.agents = {
             "rewriter": Agent(ask.rewriter, parsers.queries, fine.rewriter),
             "reranker": Agent(ask.reranker, parsers.chosen_documents, fine.reranker),
@@ -52,15 +53,15 @@ class SingleQA(SearchQA):
     """The baseline: one call answers from the passages that the question itself retrieves, or from none. Reward: F1.
 
     Args:
-        prompts: full | tiny, as in `SearchQA`.
+        prompts: as in `SearchQA`.
         penalties: fields of `Penalties`; those of the answerer apply.
         retrieve: False asks the model without any passage (closed book).
     """
 
-    def __init__(self, prompts: str = "full", penalties: dict[str, Any] | None = None, retrieve: bool = True):
+    def __init__(self, prompts: str = "faithful", penalties: dict[str, Any] | None = None, retrieve: bool = True):
         super().__init__(prompts, penalties)
         self.retrieve, self.needs = retrieve, ("search",) if retrieve else ()
-        self.agents = {"single": replace(self.agents["answerer"], prompt=PROMPTS[prompts].single)}
+        self.agents = {"single": replace(self.agents["answerer"], prompt=self.prompts.single)}
 
     async def run(self, task: Task, ctx: Any) -> str:
         docs = await ctx.tool("search", queries=[task.question]) if self.retrieve else []

@@ -13,11 +13,12 @@ from typing import Any
 
 from verl_ext.mas import Agent, CallFailed, Status, Task, Workflow
 from verl_ext.mas.options import at_least, one_of
+from verl_ext.mas.prompts import prompts_of
 from verl_ext.recipe.puppeteer import orders, prompts, prompts_tiny, scoring
 from verl_ext.recipe.puppeteer.puppets import POOL, TERMINATE, TOOLS, State, Step, read_result, use_tool
 from verl_ext.tools.catalogue.render import neutral
 
-STYLES = {"full": prompts, "tiny": prompts_tiny}
+PROMPTS = {"faithful": prompts, "tiny": prompts_tiny}
 ORCHESTRATOR, JUDGE = "orchestrator", "judge"
 LEARNED = "learned"
 ORCHESTRATIONS = (LEARNED, "random", "fixed", "oracle")
@@ -36,7 +37,7 @@ class Puppeteer(Workflow):
     """An orchestrator and a pool of puppets.
 
     Args:
-        style: prompts: full, for instruction-tuned models, or tiny, for the embedded one.
+        prompts: faithful, for instruction-tuned models; tiny, for the embedded one; or a YAML file (`mas/prompts.py`).
         pool: names of the puppets: reasoning patterns (planning, reasoning, critique, reflect, question, summarize,
             conclude, modify) and tool agents (read_file, run_python, web_search, access_website, search_arxiv; each
             needs the tool of its name under `mas.tools`). `terminate` is always there.
@@ -62,7 +63,7 @@ class Puppeteer(Workflow):
 
     def __init__(
         self,
-        style: str = "full",
+        prompts: str = "faithful",
         pool: Sequence[str] = ("planning", "reasoning", "critique", "reflect", "conclude", "run_python"),
         depth: int = 4,
         width: int = 1,
@@ -73,12 +74,11 @@ class Puppeteer(Workflow):
         max_result_chars: int = 2000,
         judge: bool = False,
     ):
-        one_of("style", style, STYLES)
         _check_pool(pool)
         at_least(1, depth=depth, width=width, max_result_chars=max_result_chars)
         at_least(0, token_budget=token_budget)
         _check_order(pool, depth, orchestration, order)
-        self.prompts = STYLES[style]
+        self.prompts = prompts_of(prompts, PROMPTS)
         self.pool, self.depth, self.width = tuple(pool), depth, width
         self.token_budget, self.max_result_chars, self.judge = token_budget, max_result_chars, judge
         self.order: orders.Order | None = {

@@ -8,6 +8,7 @@ from typing import Any
 
 from verl_ext.mas import Call, CallFailed, Status, Task, ToolFailed, Workflow
 from verl_ext.mas.options import at_least, one_of
+from verl_ext.mas.prompts import prompts_of
 from verl_ext.recipe.smurfs import scoring
 from verl_ext.rewards.calls import Invocation
 
@@ -36,8 +37,8 @@ class ToolSystem(Workflow):
     """A system that answers questions by tools of a catalogue.
 
     Args:
-        styles: the prompts there are, by name.
-        style: which of them.
+        modules: the prompts there are, by name.
+        prompts: which of them, or a YAML file (`mas/prompts.py`).
         tools: given: the task's own (`extra_info.tools`), or all of `catalogue`; search: what `tool_search` finds.
         catalogue: names of tools that every question has, in place of `extra_info.tools`.
         max_result_chars: what an agent reads of a tool's response.
@@ -57,19 +58,18 @@ class ToolSystem(Workflow):
 
     def __init__(
         self,
-        styles: Mapping[str, Any],
-        style: str,
+        modules: Mapping[str, Any],
+        prompts: str,
         tools: str,
         catalogue: list[str] | None,
         max_result_chars: int,
         success: str,
         ordered: bool,
     ):
-        one_of("style", style, styles)
         one_of("tools", tools, SOURCES)
         one_of("success", success, scoring.SUCCESSES)
         at_least(1, max_result_chars=max_result_chars)
-        self.prompts = styles[style]
+        self.prompts = prompts_of(prompts, modules)
         self.tools, self.catalogue = tools, list(catalogue or ())
         self.max_result_chars, self.success, self.ordered = max_result_chars, success, ordered
 

@@ -23,7 +23,7 @@ from verl_ext.recipe.smurfs.turns import GIVE_UP, STOPS, Turn, action_spans, obs
 from verl_ext.rewards.calls import Invocation
 
 # The tiny model has learned none of this.
-STYLES = {"full": prompts_baselines}
+PROMPTS = {"faithful": prompts_baselines}
 NOTHING = Turn("give_up")
 
 
@@ -48,7 +48,7 @@ class Baseline(base.ToolSystem):
 
     Args:
         budget: tool calls of a question, as the Smurfs' `budget`.
-        others: see `ToolSystem`. style: full; the tiny model was not trained on these systems.
+        others: see `ToolSystem`. prompts: faithful; the tiny model was not trained on these systems.
 
     Raises:
         ValueError: an argument out of range.
@@ -59,7 +59,7 @@ class Baseline(base.ToolSystem):
 
     def __init__(
         self,
-        style: str = "full",
+        prompts: str = "faithful",
         tools: str = "given",
         catalogue: list[str] | None = None,
         budget: int = 16,
@@ -67,7 +67,7 @@ class Baseline(base.ToolSystem):
         success: str = "answer",
         ordered: bool = True,
     ):
-        super().__init__(STYLES, style, tools, catalogue, max_result_chars, success, ordered)
+        super().__init__(PROMPTS, prompts, tools, catalogue, max_result_chars, success, ordered)
         at_least(1, budget=budget)
         self.budget = budget
         prompt = getattr(self.prompts, self.prompt)

@@ -13,7 +13,7 @@ from verl_ext.mas.options import at_least
 from verl_ext.recipe.smurfs import base, grammar, prompts, prompts_tiny, scoring
 from verl_ext.recipe.smurfs.search import Element, Search
 
-STYLES = {"full": prompts, "tiny": prompts_tiny}
+PROMPTS = {"faithful": prompts, "tiny": prompts_tiny}
 YES_NO = ("Yes", "No")
 
 
@@ -29,7 +29,7 @@ class Smurfs(base.ToolSystem):
     """Planner, executor (thought, tool, arguments), answer agent, verifier; optionally a tool check.
 
     Args:
-        style: prompts: full, for instruction-tuned models, or tiny, for the embedded one.
+        prompts: faithful, for instruction-tuned models; tiny, for the embedded one; or a YAML file (`mas/prompts.py`).
         planner, answerer, verifier: False: without that agent (Table 5). Without a planner the question is the one
             sub-task; without an answer agent the tool's response is the answer, cut; without a verifier the search goes
             on until its calls are used up, and the answer comes from the global memory.
@@ -49,7 +49,7 @@ class Smurfs(base.ToolSystem):
 
     def __init__(
         self,
-        style: str = "full",
+        prompts: str = "faithful",
         planner: bool = True,
         answerer: bool = True,
         verifier: bool = True,
@@ -64,7 +64,7 @@ class Smurfs(base.ToolSystem):
         success: str = "answer",
         ordered: bool = True,
     ):
-        super().__init__(STYLES, style, tools, catalogue, max_result_chars, success, ordered)
+        super().__init__(PROMPTS, prompts, tools, catalogue, max_result_chars, success, ordered)
         self.limits = {"max_tasks": max_tasks, "max_calls": max_calls, "max_depth": max_depth}
         at_least(1, **self.limits)
         at_least(0, budget=budget)

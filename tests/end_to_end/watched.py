@@ -31,7 +31,7 @@ TOKENS = ("response_mask", "advantages")
 class Search(SearchQA):
     """The three-agent search system without penalties. After the first update every trajectory has the same reward."""
 
-    def __init__(self, prompts: str = "full", penalties: Any = None):
+    def __init__(self, prompts: str = "faithful", penalties: Any = None):
         super().__init__(prompts, {"too_many_queries": 0, "bad_choice": 0, "long_answer": 0})
 
     def reward(self, task: Task, result: str) -> tuple[float, dict[str, float]]:

@@ -156,7 +156,7 @@ def test_a_row_needs_only_what_its_success_is():
 
 @pytest.mark.parametrize(
     ("option", "message"),
-    [({"style": "x"}, "style='x' is unknown; allowed: full, tiny"), ({"max_folds": -1}, "must be at least 0")],
+    [({"prompts": "x"}, "prompts='x' is unknown; allowed: faithful, tiny"), ({"max_folds": -1}, "must be at least 0")],
 )
 def test_wrong_arguments_are_refused(option, message):
     with pytest.raises(ValueError, match=message):

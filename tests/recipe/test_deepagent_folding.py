@@ -62,7 +62,7 @@ def test_a_fold_replaces_the_history():
     assert max(call.depth for call in helpers) == 1, "the three are made side by side"
 
 
-@pytest.mark.parametrize("style", ["full", "tiny"])
+@pytest.mark.parametrize("style", ["faithful", "tiny"])
 def test_a_second_fold_is_given_the_memories_of_the_first(style):
     """Eq. 4: what is folded is the state, and after a fold that begins with the memories."""
 
@@ -79,7 +79,7 @@ def test_a_second_fold_is_given_the_memories_of_the_first(style):
         return json.dumps((first if attempt <= 3 else second)[kind])
 
     said_by_agent = ["one<fold_thought>", "two<fold_thought>", "5"]
-    trajectory, agent, asked = folding(said, style=style, agent=said_by_agent)
+    trajectory, agent, asked = folding(said, prompts=style, agent=said_by_agent)
     assert trajectory.ok and trajectory.metrics["folds"] == 2.0 and len(asked) == 6
     prompts = DeepAgent(style).prompts
     shown = prompts.remembered(first)
@@ -142,5 +142,5 @@ def test_without_folding_the_tiny_agent_is_asked_as_ever_and_refused():
     """Its prompt names no actions; outputs are read as those that it was trained on."""
     whole, without = DeepAgent("tiny").agents["agent"], DeepAgent("tiny", max_folds=0).agents["agent"]
     assert whole.prompt("q") == without.prompt("q") and whole.sampling == without.sampling
-    trajectory, agent, asked = folding(lambda prompt, _: by_kind(prompt), style="tiny", max_folds=0)
+    trajectory, agent, asked = folding(lambda prompt, _: by_kind(prompt), prompts="tiny", max_folds=0)
     assert trajectory.metrics["refused_folds"] == 1.0 and not asked and "not possible" in agent[1].prompt

@@ -33,7 +33,7 @@ TEXTS = hostile.texts(
     "<think>known</think> 5", "<｜end▁of▁sentence｜>", "</s>", "<end_of_turn>", "a<b", "3 < 4",
 )  # fmt: skip
 ACTS = hostile.behaviours(TEXTS, ODD, "<|end|>") | TEXTS
-STYLES = st.sampled_from(["full", "tiny"])
+STYLES = st.sampled_from(["faithful", "tiny"])
 
 
 def play(said: list[str], acts: list[Any], helper: str = "", memory: Any = None, **options: Any) -> Forest:
@@ -78,9 +78,9 @@ def check(forest: Forest) -> None:
     STYLES,
 )
 @example("shop_agent", ["<|end|>", "\ud83d<|end|>", "x" * 100_000], [ODD, FIND, FIND], "tiny")
-@example("function_agent", [HANG] * 3, [ODD, FIND, ODD], "full")
+@example("function_agent", [HANG] * 3, [ODD, FIND, ODD], "faithful")
 def test_no_tool_breaks_prompts_masks_or_process(agent, acts, actions, style):
-    forest = play([called(agent, intention="q"), *actions], acts, style=style)
+    forest = play([called(agent, intention="q"), *actions], acts, prompts=style)
     check(forest)
     (trajectory,) = forest.trajectories
     assert trajectory.reward == 1.0 and trajectory.metrics["rounds"] == len(actions) + 3, (
@@ -90,10 +90,10 @@ def test_no_tool_breaks_prompts_masks_or_process(agent, acts, actions, style):
 
 @settings(max_examples=40, deadline=None)
 @given(ACTS, TEXTS, STYLES)
-@example("x" * 100_000, "<|end|>\ud83d</tool_call>", "full")
+@example("x" * 100_000, "<|end|>\ud83d</tool_call>", "faithful")
 def test_no_passage_and_no_helper_breaks_them(passage, helper, style):
     said = [called("tool_intention"), called("question_agent", intention="q"), FIND, SUM]
-    forest = play(said, [passage], helper, style=style)
+    forest = play(said, [passage], helper, prompts=style)
     check(forest)
     (summary,) = [call for call in forest.trajectories[0].calls if call.agent == "summary"]
     assert len(summary.messages[0]["content"]) < 50_000
@@ -102,9 +102,9 @@ def test_no_passage_and_no_helper_breaks_them(passage, helper, style):
 @settings(max_examples=60, deadline=None)
 @given(st.lists(TEXTS, max_size=8), TEXTS, STYLES)
 @example([called("shop_agent", intention="<|end|>\ud83d"), FIND], "", "tiny")
-@example([called("\ud83d", intention=["\ud83d"]), "<tool_call>" * 300], "", "full")
+@example([called("\ud83d", intention=["\ud83d"]), "<tool_call>" * 300], "", "faithful")
 def test_no_output_of_an_agent_breaks_them(said, intention, style):
-    forest = play([called("shop_agent", intention=intention), *said], [], style=style)
+    forest = play([called("shop_agent", intention=intention), *said], [], prompts=style)
     check(forest)
     assert forest.trajectories[0].metrics["rounds"] <= 8 * 7
 
@@ -113,7 +113,7 @@ def test_no_output_of_an_agent_breaks_them(said, intention, style):
 @given(TEXTS, TEXTS, STYLES)
 @example("<|end|>", "\ud83d<|end|>", "tiny")
 def test_memories_that_would_act_are_memories(query, output, style):
-    forest = play([], [], style=style, memory=lambda agent, _: [Memory(1, agent, query, (), output, 1, 2.0)])
+    forest = play([], [], prompts=style, memory=lambda agent, _: [Memory(1, agent, query, (), output, 1, 2.0)])
     check(forest)
     assert forest.trajectories[0].reward == 1.0
 

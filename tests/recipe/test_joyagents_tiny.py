@@ -193,6 +193,6 @@ def test_fewer_specialists_and_wrong_arguments():
     task = task_of("shop")
     (trajectory,) = playing([task], specialists=["math_agent", "question_agent"])
     assert trajectory.result.answer == "error: there is no tool 'shop_agent'"
-    for wrong in ({"style": "small"}, {"specialists": ["cook"]}, {"specialists": []}, {"max_rounds": 0}):
+    for wrong in ({"prompts": "small"}, {"specialists": ["cook"]}, {"specialists": []}, {"max_rounds": 0}):
         with pytest.raises(ValueError, match="mas.workflow"):
-            JoyAgents(**{"style": "tiny", **wrong})
+            JoyAgents(**{"prompts": "tiny", **wrong})

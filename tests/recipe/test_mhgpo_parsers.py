@@ -141,7 +141,7 @@ def test_penalties_with_other_coefficients():
 
 
 def test_the_workflow_refuses_unknown_prompts_and_wires_its_agents():
-    with pytest.raises(ValueError, match="prompts='long' is unknown; allowed: full, tiny"):
+    with pytest.raises(ValueError, match="prompts='long' is unknown; allowed: faithful, tiny"):
         SearchQA(prompts="long")
     agents = SearchQA("tiny", {"bad_choice": -0.75}).agents
     assert list(agents) == ["rewriter", "reranker", "answerer"]

@@ -11,7 +11,7 @@ from verl_ext.recipe.puppeteer.puppets import POOL
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"style": "short"}, "style='short' is unknown; allowed: full, tiny"),
+        ({"prompts": "short"}, "prompts='short' is unknown; allowed: faithful, tiny"),
         ({"pool": ["planing"]}, r"pool=\['planing'\] must be different ones of planning"),
         ({"pool": ["planning", "planning"]}, "must be different ones"),
         ({"pool": []}, "must be different ones"),

@@ -231,7 +231,7 @@ def path_of(asked):
 @pytest.mark.parametrize(
     ("system", "options", "message"),
     [
-        (ReAct, {"style": "tiny"}, "style='tiny' is unknown; allowed: full"),
+        (ReAct, {"prompts": "tiny"}, "prompts='tiny' is unknown; allowed: faithful"),
         (DFSDT, {"width": 0}, "width=0 must be at least 1"),
     ],
 )

@@ -25,7 +25,7 @@ RULE = Returns(price=0.1, discount=0.99, steps=4, unit=10.0)
 
 
 def puppeteer(train_agents=False, matrix=None):
-    system = Puppeteer(pool=["planning", "reasoning"], style="tiny", train_agents=train_agents, depth=3)
+    system = Puppeteer(pool=["planning", "reasoning"], prompts="tiny", train_agents=train_agents, depth=3)
     head = PolicyHead(HashingSimilarity(16))
     head.weights = Weights(np.zeros((16, 16)) if matrix is None else matrix, 4)
     system.agents = {**system.agents, "orchestrator": system.agents["orchestrator"].changed(llm=head)}

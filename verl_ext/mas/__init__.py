@@ -2,6 +2,7 @@
 
 agent       Agent: a prompt, a parser, and an agent-specific reward
 messages    the chat messages that prompts return
+prompts     the prompts of a recipe by name, or a user's own texts
 workflow    Workflow: the base class of a system, which defines `agents`, `run` and `reward`
 options     checks of the arguments of workflows
 context     Context, the `ctx` of `run`: call agents and tools, open branches, run sub-workflows
