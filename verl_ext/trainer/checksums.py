@@ -5,8 +5,13 @@ Equal rows have equal numbers on every device. Their sum over a batch does not d
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from tensordict import TensorDict
+
+# A nested tensor: torch's types do not have its methods.
+Nested = Any
 
 
 def of_tokens(tokens: torch.Tensor, trains: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
@@ -25,9 +30,7 @@ def of_tokens(tokens: torch.Tensor, trains: torch.Tensor, lengths: torch.Tensor)
     return _mixed(torch.zeros_like(lengths).index_add(0, rows, each))
 
 
-def of_assignment(
-    known: torch.Tensor, weights: torch.Tensor, advantages: torch.Tensor, mask: torch.Tensor
-) -> torch.Tensor:
+def of_assignment(known: torch.Tensor, weights: torch.Tensor, advantages: Nested, mask: Nested) -> torch.Tensor:
     """Of the weight and the advantages with which each row trains; 0 where no token of the row trains.
 
     Args:

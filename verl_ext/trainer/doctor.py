@@ -19,12 +19,12 @@ from transfer_queue import KVBatchMeta
 
 from verl_ext.algorithms import row_weights
 from verl_ext.trainer.batch import live_rows, live_tags, rows_of
-from verl_ext.trainer.checksums import of_assignment
+from verl_ext.trainer.checksums import Nested, of_assignment
 from verl_ext.trainer.loss import ASSIGNED, CHECKSUM
 from verl_ext.trainer.row import Tag, unpack
 
 # Columns of the rows: name -> (N, j) nested.
-Columns = Mapping[str, torch.Tensor]
+Columns = Mapping[str, Nested]
 # Relative error of the sum of the rows' weights, which are float32 in the loss.
 TOLERANCE = 1e-5
 
