@@ -95,14 +95,18 @@ HOP = {
 }
 
 
-def test_toolhop_leaves_code_alone_and_names_tools_by_question(tmp_path, capsys):
+def test_toolhop_keeps_the_code_of_its_tools(tmp_path, capsys):
     rows = [HOP, HOP | {"id": 8, "answer": " "}, HOP | {"id": 9, "tools": {}}, HOP | {"id": 10, "question": None}]
     (tmp_path / "ToolHop.json").write_text(json.dumps(rows))
     status, test, _ = prepare("toolhop", tmp_path / "out", "--local_dataset_path", tmp_path)
     assert status == 0 and "rejected: 3" in capsys.readouterr().out
-    assert (path_of(test[0]), test[0]["reward_model"]["ground_truth"]["target"]) == (["who_7"], ["Ann"])
-    assert "functions" not in (tmp_path / "out" / "tools.jsonl").read_text()
-    assert list(load_catalogue([{"kind": "toolhop", "path": str(tmp_path / "out" / "tools.jsonl")}])) == ["who_7"]
+    assert test[0]["reward_model"]["ground_truth"]["target"] == ["Ann"]
+    sources = [{"kind": "toolhop", "path": str(tmp_path / "out" / "tools.jsonl")}]
+    (tool,) = load_catalogue(sources).values()
+    assert [tool.name] == path_of(test[0]) == test[0]["extra_info"]["tools"] and tool.backend and "7" not in tool.extra
+    assert prepare("toolhop", tmp_path / "out", "--local_dataset_path", tmp_path, "--simulated")[0] == 0
+    (tool,) = load_catalogue(sources).values()
+    assert tool.backend is None and tool.extra["answer"] == "Ann"
 
 
 def document(category, api):

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from verl_ext.tools.catalogue import Recorded, Toolbox, load_catalogue
+from verl_ext.tools.catalogue.formats.toolhop import tools_of
 from verl_ext.tools.catalogue.search.queries import read_queries
 from verl_ext.tools.simulator.prompt import MAX_PART, messages
 
@@ -99,11 +100,12 @@ def test_api_bank_recordings_answer_their_own_calls():
 
 def test_toolhop():
     catalogue = load("toolhop", "toolhop/toolhop_100.jsonl")
-    assert len(catalogue) == 353
+    assert 340 < len(catalogue) <= 353, "a tool that several questions have is there once"
     catalogue.only(list(catalogue)[::5]).check()
     for row in rows("toolhop/toolhop_100.jsonl"):
-        tools = [tool for tool in catalogue.values() if tool.extra["question_id"] == row["id"]]
+        tools = [catalogue[tool.name] for tool in tools_of(row, "row")]
         assert {tool.extra["sub_question"]: tool.extra["answer"] for tool in tools} == row["sub_task"]
+        assert not any(str(row["id"]) in tool.name or str(row["source_id"]) == tool.name[-6:] for tool in tools)
         assert [tool.parameters for tool in tools] == [tool["parameters"] for tool in row["tools"].values()]
 
 
