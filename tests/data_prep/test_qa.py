@@ -167,7 +167,7 @@ def test_repeated_questions_are_dropped_and_counted_and_empty_lists_keep_their_t
     printed = capsys.readouterr().out
     assert "read 6 rows; refused 1 without a gold answer; dropped 1 repeated questions and 1 training" in printed
     assert "have no paragraphs" in printed and "next: python data_prep/corpus.py" in printed
-    schema = rows_schema({"target": [str]}, {"gold_titles": [str]})
+    schema = rows_schema({"target": [str]}, {"gold_titles": [str], "level": str, "type": str})
     assert pq.read_schema(tmp_path / "out" / "train.parquet").equals(schema)
 
 
