@@ -36,7 +36,6 @@ from __future__ import annotations
 
 import argparse
 import ast
-import csv
 import json
 import re
 from collections.abc import Iterator, Sequence
@@ -217,7 +216,7 @@ def _catalogue(path: Path, given: Path | None, levels: Sequence[int]) -> list[Ro
         rows = [row for folder in folders for file in sorted(folder.glob("*.py")) for row in _described(file)]
     else:
         file = given or local_file(path, CATALOGUES)
-        rows = list(_table(file) if file.suffix == ".csv" else read_rows(file))
+        rows = [(where, row) for where, row in read_rows(file) if row.get("api_info") != ""]
     first: dict[str, Row] = {}
     for where, row in rows:
         other = first.setdefault(str(row.get("name", row.get("类名"))), (where, row))
@@ -227,12 +226,6 @@ def _catalogue(path: Path, given: Path | None, levels: Sequence[int]) -> list[Ro
                 "with level 3. Remedy: prepare --levels 3 into a folder of its own."
             )
     return list(first.values())
-
-
-def _table(file: Path) -> list[Row]:
-    """Rows of all_apis.csv."""
-    with file.open(encoding="utf-8-sig", newline="") as text:
-        return [(f"{file} row {number}", row) for number, row in enumerate(csv.DictReader(text), 1) if row["api_info"]]
 
 
 def _described(file: Path) -> Iterator[Row]:

@@ -260,7 +260,8 @@ def test_malformed_rows_are_named(tmp_path, capsys, bad, message):
 @pytest.mark.parametrize(
     "name, content, message",
     [
-        ("a.csv", b"x", "expected one of"),
+        ("a.txt", b"x", "expected one of"),
+        ("a.csv", b"a\n\xff", "not a readable csv"),
         ("a.json", b"[{]", "not valid JSON"),
         ("a.jsonl", b'{"a": 1}\n{"b"', r"a\.jsonl:2: not valid JSON"),
         ("a.json", b'{"a": 1}\n{"b"', r"a\.json:2: not valid JSON"),
