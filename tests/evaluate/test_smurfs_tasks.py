@@ -217,7 +217,6 @@ def test_a_judge_scores_an_evaluation(small, command, tmp_path, capsys):
         assert means["judge_calls"] == 3 and means["judge_cached"] == 2, "at temperature 0 the three are one question"
         assert means["judge_tokens"] > 0 and "Judge calls" in capsys.readouterr().out
         asked = len(server.requests)
-        again, _, _ = played(
-            small, command, *judged, f"mas.judge.url={server.url}", f"evaluate.output={tmp_path}/again"
-        )
+        shutil.rmtree(tmp_path / "out")
+        again, _, _ = played(small, command, *judged, f"mas.judge.url={server.url}")
         assert again["pass"] == 0.5 and again["judge_cached"] == 3 and len(server.requests) == asked
