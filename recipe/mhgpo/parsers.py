@@ -17,17 +17,16 @@ _MAX_DIGITS = 9
 
 
 def queries(text: str, /, question: str, **_: Any) -> list[str]:
-    """`### q1 ; q2 ###` -> ["q1", "q2"]; blanks and repetitions are dropped, the order stays.
+    """`### q1 ; q2 ###` -> ["q1", "q2"], as written: a repeated query counts for the penalty, so it stays.
 
     Raises:
         Unparsable: no ### … ### or nothing in it; falls back to the question itself.
     """
     found = _QUERIES.search(text)
-    given = [query.strip() for query in found.group(1).split(";")] if found else []
-    wanted = list(dict.fromkeys(query for query in given if query))
-    if not wanted:
+    written = [query.strip() for query in found.group(1).split(";")] if found else []
+    if not any(written):
         raise Unparsable("expected `### query ; query ###`", fallback=[question])
-    return wanted
+    return [query for query in written if query]
 
 
 def chosen_documents(text: str, /, docs: Sequence[dict[str, str]], **_: Any) -> list[dict[str, str]]:

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verl_ext.mas import Unparsable
+from tests.helpers import FakeLLM, forest_of, run, walk
+from verl_ext.mas import Task, Unparsable
 from verl_ext.recipe.mhgpo import SearchQA
 from verl_ext.recipe.mhgpo.parsers import answer, chosen_documents, queries
 from verl_ext.recipe.mhgpo.penalties import Penalties
@@ -27,7 +28,7 @@ def chosen(text, docs=DOCS):
     "text,expected",
     [
         ("### a ; b ###", ["a", "b"]), ("Sure! ###a;b;c###\n", ["a", "b", "c"]),
-        ("### one\nquery ###", ["one\nquery"]), ("### b ; a ; b ;; ###", ["b", "a"]),
+        ("### one\nquery ###", ["one\nquery"]), ("### b ; a ; b ;; ###", ["b", "a", "b"]),
         ("### a ### and ### b ###", ["a"]), ("### größe ; 東京 ###", ["größe", "東京"]),
     ],
 )  # fmt: skip
@@ -146,3 +147,19 @@ def test_the_workflow_refuses_unknown_prompts_and_wires_its_agents():
     agents = SearchQA("tiny", {"bad_choice": -0.75}).agents
     assert list(agents) == ["rewriter", "reranker", "answerer"]
     assert agents["reranker"].penalty("x", DOCS[:1], False, question="q", docs=DOCS)[0] == -0.75
+
+
+def test_queries_are_counted_as_written_and_searched_once():
+    """Six equal queries are more than four, though one search serves them all."""
+    searched: list[list[str]] = []
+
+    async def search(queries):
+        searched.append(queries)
+        return DOCS
+
+    said = {"rewriter": "### a ; a ; a ; b ; a ; a ###", "reranker": "0", "answerer": "Paris"}
+    forest = forest_of(SearchQA(), FakeLLM(lambda request: said[request.agent]), tools={"search": search})
+    forest.task = Task("where?", {"target": ["Paris"]})
+    first = run(walk(forest)).calls[0]
+    assert searched == [["a", "b"]]
+    assert (first.reward_specific, first.metrics) == (-0.5, {"queries": 6.0})
