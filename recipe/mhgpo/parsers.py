@@ -8,6 +8,8 @@ from typing import Any
 
 from verl_ext.mas import Unparsable
 
+# The prompt shows `<query1>`, so some models write the brackets, too.
+_AROUND = " \t\r\n<>"
 _QUERIES = re.compile(r"###(.*?)###", re.DOTALL)
 # No two neighbouring parts can match the same blanks: matching stays linear in whatever a policy writes.
 _ID = r"(?:document\s*)?[0-9]+"
@@ -23,7 +25,7 @@ def queries(text: str, /, question: str, **_: Any) -> list[str]:
         Unparsable: no ### … ### or nothing in it; falls back to the question itself.
     """
     found = _QUERIES.search(text)
-    written = [query.strip() for query in found.group(1).split(";")] if found else []
+    written = [query.strip(_AROUND) for query in found.group(1).split(";")] if found else []
     if not any(written):
         raise Unparsable("expected `### query ; query ###`", fallback=[question])
     return [query for query in written if query]

@@ -99,6 +99,7 @@ PAPERS = {
     "mhgpo": "data.train_batch_size=512 ROLLOUT.n=4 ROLLOUT.top_p=0.9 ROLLOUT.name=vllm ACTOR.optim.lr=1e-6 "
     "ACTOR.clip_ratio=0.2 ACTOR.kl_loss_coef=0.001 ACTOR.ppo_epochs=1 mas.sampling.rr.probabilities=[0.7,0.1,0.2] "
     "trainer.n_gpus_per_node=8",
+    "mappo": "ACTOR.optim.lr=1e-6 critic.optim.lr=1e-6 ACTOR.use_kl_loss=false ACTOR.clip_ratio=0.2 ROLLOUT.n=1",
     "deepagent": "data.train_batch_size=64 ROLLOUT.n=8 trainer.total_training_steps=100 data.max_prompt_length=8192 "
     "data.max_response_length=24576 ROLLOUT.val_kwargs.temperature=0.7 ROLLOUT.val_kwargs.top_p=0.8 "
     "ROLLOUT.val_kwargs.top_k=20 mas.advantage.lambda_call=1.0 mas.advantage.lambda_fold=1.0 trainer.nnodes=8 "
@@ -217,7 +218,7 @@ def test_key_added_on_purpose_passes():
         (["+mas.agents.rewriterr.max_tokens=3"], "unknown key mas.agents.rewriterr; did you mean 'rewriter'? (allowed"),
         (["mas.workflow._target_=verl_ext.nothing.Here"], "cannot be imported"),
         (["+mas.workflow.promts=full"], "unknown key mas.workflow.promts; did you mean 'prompts'? (allowed: penalties"),
-        (["mas.workflow.prompts=short"], "mas.workflow.prompts='short' is unknown; allowed: full, tiny"),
+        (["mas.workflow.prompts=short"], "mas.workflow.prompts='short' is unknown; allowed: faithful, tiny"),
         (["mas.credit.aggregate=median"], "allowed: mean, max, min"),
         (["algorithm.adv_estimator=mhpgo"], "algorithm.adv_estimator='mhpgo' is unknown"),
         (["actor_rollout_ref.actor.ppo_mini_batch_size=7"], "must be a multiple of ppo_mini_batch_size=7"),
