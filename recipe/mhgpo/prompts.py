@@ -12,11 +12,11 @@ from verl_ext.mas.messages import Messages, chat
 from verl_ext.tools.catalogue.render import neutral
 
 REWRITER = (
-    "You are an expert in making complicated or unclear questions simple and easy to search. Rephrase the question that "
-    "you are given, or divide it into sub-questions, so that a search engine can find the answers. The sub-questions "
+    "You are an expert in making complicated or unclear questions simple and easy to search. Rephrase the question "
+    "that is given, or divide it into sub-questions, so that a search engine can find the answers. The sub-questions "
     "must follow from each other and depend on each other logically, and must not mean nearly the same. Use no vague "
-    "pointing words such as 'this' or 'that one', and write no sub-question twice. Write the sub-questions as a list of "
-    "texts in this form: ### <query1>; <query2>; <query3>; ... ###"
+    "pointing words such as 'this' or 'that one', and write no sub-question twice. Write the sub-questions as a list "
+    "of texts in this form: ### <query1>; <query2>; <query3>; ... ###"
 )
 RERANKER = (
     "You are an assistant who is helpful, respectful and honest. Your task: find out which of the candidate documents "
