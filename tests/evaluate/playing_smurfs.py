@@ -22,7 +22,7 @@ PROMPTS = {
     "final": ("Answer the user's question from", r"The user's question:\n(.*)\nOutput:$"),
 }
 THOUGHT = re.compile(r"Your thought about it:\ncall (\d+)")
-LISTED = re.compile(r"^(\d+)\. (\S+): ", re.M)
+LISTED = re.compile(r"^(\d+)\. (.+?): ", re.M)
 DONE = re.compile(r"answer: call \d+ is done")
 # Tokens of prompt and output that the server reports: of a planner, and of any other agent (`tests.serving.answer`).
 PLANNED, OTHERS = (20, 10), (7, 2)
