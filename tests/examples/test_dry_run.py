@@ -19,7 +19,7 @@ TABLE = sorted(path.relative_to(EXAMPLES).as_posix() for path in EXAMPLES.glob("
 ARGUMENTS = {"ray_multi_node.sh": ("2", "http://10.0.0.1:8000")}
 COLD_START = "joyagents/train.sh"
 # Parts that scripts read.
-PARTS = {"shared.sh", "table1/common.sh"}
+PARTS = {"shared.sh", "table1/common.sh", "smurfs/common.sh"}
 SCRIPTS = sorted({path.relative_to(EXAMPLES).as_posix() for path in EXAMPLES.rglob("*.sh")} - PARTS)
 ROWS = {
     "single_llm": None,
@@ -43,7 +43,8 @@ def verified(script: Path, folder: Path, *more: str, **environment: str) -> Comm
     return commands
 
 
-UNTRAINED = ("table1/mas.sh", "table1/single_llm.sh")
+SMURFS = [f"smurfs/table{number}.sh" for number in (3, 4, 5)]
+UNTRAINED = ("table1/mas.sh", "table1/single_llm.sh", *SMURFS)
 # Overrides that most tests give, so that each configuration is composed once.
 MINE = ("trainer.save_freq=7", "trainer.experiment_name=mine")
 
@@ -93,6 +94,20 @@ def test_rows_train_by_their_algorithm_with_table_2(row, tmp_path):
         assert min(config.trainer.max_actor_ckpt_to_keep, config.trainer.max_critic_ckpt_to_keep) >= 2
     agents = ["single"] if row == "single_llm_rl" else ["rewriter", "reranker", "answerer"]
     assert dict(report.facts)["system"].partition(": ")[2].split(", ") == agents
+
+
+@pytest.mark.parametrize("script", SMURFS)
+def test_smurfs_tables_share_one_cache_of_api_results(script, tmp_path):
+    """Section 4.1: all experiments use the same API cache. HotpotQA's tools run themselves."""
+    printed = dry_run(EXAMPLES / script, folder=tmp_path, CACHE="tool_response_cache")
+    rows = [command for command in printed if "evaluate.model=agents" in command]
+    assert len(rows) == {"smurfs/table3.sh": 3, "smurfs/table4.sh": 2, "smurfs/table5.sh": 4}[script]
+    shared = {
+        "mas.tools.tool_call.backend.cache=runs/smurfs/api_cache.db",
+        "mas.tools.tool_call.recorded=tool_response_cache",
+    }
+    assert all((shared <= set(command)) == (script != "smurfs/table4.sh") for command in rows)
+    assert len({word for command in rows for word in command if word.startswith("evaluate.output=")}) == len(rows)
 
 
 @pytest.mark.parametrize("model", ["Qwen/Qwen2.5-3B-Instruct", "Qwen/Qwen2.5-7B-Instruct"])
