@@ -72,7 +72,7 @@ def test_every_row_of_the_table_has_its_script():
 
 @pytest.mark.parametrize("row", [row for row in ROWS if ROWS[row]])
 def test_rows_train_by_their_algorithm_with_table_2(row, tmp_path):
-    """Table 2 and the text of the paper; the reasons for what it does not say are in docs/reproduce.md."""
+    """Table 2 and the text of the paper; the reasons for what it does not say are in docs/reproduce/mhgpo.md."""
     (report,) = verified(EXAMPLES / f"table1/{row}.sh", tmp_path, *MINE).trainings
     config = report.config
     actor, rollout, mas = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout, config.mas
