@@ -16,10 +16,14 @@ from tests.examples.dry_run import EXAMPLES, ROOT, Commands, dry_run
 from verl_ext.trainer.preflight.gpu_memory import KNOWN
 
 TABLE = sorted(path.relative_to(EXAMPLES).as_posix() for path in EXAMPLES.glob("table1/*.sh") if path.stem != "common")
-ARGUMENTS = {"ray_multi_node.sh": ("2", "http://10.0.0.1:8000")}
+ARGUMENTS = {
+    "ray_multi_node.sh": ("2", "http://10.0.0.1:8000"),
+    "deepagent/evaluate.sh": ("toolbench tmdb spotify api_bank toolhop webshop",),
+    "deepagent/train.sh": ("grpo", "http://10.0.0.9:8100/v1"),
+}
 COLD_START = "joyagents/train.sh"
 # Parts that scripts read.
-PARTS = {"shared.sh", "table1/common.sh", "smurfs/common.sh"}
+PARTS = {"shared.sh", "table1/common.sh", "deepagent/common.sh", "smurfs/common.sh"}
 SCRIPTS = sorted({path.relative_to(EXAMPLES).as_posix() for path in EXAMPLES.rglob("*.sh")} - PARTS)
 ROWS = {
     "single_llm": None,
@@ -35,16 +39,19 @@ ROWS = {
 def verified(script: Path, folder: Path, *more: str, **environment: str) -> Commands:
     """All commands of a script, verified."""
     commands = Commands()
-    printed = dry_run(script, *ARGUMENTS.get(script.name, ()), *more, folder=folder, **environment)
+    environment.setdefault("TOOLBENCH", "instruction")
+    given = ARGUMENTS.get(script.relative_to(EXAMPLES).as_posix(), ())
+    printed = dry_run(script, *given, *more, folder=folder, **environment)
     asked_first = (["verl_ext.check", "--here"], ["verl_ext.evaluate", "--cfg", "job"])
-    assert script.name == "train.sh" or any(printed[0][2 : 2 + len(ask)] == ask for ask in asked_first), printed[0]
+    checked = any(printed[0][2 : 2 + len(ask)] == ask for ask in asked_first)
+    assert checked or script.name in ("train.sh", "evaluate.sh"), printed[0]
     for command in printed:
         commands.verify(command)
     return commands
 
 
 SMURFS = [f"smurfs/table{number}.sh" for number in (3, 4, 5)]
-UNTRAINED = ("table1/mas.sh", "table1/single_llm.sh", *SMURFS)
+UNTRAINED = ("table1/mas.sh", "table1/single_llm.sh", "deepagent/evaluate.sh", *SMURFS)
 # Overrides that most tests give, so that each configuration is composed once.
 MINE = ("trainer.save_freq=7", "trainer.experiment_name=mine")
 
