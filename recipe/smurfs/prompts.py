@@ -7,7 +7,7 @@ prints no such prompt. Small models copy examples: an output that is an example 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from verl_ext.mas.messages import Messages, user
@@ -215,7 +215,7 @@ def quoted_user(content: str) -> Messages:
 
 
 # How an argument is written in a text of `mas.workflow.prompts`.
-TEXTS = {
+TEXTS: dict[str, Callable[[Any], str]] = {
     "memory": lambda memory: neutral(_history(memory)),
     "names": lambda names: neutral(_numbered(names)),
     "solved": lambda solved: neutral(_before(solved)),
