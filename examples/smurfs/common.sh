@@ -5,6 +5,7 @@
 #   SIMULATOR  the model that plays the APIs; Qwen/Qwen2.5-32B-Instruct
 #   GPUS       of this machine; 8. The first half serves SIMULATOR, the second half MODEL
 #   TOOLBENCH  StableToolBench's solvable queries; downloaded from its repository if it is not given
+#   VARIANT    a suffix of the folder of results, for other overrides than before
 #   CACHE      its folder tool_response_cache: recorded results of the real APIs, which come before SIMULATOR
 #
 # All systems share one cache of API results, runs/smurfs/api_cache.db, so that the same call has the same result.
@@ -13,7 +14,7 @@
 . "$(dirname "${BASH_SOURCE[0]}")/../shared.sh"
 : "${MODEL:=mistralai/Mistral-7B-Instruct-v0.2}" "${SIMULATOR:=Qwen/Qwen2.5-32B-Instruct}" "${GPUS:=8}"
 half=$((GPUS / 2))
-runs=runs/smurfs/$(basename "$MODEL")
+runs=runs/smurfs/$(basename "$MODEL")${VARIANT:+_$VARIANT}
 refuse_overrides 'mas.tools.tool_call.backend.cache|evaluate.output' "$@"
 need python
 

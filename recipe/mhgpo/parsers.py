@@ -10,6 +10,8 @@ from verl_ext.mas import Unparsable
 
 # The prompt shows `<query1>`, so some models write the brackets, too.
 _AROUND = " \t\r\n<>"
+# What it shows, copied by a small model, is no query; nor is nothing.
+_COPIED = re.compile(r"(query ?\d|\.\.\.|…)?")
 _QUERIES = re.compile(r"###(.*?)###", re.DOTALL)
 # No two neighbouring parts can match the same blanks: matching stays linear in whatever a policy writes.
 _ID = r"(?:document\s*)?[0-9]+"
@@ -22,11 +24,11 @@ def queries(text: str, /, question: str, **_: Any) -> list[str]:
     """`### q1 ; q2 ###` -> ["q1", "q2"], as written: a repeated query counts for the penalty, so it stays.
 
     Raises:
-        Unparsable: no ### … ### or nothing in it; falls back to the question itself.
+        Unparsable: no ### … ###, nothing in it, or only the prompt's own placeholders; falls back to the question itself.
     """
     found = _QUERIES.search(text)
     written = [query.strip(_AROUND) for query in found.group(1).split(";")] if found else []
-    if not any(written):
+    if all(_COPIED.fullmatch(query) for query in written):
         raise Unparsable("expected `### query ; query ###`", fallback=[question])
     return [query for query in written if query]
 

@@ -39,7 +39,20 @@ def test_queries(text, expected):
     assert queries(text, question="q") == expected
 
 
-@pytest.mark.parametrize("text", ["", "a ; b", "### a ; b", "a ###", "######", "### ; ###", "#" * 10**6, "## a ##"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "### <query1>; <query2>; ... ###",
+        "a ; b",
+        "### a ; b",
+        "a ###",
+        "######",
+        "### ; ###",
+        "#" * 10**6,
+        "## a ##",
+    ],
+)
 def test_output_without_queries_falls_back_to_the_question(text):
     with pytest.raises(Unparsable, match="expected `### query") as caught:
         queries(text, question="who?", docs="other inputs are ignored")
