@@ -24,7 +24,7 @@ def queries(text: str, /, question: str, **_: Any) -> list[str]:
     """`### q1 ; q2 ###` -> ["q1", "q2"], as written: a repeated query counts for the penalty, so it stays.
 
     Raises:
-        Unparsable: no ### … ###, nothing in it, or only the prompt's own placeholders; falls back to the question itself.
+        Unparsable: no ### … ###, nothing in it, or only the prompt's own placeholders; falls back to the question.
     """
     found = _QUERIES.search(text)
     written = [query.strip(_AROUND) for query in found.group(1).split(";")] if found else []
