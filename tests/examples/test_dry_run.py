@@ -39,7 +39,7 @@ ROWS = {
 def verified(script: Path, folder: Path, *more: str, **environment: str) -> Commands:
     """All commands of a script, verified."""
     commands = Commands()
-    environment.setdefault("TOOLBENCH", "instruction")
+    environment = {"TOOLBENCH": "instruction", "API_BANK": "api-bank"} | environment
     given = ARGUMENTS.get(script.relative_to(EXAMPLES).as_posix(), ())
     printed = dry_run(script, *given, *more, folder=folder, **environment)
     asked_first = (["verl_ext.check", "--here"], ["verl_ext.evaluate", "--cfg", "job"])
