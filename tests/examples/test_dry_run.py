@@ -40,7 +40,7 @@ def verified(script: Path, folder: Path, *more: str, **environment: str) -> Comm
     """All commands of a script, verified."""
     commands = Commands()
     environment = {"TOOLBENCH": "instruction", "API_BANK": "api-bank"} | environment
-    given = ARGUMENTS.get(script.relative_to(EXAMPLES).as_posix(), ())
+    given = ARGUMENTS.get(f"{script.parent.name}/{script.name}", ARGUMENTS.get(script.name, ()))
     printed = dry_run(script, *given, *more, folder=folder, **environment)
     asked_first = (["verl_ext.check", "--here"], ["verl_ext.evaluate", "--cfg", "job"])
     checked = any(printed[0][2 : 2 + len(ask)] == ask for ask in asked_first)
