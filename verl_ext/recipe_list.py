@@ -90,8 +90,9 @@ def description(name: str) -> str:
 def table() -> str:
     """The table of docs/recipes.md (Markdown)."""
     rows = [
-        f"| `{name}` | {recipe.title} | {recipe.needs} | [{Path(recipe.page).stem}]({Path(recipe.page).name}) |"
+        f"| `{name}` | {recipe.title} | {recipe.needs} | [{page.with_suffix('')}]({page}) |"
         for name, recipe in read_recipes().items()
+        for page in [Path(recipe.page).relative_to("docs")]
     ]
     return "\n".join(["| recipe | what it is | needs | page |", "|---|---|---|---|", *rows])
 

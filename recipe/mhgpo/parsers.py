@@ -8,6 +8,10 @@ from typing import Any
 
 from verl_ext.mas import Unparsable
 
+# The prompt shows `<query1>`, so some models write the brackets, too.
+_AROUND = " \t\r\n<>"
+# What it shows, copied by a small model, is no query; nor is nothing.
+_COPIED = re.compile(r"(query ?\d|\.\.\.|…)?")
 _QUERIES = re.compile(r"###(.*?)###", re.DOTALL)
 # No two neighbouring parts can match the same blanks: matching stays linear in whatever a policy writes.
 _ID = r"(?:document\s*)?[0-9]+"
@@ -17,17 +21,16 @@ _MAX_DIGITS = 9
 
 
 def queries(text: str, /, question: str, **_: Any) -> list[str]:
-    """`### q1 ; q2 ###` -> ["q1", "q2"]; blanks and repetitions are dropped, the order stays.
+    """`### q1 ; q2 ###` -> ["q1", "q2"], as written: a repeated query counts for the penalty, so it stays.
 
     Raises:
-        Unparsable: no ### … ### or nothing in it; falls back to the question itself.
+        Unparsable: no ### … ###, nothing in it, or only the prompt's own placeholders; falls back to the question.
     """
     found = _QUERIES.search(text)
-    given = [query.strip() for query in found.group(1).split(";")] if found else []
-    wanted = list(dict.fromkeys(query for query in given if query))
-    if not wanted:
+    written = [query.strip(_AROUND) for query in found.group(1).split(";")] if found else []
+    if all(_COPIED.fullmatch(query) for query in written):
         raise Unparsable("expected `### query ; query ###`", fallback=[question])
-    return wanted
+    return [query for query in written if query]
 
 
 def chosen_documents(text: str, /, docs: Sequence[dict[str, str]], **_: Any) -> list[dict[str, str]]:

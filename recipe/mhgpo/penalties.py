@@ -11,7 +11,7 @@ class Penalties:
     """Coefficients and bounds.
 
     Attributes:
-        too_many_queries: R_spe of a rewriter call with more than `max_queries` queries.
+        too_many_queries: R_spe of a rewriter call with more than `max_queries` queries, repeated ones included.
         per_query: R_spe per query up to that bound. The paper says "proportionally" without a slope; default 0.
         bad_choice: R_spe of a reranker call with a repeated or out-of-range id or unparsable output.
         long_answer: R_spe of an answer of more than `max_answer_words` words. The paper gives no bound.

@@ -1,6 +1,7 @@
-"""The three agents' prompts in natural language, for instruction-tuned models.
+"""The three agents' prompts, for instruction-tuned models: the rules of the paper's Appendix B, none added or left out.
 
-Same roles and output contract as Appendix B of the paper, in our own words. `prompts_tiny.py` holds the compact form.
+The sentences are ours; docs/mhgpo.md sets them beside the paper's rules. The paper prints no prompt for a single model:
+`single` is the answerer's. `prompts_tiny.py` holds the compact form.
 """
 
 from __future__ import annotations
@@ -12,45 +13,46 @@ from verl_ext.mas.messages import Messages, chat
 from verl_ext.tools.catalogue.render import neutral
 
 REWRITER = (
-    "You turn a question into search queries. Split it into the simpler facts that must be looked up, in the order in "
-    "which they depend on each other. Each query must make sense on its own: name things instead of saying 'he', 'it' "
-    "or 'that film'. Do not repeat a query. Use as few as possible, at most four. Answer with nothing but the queries, "
-    "in this form: ### query 1 ; query 2 ###"
+    "You are an expert in making complicated or unclear questions simple and easy to search. Rephrase the question "
+    "that is given, or divide it into sub-questions, so that a search engine can find the answers. The sub-questions "
+    "must follow from each other and depend on each other logically, and must not mean nearly the same. Use no vague "
+    "pointing words such as 'this' or 'that one', and write no sub-question twice. Write the sub-questions as a list "
+    "of texts in this form: ### <query1>; <query2>; <query3>; ... ###"
 )
 RERANKER = (
-    "You choose documents. Below are a question and numbered candidate documents. Name the ids of those that help to "
-    "answer the question, the most useful first, separated by commas, for example: 2, 0. Leave out the others. Write "
-    "each id once and nothing else."
+    "You are an assistant who is helpful, respectful and honest. Your task: find out which of the candidate documents "
+    "help to answer the question, and write their ids (0, 1, 2 and so on). Write nothing but the ids of the documents "
+    "that can help with this question: {question}. Put the more relevant ones first."
 )
 ANSWERER = (
-    "You answer a question from the documents given. Answer with the shortest phrase that is complete: a name, a date, "
-    "a number, or yes or no. No sentence, no explanation. If the documents do not tell, answer: unknown"
-)
-CLOSED_BOOK = (
-    "You answer a question from what you know. Answer with the shortest phrase that is complete: a name, a date, a "
-    "number, or yes or no. No sentence, no explanation."
+    "You are an assistant who is helpful, respectful and honest. Your task: predict the answer to the question on the "
+    "basis of {basis}. If you do not know the answer, do not say anything false. Be as accurate as you can."
 )
 
 
 def rewriter(question: str) -> Messages:
     """Ask for search queries for `question`."""
-    return chat(REWRITER, f"Question: {question}")
+    return chat(REWRITER, f"The original question: {question}")
 
 
 def reranker(question: str, docs: Sequence[Mapping[str, str]]) -> Messages:
     """Ask for the ids of the useful ones among `docs`."""
-    return chat(RERANKER, f"Question: {question}\n\n{_numbered(docs)}\n\nIds of the useful documents:")
+    system = RERANKER.format(question=question)
+    return chat(system, f"The question: {question}\n\n{_numbered(docs)}\n\nWrite only the ids.")
 
 
 def answerer(question: str, docs: Sequence[Mapping[str, str]]) -> Messages:
     """Ask for the answer to `question`, read from `docs` (the chosen ones, best first)."""
-    return chat(ANSWERER, f"{_numbered(docs)}\n\nQuestion: {question}\nAnswer:")
+    asked = f"Answer this question from the documents above: {question}"
+    return chat(
+        ANSWERER.format(basis="the given documents"), f"The question: {question}\n\n{_numbered(docs)}\n\n{asked}"
+    )
 
 
 def single(question: str, docs: Sequence[Mapping[str, str]]) -> Messages:
     """Ask one agent alone, with the passages that were found for `question`, or with none (closed book)."""
     if not docs:
-        return chat(CLOSED_BOOK, f"Question: {question}\nAnswer:")
+        return chat(ANSWERER.format(basis="what you know"), f"The question: {question}")
     return answerer(question, docs)
 
 

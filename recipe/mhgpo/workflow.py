@@ -39,7 +39,7 @@ class SearchQA(Workflow):
 
     async def run(self, task: Task, ctx: Any) -> str:
         queries = await ctx.call("rewriter", question=task.question)
-        docs = await ctx.tool("search", queries=queries)
+        docs = await ctx.tool("search", queries=list(dict.fromkeys(queries)))  # a repetition would find the same
         chosen = await ctx.call("reranker", question=task.question, docs=docs) if docs else []
         ctx.note("chosen", chosen)
         return await ctx.call("answerer", question=task.question, docs=chosen)

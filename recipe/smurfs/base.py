@@ -108,7 +108,7 @@ class ToolSystem(Workflow):
     async def call_tool(self, ctx: Any, work: Work, name: str, arguments: dict[str, Any] | None) -> dict[str, Any]:
         """{"ok": True, "result": …} or {"ok": False, "error": …}; counted. arguments: None: they could not be read."""
         if arguments is None:
-            said: dict[str, Any] = {"ok": False, "error": "the arguments are no JSON object"}
+            said: dict[str, Any] = {"ok": False, "error": "the arguments cannot be read as a JSON object"}
         else:
             try:
                 said = await ctx.tool("tool_call", name=name, arguments=arguments)

@@ -1,15 +1,19 @@
 """Reads the JSON that the agents write, by schema. Nothing in it is evaluated.
 
 planner    {"Tasks": ["…", "…"]}
+tool check {"Reason": "…", "Choice": "Yes" | "No"}
+action     {"ID": 1, "Reason": "…"}                a tool's number, where `tool_choice` is id
 arguments  {"…": …}                                any object; the tool checks its schema
 verifier   {"Speak": "hint or answer", "Status": 0 | 1}
+
+An output that is an example of the prompt is refused: small models copy them.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import json_repair
@@ -32,6 +36,20 @@ TASKS = Draft202012Validator(
         "type": "object",
         "properties": {"Tasks": {"type": "array", "items": {"type": "string", "pattern": r"\S"}, "minItems": 1}},
         "required": ["Tasks"],
+    }
+)
+CHECK = Draft202012Validator(
+    {
+        "type": "object",
+        "properties": {"Reason": {"type": "string"}, "Choice": {"enum": ["Yes", "No", "YES", "NO", "yes", "no"]}},
+        "required": ["Choice"],
+    }
+)
+CHOICE = Draft202012Validator(
+    {
+        "type": "object",
+        "properties": {"ID": {"type": ["integer", "string"], "pattern": "^[0-9]{1,4}$"}, "Reason": {"type": "string"}},
+        "required": ["ID"],
     }
 )
 ARGUMENTS = Draft202012Validator({"type": "object"})
@@ -114,26 +132,42 @@ def _deeper(value: Any, depth: int) -> bool:
     return depth < 0 or any(_deeper(item, depth - 1) for item in inner)
 
 
-def _read(text: str, schema: Draft202012Validator, fallback: Any) -> dict[str, Any]:
+def _read(text: str, schema: Draft202012Validator, fallback: Any, examples: Sequence[Any] = ()) -> dict[str, Any]:
     try:
-        return read_object(text, schema)[0]
+        found = read_object(text, schema)[0]
+        if found in examples:
+            raise Unparsable(f"this is the prompt's example: {json.dumps(found, ensure_ascii=False):.200}")
     except Unparsable as problem:
         raise Unparsable(str(problem), fallback=fallback) from problem
+    return found
 
 
-def read_tasks(text: str, /, *, question: str, **_: Any) -> list[str]:
+def read_tasks(text: str, /, *, question: str, examples: Sequence[Any] = (), **_: Any) -> list[str]:
     """The sub-tasks, stripped and without repetitions; the question alone if an output has none."""
-    return list(dict.fromkeys(task.strip() for task in _read(text, TASKS, [question])["Tasks"]))
+    return list(dict.fromkeys(task.strip() for task in _read(text, TASKS, [question], examples)["Tasks"]))
 
 
-def read_arguments(text: str, /, **_: Any) -> dict[str, Any] | None:
+def read_check(text: str, /, *, examples: Sequence[Any] = (), **_: Any) -> bool:
+    """Whether the sub-task needs a tool; it does if an output cannot be read."""
+    return str(_read(text, CHECK, True, examples)["Choice"]).lower() == "yes"
+
+
+def read_choice(text: str, /, *, names: Sequence[str], **_: Any) -> str:
+    """The tool of that number; the first one if an output has none, or one out of range."""
+    number = int(_read(text, CHOICE, names[0])["ID"])
+    if number >= len(names):
+        raise Unparsable(f"the ID must be from 0 to {len(names) - 1}, given {number}", fallback=names[0])
+    return names[number]
+
+
+def read_arguments(text: str, /, *, examples: Sequence[Any] = (), **_: Any) -> dict[str, Any] | None:
     """A tool's arguments; None if they cannot be read: the tool is not called, and counts as a failed call."""
-    return _read(text, ARGUMENTS, None)
+    return _read(text, ARGUMENTS, None, examples)
 
 
-def read_verdict(text: str, /, **_: Any) -> tuple[bool, str]:
+def read_verdict(text: str, /, *, examples: Sequence[Any] = (), **_: Any) -> tuple[bool, str]:
     """(solved, hint); not solved, without a hint, if there is no verdict to be read."""
-    said = _read(text, VERDICT, (False, ""))
+    said = _read(text, VERDICT, (False, ""), examples)
     return int(said["Status"]) == 1, str(said.get("Speak") or "").strip()
 
 

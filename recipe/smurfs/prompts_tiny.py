@@ -29,9 +29,9 @@ def planner(question: str) -> Messages:
     return quoted_user(f"plan: {question}")
 
 
-def tool_check(question: str, options: Sequence[str]) -> Messages:
-    """The question. The tiny model was not trained on it."""
-    return quoted_user(f"check: {question}")
+def tool_check(task: str) -> Messages:
+    """The sub-task. The tiny model was not trained on it."""
+    return quoted_user(f"check: {task}")
 
 
 def thought(task: str, memory: Sequence[Element], tools: list[dict[str, Any]], hint: str, solved: Solved) -> Messages:

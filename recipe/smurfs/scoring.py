@@ -17,7 +17,7 @@ SUCCESSES = ("answer", "f1", "gaia", "path", *JUDGED)
 FINAL = "FINAL ANSWER:"
 # Replaces an output whose prompt did not fit.
 NOTHING: dict[str, Callable[[dict[str, Any]], Any]] = {
-    "tool_check": lambda inputs: "Yes",
+    "tool_check": lambda inputs: True,
     "planner": lambda inputs: [inputs["question"]],
     "thought": lambda inputs: "",
     "action": lambda inputs: inputs["names"][0],

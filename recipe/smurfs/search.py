@@ -1,6 +1,7 @@
 """The rules of the depth-first search over tools with stable rollback. It calls neither models nor tools.
 
-Source: "Smurfs: Multi-Agent System using Context-Efficient DFSDT for Tool Planning", Sections 3.2 and 3.4.
+Source: "Smurfs: Leveraging Multiple Proficiency Agents with Context-Efficiency for Tool Planning", Sections 3.2 (tools,
+memory) and 3.4 (stable rollback).
 
     τ_t      the tools that may be chosen at depth t; a tool that errs is popped from it
     τ_t = ∅  dead end: m_{t−1} is popped from the local memory, the tool chosen at t − 1 from τ_{t−1}, t ← t − 1

@@ -1,20 +1,21 @@
 """Smurfs: a planner cuts the question into sub-tasks; each is solved by a depth-first search over tools.
 
-Source: "Smurfs: Multi-Agent System using Context-Efficient DFSDT for Tool Planning", Section 3.
+Source: "Smurfs: Leveraging Multiple Proficiency Agents with Context-Efficiency for Tool Planning", Section 3.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from verl_ext.mas import Agent, Task
-from verl_ext.mas.options import at_least
+from verl_ext.mas.options import at_least, one_of
 from verl_ext.recipe.smurfs import base, grammar, prompts, prompts_tiny, scoring
 from verl_ext.recipe.smurfs.search import Element, Search
 
 PROMPTS = {"faithful": prompts, "tiny": prompts_tiny}
-YES_NO = ("Yes", "No")
+TOOL_CHOICES = ("id", "name")
 
 
 @dataclass
@@ -33,7 +34,10 @@ class Smurfs(base.ToolSystem):
         planner, answerer, verifier: False: without that agent (Table 5). Without a planner the question is the one
             sub-task; without an answer agent the tool's response is the answer, cut; without a verifier the search goes
             on until its calls are used up, and the answer comes from the global memory.
-        tool_check: an agent decides first whether the question needs tools at all (Figure 8).
+        tool_check: an agent says of each sub-task, with reasons, whether it needs a tool (Figure 8). One that needs
+            none is answered without a search.
+        tool_choice: id: the executor writes the tool's number and a reason (Figure 10); an output that cannot be read
+            counts as the first open tool. name: it decides among the open tools' names, which alone can be sampled.
         max_tasks: sub-tasks of a question; what the planner names beyond is left out.
         max_calls: tool calls of a sub-task: its retry budget.
         max_depth: steps of a path.
@@ -54,6 +58,7 @@ class Smurfs(base.ToolSystem):
         answerer: bool = True,
         verifier: bool = True,
         tool_check: bool = False,
+        tool_choice: str = "name",
         tools: str = "given",
         catalogue: list[str] | None = None,
         max_tasks: int = 6,
@@ -69,26 +74,38 @@ class Smurfs(base.ToolSystem):
         self.limits = {"max_tasks": max_tasks, "max_calls": max_calls, "max_depth": max_depth}
         at_least(1, **self.limits)
         at_least(0, budget=budget)
-        self.budget = budget
+        one_of("tool_choice", tool_choice, TOOL_CHOICES)
+        self.budget, self.tool_choice = budget, tool_choice
         optional = {"planner": planner, "answer": answerer, "verifier": verifier, "tool_check": tool_check}
         self.left_out = [name for name, used in optional.items() if not used]
         self.agents = {name: agent for name, agent in self._agents().items() if name not in self.left_out}
 
     def _agents(self) -> dict[str, Agent]:
-        shown = self.prompts
+        shown, examples = self.prompts, getattr(self.prompts, "EXAMPLES", {})
+
+        def reading(parse: Any, agent: str) -> Any:
+            return partial(parse, examples=examples.get(agent, ()))
+
+        checked, verdict = grammar.well_formed(grammar.CHECK), grammar.well_formed(grammar.VERDICT)
+        tasks, filled = grammar.well_formed(grammar.TASKS), grammar.well_formed(grammar.ARGUMENTS)
         whole: dict[str, Any] = {"actions": lambda text: [(0, len(text))]}  # all of the output is an action
         return {
-            "tool_check": Agent(shown.tool_check, choices=lambda question, options: options),
-            "planner": Agent(shown.planner, grammar.read_tasks, grammar.well_formed(grammar.TASKS)),
+            "planner": Agent(shown.planner, reading(grammar.read_tasks, "planner"), tasks),
+            "tool_check": Agent(shown.tool_check, reading(grammar.read_check, "tool_check"), checked),
             "thought": Agent(shown.thought),
-            "action": Agent(shown.action, choices=lambda names, **_: names, **whole),
-            "arguments": Agent(
-                shown.arguments, grammar.read_arguments, grammar.well_formed(grammar.ARGUMENTS), **whole
-            ),
+            "action": self._chooser(whole),
+            "arguments": Agent(shown.arguments, reading(grammar.read_arguments, "arguments"), filled, **whole),
             "answer": Agent(shown.answer),
-            "verifier": Agent(shown.verifier, grammar.read_verdict, grammar.well_formed(grammar.VERDICT)),
+            "verifier": Agent(shown.verifier, reading(grammar.read_verdict, "verifier"), verdict),
             "final": Agent(shown.final, scoring.read_final),
         }
+
+    def _chooser(self, whole: dict[str, Any]) -> Agent:
+        if self.tool_choice == "name":
+            return Agent(self.prompts.action, choices=lambda names, **_: names, **whole)
+        if not hasattr(self.prompts, "action_by_id"):
+            raise ValueError("tool_choice=id needs prompts that ask for a number. Remedy: prompts=faithful, or name")
+        return Agent(self.prompts.action_by_id, grammar.read_choice, grammar.well_formed(grammar.CHOICE), **whole)
 
     async def run(self, task: Task, ctx: Any) -> Work:
         """Plan; solve each sub-task, which sees the answers before it (least-to-most); answer."""
@@ -102,15 +119,15 @@ class Smurfs(base.ToolSystem):
 
     async def _plan(self, ctx: Any, work: Work) -> list[str]:
         question = work.task.question
-        if "tool_check" in self.agents:
-            if await self._said(ctx, work, "tool_check", question=question, options=list(YES_NO)) == "No":
-                return []
         if "planner" not in self.agents:
             return [question]
         return (await self._said(ctx, work, "planner", question=question))[: self.limits["max_tasks"]]
 
     async def _solve(self, ctx: Any, work: Work, subtask: str) -> None:
         """One sub-task: search until the verifier is content, or no tool is open; then its answer is noted."""
+        if "tool_check" in self.agents and not await self._said(ctx, work, "tool_check", task=subtask):
+            work.solved.append((subtask, await self._digest(ctx, work, subtask, "", [])))
+            return
         documents = {tool["name"]: tool for tool in await self.documents(ctx, work.task, subtask)}
         search = Search(list(documents), self._calls_left(work), self.limits["max_depth"])
         hint, answer = "", None

@@ -8,6 +8,7 @@ import pytest
 
 from tests.compare.studying import PROGRAM, STUDY, study_of
 from verl_ext.compare import figures, launcher
+from verl_ext.compare.__main__ import main
 from verl_ext.compare.launcher import DONE, plan, run_all
 from verl_ext.compare.measure import estimate, measure, quantities, table
 from verl_ext.compare.report import write_report
@@ -131,3 +132,37 @@ def test_the_frontier_shows_where_each_method_ends(folder, runs, drawn):
     hollow = [box.lines[0].get_markerfacecolor() == "white" for box in axis.containers]
     assert hollow == [True, False, False, True]
     assert (axis.get_xlabel(), axis.get_ylabel()) == ("EM (validation, mean over seeds)", "F1")
+
+
+def logged(folder, f1, memory, steps=4):
+    """A finished run's log: `f1` and the device memory of actor and critic by step."""
+    folder.mkdir(parents=True)
+    with open(folder / "metrics.jsonl", "w") as log:
+        for step in range(steps + 1):
+            metrics = {"val/system/f1": f1 + 0.1 * step, "val/system/em": 0.0}
+            if step:
+                metrics |= {"budget/generated_tokens": 100 * step, "budget/questions": 8 * step, "timing_s/step": 2.0}
+                metrics |= {"actor/perf/max_memory_allocated_gb": memory * step, "sampling/agent_calls": 24}
+                metrics["critic/perf/max_memory_allocated_gb"] = memory
+            log.write(json.dumps({"step": step, "time": 1000.0 + step, "total_steps": 4, "metrics": metrics}) + "\n")
+    return folder
+
+
+def test_finished_runs_are_overlaid(tmp_path, capsys):
+    """Figures 5 and 6 of MHGPO's paper, of the folders that training leaves."""
+    ours, theirs = logged(tmp_path / "a" / "ours", 0.3, 10.0), logged(tmp_path / "b" / "theirs", 0.1, 2.0, steps=2)
+    output = tmp_path / "out"
+    assert main(["--runs", str(ours), str(theirs), "--output", str(output)]) == 0
+    report = (output / "runs" / "report.md").read_text()
+    assert re.search(r"^\| ours +\| +\*\*0\.500\*\* \|", report, re.M), "both have used 200 tokens by step 2"
+    assert re.search(r"^\| theirs +\| +0\.300 \|", report, re.M)
+    cost = report.partition("## Cost of a step")[2]
+    assert re.search(r"^\| ours +\| +2\.00 .*\| +40\.00 \|", cost, re.M), "the highest of all steps"
+    assert (output / "runs" / "curves.png").stat().st_size > 5000 and (output / "runs" / "cost.png").exists()
+    for wrong, message in (
+        ([str(ours), str(tmp_path)], "has no metrics.jsonl"),
+        ([str(ours), str(ours)], "a folder is given twice"),
+        ([str(ours), str(theirs), "--score", "f2"], "--score='f2' is unknown (allowed: em, f1)"),
+    ):
+        assert main(["--runs", *wrong, "--output", str(output)]) == 2
+        assert message in capsys.readouterr().err

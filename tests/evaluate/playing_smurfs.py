@@ -12,15 +12,17 @@ from verl_ext.recipe.smurfs.turns import STOPS
 
 # What each agent's prompt begins with, and where the sub-task or question stands in it.
 PROMPTS = {
-    "planner": ("You need to decompose", r"This is the user's question: (.*)\nOutput:$"),
-    "thought": ("You need to analyse", r"This is the user's task:\n(.*?)\n(?:sub-task: |This is the Tool List:)"),
-    "action": ("This is the user's question:", r"question:\n(.*?)\nThis is what you thought:"),
-    "arguments": ("Given a user's question", r"current user's question: (.*?)\nThis is API tool documentation:"),
-    "answer": ("You should answer the question based", r"user's question:\n(.*?)\nThis is the previous history:"),
-    "verifier": ("An agent is trying", r"\nQuery: (.*?)\nAnswer: "),
-    "final": ("You should answer the user's question from", r"\nThis is the user's question:\n(.*)\nOutput:$"),
+    "planner": ("Divide a user's complex question", r".*The user's question: (.*)\nOutput:$"),
+    "tool_check": ("You are a strong language model", r"The user's question:\n(.*)\nOutput:$"),
+    "thought": ("Look at what has been done", r"The user's task:\n(.*?)\n(?:sub-task: |The tools:)"),
+    "action": ("The user's question:", r"question:\n(.*?)\nYour thought about it:"),
+    "arguments": ("You are given a user's question", r"present question: (.*?)\nThe documentation of the API:"),
+    "answer": ("Answer the question on", r"user's question:\n(.*?)\nWhat (?:was done before|the API has returned):"),
+    "verifier": ("Agents are working", r"\nThe original question: (.*?)\nOutput:$"),
+    "final": ("Answer the user's question from", r"The user's question:\n(.*)\nOutput:$"),
 }
-THOUGHT = re.compile(r"This is what you thought:\ncall (\d+)")
+THOUGHT = re.compile(r"Your thought about it:\ncall (\d+)")
+LISTED = re.compile(r"^(\d+)\. (.+?): ", re.M)
 DONE = re.compile(r"answer: call \d+ is done")
 # Tokens of prompt and output that the server reports: of a planner, and of any other agent (`tests.serving.answer`).
 PLANNED, OTHERS = (20, 10), (7, 2)
@@ -41,12 +43,9 @@ class SmurfsPlayer(ToolPlayer):
         (message,) = body["messages"]
         prompt = message["content"]
         ((agent, place),) = [(name, place) for name, (start, place) in PROMPTS.items() if prompt.startswith(start)]
-        choices = body.get("structured_outputs", {}).get("choice")
-        assert (choices is not None) == (agent == "action"), "who decides is given its choices"
+        assert "structured_outputs" not in body, "Figure 10's agent writes a number; nobody decides"
         task = re.search(place, prompt, re.S)[1]
         said = self.say(agent, task, prompt) if self.competent else "Hm, no such tool."
-        if choices and self.competent and said not in choices:  # popped, where nobody says that a sub-task is solved
-            said = choices[0]
         completion = answer(said)
         tokens = PLANNED if agent == "planner" else OTHERS
         completion["usage"] = dict(zip(("prompt_tokens", "completion_tokens"), tokens, strict=True))
@@ -65,8 +64,14 @@ class SmurfsPlayer(ToolPlayer):
             solved = number is not None or f"call {len(calls) - 1} is done" in prompt
             return json.dumps({"Speak": "well", "Status": int(solved)})
         place = min(done if number is None else number, len(calls) - 1)
-        if agent == "action":
-            return calls[int(THOUGHT.search(prompt)[1])]["name"]
+        if agent == "tool_check":
+            return json.dumps({"Reason": "a tool knows it", "Choice": "Yes"})
+        if (
+            agent == "action"
+        ):  # a tool that was popped, where nobody says that a sub-task is solved, is no longer listed
+            numbers = {name: int(number) for number, name in LISTED.findall(prompt)}
+            wanted = calls[int(THOUGHT.search(prompt)[1])]["name"]
+            return json.dumps({"ID": numbers.get(wanted, 0), "Reason": "it does what is asked"})
         said = {"thought": f"call {place} now", "answer": f"call {place} is done"}
         return said.get(agent) or json.dumps(calls[place]["arguments"])
 

@@ -46,15 +46,15 @@ def test_competent_smurfs(small, command, capsys):
     means, records, player = played(small, command)
     assert means["success"] == means["path"] == means["path_share"] == means["verified"] == 1.0
     assert (means["tool_calls"], means["tasks"], means["failed_calls"], means["rollbacks"]) == (1.5, 1.5, 0, 0)
-    # Titanic: planner, 2 x (thought, action, arguments, answer, verifier), final; Jaws: 1 x.
-    assert [len(record["calls"]) for record in records] == [12, 7]
-    assert means["tokens"] == ((30 + 11 * 9) + (30 + 6 * 9)) / 2
-    assert means["tokens_per_call"] == pytest.approx(((30 + 11 * 9) / 12 + (30 + 6 * 9) / 7) / 2)
-    steps = dict.fromkeys(("thought", "action", "arguments", "answer", "verifier"), 3)
+    # Titanic: planner, 2 x (tool check, thought, action, arguments, answer, verifier), final; Jaws: 1 x.
+    assert [len(record["calls"]) for record in records] == [14, 8]
+    assert means["tokens"] == ((30 + 13 * 9) + (30 + 7 * 9)) / 2
+    assert means["tokens_per_call"] == pytest.approx(((30 + 13 * 9) / 14 + (30 + 7 * 9) / 8) / 2)
+    steps = dict.fromkeys(("tool_check", "thought", "action", "arguments", "answer", "verifier"), 3)
     assert player.asked == {"planner": 2, **steps, "final": 2, "tool": 2}, "one search is in the simulator's cache"
     said = capsys.readouterr().out
     assert "| tmdb | 2/2      | 1.000 ± 0.000 |" in said and "| Tool calls      | 1.50  " in said
-    assert "0 everywhere: Failed calls, Rollbacks, Tool failures" in said
+    assert "0 everywhere: Unneeded calls, Failed calls, Rollbacks, Tool failures" in said
 
 
 @pytest.mark.parametrize("recipe", BASELINES)
@@ -72,12 +72,12 @@ def test_competent_baselines(small, command, recipe):
 def test_incompetent_smurfs_come_to_their_end(small, command):
     means, records, player = played(small, command, competent=False)
     assert means["success"] == means["correct_calls"] == means["verified"] == 0.0
-    # The question is the only sub-task. Each of the API's two tools, which both questions show, is taken for the one
-    # that there is not, and given no arguments; then there is none left.
-    assert [len(record["calls"]) for record in records] == [1 + 2 * 3 + 2, 1 + 2 * 3 + 2]
+    # The question is the only sub-task, and needs a tool. Each of the two tools is taken for the choice that cannot be
+    # read, and given no arguments; then there is none left.
+    assert [len(record["calls"]) for record in records] == [2 + 2 * 3 + 2] * 2
     assert (means["tool_calls"], means["failed_calls"], means["tasks"]) == (2.0, 2.0, 1.0)
     assert {call["status"] for r in records for call in r["calls"] if call["agent"] == "action"} == {"unparsable"}
-    assert means["tokens"] == 30 + 8 * 9, "what was said in vain is paid for, too"
+    assert means["tokens"] == 30 + 9 * 9, "what was said in vain is paid for, too"
     assert player.asked["tool"] == 0
 
 

@@ -22,6 +22,7 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig
 
 from verl_ext import check
+from verl_ext.compare import __main__ as compare
 from verl_ext.data_prep import corpus, qa
 from verl_ext.evaluate.config import EvaluateConfig, compose, read_config
 from verl_ext.recipe.cold_start import train
@@ -125,6 +126,9 @@ class Commands:
             assert not report.problems and "memory" not in " ".join(report.missing), report
         elif module == "verl_ext.evaluate":
             self._evaluate(arguments)
+        elif module == "verl_ext.compare":
+            for folder in parsed(compare.main, arguments).runs:
+                self._need(str(folder))
         elif module == "verl_ext.tools.retrieval_server":
             given = retrieval_server.parse_arguments(arguments)
             self._need(given.index)

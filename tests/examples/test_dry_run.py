@@ -23,7 +23,7 @@ ARGUMENTS = {
 }
 COLD_START = "joyagents/train.sh"
 # Parts that scripts read.
-PARTS = {"shared.sh", "table1/common.sh", "deepagent/common.sh"}
+PARTS = {"shared.sh", "table1/common.sh", "deepagent/common.sh", "smurfs/common.sh"}
 SCRIPTS = sorted({path.relative_to(EXAMPLES).as_posix() for path in EXAMPLES.rglob("*.sh")} - PARTS)
 ROWS = {
     "single_llm": None,
@@ -40,7 +40,7 @@ def verified(script: Path, folder: Path, *more: str, **environment: str) -> Comm
     """All commands of a script, verified."""
     commands = Commands()
     environment = {"TOOLBENCH": "instruction", "API_BANK": "api-bank"} | environment
-    given = ARGUMENTS.get(script.relative_to(EXAMPLES).as_posix(), ())
+    given = ARGUMENTS.get(f"{script.parent.name}/{script.name}", ARGUMENTS.get(script.name, ()))
     printed = dry_run(script, *given, *more, folder=folder, **environment)
     asked_first = (["verl_ext.check", "--here"], ["verl_ext.evaluate", "--cfg", "job"])
     checked = any(printed[0][2 : 2 + len(ask)] == ask for ask in asked_first)
@@ -50,7 +50,8 @@ def verified(script: Path, folder: Path, *more: str, **environment: str) -> Comm
     return commands
 
 
-UNTRAINED = ("table1/mas.sh", "table1/single_llm.sh", "deepagent/evaluate.sh")
+SMURFS = [f"smurfs/table{number}.sh" for number in (3, 4, 5)]
+UNTRAINED = ("table1/mas.sh", "table1/single_llm.sh", "deepagent/evaluate.sh", *SMURFS)
 # Overrides that most tests give, so that each configuration is composed once.
 MINE = ("trainer.save_freq=7", "trainer.experiment_name=mine")
 
@@ -78,7 +79,7 @@ def test_every_row_of_the_table_has_its_script():
 
 @pytest.mark.parametrize("row", [row for row in ROWS if ROWS[row]])
 def test_rows_train_by_their_algorithm_with_table_2(row, tmp_path):
-    """Table 2 and the text of the paper; the reasons for what it does not say are in docs/reproduce.md."""
+    """Table 2 and the text of the paper; the reasons for what it does not say are in docs/reproduce/mhgpo.md."""
     (report,) = verified(EXAMPLES / f"table1/{row}.sh", tmp_path, *MINE).trainings
     config = report.config
     actor, rollout, mas = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout, config.mas
@@ -88,16 +89,32 @@ def test_rows_train_by_their_algorithm_with_table_2(row, tmp_path):
     assert config.trainer.total_epochs == 1 and config.trainer.total_training_steps is None
     assert actor.optim.lr in (5e-7, 1e-6)
     assert (actor.clip_ratio, actor.clip_ratio_low, actor.clip_ratio_high) == (0.2, 0.2, 0.2)
-    assert actor.use_kl_loss and actor.kl_loss_coef == 0.001 and rollout.top_p == 0.9
+    assert rollout.top_p == 0.9
+    assert (actor.use_kl_loss, actor.kl_loss_coef) == (row != "mappo", 0.001), "Eq. 1 has no KL term"
     assert (config.trainer.n_gpus_per_node, config.trainer.nnodes, config.trainer.test_freq) == (8, 1, 5)
     if row == "mhgpo_rr":
         assert list(mas.sampling.rr.probabilities) == [0.7, 0.1, 0.2]
     if row == "mappo":
         assert config.critic.model.path == config.actor_rollout_ref.model.path
+        assert config.critic.optim.lr in (5e-7, 1e-6), "Table 2 has one pair of learning rates for both methods"
         # With one checkpoint kept, verl removes the old actor before the new critic and tracker are written.
         assert min(config.trainer.max_actor_ckpt_to_keep, config.trainer.max_critic_ckpt_to_keep) >= 2
     agents = ["single"] if row == "single_llm_rl" else ["rewriter", "reranker", "answerer"]
     assert dict(report.facts)["system"].partition(": ")[2].split(", ") == agents
+
+
+@pytest.mark.parametrize("script", SMURFS)
+def test_smurfs_tables_share_one_cache_of_api_results(script, tmp_path):
+    """Section 4.1: all experiments use the same API cache. HotpotQA's tools run themselves."""
+    printed = dry_run(EXAMPLES / script, folder=tmp_path, CACHE="tool_response_cache")
+    rows = [command for command in printed if "evaluate.model=agents" in command]
+    assert len(rows) == {"smurfs/table3.sh": 3, "smurfs/table4.sh": 2, "smurfs/table5.sh": 4}[script]
+    shared = {
+        "mas.tools.tool_call.backend.cache=runs/smurfs/api_cache.db",
+        "mas.tools.tool_call.recorded=tool_response_cache",
+    }
+    assert all((shared <= set(command)) == (script != "smurfs/table4.sh") for command in rows)
+    assert len({word for command in rows for word in command if word.startswith("evaluate.output=")}) == len(rows)
 
 
 @pytest.mark.parametrize("model", ["Qwen/Qwen2.5-3B-Instruct", "Qwen/Qwen2.5-7B-Instruct"])

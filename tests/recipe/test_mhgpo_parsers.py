@@ -1,11 +1,14 @@
 """The search system's output contract, hostile text included, and its penalties."""
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verl_ext.mas import Unparsable
-from verl_ext.recipe.mhgpo import SearchQA
+from tests.helpers import FakeLLM, forest_of, run, walk
+from verl_ext.mas import Task, Unparsable
+from verl_ext.recipe.mhgpo import SearchQA, prompts
 from verl_ext.recipe.mhgpo.parsers import answer, chosen_documents, queries
 from verl_ext.recipe.mhgpo.penalties import Penalties
 
@@ -27,15 +30,29 @@ def chosen(text, docs=DOCS):
     "text,expected",
     [
         ("### a ; b ###", ["a", "b"]), ("Sure! ###a;b;c###\n", ["a", "b", "c"]),
-        ("### one\nquery ###", ["one\nquery"]), ("### b ; a ; b ;; ###", ["b", "a"]),
+        ("### one\nquery ###", ["one\nquery"]), ("### b ; a ; b ;; ###", ["b", "a", "b"]),
         ("### a ### and ### b ###", ["a"]), ("### größe ; 東京 ###", ["größe", "東京"]),
+        ("### <who is Ada?>; <Bob> ###", ["who is Ada?", "Bob"]),
     ],
 )  # fmt: skip
 def test_queries(text, expected):
     assert queries(text, question="q") == expected
 
 
-@pytest.mark.parametrize("text", ["", "a ; b", "### a ; b", "a ###", "######", "### ; ###", "#" * 10**6, "## a ##"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "### <query1>; <query2>; ... ###",
+        "a ; b",
+        "### a ; b",
+        "a ###",
+        "######",
+        "### ; ###",
+        "#" * 10**6,
+        "## a ##",
+    ],
+)
 def test_output_without_queries_falls_back_to_the_question(text):
     with pytest.raises(Unparsable, match="expected `### query") as caught:
         queries(text, question="who?", docs="other inputs are ignored")
@@ -146,3 +163,30 @@ def test_the_workflow_refuses_unknown_prompts_and_wires_its_agents():
     agents = SearchQA("tiny", {"bad_choice": -0.75}).agents
     assert list(agents) == ["rewriter", "reranker", "answerer"]
     assert agents["reranker"].penalty("x", DOCS[:1], False, question="q", docs=DOCS)[0] == -0.75
+
+
+def test_queries_are_counted_as_written_and_searched_once():
+    """Six equal queries are more than four, though one search serves them all."""
+    searched: list[list[str]] = []
+
+    async def search(queries):
+        searched.append(queries)
+        return DOCS
+
+    said = {"rewriter": "### a ; a ; a ; b ; a ; a ###", "reranker": "0", "answerer": "Paris"}
+    forest = forest_of(SearchQA(), FakeLLM(lambda request: said[request.agent]), tools={"search": search})
+    forest.task = Task("where?", {"target": ["Paris"]})
+    first = run(walk(forest)).calls[0]
+    assert searched == [["a", "b"]]
+    assert (first.reward_specific, first.metrics) == (-0.5, {"queries": 6.0})
+
+
+def test_the_faithful_prompts_tell_no_agent_what_its_penalty_counts():
+    """Appendix B names neither a number of queries nor a length of answers: an agent finds them by its reward."""
+    for text in (prompts.REWRITER, prompts.RERANKER, prompts.ANSWERER):
+        assert not re.search(r"\b(four|4|few|short\w*|brief\w*|unknown)\b", text, re.I), text
+    assert "### <query1>; <query2>; <query3>; ... ###" in prompts.REWRITER
+    system, user = prompts.reranker("Who {x}?", DOCS)
+    assert "Who {x}?" in system["content"] and user["content"].count("Document ") == len(DOCS)
+    alone = prompts.single("Who?", [])
+    assert "document" not in alone[0]["content"] and alone[-1]["content"].endswith("Who?")

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.helpers import DecidingLLM, forest_of, fork, run, walk
+from verl_ext.data_prep.tool_tasks import ToolTask
 from verl_ext.mas import Status, Task
-from verl_ext.recipe.smurfs import Smurfs
+from verl_ext.recipe.smurfs import Smurfs, prompts
 from verl_ext.tools.base import ToolError
 
 SCHEMA = {"type": "object", "properties": {}}
@@ -19,6 +20,7 @@ PATH = json.dumps([{"name": "film", "arguments": {"q": "x"}}, {"name": "person",
 TASK = Task("who?", {"target": ["Tova"], "path": PATH}, extra={"tools": [tool["name"] for tool in TOOLS]})
 SAID = {
     "planner": '{"Tasks": ["first", "second"]}',
+    "tool_check": '{"Reason": "r", "Choice": "Yes"}',
     "thought": "let me see",
     "arguments": '{"q": "x"}',
     "answer": "it says so",
@@ -108,7 +110,7 @@ def test_a_tool_that_errs_is_not_offered_again():
     assert llm.offered == [every, ["film", "person"], every, ["film", "person"], ["person"], ["person"]]
     assert llm.calls == ["find", "film", "find", "person"], "what cannot be read is not called"
     assert trajectory.ok and (trajectory.metrics["rollbacks"], trajectory.metrics["failed_calls"]) == (1, 4)
-    hints = [r.prompt.split("evaluator:\n")[1].split("\n")[0] for r in llm.log if r.agent == "thought"]
+    hints = [r.prompt.split("evaluator's hint:\n")[1].split("\n")[0] for r in llm.log if r.agent == "thought"]
     assert hints == ["none", "none", "look on", "look on", "look on", "look on"]
     histories = ["answer: it says so" in r.prompt for r in llm.log if r.agent == "thought"]
     assert histories == [False, False, True, True, True, False], "the local memory is the path"
@@ -119,7 +121,7 @@ def test_where_nothing_is_left_the_answer_comes_from_all_that_was_found():
     trajectory, llm = played(said, ["film", "find", "person"], max_depth=1)
     assert trajectory.ok and trajectory.metrics["verified"] == 0
     last = [r.prompt for r in llm.log if r.agent == "answer"][-1]
-    assert last.count("answer: it says so") == 3 and "response of the tool" not in last
+    assert last.count("answer: it says so") == 3 and "returned:\nsee above" in last
 
 
 def test_the_budget_of_a_sub_task():
@@ -154,10 +156,51 @@ def test_without_one_of_its_agents():
     assert not of(trajectory, "verifier") and trajectory.metrics["tool_calls"] == 3, "no early stop"
 
 
-@pytest.mark.parametrize(("choice", "tasks"), [("Yes", 2), ("No", 0)])
-def test_with_a_tool_check(choice, tasks):
-    trajectory, _ = played({}, [choice, "film", "film"][: 1 + tasks], tool_check=True)
-    assert trajectory.ok and trajectory.metrics["tasks"] == tasks and trajectory.reward == 1.0
+def test_the_tool_check_is_asked_for_each_sub_task():
+    """Figure 8: a sub-task that needs no tool is answered without a search; what cannot be read needs one."""
+    checks = ['{"Reason": "known", "Choice": "No"}', "well, YES"]
+    trajectory, llm = played({"tool_check": checks, "answer": ["known", "found"]}, ["film"], tool_check=True)
+    assert trajectory.ok and trajectory.result.solved == [("first", "known"), ("second", "found")]
+    asked = of(trajectory, "tool_check")
+    assert [call.id.scope for call in asked] == [("task0",), ("task1",)]
+    assert [call.unparsable is not None for call in asked] == [False, True]
+    assert len(of(trajectory, "thought")) == 1 and llm.calls == ["film"]
+    direct = next(r.prompt for r in llm.log if r.agent == "answer")
+    assert "no API was called, so answer from what you know" in direct
+
+
+def test_a_tool_chosen_by_its_number():
+    """Figure 10. A number that there is not, or none, counts as the first tool that is open."""
+    said = {"action": ['{"ID": 1, "Reason": "films"}', '{"ID": "2"}', '{"ID": 9}', "person"]}
+    said |= {"planner": json.dumps({"Tasks": ["a", "b", "c", "d"]})}
+    trajectory, llm = played(said, tool_choice="id")
+    assert trajectory.ok and llm.calls == ["film", "person", "find", "find"]
+    assert [call.unparsable is not None for call in of(trajectory, "action")] == [False, False, True, True]
+    assert "\n1. film: does film\n" in next(r.prompt for r in llm.log if r.agent == "action")
+
+
+@pytest.mark.parametrize("agent", sorted(prompts.EXAMPLES))
+def test_an_example_that_is_copied_from_the_prompt_is_refused(agent):
+    """A small model that writes the prompt's example plan has planned nothing, and its calls would ask for nothing."""
+    for example in prompts.EXAMPLES[agent]:
+        said = {"planner": '{"Tasks": ["one"]}', "tool_check": '{"Choice": "Yes"}', agent: json.dumps(example)}
+        trajectory, llm = played(said, ["film"], tool_check=True, max_calls=1)
+        copied = of(trajectory, agent)
+        assert copied and all("this is the prompt's example" in str(call.unparsable) for call in copied)
+        shown = next(r.prompt for r in llm.log if r.agent == agent)
+        assert json.dumps(example) in shown, "the prompt shows what is refused"
+        if agent == "planner":
+            assert [task for task, _ in trajectory.result.solved] == ["who?"]
+        if agent == "arguments":
+            assert llm.calls == []
+
+
+def test_agents_are_shown_what_the_row_shows_not_the_gold_path():
+    """A benchmark's tools beside those of the path: StableToolBench shows the query's whole api_list."""
+    task = ToolTask("t", "who?", ["film"], ["Tova"], shown=["find", "film", "person"])
+    row = Task("who?", {"target": ["Tova"], "path": json.dumps(task.path)}, extra={"tools": task.tools})
+    _, llm = played({"planner": '{"Tasks": ["one"]}'}, ["film"], task=row)
+    assert llm.offered == [["find", "film", "person"]]
 
 
 def test_more_sub_tasks_than_allowed():
@@ -233,6 +276,7 @@ def test_no_output_and_no_tool_breaks_it(said, results, random):
         ({"prompts": "tiny?"}, "prompts='tiny.' is unknown"),
         ({"success": "luck"}, "success='luck' is unknown; allowed: answer, f1, gaia, path"),
         ({"budget": -1}, "budget=-1 must be at least 0"),
+        ({"prompts": "tiny", "tool_choice": "id"}, "tool_choice=id needs prompts that ask for a number"),
     ],
 )
 def test_bad_settings(options, message):

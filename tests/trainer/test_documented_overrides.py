@@ -18,6 +18,8 @@ from verl_ext.trainer.preflight.checks import check_multi_agent
 
 # A page, and the recipe that its overrides are meant for.
 PAGES = [
+    ("mhgpo", "mhgpo"),
+    ("mhgpo", "mappo"),
     ("toolpo", "toolpo_tiny"),
     ("toolpo", "deepagent"),
     ("simulator", "deepagent"),

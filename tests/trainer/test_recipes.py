@@ -99,6 +99,7 @@ PAPERS = {
     "mhgpo": "data.train_batch_size=512 ROLLOUT.n=4 ROLLOUT.top_p=0.9 ROLLOUT.name=vllm ACTOR.optim.lr=1e-6 "
     "ACTOR.clip_ratio=0.2 ACTOR.kl_loss_coef=0.001 ACTOR.ppo_epochs=1 mas.sampling.rr.probabilities=[0.7,0.1,0.2] "
     "trainer.n_gpus_per_node=8",
+    "mappo": "ACTOR.optim.lr=1e-6 critic.optim.lr=1e-6 ACTOR.use_kl_loss=false ACTOR.clip_ratio=0.2 ROLLOUT.n=1",
     "deepagent": "data.train_batch_size=64 ROLLOUT.n=8 trainer.total_training_steps=100 data.max_prompt_length=8192 "
     "data.max_response_length=24576 ROLLOUT.val_kwargs.temperature=0.7 ROLLOUT.val_kwargs.top_p=0.8 "
     "ROLLOUT.val_kwargs.top_k=20 mas.advantage.lambda_call=1.0 mas.advantage.lambda_fold=1.0 trainer.nnodes=8 "

@@ -3,6 +3,7 @@
     verl_ext compare search arithmetic            # what `make compare` runs
     verl_ext compare search arithmetic --quick    # what `make compare-quick` runs
     verl_ext compare my_study.yaml --jobs 1       # your own study; configs/compare has examples
+    verl_ext compare --runs runs/table1/M/mappo runs/table1/M/mhgpo_rr    # finished runs: overlays them, runs nothing
 
 A run that is complete is not run again (docs/compare.md).
 """
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
 def main(arguments: list[str] | None = None) -> int:
     """Exit status: 0 all runs complete, 1 some failed or could not be reported, 2 wrong arguments, 130 interrupted."""
     parser = Parser("verl_ext compare", description=__doc__)
-    parser.add_argument("studies", nargs="+", help="names of configs/compare, or YAML files")
+    parser.add_argument("studies", nargs="*", help="names of configs/compare, or YAML files")
+    parser.add_argument("--runs", nargs="+", type=Path, help="folders of finished runs, in place of studies")
+    parser.add_argument("--score", help="with --runs: the quantity of validation that matters; default f1, if there")
     parser.add_argument("--output", type=Path, default=Path("runs/compare"), help="folder of the runs and reports")
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time; each takes about a core and 4 GB")
     parser.add_argument("--quick", action="store_true", help="the studies' small form")
@@ -35,7 +38,11 @@ def main(arguments: list[str] | None = None) -> int:
 
     if args.jobs < 1:
         parser.error(f"--jobs {args.jobs}: at least one run at a time")
+    if bool(args.studies) == bool(args.runs):
+        parser.error("give studies, or --runs with folders of finished runs")
     command = " ".join(["verl_ext compare", *(arguments if arguments is not None else sys.argv[1:])])
+    if args.runs:
+        return _overlay(args.runs, args.output / "runs", command, args.score)
     try:
         studies = [read_study(name, args.quick) for name in args.studies]
     except ValueError as error:
@@ -64,10 +71,25 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"{study.name}: {error}", file=sys.stderr)
             unreported += 1
             continue
-        print(f"\n{report}\n\n" + "\n".join(line for line in report.read_text().splitlines() if line.startswith("|")))
+        _print_tables(report)
     if failed:
         print(f"\n{len(failed)} run(s) failed: {', '.join(run.name for run in failed)}. The same command tries again.")
     return 1 if failed or unreported else 0
+
+
+def _print_tables(report: Path) -> None:
+    print(f"\n{report}\n\n" + "\n".join(line for line in report.read_text().splitlines() if line.startswith("|")))
+
+
+def _overlay(folders: list[Path], output: Path, command: str, score: str | None) -> int:
+    from verl_ext.compare.overlay import overlay
+
+    try:
+        _print_tables(overlay(folders, output.resolve(), command, score))
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
 
 
 def print_configurations(runs: list[Run]) -> int:

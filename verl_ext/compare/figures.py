@@ -70,7 +70,7 @@ def _curves(study: Study, methods: Methods, looks: Looks, folder: Path) -> Path:
             axis.set_xlim(0, min(axis.get_xlim()[1], 2 * study.budget[over]))
             axis.set_xlabel(over.replace("_", " "))
             _tidy(axis)
-        left.set_ylabel(f"validation {in_words(score)}, mean over seeds")
+        left.set_ylabel(f"validation {in_words(score)}{', mean over seeds' if len(study.seeds) > 1 else ''}")
     _legend(figure, *axes.flat)
     return _save(figure, folder / "curves.png")
 
@@ -102,10 +102,12 @@ def _bars(methods: Methods, looks: Looks, folder: Path) -> Path:
     panels = {
         "seconds per step (median)": lambda m: m.per_step("timing_s/step"),
         "generated tokens per step": lambda m: m.per_step("sampling/generated_tokens"),
-        "peak memory, GB": lambda m: [record["peak_gb"] for record in m.records.values()],
+        "device memory, GB (peak)": lambda m: m.device_memory,
+        "host memory, GB (peak)": lambda m: m.of_processes("peak_gb"),
     }
+    panels = {title: values for title, values in panels.items() if any(values(method) for method in trained.values())}
     figure = Figure((12, 0.5 + 0.36 * len(trained)), layout="constrained")
-    axes = figure.subplots(1, len(panels), sharey=True)
+    axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     places = np.arange(len(trained))[::-1]
     for axis, (title, values) in zip(axes, panels.items(), strict=True):
         found = [estimate(values(method)) for method in trained.values()]

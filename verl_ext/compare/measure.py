@@ -22,6 +22,8 @@ COSTS = {
     "agent_calls": "agent calls made for training",
     "steps": "training steps",
 }
+# Of the actor's worker and the critic's.
+MEMORY = "/perf/max_memory_allocated_gb"
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ class Measured:
                 continue
             for number, entry in enumerate(log):
                 validated = any(name.startswith("val/system/") for name in entry["metrics"])
-                if validated and _used(entry, budget) >= limit:
+                if validated and used(entry, budget) >= limit:
                     found[seed] = _with_sums(log[: number + 1])
                     break
         return found
@@ -81,13 +83,29 @@ class Measured:
         values = [[m[name] for e in log[1:] if (m := e["metrics"]).get(name) is not None] for log in self.logs.values()]
         return [] if self.untrained else [median(one) for one in values if one]
 
+    def of_processes(self, name: str) -> list[float]:
+        """What `run.json` says of each run; runs that `verl_ext compare` did not start have less."""
+        return [record[name] for record in self.records.values() if name in record]
+
+    @property
+    def device_memory(self) -> list[float]:
+        """Peak of each run, in GB: what PyTorch allocated at once on a device of the workers (verl's metric).
+
+        On the CPU it is the resident memory of such a process.
+        """
+        steps = [
+            [value for e in log for key, value in e["metrics"].items() if key.endswith(MEMORY)]
+            for log in self.logs.values()
+        ]
+        return [] if self.untrained else [max(known) for one in steps if (known := [v for v in one if v is not None])]
+
     def curve(self, metric: str, over: str, points: int = 200) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
         """(x, mean, standard error) of a metric over `budget/<over>`, on a grid up to where the shortest run ends.
 
         Between the steps at which a run recorded it, it is interpolated linearly.
         """
         kept = [[e for e in log if e["metrics"].get(metric) is not None] for log in self.logs.values()]
-        series = [([_used(e, over) for e in one], [e["metrics"][metric] for e in one]) for one in kept if len(one) > 1]
+        series = [([used(e, over) for e in one], [e["metrics"][metric] for e in one]) for one in kept if len(one) > 1]
         if not series or self.untrained:
             return None
         grid = np.linspace(max(xs[0] for xs, _ in series), min(xs[-1] for xs, _ in series), points)
@@ -155,11 +173,12 @@ def _score(metrics: dict[str, float], name: str) -> float:
     return metrics[f"val/system/{name}"]
 
 
-def _used(entry: dict[str, Any], budget: str) -> float:
+def used(entry: dict[str, Any], budget: str) -> float:
+    """What a run has used up of a budget by the step of this entry."""
     return entry["metrics"].get(f"budget/{budget}") or 0
 
 
 def _with_sums(log: list[dict[str, Any]]) -> dict[str, float]:
     calls = sum(entry["metrics"].get("sampling/agent_calls") or 0 for entry in log)
-    used = {name: _used(log[-1], name) for name in BUDGETS}
-    return log[-1]["metrics"] | used | {"agent_calls": calls, "steps": log[-1]["step"]}
+    spent = {name: used(log[-1], name) for name in BUDGETS}
+    return log[-1]["metrics"] | spent | {"agent_calls": calls, "steps": log[-1]["step"]}

@@ -25,8 +25,13 @@ def write_report(study: Study, runs: list[Run], folder: Path, command: str) -> P
     methods = measure(study, runs)
     if not methods:
         raise ValueError(f"no run of {study.name} is complete: there is nothing to report")
+    return write_tables(study, methods, _circumstances(study, runs, command), folder)
+
+
+def write_tables(study: Study, methods: dict[str, Measured], about: list[str], folder: Path) -> Path:
+    """Write report.md, results.json and the figures; `about`: lines on how the numbers came about."""
     tables = {budget: table(study, methods, budget) for budget in BUDGETS}
-    lines = [f"# {study.title}", "", *_circumstances(study, runs, command), ""]
+    lines = [f"# {study.title}", "", *about, ""]
     for budget, rows in tables.items():
         lines += [f"## At equal {WORDS[budget]} ({study.budget[budget]:,})", "", *_scores(study, rows), ""]
     lines += ["## Cost of a step", "", *_costs(methods), ""]
@@ -73,13 +78,14 @@ def _scores(study: Study, rows: list[dict[str, Any]]) -> list[str]:
 
 
 def _costs(methods: dict[str, Measured]) -> list[str]:
-    heads = ["method", "s / step", "of it rollout", "generated tokens / step", "peak memory, GB", "s / run"]
+    heads = ["method", "s / step", "of it rollout", "generated tokens / step", "device memory, GB", "host memory, GB"]
+    heads += ["s / run"]
     cells = []
     for method in methods.values():
         if method.untrained:
             continue
         values = [method.per_step(n) for n in ("timing_s/step", "timing_s/gen", "sampling/generated_tokens")]
-        values += [[record[name] for record in method.records.values()] for name in ("peak_gb", "seconds")]
-        shown = [f"{estimate(one).mean:,.{digits}f}" for one, digits in zip(values, (2, 2, 0, 2, 0), strict=True)]
+        values += [method.device_memory, *(method.of_processes(name) for name in ("peak_gb", "seconds"))]
+        shown = [f"{estimate(one).mean:,.{digits}f}" for one, digits in zip(values, (2, 2, 0, 2, 2, 0), strict=True)]
         cells.append([method.label, *("–" if one == "nan" else one for one in shown)])
     return markdown(heads, cells, words=1)

@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# Table 5: Smurfs on StableToolBench's I3-Inst., whole and without one agent each. Settings: common.sh.
+. "$(dirname "$0")/common.sh"
+data=data/toolbench_g3
+subset=("data.val_files=$data/test.parquet" "mas.tools.tool_search.sources=[{kind: toolbench, path: $data/tools.jsonl}]")
+check smurfs "${apis[@]}" "${subset[@]}" "$@"
+stage "tasks: minutes"
+once "$data/test.parquet" python data_prep/tools.py toolbench --sets G3_instruction --output_dir "$data" \
+  ${TOOLBENCH:+--local_dataset_path "$TOOLBENCH"}
+serve_simulator
+serve_model
+row i3_smurfs smurfs "${apis[@]}" "${subset[@]}" "$@"
+for agent in answerer verifier planner; do
+  row "i3_without_$agent" smurfs "${apis[@]}" "${subset[@]}" "mas.workflow.$agent=false" "$@"
+done

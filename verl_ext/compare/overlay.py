@@ -1,0 +1,77 @@
+"""Finished runs side by side, wherever their folders lie: the report of a comparison, without a study."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import date
+from pathlib import Path
+
+from verl_ext.compare.measure import Measured, used
+from verl_ext.compare.report import write_tables
+from verl_ext.compare.study import BUDGETS, Method, Study
+from verl_ext.observe.runlog import NAME, read_log
+from verl_ext.settings import unknown_name
+
+SCORE = "val/system/"
+
+
+def overlay(folders: Sequence[Path], output: Path, command: str, score: str | None = None) -> Path:
+    """Write report.md, results.json and the figures for these runs, a curve each; returns the report's path.
+
+    Args:
+        folders: of finished runs (`trainer.default_local_dir`). A curve has the name of its folder.
+        output: where the report goes.
+        command: how it was asked for, which the report shows.
+        score: the headline, a quantity of validation; None: f1 where all runs have it, else their first.
+
+    Raises:
+        ValueError: a folder has no log, the logs have no validation in common, or not this score.
+    """
+    methods = {name: _measured(folder, name) for name, folder in _named(folders).items()}
+    known = [
+        {key.removeprefix(SCORE) for e in m.logs[0] for key in e["metrics"] if SCORE in key} for m in methods.values()
+    ]
+    scores = sorted(set.intersection(*known))
+    if not scores:
+        raise ValueError("these runs have no quantity of validation in common; was trainer.test_freq set?")
+    headline = score or ("f1" if "f1" in scores else scores[0])
+    if headline not in scores:
+        raise ValueError(unknown_name("--score", headline, scores))
+    study = Study(
+        name=output.name,
+        title="Finished runs",
+        headline=headline,
+        scores=[headline, *(name for name in scores if name != headline)],
+        seeds=[0],
+        # What each of them has used up by a validated step.
+        budget={name: max(1, int(min(_reached(m, name) for m in methods.values()))) for name in BUDGETS},
+        overrides=[],
+        methods=[Method(name=name, label=method.label) for name, method in methods.items()],
+    )
+    about = [
+        f"{date.today()} · `{command}` · one run each, at the first validated step that has used up what all have."
+    ]
+    output.mkdir(parents=True, exist_ok=True)
+    return write_tables(study, methods, about, output)
+
+
+def _named(folders: Sequence[Path]) -> dict[str, Path]:
+    """The shortest ends of their paths that tell them apart."""
+    whole = [folder.resolve() for folder in folders]
+    for parts in range(1, max(len(folder.parts) for folder in whole) + 1):
+        named = {"/".join(folder.parts[-parts:]): folder for folder in whole}
+        if len(named) == len(whole):
+            return named
+    raise ValueError(f"a folder is given twice: {' '.join(map(str, folders))}")
+
+
+def _measured(folder: Path, name: str) -> Measured:
+    log = read_log(folder / NAME) if (folder / NAME).is_file() else []
+    if not log:
+        raise ValueError(f"{folder} has no {NAME}: give folders of runs (trainer.default_local_dir)")
+    return Measured(name, name, {0: log}, {0: {"seconds": log[-1]["time"] - log[0]["time"]}})
+
+
+def _reached(method: Measured, budget: str) -> float:
+    validated = [entry for entry in method.logs[0] if any(key.startswith(SCORE) for key in entry["metrics"])]
+    return used(validated[-1], budget) if validated else 0
