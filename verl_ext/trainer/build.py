@@ -155,8 +155,8 @@ def build_judge(mas: MasConfig) -> Judge:
         ValueError: the file of templates is wrong, or there is no such checkpoint.
     """
     given = mas.judge
-    sampling = {"seed": mas.seed, "temperature": given.temperature, "max_tokens": given.max_tokens}
-    return Judge(_judges_chat(given), given.cache, read_templates(given.templates), **sampling)
+    templates = read_templates(given.templates)
+    return Judge(_judges_chat(given), given.cache, templates, mas.seed, given.temperature, given.max_tokens)
 
 
 def _judges_chat(given: JudgeSection) -> Chat:
