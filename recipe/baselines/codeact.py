@@ -36,8 +36,9 @@ def call_tool(name, **arguments):
 
 def read_program(text: str, /, **_: Any) -> tuple[str, str]:
     """(program, "") or ("", answer) of an output; the first program counts."""
-    _, opened, rest = text.partition(OPEN)
-    return (rest.partition(CLOSE)[0], "") if opened else ("", read_final(text))
+    if OPEN not in text:
+        return "", read_final(text)
+    return text.split(OPEN, 1)[1].partition(CLOSE)[0], ""
 
 
 class CodeAct(Baseline):

@@ -66,7 +66,8 @@ class ReWOO(Baseline):
 
     async def run(self, task: Task, ctx: Any) -> Work:
         """Plan, call, answer."""
-        work, results, evidence = Work(task), {}, []
+        work, results = Work(task), dict[str, str]()
+        evidence: list[tuple[str, str]] = []
         tools = await self.documents(ctx, task, task.question)
         planned = ctx.call("planner", question=task.question, tools=tools, budget=self.budget)
         for step in (await self.heard(ctx, work, planned, []))[: self.budget]:

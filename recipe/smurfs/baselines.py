@@ -70,6 +70,7 @@ class Baseline(base.ToolSystem):
     details = (*base.ToolSystem.details, "broken", "finished")
     modules: Mapping[str, Any] = PROMPTS
     prompt: str
+    budget: int
 
     def __init__(
         self,

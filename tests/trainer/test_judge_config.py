@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from tests.serving import ChatServer
 from tests.trainer.test_recipes import composed
+from verl_ext.rewards.judge import JudgeFailed
 from verl_ext.trainer.build import build_workflow
 from verl_ext.trainer.config import read_mas_config
 from verl_ext.trainer.preflight.checks import check_judge, check_multi_agent
@@ -40,3 +43,19 @@ def test_a_judge_is_built_as_configured(tmp_path):
     assert mas.judge.identity["model"] == "m" and "Rate the tone" in mas.judge.identity["templates"]
     with pytest.raises(ValueError, match="mas.judge.templates"):
         build_workflow(read_mas_config(composed(*JUDGED, "mas.judge.url=http://x/v1", "mas.judge.templates=no.yaml")))
+
+
+def test_a_checkpoint_answers_in_this_process():
+    """A tiny model that has never seen a question to a judge: what it says cannot be read, which is a failure."""
+    config = composed(*JUDGED, "mas.judge.cache=null", "mas.judge.max_tokens=4")
+    config.mas.judge.checkpoint = config.actor_rollout_ref.model.path
+    check_judge(config)
+    judge = build_workflow(read_mas_config(config)).judge
+    said = asyncio.run(judge.chat.complete([{"role": "user", "content": "a"}], {"temperature": 0.0, "max_tokens": 4}))
+    assert said.prompt_tokens > 0 and 0 < said.generated_tokens <= 4
+    with pytest.raises(JudgeFailed, match="gave no verdict"):
+        asyncio.run(judge.ask("exact_answer", question="q", target="t", response="r"))
+    with pytest.raises(ValueError, match="is no Hugging Face folder"):
+        build_workflow(read_mas_config(composed(*JUDGED, "mas.judge.checkpoint=/nowhere")))
+    with pytest.raises(ValueError, match="only one can judge"):
+        read_mas_config(composed(*JUDGED, "mas.judge.checkpoint=/nowhere", "mas.judge.url=http://x/v1"))

@@ -3,6 +3,7 @@
 run_callback    Hydra calls it before and after a run: checks, progress, summary; interrupt: what Ctrl-C does
 config          the section `mas`, typed and checked; sections: its parts
 build           builds the workflow and its tools from `mas`
+checkpoint_chat a checkpoint that judges, in the process of the rollouts
 lora_setup      `mas.policy`: one policy for all agents, or one LoRA adapter each
 preflight/      checks before a run starts
 trainer         subclasses of verl's V1 trainers; begin here, its docstring lists the ten parts of a training step

@@ -14,13 +14,13 @@ from verl_ext.mas.agent import Agent
 from verl_ext.mas.endpoint import EndpointLLM
 from verl_ext.mas.workflow import Workflow
 from verl_ext.memory import EncoderSimilarity, HashingSimilarity, Similarity
-from verl_ext.rewards.judge import Judge, read_templates
+from verl_ext.rewards.judge import Chat, Judge, read_templates
 from verl_ext.settings import check_keys, unknown_key
 from verl_ext.tools.chat import ChatEndpoint
 from verl_ext.tools.retrieval.dense import check_encoder_name
 from verl_ext.tracebacks import place_of
 from verl_ext.trainer.config import MasConfig
-from verl_ext.trainer.sections import AgentSection
+from verl_ext.trainer.sections import AgentSection, JudgeSection
 
 # Hydra prints there what it raises.
 logging.getLogger("hydra.utils").setLevel(logging.CRITICAL)
@@ -136,7 +136,7 @@ def build_workflow(mas: MasConfig) -> Workflow:
     if workflow.needs_judge and not mas.judge.given:
         raise ValueError(
             f"the reward of this {cls.__name__} asks a judge, and mas.judge names none. Remedy: "
-            "mas.judge.url=http://HOST:8100/v1 (docs/judge.md)"
+            "mas.judge.url=http://HOST:8100/v1, or mas.judge.checkpoint=FOLDER (docs/judge.md)"
         )
     workflow.judge = build_judge(mas) if workflow.needs_judge else None
     for name, section in mas.agents.items():
@@ -152,18 +152,25 @@ def build_judge(mas: MasConfig) -> Judge:
     """The judge of `mas.judge`. Its cache is opened when it is first asked.
 
     Raises:
-        ValueError: the file of templates is wrong.
+        ValueError: the file of templates is wrong, or there is no such checkpoint.
     """
     given = mas.judge
-    chat = ChatEndpoint(
+    templates = read_templates(given.templates)
+    return Judge(_judges_chat(given), given.cache, templates, mas.seed, given.temperature, given.max_tokens)
+
+
+def _judges_chat(given: JudgeSection) -> Chat:
+    if given.checkpoint is not None:
+        from verl_ext.trainer.checkpoint_chat import CheckpointChat
+
+        return CheckpointChat(given.checkpoint, given.max_tokens, given.chat_template)
+    return ChatEndpoint(
         str(given.url),
         given.model,
         template=given.chat_template,
         setting=("mas.judge.url", "mas.judge.model"),
         **{name: getattr(given, name) for name in ("api_key_env", "concurrency", "timeout", "retries")},
     )
-    sampling = {"seed": mas.seed, "temperature": given.temperature, "max_tokens": given.max_tokens}
-    return Judge(chat, given.cache, read_templates(given.templates), **sampling)
 
 
 def _changed(agent: Agent, section: AgentSection, path: str) -> Agent:

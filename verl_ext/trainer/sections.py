@@ -127,23 +127,33 @@ class EndpointSection(Settings):
 
 
 class JudgeSection(EndpointSection):
-    """`mas.judge`: the model that scores what rules cannot, for workflows whose reward asks it; no url: none."""
+    """`mas.judge`: the model that scores what rules cannot, for workflows whose reward asks it.
 
+    Without a url and a checkpoint there is none.
+    """
+
+    checkpoint: str | None = None
     cache: str | None = "data/judge.db"
     templates: str | None = None
     temperature: float = Field(0.2, ge=0, description="of its outputs")
     max_tokens: int = Field(2048, ge=1, description="of an output, its reasoning included")
     chat_template: dict[str, Any] = {}
 
+    @model_validator(mode="after")
+    def _check_one(self) -> JudgeSection:
+        if self.url is not None and self.checkpoint is not None:
+            raise ValueError(f"url={self.url!r} and checkpoint={self.checkpoint!r} are given, but only one can judge")
+        return self
+
     @property
     def given(self) -> bool:
         """Whether there is a judge."""
-        return self.url is not None
+        return self.url is not None or self.checkpoint is not None
 
     @property
     def identity(self) -> dict[str, Any]:
         """The settings on which verdicts depend."""
-        names = ("model", "temperature", "max_tokens", "chat_template")
+        names = ("model", "checkpoint", "temperature", "max_tokens", "chat_template")
         own = Path(self.templates).read_text("utf-8") if self.templates is not None else None
         return {name: getattr(self, name) for name in names} | {"templates": own}
 

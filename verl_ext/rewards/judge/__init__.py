@@ -5,7 +5,7 @@ templates  what a judge is asked, and the answers that it may give; a user's own
 reading    the JSON that it answers
 """
 
-from verl_ext.rewards.judge.judge import Judge, JudgeFailed, Spent, Verdict, spending
+from verl_ext.rewards.judge.judge import Chat, Judge, JudgeFailed, Spent, Verdict, spending
 from verl_ext.rewards.judge.templates import TEMPLATES, Template, read_templates
 
-__all__ = ["TEMPLATES", "Judge", "JudgeFailed", "Spent", "Template", "Verdict", "read_templates", "spending"]
+__all__ = ["TEMPLATES", "Chat", "Judge", "JudgeFailed", "Spent", "Template", "Verdict", "read_templates", "spending"]

@@ -173,11 +173,11 @@ class Judge:
         if stored is not None:
             return _verdict(stored, cached=True), False
         asking = self._asking.get(digest)
-        new = asking is None or asking.get_loop() is not asyncio.get_running_loop()
-        if new:
-            asking = self._asking[digest] = asyncio.ensure_future(self._answer(template, chat, sampling, key))
-            asking.add_done_callback(lambda done: self._finish(digest, done))
-        return await asyncio.shield(asking), new
+        if asking is not None and asking.get_loop() is asyncio.get_running_loop():
+            return await asyncio.shield(asking), False
+        asking = self._asking[digest] = asyncio.ensure_future(self._answer(template, chat, sampling, key))
+        asking.add_done_callback(lambda done: self._finish(digest, done))
+        return await asyncio.shield(asking), True
 
     def _finish(self, digest: bytes, done: asyncio.Task[Verdict]) -> None:
         if self._asking.get(digest) is done:
