@@ -5,6 +5,7 @@ deepagent        one agent searches for tools, calls them, and folds its history
 joyagents        a master and four specialists with memories
 puppeteer        an orchestrator chooses which agent acts next
 smurfs           planner, executor, answer agent and verifier; a depth-first search over tools
+baselines        published single agents and small systems on the same tools and rewards
 solver_verifier  a solver and a verifier that alternate
 cold_start       trains the tiny models
 """
