@@ -5,8 +5,7 @@ deepagent        one agent searches for tools, calls them, and folds its history
 joyagents        a master and four specialists with memories
 puppeteer        an orchestrator chooses which agent acts next
 smurfs           planner, executor, answer agent and verifier; a depth-first search over tools
-baselines        CoT, ReWOO, Reflexion and other short systems, with the same tools as smurfs
 solver_verifier  a solver and a verifier that alternate
-baselines        systems to compare with, one short file each
+baselines        CoT, ReWOO, Reflexion and other short systems, with the same tools as smurfs
 cold_start       trains the tiny models
 """

@@ -93,8 +93,9 @@ def _row(row: dict[str, Any], name: str) -> dict[str, Any]:
 
 def _documents(corpus: Path | None, path: Path | None, rows: Sequence[Row]) -> list[Row]:
     """Documents of the corpus, else of a file beside the queries, else those in the queries; each once."""
-    if corpus is not None or (path is not None and (path / DOCUMENTS).is_file()):
-        listed = list(read_documents(corpus or path / DOCUMENTS))
+    beside = path / DOCUMENTS if path is not None and (path / DOCUMENTS).is_file() else None
+    if source := corpus or beside:
+        listed = list(read_documents(source))
     else:
         listed = [(f"{where}: api_list", entry) for where, row in rows for entry in row["api_list"]]
         listed = [(where, entry) for where, entry in listed if isinstance(entry, dict)]

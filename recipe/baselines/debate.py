@@ -41,7 +41,7 @@ class Debate(Baseline):
         at_least(1, debaters=debaters, rounds=rounds)
         super().__init__(**others)
         self.debaters, self.rounds = debaters, rounds
-        self.budget = max(1, self.budget // debaters)
+        self.budget: int = max(1, self.budget // debaters)
 
     def others(self) -> dict[str, Agent]:
         """The agent of later rounds."""

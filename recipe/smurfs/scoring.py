@@ -30,7 +30,7 @@ NOTHING: dict[str, Callable[[dict[str, Any]], Any]] = {
 
 def read_final(text: str, /, **_: Any) -> str:
     """The text after the last `FINAL ANSWER:`; without one, the last line."""
-    _, mark, answer = text.rpartition(FINAL)
+    _before, mark, answer = text.rpartition(FINAL)
     lines = [line.strip() for line in (answer if mark else text).strip().splitlines() if line.strip()]
     return (lines[0] if mark else lines[-1]).strip("*` ") if lines else ""
 

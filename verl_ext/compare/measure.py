@@ -127,7 +127,7 @@ def measure(study: Study, runs: list[Run]) -> dict[str, Measured]:
                 method.label,
                 method.label + few,
                 {seed: read_log(run.folder / (NAME if source.trains else VALIDATION)) for seed, run in mine.items()},
-                {seed: run.record for seed, run in mine.items()},
+                {seed: run.record or {} for seed, run in mine.items()},
                 untrained=not method.trains,
             )
     return found

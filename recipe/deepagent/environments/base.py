@@ -109,7 +109,8 @@ class EnvironmentTool(Tool):
 
     def _turn(self, task: str, past: list[Mapping[str, Any]], name: str | None, arguments: Any) -> Turn | None:
         """The turn after this call; None: there is none any more. Raises whatever the environment does."""
-        environment, turn = self._kept.pop(_key(task, past), None) or self._played(task, past)
+        key = _key(task, past)
+        environment, turn = self._kept.pop(key) if key in self._kept else self._played(task, past)
         over = turn.done
         if name is not None and not over:
             turn = _step(environment, name, arguments)

@@ -33,7 +33,7 @@ class EnvironmentAgent(DeepAgent):
         one_of("correct", self.correct, ("effect", "executed"))
         self.call_share, self.environment = call_share, environment
         self.needs = (environment, "tool_search")
-        self.details = tuple(name for name in self.details if name not in OF_A_PATH)
+        self.details: tuple[str, ...] = tuple(name for name in DeepAgent.details if name not in OF_A_PATH)
 
     async def run(self, task: Task, ctx: Any) -> Work:
         begun = await ctx.tool(self.environment, task=str(task.extra["id"]), past=[])
