@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from verl_ext.mas import Agent
-from verl_ext.recipe.joyagents.react import RESULT_CHARS, ReActAgent, Work, intention_of, safe
+from verl_ext.recipe.joyagents.react import OUTPUT, RESULT_CHARS, ReActAgent, Work, intention_of, safe
 
 RETRIEVALS, SUMMARY = "tool_retrievals", "tool_summary"
 
@@ -17,8 +17,8 @@ class FunctionAgent(ReActAgent):
         search, call: names of its tools under `mas.tools` (verl_ext.tools.catalogue).
     """
 
-    def __init__(self, name: str, prompts: Any, max_rounds: int, search: str, call: str):
-        super().__init__(name, prompts, max_rounds)
+    def __init__(self, name: str, prompts: Any, max_rounds: int, remember: str, search: str, call: str):
+        super().__init__(name, prompts, max_rounds, remember)
         self.search, self.execute = search, call
         self.needs = (search, call)
 
@@ -39,8 +39,8 @@ class QuestionAgent(ReActAgent):
     `tool_retrievals` has found if that was called just before.
     """
 
-    def __init__(self, name: str, prompts: Any, max_rounds: int, search: str = "knowledge"):
-        super().__init__(name, prompts, max_rounds)
+    def __init__(self, name: str, prompts: Any, max_rounds: int, remember: str, search: str = "knowledge"):
+        super().__init__(name, prompts, max_rounds, remember)
         self.search, self.needs = search, (search,)
         self.agents["summary"] = Agent(prompts.summary, trained=False)
 
@@ -58,6 +58,10 @@ class QuestionAgent(ReActAgent):
 
 class MathAgent(ReActAgent):
     """Solves a problem by thinking; it has no tools."""
+
+    def handed_over(self, work: Work) -> str:
+        """Its steps and the number, as in Table 8; the number alone if that is all that is remembered."""
+        return f"{work.thought}\n{work.answer}" if self.remember == OUTPUT and work.answer else work.answer
 
     async def act(self, ctx: Any, work: Work, name: str, arguments: dict[str, Any]) -> str:
         return self.unknown(name)

@@ -12,7 +12,7 @@ from verl_ext.mas.prompts import prompts_of
 from verl_ext.memory import EncoderSimilarity, HashingSimilarity
 from verl_ext.recipe.joyagents import grammar, prompts, prompts_tiny
 from verl_ext.recipe.joyagents.accuracy import accuracy
-from verl_ext.recipe.joyagents.react import ReActAgent, Work, intention_of
+from verl_ext.recipe.joyagents.react import OUTPUT, ReActAgent, Work, intention_of
 from verl_ext.recipe.joyagents.specialists import RETRIEVALS, FunctionAgent, MathAgent, QuestionAgent
 from verl_ext.tools.retrieval.dense import check_encoder_name
 
@@ -33,6 +33,8 @@ class JoyAgents(ReActAgent):
         max_rounds: outputs of the master for a question.
         specialist_rounds: outputs of a specialist each time it is called.
         encoder: similarity of answers to questions: hashing (n-grams), minilm, or the folder of a sentence encoder.
+        remember: what a memory keeps of an agent's last output. output: thought and answer (Figures 4 and 7); the math
+            agent then gives its steps to the master, too (Table 8). answer: the answer alone (Tables 9 and 10).
 
     Raises:
         ValueError: an argument out of range.
@@ -48,6 +50,7 @@ class JoyAgents(ReActAgent):
         max_rounds: int = 8,
         specialist_rounds: int = 6,
         encoder: str = "hashing",
+        remember: str = OUTPUT,
     ):
         check_encoder_name(encoder, "mas.workflow.encoder", "hashing")
         if isinstance(specialists, str) or not isinstance(specialists, Sequence):
@@ -58,13 +61,13 @@ class JoyAgents(ReActAgent):
         if unknown or not specialists:
             raise ValueError(f"mas.workflow.specialists={list(specialists)} must be some of {', '.join(SPECIALISTS)}")
         at_least(1, specialist_rounds=specialist_rounds)
-        super().__init__(MASTER, prompts_of(prompts, PROMPTS), max_rounds)
+        super().__init__(MASTER, prompts_of(prompts, PROMPTS), max_rounds, remember)
         rounds, shown = specialist_rounds, self.prompts
         made: dict[str, ReActAgent] = {
-            QUESTION: QuestionAgent(QUESTION, shown, rounds),
-            SHOP: FunctionAgent(SHOP, shown, rounds, "shop_search", "shop_call"),
-            FUNCTIONS: FunctionAgent(FUNCTIONS, shown, rounds, "function_search", "function_call"),
-            MATH: MathAgent(MATH, shown, rounds),
+            QUESTION: QuestionAgent(QUESTION, shown, rounds, remember),
+            SHOP: FunctionAgent(SHOP, shown, rounds, remember, "shop_search", "shop_call"),
+            FUNCTIONS: FunctionAgent(FUNCTIONS, shown, rounds, remember, "function_search", "function_call"),
+            MATH: MathAgent(MATH, shown, rounds, remember),
         }
         self.specialists = {name: made[name] for name in specialists}
         self.similarity = HashingSimilarity() if encoder == "hashing" else EncoderSimilarity(encoder)
@@ -84,7 +87,7 @@ class JoyAgents(ReActAgent):
             intention = grammar.neutral(intention_of(arguments)) or work.query
             done = await ctx.run(self.specialists[name], Task(intention), name)
             work.below.append(done)
-            return done.answer or f"error: {name} gave no answer"
+            return self.specialists[name].handed_over(done) or f"error: {name} gave no answer"
         if name == RETRIEVALS:
             found = await ctx.tool("agent_search", query=intention_of(arguments) or work.query)
             return self.prompts.documents([one for one in found if one["name"] in self.specialists])

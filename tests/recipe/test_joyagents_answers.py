@@ -88,3 +88,25 @@ def test_a_memory_of_the_same_question_may_be_reported_and_one_of_another_may_no
     liar = Scripted(**{agent: [answer("memory", reports(name))]})
     (trajectory,) = playing([task], liar, memory=remembering(f"{task.question}s"))
     assert (trajectory.reward, trajectory.metrics["claimed"]) == (0.0, 1.0)
+
+
+def test_a_memory_keeps_the_worked_solution_and_the_master_is_given_it():
+    task = task_of("math")
+    (trajectory,) = playing([task], remember="output")
+    uses = {use.agent: use.output for use in trajectory.uses.values()}
+    said = last_of(trajectory, "math_agent").text
+    steps, _, number = said.removeprefix("<think>").partition("</think>")
+    assert steps.strip() and uses["math_agent"] == f"<think>{steps.strip()}</think>{number.strip()}"
+    assert last_of(trajectory, "master").messages[2]["content"] == f"{steps.strip()}\n{number.strip()}"
+    assert trajectory.reward == 1.0
+    (trajectory,) = playing([task], remember="answer")
+    assert {use.output for use in trajectory.uses.values()} == {number.strip()}
+
+
+def test_a_thought_in_a_memory_reports_no_call():
+    task = task_of("shop")
+    (name,) = task.ground_truth["functions"]
+    memory = Memory(1, "master", task.question, (), f"<think>{reports(name)}</think>none", 1, 2.0)
+    liar = Scripted(master=[answer("memory", reports(name))])
+    (trajectory,) = playing([task], liar, memory=lambda asked, own: [memory] if asked == "master" else [])
+    assert (trajectory.reward, trajectory.metrics["claimed"]) == (0.0, 1.0)
