@@ -7,7 +7,9 @@ from typing import Any
 
 from verl_ext.mas import Agent, Task, Workflow
 from verl_ext.mas.options import at_least
-from verl_ext.recipe.joyagents import grammar, prompts
+from verl_ext.mas.prompts import prompts_of
+from verl_ext.recipe.joyagents import grammar
+from verl_ext.recipe.joyagents import prompts as faithful
 from verl_ext.rewards.calls import gold_path
 from verl_ext.rewards.toolbench import COLUMNS, Decision, Step, toolbench_scores
 
@@ -26,6 +28,7 @@ class FunctionDecision(Workflow):
 
     Args:
         offered: functions in the prompt; at least 1. Those of the row are always among them.
+        prompts: faithful, or a YAML file (`mas/prompts.py`).
 
     Raises:
         ValueError: an argument out of range.
@@ -34,13 +37,11 @@ class FunctionDecision(Workflow):
     headline = "f1"
     needs = ("function_search",)
 
-    def __init__(self, offered: int = 8) -> None:
+    def __init__(self, offered: int = 8, prompts: str = "faithful") -> None:
         at_least(1, offered=offered)
         self.offered = offered
-        stops = {"stop": list(grammar.STOPS)}
-        self.agents = {
-            "function_agent": Agent(prompts.decision, grammar.read_step, grammar.format_reward, sampling=stops)
-        }
+        prompt, stops = prompts_of(prompts, {"faithful": faithful}).decision, {"stop": list(grammar.STOPS)}
+        self.agents = {"function_agent": Agent(prompt, grammar.read_step, grammar.format_reward, sampling=stops)}
 
     async def run(self, task: Task, ctx: Any) -> tuple[grammar.Step, list[str]]:
         own = list(task.extra["tools"])

@@ -25,9 +25,10 @@ THOUGHT_CHARS = 1_000
 class Work:
     """What an agent has done for a query.
 
-    answer, thought: the last output's. turns: its calls and their results, as the chat has them. plan: names of what it called. done: functions that it
-    may report as called: they have returned, or a memory of the same query reports them. found: passages that wait to
-    be summed up. below: the work of the agents that it called. limit: what ended it, if it did not answer.
+    answer, thought: the last output's. turns: its calls and their results, as the chat has them. plan: names of what it
+    called. done: functions that it may report as called: they returned, or a memory of the same query reports them.
+    found: passages that wait to be summed up. below: the work of the agents that it called. limit: what ended it, if it
+    did not answer.
     """
 
     query: str
@@ -153,7 +154,12 @@ def safe(content: Any, limit: int = SHOWN_CHARS) -> str:
 
 def reported(query: str, memories: Sequence[Memory]) -> set[str]:
     """Functions that the memories of the same query report as called."""
-    return {name for memory in memories if memory.query == query for name in functions_called(grammar.answer_of(memory.output))}
+    return {
+        name
+        for memory in memories
+        if memory.query == query
+        for name in functions_called(grammar.answer_of(memory.output))
+    }
 
 
 def intention_of(arguments: dict[str, Any]) -> str:

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any
 
 from verl_ext.mas import Agent, Task
 from verl_ext.mas.options import at_least
 from verl_ext.mas.prompts import prompts_of
-from verl_ext.memory import EncoderSimilarity, HashingSimilarity
 from verl_ext.recipe.joyagents import grammar, prompts, prompts_tiny
-from verl_ext.recipe.joyagents.accuracy import accuracy
 from verl_ext.recipe.joyagents.react import OUTPUT, ReActAgent, Work, intention_of
-from verl_ext.recipe.joyagents.specialists import RETRIEVALS, FunctionAgent, MathAgent, QuestionAgent
-from verl_ext.tools.retrieval.dense import check_encoder_name
+from verl_ext.recipe.joyagents.scoring import DETAILS, scored, similarity_of
+from verl_ext.recipe.joyagents.specialists import (
+    INTENTION,
+    RETRIEVALS,
+    FunctionAgent,
+    MathAgent,
+    QuestionAgent,
+    understood,
+)
 
 PROMPTS = {"faithful": prompts, "tiny": prompts_tiny}
-INTENTION = "tool_intention"
 MASTER = "master"
 # Names of the specialists: what the paper calls expert, rody, toolbench and math agent.
 QUESTION, SHOP, FUNCTIONS, MATH = SPECIALISTS = ("question_agent", "shop_agent", "function_agent", "math_agent")
@@ -35,13 +38,14 @@ class JoyAgents(ReActAgent):
         encoder: similarity of answers to questions: hashing (n-grams), minilm, or the folder of a sentence encoder.
         remember: what a memory keeps of an agent's last output. output: thought and answer (Figures 4 and 7); the math
             agent then gives its steps to the master, too (Table 8). answer: the answer alone (Tables 9 and 10).
+        exact_numbers: answers from the knowledge base need the right numbers; False: similarity alone, as in the paper.
 
     Raises:
         ValueError: an argument out of range.
     """
 
     headline = "accuracy"
-    details = ("rounds", "specialists", "claimed", "broken", "unanswered", "tool_failures")
+    details = ("rounds", "specialists", *DETAILS[1:])
 
     def __init__(
         self,
@@ -51,8 +55,8 @@ class JoyAgents(ReActAgent):
         specialist_rounds: int = 6,
         encoder: str = "hashing",
         remember: str = OUTPUT,
+        exact_numbers: bool = True,
     ):
-        check_encoder_name(encoder, "mas.workflow.encoder", "hashing")
         if isinstance(specialists, str) or not isinstance(specialists, Sequence):
             raise ValueError(
                 f"mas.workflow.specialists={specialists!r} must be a list, as [{MATH}], of {', '.join(SPECIALISTS)}"
@@ -70,7 +74,7 @@ class JoyAgents(ReActAgent):
             MATH: MathAgent(MATH, shown, rounds, remember),
         }
         self.specialists = {name: made[name] for name in specialists}
-        self.similarity = HashingSimilarity() if encoder == "hashing" else EncoderSimilarity(encoder)
+        self.similarity, self.exact_numbers = similarity_of(encoder), exact_numbers
         self.needs = ["agent_search"]
         for specialist in self.specialists.values():
             self.agents |= specialist.agents
@@ -92,26 +96,10 @@ class JoyAgents(ReActAgent):
             found = await ctx.tool("agent_search", query=intention_of(arguments) or work.query)
             return self.prompts.documents([one for one in found if one["name"] in self.specialists])
         if name == INTENTION:
-            said = await ctx.call("intention", query=work.query, turns=list(work.turns))
-            return said.rpartition("</think>")[2].strip()
+            return await understood(ctx, work)
         return self.unknown(name)
 
     async def reward(self, task: Task, result: Work) -> tuple[float, dict[str, float]]:
-        """R_A of Eq. 3, and what the paper measures: accuracy per kind of task, and reasoning rounds.
-
-        `claimed`: functions that the answer reports as called without a call; where functions are asked for, R_A is 0.
-        """
-        claimed = result.claimed()
-        right = await asyncio.to_thread(accuracy, task.ground_truth, result.answer, self.similarity)
-        if claimed and task.ground_truth["kind"] == "function":
-            right = 0.0
-        return right, {
-            "accuracy": right,
-            f"accuracy_{task.data_source}": right,
-            "rounds": result.total("outputs"),
-            "specialists": float(len(result.below)),
-            "claimed": float(len(claimed)),
-            "broken": result.total("broken"),
-            "unanswered": float(bool(result.limit)),
-            "tool_failures": result.total("tool_failures"),
-        }
+        """R_A of Eq. 3, and what the paper measures (scoring.py)."""
+        reward, metrics = await scored(task, result, self.similarity, self.exact_numbers)
+        return reward, metrics | {"specialists": float(len(result.below))}
