@@ -188,7 +188,7 @@ def prompt_of(module, name, **given):
 def test_the_forms_that_prompts_ask_for_are_well_formed(agent):
     """The forms in the system prompts, with values in place of their names, are what the format reward wants."""
     system = prompt_of(prompts, agent)[0]["content"].partition("How to solve the problem:")[2]
-    names = "the user's intention|what this agent can do of it|the (?:agent's|API's) name|the parameters that it is given"
+    names = "the user's intention|what this agent can do of it|the \w+'s name|the parameters that it is given"
     shown = re.sub(names, "{}", re.sub(r"\s*\n\s*", " ", system)).replace('"value" or ["value"]', '"value"')
     forms = re.findall(r"<think>[^<]*</think>\s*(?:<tool_call>[^<]*</tool_call>|[^<]+)", shown)
     forms = [re.sub(r'"name": \{\}', '"name": "f"', form) for form in forms]
