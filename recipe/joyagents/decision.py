@@ -13,6 +13,7 @@ from verl_ext.recipe.joyagents import prompts as faithful
 from verl_ext.rewards.calls import gold_path
 from verl_ext.rewards.toolbench import COLUMNS, Decision, Step, toolbench_scores
 
+FINISH = "Finish"  # the function by which ToolBench's agents end
 # Ways of counting, as the table names them; the script's is the one to compare with Table 5.
 COUNTED = {"published script": "script", "paper's words": "text"}
 
@@ -73,14 +74,19 @@ def step_of(task: Task, result: tuple[grammar.Step, Sequence[str]]) -> Step:
 
 
 def decision_of(step: grammar.Step) -> Decision:
-    """What an output decides. A call that cannot be read is one of nothing that is on offer."""
+    """What an output decides. A call that cannot be read is one of nothing that is on offer.
+
+    A call of ToolBench's Finish answers, or gives up.
+    """
+    if step.kind == "call" and step.name == FINISH:
+        return Decision("answer" if (step.arguments or {}).get("return_type") == "give_answer" else "give_up")
     if step.kind == "call":
         return Decision("call", step.name or "(none)", step.arguments)
     return Decision("call", "(unreadable)", None) if step.kind == "broken" else Decision("answer")
 
 
 def gold_decision(task: Task) -> Decision:
-    """The first call of `ground_truth.path`, or an answer where there is none.
+    """The first call of `ground_truth.path`, or an answer where there is none; ToolBench's Finish gives up.
 
     Raises:
         ValueError: the data set does not tell its arguments.
@@ -88,6 +94,8 @@ def gold_decision(task: Task) -> Decision:
     path = gold_path(task)
     if not path:
         return Decision("answer")
+    if path[0].name == FINISH:
+        return Decision("give_up")
     if path[0].arguments is None:
         raise ValueError(f"row {task.index}: ground_truth.path must have the call's arguments, given {path[0].name!r}")
     return Decision("call", path[0].name, path[0].arguments)

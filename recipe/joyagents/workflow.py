@@ -80,6 +80,7 @@ class JoyAgents(ReActAgent):
             self.agents |= specialist.agents
             self.needs += specialist.needs
         self.left_out = [agent for other in made.values() for agent in other.agents if agent not in self.agents]
+        self.agents.pop("intention", None)  # of the function agents; it comes last
         self.agents["intention"] = Agent(shown.intention, trained=False)
 
     def shown(self, work: Work) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 
+import pyarrow.parquet as pq
 import pytest
 
 from tests.serving import ChatServer
@@ -12,7 +13,7 @@ from tests.serving import answer as served
 from verl_ext.memory import HashingSimilarity
 from verl_ext.recipe.joyagents import grammar, single
 from verl_ext.recipe.joyagents.accuracy import accuracy, functions_called
-from verl_ext.recipe.joyagents.data import sft_conversations, thoughts
+from verl_ext.recipe.joyagents.data import sft_conversations, thoughts, toolbench_chats
 from verl_ext.recipe.joyagents.data.agent_chats import ChatGenerator
 from verl_ext.recipe.joyagents.data.chat_tools import call_of
 from verl_ext.recipe.joyagents.data.generated_questions import Question
@@ -165,3 +166,27 @@ def test_a_conversation_about_a_problem_has_its_steps_without_the_calculator(con
     for messages in conversations["math_agent"]:
         thought = messages[-1]["content"]
         assert "<<" not in thought and grammar.read_step(thought).answer == "5"
+
+
+def test_toolbench_dialogues_become_conversations_of_the_function_agent(tmp_path):
+    def step(name, **arguments):
+        return {"from": "assistant", "value": f"\nThought: so\nAction: {name}\nAction Input: {json.dumps(arguments)}"}
+
+    system = "You are AutoGPT, … Specifically, you have access to the following APIs: " + str(
+        [{"name": name, "description": "", "parameters": {}} for name in ("weather", "Finish")]
+    )
+    begin = [{"from": "system", "value": system}, {"from": "user", "value": "\nRain?\nBegin!\n"}]
+    called = [step("weather", city="Oslo"), {"from": "function", "value": '{"rain": "yes"}'}]
+    answered = step("Finish", return_type="give_answer", final_answer="Yes.")
+    gives_up = step("Finish", return_type="give_up_and_restart")
+    rows = [{"id": "1", "conversations": [*begin, *called, end]} for end in (answered, gives_up)]
+    (tmp_path / "train.json").write_text(json.dumps(rows))
+    for more, thought in ((), "<think>so</think>"), (("--no_thoughts",), ""):
+        assert (
+            toolbench_chats.main(["--input", str(tmp_path / "train.json"), "--output_dir", str(tmp_path), *more]) == 0
+        )
+        (row,) = pq.read_table(tmp_path / "function_agent.parquet").to_pylist()
+        prompt, user, call, result, answer = (message["content"] for message in row["messages"])
+        assert user == "Rain?" and '"weather"' in prompt and '"Finish"' not in prompt
+        assert call == f'{thought}<tool_call>{{"name": "weather", "arguments": {{"city": "Oslo"}}}}</tool_call>'
+        assert (result, answer) == ('{"rain": "yes"}', f"{thought}Yes.")
