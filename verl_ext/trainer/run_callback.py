@@ -104,6 +104,7 @@ class RunCallback(Callback):
         check_data.check_data(config)
         checks.check_tools(config)
         lora_setup.check_resumed(config)
+        run_settings.check_ranks(config)
         run_settings.check_same_run(config)
         self.lock = checkpoint.lock_run(config)
         for line in tool_caches.lost_results(config):
