@@ -23,7 +23,7 @@ ARGUMENTS = {
 }
 COLD_START = "joyagents/train.sh"
 # Parts that scripts read.
-PARTS = {"shared.sh", "table1/common.sh", "deepagent/common.sh"}
+PARTS = {"shared.sh", "table1/common.sh", "deepagent/common.sh", "joyagents/common.sh"}
 SCRIPTS = sorted({path.relative_to(EXAMPLES).as_posix() for path in EXAMPLES.rglob("*.sh")} - PARTS)
 ROWS = {
     "single_llm": None,
@@ -39,8 +39,9 @@ ROWS = {
 def verified(script: Path, folder: Path, *more: str, **environment: str) -> Commands:
     """All commands of a script, verified."""
     commands = Commands()
-    environment.setdefault("TOOLBENCH", "instruction")
-    given = ARGUMENTS.get(script.relative_to(EXAMPLES).as_posix(), ())
+    for name, folder_ in (("TOOLBENCH", "instruction"), ("STATIC", "static"), ("DIALOGUES", "dialogues.json")):
+        environment.setdefault(name, folder_)
+    given = ARGUMENTS.get("/".join(script.parts[-2:]).removeprefix("examples/"), ())
     printed = dry_run(script, *given, *more, folder=folder, **environment)
     asked_first = (["verl_ext.check", "--here"], ["verl_ext.evaluate", "--cfg", "job"])
     checked = any(printed[0][2 : 2 + len(ask)] == ask for ask in asked_first)
@@ -50,7 +51,8 @@ def verified(script: Path, folder: Path, *more: str, **environment: str) -> Comm
     return commands
 
 
-UNTRAINED = ("table1/mas.sh", "table1/single_llm.sh", "deepagent/evaluate.sh")
+EVALUATED = ("joyagents/table1.sh", "joyagents/table5.sh", "deepagent/evaluate.sh")
+UNTRAINED = ("table1/mas.sh", "table1/single_llm.sh", *EVALUATED)
 # Overrides that most tests give, so that each configuration is composed once.
 MINE = ("trainer.save_freq=7", "trainer.experiment_name=mine")
 

@@ -167,7 +167,8 @@ def write(arguments: argparse.Namespace) -> dict[str, int]:
     rows = split_files(verl_row, **{split: questions(seed, real[split], split, specialists) for split in SPLITS})
     written = write_files(rows, output, rows_schema({"kind": str, "target": [str], "functions": [str]}))
     entries = [{"pid": str(i), "title": title, "text": text} for i, (title, text) in enumerate(knowledge(seed).items())]
-    files = {"knowledge.jsonl": entries} | ({"tools.jsonl": prepared.files["tools.jsonl"]} if prepared else {})
+    files = {"tools.jsonl": prepared.files["tools.jsonl"]} if prepared else {}
+    files |= {"knowledge.jsonl": entries}  # the last one: scripts take it for the sign that all is there
     return written | {name: write_rows(output / name, content) for name, content in files.items()}
 
 
