@@ -2,4 +2,5 @@
 
 hotpotqa, musique, wiki2multihopqa         for qa.py
 toolbench, restbench, api_bank, toolhop    for tools.py; toolbench_static: single steps
+questions                                  all sets of reasoning.py
 """

@@ -9,6 +9,7 @@ from typing import Any
 
 from verl_ext.memory import Similarity
 from verl_ext.memory.similarity import inner
+from verl_ext.rewards.numbers import readable
 
 KINDS = ("math", "qa", "open", "function")
 # Cosine from which an answer counts as the right one (Section 4.3).
@@ -68,7 +69,7 @@ def _same_numbers(answer: str, target: str) -> bool:
 
 def numbers(text: str) -> set[Decimal]:
     """The numbers of a text."""
-    return {value for one in NUMBER.findall(text.translate(MINUS)) if (value := _decimal(one)) is not None}
+    return {value for one in NUMBER.findall(readable(text.translate(MINUS))) if (value := _decimal(one)) is not None}
 
 
 def functions_called(answer: str) -> list[str]:
@@ -84,7 +85,7 @@ def cosine(one: str, other: str, similarity: Similarity) -> float:
 
 def last_number(text: str) -> Decimal | None:
     """The last number of a text, behind its last "####" if it has one."""
-    found: Sequence[str] = NUMBER.findall(text.rpartition("####")[2].translate(MINUS))
+    found: Sequence[str] = NUMBER.findall(readable(text.rpartition("####")[2].translate(MINUS)))
     return _decimal(found[-1]) if found else None
 
 

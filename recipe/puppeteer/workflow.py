@@ -80,7 +80,7 @@ class Puppeteer(Workflow):
         _check_order(pool, depth, orchestration, order)
         self.prompts = prompts_of(prompts, PROMPTS)
         self.pool, self.depth, self.width = tuple(pool), depth, width
-        self.token_budget, self.max_result_chars, self.judge = token_budget, max_result_chars, judge
+        self.token_budget, self.max_result_chars, self.rated = token_budget, max_result_chars, judge
         self.order: orders.Order | None = {
             LEARNED: None,
             "random": orders.at_random,
@@ -105,7 +105,7 @@ class Puppeteer(Workflow):
             branches = [ctx.branch(f"path{i}", self.explore, task) for i in range(self.width)]
             states = list(await asyncio.gather(*branches))
         answer = scoring.majority(task.data_source, [state.answer for state in states])
-        quality = await self._judge(ctx, task, answer) if self.judge and answer else None
+        quality = await self._judge(ctx, task, answer) if self.rated and answer else None
         return Outcome(answer, tuple(states), quality)
 
     async def explore(self, ctx: Any, task: Task) -> State:

@@ -39,8 +39,12 @@ ROWS = {
 def verified(script: Path, folder: Path, *more: str, **environment: str) -> Commands:
     """All commands of a script, verified."""
     commands = Commands()
-    for name, folder_ in (("TOOLBENCH", "instruction"), ("STATIC", "static"), ("DIALOGUES", "dialogues.json")):
-        environment.setdefault(name, folder_)
+    environment = {
+        "TOOLBENCH": "instruction",
+        "API_BANK": "api-bank",
+        "STATIC": "s",
+        "DIALOGUES": "d.json",
+    } | environment
     given = ARGUMENTS.get("/".join(script.parts[-2:]).removeprefix("examples/"), ())
     printed = dry_run(script, *given, *more, folder=folder, **environment)
     asked_first = (["verl_ext.check", "--here"], ["verl_ext.evaluate", "--cfg", "job"])

@@ -57,10 +57,11 @@ def world(outcomes=None):
     return {"tool_call": tool_call, "tool_search": tool_search}, calls
 
 
-def played(said=None, chosen=(), outcomes=None, task=TASK, then=None, limits=None, system=Smurfs, **options):
+def played(said=None, chosen=(), outcomes=None, task=TASK, then=None, limits=None, system=Smurfs, more=None, **options):
     async def scene():
         llm = Team(SAID | (said or {}), chosen)
         tools, calls = world(outcomes)
+        tools |= more or {}
         forest = forest_of(system(**options), llm, tools=tools, limits={"tool_retries": 0, **(limits or {})})
         forest.sampling = {"temperature": 1.0, "max_tokens": 500}
         forest.task = task
@@ -230,7 +231,7 @@ def test_no_output_and_no_tool_breaks_it(said, results, random):
     ("options", "message"),
     [
         ({"prompts": "tiny?"}, "prompts='tiny.' is unknown"),
-        ({"success": "luck"}, "success='luck' is unknown; allowed: answer, f1, path"),
+        ({"success": "luck"}, "success='luck' is unknown; allowed: answer, f1, gaia, path"),
         ({"budget": -1}, "budget=-1 must be at least 0"),
     ],
 )

@@ -11,6 +11,7 @@ from verl_ext.mas.types import Task
 
 if TYPE_CHECKING:
     from verl_ext.mas.context import Context
+    from verl_ext.rewards.judge import Judge
 
 Score = tuple[float, dict[str, float]]  # a reward, and quantities to log
 
@@ -27,6 +28,8 @@ class Workflow(ABC):
         left_out: roles that it could have and was built without; `mas.agents` may name them, which has no effect.
         no_trained_agents_hint: what to do about it if no agent trains, for a system that can be built so.
         needs: names of the tools that it calls; it is refused where `mas.tools` lacks one.
+        needs_judge: its reward asks `judge`, which `mas.judge` configures; it is refused where none is.
+        judge: the judge of `mas.judge`, or None.
         details: quantities reported by `reward` that are no scores (counts, costs): an evaluation shows them apart.
     """
 
@@ -35,6 +38,8 @@ class Workflow(ABC):
     headline: str = "reward"
     no_trained_agents_hint: str = "Remedy: ++mas.agents.<name>.trained=true for one of them"
     needs: Sequence[str] = ()
+    needs_judge: bool = False
+    judge: Judge | None = None
     details: tuple[str, ...] = ()
 
     @property
