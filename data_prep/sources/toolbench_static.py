@@ -40,7 +40,8 @@ def prepare(arguments: argparse.Namespace) -> Prepared:
     path: Path | None = arguments.local_dataset_path
     if path is None or not path.is_dir():
         raise ValueError(f"ToolBench-Static is read from a folder. Download it from {PLACE}, and pass its folder")
-    prepared, tools = Prepared(), {}
+    prepared = Prepared()
+    tools: dict[str, dict[str, Any]] = {}
     for name in arguments.sets or SETS:
         file = path / f"{name}.jsonl"
         if not file.is_file():

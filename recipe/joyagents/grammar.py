@@ -46,8 +46,8 @@ def read_step(text: str, /, **_: Any) -> Step:
     formed = well_formed(text)
     found = CALLED.search(text)
     if not found:
-        thought, _, answer = (TAG.sub("", part).strip() for part in text.rpartition(f"</{THINK}>"))
-        return Step("answer", answer=answer, formed=formed, thought=thought)
+        thought, _, rest = (TAG.sub("", part).strip() for part in text.rpartition(f"</{THINK}>"))
+        return Step("answer", answer=rest, formed=formed, thought=thought)
     content, end = found.groups()
     if not end:
         return Step("broken", problem=f"<{CALL}> is not closed by </{CALL}>")
