@@ -46,7 +46,7 @@ def read_step(text: str, /, **_: Any) -> Step:
     formed = well_formed(text)
     found = CALLED.search(text)
     if not found:
-        thought, _, rest = (TAG.sub("", part).strip() for part in text.rpartition(f"</{THINK}>"))
+        thought, _tag, rest = (TAG.sub("", part).strip() for part in text.rpartition(f"</{THINK}>"))
         return Step("answer", answer=rest, formed=formed, thought=thought)
     content, end = found.groups()
     if not end:
