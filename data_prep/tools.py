@@ -12,10 +12,16 @@ import sys
 from collections.abc import Sequence
 
 from verl_ext.arguments import Parser, described
-from verl_ext.data_prep.sources import api_bank, restbench, toolbench, toolhop
+from verl_ext.data_prep.sources import api_bank, restbench, toolbench, toolbench_static, toolhop
 from verl_ext.data_prep.tool_tasks import add_options, run
 
-SOURCES = {"toolbench": toolbench, "restbench": restbench, "api_bank": api_bank, "toolhop": toolhop}
+SOURCES = {
+    "toolbench": toolbench,
+    "toolbench_static": toolbench_static,
+    "restbench": restbench,
+    "api_bank": api_bank,
+    "toolhop": toolhop,
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -2,9 +2,11 @@
 
     python -m verl_ext.sft +sft=joyagents_tiny model.path=runs/joyagents/start
     torchrun --nproc-per-node 8 -m verl_ext.sft +sft=joyagents model.path=Qwen/Qwen2.5-3B-Instruct
+    torchrun --nproc-per-node 8 -m verl_ext.sft +sft=joyagents_agent agent=math_agent     # a LoRA adapter for one agent
 
 The configuration is verl's (sft_trainer_engine.yaml) with ours (configs/sft) over it; any key can be overridden. The
-same command again goes on from the last checkpoint. It ends with a Hugging Face folder, from which RL starts.
+same command again goes on from the last checkpoint. It ends with a Hugging Face folder, from which RL starts; with
+`model.lora.adapters` with the peft folder of that adapter, from which RL starts by `mas.policy_init`.
 
 Why not `torchrun -m verl.trainer.sft_trainer`: it asks torch for a group "cpu:gloo,cpu:gloo" on the CPU, which torch
 refuses (verl/utils/distributed.py), and some settings make it end without having saved anything.
@@ -29,6 +31,7 @@ from omegaconf import DictConfig, OmegaConf
 
 import verl_ext.plugin  # noqa: F401  (configs/ on Hydra's search path, as `import verl` does it)
 
+VENDOR = "verl_ext"  # of our engines (verl_ext/engine/lora/adapters.py)
 HF_MODEL = "hf_model"  # of checkpoint.save_contents: the folder that RL starts from
 LOG = "sft.jsonl"  # verl's metrics, a line per step
 VERLS_MODEL = "~/models/deepseek-llm-7b-chat"  # verl's default of model.path
@@ -46,6 +49,8 @@ def main(config: DictConfig) -> None:
 
             choose_cpu_platform()
         check_settings(config)
+    if adapter_of(config):
+        os.environ["VERL_ENGINE_VENDOR"] = VENDOR  # on CUDA, verl's own engine would write no peft folder
     # One group for all: a second one would find the first one's addresses in torchrun's store, and hang.
     with _process_group(config):
         with _reasons_in_words():
@@ -78,7 +83,13 @@ def check_settings(config: DictConfig) -> None:
         ValueError: a setting with which verl's trainer would fail late, or end without a model.
     """
     world = int(os.environ.get("WORLD_SIZE", 1))
-    if HF_MODEL not in config.checkpoint.save_contents:
+    adapter_of(config)
+    if not adapter_of(config) and config.model.lora_rank > 0:
+        raise ValueError(
+            f"model.lora_rank={config.model.lora_rank} without a name for the adapter: RL could not start from it. "
+            "Remedy: model.lora.adapters=[AGENT]"
+        )
+    if not adapter_of(config) and HF_MODEL not in config.checkpoint.save_contents:
         raise ValueError(
             f"checkpoint.save_contents={list(config.checkpoint.save_contents)} has no {HF_MODEL!r}: no folder would be "
             f"written that RL can start from. Remedy: checkpoint.save_contents=[model,optimizer,extra,{HF_MODEL}]"
@@ -103,6 +114,28 @@ def check_settings(config: DictConfig) -> None:
             f"model.path={path} does not exist{default}. Remedy: model.path=…, a Hugging Face folder (~ is not "
             "expanded), or a name of the hub"
         )
+
+
+def adapter_of(config: DictConfig) -> str:
+    """The adapter that is trained (`model.lora.adapters`); "" if whole weights are.
+
+    Raises:
+        ValueError: several, or settings that adapters do not go with.
+    """
+    from verl_ext.engine.lora import adapters
+
+    options = adapters.AdapterOptions.from_config(config.model)
+    if options is None:
+        return ""
+    if len(options.names) > 1:
+        raise ValueError(
+            f"model.lora.adapters={list(options.names)}: fine-tuning trains one adapter. Remedy: a run for each agent"
+        )
+    engine = config.engine
+    precision = OmegaConf.select(engine, "mixed_precision.param_dtype") or "bf16"
+    parallel, contents = engine.ulysses_sequence_parallel_size, config.checkpoint.save_contents
+    adapters.check_settings("engine.", engine.strategy, parallel, precision, False, contents)
+    return options.names[0]
 
 
 def check_data(config: DictConfig) -> int:
@@ -152,7 +185,9 @@ def report(config: DictConfig, steps: int, recipe: str | None) -> str:
     """What came of it and what to do next, in words."""
     folder = Path(config.trainer.default_local_dir)
     losses, held = losses_of(folder / LOG)
-    model = folder / f"global_step_{steps}" / "huggingface"
+    adapter, last = adapter_of(config), folder / f"global_step_{steps}"
+    model = last / "adapters" / adapter if adapter else last / "huggingface"
+    start = f"mas.policy=per_agent_lora +mas.policy_init.{adapter}=" if adapter else "actor_rollout_ref.model.path="
     lines = ["", "Done."]
     if losses:
         begin, end = fmean(losses[:ENDS]), fmean(losses[-ENDS:])
@@ -160,7 +195,7 @@ def report(config: DictConfig, steps: int, recipe: str | None) -> str:
     if held:
         lines.append(f"  held out     {' → '.join(f'{loss:.3f}' for loss in held)}")
     lines += [f"  log          {folder / LOG}", f"  model        {model}", "", "Reinforcement learning from it:"]
-    lines.append(f"  python -m verl.trainer.main_ppo +recipe={recipe or 'RECIPE'} actor_rollout_ref.model.path={model}")
+    lines.append(f"  python -m verl.trainer.main_ppo +recipe={recipe or 'RECIPE'} {start}{model}")
     return "\n".join(lines)
 
 

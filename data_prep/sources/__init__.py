@@ -1,6 +1,6 @@
 """The data sets, one file each: layout, licence, one row, quirks, and how a row becomes a question.
 
 hotpotqa, musique, wiki2multihopqa         for qa.py
-toolbench, restbench, api_bank, toolhop    for tools.py
+toolbench, restbench, api_bank, toolhop    for tools.py; toolbench_static: single steps
 questions                                  all sets of reasoning.py
 """

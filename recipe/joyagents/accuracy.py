@@ -11,7 +11,7 @@ from verl_ext.memory import Similarity
 from verl_ext.memory.similarity import inner
 from verl_ext.rewards.numbers import readable
 
-KINDS = ("math", "qa", "function")
+KINDS = ("math", "qa", "open", "function")
 # Cosine from which an answer counts as the right one (Section 4.3).
 THRESHOLD = 0.6
 # A minus behind a digit, a letter or a bracket subtracts; commas group three digits, or part two numbers.
@@ -24,29 +24,52 @@ MINUS = str.maketrans(dict.fromkeys("\u2212\u2012\u2013", "-"))
 PASSED = re.compile(r"Pass calling \{\s*[\"']api_name[\"']:\s*[\"']([^\"']+)[\"']")
 
 
-def accuracy(truth: Mapping[str, Any], answer: str, similarity: Similarity) -> float:
+def accuracy(truth: Mapping[str, Any], answer: str, similarity: Similarity, exact_numbers: bool = True) -> float:
     """1 for a right answer, else 0.
 
-    math: its last number is the target's, digit grouping aside (behind "####", if that is there, as in GSM8K). qa: the
-    cosine of its and a target's vector is at least 0.6. function: the functions that it reports as called are exactly
-    those of `functions`; an answer without any is right if the list is empty. The caller checks that they were really
-    called (`Work.claimed`).
+    math: its last number is the target's, digit grouping aside (behind "####", if that is there, as in GSM8K). qa,
+    open: the cosine of its and a target's vector is at least 0.6; for qa, if the target has numbers, they are also the
+    answer's, because two rules of the platform may differ in nothing else. function: the functions that it reports as
+    called are exactly those of `functions`; an answer without any is right if the list is empty. The caller checks that
+    they were really called (`Work.claimed`). If `functions` stand beside a target, both have to be right, and the
+    target is compared with what is left of the answer without the lines that report calls.
 
     Args:
-        truth: {"kind", "target": [texts]} or {"kind": "function", "functions": [names]}.
+        truth: {"kind", "target": [texts], "functions": [names]}.
+        exact_numbers: False: the cosine alone decides on qa, as in the paper.
 
     Raises:
         ValueError: an unknown kind.
     """
-    kind = truth.get("kind")
-    if kind == "math":
-        number = last_number(answer)
-        return float(number is not None and any(number == last_number(target) for target in truth["target"]))
-    if kind == "qa":
-        return float(any(cosine(answer, target, similarity) >= THRESHOLD for target in truth["target"]))
+    kind, functions = truth.get("kind"), set(truth.get("functions") or ())
+    if kind not in KINDS:
+        raise ValueError(f"ground_truth.kind={kind!r} is unknown; allowed: {', '.join(KINDS)}")
     if kind == "function":
-        return float(set(functions_called(answer)) == set(truth["functions"]))
-    raise ValueError(f"ground_truth.kind={kind!r} is unknown; allowed: {', '.join(KINDS)}")
+        return float(set(functions_called(answer)) == functions)
+    if functions and set(functions_called(answer)) != functions:
+        return 0.0
+    said = _without_calls(answer) if functions else answer
+    if kind == "math":
+        number = last_number(said)
+        return float(number is not None and any(number == last_number(target) for target in truth["target"]))
+    exact = exact_numbers and kind == "qa"
+    near = (target for target in truth["target"] if not exact or _same_numbers(said, target))
+    return float(any(cosine(said, target, similarity) >= THRESHOLD for target in near))
+
+
+def _without_calls(answer: str) -> str:
+    return "\n".join(line for line in answer.splitlines() if not PASSED.search(line))
+
+
+def _same_numbers(answer: str, target: str) -> bool:
+    """True if the target has no numbers, or both have the same ones."""
+    wanted = numbers(target)
+    return not wanted or numbers(answer) == wanted
+
+
+def numbers(text: str) -> set[Decimal]:
+    """The numbers of a text."""
+    return {value for one in NUMBER.findall(readable(text.translate(MINUS))) if (value := _decimal(one)) is not None}
 
 
 def functions_called(answer: str) -> list[str]:
@@ -62,8 +85,12 @@ def cosine(one: str, other: str, similarity: Similarity) -> float:
 
 def last_number(text: str) -> Decimal | None:
     """The last number of a text, behind its last "####" if it has one."""
-    numbers: Sequence[str] = NUMBER.findall(readable(text.rpartition("####")[2].translate(MINUS)))
+    found: Sequence[str] = NUMBER.findall(readable(text.rpartition("####")[2].translate(MINUS)))
+    return _decimal(found[-1]) if found else None
+
+
+def _decimal(written: str) -> Decimal | None:
     try:
-        return Decimal(numbers[-1].replace(",", "")) if numbers else None
+        return Decimal(written.replace(",", ""))
     except InvalidOperation:
         return None

@@ -7,10 +7,13 @@ from typing import Any
 
 from verl_ext.mas import Agent, Task, Workflow
 from verl_ext.mas.options import at_least
-from verl_ext.recipe.joyagents import grammar, prompts
+from verl_ext.mas.prompts import prompts_of
+from verl_ext.recipe.joyagents import grammar
+from verl_ext.recipe.joyagents import prompts as faithful
 from verl_ext.rewards.calls import gold_path
 from verl_ext.rewards.toolbench import COLUMNS, Decision, Step, toolbench_scores
 
+FINISH = "Finish"  # the function by which ToolBench's agents end
 # Ways of counting, as the table names them; the script's is the one to compare with Table 5.
 COUNTED = {"published script": "script", "paper's words": "text"}
 
@@ -26,6 +29,7 @@ class FunctionDecision(Workflow):
 
     Args:
         offered: functions in the prompt; at least 1. Those of the row are always among them.
+        prompts: faithful, or a YAML file (`mas/prompts.py`).
 
     Raises:
         ValueError: an argument out of range.
@@ -34,13 +38,11 @@ class FunctionDecision(Workflow):
     headline = "f1"
     needs = ("function_search",)
 
-    def __init__(self, offered: int = 8) -> None:
+    def __init__(self, offered: int = 8, prompts: str = "faithful") -> None:
         at_least(1, offered=offered)
         self.offered = offered
-        stops = {"stop": list(grammar.STOPS)}
-        self.agents = {
-            "function_agent": Agent(prompts.decision, grammar.read_step, grammar.format_reward, sampling=stops)
-        }
+        prompt, stops = prompts_of(prompts, {"faithful": faithful}).decision, {"stop": list(grammar.STOPS)}
+        self.agents = {"function_agent": Agent(prompt, grammar.read_step, grammar.format_reward, sampling=stops)}
 
     async def run(self, task: Task, ctx: Any) -> tuple[grammar.Step, list[str]]:
         own = list(task.extra["tools"])
@@ -72,7 +74,12 @@ def step_of(task: Task, result: tuple[grammar.Step, Sequence[str]]) -> Step:
 
 
 def decision_of(step: grammar.Step) -> Decision:
-    """What an output decides. A call that cannot be read names nothing on offer; an empty output is none."""
+    """What an output decides. A call that cannot be read names nothing on offer; an empty output is none.
+
+    A call of ToolBench's Finish answers, or gives up.
+    """
+    if step.kind == "call" and step.name == FINISH:
+        return Decision("answer" if (step.arguments or {}).get("return_type") == "give_answer" else "give_up")
     if step.kind == "call":
         return Decision("call", step.name or "(none)", step.arguments)
     if step.kind == "broken":
@@ -81,7 +88,7 @@ def decision_of(step: grammar.Step) -> Decision:
 
 
 def gold_decision(task: Task) -> Decision:
-    """The first call of `ground_truth.path`, or an answer where there is none.
+    """The first call of `ground_truth.path`, or an answer where there is none; ToolBench's Finish gives up.
 
     Raises:
         ValueError: the data set does not tell its arguments.
@@ -89,6 +96,8 @@ def gold_decision(task: Task) -> Decision:
     path = gold_path(task)
     if not path:
         return Decision("answer")
+    if path[0].name == FINISH:
+        return Decision("give_up")
     if path[0].arguments is None:
         raise ValueError(f"row {task.index}: ground_truth.path must have the call's arguments, given {path[0].name!r}")
     return Decision("call", path[0].name, path[0].arguments)

@@ -29,7 +29,7 @@ class Step(NamedTuple):
 
     kind: "call", "answer", or "broken" for a call that cannot be read.
     name, arguments: of a call. answer: of an answer. problem: of a broken one, in words for the agent.
-    formed: the output has the form above, the paper's format reward.
+    formed: the output has the form above, the paper's format reward. thought: of an answer.
     """
 
     kind: str
@@ -38,6 +38,7 @@ class Step(NamedTuple):
     answer: str = ""
     problem: str = ""
     formed: bool = False
+    thought: str = ""
 
 
 def read_step(text: str, /, **_: Any) -> Step:
@@ -45,7 +46,8 @@ def read_step(text: str, /, **_: Any) -> Step:
     formed = well_formed(text)
     found = CALLED.search(text)
     if not found:
-        return Step("answer", answer=TAG.sub("", text.rpartition(f"</{THINK}>")[2]).strip(), formed=formed)
+        thought, _tag, rest = (TAG.sub("", part).strip() for part in text.rpartition(f"</{THINK}>"))
+        return Step("answer", answer=rest, formed=formed, thought=thought)
     content, end = found.groups()
     if not end:
         return Step("broken", problem=f"<{CALL}> is not closed by </{CALL}>")
@@ -73,6 +75,16 @@ def format_reward(text: str, value: Step, parsable: bool, /, **_: Any) -> tuple[
     """R_F of Eq. 3: 1 for an output of the right form, else 0."""
     reward = float(value.formed)
     return reward, {"format": reward}
+
+
+def output(thought: str, answer: str) -> str:
+    """An output that answers, from its two parts."""
+    return f"<{THINK}>{thought}</{THINK}>{answer}"
+
+
+def answer_of(text: str) -> str:
+    """The part of an output behind its thought."""
+    return text.rpartition(f"</{THINK}>")[2].strip()
 
 
 def neutral(content: str) -> str:

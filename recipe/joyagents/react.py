@@ -16,19 +16,24 @@ from verl_ext.tools.catalogue.render import clean, render
 
 # Of a function's result, and of anything that an agent is shown: several functions' documentation is longer.
 RESULT_CHARS, SHOWN_CHARS = 2_000, 8_000
+# What a memory keeps of an agent's last output, and how much of its thought.
+REMEMBERED = OUTPUT, ANSWER = ("output", "answer")
+THOUGHT_CHARS = 1_000
 
 
 @dataclass
 class Work:
     """What an agent has done for a query.
 
-    turns: its calls and their results, as the chat has them. plan: names of what it called. done: functions that it
-    may report as called: they have returned, or a memory of the same query reports them. found: passages that wait to
-    be summed up. below: the work of the agents that it called. limit: what ended it, if it did not answer.
+    answer, thought: the last output's. turns: its calls and their results, as the chat has them. plan: names of what it
+    called. done: functions that it may report as called: they returned, or a memory of the same query reports them.
+    found: passages that wait to be summed up. below: the work of the agents that it called. limit: what ended it, if it
+    did not answer.
     """
 
     query: str
     answer: str = ""
+    thought: str = ""
     turns: list[tuple[str, str]] = field(default_factory=list)
     plan: list[str] = field(default_factory=list)
     done: set[str] = field(default_factory=set)
@@ -59,11 +64,14 @@ class ReActAgent(Workflow):
         name: of the agent, and of its memory.
         prompts: the module of prompts; `prompts.<name>(query, work, memories)` gives the messages before its turns.
         max_rounds: outputs of this agent for a query, at least 1.
+        remember: what its memories keep of the last output: "output", thought and answer; or the "answer" alone.
     """
 
-    def __init__(self, name: str, prompts: Any, max_rounds: int):
+    def __init__(self, name: str, prompts: Any, max_rounds: int, remember: str = OUTPUT):
         at_least(1, max_rounds=max_rounds)
-        self.name, self.prompts, self.max_rounds = name, prompts, max_rounds
+        if remember not in REMEMBERED:
+            raise ValueError(f"mas.workflow.remember={remember!r} is unknown; allowed: {', '.join(REMEMBERED)}")
+        self.name, self.prompts, self.max_rounds, self.remember = name, prompts, max_rounds, remember
         stops = {"stop": list(grammar.STOPS)}
         self.agents = {name: Agent(self._prompt, grammar.read_step, grammar.format_reward, sampling=stops)}
 
@@ -93,13 +101,23 @@ class ReActAgent(Workflow):
                 work.limit = "tokens"
                 break
             if step.kind == "answer":
-                work.answer = step.answer
+                work.answer, work.thought = step.answer, render(step.thought, THOUGHT_CHARS)
                 break
             work.turns.append((said, safe(await self._result(ctx, work, step))))
         else:
             work.limit = "rounds"
-        ctx.remember(self.name, work.query, work.answer, work.plan, memories)
+        ctx.remember(self.name, work.query, self.kept(work), work.plan, memories)
         return work
+
+    def kept(self, work: Work) -> str:
+        """The output of Algorithm 1, as a memory keeps it; "" without an answer."""
+        if self.remember == ANSWER or not work.answer or not work.thought:
+            return work.answer
+        return grammar.output(work.thought, work.answer)
+
+    def handed_over(self, work: Work) -> str:
+        """What the agent that called this one is given."""
+        return work.answer
 
     async def _result(self, ctx: Any, work: Work, step: grammar.Step) -> str:
         if step.kind == "broken":
@@ -136,7 +154,12 @@ def safe(content: Any, limit: int = SHOWN_CHARS) -> str:
 
 def reported(query: str, memories: Sequence[Memory]) -> set[str]:
     """Functions that the memories of the same query report as called."""
-    return {name for memory in memories if memory.query == query for name in functions_called(memory.output)}
+    return {
+        name
+        for memory in memories
+        if memory.query == query
+        for name in functions_called(grammar.answer_of(memory.output))
+    }
 
 
 def intention_of(arguments: dict[str, Any]) -> str:

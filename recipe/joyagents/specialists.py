@@ -5,31 +5,45 @@ from __future__ import annotations
 from typing import Any
 
 from verl_ext.mas import Agent
-from verl_ext.recipe.joyagents.react import RESULT_CHARS, ReActAgent, Work, intention_of, safe
+from verl_ext.recipe.joyagents.react import OUTPUT, RESULT_CHARS, ReActAgent, Work, intention_of, safe
 
-RETRIEVALS, SUMMARY = "tool_retrievals", "tool_summary"
+RETRIEVALS, SUMMARY, INTENTION = "tool_retrievals", "tool_summary", "tool_intention"
+
+
+async def understood(ctx: Any, work: Work) -> str:
+    """`tool_intention`: what the user wants, as the agent `intention` says it. It does not train."""
+    said: str = await ctx.call("intention", query=work.query, turns=list(work.turns))
+    return said.rpartition("</think>")[2].strip()
 
 
 class FunctionAgent(ReActAgent):
-    """Calls functions: finds them by `tool_retrievals`, calls them, passes on their results.
+    """Calls functions: finds them by `tool_retrievals`, calls them, passes on their results (Templates #2 and #3).
 
     Args:
         search, call: names of its tools under `mas.tools` (verl_ext.tools.catalogue).
     """
 
-    def __init__(self, name: str, prompts: Any, max_rounds: int, search: str, call: str):
-        super().__init__(name, prompts, max_rounds)
+    def __init__(self, name: str, prompts: Any, max_rounds: int, remember: str, search: str, call: str):
+        super().__init__(name, prompts, max_rounds, remember)
         self.search, self.execute = search, call
         self.needs = (search, call)
+        self.agents["intention"] = Agent(prompts.intention, trained=False)
 
     async def act(self, ctx: Any, work: Work, name: str, arguments: dict[str, Any]) -> str:
         if name == RETRIEVALS:
             found = await ctx.tool(self.search, query=intention_of(arguments) or work.query)
             return self.prompts.documents(found)
+        if name == INTENTION:
+            return await understood(ctx, work)
         answer = await ctx.tool(self.execute, name=name, arguments=arguments)
         if answer["ok"]:
             work.done.add(name)
         return self.prompts.called(name, arguments, answer, RESULT_CHARS)
+
+
+def shown(passages: list[dict[str, str]]) -> list[dict[str, str]]:
+    """Passages as agents may read them."""
+    return [{field: safe(text, RESULT_CHARS) for field, text in passage.items()} for passage in passages]
 
 
 class QuestionAgent(ReActAgent):
@@ -39,15 +53,15 @@ class QuestionAgent(ReActAgent):
     `tool_retrievals` has found if that was called just before.
     """
 
-    def __init__(self, name: str, prompts: Any, max_rounds: int, search: str = "knowledge"):
-        super().__init__(name, prompts, max_rounds)
+    def __init__(self, name: str, prompts: Any, max_rounds: int, remember: str, search: str = "knowledge"):
+        super().__init__(name, prompts, max_rounds, remember)
         self.search, self.needs = search, (search,)
         self.agents["summary"] = Agent(prompts.summary, trained=False)
 
     async def act(self, ctx: Any, work: Work, name: str, arguments: dict[str, Any]) -> str:
         if name == RETRIEVALS:
             found = await ctx.tool(self.search, queries=[work.query])
-            work.found = [{field: safe(text, RESULT_CHARS) for field, text in passage.items()} for passage in found]
+            work.found = shown(found)
             return self.prompts.passages(work.found)
         if name == SUMMARY:
             found, work.found = work.found, None
@@ -58,6 +72,10 @@ class QuestionAgent(ReActAgent):
 
 class MathAgent(ReActAgent):
     """Solves a problem by thinking; it has no tools."""
+
+    def handed_over(self, work: Work) -> str:
+        """Its steps and the number, as in Table 8; the number alone if that is all that is remembered."""
+        return f"{work.thought}\n{work.answer}" if self.remember == OUTPUT and work.answer else work.answer
 
     async def act(self, ctx: Any, work: Work, name: str, arguments: dict[str, Any]) -> str:
         return self.unknown(name)

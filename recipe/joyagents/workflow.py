@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any
 
 from verl_ext.mas import Agent, Task
 from verl_ext.mas.options import at_least
 from verl_ext.mas.prompts import prompts_of
-from verl_ext.memory import EncoderSimilarity, HashingSimilarity
 from verl_ext.recipe.joyagents import grammar, prompts, prompts_tiny
-from verl_ext.recipe.joyagents.accuracy import accuracy
-from verl_ext.recipe.joyagents.react import ReActAgent, Work, intention_of
-from verl_ext.recipe.joyagents.specialists import RETRIEVALS, FunctionAgent, MathAgent, QuestionAgent
-from verl_ext.tools.retrieval.dense import check_encoder_name
+from verl_ext.recipe.joyagents.react import OUTPUT, ReActAgent, Work, intention_of
+from verl_ext.recipe.joyagents.scoring import DETAILS, scored, similarity_of
+from verl_ext.recipe.joyagents.specialists import (
+    INTENTION,
+    RETRIEVALS,
+    FunctionAgent,
+    MathAgent,
+    QuestionAgent,
+    understood,
+)
 
 PROMPTS = {"faithful": prompts, "tiny": prompts_tiny}
-INTENTION = "tool_intention"
 MASTER = "master"
 # Names of the specialists: what the paper calls expert, rody, toolbench and math agent.
 QUESTION, SHOP, FUNCTIONS, MATH = SPECIALISTS = ("question_agent", "shop_agent", "function_agent", "math_agent")
@@ -33,13 +36,16 @@ class JoyAgents(ReActAgent):
         max_rounds: outputs of the master for a question.
         specialist_rounds: outputs of a specialist each time it is called.
         encoder: similarity of answers to questions: hashing (n-grams), minilm, or the folder of a sentence encoder.
+        remember: what a memory keeps of an agent's last output. output: thought and answer (Figures 4 and 7); the math
+            agent then gives its steps to the master, too (Table 8). answer: the answer alone (Tables 9 and 10).
+        exact_numbers: answers from the knowledge base need the right numbers; False: similarity alone, as in the paper.
 
     Raises:
         ValueError: an argument out of range.
     """
 
     headline = "accuracy"
-    details = ("rounds", "specialists", "claimed", "broken", "unanswered", "tool_failures")
+    details = ("rounds", "specialists", *DETAILS[1:])
 
     def __init__(
         self,
@@ -48,8 +54,9 @@ class JoyAgents(ReActAgent):
         max_rounds: int = 8,
         specialist_rounds: int = 6,
         encoder: str = "hashing",
+        remember: str = OUTPUT,
+        exact_numbers: bool = True,
     ):
-        check_encoder_name(encoder, "mas.workflow.encoder", "hashing")
         if isinstance(specialists, str) or not isinstance(specialists, Sequence):
             raise ValueError(
                 f"mas.workflow.specialists={specialists!r} must be a list, as [{MATH}], of {', '.join(SPECIALISTS)}"
@@ -58,21 +65,22 @@ class JoyAgents(ReActAgent):
         if unknown or not specialists:
             raise ValueError(f"mas.workflow.specialists={list(specialists)} must be some of {', '.join(SPECIALISTS)}")
         at_least(1, specialist_rounds=specialist_rounds)
-        super().__init__(MASTER, prompts_of(prompts, PROMPTS), max_rounds)
+        super().__init__(MASTER, prompts_of(prompts, PROMPTS), max_rounds, remember)
         rounds, shown = specialist_rounds, self.prompts
         made: dict[str, ReActAgent] = {
-            QUESTION: QuestionAgent(QUESTION, shown, rounds),
-            SHOP: FunctionAgent(SHOP, shown, rounds, "shop_search", "shop_call"),
-            FUNCTIONS: FunctionAgent(FUNCTIONS, shown, rounds, "function_search", "function_call"),
-            MATH: MathAgent(MATH, shown, rounds),
+            QUESTION: QuestionAgent(QUESTION, shown, rounds, remember),
+            SHOP: FunctionAgent(SHOP, shown, rounds, remember, "shop_search", "shop_call"),
+            FUNCTIONS: FunctionAgent(FUNCTIONS, shown, rounds, remember, "function_search", "function_call"),
+            MATH: MathAgent(MATH, shown, rounds, remember),
         }
         self.specialists = {name: made[name] for name in specialists}
-        self.similarity = HashingSimilarity() if encoder == "hashing" else EncoderSimilarity(encoder)
+        self.similarity, self.exact_numbers = similarity_of(encoder), exact_numbers
         self.needs = ["agent_search"]
         for specialist in self.specialists.values():
             self.agents |= specialist.agents
             self.needs += specialist.needs
         self.left_out = [agent for other in made.values() for agent in other.agents if agent not in self.agents]
+        self.agents.pop("intention", None)  # of the function agents; it comes last
         self.agents["intention"] = Agent(shown.intention, trained=False)
 
     def shown(self, work: Work) -> dict[str, Any]:
@@ -84,31 +92,15 @@ class JoyAgents(ReActAgent):
             intention = grammar.neutral(intention_of(arguments)) or work.query
             done = await ctx.run(self.specialists[name], Task(intention), name)
             work.below.append(done)
-            return done.answer or f"error: {name} gave no answer"
+            return self.specialists[name].handed_over(done) or f"error: {name} gave no answer"
         if name == RETRIEVALS:
             found = await ctx.tool("agent_search", query=intention_of(arguments) or work.query)
             return self.prompts.documents([one for one in found if one["name"] in self.specialists])
         if name == INTENTION:
-            said = await ctx.call("intention", query=work.query, turns=list(work.turns))
-            return said.rpartition("</think>")[2].strip()
+            return await understood(ctx, work)
         return self.unknown(name)
 
     async def reward(self, task: Task, result: Work) -> tuple[float, dict[str, float]]:
-        """R_A of Eq. 3, and what the paper measures: accuracy per kind of task, and reasoning rounds.
-
-        `claimed`: functions that the answer reports as called without a call; where functions are asked for, R_A is 0.
-        """
-        claimed = result.claimed()
-        right = await asyncio.to_thread(accuracy, task.ground_truth, result.answer, self.similarity)
-        if claimed and task.ground_truth["kind"] == "function":
-            right = 0.0
-        return right, {
-            "accuracy": right,
-            f"accuracy_{task.data_source}": right,
-            "rounds": result.total("outputs"),
-            "specialists": float(len(result.below)),
-            "claimed": float(len(claimed)),
-            "broken": result.total("broken"),
-            "unanswered": float(bool(result.limit)),
-            "tool_failures": result.total("tool_failures"),
-        }
+        """R_A of Eq. 3, and what the paper measures (scoring.py)."""
+        reward, metrics = await scored(task, result, self.similarity, self.exact_numbers)
+        return reward, metrics | {"specialists": float(len(result.below))}

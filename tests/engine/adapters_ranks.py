@@ -73,6 +73,7 @@ def build(
     checkpointing: bool = False,
     bucket: int = 0,
     precision: str = "fp32",
+    start: dict[str, str] | None = None,
     **checkpoint: Any,
 ) -> Any:
     """verl's engine on a model folder.
@@ -81,6 +82,7 @@ def build(
         names: of the adapters.
         bucket: packed rows are padded to a multiple of this; 0: they are not.
         precision: of the parameters in a forward pass.
+        start: name -> peft folder that it starts from.
         checkpoint: of verl's CheckpointConfig.
     """
     engine = EngineRegistry.new(
@@ -93,7 +95,7 @@ def build(
             override_config={"attn_implementation": "sdpa"},
             lora_rank=OPTIONS.rank,
             lora_alpha=OPTIONS.alpha,
-            lora={"adapters": list(names)},
+            lora={"adapters": list(names), "start": start},
         ),
         engine_config=FSDPEngineConfig(
             strategy="fsdp2",

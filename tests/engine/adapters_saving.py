@@ -91,6 +91,23 @@ def hold_to_plain_peft(folder: Path, place: Path, saved: dict[str, torch.Tensor]
             assert difference < 2e-5 if agent == number else difference > 1e-3, (name, row)
 
 
+def check_starts(folder: Path) -> None:
+    """Adapters begin as the peft folders of another run's checkpoint; one that is not named is fresh."""
+    place = folder.parent / f"start_{WORLD}"
+    engine = build(folder)
+    set_weights(engine)
+    engine.save_checkpoint(str(place), global_step=1)
+    saved, fresh = weights_of(engine), weights_of(build(folder))
+    start = {name: str(place / "adapters" / name) for name in NAMES[1:]}
+    for key, value in weights_of(build(folder, start=start)).items():
+        assert torch.equal(value, (fresh if key.startswith(f"{NAMES[0]}/") else saved)[key]), key
+    swapped = {NAMES[0]: start[NAMES[1]]}
+    weights = weights_of(build(folder, NAMES[:1], start=swapped))
+    assert all(torch.equal(value, saved[key.replace(NAMES[0], NAMES[1])]) for key, value in weights.items()), "any name"
+    assert "is no peft folder" in refusal(lambda: build(folder, start={NAMES[0]: str(place)}))
+    assert "which have no adapter" in refusal(lambda: build(folder, start={"other": start[NAMES[1]]}))
+
+
 def check_push(folder: Path) -> None:
     """The base once, then adapters only."""
     engine = build(folder)

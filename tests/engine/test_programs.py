@@ -24,6 +24,7 @@ ADAPTERS = (
     "training_is_that_of_separate_models",
     "the_reference_is_the_base",
     "checkpoints",
+    "starts",
     "push",
     "refusals",
     "on_cuda_the_vendor_chooses_the_engine",

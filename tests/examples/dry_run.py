@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import importlib.util
 import os
 import re
@@ -27,6 +28,8 @@ from verl_ext.data_prep import corpus, qa
 from verl_ext.evaluate.config import EvaluateConfig, compose, read_config
 from verl_ext.recipe.cold_start import train
 from verl_ext.recipe.joyagents.cold_start import sft_demonstrations
+from verl_ext.recipe.joyagents.workflow import SPECIALISTS
+from verl_ext.sft import adapter_of
 from verl_ext.tools import retrieval_server
 from verl_ext.trainer.preflight.data import listed
 from verl_ext.trainer.preflight.plan import Report
@@ -113,13 +116,21 @@ class Commands:
                 self._need(config.mas.tools.search.index)
             self.trainings.append(report)
             self.made.add(config.trainer.default_local_dir)
+        elif module == "torch.distributed.run":
+            inner = arguments.index("-m") + 1
+            self._module(arguments[inner], arguments[inner + 1 :])
+        elif module.startswith("verl_ext.recipe.joyagents.data."):
+            given = parsed(importlib.import_module(module).main, arguments)
+            names = (*SPECIALISTS, "master", "single_agent", "val", "train", "test")
+            self.made |= {str(given.output_dir / f"{name}.parquet") for name in names}
         elif module == "verl_ext.sft":
             config = composed_sft(tuple(arguments))
             self._need_model(config.model.path)
             for path in (*listed(config.data.train_files), *listed(config.data.val_files)):
                 self._need(path)
-            assert "hf_model" in config.checkpoint.save_contents, "no folder that RL starts from"
-            self.made.add(f"{config.trainer.default_local_dir}/global_step_N/huggingface")
+            agent, folder = adapter_of(config), f"{config.trainer.default_local_dir}/global_step_N"
+            assert agent or "hf_model" in config.checkpoint.save_contents, "no folder that RL starts from"
+            self.made.add(f"{folder}/adapters/{agent}" if agent else f"{folder}/huggingface")
         elif module == "verl_ext.check":
             given = check.parse_arguments(arguments)
             report = examined(tuple(given.overrides), given.gpu_memory)

@@ -23,7 +23,7 @@ ARGUMENTS = {
 }
 COLD_START = "joyagents/train.sh"
 # Parts that scripts read.
-PARTS = {"shared.sh", "table1/common.sh", "deepagent/common.sh", "smurfs/common.sh"}
+PARTS = {"shared.sh", *(f"{folder}/common.sh" for folder in ("table1", "deepagent", "smurfs", "joyagents"))}
 SCRIPTS = sorted({path.relative_to(EXAMPLES).as_posix() for path in EXAMPLES.rglob("*.sh")} - PARTS)
 ROWS = {
     "single_llm": None,
@@ -39,7 +39,12 @@ ROWS = {
 def verified(script: Path, folder: Path, *more: str, **environment: str) -> Commands:
     """All commands of a script, verified."""
     commands = Commands()
-    environment = {"TOOLBENCH": "instruction", "API_BANK": "api-bank"} | environment
+    environment = {
+        "TOOLBENCH": "instruction",
+        "API_BANK": "api-bank",
+        "STATIC": "s",
+        "DIALOGUES": "d.json",
+    } | environment
     given = ARGUMENTS.get(f"{script.parent.name}/{script.name}", ARGUMENTS.get(script.name, ()))
     printed = dry_run(script, *given, *more, folder=folder, **environment)
     asked_first = (["verl_ext.check", "--here"], ["verl_ext.evaluate", "--cfg", "job"])
@@ -51,7 +56,8 @@ def verified(script: Path, folder: Path, *more: str, **environment: str) -> Comm
 
 
 SMURFS = [f"smurfs/table{number}.sh" for number in (3, 4, 5)]
-UNTRAINED = ("table1/mas.sh", "table1/single_llm.sh", "deepagent/evaluate.sh", *SMURFS)
+EVALUATED = ("joyagents/table1.sh", "joyagents/table5.sh", "deepagent/evaluate.sh", *SMURFS)
+UNTRAINED = ("table1/mas.sh", "table1/single_llm.sh", *EVALUATED)
 # Overrides that most tests give, so that each configuration is composed once.
 MINE = ("trainer.save_freq=7", "trainer.experiment_name=mine")
 

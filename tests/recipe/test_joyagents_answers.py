@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+
 import pytest
 
-from tests.recipe.shop_player import answer, call
+from tests.helpers import walk
+from tests.recipe.shop_player import Player, answer, call
 from tests.recipe.test_deepagent import cut_off
 from tests.recipe.test_joyagents_tiny import Scripted, one, playing, task_of
 from verl_ext.mas import Status
+from verl_ext.mas.forest import Forest
+from verl_ext.mas.limits import Limits
 from verl_ext.memory import Memory
+from verl_ext.recipe.joyagents import SingleAgent
+from verl_ext.worlds import shop as shop_world
+from verl_ext.worlds.shop import API_OF
 
 
 def last_of(trajectory, agent):
@@ -88,3 +97,58 @@ def test_a_memory_of_the_same_question_may_be_reported_and_one_of_another_may_no
     liar = Scripted(**{agent: [answer("memory", reports(name))]})
     (trajectory,) = playing([task], liar, memory=remembering(f"{task.question}s"))
     assert (trajectory.reward, trajectory.metrics["claimed"]) == (0.0, 1.0)
+
+
+def test_a_memory_keeps_the_worked_solution_and_the_master_is_given_it():
+    task = task_of("math")
+    (trajectory,) = playing([task], remember="output")
+    uses = {use.agent: use.output for use in trajectory.uses.values()}
+    said = last_of(trajectory, "math_agent").text
+    steps, _, number = said.removeprefix("<think>").partition("</think>")
+    assert steps.strip() and uses["math_agent"] == f"<think>{steps.strip()}</think>{number.strip()}"
+    assert last_of(trajectory, "master").messages[2]["content"] == f"{steps.strip()}\n{number.strip()}"
+    assert trajectory.reward == 1.0
+    (trajectory,) = playing([task], remember="answer")
+    assert {use.output for use in trajectory.uses.values()} == {number.strip()}
+
+
+def test_a_thought_in_a_memory_reports_no_call():
+    task = task_of("shop")
+    (name,) = task.ground_truth["functions"]
+    memory = Memory(1, "master", task.question, (), f"<think>{reports(name)}</think>none", 1, 2.0)
+    liar = Scripted(master=[answer("memory", reports(name))])
+    (trajectory,) = playing([task], liar, memory=lambda asked, own: [memory] if asked == "master" else [])
+    assert (trajectory.reward, trajectory.metrics["claimed"]) == (0.0, 1.0)
+
+
+def test_a_single_agent_calls_everything_itself():
+    """Table 1's baseline: three searches, APIs of both catalogues, no memory; rewarded as the system is."""
+    task = task_of("shop")
+    _, shop, word = task.question.split(":")
+    said = iter(
+        [
+            call("find", "tool_retrievals_API_shop", intention=task.question),
+            call("find", "tool_retrievals_API_general", intention="director:film"),
+            call("find", "tool_retrievals_knowledge", intention="returns"),
+            call("call", API_OF[word], shop=shop),
+            call("call", "no_such_function"),
+        ]
+    )
+
+    def play_alone(request):
+        seen = [message["content"] for message in json.loads(request.prompt) if message["role"] == "tool"]
+        return next(said, None) or answer("done", seen[3])
+
+    async def scene():
+        tools, llm = shop_world.tools_of(shop_world.World(4)), Player()
+        llm.answer = play_alone
+        done = await walk(Forest(task, SingleAgent(), llm, tools, limits=Limits(max_prompt_tokens=100_000)))
+        for tool in tools.values():
+            await tool.close()
+        return done
+
+    trajectory = asyncio.run(scene())
+    names = [tool.name for tool in trajectory.tools]
+    assert names == ["shop_search", "function_search", "knowledge", "shop_call", "shop_call", "function_call"]
+    assert trajectory.reward == 1.0 and trajectory.metrics["accuracy_shop"] == 1.0
+    assert trajectory.metrics["rounds"] == 6.0 and trajectory.metrics["claimed"] == 0.0

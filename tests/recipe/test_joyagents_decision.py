@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 from statistics import fmean
 
+import pyarrow.parquet as pq
 import pytest
 
 from tests.helpers import FakeLLM, forest_of, run
+from verl_ext.data_prep import tools
 from verl_ext.mas import Task
 from verl_ext.recipe.joyagents.decision import FunctionDecision, decision_of, gold_decision
 from verl_ext.recipe.joyagents.grammar import read_step
 from verl_ext.rewards.toolbench import Step, toolbench_scores
 from verl_ext.sampling import run_once
+from verl_ext.tools.catalogue import load_catalogue
 
 OFFERED = ["add", "list_all"]
 
@@ -78,3 +81,47 @@ def test_of_several_calls_the_first_comes_next_and_names_alone_are_refused():
     assert gold_decision(task(ADD, LIST)).name == "add"
     with pytest.raises(ValueError, match="row 4: .* must have the call's arguments"):
         gold_decision(task("add", index=4))
+
+
+FINISH = {"name": "Finish", "description": "", "parameters": "{'type': 'object', 'properties': {}}"}
+STATIC = [
+    ('Thought: \nAction: add\nAction Input: {\n  "a": 1, "b": 2}', [ADD]),
+    ('Thought: known\nAction: Finish\nAction Input: {"return_type": "give_answer"}', []),
+    (
+        'Action: Finish\nAction Input: {"return_type": "give_up_and_restart"}',
+        [{"name": "Finish", "arguments": {}}],
+    ),
+    ("Action: spott\nAction Input: {}", None),  # not offered
+    ("Action: add\nAction Input: no json", None),
+]
+
+
+def test_toolbench_static_gives_single_steps_with_their_own_tools(tmp_path):
+    """The rows of the published data, with their quirks."""
+    add = {"name": "add", "description": "adds", "parameters": "{'type': 'object', 'properties': {}, 'optional': []}"}
+    messages = [{"role": "system", "content": "AutoGPT"}, {"role": "user", "content": "1 and 2?\nBegin!"}]
+    rows = [{"tools": [add, FINISH], "messages": messages, "target": target} for target, _ in STATIC]
+    (tmp_path / "in_domain.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    options = ["--sets", "in_domain", "--local_dataset_path", str(tmp_path), "--output_dir", str(tmp_path / "out")]
+    assert tools.main(["toolbench_static", *options]) == 0
+    made = pq.read_table(tmp_path / "out/test.parquet").to_pylist()
+    assert [json.loads(row["reward_model"]["ground_truth"]["path"]) for row in made] == [
+        path for _, path in STATIC if path is not None
+    ]
+    assert all(list(row["extra_info"]["tools"]) == ["add", "Finish"] for row in made)
+    assert "AutoGPT" not in made[0]["prompt"][0]["content"] and "user: 1 and 2?" in made[0]["prompt"][0]["content"]
+    catalogue = load_catalogue([{"kind": "json", "path": str(tmp_path / "out/tools.jsonl")}])
+    assert set(catalogue) == {"add", "Finish"}
+
+
+@pytest.mark.parametrize(
+    ("said", "plan"),
+    [
+        ('{"return_type": "give_answer", "final_answer": "3"}', "answer"),
+        ('{"return_type": "give_up_and_restart"}', "give_up"),
+        ("{}", "give_up"),
+    ],
+)
+def test_a_call_of_finish_answers_or_gives_up(said, plan):
+    step = read_step(f'<think>so</think><tool_call>{{"name": "Finish", "arguments": {said}}}</tool_call>')
+    assert decision_of(step).plan == plan

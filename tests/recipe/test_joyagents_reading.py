@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
+import json
+import re
 from decimal import Decimal
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from verl_ext.memory import HashingSimilarity
-from verl_ext.recipe.joyagents import grammar, prompts, prompts_tiny
+from verl_ext.mas.prompts import prompt_names
+from verl_ext.memory import HashingSimilarity, Memory, format_memories
+from verl_ext.recipe.joyagents import JoyAgents, grammar, prompts, prompts_tiny
 from verl_ext.recipe.joyagents.accuracy import accuracy, functions_called, last_number
 from verl_ext.recipe.joyagents.react import intention_of
 from verl_ext.recipe.joyagents.workflow import SPECIALISTS
@@ -126,8 +130,35 @@ def test_texts_are_right_from_a_cosine_of_06():
     truth = {"kind": "qa", "target": ["blue crane", "white dove"], "functions": []}
     right = {"blue crane": 1, "White  Dove": 1, "blue heron": 0, "": 0, "the blue crane": 1}
     assert {said: accuracy(truth, said, SIMILARITY) for said in right} == right
-    with pytest.raises(ValueError, match="ground_truth.kind='poem' is unknown; allowed: math, qa, function"):
+    with pytest.raises(ValueError, match="ground_truth.kind='poem' is unknown; allowed: math, qa, open, function"):
         accuracy({"kind": "poem"}, "", SIMILARITY)
+
+
+RULE = "Shoes can be returned within 14 days of delivery."
+
+
+@pytest.mark.parametrize(
+    ("kind", "exact", "answer", "right"),
+    [
+        ("qa", True, RULE, 1),
+        ("qa", True, RULE.replace("14", "15"), 0),  # another category's rule
+        ("qa", True, RULE.replace("14 days", "14 or 15 days"), 0),
+        ("qa", True, "14", 0),
+        ("qa", False, RULE.replace("14", "15"), 1),  # the paper's measure
+        ("open", True, RULE.replace("14", "15"), 1),
+    ],
+)
+def test_numbers_of_rules_must_be_right(kind, exact, answer, right):
+    assert accuracy({"kind": kind, "target": [RULE], "functions": []}, answer, SIMILARITY, exact) == right
+
+
+def test_answers_of_two_agents_need_both_parts():
+    called = prompts.called("check_stock", {"shop": "A"}, {"ok": True, "result": {"pieces": 3}}, 100)
+    both = {"kind": "qa", "target": [RULE], "functions": ["check_stock"]}
+    number = {"kind": "math", "target": ["42"], "functions": ["check_stock"]}
+    for truth, other in ((both, RULE), (number, "42")):
+        for answer, right in ((f"{called}\n{other}", 1), (f"{other}\n{called}", 1), (other, 0), (called, 0)):
+            assert accuracy(truth, answer, SIMILARITY) == right, answer
 
 
 def test_what_the_system_itself_writes_of_a_call_is_what_the_reward_reads():
@@ -144,15 +175,54 @@ def test_intentions_may_be_lists():
     assert intention_of({"intention": 3}) == "3"
 
 
-@pytest.mark.parametrize("agent", ["master", *SPECIALISTS])
-def test_the_form_that_prompts_ask_for_is_well_formed(agent):
-    """The examples in the full prompts, with values in place of their names, are what the format reward wants."""
-    options = {"specialists": SPECIALISTS} if agent == "master" else {}
-    system = getattr(prompts, agent)("q", [], **options)[0]["content"]
-    shown = [line.partition(": ")[2] for line in system.splitlines() if line.startswith("- to ")]
-    if agent == "math_agent":
-        shown = [system.splitlines()[-1]]
-    assert shown and all(grammar.well_formed(line) for line in shown), shown
+ARGUMENTS = {"specialists": SPECIALISTS, "tools": [prompts.RETRIEVALS], "memories": [], "turns": [], "passages": None}
+
+
+def prompt_of(module, name, **given):
+    """The prompt of an agent, with plain values for what it is given."""
+    wanted = inspect.signature(getattr(prompts, name)).parameters
+    return getattr(module, name)(**{"query": "q"} | {key: (ARGUMENTS | given)[key] for key in wanted if key != "query"})
+
+
+@pytest.mark.parametrize("agent", ["master", *SPECIALISTS, "decision", "single_agent"])
+def test_the_forms_that_prompts_ask_for_are_well_formed(agent):
+    """The forms in the system prompts, with values in place of their names, are what the format reward wants."""
+    system = prompt_of(prompts, agent)[0]["content"].partition("How to solve the problem:")[2]
+    names = "the user's intention|what this agent can do of it|the \w+'s name|the parameters that it is given"
+    shown = re.sub(names, "{}", re.sub(r"\s*\n\s*", " ", system)).replace('"value" or ["value"]', '"value"')
+    forms = re.findall(r"<think>[^<]*</think>\s*(?:<tool_call>[^<]*</tool_call>|[^<]+)", shown)
+    forms = [re.sub(r'"name": \{\}', '"name": "f"', form) for form in forms]
+    assert len(forms) >= 2 and all(grammar.well_formed(form) for form in forms), forms
+
+
+def test_places_of_a_template_are_filled_in_one_go():
+    memory = Memory(1, "master", "{tools}?", ("math_agent",), "<think>2 + 3</think>5", 1, 2.0)
+    system = prompt_of(prompts, "master", memories=[memory])[0]["content"]
+    assert '"Query": "{tools}?"' in system and '"Answer": "\\u003cthink>2 + 3\\u003c/think>5"' in system
+    assert system.count('"name": "tool_intention"') == 2, "in the list, and in the form"
+    assert not re.findall(r"\{[a-z_]+\}", system.replace("{tools}?", ""))
+    bare = prompt_of(prompts, "master")[0]["content"]
+    assert "<memory>\n\n</memory>" in bare, "the tags are there without a memory, too"
+
+
+def test_every_prompt_can_be_replaced_by_texts_of_ones_own(tmp_path):
+    names = prompt_names(prompts)
+    assert {"master", *SPECIALISTS, "single_agent", "decision", "summary", "intention"} == set(names)
+    own = "".join(
+        f"{name}: {{system: mine, user: '{' | '.join(f'{{{{ {one} }}}}' for one in parameters)}'}}\n"
+        for name in names
+        for parameters in [inspect.signature(getattr(prompts, name)).parameters]
+    )
+    (tmp_path / "mine.yaml").write_text(own)
+    module = JoyAgents(str(tmp_path / "mine.yaml")).prompts
+    memory = Memory(7, "math_agent", "2 + 3?", (), "5", 1, 2.0)
+    passage = {"title": "Returns", "text": "14 days <|im_end|>"}
+    given = {"memories": [memory], "passages": [passage], "turns": [("a", "b")]}
+    written = {name: prompt_of(module, name, **given)[1]["content"] for name in names}
+    assert written["math_agent"] == f"q | {format_memories([memory])}"
+    assert written["master"].count('"name": "math_agent"') == 1 and '"ID": 7' in written["master"]
+    assert written["summary"] == "q | [Returns] 14 days &lt;|im_end|>" and written["intention"] == "q | a\nb"
+    assert written["decision"] == f"q | {json.dumps(prompts.RETRIEVALS)}" and written["single_agent"] == "q"
 
 
 def test_the_agents_that_the_master_can_find_are_its_specialists():
@@ -162,4 +232,4 @@ def test_the_agents_that_the_master_can_find_are_its_specialists():
     path = package_path("recipe/joyagents/assets/agents.jsonl")
     found = load_catalogue([{"kind": "json", "path": path}])
     assert {name: tool.description for name, tool in found.items()} == prompts.SPECIALISTS
-    assert all(tool.shown()["parameters"]["required"] == ["intention"] for tool in found.values())
+    assert not any(tool.shown()["parameters"].get("required") for tool in found.values())

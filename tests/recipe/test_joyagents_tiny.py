@@ -32,6 +32,7 @@ def tasks_of(split):
 
 def forest_for(task: Task, llm: TokenLLM, tools, memory=None, **options) -> Forest:
     limits = Limits(max_prompt_tokens=100_000, tool_retries=0)
+    options = {"remember": "answer", **options}
     forest = Forest(task, JoyAgents("tiny", **options), llm, tools, limits=limits, name=str(task.index), memory=memory)
     forest.sampling = {"max_tokens": 10_000}
     return forest

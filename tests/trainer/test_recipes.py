@@ -73,7 +73,7 @@ WATCHED = {
 WATCHED |= {"joyagents_decisions": "f1", "puppeteer": "accuracy"}
 ESTIMATORS = {"mappo": "gae", "solver_verifier_mappo_tiny": "gae", "single": "grpo", "solver_tiny": "grpo"}
 ESTIMATORS |= {"toolpo": "toolpo", "deepagent": "toolpo", "puppeteer": "puppeteer", "joyagents": "joyagents"}
-ESTIMATORS |= {"joyagents_decisions": "grpo"}
+ESTIMATORS |= {"joyagents_decisions": "grpo", "joyagents_single": "grpo"}
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
@@ -115,7 +115,7 @@ PAPERS = {
     "ACTOR.optim.override_optimizer_config.eps=1e-5 ROLLOUT.temperature=1.2 mas.sampling.strategy=nmc "
     "mas.advantage.top_k=5 mas.credit.aggregate=own mas.credit.efficiency=1.0 mas.loss.agent_weights=none "
     "mas.memory.beta=1.0 mas.memory.threshold=0.0 data.max_prompt_length=14336 data.max_response_length=2048 "
-    "trainer.total_epochs=5 trainer.n_gpus_per_node=8",
+    "trainer.total_epochs=5 trainer.n_gpus_per_node=6",
     "puppeteer": "mas.workflow.depth=4 mas.workflow.width=3 mas.credit.returns.price=0.1 mas.credit.returns.steps=4 "
     "mas.credit.returns.discount=0.99 mas.advantage.baseline=none mas.workflow.train_agents=false "
     "ACTOR.use_kl_loss=false ACTOR.ppo_epochs=1 ACTOR.loss_agg_mode=seq-mean-token-sum "

@@ -5,7 +5,7 @@
     independent    `is`: independent       MHGPO, Algorithm 4: one base trajectory and a fork at each agent; keeps the
                                            forked agent's outputs only
     round_robin    `rr`: round robin       MHGPO, Algorithm 5
-    nmc            node-wise Monte Carlo   JoyAgents-R1, Section 3.1
+    nmc            node-wise Monte Carlo   JoyAgents-R1, Section 3.2
 
 To add one: a file with a `Strategy`, a line here. Outside of this package: `STRATEGIES["mine"] = Mine` in the module of
 your workflow (docs/new_strategy.md). A strategy forks with the three primitives only. The fields of its class are its

@@ -1,4 +1,4 @@
-"""Node-wise Monte Carlo sampling (JoyAgents-R1, Section 3.1)."""
+"""Node-wise Monte Carlo sampling (JoyAgents-R1, Section 3.2)."""
 
 from __future__ import annotations
 

@@ -39,6 +39,7 @@ class MasConfig(Settings):
     workflow: dict[str, Any]
     plugins: list[str] = []
     policy: Policy = "shared"
+    policy_init: dict[str, str] = Field({}, description="agent -> peft folder that its adapter starts from")
     sampling: SamplingSection = SamplingSection()
     credit: CreditSection = CreditSection()
     limits: LimitsSection = LimitsSection()
@@ -62,10 +63,10 @@ class MasConfig(Settings):
         """Drop keys that are null: so a recipe removes settings of the recipe that it extends."""
         return {key: value for key, value in given.items() if value is not None} if isinstance(given, dict) else given
 
-    @field_validator("advantage", mode="before")
+    @field_validator("advantage", "policy_init", mode="before")
     @classmethod
     def _default_options(cls, given: Any) -> Any:
-        """Read null as no options: so a command line removes the recipe's options, which another algorithm lacks."""
+        """Read null as none: so a command line removes the recipe's options, which another algorithm lacks."""
         return {} if given is None else given
 
 

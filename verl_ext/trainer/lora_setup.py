@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from verl_ext.engine.lora.adapter_files import check_same_adapters, read_record
+from verl_ext.engine.lora.adapter_files import check_same_adapters, check_start, read_record
 from verl_ext.engine.lora.adapters import BASE, VENDOR, AdapterOptions, check_settings
 from verl_ext.mas.workflow import Workflow
 from verl_ext.trainer.build import build_workflow
@@ -93,6 +93,8 @@ def check_policy(config: DictConfig, mas: MasConfig, agents: list[str]) -> None:
     model, actor = config.actor_rollout_ref.model, config.actor_rollout_ref.actor
     named, what = model.lora.get("adapters"), f"mas.policy={PER_AGENT_LORA}"
     if mas.policy != PER_AGENT_LORA:
+        if mas.policy_init:
+            raise ValueError(f"mas.policy_init={mas.policy_init} needs {what} (given: {mas.policy})")
         if named:
             raise ValueError(
                 f"actor_rollout_ref.model.lora.adapters={list(named)} needs {what}, which sets it (given: {mas.policy})"
@@ -111,7 +113,15 @@ def check_policy(config: DictConfig, mas: MasConfig, agents: list[str]) -> None:
         )
     if not agents:
         raise ValueError(f"{what}, but there is no agent that the policy trains on. Remedy: mas.policy=shared")
-    AdapterOptions.from_config(model)
+    options = AdapterOptions.from_config(model)
+    assert options is not None
+    check_start(options)
+    if options.start and (actor.use_kl_loss or config.algorithm.use_kl_in_reward):
+        raise ValueError(
+            "mas.policy_init does not go with a KL term: the reference model is the base without adapters, not the "
+            "models that the agents start from. Remedy: actor_rollout_ref.actor.use_kl_loss=false "
+            "algorithm.use_kl_in_reward=false"
+        )
     for key, allowed in NEEDED:
         if (given := OmegaConf.select(config, key)) not in allowed:
             raise ValueError(f"{what} does not go with {key}={given}. Remedy: {key}={allowed[0]}")

@@ -5,6 +5,8 @@
     tool: the passages that the search finds  assistant: <think>…</think>Shoes can be returned within 14 days …
 
 Prompts are the recipe's own, and tool results are real: searches (BM25) find them, the shop's APIs return them.
+Thoughts are one sentence each, from templates; thoughts.py asks a model for better ones. What `tool_intention` says
+is the question itself.
 ToolBench's questions come without arguments, results and answers. A call is made if its arguments are clear (call_of),
 and returns the documented form of the API's response ({"date": "str"}; {} if none is documented), not data. If all
 calls of a question are clear, the agent makes them and answers with the results. If only some are, the conversation
@@ -21,15 +23,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from verl_ext.memory import Memory
-from verl_ext.recipe.joyagents import prompts
+from verl_ext.recipe.joyagents import prompts, single
+from verl_ext.recipe.joyagents.data.chat_tools import Search, call_of
 from verl_ext.recipe.joyagents.data.generated_questions import Question, QuestionGenerator, knowledge, run
+from verl_ext.recipe.joyagents.grammar import answer_of, output
 from verl_ext.recipe.joyagents.prompts import Messages
 from verl_ext.recipe.joyagents.react import RESULT_CHARS, safe
-from verl_ext.recipe.joyagents.specialists import RETRIEVALS, SUMMARY
+from verl_ext.recipe.joyagents.specialists import INTENTION, RETRIEVALS, SUMMARY
 from verl_ext.recipe.joyagents.workflow import SPECIALISTS
 from verl_ext.tools.catalogue.formats.functions import load
-from verl_ext.tools.catalogue.search.documents import passages
-from verl_ext.tools.catalogue.types import Catalogue, ToolSpec
+from verl_ext.tools.catalogue.types import ToolSpec
 from verl_ext.tools.retrieval import Passage, build_retriever
 
 # Kind of question -> the specialist for it, and why.
@@ -39,10 +42,13 @@ SPECIALIST = {
     "shop": ("shop_agent", "The user wants to know something about a shop's data, which the shop agent can look up."),
     "function": ("function_agent", "This takes a service outside of the platform, which the function agent can call."),
 }
-FOUND = 5  # functions that a search shows
+AGENTS = 3  # that a search of the master shows
 PASSAGES = 3
-WITH_MEMORY = 0.3  # share of conversations with memories in the prompt
+# Shares of conversations: with memories in the prompt; in which the master looks for its next agent, though it knows it
+# (Table 8); in which a function agent asks for the intention first (Figures 6 and 7).
+WITH_MEMORY, WITH_SEARCH, WITH_INTENTION = 0.3, 0.3, 0.5
 CALCULATOR = re.compile(r"<<.*?>>")
+SOLVED = "The results solve the problem."
 REMEMBERED = "The memory has the answer to this very question."
 
 
@@ -70,34 +76,27 @@ class Chat:
         return self.messages
 
 
-class Search:
-    """A search over a catalogue, as `tool_retrievals` of an agent shows it."""
-
-    def __init__(self, tools: Sequence[ToolSpec]):
-        self.catalogue = Catalogue(tools)
-        self._retriever = build_retriever(passages(tools))
-
-    def __call__(self, query: str, wanted: Sequence[str]) -> str:
-        """The documents found; documents of `wanted` that the search missed replace the last ones."""
-        names = [hit.passage.pid for hit in self._retriever.search([query], FOUND)[0]]
-        missed = [name for name in wanted if name not in names]
-        others = [name for name in names if name not in wanted]
-        kept = set(others[: max(0, FOUND - len(wanted))])
-        names = [*(name for name in names if name in wanted or name in kept), *missed]
-        return prompts.documents([self.catalogue[name].shown() for name in names])
-
-
 class ChatGenerator:
     """Draws conversations about training questions. A function of `seed`.
 
     Args:
-        math: problems with their solutions. calls: questions to other functions. tools: the documents of these.
+        real: kind -> questions that are not generated: problems with their solutions, questions to other functions.
+        tools: the documents of these functions. specialists: those of the system.
     """
 
-    def __init__(self, seed: int, math: Sequence[Question], calls: Sequence[Question], tools: Sequence[ToolSpec]):
-        self.rng, self.generator = random.Random(f"{seed}/joyagents chats"), QuestionGenerator(seed, "train")
-        self.real = {"math": list(math), "function": list(calls)}
+    def __init__(
+        self,
+        seed: int,
+        real: Mapping[str, Sequence[Question]],
+        tools: Sequence[ToolSpec],
+        specialists: Sequence[str] = SPECIALISTS,
+    ):
+        self.rng, self.specialists = random.Random(f"{seed}/joyagents chats"), list(specialists)
+        self.real = {kind: list(questions) for kind, questions in real.items()}
+        self.generator = QuestionGenerator(seed, "train", self.real, specialists)
         self.apis, self.others = Search(load("verl_ext.recipe.joyagents.shop")), Search(tools)
+        about = [ToolSpec(name, prompts.SPECIALISTS[name], {}) for name in specialists]
+        self.agents = Search(about, AGENTS)
         self.entries = knowledge(seed)
         self._knowledge = build_retriever([Passage(title, title, text) for title, text in self.entries.items()])
 
@@ -116,44 +115,88 @@ class ChatGenerator:
 
     def master(self, question: Question) -> Messages:
         """A user's question -> specialists -> the answer, if the specialists' answers are known."""
-        chat, remembered = self._begin("master", question, specialists=SPECIALISTS)
+        chat, remembered = self._begin("master", question, specialists=self.specialists)
         if remembered:
             return chat.answer("The same question stands in the memory.", remembered)
+        parts = question.parts or (question,)
         if not self.result(question):
-            agent, why = SPECIALIST[question.kind]
-            return chat.call(why, agent, {"intention": question.text})
-        for part in question.parts or (question,):
+            agent, why = SPECIALIST[parts[0].kind]
+            return chat.call(why, agent, {"intention": parts[0].text})
+        for number, part in enumerate(parts):
             agent, why = SPECIALIST[part.kind]
-            chat.call(why, agent, {"intention": part.text}, self.result(part))
-        why = "The results solve the problem." if question.parts else f"The {agent} has answered the question."
+            if number and self.rng.random() < WITH_SEARCH:
+                found = self.agents(part.text, [agent])
+                chat.call(
+                    "What is left needs another agent: I look for it.", RETRIEVALS, {"intention": part.text}, found
+                )
+            chat.call(why, agent, {"intention": part.text}, self.handed_over(part))
+        why = SOLVED if question.parts else f"The {agent} has answered the question."
         return chat.answer(why, self.result(question))
 
     def result(self, question: Question) -> str:
-        """A specialist's answer, or the number of a cooperation; "" if not all calls are clear."""
+        """The answer to a question; "" if not all calls are clear. Of two questions in one, reports of calls first."""
         if not question.functions:
             return question.answer
+        if question.parts:
+            said = [self.result(part) for part in sorted(question.parts, key=lambda part: not part.functions)]
+            return "\n".join(said) if all(said) else ""
         if question.kind == "function":
             made = self.clear(question)
             return "\n".join(result for *_, result in made) if len(made) == len(question.functions) else ""
         (name,), arguments = question.functions, question.arguments or {}
         return prompts.called(name, arguments, {"ok": True, "result": run(question)}, RESULT_CHARS)
 
+    def handed_over(self, question: Question) -> str:
+        """What the specialist gives the master: the math agent its steps, too (Table 8)."""
+        steps = self.steps(question)
+        return f"{steps}\n{question.answer}" if question.kind == "math" and steps else self.result(question)
+
+    def steps(self, question: Question) -> str:
+        """The solution of a problem, without the calculator's marks."""
+        return CALCULATOR.sub("", question.thought)
+
+    def single_agent(self, question: Question) -> Messages | None:
+        """A question -> searches and calls of one agent with all tools -> the answer (Table 1, fine-tuned)."""
+        if not self.result(question):
+            return None
+        chat, thought = Chat(prompts.single_agent(question.text)), "What I have is enough for the answer."
+        for part in question.parts or (question,):
+            asked = {"intention": part.text}
+            if part.kind == "qa":
+                chat.call("The rules of the platform tell this.", single.KNOWLEDGE, asked, self._passages(part))
+            elif part.kind == "shop":
+                name, found = part.functions[0], self.apis(part.text, part.functions)
+                chat.call("I look for an API of the platform.", single.SHOP, asked, found)
+                chat.call(f"{name} fits.", name, part.arguments or {}, self.result(part))
+            elif part.kind == "function":
+                made = self.clear(part)
+                found = self.others(part.text, part.functions)
+                chat.call("I look for a general API.", single.GENERAL, asked, found)
+                for name, arguments, result in made:
+                    chat.call(f"{name} does what is wanted.", name, arguments, result)
+            else:
+                thought = self.steps(part)
+        return chat.answer(thought, self.result(question))
+
     def question_agent(self, question: Question) -> Messages:
         """A question -> passages -> their summary -> the answer."""
         chat, remembered = self._begin("question_agent", question)
         if remembered:
             return chat.answer(REMEMBERED, remembered)
-        hits = self._knowledge.search([question.text], PASSAGES)[0]
-        found = [{"title": hit.passage.title, "text": hit.passage.text} for hit in hits]
-        chat.call("This is about the platform: I look it up.", RETRIEVALS, {}, prompts.passages(found))
+        chat.call("This is about the platform: I look it up.", RETRIEVALS, {}, self._passages(question))
         chat.call("The passages are there; tool_summary answers from them.", SUMMARY, {}, question.answer)
         return chat.answer("tool_summary has answered the question.", question.answer)
+
+    def _passages(self, question: Question) -> str:
+        hits = self._knowledge.search([question.text], PASSAGES)[0]
+        return prompts.passages([{"title": hit.passage.title, "text": hit.passage.text} for hit in hits])
 
     def shop_agent(self, question: Question) -> Messages:
         """A question about a shop -> its APIs -> the right one -> what it returns."""
         chat, remembered = self._begin("shop_agent", question)
         if remembered:
             return chat.answer(REMEMBERED, remembered)
+        self._understand(chat, question)
         name, result = question.functions[0], self.result(question)
         found = self.apis(question.text, [name])
         chat.call("I look for a function that can tell this.", RETRIEVALS, {"intention": question.text}, found)
@@ -166,6 +209,7 @@ class ChatGenerator:
         if not made:
             return None
         chat = Chat(prompts.function_agent(question.text, []))
+        self._understand(chat, question)
         found = self.others(question.text, [name for name, *_ in made])
         chat.call("I look for a function that can do this.", RETRIEVALS, {"intention": question.text}, found)
         for name, arguments, result in made if answer else made[:1]:
@@ -185,8 +229,13 @@ class ChatGenerator:
     def math_agent(self, question: Question) -> Messages:
         """A problem -> its steps -> the number."""
         chat, remembered = self._begin("math_agent", question)
-        thought = "The same problem stands in the memory." if remembered else CALCULATOR.sub("", question.thought)
+        thought = "The same problem stands in the memory." if remembered else self.steps(question)
         return chat.answer(thought, question.answer)
+
+    def _understand(self, chat: Chat, question: Question) -> None:
+        if self.rng.random() < WITH_INTENTION:
+            why = "I make sure what the user wants before I look for a function."
+            chat.call(why, INTENTION, {}, f"The user asks: {question.text}")
 
     def _begin(self, agent: str, question: Question, **inputs: Any) -> tuple[Chat, str]:
         """A chat, and what the agent remembers of this question: mostly nothing is in the prompt, else this question or
@@ -196,24 +245,16 @@ class ChatGenerator:
             known = self.rng.random() < 0.5
             (other,) = self._draw(question.kind, 1)
             one, known = (question, True) if known or other.text == question.text else (other, False)
-            memories = [Memory(self.rng.randint(1, 9999), agent, one.text, (), self.result(one), 1, 2.0)]
+            memories = self._memories(agent, one)
         chat = Chat(getattr(prompts, agent)(question.text, memories, **inputs))
-        return chat, memories[0].output if known else ""
+        return chat, answer_of(memories[0].output) if known and memories else ""
 
-
-def call_of(tool: ToolSpec, question: str) -> dict[str, Any] | None:
-    """The arguments of a call if they are clear, else None.
-
-    They are clear if the tool's documentation has an example of each required argument, and the question contains it
-    word by word.
-    """
-    properties = tool.parameters.get("properties", {})
-    arguments = {}
-    for name in tool.parameters.get("required", ()):
-        example = properties[name].get("default")
-        if not isinstance(example, str | int) or isinstance(example, bool) or not str(example).strip():
-            return None
-        if not re.search(rf"(?<!\w){re.escape(str(example))}(?!\w)", question, re.I):
-            return None
-        arguments[name] = example
-    return arguments
+    def _memories(self, agent: str, question: Question) -> list[Memory]:
+        """A memory of a question as training writes it, thought included; none if its answer is not known."""
+        result, thought = self.result(question), self.steps(question) if agent == "math_agent" else SOLVED
+        if not result:
+            return []
+        called = [SPECIALIST[part.kind][0] for part in question.parts or (question,)]
+        plan = {"master": called, "question_agent": [RETRIEVALS, SUMMARY], "math_agent": []}
+        steps = tuple(plan.get(agent, [RETRIEVALS, *question.functions]))
+        return [Memory(self.rng.randint(1, 9999), agent, question.text, steps, output(thought, result), 1, 2.0)]

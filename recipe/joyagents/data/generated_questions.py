@@ -4,6 +4,9 @@
     "Until when can customers return shoes?"                                  qa: the knowledge base
     "What do the orders 1003 and 1007 come to together?"                      cooperation: two look-ups and a sum
 
+A cooperation takes two specialists, any two of the four. With the math agent it is one problem, whose second part needs
+the result of the first; otherwise two questions in one message, and the answer has to answer both.
+
 Everything is a function of a seed. The shops in validation questions, with their orders, cases and products, do not
 occur in training, nor do the wordings of validation questions to the knowledge base.
 """
@@ -11,8 +14,9 @@ occur in training, nor do the wordings of validation questions to the knowledge 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any
 
 from verl_ext.recipe.joyagents import shop
@@ -21,6 +25,9 @@ from verl_ext.recipe.joyagents.shop_records import BODIES, CATEGORIES, SHOP_TYPE
 from verl_ext.storage.parquet import held_out
 
 SPLITS = ("train", "test")
+# Specialist -> the kind of question that is for it.
+KINDS = {"question_agent": "qa", "shop_agent": "shop", "function_agent": "function", "math_agent": "math"}
+REAL = ("function", "math")  # kinds whose questions are not generated
 Arguments = dict[str, Any]
 
 A_BODY = {"individual": "an individual", "company": "a company"}
@@ -90,15 +97,32 @@ class Question:
     @property
     def truth(self) -> dict[str, Any]:
         """The ground truth of recipe/joyagents/accuracy.py."""
-        if self.functions:
-            return {"kind": "function", "target": [], "functions": list(self.functions)}
-        return {"kind": "qa" if self.kind == "qa" else "math", "target": [self.answer], "functions": []}
+        functions = list(self.functions)
+        if not self.answer:
+            return {"kind": "function", "target": [], "functions": functions}
+        told = [part for part in self.parts if part.answer] or [self]  # by its last part: the sum, if there is one
+        return {"kind": "qa" if told[-1].kind == "qa" else "math", "target": [self.answer], "functions": functions}
 
 
 class QuestionGenerator:
-    """Draws questions of a split. A function of `seed`."""
+    """Draws questions of a split. A function of `seed`.
 
-    def __init__(self, seed: int, split: str):
+    Args:
+        real: kind -> questions of this split that are not generated, for cooperations; without them, or without their
+            specialists, there are fewer pairs. specialists: those of the system.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        split: str,
+        real: Mapping[str, Sequence[Question]] | None = None,
+        specialists: Sequence[str] = tuple(KINDS),
+    ):
+        self.real = dict(real or {})
+        # A sum in a cooperation is generated, so the math agent needs no real questions but beside the function agent.
+        kinds = [KINDS[name] for name in KINDS if name in specialists]
+        self.pairs = [pair for pair in combinations(kinds, 2) if self._possible(pair)]
         self.rng, self.split = random.Random(f"{seed}/{split}/joyagents"), split
         self.records: Records = records()
         self.shops = [name for name in self.records.shops if SPLITS[held_out(name)] == split]
@@ -130,9 +154,27 @@ class QuestionGenerator:
         return Question("qa", text.format(c=category), answer=self.rules[title], title=title)
 
     def cooperation(self) -> Question:
-        """A question that needs look-ups and a sum."""
-        kinds: Sequence[Callable[[], Question]] = (self._deposits, self._amounts, self._pieces)
-        return self.rng.choice(kinds)()
+        """A question for two specialists, all pairs alike."""
+        pair = self.rng.choice(self.pairs)
+        if pair == ("shop", "math"):
+            kinds: Sequence[Callable[[], Question]] = (self._deposits, self._amounts, self._pieces)
+            return self.rng.choice(kinds)()
+        if pair == ("qa", "math"):
+            return self._times()
+        one, other = (self.rng.choice(self.real[kind]) if kind in REAL else self.draw(kind) for kind in pair)
+        answer = one.answer or other.answer  # at most one of them has a text for an answer
+        functions = (*one.functions, *(name for name in other.functions if name not in one.functions))
+        return Question("cooperation", f"{one.text} {other.text}", answer, functions=functions, parts=(one, other))
+
+    def _possible(self, pair: tuple[str, str]) -> bool:
+        return all(kind in self.real for kind in pair if kind == "function" or pair == ("function", "math"))
+
+    def _times(self) -> Question:
+        """How much a number of the platform's rules is, so many times."""
+        part, count = self.qa(), self.rng.randint(2, 6)
+        number = next(int(one) for one in part.answer.split() if one.isdigit())
+        text = f"{part.text} And how much is that number times {count}?"
+        return self._joined(text, (part,), f"What is {number} times {count}?", f"{number} * {count}", number * count)
 
     def _arguments(self, function: str) -> Arguments:
         draw = self.rng.choice
@@ -187,11 +229,17 @@ def run(question: Question) -> Any:
 
 
 def knowledge(seed: int) -> dict[str, str]:
-    """Title -> text of every entry of the knowledge base: each topic for each category, near duplicates."""
+    """Title -> text of every entry of the knowledge base: each topic for each category, near duplicates.
+
+    The entries of a topic have different numbers, so that an answer from the wrong one has the wrong number.
+    """
     rng, entries = random.Random(f"{seed}/knowledge"), {}
     for topic, rule in RULES.items():
-        for category in CATEGORIES:
-            text = rule.answer.format(c=category, C=category.capitalize(), n=rng.choice(rule.numbers))
+        low = min(rule.numbers)
+        high = max(low + len(CATEGORIES), *rule.numbers)
+        numbers = rng.sample(range(low, high + 1, max(1, (high - low) // 30)), len(CATEGORIES))
+        for category, number in zip(CATEGORIES, numbers, strict=True):
+            text = rule.answer.format(c=category, C=category.capitalize(), n=number)
             entries[title_of(topic, category)] = text
     return entries
 

@@ -2,6 +2,8 @@
 
     python -m verl_ext.recipe.joyagents.data.rl_questions --output_dir data/joyagents
     python -m verl_ext.recipe.joyagents.data.rl_questions --output_dir data/joyagents --gsm8k FOLDER --toolbench FOLDER
+    python -m verl_ext.recipe.joyagents.data.rl_questions --output_dir data/joyagents_2 \\
+        --specialists question_agent shop_agent
 
 Kinds and sizes are the paper's (Section 4.2): 100 training questions each for math, knowledge base, the shop's APIs and
 other functions, 200 that need several specialists; 100 test questions of each kind. GSM8K
@@ -13,13 +15,15 @@ One row, shortened:
      "reward_model": {"ground_truth": {"kind": "math", "target": ["360000"], "functions": []}}}
 
 Writes train.parquet, test.parquet, knowledge.jsonl (the knowledge base) and tools.jsonl (ToolBench's documents).
+With fewer specialists (Table 7) there are only their questions and files, and, as in the paper, cooperations from three
+specialists on.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -31,7 +35,14 @@ from verl_ext.data_prep.rows import print_written, text_field
 from verl_ext.data_prep.sources import toolbench
 from verl_ext.data_prep.sources.questions import gsm8k as read_gsm8k
 from verl_ext.data_prep.tool_tasks import Prepared, divide
-from verl_ext.recipe.joyagents.data.generated_questions import SPLITS, Question, QuestionGenerator, knowledge
+from verl_ext.recipe.joyagents.data.generated_questions import (
+    KINDS,
+    REAL,
+    SPLITS,
+    Question,
+    QuestionGenerator,
+    knowledge,
+)
 from verl_ext.storage.jsonl import write_rows
 from verl_ext.storage.parquet import question_row, rows_schema, split_files, write_files
 from verl_ext.worlds.data_set import draw_distinct
@@ -90,30 +101,41 @@ def _option(name: str) -> Iterator[None]:
         raise ValueError(message if name in message else f"{name}: {message}") from error
 
 
+def sizes_for(sizes: Mapping[str, int], specialists: Sequence[str]) -> dict[str, int]:
+    """Of `sizes` by kind those of the specialists; cooperations from three of them on."""
+    kinds = {KINDS[name] for name in specialists} | ({"cooperation"} if len(specialists) > 2 else set())
+    return {kind: size for kind, size in sizes.items() if kind in kinds}
+
+
 def questions(
-    seed: int, math: dict[str, list[Question]], calls: dict[str, list[Question]], split: str
+    seed: int, real: Mapping[str, list[Question]], split: str, specialists: Sequence[str] = tuple(KINDS)
 ) -> list[Question]:
-    """The questions of a split, kind after kind.
+    """The questions of a split, kind after kind; real: those of the split that are not generated, by kind.
 
     Raises:
         ValueError: there are not enough.
     """
-    generator, chosen = QuestionGenerator(seed, split), []
-    for kind, size in SIZES[split].items():
-        given = {"math": math, "function": calls}.get(kind)
-        if given is None:
+    generator, chosen = QuestionGenerator(seed, split, real, specialists), []
+    for kind, size in sizes_for(SIZES[split], specialists).items():
+        if kind not in REAL:
             chosen += draw_distinct(partial(generator.draw, kind), size, f"{split} {kind} questions")
-        elif len(given[split]) < size:
-            raise ValueError(f"{split}: {size} {kind} questions are wanted, {len(given[split])} are there")
+        elif len(real[kind]) < size:
+            raise ValueError(f"{split}: {size} {kind} questions are wanted, {len(real[kind])} are there")
         else:
-            chosen += generator.rng.sample(given[split], size)
+            chosen += generator.rng.sample(real[kind], size)
     return chosen
 
 
 def run_script(
-    description: str | None, write: Callable[[argparse.Namespace], dict[str, int]], argv: Sequence[str] | None
+    description: str | None,
+    write: Callable[[argparse.Namespace], dict[str, int]],
+    argv: Sequence[str] | None,
+    more: Mapping[str, dict[str, Any]] | None = None,
 ) -> int:
     """The command line of this script and of sft_conversations.py; `write` gives rows per file.
+
+    Args:
+        more: further options and their settings.
 
     Returns: the exit status; user errors are printed without a traceback.
     """
@@ -122,6 +144,11 @@ def run_script(
     parser.add_argument("--gsm8k", type=Path, help="folder with GSM8K's train and test files instead of the hub")
     parser.add_argument("--toolbench", type=Path, help="file or folder instead of ToolBench's own place")
     parser.add_argument("--seed", type=int, default=0, help="of what is generated and of what is chosen")
+    parser.add_argument(
+        "--specialists", nargs="+", choices=list(KINDS), default=list(KINDS), help="of the system (Table 7: 2, 3, 4)"
+    )
+    for option, settings in (more or {}).items():
+        parser.add_argument(option, **settings)
     arguments = parser.parse_args(argv)
     return exit_status(lambda: print_written(arguments.output_dir, write(arguments)))
 
@@ -132,18 +159,36 @@ def write(arguments: argparse.Namespace) -> dict[str, int]:
     Raises:
         ValueError: something cannot be read, or there is too little of it.
     """
-    seed, output = arguments.seed, arguments.output_dir
-    math = {split: gsm8k(arguments.gsm8k, split) for split in SPLITS}
-    calls, prepared = functions(arguments.toolbench, SIZES["test"]["function"], seed)
+    seed, output, specialists = arguments.seed, arguments.output_dir, arguments.specialists
+    real, prepared = real_questions(arguments)
 
     def verl_row(question: Question, split: str, index: int) -> dict[str, Any]:
         return question_row(question.kind, question.text, question.truth, "customer service", split, index)
 
-    rows = split_files(verl_row, **{split: questions(seed, math, calls, split) for split in SPLITS})
+    rows = split_files(verl_row, **{split: questions(seed, real[split], split, specialists) for split in SPLITS})
     written = write_files(rows, output, rows_schema({"kind": str, "target": [str], "functions": [str]}))
     entries = [{"pid": str(i), "title": title, "text": text} for i, (title, text) in enumerate(knowledge(seed).items())]
-    files = {"knowledge.jsonl": entries, "tools.jsonl": prepared.files["tools.jsonl"]}
+    files = {"tools.jsonl": prepared.files["tools.jsonl"]} if prepared else {}
+    files |= {"knowledge.jsonl": entries}  # the last one: scripts take it for the sign that all is there
     return written | {name: write_rows(output / name, content) for name, content in files.items()}
+
+
+def real_questions(arguments: argparse.Namespace) -> tuple[dict[str, dict[str, list[Question]]], Prepared | None]:
+    """Split -> kind -> the questions that are not generated, of the specialists; and ToolBench's documents.
+
+    Raises:
+        ValueError: they cannot be read, or are too few.
+    """
+    real: dict[str, dict[str, list[Question]]] = {split: {} for split in SPLITS}
+    prepared = None
+    if "function_agent" in arguments.specialists:
+        calls, prepared = functions(arguments.toolbench, SIZES["test"]["function"], arguments.seed)
+        for split in SPLITS:
+            real[split]["function"] = calls[split]
+    if "math_agent" in arguments.specialists:
+        for split in SPLITS:
+            real[split]["math"] = gsm8k(arguments.gsm8k, split)
+    return real, prepared
 
 
 def main(argv: Sequence[str] | None = None) -> int:

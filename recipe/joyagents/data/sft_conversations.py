@@ -3,6 +3,8 @@
     python -m verl_ext.recipe.joyagents.data.sft_conversations --output_dir data/joyagents_sft
     python -m verl_ext.recipe.joyagents.data.sft_conversations --output_dir data/joyagents_sft \\
         --gsm8k FOLDER --toolbench FOLDER
+    python -m verl_ext.recipe.joyagents.data.sft_conversations --output_dir data/joyagents_sft \\
+        --thoughts_url http://127.0.0.1:8100/v1                               # thoughts of a model instead of templates
 
 One row:
     {"agent": "math_agent", "messages": [{"role": "system", "content": …}, {"role": "user", "content": "What is …?"},
@@ -19,14 +21,16 @@ import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from verl_ext.recipe.joyagents.data import rl_questions
+from verl_ext.recipe.joyagents.data import rl_questions, thoughts
 from verl_ext.recipe.joyagents.data.agent_chats import ChatGenerator, Messages
 from verl_ext.recipe.joyagents.grammar import read_step
 from verl_ext.reports import markdown
 from verl_ext.storage.jsonl import write_rows
 from verl_ext.storage.parquet import write_parquet
 from verl_ext.tools.catalogue.load import load_catalogue
+from verl_ext.tools.catalogue.types import ToolSpec
 
 # Section 4.2: agent -> kind of question -> conversations, where there are so many.
 SIZES = {
@@ -35,8 +39,15 @@ SIZES = {
     "shop_agent": {"shop": 2000},
     "function_agent": {"function": 1500},
     "math_agent": {"math": 7500},
+    # For the fine-tuned baseline of Table 1; the paper does not say its data.
+    "single_agent": {"math": 2500, "qa": 1000, "shop": 2000, "function": 1500, "cooperation": 3000},
 }
 HELD_OUT = 0.02  # share of each agent's conversations
+MORE: dict[str, dict[str, Any]] = {
+    "--no_thoughts": {"action": "store_true", "help": "leave all thoughts out (M1 of Table 2)"},
+    "--thoughts_url": {"help": "base URL of a server whose model writes the thoughts, instead of templates"},
+    "--thoughts_model": {"help": "its name on the server; not needed if it serves one"},
+}
 GENERATED_RESULTS = (
     "What the function agent's calls return is generated: the documented form of the API's response, not data; "
     "ToolBench's queries have neither results nor answers."
@@ -49,20 +60,22 @@ def write(arguments: argparse.Namespace) -> dict[str, int]:
     Raises:
         ValueError: something cannot be read, or there is too little of it.
     """
-    calls, prepared = rl_questions.functions(
-        arguments.toolbench, rl_questions.SIZES["test"]["function"], arguments.seed
-    )
-    output: Path = arguments.output_dir
-    documents = output / "tools.jsonl"
-    write_rows(documents, prepared.files[documents.name])
-    tools = load_catalogue([{"kind": "toolbench", "path": str(documents)}])
-    math = rl_questions.gsm8k(arguments.gsm8k, "train")
-    chats = ChatGenerator(arguments.seed, math, calls["train"], list(tools.values()))
+    real, prepared = rl_questions.real_questions(arguments)
+    output, specialists = arguments.output_dir, arguments.specialists
+    tools: list[ToolSpec] = []
+    if prepared:
+        documents = output / "tools.jsonl"
+        write_rows(documents, prepared.files[documents.name])
+        tools = list(load_catalogue([{"kind": "toolbench", "path": str(documents)}]).values())
+    chats = ChatGenerator(arguments.seed, real["train"], tools, specialists)
+    agents = ("master", *specialists, "single_agent")
+    sizes = {agent: rl_questions.sizes_for(SIZES[agent], specialists) for agent in agents}
     written, held_out, table = {}, [], []
-    for agent, conversations in chats.sets(SIZES):
-        table.append(_made(agent, conversations, chats.real))
+    for agent, conversations in chats.sets(sizes):
+        table.append(_made(agent, sizes[agent], conversations, chats.real))
+        conversations = with_thoughts(conversations, arguments, output / "thoughts.jsonl")
         rows = [{"agent": agent, "messages": messages} for messages in conversations]
-        held = int(len(rows) * HELD_OUT)
+        held = int(len(rows) * HELD_OUT) if agent != "single_agent" else 0
         held_out += rows[:held]
         write_parquet(rows[held:], output / f"{agent}.parquet", chats_schema())
         written[f"{agent}.parquet"] = len(rows) - held
@@ -72,14 +85,25 @@ def write(arguments: argparse.Namespace) -> dict[str, int]:
     return written | {"val.parquet": len(held_out)}
 
 
-def _made(agent: str, conversations: Sequence[Messages], real: Mapping[str, Sequence[object]]) -> list[str]:
+def _made(
+    agent: str, sizes: Mapping[str, int], conversations: Sequence[Messages], real: Mapping[str, Sequence[object]]
+) -> list[str]:
     """A row of the closing table: the paper's size for an agent, the number made, and why it is smaller."""
-    there = {kind: min(size, len(real.get(kind, range(size)))) for kind, size in SIZES[agent].items()}
-    few = [f"{there[kind]} {kind} questions of {size}" for kind, size in SIZES[agent].items() if there[kind] < size]
+    there = {kind: min(size, len(real.get(kind, range(size)))) for kind, size in sizes.items()}
+    few = [f"{there[kind]} {kind} questions of {size}" for kind, size in sizes.items() if there[kind] < size]
     unclear = sum(there.values()) - len(conversations)
     few += [f"{unclear} of them without a call whose arguments are clear"] if unclear else []
     answered = sum(read_step(messages[-1]["content"]).kind == "answer" for messages in conversations)
-    return [agent, str(sum(SIZES[agent].values())), str(len(conversations)), str(answered), "; ".join(few)]
+    return [agent, str(sum(sizes.values())), str(len(conversations)), str(answered), "; ".join(few)]
+
+
+def with_thoughts(conversations: list[Messages], arguments: argparse.Namespace, cache: Path) -> list[Messages]:
+    """The conversations without thoughts, with those of a model, or with the templates' as they are."""
+    if arguments.no_thoughts:
+        return [thoughts.without(messages) for messages in conversations]
+    if arguments.thoughts_url:
+        return thoughts.written(conversations, arguments.thoughts_url, arguments.thoughts_model, cache)
+    return conversations
 
 
 def chats_schema() -> object:
@@ -92,7 +116,7 @@ def chats_schema() -> object:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line. Returns the exit status."""
-    return rl_questions.run_script(__doc__, write, argv)
+    return rl_questions.run_script(__doc__, write, argv, MORE)
 
 
 if __name__ == "__main__":

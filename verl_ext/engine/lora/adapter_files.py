@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 RECORD = "adapters.json"
 FOLDER = "adapters"
+CONFIG, TENSORS, PREFIX = "adapter_config.json", "adapter_model.safetensors", "base_model.model."
 
 
 def write_adapters(
@@ -40,8 +41,8 @@ def write_adapters(
         place.mkdir(parents=True, exist_ok=True)
         own = {key: tensor for key, tensor in tensors.items() if key.startswith(f"{name}/")}
         assert own, f"no tensors of adapter {name}"
-        state = {f"base_model.model.{key.removeprefix(f'{name}/')}": t.contiguous() for key, t in own.items()}
-        save_file(state, place / "adapter_model.safetensors", metadata={"format": "pt"})
+        state = {f"{PREFIX}{key.removeprefix(f'{name}/')}": t.contiguous() for key, t in own.items()}
+        save_file(state, place / TENSORS, metadata={"format": "pt"})
         config = copy.copy(configs[name])
         config.inference_mode = True
         config.save_pretrained(str(place))
@@ -58,7 +59,7 @@ def read_record(checkpoint: Path) -> tuple[dict[str, Any], str] | None:
         return None
     try:
         record = json.loads((checkpoint / RECORD).read_text())
-        config = json.loads((checkpoint / FOLDER / record["names"][0] / "adapter_config.json").read_text())
+        config = json.loads((checkpoint / FOLDER / record["names"][0] / CONFIG).read_text())
         return {key: record[key] for key in ("names", "rank", "alpha")}, config["base_model_name_or_path"]
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise ValueError(f"the adapters of {checkpoint} cannot be read: {type(error).__name__}: {error}") from error
@@ -71,12 +72,58 @@ def read_adapters(checkpoint: Path, options: AdapterOptions) -> dict[str, torch.
         ValueError: the checkpoint is of other adapters.
     """
     check_same_adapters(checkpoint, options)
-    files = {name: load_file(checkpoint / FOLDER / name / "adapter_model.safetensors") for name in options.names}
+    files = {name: load_file(checkpoint / FOLDER / name / TENSORS) for name in options.names}
     return {
-        f"{name}/{key.removeprefix('base_model.model.')}": tensor
-        for name, state in files.items()
-        for key, tensor in state.items()
+        f"{name}/{key.removeprefix(PREFIX)}": tensor for name, state in files.items() for key, tensor in state.items()
     }
+
+
+def check_start(options: AdapterOptions) -> None:
+    """Refuse folders that adapters cannot start from (`mas.policy_init`).
+
+    Raises:
+        ValueError: no peft folder, or one of another rank or alpha; names the remedy.
+    """
+    for name, place in options.start.items():
+        try:
+            config = json.loads((Path(place) / CONFIG).read_text())
+        except (OSError, ValueError) as error:
+            raise ValueError(
+                f"mas.policy_init.{name}={place} is no peft folder: {error}. Remedy: the folder adapters/{name} of a "
+                "checkpoint of verl_ext.sft with model.lora.adapters, or of a run with mas.policy=per_agent_lora"
+            ) from None
+        there, here = (config.get("r"), config.get("lora_alpha")), (options.rank, options.alpha)
+        if there != here:
+            raise ValueError(
+                f"mas.policy_init.{name}={place} has rank and alpha {there}, the run {here}. Remedy: "
+                f"{SECTION}.lora_rank={there[0]} {SECTION}.lora_alpha={there[1]}, the same for all agents"
+            )
+
+
+def load_start(parameters: Mapping[str, torch.Tensor], options: AdapterOptions) -> None:
+    """Set the adapters that start from a peft folder.
+
+    Args:
+        parameters: of all adapters, by wire name, not sharded; those on the meta device stay as they are.
+
+    Raises:
+        ValueError: a folder's tensors are not those of the adapter.
+    """
+    check_start(options)
+    for name, place in options.start.items():
+        own = {key.removeprefix(f"{name}/"): p for key, p in parameters.items() if key.startswith(f"{name}/")}
+        given = {k.removeprefix(PREFIX): t for k, t in load_file(Path(place) / TENSORS).items()}
+        odd = sorted(set(own) ^ set(given)) or [key for key in own if own[key].shape != given[key].shape]
+        if odd:
+            raise ValueError(
+                f"mas.policy_init.{name}={place} does not fit the adapters of this run: {len(odd)} tensors are "
+                f"missing, superfluous or of another shape, e.g. {odd[0]}. "
+                f"Remedy: the same base and {SECTION}.target_modules"
+            )
+        with torch.no_grad():
+            for key, parameter in own.items():
+                if not parameter.is_meta:
+                    parameter.copy_(given[key])
 
 
 def check_same_adapters(checkpoint: Path, options: AdapterOptions) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -37,6 +37,7 @@ class AdapterOptions:
     names     `lora.adapters`; a row's `agent_id` is a place in it
     targets   peft's target_modules: "all-linear", names of layers, or a pattern
     excluded  peft's exclude_modules
+    start     name -> peft folder that it starts from; the others start fresh
     """
 
     names: tuple[str, ...]
@@ -44,6 +45,7 @@ class AdapterOptions:
     alpha: int
     targets: str | list[str] = "all-linear"
     excluded: str | list[str] | None = None
+    start: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def scaling(self) -> float:
@@ -81,7 +83,12 @@ class AdapterOptions:
                     f"{SECTION}.lora.adapters does not go with {SECTION}.{key}={given}. Remedy: {key}={neutral}"
                 )
         targets, excluded = (convert_to_regular_types(value) for value in (model.target_modules, model.exclude_modules))
-        return cls(names, int(model.lora_rank), int(model.lora_alpha), targets, excluded)
+        start = {str(name): str(place) for name, place in (lora.get("start") or {}).items()}
+        if unknown := sorted(set(start) - set(names)):
+            raise ValueError(
+                f"mas.policy_init names {', '.join(unknown)}, which have no adapter; allowed: {', '.join(names)}"
+            )
+        return cls(names, int(model.lora_rank), int(model.lora_alpha), targets, excluded, start)
 
 
 def check_settings(

@@ -19,7 +19,7 @@ from verl.utils import tensordict_utils as tu
 from verl.utils.device import get_device_id
 from verl.utils.fsdp_utils import fsdp2_clip_grad_norm_, normalize_peft_param_name
 
-from verl_ext.engine.lora.adapter_files import check_same_adapters, write_adapters
+from verl_ext.engine.lora.adapter_files import check_same_adapters, load_start, write_adapters
 from verl_ext.engine.lora.adapters import AGENT_ID, AdapterOptions, check_settings, wire_name
 from verl_ext.engine.lora.routed_lora import add_adapters
 
@@ -67,6 +67,7 @@ class PerAgentAdapters(Engine):
         if self.adapters is None:
             return super()._build_lora_module(module)
         model, self.route = add_adapters(module, self.adapters, self.engine_config.seed)
+        load_start(dict(self._adapter_tensors(model.named_parameters())), self.adapters)
         return model
 
     # --- forward and backward ---------------------------------------------------------------------------------------
@@ -77,6 +78,8 @@ class PerAgentAdapters(Engine):
         Raises:
             ValueError: no such field, or a number out of range.
         """
+        if AGENT_ID not in data.keys() and len(self.adapters.names) == 1:  # fine-tuning of one agent
+            return torch.zeros(len(data), dtype=torch.int64)
         if AGENT_ID not in data.keys():
             raise ValueError(
                 f"adapters per agent need the field {AGENT_ID!r} in every row; fields: {sorted(data.keys())}"

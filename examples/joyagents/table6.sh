@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# Table 6: how many nodes train, K = 1, 2, 5 and all. Settings: common.sh.
+. "$(dirname "$0")/common.sh"
+settings "$AGENTS"
+check "${system[@]}" "$@"
+conversations "$sft" "$AGENTS"
+questions "$AGENTS"
+cold_start sft "$sft" "$AGENTS" 5
+simulator
+train top1 mas.advantage.top_k=1 "$@"
+train top2 mas.advantage.top_k=2 "$@"
+train top_all mas.advantage.top_k=0 "$@"
+train m6 "$@"
