@@ -30,10 +30,37 @@ def test_only_decisions_train_unless_agents_are_to(recipe):
     assert len(build_workflow(read_mas_config(config)).trained_agents) == 1 + len(config.mas.workflow.pool)
 
 
+@pytest.mark.parametrize("recipe", ["puppeteer", "puppeteer_tiny"])
+def test_puppets_are_answered_by_the_frozen_base(recipe):
+    """The orchestrator's gradients move its adapter alone: puppets that ran on it would change with it."""
+    config = composed(f"+recipe={recipe}")
+    assert check_multi_agent(config) == "accuracy"
+    mas = read_mas_config(config)
+    system = build_workflow(mas)
+    adapters = lora_setup.adapters_of(mas, system)
+    assert adapters == {"orchestrator": "orchestrator", **dict.fromkeys(config.mas.workflow.pool, "")}
+    assert list(config.actor_rollout_ref.model.lora.adapters) == ["orchestrator"]
+
+
+@pytest.mark.parametrize("recipe", ["puppeteer", "puppeteer_tiny"])
+@pytest.mark.parametrize(
+    "override", ["+mas.agents.orchestrator.head.encoder=hashing", "mas.workflow.orchestration=random"]
+)
+def test_where_the_policy_trains_for_no_agent_there_are_no_adapters(recipe, override):
+    config = composed(f"+recipe={recipe}", override, "++trainer.val_only=true" if "random" in override else "data.seed=1")
+    assert check_multi_agent(config) == "accuracy"
+    mas = read_mas_config(config)
+    assert lora_setup.adapters_of(mas, build_workflow(mas)) is None
+    model = config.actor_rollout_ref.model
+    assert (model.lora.adapters, model.lora_rank) == (None, 0)
+
+
 def test_decisions_ask_for_our_engine_on_gpus_and_for_none_on_the_cpu():
     config = composed("+recipe=puppeteer")
-    with pytest.raises(ValueError, match="an agent that decides .* needs VERL_ENGINE_VENDOR=verl_ext"):
+    with pytest.raises(ValueError, match="mas.policy=per_agent_lora needs VERL_ENGINE_VENDOR=verl_ext"):
         lora_setup.check_engine(config)
+    with pytest.raises(ValueError, match="an agent that decides .* needs VERL_ENGINE_VENDOR=verl_ext"):
+        lora_setup.check_engine(composed("+recipe=puppeteer", "mas.policy=shared"))
     lora_setup.choose_engine(config)
     lora_setup.check_engine(config)
     for other in ("+recipe=puppeteer_tiny", "+recipe=mhgpo"):
