@@ -77,7 +77,9 @@ def test_against_the_recursion_as_the_paper_writes_it(costs, reward, price, disc
 def test_r_of_the_trajectory_is_eq_5_and_how_it_differs_from_reward_to_go():
     """Exact expectations in float64 over two decisions among three, against Eq. 5 as the paper writes it."""
     price, discount = 0.3, 0.8
-    logits = torch.linspace(-1, 1, 12, dtype=torch.float64).reshape(4, 3).requires_grad_()  # S_1, and S_2 after each a_1
+    logits = (
+        torch.linspace(-1, 1, 12, dtype=torch.float64).reshape(4, 3).requires_grad_()
+    )  # S_1, and S_2 after each a_1
     log_pi, reward = logits.log_softmax(-1), torch.linspace(0, 1, 9, dtype=torch.float64).reshape(3, 3)
     paper, by_trajectory, by_step, scaled = (torch.zeros((), dtype=torch.float64) for _ in range(4))
     for a, b in itertools.product(range(3), range(3)):

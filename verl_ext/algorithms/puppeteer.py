@@ -82,7 +82,7 @@ class Returns(Settings):
         return returns if self.weigh_by == "step" else {call: returns[first[call]] for call in number}
 
     def apply(self, trajectories: Sequence[Trajectory]) -> None:
-        """R_shared of a decision is its R_t (or R_1), the mean over the trajectories that share it. Other calls keep theirs."""
+        """R_shared of a decision: R_t (or R_1), a mean over the trajectories that share it. Others keep theirs."""
         found: dict[Call, list[float]] = defaultdict(list)
         for trajectory in trajectories:
             for call, value in self.of_trajectory(trajectory).items():
@@ -110,8 +110,8 @@ def returns_rule(section: Any) -> CreditRule:
 class Puppeteer(Algorithm):
     """Eq. 5: A_t = R − b on the tokens of a decision.
 
-    R is R_t, or with `mas.credit.returns.weigh_by=trajectory` the paper's R(τ); `Returns` says how they differ. Ablation:
-    `mas.credit.returns.discount=1` and price 0 give every decision the same r.
+    R is R_t, or with `mas.credit.returns.weigh_by=trajectory` the paper's R(τ); `Returns` says how they differ.
+    Ablation: `mas.credit.returns.discount=1` and price 0 give every decision the same r.
 
     Other rows are the agents' own outputs, which train only if they are asked to (not in the paper): they compete in
     MHGPO's heterogeneous groups, for the trajectory's reward.

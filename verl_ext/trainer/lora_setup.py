@@ -106,8 +106,8 @@ def check_policy(config: DictConfig, mas: MasConfig, agents: list[str]) -> None:
     if mas.policy != PER_AGENT_LORA or not agents:
         if named:
             raise ValueError(
-                f"actor_rollout_ref.model.lora.adapters={list(named)} needs {what}, which sets it (given: {mas.policy}), "
-                f"and agents that the policy trains for: {', '.join(agents) or 'there are none'}"
+                f"actor_rollout_ref.model.lora.adapters={list(named)} needs {what}, which sets it (given: {mas.policy})"
+                f", and agents that the policy trains for: {', '.join(agents) or 'there are none'}"
             )
         return
     if list(named or ()) != agents:
