@@ -75,7 +75,7 @@ ACTION: dict[str, tuple[str, str]] = {
         "Below is an attempt to answer a question with the context that was at hand. It did not succeed: the answer "
         "was wrong, or it was worded otherwise than the expected one. Say in a few whole sentences what may have "
         "caused the failure or the other wording, and outline a new plan that keeps it from happening again: brief, "
-        "and of the main points only. Consider where the task stands now, and propose the next steps. End in this form:\n"
+        "and of the main points only. Consider where the task stands, and propose the next steps. End in this form:\n"
         f"{ANSWERED}",
         "The reflection:",
     ),
