@@ -29,7 +29,7 @@ MAY_IMPORT = {
     "observe": {"mas", "sampling", "memory"},
     "engine": set(),
     "trainer": {"mas", "sampling", "algorithms", "heads", "observe", "engine", "tools", "rewards", "memory"},
-    "evaluate": {"mas", "sampling", "observe", "engine", "tools", "trainer", "memory"},
+    "evaluate": {"mas", "sampling", "observe", "engine", "tools", "trainer", "memory", "rewards"},
     "compare": {"observe", "tools", "trainer"},
     "worlds": {"tools"},
 }

@@ -13,7 +13,7 @@ from verl_ext.mas.options import at_least, one_of
 from verl_ext.mas.prompts import prompts_of
 from verl_ext.recipe.deepagent import grammar, memories, prompts, prompts_tiny
 from verl_ext.rewards.calls import Invocation, gold_path
-from verl_ext.rewards.correctness import RULES, correct_calls, path_share
+from verl_ext.rewards.correctness import RULES, charged, correct_calls, path_share, unneeded_calls
 from verl_ext.rewards.qa import exact_match
 from verl_ext.rewards.truth import targets_of
 
@@ -59,6 +59,8 @@ class DeepAgent(Workflow):
         correct: which calls earn ToolPO's C: gold_path, name, arguments, executed (verl_ext/rewards/correctness.py).
         success: R_succ: answer (exact match), or path (the gold path was gone), where tasks have no answer.
         ordered: the calls of the gold path have to come in its order; false: in any, where a data set tells none.
+        call_price: under success=path, the reward of a call that the path does not need is less by this; 0: calls are
+            free, and calling everything is best.
 
     Raises:
         ValueError: an argument out of range.
@@ -67,7 +69,16 @@ class DeepAgent(Workflow):
     headline = "success"
     needs: Sequence[str] = ("tool_search", "tool_call")
     details = (
-        *("correct_calls", "tool_calls", "failed_calls", "actions", "searches", "folds", "refused_folds"),
+        *(
+            "correct_calls",
+            "unneeded_calls",
+            "tool_calls",
+            "failed_calls",
+            "actions",
+            "searches",
+            "folds",
+            "refused_folds",
+        ),
         *("broken_actions", "tool_failures", "limit_actions", "limit_folds", "limit_tokens"),
     )
 
@@ -82,16 +93,17 @@ class DeepAgent(Workflow):
         correct: str = "gold_path",
         success: str = "answer",
         ordered: bool = True,
+        call_price: float = 0.1,
     ):
         one_of("correct", correct, RULES)
         one_of("success", success, SUCCESSES)
         at_least(1, max_actions=max_actions)
-        at_least(0, max_folds=max_folds)
+        at_least(0, max_folds=max_folds, call_price=call_price)
         at_least(80, max_result_chars=max_result_chars)
         self.prompts = prompts_of(prompts, PROMPTS)
         self.max_actions, self.max_folds, self.max_result_chars = max_actions, max_folds, max_result_chars
         self.summarise, self.given_tools, self.correct, self.success = summarise, given_tools, correct, success
-        self.ordered = ordered
+        self.ordered, self.call_price = ordered, call_price
         # The tiny prompt names no actions: its model folds as it has learned to, and is refused.
         folding = max_folds > 0 or self.prompts is PROMPTS["tiny"]
         self.agents = {
@@ -239,6 +251,8 @@ class DeepAgent(Workflow):
                     lacking(task, "path", "no gold path (ground_truth.path)", "answer, for rows with targets")
                 )
             success = done["path_complete"]
+            reward = charged(success, result.calls, gold_path(task), self.call_price)
+            return reward, {"success": success, **done}
         else:
             targets = targets_of(task.ground_truth, f"row {task.index}")
             if not targets:
@@ -256,6 +270,7 @@ class DeepAgent(Workflow):
             "path": path,
             "path_complete": float(path == 1.0),
             "correct_calls": float(correct_calls(self.correct, result.calls, gold)),
+            "unneeded_calls": float(unneeded_calls(result.calls, gold)),
             "tool_calls": float(len(result.calls)),
             "failed_calls": float(sum(not call.ok for call in result.calls)),
             **{name: float(getattr(result, name)) for name in ("actions", "searches", "folds", "refused_folds")},

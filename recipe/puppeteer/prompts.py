@@ -2,7 +2,7 @@
 
 A puppet's prompt is its role (ROLE; Figures 12 and 13) and its action (ACTION; Figures 14 to 16). docs/puppeteer.md
 sets them beside the figures, rule by rule. Figures 13 and 14 are pictures: their rules are those of the published code.
-The paper prints no prompt of the orchestrator (there it is no text model) nor of a judge: both are ours.
+The paper prints no prompt of the orchestrator, which is no text model there: `orchestrator` is ours.
 """
 
 from __future__ import annotations
@@ -157,14 +157,6 @@ def puppet(name: str, state: State, role: str = "", action: str = "", cue: str =
     """What an agent of the pool is asked; role, action and cue are its `parts`."""
     asked = f"Task: {state.task}\n\n{action}\n\n{_so_far(state)}"
     return chat(role, f"{asked}\n\n{cue}" if cue else asked)
-
-
-def judge(task: str, answer: str, what: str) -> Messages:
-    """How good an open task's answer is, in one respect."""
-    return user(
-        f"Task: {task}\n\nAnswer: {answer}\n\nRate one thing of the answer: its {what}. Reply with a whole number from "
-        "1 (very bad) to 10 (very good)."
-    )
 
 
 def _team(names: Sequence[str]) -> str:

@@ -33,11 +33,6 @@ def puppet(name: str, state: State, role: str = "", action: str = "", cue: str =
     return user(f"{pattern_of(name)}: {_so_far(state)}")
 
 
-def judge(task: str, answer: str, what: str) -> Messages:
-    """How good a text is."""
-    return user(f"judge: {task} {answer}")
-
-
 def _so_far(state: State) -> str:
     done = "".join(f" {step.shown}" for step in state.steps)
     return f"{state.task}{done}"

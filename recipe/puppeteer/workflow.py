@@ -29,12 +29,12 @@ class Outcome:
     """What the explorations came to: the answer of their vote, and their states.
 
     Attributes:
-        quality: what was measured of an open task's answer, each in [0, 1] (see quality.py).
+        program: what running the answer showed, if it is software (see quality.py).
     """
 
     answer: str
     states: tuple[State, ...]
-    quality: dict[str, float] = field(default_factory=dict)
+    program: dict[str, float] = field(default_factory=dict)
 
 
 class Puppeteer(Workflow):
@@ -56,7 +56,7 @@ class Puppeteer(Workflow):
         orchestration: learned, or who acts next without learning: random, fixed (`order`), oracle (`extra_info.path`).
         order: of `fixed`.
         max_result_chars: what a step shows of a tool's result.
-        judge: an agent `judge` rates the answers of open tasks (CommonGen-Hard, SRDD).
+        judge: the judge of `mas.judge` rates the answers of open tasks (CommonGen-Hard, SRDD).
 
     Raises:
         ValueError: an argument out of range.
@@ -94,7 +94,7 @@ class Puppeteer(Workflow):
         at_least(0, token_budget=token_budget)
         _check_order(pool, depth, orchestration, order)
         self.prompts = prompts_of(prompts, PROMPTS)
-        self.judge = judge
+        self.needs_judge = judge
         # Chains of one question differ by the noise of their sampling alone.
         self.needs_sampling = topology == CHAINS and width > 1
         rule = {
@@ -113,22 +113,20 @@ class Puppeteer(Workflow):
         for name in pool:
             agent = Agent(partial(self.prompts.puppet, name, **self.prompts.parts(name)), trained=train_agents)
             self.agents[name] = agent.changed(**served.get(name.partition("-")[2], {}))
-        if judge:
-            self.agents[quality.JUDGE] = Agent(self.prompts.judge, trained=False)
         self.needs = sorted({pattern_of(name) for name in pool} & set(TOOLS))
-        self.left_out = [name for name in (ORCHESTRATOR, quality.JUDGE, *POOL) if name not in self.agents]
+        self.left_out = [name for name in (ORCHESTRATOR, *POOL) if name not in self.agents]
 
     async def run(self, task: Task, ctx: Any) -> Outcome:
-        """Explore, vote, and measure the answer of an open task."""
+        """Explore, vote, and run the answer if it is software."""
         states = await self.explorer.explore(ctx, task, whole=scoring.is_open(task.data_source))
         answer = scoring.majority(task.data_source, [answer for state in states for answer in state.answers])
-        measured = await quality.measure(ctx, task, answer, self.judge)
-        return Outcome(answer, tuple(states), measured)
+        return Outcome(answer, tuple(states), await quality.run_program(ctx, task, answer))
 
-    def reward(self, task: Task, result: Outcome) -> tuple[float, dict[str, float]]:
+    async def reward(self, task: Task, result: Outcome) -> tuple[float, dict[str, float]]:
         """r, and what the paper measures: accuracy, generated tokens and puppets' calls of the task, its graph."""
         right = scoring.score(task.data_source, result.answer, task.ground_truth)
-        reward, terms = quality.reward(right, result.quality), dict(result.quality)
+        terms = {**result.program, **await quality.judged_terms(self.judge, task, result.answer)}
+        reward = quality.combined(right, terms)
         if scoring.is_open(task.data_source):
             terms["coverage"], right = right, reward  # r is what the paper's tables give
         states = result.states

@@ -9,18 +9,26 @@ from typing import Any
 from verl_ext.mas import Call, CallFailed, Status, Task, ToolFailed, Workflow
 from verl_ext.mas.options import at_least, one_of
 from verl_ext.mas.prompts import prompts_of
+from verl_ext.mas.workflow import Score
 from verl_ext.recipe.smurfs import scoring
-from verl_ext.rewards.calls import Invocation
+from verl_ext.rewards.calls import Invocation, gold_path
+from verl_ext.rewards.correctness import charged
+from verl_ext.rewards.judged import JUDGED, judged
+from verl_ext.tools.catalogue.render import render
 
 SOURCES = ("given", "search")
 
 
 @dataclass
 class Work:
-    """What has been done for a question. calls: also those that could not be read, and were not made."""
+    """What has been done for a question. calls: also those that could not be read, and were not made.
+
+    shown: of the others what a judge reads: name, arguments, and the result or error.
+    """
 
     task: Task
     calls: list[Invocation] = field(default_factory=list)
+    shown: list[dict[str, Any]] = field(default_factory=list)
     rollbacks: int = 0
     tool_failures: int = 0
     tokens: int = 0
@@ -42,8 +50,12 @@ class ToolSystem(Workflow):
         tools: given: the task's own (`extra_info.tools`), or all of `catalogue`; search: what `tool_search` finds.
         catalogue: names of tools that every question has, in place of `extra_info.tools`.
         max_result_chars: what an agent reads of a tool's response.
-        success: what the reward is: answer (exact match), f1, or path (the gold path was gone).
+        success: what the reward is: answer (exact match), f1, gaia (its quasi exact match), or path (the gold path was
+            gone); or, by the judge of `mas.judge`, pass (ToolEval's pass rate), win (against `extra_info.reference`) or
+            hle (the answer is equivalent to the target).
         ordered: the calls of the gold path have to come in its order.
+        call_price: under success=path, the reward of a call that the path does not need is less by this; 0: calls are
+            free, and calling everything is best.
 
     Raises:
         ValueError: an argument out of range.
@@ -53,7 +65,7 @@ class ToolSystem(Workflow):
     needs = ("tool_search", "tool_call")
     details = (
         *("tokens", "tokens_per_call", "tool_calls", "failed_calls", "correct_calls"),
-        *("rollbacks", "tool_failures"),
+        *("unneeded_calls", "rollbacks", "tool_failures"),
     )
 
     def __init__(
@@ -65,6 +77,7 @@ class ToolSystem(Workflow):
         max_result_chars: int,
         success: str,
         ordered: bool,
+        call_price: float,
     ):
         one_of("tools", tools, SOURCES)
         one_of("success", success, scoring.SUCCESSES)
@@ -72,6 +85,8 @@ class ToolSystem(Workflow):
         self.prompts = prompts_of(prompts, modules)
         self.tools, self.catalogue = tools, list(catalogue or ())
         self.max_result_chars, self.success, self.ordered = max_result_chars, success, ordered
+        at_least(0, call_price=call_price)
+        self.call_price, self.needs_judge = call_price, success in JUDGED
 
     async def documents(self, ctx: Any, task: Task, query: str) -> list[dict[str, Any]]:
         """The tools for a query: name, description and parameters of each.
@@ -101,6 +116,8 @@ class ToolSystem(Workflow):
                 work.tool_failures += 1
                 said = {"ok": False, "error": f"{name} is not available"}
         work.calls.append(Invocation(name, arguments, ok=bool(said["ok"])))
+        result = said["result"] if said["ok"] else f"error: {said['error']}"
+        work.shown.append({"name": name, "arguments": arguments, "result": render(result, self.max_result_chars)})
         return said
 
     async def heard(self, ctx: Any, work: Work, asked: Awaitable[Any], nothing: Any) -> Any:
@@ -116,11 +133,23 @@ class ToolSystem(Workflow):
         work.count(ctx.last)
         return value
 
-    def reward(self, task: Task, result: Any) -> tuple[float, dict[str, float]]:
+    def reward(self, task: Task, result: Any) -> Score | Awaitable[Score]:
         """The success, and the quantities of the paper's Tables 1 and 3 to 5. `result`: a `Work`."""
-        scores = scoring.scores(task, result.answer, result.calls, self.ordered)
-        success = scores[self.success]
-        return success, {
+        found = scoring.scores(task, result.answer, result.calls, self.ordered, self.success)
+        if self.needs_judge:
+            return self._judged(task, result, found)
+        reward = success = found[self.success]
+        if self.success == "path":
+            reward = charged(success, result.calls, gold_path(task), self.call_price)
+        return reward, self.measured(result, success, found)
+
+    async def _judged(self, task: Task, result: Any, found: dict[str, float]) -> Score:
+        found |= await judged(self.success, self.judge, task, result.answer, result.shown)
+        return found[self.success], self.measured(result, found[self.success], found)
+
+    def measured(self, result: Any, success: float, scores: dict[str, float]) -> dict[str, float]:
+        """The quantities of a trajectory, with its scores."""
+        return {
             "success": success,
             **scores,
             "tokens": float(result.tokens),

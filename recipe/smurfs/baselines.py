@@ -66,8 +66,9 @@ class Baseline(base.ToolSystem):
         max_result_chars: int = 2000,
         success: str = "answer",
         ordered: bool = True,
+        call_price: float = 0.1,
     ):
-        super().__init__(PROMPTS, prompts, tools, catalogue, max_result_chars, success, ordered)
+        super().__init__(PROMPTS, prompts, tools, catalogue, max_result_chars, success, ordered, call_price)
         at_least(1, budget=budget)
         self.budget = budget
         prompt = getattr(self.prompts, self.prompt)
@@ -87,10 +88,10 @@ class Baseline(base.ToolSystem):
         work.answer, work.finished = turn.answer, finished and turn.kind == "answer"
         return work
 
-    def reward(self, task: Task, result: Work) -> tuple[float, dict[str, float]]:
+    def measured(self, result: Work, success: float, scores: dict[str, float]) -> dict[str, float]:
         """As the Smurfs', with what the agent could not say, and whether it found an end by itself."""
-        success, done = super().reward(task, result)
-        return success, done | {"broken": float(result.broken), "finished": float(result.finished)}
+        done = {"broken": float(result.broken), "finished": float(result.finished)}
+        return super().measured(result, success, scores) | done
 
 
 class ReAct(Baseline):

@@ -63,8 +63,9 @@ class Smurfs(base.ToolSystem):
         max_result_chars: int = 2000,
         success: str = "answer",
         ordered: bool = True,
+        call_price: float = 0.1,
     ):
-        super().__init__(PROMPTS, prompts, tools, catalogue, max_result_chars, success, ordered)
+        super().__init__(PROMPTS, prompts, tools, catalogue, max_result_chars, success, ordered, call_price)
         self.limits = {"max_tasks": max_tasks, "max_calls": max_calls, "max_depth": max_depth}
         at_least(1, **self.limits)
         at_least(0, budget=budget)
@@ -157,8 +158,8 @@ class Smurfs(base.ToolSystem):
         """What an agent says, counted. A prompt that no longer fits is answered by nothing, and the search goes on."""
         return await self.heard(ctx, work, ctx.call(agent, **inputs), scoring.NOTHING[agent](inputs))
 
-    def reward(self, task: Task, result: Work) -> tuple[float, dict[str, float]]:
+    def measured(self, result: Work, success: float, scores: dict[str, float]) -> dict[str, float]:
         """As the base's, with the sub-tasks."""
-        success, done = super().reward(task, result)
+        done = super().measured(result, success, scores)
         solved = len(result.solved)
-        return success, done | {"tasks": float(solved), "verified": result.verified / solved if solved else 0.0}
+        return done | {"tasks": float(solved), "verified": result.verified / solved if solved else 0.0}

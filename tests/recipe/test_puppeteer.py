@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
+import json
+import math
+
 import pytest
 
 from tests.helpers import DecidingLLM, forest_of, fork, run, walk
+from tests.rewards.judging import fields_of
 from verl_ext.mas import Status, Task
 from verl_ext.recipe.puppeteer import Puppeteer
+from verl_ext.rewards.judge import Judge
 from verl_ext.tools.base import ToolError, ToolRefused
+from verl_ext.tools.chat import EndpointFailed
+from verl_ext.tools.chat.wire import Answer
 
 SMALL = ["planning", "reasoning", "run_python", "web_search"]
+
+
+class Rating:
+    """A judge's model, whose verdicts are `rule(fields)`."""
+
+    model = "m"
+
+    def __init__(self, rule):
+        self.rule = rule
+
+    async def complete(self, messages, sampling):
+        return Answer(json.dumps({"reason": "by rule", **self.rule(fields_of({"messages": messages}))}))
 
 
 def in_turn(names):
@@ -17,10 +36,23 @@ def in_turn(names):
     return lambda request: names[int(request.key[-1].rpartition(".")[2])]
 
 
-def played(names, said, task=None, tools=None, then=None, limits=None, seed=0, adapters=None, decide=None, **options):
+def played(
+    names,
+    said,
+    task=None,
+    tools=None,
+    then=None,
+    limits=None,
+    seed=0,
+    adapters=None,
+    decide=None,
+    judge_at=None,
+    **options,
+):
     async def scene():
         llm = DecidingLLM(said if callable(said) else lambda request: said[request.agent], decide or in_turn(names))
         system = Puppeteer(**{"pool": SMALL, **options})
+        system.judge = Judge(Rating(judge_at)) if judge_at else None
         forest = forest_of(system, llm, tools=tools or {}, limits={"tool_retries": 0, **(limits or {})}, seed=seed)
         forest.adapters = adapters
         forest.sampling = {"temperature": 1.0, "max_tokens": 500}
@@ -219,31 +251,36 @@ def test_an_engines_failure_is_no_wrong_answer():
 
 def test_a_judge_weighs_open_tasks_by_three_terms_and_keeps_the_whole_answer():
     task = Task("Write.", {"target": ["dog", "run", "cat", "sun"]}, "commongen_hard")
+    said = {"reasoning": "FINAL ANSWER: Dogs were running.\nThe sun shone."}
+    asked = []
 
-    def said(request):
-        if request.agent == "judge":
-            return {"grammar": "8", "relevan": "I say 30", "logic: ": "3"}[request.prompt.partition("its ")[2][:7]]
-        return "FINAL ANSWER: Dogs were running.\nThe sun shone."
+    def rule(fields):
+        asked.append(fields)
+        return {"grammar": 10, "relevance": 1, "logic": 5.5, "coverage": 1}
 
-    trajectory, _ = played(["reasoning", "terminate"], said, task, judge=True)
-    assert trajectory.result.answer == "Dogs were running.\nThe sun shone."
+    trajectory, _ = played(["reasoning", "terminate"], said, task, judge=True, judge_at=rule)
+    assert trajectory.result.answer == asked[0]["text"] == "Dogs were running.\nThe sun shone."
     metrics = trajectory.metrics
-    assert [metrics[name] for name in ("coverage", "grammar", "relevance", "logic")] == [0.75, 0.8, 1.0, 0.3]
-    assert trajectory.reward == metrics["accuracy"] == pytest.approx(0.75 * 0.7)
-    assert not any(call.trained for call in trajectory.calls if call.agent == "judge")
+    assert [metrics[name] for name in ("coverage", "grammar", "relevance", "logic")] == [0.75, 1.0, 0.0, 0.5]
+    assert trajectory.reward == metrics["accuracy"] == pytest.approx(0.75 * 0.5)
+    assert metrics["judge_calls"] == 1.0
 
 
-def test_a_term_that_the_judge_did_not_rate_is_absent_and_no_zero():
+def test_a_judge_that_fails_is_no_zero():
     task = Task("Write.", {"target": ["dog"]}, "commongen_hard")
-    said = {"reasoning": "FINAL ANSWER: Dogs.", "judge": "fine"}
-    trajectory, _ = played(["reasoning", "terminate"], said, task, judge=True)
-    assert trajectory.reward == 1.0 and "grammar" not in trajectory.metrics
+
+    def rule(fields):
+        raise EndpointFailed("down")
+
+    said = {"reasoning": "FINAL ANSWER: Dogs."}
+    trajectory, _ = played(["reasoning", "terminate"], said, task, judge=True, judge_at=rule)
+    assert trajectory.status is Status.JUDGE_ERROR and math.isnan(trajectory.reward)
 
 
 @pytest.mark.parametrize(
     ("program", "printed", "reward"),
     [
-        ("print(1)", "1", 0.6),
+        ("print(1)", "1", 0.5),
         ("print(1)", "Traceback (most recent call last):\n  x\nNameError: y", 0.0),
         ("def f():\n    pass", "", 0.0),
     ],
@@ -252,10 +289,13 @@ def test_software_counts_if_it_is_complete_runs_and_fits(program, printed, rewar
     async def run_python(program):
         return printed
 
-    said = {"reasoning": f"FINAL ANSWER:\n```python\n{program}\n```", "judge": "6"}
+    said = {"reasoning": f"FINAL ANSWER:\n```python\n{program}\n```"}
     task = Task("Develop a counter.", {}, "srdd")
-    trajectory, _ = played(["reasoning", "terminate"], said, task, tools={"run_python": run_python}, judge=True)
-    assert trajectory.reward == pytest.approx(reward) and trajectory.metrics["consistency"] == 0.6
+    tools = {"run_python": run_python}
+    trajectory, _ = played(
+        ["reasoning", "terminate"], said, task, tools, judge=True, judge_at=lambda fields: {"consistency": 5.5}
+    )
+    assert trajectory.reward == pytest.approx(reward) and trajectory.metrics["consistency"] == 0.5
 
 
 @pytest.mark.parametrize("path", ["planning", ["critique"], [None]])

@@ -33,7 +33,7 @@ def test_bad_settings(options, message):
 def test_what_is_there_and_what_is_left_out():
     system = Puppeteer(pool=["planning"])
     assert list(system.agents) == ["orchestrator", "planning"] and system.trained_agents == ["orchestrator"]
-    assert set(system.left_out) == {"judge", *POOL} - {"planning"}
+    assert set(system.left_out) == {*POOL} - {"planning"}
     assert Puppeteer(pool=["planning"], train_agents=True).trained_agents == ["orchestrator", "planning"]
     assert Puppeteer(orchestration="random").trained_agents == []
     assert Puppeteer(pool=["planning", "read_file", "run_python"]).needs == ["read_file", "run_python"]

@@ -230,7 +230,7 @@ def test_no_output_and_no_tool_breaks_it(said, results, random):
     ("options", "message"),
     [
         ({"prompts": "tiny?"}, "prompts='tiny.' is unknown"),
-        ({"success": "luck"}, "success='luck' is unknown; allowed: answer, f1, path"),
+        ({"success": "luck"}, "success='luck' is unknown; allowed: answer, f1, gaia, path"),
         ({"budget": -1}, "budget=-1 must be at least 0"),
     ],
 )

@@ -117,7 +117,8 @@ def test_scores_by_hand():
     film, person = (Invocation(name, {"q": "x"}) for name in ("film", "person"))
     called = [film, Invocation("person", {"q": "x"}, ok=False), person]
     found = scores(TASK, "Tova Brandt", called, ordered=True)
-    assert found == {"answer": 0.0, "f1": pytest.approx(2 / 3), "path": 1.0, "path_share": 1.0, "correct_calls": 2.0}
+    path = {"path": 1.0, "path_share": 1.0, "correct_calls": 2.0, "unneeded_calls": 1.0}
+    assert found == {"answer": 0.0, "f1": pytest.approx(2 / 3), **path}
     assert scores(TASK, "tova", called[:1], True)["path_share"] == 0.5
     with pytest.raises(ValueError, match="row 0 has neither an answer nor a gold path"):
         scores(Task("q", {}), "x", [], True)

@@ -114,7 +114,7 @@ def prepare(config: DictConfig) -> tuple[Any, ...]:
     from verl_ext.evaluate.llms import model_of, served_model
     from verl_ext.evaluate.questions import read_tasks
     from verl_ext.trainer.build import build_workflow
-    from verl_ext.trainer.preflight.checks import check_sampled, check_tools
+    from verl_ext.trainer.preflight.checks import check_judge, check_sampled, check_tools
     from verl_ext.trainer.run_callback import choose_cpu_platform
 
     if config.trainer.device == "cpu":
@@ -129,6 +129,7 @@ def prepare(config: DictConfig) -> tuple[Any, ...]:
     if model is None:
         section = section.model_copy(update={"model": asyncio.run(served_model(config, section))})
     check_tools(config)
+    check_judge(config)
     return section, mas, model, workflow, tasks
 
 
@@ -152,9 +153,10 @@ def finish(
     import verl_ext
     from verl_ext.evaluate.report import summarise, table_of, write_report
     from verl_ext.observe.record import as_json
+    from verl_ext.rewards.judge import Spent
 
     about = {"verl_ext": verl_ext.__version__, "date": time.strftime("%Y-%m-%dT%H:%M:%S%z"), **about}
-    about |= {"details": list(workflow.details), "headline": workflow.headline}
+    about |= {"details": [*workflow.details, *Spent().metrics()], "headline": workflow.headline}
     about |= {"table": table_of(workflow, tasks, samples, outcomes), "samples": samples}
     return write_report(folder, as_json(about) | summarise(tasks, samples, outcomes))
 

@@ -40,7 +40,7 @@ from verl_ext.trainer.state.run_settings import identity_of
 
 # After so many trajectories in a row that failed without an answer, the evaluation stops.
 STREAK = 32
-HOPELESS = (Status.ENGINE_ERROR, Status.TIMEOUT, Status.TOOL_ERROR, Status.WORKFLOW_ERROR)
+HOPELESS = (Status.ENGINE_ERROR, Status.TIMEOUT, Status.TOOL_ERROR, Status.WORKFLOW_ERROR, Status.JUDGE_ERROR)
 # Seconds between two lines of progress.
 INTERVAL = 5.0
 
@@ -55,6 +55,8 @@ def settings_of(
     """
     local, memory = model is not None, open_memory(section, mas)
     optional: dict[str, Any] = {"heads": heads} if heads else {}
+    if mas.judge.given:
+        optional["judge"] = mas.judge.identity
     if not local and mas.policy != SHARED:  # it decides which of an endpoint's models answer
         optional["policy"] = mas.policy
     return optional | {
@@ -151,7 +153,8 @@ class Runner:
                 ticker.cancel()  # which prints its last line
                 await asyncio.wait([ticker])
             served = [agent.llm for agent in self.workflow.agents.values() if agent.llm is not None]
-            for owner in (llm, *served, *tools.values()):
+            judge = [self.workflow.judge] if self.workflow.judge is not None else []
+            for owner in (llm, *served, *tools.values(), *judge):
                 with suppress(AttributeError):  # a tool may have no `close`
                     await owner.close()
 

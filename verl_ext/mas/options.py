@@ -11,7 +11,7 @@ def one_of(name: str, value: object, allowed: Collection[str]) -> None:
         raise ValueError(f"mas.workflow.{name}={value!r} is unknown; allowed: {', '.join(allowed)}")
 
 
-def at_least(least: int, **options: int) -> None:
+def at_least(least: int, **options: float) -> None:
     """Raises ValueError if one of these options of `mas.workflow` is smaller."""
     for name, value in options.items():
         if value < least:

@@ -22,6 +22,7 @@ from verl_ext.mas.types import (
     ToolFailed,
     Trajectory,
 )
+from verl_ext.rewards.judge import JudgeFailed, Spent, spending
 from verl_ext.tracebacks import place_of, users_traceback
 
 # The state of a coroutine that nobody has awaited.
@@ -75,11 +76,7 @@ class Session:
         if isinstance(self._fatal, BrokenReward):
             raise self._fatal
         if isinstance(self._fatal, CallFailed):
-            trajectory.status, trajectory.error = self._fatal.status, str(self._fatal)
-            trajectory.trace = self._fatal.trace
-            reward = self.forest.failure_rewards.get(trajectory.status.value)
-            if reward is not None and not self.forest.greedy:  # the last calls it made lead to this end
-                trajectory.reward, trajectory.sinks = reward, tuple(self._context.frontier)
+            self._fail(self._fatal.status, self._fatal, self._fatal.trace)
         elif self._fatal is not None:  # a bug in the workflow: counted and logged, it does not stop the training
             bug = self._fatal
             trajectory.status, trajectory.error = Status.WORKFLOW_ERROR, f"{type(bug).__name__}: {bug}"
@@ -87,6 +84,14 @@ class Session:
         else:
             await self._score(trajectory, self.forest.task)
         return trajectory
+
+    def _fail(self, status: Status, error: Exception, trace: str = "") -> None:
+        """The end of a trajectory that could not finish, with the reward of `mas.failure`, if there is one."""
+        trajectory = self.trajectory
+        trajectory.status, trajectory.error, trajectory.trace = status, str(error), trace
+        reward = self.forest.failure_rewards.get(status.value)
+        if reward is not None and not self.forest.greedy:  # the last calls it made lead to this end
+            trajectory.reward, trajectory.sinks = reward, tuple(self._context.frontier)
 
     async def _give_up(self, work: asyncio.Task[None]) -> None:
         """Wait for a cancelled workflow to clean up; one that ignores its cancellation runs on, without calls."""
@@ -146,17 +151,22 @@ class Session:
         raise failure
 
     async def _score(self, trajectory: Trajectory, task: Task) -> None:
+        spent = Spent()
         try:
             scored = self.forest.workflow.reward(task, trajectory.result)
             if inspect.isawaitable(scored):
-                with self.forest.clock.waiting("reward being computed"):
+                with self.forest.clock.waiting("reward being computed"), spending() as spent:
                     scored = await scored
             if not isinstance(scored, tuple) or len(scored) != 2:
                 raise TypeError(f"it returned {scored!r:.200}, not (reward, {{quantity: value}})")
             reward, metrics = scored
-            trajectory.reward, trajectory.metrics = float(reward), {k: float(v) for k, v in metrics.items()}
+            trajectory.reward = float(reward)
+            trajectory.metrics = {k: float(v) for k, v in metrics.items()}
+            trajectory.metrics |= spent.metrics() if spent.calls else {}
             if not math.isfinite(trajectory.reward):
                 raise ValueError(f"the reward {trajectory.reward} is not finite")
+        except JudgeFailed as error:
+            self._fail(Status.JUDGE_ERROR, error)
         except Exception as error:
             raise BrokenReward(
                 f"{place_of(self.forest.workflow.reward)} raised {error!r} on row {task.index} of {task.data_source!r}"

@@ -35,6 +35,7 @@ class Status(str, enum.Enum):
     CALL_LIMIT = "call_limit"
     DIVERGED = "diverged"  # a replayed workflow asked something else: it is not deterministic given its calls
     WORKFLOW_ERROR = "workflow_error"
+    JUDGE_ERROR = "judge_error"  # the result is there, but the judge of its reward gave no verdict
 
     @property
     def trainable(self) -> bool:

@@ -11,6 +11,7 @@ from verl_ext.mas.types import Task
 
 if TYPE_CHECKING:
     from verl_ext.mas.context import Context
+    from verl_ext.rewards.judge import Judge
 
 Score = tuple[float, dict[str, float]]  # a reward, and quantities to log
 
@@ -29,6 +30,8 @@ class Workflow(ABC):
         needs: names of the tools that it calls; it is refused where `mas.tools` lacks one.
         needs_sampling: its parallel parts differ by sampling noise alone, e.g. chains that vote: greedy, they would be
             copies of one, so greedy validations and evaluations are refused.
+        needs_judge: its reward asks `judge`, which `mas.judge` configures; it is refused where none is.
+        judge: the judge of `mas.judge`, or None.
         details: quantities reported by `reward` that are no scores (counts, costs): an evaluation shows them apart.
     """
 
@@ -38,6 +41,8 @@ class Workflow(ABC):
     no_trained_agents_hint: str = "Remedy: ++mas.agents.<name>.trained=true for one of them"
     needs: Sequence[str] = ()
     needs_sampling: bool = False
+    needs_judge: bool = False
+    judge: Judge | None = None
     details: tuple[str, ...] = ()
 
     @property

@@ -17,6 +17,12 @@ class Row(Protocol):
     @property
     def index(self) -> int: ...
 
+    @property
+    def question(self) -> str: ...
+
+    @property
+    def extra(self) -> dict[str, Any]: ...
+
 
 @dataclass(frozen=True)
 class Invocation:

@@ -55,6 +55,20 @@ def correct_calls(rule: str, calls: Sequence[Invocation], gold: Sequence[Invocat
     return count
 
 
+def unneeded_calls(calls: Sequence[Invocation], gold: Sequence[Invocation]) -> int:
+    """How many calls the gold path does not need: other tools or arguments, failed calls, repetitions."""
+    return len(calls) - correct_calls("gold_path", calls, gold)
+
+
+def charged(success: float, calls: Sequence[Invocation], gold: Sequence[Invocation], price: float) -> float:
+    """`success` less `price` for each unneeded call, and at least 0.
+
+    Where success is a gold path among the calls, and a call costs nothing, calling every tool that there is would be
+    best. A trajectory without success has nothing to lose, so trying is never worse than doing nothing.
+    """
+    return max(0.0, success - price * unneeded_calls(calls, gold))
+
+
 def path_share(calls: Sequence[Invocation], gold: Sequence[Invocation], ordered: bool = True) -> float:
     """Share of the gold path that was called without an error, in [0, 1]; 1 for an empty path.
 

@@ -15,6 +15,7 @@ from verl_ext.mas.endpoint import EndpointLLM
 from verl_ext.mas.workflow import Workflow
 from verl_ext.memory import EncoderSimilarity, HashingSimilarity, HiddenStateSimilarity, Similarity
 from verl_ext.memory.states import PREFIX
+from verl_ext.rewards.judge import Judge, read_templates
 from verl_ext.settings import check_keys, unknown_key
 from verl_ext.tools.chat import ChatEndpoint
 from verl_ext.tools.retrieval.dense import check_encoder_name
@@ -133,6 +134,12 @@ def build_workflow(mas: MasConfig) -> Workflow:
                 f"{cls.__name__} calls the tool {name}, which mas.tools does not have (it has: "
                 f"{', '.join(mas.tools) or 'none'}). Remedy: +mas.tools.{name}._target_=… (docs/extending.md)"
             )
+    if workflow.needs_judge and not mas.judge.given:
+        raise ValueError(
+            f"the reward of this {cls.__name__} asks a judge, and mas.judge names none. Remedy: "
+            "mas.judge.url=http://HOST:8100/v1 (docs/judge.md)"
+        )
+    workflow.judge = build_judge(mas) if workflow.needs_judge else None
     for name, section in mas.agents.items():
         if name in workflow.agents:
             # A new dictionary: the one of the class may serve another configuration in this process.
@@ -140,6 +147,24 @@ def build_workflow(mas: MasConfig) -> Workflow:
         elif name not in workflow.left_out:
             raise ValueError(unknown_key(name, [*workflow.agents, *workflow.left_out], "mas.agents"))
     return workflow
+
+
+def build_judge(mas: MasConfig) -> Judge:
+    """The judge of `mas.judge`. Its cache is opened when it is first asked.
+
+    Raises:
+        ValueError: the file of templates is wrong.
+    """
+    given = mas.judge
+    chat = ChatEndpoint(
+        str(given.url),
+        given.model,
+        template=given.chat_template,
+        setting=("mas.judge.url", "mas.judge.model"),
+        **{name: getattr(given, name) for name in ("api_key_env", "concurrency", "timeout", "retries")},
+    )
+    sampling = {"seed": mas.seed, "temperature": given.temperature, "max_tokens": given.max_tokens}
+    return Judge(chat, given.cache, read_templates(given.templates), **sampling)
 
 
 def _changed(agent: Agent, section: AgentSection, path: str) -> Agent:

@@ -19,6 +19,7 @@ from verl_ext.trainer.sections import (
     BudgetSection,
     CreditSection,
     FailureSection,
+    JudgeSection,
     LimitsSection,
     LossSection,
     MemorySection,
@@ -46,6 +47,7 @@ class MasConfig(Settings):
     agents: dict[str, AgentSection] = {}
     tools: dict[str, Any] = {}
     memory: MemorySection | None = None
+    judge: JudgeSection = JudgeSection()
     deterministic: bool = False
     seed: int = 1
     poll_interval: float = Field(0.05, gt=0, description="seconds")

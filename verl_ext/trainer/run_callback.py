@@ -103,6 +103,7 @@ class RunCallback(Callback):
             call(OmegaConf.to_container(config.mas.prepare, resolve=True))
         check_data.check_data(config)
         checks.check_tools(config)
+        checks.check_judge(config)
         lora_setup.check_resumed(config)
         run_settings.check_same_run(config)
         self.lock = checkpoint.lock_run(config)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field, field_validator, model_validator
@@ -82,6 +83,7 @@ class FailureSection(Settings):
     timeout: float | None = Field(None, allow_inf_nan=False)
     tool_error: float | None = Field(None, allow_inf_nan=False)
     unparsable: float | None = Field(None, allow_inf_nan=False)
+    judge_error: float | None = Field(None, allow_inf_nan=False)
     max_left_out: float = Field(0.5, ge=0, le=1, description="share of a step's trajectories")
 
     @property
@@ -118,6 +120,28 @@ class EndpointSection(Settings):
         if self.model is not None and self.url is None:
             raise ValueError(f"model={self.model!r} is given, but no url, e.g. http://127.0.0.1:8100/v1")
         return self
+
+
+class JudgeSection(EndpointSection):
+    """`mas.judge`: the model that scores what rules cannot, for workflows whose reward asks it; no url: none."""
+
+    cache: str | None = "data/judge.db"
+    templates: str | None = None
+    temperature: float = Field(0.0, ge=0, description="of its outputs")
+    max_tokens: int = Field(2048, ge=1, description="of an output, its reasoning included")
+    chat_template: dict[str, Any] = {}
+
+    @property
+    def given(self) -> bool:
+        """Whether there is a judge."""
+        return self.url is not None
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """The settings on which verdicts depend."""
+        names = ("model", "temperature", "max_tokens", "chat_template")
+        own = Path(self.templates).read_text("utf-8") if self.templates is not None else None
+        return {name: getattr(self, name) for name in names} | {"templates": own}
 
 
 class HeadSection(Settings):

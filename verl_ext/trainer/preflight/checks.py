@@ -19,7 +19,9 @@ from omegaconf import DictConfig, OmegaConf
 from verl_ext.algorithms import System
 from verl_ext.mas.credit import aggregate
 from verl_ext.mas.workflow import Workflow
+from verl_ext.rewards.judge import Judge
 from verl_ext.settings import unknown_key
+from verl_ext.tools.threads import run_blocking
 from verl_ext.tracebacks import place_of
 from verl_ext.trainer.build import build_workflow, check_arguments, similarity_of
 from verl_ext.trainer.config import optimiser_steps, read_mas_config, strategy_from
@@ -169,6 +171,24 @@ def check_tools(config: DictConfig) -> None:
             missing = isinstance(error, TypeError) and "missing a required argument" in str(error)
             factory = FACTORY.format(place=place_of(target), name=name) if missing else ""
             raise ValueError(f"mas.tools.{name}: {error}{factory}") from error
+
+
+def check_judge(config: DictConfig) -> None:
+    """Ask the judge's server whether it answers, if the reward asks a judge.
+
+    Raises:
+        ValueError: it does not; or see `build_workflow`.
+    """
+    judge = build_workflow(read_mas_config(config)).judge
+    if judge is not None:
+        run_blocking(_find_model(judge))
+
+
+async def _find_model(judge: Judge) -> None:
+    try:
+        await judge.chat.find_model()
+    finally:
+        await judge.close()
 
 
 def check_resources(config: DictConfig) -> None:

@@ -1,0 +1,52 @@
+"""Rules without a judge: GAIA's match, and what calls cost that a task does not need."""
+
+from __future__ import annotations
+
+import pytest
+
+from verl_ext.rewards.calls import Invocation
+from verl_ext.rewards.correctness import charged, unneeded_calls
+from verl_ext.rewards.gaia import gaia_match
+
+
+# Worked out by hand from the leaderboard's scorer.py.
+@pytest.mark.parametrize(
+    ("answer", "target", "right"),
+    [
+        ("$1,234.50", "1234.5", 1),
+        ("17 %", "17", 1),
+        ("17 apples", "17", 0),
+        ("about", "0", 0),
+        ("Sea Gull!", "seagull", 1),
+        ("the seagull", "seagull", 0),
+        ("a, b; 3", "a,B,3.0", 1),
+        ("b, a, 3", "a, b, 3", 0),
+        ("a, b", "a, b, 3", 0),
+        ("a., b", "a, b", 0),  # in lists, punctuation counts
+        ("NaN", "nan", 1),
+        ("", "17", 0),
+    ],
+)
+def test_gaia_reads_an_answer_as_its_target(answer, target, right):
+    assert gaia_match(answer, target) == right
+
+
+GOLD = [Invocation("a", None), Invocation("b", {"x": 1})]
+A, B, C = Invocation("a", {"y": 2}), Invocation("b", {"x": 1}), Invocation("c")
+
+
+@pytest.mark.parametrize(
+    ("calls", "unneeded", "reward"),
+    [
+        ([A, B], 0, 1.0),
+        ([B, A], 0, 1.0),
+        ([A, C, B], 1, 0.9),
+        ([A, A, B], 1, 0.9),
+        ([A, B, Invocation("a", ok=False)], 1, 0.9),
+        ([A, B] + [C] * 20, 20, 0.0),
+    ],
+)
+def test_a_call_that_was_not_needed_costs(calls, unneeded, reward):
+    assert unneeded_calls(calls, GOLD) == unneeded
+    assert charged(1.0, calls, GOLD, 0.1) == pytest.approx(reward)
+    assert charged(1.0, calls, GOLD, 0.0) == 1.0 and charged(0.0, calls, GOLD, 0.1) == 0.0
