@@ -1,9 +1,14 @@
-"""The prompts of DeepAgent for instruction-tuned models, and how tools and results are shown to them."""
+"""The prompts of DeepAgent for instruction-tuned models, and how tools and results are shown to them.
+
+Sections 3.1 to 3.4 print the actions, their tags, and what each memory records; these are here. The paper's prompts
+themselves and its memories' fields are in its appendices, which the copy that we had does not include.
+"""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from typing import Any
 
 from verl_ext.mas.messages import Messages, chat, user
@@ -13,12 +18,16 @@ from verl_ext.tools.catalogue.render import neutral, render
 SCHEMAS = memories.SCHEMAS
 BLANK = "\n"
 
-ACTIONS = """\
+BEGIN = """\
 You are a reasoning agent that solves a task with tools. Think step by step. While you think you can act, by writing one
 of these; the result is put behind it and you go on:
 
+"""
+SEARCHING = """\
 <tool_search> what the tool should do, in words </tool_search>
     finds tools and shows their documentation
+"""
+CALLING = """\
 <tool_call> {"name": "the tool's name", "arguments": {"argument": "value"}} </tool_call>
     calls a tool: the name and the arguments exactly as its documentation has them, as JSON
 """
@@ -52,17 +61,18 @@ def agent(
     tools: list[dict[str, Any]] | None = None,
     folded: dict[str, Any] | None = None,
     folding: bool = True,
+    searching: bool = True,
 ) -> Messages:
     """The task, with the tools' documentation where they are given, and the memories after a fold.
 
-    folding: False where there is none: the agent is not told of it.
+    folding, searching: False where there is none: the agent is not told of it.
     """
     parts = [f"Task: {quoted(question)}"]
     if tools:
         parts.append(f"Tools that you have been shown:\n{documents(tools)}")
     if folded:
         parts.append(f"Your work so far, as you have folded it:\n{remembered(folded)}\nGo on from there.")
-    system = f"{ACTIONS}{FOLDING if folding else ''}{RULES}"
+    system = f"{BEGIN}{SEARCHING if searching else ''}{CALLING}{FOLDING if folding else ''}{RULES}"
     return chat(system, "\n\n".join(parts))
 
 
@@ -110,3 +120,15 @@ def documents(tools: list[dict[str, Any]]) -> str:
 def outcome(answer: dict[str, Any], limit: int) -> str:
     """A tool's answer as the agent reads it, at most `limit` characters."""
     return render(answer["result"], limit) if answer["ok"] else f"error: {render(answer['error'], limit)}"
+
+
+# How an argument is written in a text of `mas.workflow.prompts`.
+TEXTS: dict[str, Callable[[Any], str]] = {
+    "question": quoted,
+    "tools": lambda tools: documents(tools) if tools else "",
+    "folded": lambda folded: remembered(folded) if folded else "",
+    "history": quoted,
+    "content": quoted,
+    "said": quoted,
+    "problem": quoted,
+}

@@ -24,8 +24,14 @@ SCHEMAS = memories.COMPACT
 BLANK = ""
 
 
-def agent(question: str, tools: list[dict[str, Any]] | None = None, folded: dict[str, Any] | None = None) -> Messages:
-    """The task, the tools where they are given, the memories after a fold."""
+def agent(
+    question: str,
+    tools: list[dict[str, Any]] | None = None,
+    folded: dict[str, Any] | None = None,
+    folding: bool = True,
+    searching: bool = True,
+) -> Messages:
+    """The task, the tools where they are given, the memories after a fold. It names no actions."""
     content = f"task: {question}"
     if tools:
         content += f" tools: {documents(tools)}"

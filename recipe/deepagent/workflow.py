@@ -19,6 +19,7 @@ from verl_ext.rewards.truth import targets_of
 
 PROMPTS = {"faithful": prompts, "tiny": prompts_tiny}
 SUCCESSES = ("answer", "path")
+SOURCES = ("search", "given", "retrieved")
 
 
 @dataclass
@@ -54,8 +55,9 @@ class DeepAgent(Workflow):
         max_result_chars: what is longer of a result or documentation is shortened by the auxiliary role if `summarise`,
             else cut.
         summarise: let the auxiliary role shorten.
-        given_tools: the agent begins with the documentation of the task's own tools (`extra_info.tools`), and need not
-            search: the paper's scenario 1. False: it has to find them (scenario 2).
+        tools: search: the agent has to find its tools (the paper's scenario 2). given: it begins with the documentation
+            of the task's own (`extra_info.tools`), and need not search (scenario 1). retrieved: it begins with those
+            that `tool_search` finds for the question, and cannot search (Table 4, "Input Retrieved Tool").
         correct: which calls earn ToolPO's C: gold_path, name, arguments, executed (verl_ext/rewards/correctness.py).
         success: R_succ: answer (exact match), or path (the gold path was gone), where tasks have no answer.
         ordered: the calls of the gold path have to come in its order; false: in any, where a data set tells none.
@@ -89,12 +91,13 @@ class DeepAgent(Workflow):
         max_folds: int = 3,
         max_result_chars: int = 4000,
         summarise: bool = True,
-        given_tools: bool = False,
+        tools: str = "search",
         correct: str = "gold_path",
         success: str = "answer",
         ordered: bool = True,
         call_price: float = 0.1,
     ):
+        one_of("tools", tools, SOURCES)
         one_of("correct", correct, RULES)
         one_of("success", success, SUCCESSES)
         at_least(1, max_actions=max_actions)
@@ -102,7 +105,7 @@ class DeepAgent(Workflow):
         at_least(80, max_result_chars=max_result_chars)
         self.prompts = prompts_of(prompts, PROMPTS)
         self.max_actions, self.max_folds, self.max_result_chars = max_actions, max_folds, max_result_chars
-        self.summarise, self.given_tools, self.correct, self.success = summarise, given_tools, correct, success
+        self.summarise, self.tools, self.correct, self.success = summarise, tools, correct, success
         self.ordered, self.call_price = ordered, call_price
         # The tiny prompt names no actions: its model folds as it has learned to, and is refused.
         folding = max_folds > 0 or self.prompts is PROMPTS["tiny"]
@@ -118,10 +121,8 @@ class DeepAgent(Workflow):
 
     async def run(self, task: Task, ctx: Any) -> Work:
         """Think and act until there is an answer or a limit is reached."""
-        work, tools = Work(task), None
-        if self.given_tools:
-            tools = await ctx.tool("tool_search", names=list(task.extra["tools"]))
-        step = await ctx.call("agent", question=task.question, tools=tools)
+        work, tools = Work(task), await self._shown(ctx, task)
+        step = await self._begin(ctx, task, tools)
         while True:
             call = ctx.last
             work.history.append(call.text)
@@ -146,6 +147,17 @@ class DeepAgent(Workflow):
                 work.limit = "tokens"  # the window is full
                 return work
 
+    async def _shown(self, ctx: Any, task: Task) -> list[dict[str, Any]] | None:
+        """The documentation of the tools with which the agent begins."""
+        if self.tools == "given":
+            return await ctx.tool("tool_search", names=list(task.extra["tools"]))
+        return await ctx.tool("tool_search", query=task.question) if self.tools == "retrieved" else None
+
+    def _begin(self, ctx: Any, task: Task, tools: Any, **folded: Any) -> Awaitable[grammar.Step]:
+        """The first step of a window."""
+        unsearchable = {"searching": False} if self.tools == "retrieved" else {}
+        return ctx.call("agent", question=task.question, tools=tools, **folded, **unsearchable)
+
     async def _act(self, ctx: Any, work: Work, call: Call, step: grammar.Step, tools: Any) -> grammar.Step:
         """Carry out an action and let the agent go on: behind its result, or in a new window after a fold."""
         if step.kind == "fold":
@@ -153,8 +165,10 @@ class DeepAgent(Workflow):
             if folded is not None:
                 # Eq. 4 folds the state, which from here on begins with the memories: a later fold must not forget them.
                 work.history = [f"{self.prompts.remembered(folded)}{self.prompts.BLANK}"]
-                return await ctx.call("agent", question=work.task.question, tools=tools, folded=folded)
+                return await self._begin(ctx, work.task, tools, folded=folded)
             kind, content = grammar.FOLD, "folding was not possible; go on"
+        elif step.kind == "search" and self.tools == "retrieved":
+            kind, content = grammar.SEARCH, "error: there is no search; use the tools that you have been shown"
         elif step.kind == "search":
             work.searches += 1
             kind, content = grammar.SEARCH, await self._search(ctx, work, step.query)
@@ -180,7 +194,7 @@ class DeepAgent(Workflow):
         except ToolFailed as failure:
             work.calls.append(Invocation(step.name, step.arguments, ok=False))
             return self._failed(work, failure)
-        work.calls.append(Invocation(step.name, step.arguments, ok=answer["ok"]))
+        work.calls.append(Invocation(step.name, step.arguments, answer["ok"], answer.get("effect", True)))
         return await self._short(ctx, work, grammar.CALL, self._outcome(work, answer))
 
     def _ask(self, ctx: Any, work: Work, step: grammar.Step) -> Awaitable[dict[str, Any]]:

@@ -5,7 +5,8 @@ Same roles and output contract as Appendix B of the paper, in our own words. `pr
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from verl_ext.mas.messages import Messages, chat
 from verl_ext.tools.catalogue.render import neutral
@@ -59,4 +60,4 @@ def _numbered(docs: Sequence[Mapping[str, str]]) -> str:
 
 
 # How an argument is written in a text of `mas.workflow.prompts`.
-TEXTS = {"docs": lambda docs: neutral(_numbered(docs))}
+TEXTS: dict[str, Callable[[Any], str]] = {"docs": lambda docs: neutral(_numbered(docs))}

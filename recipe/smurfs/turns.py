@@ -26,7 +26,7 @@ STOPS = (f"\n{OBSERVATION}",)
 # Labels stand at the beginning of a line; models like to set them in bold.
 _ACTION = re.compile(r"^[ \t*]*Action[ \t*]*:(.*)$", re.M)
 _INPUT = re.compile(r"^[ \t*]*Action Input[ \t*]*:", re.M)
-_OBSERVATION = re.compile(r"^[ \t*]*Observation[ \t*]*:", re.M)
+_END = re.compile(r"^[ \t*]*Observation[ \t*]*:|<think>", re.M)
 _THOUGHT = re.compile(r"\s*[*]*Thought[ \t*]*:")
 _MARKS = " \t\r*`\"'"
 
@@ -89,10 +89,13 @@ def observed(text: str, content: str) -> str:
 
 
 def _said(text: str) -> tuple[int, int]:
-    """[start, end) of the part to read: after the reasoning, before any observation (the model invented that one)."""
+    """[start, end) of the part to read: after the reasoning, before any observation (the model invented that one).
+
+    It ends where reasoning begins that was cut off: an action that is only considered there is none.
+    """
     mark = text.rfind("</think>")
     start = mark + len("</think>") if mark >= 0 else 0
-    end = _OBSERVATION.search(text, start)
+    end = _END.search(text, start)
     return start, end.start() if end else len(text)
 
 

@@ -15,11 +15,13 @@ from verl_ext.algorithms import MHGPO, JoyAgents, Rows
 from verl_ext.algorithms.groups import group_variance
 
 
-def kept(rewards, groups, questions, **options):
+def kept(rewards, groups, questions, positions=None, **options):
     n = len(groups)
     reward, blank = torch.as_tensor(rewards), torch.zeros(n, dtype=torch.int64)
     numbers = (torch.tensor(groups), blank, torch.tensor(questions), blank, blank > 0)
-    return JoyAgents(**options).select(Rows(reward, *numbers, outcome=reward, length=blank, failed=blank > 0)).tolist()
+    others = {"outcome": reward, "length": blank, "failed": blank > 0}
+    position = blank if positions is None else torch.tensor(positions)
+    return JoyAgents(**options).select(Rows(reward, *numbers, **others, position=position)).tolist()
 
 
 #          node 0: var 0.25   node 1: var 1   node 2: var 0   node 3: var 0.25
@@ -49,6 +51,13 @@ def test_per_question_and_per_batch():
 
 def test_the_order_of_rows_settles_ties_not_the_names_of_groups():
     assert kept([0.0, 1.0, 0.0, 1.0], [9, 9, 4, 4], [0] * 4, top_k=1) == [True, True, False, False]
+
+
+def test_the_earlier_node_is_kept_although_rows_of_the_later_one_come_first():
+    """Where the base trajectory has failed, the rows of its forks come first in the order of their names."""
+    rewards, positions = [0.0, 1.0, 0.0, 1.0], [2, 2, 1, 1]
+    assert kept(rewards, [0, 0, 1, 1], [0] * 4, positions, top_k=1) == [False, False, True, True]
+    assert kept(rewards, [0, 0, 1, 1], [0, 0, 1, 1], positions, top_k=1, per="batch") == [True] * 4
 
 
 def test_a_single_sample_has_no_variance_and_population_variance_compares_sizes():
@@ -95,7 +104,7 @@ def test_equals_a_naive_reference(case, k, per):
     for scope in sorted(set(questions)) if per == "question" else [None]:
         own = [n for n in dict.fromkeys(nodes) if scope is None or n % 3 == scope]
         quota = k if scope is not None else k * len(set(questions))
-        ranked = sorted(own, key=lambda n: (-variance[n], nodes.index(n)))
+        ranked = sorted(own, key=lambda n: (-variance[n], n % 3, nodes.index(n)))
         chosen |= {n for n in ranked[:quota] if variance[n] > 0}
     found = kept(rewards, nodes, questions, top_k=k, per=per)
     assert {n for n, keep in zip(nodes, found, strict=True) if keep} == chosen

@@ -24,7 +24,7 @@ def rows(rewards, lengths, groups, width=None):
     ids = torch.tensor(groups, dtype=torch.int64)
     outcome, length = torch.tensor(rewards, dtype=torch.float64), torch.tensor(lengths)
     return TokenRows(
-        *(outcome, ids, ids, ids, torch.arange(n), ids < 0, outcome, length, ids < 0),
+        *(outcome, ids, ids, ids, torch.arange(n), ids < 0, outcome, length, ids < 0, ids),
         rewards=tokens,
         mask=mask,
         actions=mask > 1,

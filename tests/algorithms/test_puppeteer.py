@@ -31,6 +31,7 @@ def rows(returns, groups=None, decides=None, tokens=3):
         outcome=torch.tensor(returns, dtype=torch.float64),
         length=torch.full((n,), tokens),
         failed=torch.zeros(n, dtype=torch.bool),
+        position=ids,
     )
 
 

@@ -50,6 +50,7 @@ def rows(paths: list[Path], padding: int = 0) -> TokenRows:
         outcome=success,
         length=torch.tensor([len(tokens) for _, _, tokens, _ in flat]),
         failed=torch.zeros(n, dtype=torch.bool),
+        position=ids,
         metrics={
             "correct_calls": torch.tensor([path.correct for _, path, _, _ in flat], dtype=torch.float64),
             "folds": torch.tensor([float(path.folds) for _, path, _, _ in flat], dtype=torch.float64),

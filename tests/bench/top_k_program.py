@@ -136,7 +136,7 @@ def main() -> None:
     node = torch.arange(len(made)) // SAMPLES
     reward = torch.rand(len(made), dtype=torch.float64)
     numbers = (node, node, node // NODES, node, node < 0)
-    facts = Rows(reward, *numbers, outcome=reward, length=node, failed=node < 0)
+    facts = Rows(reward, *numbers, outcome=reward, length=node, failed=node < 0, position=node)
     kept = {k: JoyAgents(top_k=k).select(facts).nonzero()[:, 0].tolist() for k in TOP}
     seconds: dict[int, list[float]] = {k: [] for k in TOP}
     for _ in range(repeats + 1):

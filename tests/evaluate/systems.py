@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import threading
+import time
 
 from verl_ext.mas import Agent, CallFailed, Unparsable, Workflow
 from verl_ext.rewards.qa import qa_scores
@@ -77,3 +81,15 @@ class Library:
 
     async def __call__(self, question):
         return [{"pid": "1", "title": "Alpha", "text": "a"}, {"pid": "2", "title": "Béta", "text": "b"}]
+
+
+class Blocking:
+    """A tool that blocks the event loop. Ctrl-C is pressed meanwhile, once."""
+
+    ended = False
+
+    async def __call__(self, question):
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+        time.sleep(20)
+        Blocking.ended = True
+        return []

@@ -26,7 +26,7 @@ def evaluated(benchmark, command, player, *overrides, tasks=4):
 def test_a_competent_agent_succeeds_on_real_tasks(command, tmp_path, name, given):
     benchmark = Benchmark(name, tmp_path)
     player = Player(benchmark.rows, benchmark.catalogue, search=not given)
-    results, records = evaluated(benchmark, command, player, f"mas.workflow.given_tools={str(given).lower()}")
+    results, records = evaluated(benchmark, command, player, f"mas.workflow.tools={'given' if given else 'search'}")
     for source in results.values():
         means = means_of(source)
         assert source["answered"] == 4 and means["success"] == means["path"] == means["path_complete"] == 1.0
@@ -62,7 +62,7 @@ def test_both_scenarios_on_hand_made_files(command, tmp_path, capsys):
     assert "0 everywhere: Failed calls, Folds" in said
 
     again = Player(benchmark.rows, benchmark.catalogue)
-    given = ["mas.workflow.given_tools=true", f"evaluate.output={tmp_path / 'given'}"]
+    given = ["mas.workflow.tools=given", f"evaluate.output={tmp_path / 'given'}"]
     evaluated(benchmark, command, again, *given)
     assert again.asked == {"agent": 5}, "all of its calls are in the cache"
     sent = [json.loads(line) for line in (tmp_path / "given" / "trajectories.jsonl").read_text().splitlines()]

@@ -14,6 +14,7 @@ from omegaconf import OmegaConf
 
 from tests.evaluate.asking import lasting, parrot, questions
 from tests.evaluate.conftest import HERE, quick_compose, write_questions
+from tests.evaluate.systems import Blocking
 from tests.serving import ChatServer
 from verl_ext.evaluate.config import EvaluateConfig, read_config
 from verl_ext.evaluate.runner import output_folder, settings_of
@@ -160,18 +161,28 @@ def test_killed_in_the_middle_and_gone_on_with(command, tmp_path, capsys):
     assert lasting(command.results) == resumed and resumed["data"]["made"]["answered"] == 60
 
 
-def test_an_interrupt_keeps_what_is_answered(command, tmp_path, capsys):
+@pytest.fixture
+def interruptible():
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a process in the background ignores it
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_the_first_interrupt_ends_a_tool_that_blocks_the_event_loop(command, tmp_path, interruptible, capsys):
+    with ChatServer(parrot) as server:
+        tool = "mas.tools.library._target_=tests.evaluate.systems.Blocking"
+        assert command(tool, recipe="team", server=server, files=[questions(tmp_path, 4)]) == 130
+    assert not Blocking.ended and "Interrupted" in capsys.readouterr().err
+
+
+def test_an_interrupt_keeps_what_is_answered(command, tmp_path, interruptible, capsys):
     def interrupting(body, number):
         if number == 9:
             os.kill(os.getpid(), signal.SIGINT)
         return parrot(body, number)
 
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a process in the background ignores it
-    try:
-        with ChatServer(interrupting) as server:
-            assert command("evaluate.concurrency=2", server=server, files=[questions(tmp_path, 40)]) == 130
-    finally:
-        signal.signal(signal.SIGINT, before)
+    with ChatServer(interrupting) as server:
+        assert command("evaluate.concurrency=2", server=server, files=[questions(tmp_path, 40)]) == 130
     assert "Interrupted. The same command goes on from here." in capsys.readouterr().err
     made = command.results["data"]["made"]
     assert 5 <= made["trajectories"] < 40 and made["missing"] == 40 - made["trajectories"]

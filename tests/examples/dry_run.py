@@ -56,16 +56,22 @@ class Commands:
     Attributes:
         made: paths that exist after the commands so far.
         trainings: reports of the training commands.
-        served: model names that vLLM would answer to.
+        served: addresses of vLLM, with the names of their models.
+        devices: the GPUs of each server that is given some.
     """
 
     def __init__(self) -> None:
         self.made: set[str] = set()
         self.trainings: list[Report] = []
-        self.served: set[str] = set()
+        self.served: set[tuple[str, str]] = set()
+        self.devices: list[set[str]] = []
 
     def verify(self, command: list[str]) -> None:
         """Raises AssertionError, or what the command's own parser or configuration raises."""
+        if command[0] == "env":
+            self.devices.append(set(command[1].removeprefix("CUDA_VISIBLE_DEVICES=").split(",")))
+            assert not self.devices[-1] & set().union(*self.devices[:-1]), "two servers on one GPU"
+            command = command[2:]
         if command[:2] == ["python", "-m"]:
             self._module(command[2], command[3:])
         elif command[:2] == ["python", "-c"]:
@@ -75,8 +81,8 @@ class Commands:
             self._script(command[1], command[2:])
         elif command[:2] == ["vllm", "serve"]:
             self._need_model(command[2])
-            assert command[command.index("--port") + 1] == "8100"
-            self.served.add(command[command.index("--served-model-name") + 1])
+            url = f"http://127.0.0.1:{command[command.index('--port') + 1]}/v1"
+            self.served.add((url, command[command.index("--served-model-name") + 1]))
         elif command[0] == "curl":
             self.made.add(command[command.index("--output") + 1])
         elif command[0] == "mv":
@@ -102,7 +108,7 @@ class Commands:
                 self.made |= {*listed(config.data.train_files), *listed(config.data.val_files)}
             for path in (*listed(config.data.train_files), *listed(config.data.val_files)):
                 self._need(path)
-            if (config.mas.tools.search or {}).get("index"):
+            if (config.mas.tools.get("search") or {}).get("index"):
                 self._need(config.mas.tools.search.index)
             self.trainings.append(report)
             self.made.add(config.trainer.default_local_dir)
@@ -142,7 +148,7 @@ class Commands:
         section: EvaluateConfig = read_config(config)[0]
         for path in listed(config.data.val_files):
             self._need(path)
-        assert section.endpoint == "http://127.0.0.1:8100/v1" and section.model in self.served
+        assert (section.endpoint, section.model) in self.served
         self.made.add(section.output)
 
     def _script(self, path: str, arguments: list[str]) -> None:
@@ -154,6 +160,9 @@ class Commands:
         elif path == "data_prep/qa.py":
             folder = parsed(qa.main, arguments).output_dir
             self.made |= {str(folder / name) for name in ("train.parquet", "test.parquet", "corpus.jsonl")}
+        elif path in ("data_prep/tools.py", "data_prep/environments.py"):
+            given = parsed(loaded(ROOT / path).main, arguments)
+            self.made |= {str(given.output_dir / name) for name in ("train.parquet", "test.parquet", "tools.jsonl")}
         else:
             given = parsed(loaded(ROOT / path).main, arguments)
             if path.endswith("passages.py"):

@@ -55,7 +55,7 @@ def test_the_algorithm_by_hand(folder):
     tokens = torch.zeros(5, 2)
     tokens[:, 1] = reward
     rows = TokenRows(
-        *(reward, group, group, group, group, group > 9, reward, group, group > 9),
+        *(reward, group, group, group, group, group > 9, reward, group, group > 9, group),
         rewards=tokens,
         mask=torch.ones(5, 2),
         actions=tokens > 9,

@@ -89,9 +89,19 @@ def test_limits_end_the_trajectory_cleanly():
     assert trajectory.ok and trajectory.metrics["limit_tokens"] == trajectory.metrics["correct_calls"] == 1.0
 
 
-def test_given_tools_are_shown_at_once():
-    _, prompts = scenario({"agent": ["5"]}, given_tools=True)
+@pytest.mark.parametrize("tools", ["given", "retrieved"])
+def test_given_and_retrieved_tools_are_shown_at_once(tools):
+    search = "<tool_search>sums</tool_search>"
+    trajectory, prompts = scenario({"agent": [search, "5"]}, tools=tools)
     assert "Tools that you have been shown:" in prompts[0] and '"name": "add"' in prompts[0]
+    assert trajectory.metrics["searches"] == (tools == "given")
+    assert ("there is no search" in prompts[1]) == (tools == "retrieved")
+
+
+@pytest.mark.parametrize("tools", ["search", "retrieved"])
+def test_an_agent_that_cannot_search_is_not_told_of_it(tools):
+    trajectory, _ = scenario({"agent": ["5"]}, tools=tools)
+    assert ("<tool_search>" in trajectory.calls[0].messages[0]["content"]) == (tools == "search")
 
 
 ODD = '<tool_call>{"name": "odd"}</tool_call>'

@@ -10,7 +10,9 @@ import pytest
 
 from tests.helpers import FakeLLM, forest_of, walk
 from verl_ext.mas import Task
+from verl_ext.recipe.deepagent import Mixture
 from verl_ext.recipe.deepagent.environments import EnvironmentAgent, EnvironmentTool, Turn, alfworld_tool, webshop_tool
+from verl_ext.recipe.deepagent.environments.alfworld import AlfWorld
 from verl_ext.recipe.deepagent.environments.webshop import TOOLS, WebShop
 from verl_ext.tools.base import ToolError
 from verl_ext.tools.catalogue import Catalogue, ToolSpec, load_catalogue
@@ -37,7 +39,8 @@ class Sum:
             raise OSError("gone")
         Sum.stepped += 1
         self.total += arguments["n"]
-        return Turn(str(self.total), float(self.total == self.goal), self.total >= self.goal)
+        score = float(self.total == self.goal)
+        return Turn(str(self.total), score, self.total >= self.goal, effect=arguments["n"] != 0)
 
     def close(self):
         Sum.closed += 1
@@ -112,8 +115,8 @@ def test_sessions_are_positive():
         EnvironmentTool(Sum, Catalogue([ADD]), sessions=0)
 
 
-def played(tool, task, said, **options):
-    """A trajectory of EnvironmentAgent on given outputs, and the prompts of its agent."""
+def played(tool, task, said, agent=None, **options):
+    """A trajectory of EnvironmentAgent (or `agent`) on given outputs, and the prompts of its agent."""
     spoken = iter(said)
 
     async def scene():
@@ -121,11 +124,16 @@ def played(tool, task, said, **options):
             return [spec.shown() for spec in tool.catalogue.values()]
 
         llm = FakeLLM(lambda request: next(spoken))
-        agent = EnvironmentAgent(given_tools=True, **options)
-        forest = forest_of(agent, llm, tools={"environment": tool, "tool_search": search})
+        system = agent or EnvironmentAgent(tools="given", **options)
+        forest = forest_of(system, llm, tools={"environment": tool, "tool_search": search})
         forest.sampling = {"max_tokens": 10_000}
         forest.limits = type(forest.limits)(max_prompt_tokens=100_000, tool_retries=1, retry_wait=0.0)
-        forest.task = Task("Do it:", {"target": [], "path": "[]"}, extra={"id": task, "tools": list(tool.catalogue)})
+        forest.task = Task(
+            "Do it:",
+            {"target": [], "path": "[]"},
+            extra={"id": task, "tools": list(tool.catalogue)},
+            data_source="sums",
+        )
         trajectory = await walk(forest)
         await tool.close()
         return trajectory, [request.prompt for request in llm.log]
@@ -144,8 +152,43 @@ def test_the_agent_is_judged_by_its_environment(tool):
     assert trajectory.ok and trajectory.reward == 1.0, trajectory.error
     metrics = trajectory.metrics
     assert (metrics["success"], metrics["score"], metrics["tool_calls"], metrics["failed_calls"]) == (1, 1, 3, 1)
-    assert metrics["correct_calls"] == 2.0 and "path" not in metrics and (Sum.made, Sum.stepped) == (1, 2)
+    assert metrics["correct_calls"] == 2 / 30 and "path" not in metrics and (Sum.made, Sum.stepped) == (1, 2)
     assert "Do it:\n\nreach 7" in prompts[0] and "The task is over" in prompts[-1]
+
+
+@pytest.mark.parametrize(
+    ("options", "earned"), [({}, 1 / 30), ({"call_share": False}, 1), ({"correct": "executed", "call_share": False}, 2)]
+)
+def test_actions_without_effect_earn_nothing_unless_all_that_are_executed_do(tool, options, earned):
+    trajectory, _ = played(tool, "7", [call("add", n=0), call("add", n=1), call("add", n=1), "I give up"], **options)
+    assert trajectory.metrics["correct_calls"] == earned and trajectory.metrics["tool_calls"] == 3
+    with pytest.raises(ValueError, match="correct='gold_path' is unknown; allowed: effect, executed"):
+        EnvironmentAgent(correct="gold_path")
+
+
+def test_what_alfworld_and_webshop_call_no_effect():
+    seen = [AlfWorld(Path())._seen({"feedback": said, "won": False}) for said in ("Nothing happens.\n", "You open it.")]
+    assert [turn.effect for turn in seen] == [False, True]
+    shop = WebShop(Site)
+    shop.reset("3")
+    tries = [("search", {"keywords": "mug"}), ("click", {"button": "red"})]
+    assert [shop.step(*one).effect for one in tries] == [True, False]
+
+
+def test_a_mixture_plays_each_task_by_the_workflow_of_its_source(tool):
+    place = "verl_ext.recipe.deepagent"
+    others = {"_target_": f"{place}.DeepAgent"}
+    parts = {"sums": {"_target_": f"{place}.environments.EnvironmentAgent", "tools": "given"}, "others": others}
+    trajectory, prompts = played(tool, "7", [call("add", n=7), "done"], agent=Mixture(parts, max_actions=3))
+    assert trajectory.metrics["correct_calls"] == 1 / 3
+    assert trajectory.ok and trajectory.reward == 1.0 and "reach 7" in prompts[0]
+    assert set(Mixture(parts).needs) == {"environment", "tool_search", "tool_call"}
+    with pytest.raises(
+        ValueError, match="data_source 'else', for which mas.workflow.of has no workflow; it has sums, o"
+    ):
+        Mixture(parts).reward(Task("?", data_source="else"), None)
+    with pytest.raises(ValueError, match="need the same agents with the same stops"):
+        Mixture(parts | {"third": others | {"max_folds": 0}})
 
 
 def test_an_agent_that_gives_up_has_the_score_so_far(tool):

@@ -19,6 +19,10 @@ CALL = 'Thought: the film first\nAction: film\nAction Input: {"q": "x"}\nObserva
         (f"{CALL} made up\nFINAL ANSWER: made up, too", Turn("call", "the film first", "film", {"q": "x"})),
         ("**Action:** `film`\n**Action Input:** {'q': 'x',}", Turn("call", "", "film", {"q": "x"})),
         ('<think>Action: no</think>\nAction: film\nAction Input: {"q": 1}', Turn("call", "", "film", {"q": 1})),
+        (
+            '<think>Action: film\nAction Input: {"q": 1}\nFINAL ANSWER: Tova',
+            Turn("broken", problem="there is neither an action nor an answer"),
+        ),
         ("I know.\nFINAL ANSWER: **Tova**\nAction: film", Turn("answer", "I know.", answer="Tova")),
         ('Thought: ok\nAction: Finish\nAction Input: {"answer": "Tova"}', Turn("answer", "ok", answer="Tova")),
         ("Action: Finish\nAction Input: Tova Brandt\n", Turn("answer", answer="Tova Brandt")),
@@ -52,7 +56,20 @@ def test_the_observation_is_announced_once():
 
 
 PIECES = st.sampled_from(
-    ["Thought:", "Action:", "Action Input:", "Observation:", "FINAL ANSWER:", "Finish", "film", '{"q": "x"}', "\n", "{"]
+    [
+        "<think>",
+        "</think>",
+        "Thought:",
+        "Action:",
+        "Action Input:",
+        "Observation:",
+        "FINAL ANSWER:",
+        "Finish",
+        "film",
+        '{"q": "x"}',
+        "\n",
+        "{",
+    ]
 )
 
 

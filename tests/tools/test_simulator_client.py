@@ -9,7 +9,7 @@ import time
 import pytest
 
 from tests.serving import ChatServer
-from tests.tools.requesting import running, serve
+from tests.tools.requesting import post, running, serve
 from tests.tools.simulating import MOVIE, ask, numbered, simulate
 from verl_ext.tools import ToolError
 from verl_ext.tools.catalogue import Catalogue
@@ -19,22 +19,22 @@ from verl_ext.tools.simulator_server import create_app
 CALL = {"query": "Titanic"}
 
 
-def test_a_busy_server_is_tried_again(tmp_path):
+def test_a_call_waits_for_a_busy_server(tmp_path):
     async def scenario(url):
-        client, hasty = HttpSimulator(url, attempts=50), HttpSimulator(url, attempts=1)
+        client = HttpSimulator(url, attempts=1)
         first = asyncio.create_task(client(MOVIE, CALL))
         while not server.running:
             await asyncio.sleep(0.01)
-        refused = await asyncio.gather(hasty(MOVIE, {"query": "b"}), return_exceptions=True)
+        refused = await asyncio.to_thread(post, url, {"tool": MOVIE.name, "arguments": {"query": "b"}}, path="/call")
         found = [await first, await client(MOVIE, {"query": "b"})]
-        await asyncio.gather(client.close(), hasty.close())
-        return refused[0], found
+        await client.close()
+        return refused, found
 
     with ChatServer(lambda body, number: time.sleep(0.2) or numbered(body, number)) as server:
-        simulator = simulate(server, tmp_path / "c.db", max_waiting=1)
-        with running(create_app(simulator, Catalogue([MOVIE]))) as url:
+        simulator = simulate(server, tmp_path / "c.db")
+        with running(create_app(simulator, Catalogue([MOVIE]), max_waiting=1)) as url:
             busy, found = asyncio.run(scenario(url))
-    assert isinstance(busy, ToolError) and "status 503" in str(busy) and "1 simulated calls wait" in str(busy)
+    assert busy[0] == 503 and "1 simulated calls wait" in busy[1]["error"]
     assert found == [{"request": 0}, {"request": 1}]
 
 

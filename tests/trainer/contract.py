@@ -10,9 +10,11 @@ Python numbers (float64).
 
 from __future__ import annotations
 
+import math
 import random
 import sys
-from collections import defaultdict
+from contextlib import suppress
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,13 +26,15 @@ from verl.utils import tensordict_utils as tu
 from verl.workers.config import ActorConfig
 
 from tests.helpers import FakeLLM, Script, forest_of, run, speaker
-from tests.trainer.naive_objectives import BETA, CLIP, DUAL_CLIP, GAMMA, LAM, reference, token_noise
-from verl_ext.algorithms import make_algorithm
+from tests.trainer.naive_objectives import ALONE, BETA, CLIP, DUAL_CLIP, GAMMA, LAM, reference, token_noise
+from tests.trainer.naive_sampling import DISCOUNT, EFFICIENCY, PRICE, STEPS, UNIT_TOKENS, Question
+from verl_ext.algorithms import credit_rules, make_algorithm
 from verl_ext.mas import Agent
 from verl_ext.mas.credit import assign_credit
-from verl_ext.mas.types import Generation
+from verl_ext.mas.types import Call, CallFailed, Generation
 from verl_ext.sampling import make_strategy
 from verl_ext.trainer.advantage import batch_of, register_estimators
+from verl_ext.trainer.batch import rows_of
 from verl_ext.trainer.loss import WEIGHT, weighted_ppo_loss
 from verl_ext.trainer.rollout.forest_to_rows import training_rows
 from verl_ext.trainer.row import pack, padding_row, unpack
@@ -46,26 +50,36 @@ CASES = (
     ("grpo", "fof", "none", "seq-mean-token-mean"),
     ("gae", "fof", "none", "token-mean"),
     ("reinforce_plus_plus", "fof", "none", "token-mean"),
+    *((estimator, "fof", "none", "token-mean") for estimator in ALONE),
 )
 
 
 # --- random systems ---------------------------------------------------------------------------------------------------
 
 
-def system(shape: random.Random) -> Script:
-    """A workflow whose path depends on what its agents say."""
+def system(shape: random.Random, alone: bool) -> Script:
+    """A workflow whose path depends on what its agents say. `paths` holds the calls of each of its runs, in order."""
     rounds, observed = shape.randint(1, 2), "[" + "o" * shape.randint(0, 4) + "]"
 
     async def work(task, ctx):
         said = ""
+        path: list[Call] = []
+        made.paths.append(path)
+
+        async def note(call):
+            try:
+                return await call
+            finally:
+                path.extend([ctx.last] if ctx.last not in path else [])
+
         for _ in range(rounds):
-            said += await ctx.call("boss", said=said)
-            said += await ctx.call("writer", said=said)
+            for agent in ["solo"] if alone else ["boss", "writer"]:
+                said += await note(ctx.call(agent, said=said))
             while len(said) % 3 == 0 and len(said) < 24:
-                said += await ctx.resume(ctx.last, observed)
-            said += await ctx.call("helper", said=said)
-        if len(said) % 2:
-            said += await ctx.call("critic", said=said)
+                said += await note(ctx.resume(ctx.last, observed))
+            said += "" if alone else await note(ctx.call("helper", said=said))
+        with suppress(CallFailed):
+            said += await note(ctx.call("critic", said=said)) if len(said) % 2 and not alone else ""
         return said
 
     agents = {
@@ -76,8 +90,12 @@ def system(shape: random.Random) -> Script:
         "helper": speaker("helper", trained=False),
         "critic": speaker("critic"),
     }
-    made = Script(work, agents)
-    made.reward = lambda task, result: ((sum(map(ord, result)) % 7) / 3, {"correct_calls": float(len(result) % 3)})
+    made = Script(work, {"solo": agents["writer"]} if alone else agents)
+    made.paths = []
+    made.reward = lambda task, result: (
+        sum(map(ord, result)) % 7 / 3,
+        {"correct_calls": float(len(result) % 3), "folds": float(len(result) % 4 == 0)},
+    )
     return made
 
 
@@ -85,23 +103,33 @@ def _marks(text: str) -> list[tuple[int, int]]:
     return [(i, i + 1) for i, letter in enumerate(text) if letter == "e"]
 
 
-def sampled(strategy: str, seed: int):
-    """Four questions, sampled and credited: [(forest, samples)]."""
+def sampled(case, seed: int):
+    """Four questions, sampled and credited: [(forest, samples, what the reference goes by)]. Some calls fail."""
     shape, noise = random.Random(seed), random.Random(seed + 1)
+    rules = {"joyagents": {"efficiency": EFFICIENCY}}
+    rules["puppeteer"] = {"returns": {"price": PRICE, "discount": DISCOUNT, "steps": STEPS, "unit": UNIT_TOKENS}}
+    faults, limits = shape.choice([0.0, 0.1]), {"max_calls": shape.choice([3, 7, 99])}
+    failures = shape.choice([{}, {"call_limit": -0.5}, {"call_limit": -0.5, "truncated": 0.2}])
 
     def answer(request):
+        if noise.random() < faults:
+            return RuntimeError("a broken engine")
         allowed = request.sampling.get("allowed_token_ids")
         tokens = [noise.choice(allowed)] if allowed else [noise.choice(b"abcde") for _ in range(noise.randint(1, 4))]
-        return Generation(tokens, [-2 * noise.random() for _ in tokens], min_version=3, max_version=4)
+        ended = "length" if len(tokens) == 4 and noise.random() < 0.3 else "completed"
+        return Generation(tokens, [-2 * noise.random() for _ in tokens], ended, min_version=3, max_version=4)
 
     async def scenario():
-        found, workflow = [], system(shape)
+        found, workflow = [], system(shape, case[0] in ALONE)
         for number in range(4):
-            forest = forest_of(workflow, FakeLLM(answer), seed=seed + number, sampling={"max_tokens": 9})
-            samples = await make_strategy(strategy, 3, workflow.trained_agents).sample(forest)
+            given = {"seed": seed + number, "sampling": {"max_tokens": 9}, "limits": limits}
+            forest = forest_of(workflow, FakeLLM(answer), failure_rewards=failures, **given)
+            samples = await make_strategy(case[1], 3, workflow.trained_agents).sample(forest)
             forest.trajectories.sort(key=lambda trajectory: trajectory.stream.path)
-            assign_credit(forest.trajectories)
-            found.append((forest, samples))
+            own = "own" if case[0] == "joyagents" else "mean"
+            assign_credit(forest.trajectories, own, rules=credit_rules(rules.get(case[0], {})))
+            walked = {frozenset(path): path for path in workflow.paths}
+            found.append((forest, samples, Question(number, forest, walked)))
         return found
 
     return run(scenario())
@@ -110,23 +138,22 @@ def sampled(strategy: str, seed: int):
 # --- what a run does --------------------------------------------------------------------------------------------------
 
 
-def gradient(questions, case, seed: int, ranks: int, micro: int):
-    """{(call, token): gradient of the loss by its log-probability}, and the number of rows."""
+def gradient(questions, case, seed: int, ranks: int, parts: int, micro: int):
+    """{token: (gradient of the loss by its log-probability, its optimiser step)}, rows that train, all rows."""
     estimator, _, weights, mode = case
     order = random.Random(seed)
     rows = [
         row
-        for number, (forest, samples) in enumerate(questions)
+        for number, (forest, samples, _) in enumerate(questions)
         for row in training_rows(forest, samples, {"uid": f"u{number}", "index": number, "global_steps": 5})
     ]
-    algorithm = make_algorithm(estimator, {}) if estimator in ("mhgpo", "joyagents", "toolpo", "puppeteer") else None
-    if algorithm is not None:
-        from verl_ext.trainer.batch import rows_of
-
-        kept = algorithm.select(rows_of([row.tag for row in rows]))
-        rows = rows if kept is None else [row for row, keep in zip(rows, kept.tolist(), strict=True) if keep]
+    algorithm = make_algorithm(estimator, {})
+    kept = algorithm.select(rows_of([row.tag for row in rows]))
+    rows = rows if kept is None else [row for row, keep in zip(rows, kept.tolist(), strict=True) if keep]
     live = len(rows)
-    rows += [padding_row("pad", number, 0, set(rows[0].fields)) for number in range(-len(rows) % (2 * ranks))]
+    if not rows:
+        return {}, 0, 0
+    rows += [padding_row("pad", number, 0, set(rows[0].fields)) for number in range(-len(rows) % (parts * ranks))]
     order.shuffle(rows)
     tags = unpack([pack(row.tag) for row in rows])
 
@@ -144,23 +171,25 @@ def gradient(questions, case, seed: int, ranks: int, micro: int):
         data = compute_advantage_for_multi_trajectories(
             *(data, [row.key for row in rows], estimator, GAMMA, LAM), config=OmegaConf.create({"gamma": GAMMA})
         )
-    parts = [data.batch["advantages"][number, : len(row.response)].double() for number, row in enumerate(rows)]
-    fields["advantages"] = torch.nested.as_nested_tensor(parts, layout=torch.jagged)
+    advantages = [data.batch["advantages"][number, : len(row.response)].double() for number, row in enumerate(rows)]
+    fields["advantages"] = torch.nested.as_nested_tensor(advantages, layout=torch.jagged)
     fields[WEIGHT] = weights_of(tags, weights, mode)
     config = ActorConfig(
         strategy="fsdp", rollout_n=1, use_dynamic_bsz=True, clip_ratio=CLIP, clip_ratio_low=CLIP, clip_ratio_high=CLIP,
         clip_ratio_c=DUAL_CLIP,
         use_kl_loss=True, kl_loss_coef=BETA, kl_loss_type="low_var_kl", loss_agg_mode=mode,
     )  # fmt: skip
-    tokens = sum(sum(row.mask) for row in rows)
-    found = defaultdict(float)
-    share = len(rows) // ranks
-    for rank in range(ranks):
-        for start in range(rank * share, (rank + 1) * share, micro):
-            numbers = list(range(start, min(start + micro, (rank + 1) * share)))
-            for key, value in _micro_batch(config, rows, fields, numbers, len(rows), tokens, ranks).items():
-                found[key] += value / ranks  # FSDP averages the ranks' gradients
-    return dict(found), live, len(rows)
+    found: dict[Any, tuple[float, int]] = {}
+    shares = np.array_split(order.sample(range(len(rows)), len(rows)), ranks * parts)
+    for step in range(parts):  # verl draws the rows of an optimiser step, as many from each rank
+        shown = [int(number) for share in shares[step::parts] for number in share]
+        tokens = sum(sum(rows[number].mask) for number in shown)
+        for share in shares[step::parts]:
+            for start in range(0, len(share), micro):
+                numbers = [int(number) for number in share[start : start + micro]]
+                values = _micro_batch(config, rows, fields, numbers, len(shown), tokens, ranks)
+                found |= {key: (value / ranks, step) for key, value in values.items()}  # FSDP averages the ranks'
+    return found, live, len(rows)
 
 
 def _micro_batch(config, rows, fields, numbers, total, tokens, ranks):
@@ -222,20 +251,23 @@ def _old(row) -> torch.Tensor:
 
 def check(case, seed: int) -> dict[str, float]:
     """Compare one random batch; what was compared, and the largest difference."""
-    questions, draw = sampled(case[1], seed), random.Random(seed)
-    ranks, micro = draw.choice([1, 2]), draw.choice([1, 2, 5, 1000])
-    ours, live, total = gradient(questions, case, seed, ranks, micro)
-    theirs = reference(questions, case)
-    masked = max((abs(value) for where, value in ours.items() if where not in theirs), default=0.0)
+    questions, draw = sampled(case, seed), random.Random(seed)
+    ranks, parts, micro = draw.choice([1, 2]), draw.choice([1, 2, 3]), draw.choice([1, 2, 5, 1000])
+    ours, live, total = gradient(questions, case, seed, ranks, parts, micro)
+    theirs = reference([one for *_, one in questions], case, {where: step for where, (_, step) in ours.items()})
     assert not set(theirs) - set(ours), "a token that trains by the equations is in no row"
-    worst = max((abs(value - ours[where]) for where, value in theirs.items()), default=0.0)
-    return {"rows": live, "padding": total - live, "tokens": len(theirs), "worst": max(worst, masked)}
+    differences = [abs(value - theirs.get(where, 0.0)) for where, (value, _) in ours.items()]
+    failed = sum(trajectory.error != "" for forest, *_ in questions for trajectory in forest.trajectories)
+    return {
+        "rows": live, "padding": total - live, "tokens": len(theirs), "failed": failed,
+        "worst": math.inf if any(map(math.isnan, differences)) else max(differences, default=0.0),
+    }  # fmt: skip
 
 
 def main(count: int) -> None:
     for case in CASES:
         found = [check(case, seed) for seed in range(count)]
-        total = {name: sum(one[name] for one in found) for name in ("rows", "padding", "tokens")}
+        total = {name: sum(one[name] for one in found) for name in found[0] if name != "worst"}
         print(f"{case[0]:20} {case[1]:4} {case[2]:11} {total}  largest difference {max(f['worst'] for f in found):.1e}")
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import random
-from collections import defaultdict
+from collections import Counter, defaultdict
 from statistics import fmean, stdev
 
 import numpy as np
+
+from tests.trainer.naive_sampling import groups, rewards
 
 CLIP, DUAL_CLIP, BETA, GAMMA, LAM = 0.2, 3.0, 0.3, 0.97, 0.9
 
@@ -17,30 +19,44 @@ def token_noise(kind: str, *where) -> float:
     return random.Random(repr((kind, *where))).gauss(0.0, 0.6)
 
 
-def reference(questions, case):
-    """The same gradients, by the equations."""
-    estimator, _, weights, _ = case
-    units = [unit for number, question in enumerate(questions) for unit in _units(number, *question)]
+def reference(questions, case, mini_batch):
+    """(question, trajectory, (place in the trajectory, token)) -> its gradient by the equations.
+
+    The rows of a step are dealt to optimiser steps; each one's gradient is its rows' share of the whole, scaled up.
+
+    Args:
+        mini_batch: the same keys -> number of the optimiser step that the token is in.
+    """
+    parts = len(set(mini_batch.values()))
+    estimator, strategy, weights, mode = case
+    units = [unit for question in questions for unit in _units(question, estimator, strategy)]
     if estimator == "joyagents":
         units = _top_nodes(units)
-    advantages = {"gae": _gae, "reinforce_plus_plus": _plus_plus, "grpo": _grpo, "toolpo": _toolpo}.get(
-        estimator, _puppeteer if estimator == "puppeteer" else _mhgpo
-    )(units)
-    agents, trained = {unit.agent for unit in units}, sum(len(unit.trained) for unit in units)
+    if estimator in ALONE or estimator == "grpo":
+        units = [unit for unit in units if len({other.where[1] for other in units if other.uid == unit.uid}) > 1]
+    advantages = ADVANTAGES.get(estimator, _mhgpo)(units) if units else []
+    agents = {unit.agent for unit in units}
+    tokens = Counter(mini_batch[where] for unit in units for where in unit.places)
     found = {}
     for unit, own in zip(units, advantages, strict=True):
-        if estimator in ("gae", "reinforce_plus_plus"):
-            weight = 1 / trained
+        if mode == "token-mean":  # of the mini-batch
+            weight = 1 / tokens[mini_batch[unit.places[0]]]
         elif estimator in ("puppeteer", "toolpo"):
-            weight = 1 / len({other.where[:2] for other in units})
+            weight = parts / len({other.where[:2] for other in units})
         elif weights == "batch":
-            weight = 1 / len(agents) / sum(other.agent == unit.agent for other in units) / len(unit.trained)
+            weight = parts / len(agents) / sum(other.agent == unit.agent for other in units) / len(unit.trained)
         elif weights == "question":
             same = [other for other in units if other.where[0] == unit.where[0]]
             rollouts = sum(other.agent == unit.agent for other in same)
-            weight = 1 / len(questions) / len({other.agent for other in same}) / rollouts / len(unit.trained)
+            weight = (
+                parts
+                / len({other.uid for other in units})
+                / len({other.agent for other in same})
+                / rollouts
+                / len(unit.trained)
+            )
         else:
-            weight = 1 / len(units) / len(unit.trained)
+            weight = parts / len(units) / len(unit.trained)
         for (position, place, old, _), advantage in zip(unit.trained, own, strict=True):
             where = (*unit.where[:2], (position, place))
             new = old + token_noise("new", *where)
@@ -66,11 +82,11 @@ def _slope(new: float, old: float, ref: float, advantage: float) -> float:
 class Unit:
     """What has one reward: a call, or the calls of one stream between two forks."""
 
-    def __init__(self, uid, trajectory, calls, group, forest):
-        self.where, self.agent, self.group = (uid, trajectory, calls[0][0]), calls[0][1].agent, group
+    def __init__(self, question, number, calls, group, reward):
+        self.uid, self.where, self.group = question.uid, (question.uid, number, calls[0][0]), group
+        self.agent, self.trajectory = calls[0][1].agent, question.trajectories[number]
         self.decides = any(call.decides for _, call in calls)
-        self.reward = calls[-1][1].reward + sum(call.reward_specific for _, call in calls[:-1])
-        self.trajectory = forest.trajectories[trajectory]
+        self.reward = reward[calls[-1][1]] + sum(call.reward_specific for _, call in calls[:-1])
         self.length = sum(
             len(call.generation.token_ids) + (call.observed if i else 0) for i, (_, call) in enumerate(calls)
         )
@@ -81,27 +97,26 @@ class Unit:
             for place, log_prob in enumerate(call.generation.log_probs)
             if not call.generation.allowed or len(call.generation.allowed[place]) > 1
         ]
+        self.places = [(question.uid, number, (position, place)) for position, place, *_ in self.trained]
 
 
-def _units(number, forest, samples):
-    """The calls that train, cut where a trajectory was forked."""
-    uid, groups, seen, units = f"u{number}", {s.call: s.group for s in samples}, set(), []
-    forked = {(t.stream.fork, t.stream.parent) for t in forest.trajectories if t.stream.fork is not None}
-    for index, trajectory in enumerate(forest.trajectories):
+def _units(question, estimator, strategy):
+    """The calls that train, each once, in the first trajectory that has it; cut where a trajectory was forked."""
+    reward, group_of = rewards(question, estimator), groups(question, strategy)
+    forked = {question.paths[n][place] for base, fork, place in question.forks() for n in (base, fork)}
+    seen, units = set(), []
+    for number in question.scored:
         chains = []
-        for position, call in enumerate(trajectory.calls):
-            if call not in groups or call in seen or math.isnan(call.reward):
+        for position, call in enumerate(question.paths[number]):
+            if call not in group_of or call in seen:
                 continue
             seen.add(call)
-            at_fork = (call.id, call.stream) in forked or call.id == call.stream.fork
             chain = next((chain for chain in chains if chain[-1][1] is call.continues), None)
-            if chain is None or at_fork:
+            if chain is None or call in forked:
                 chains.append([(position, call)])
             else:
                 chain.append((position, call))
-        for chain in chains:
-            group = groups[chain[0][1]]
-            units.append(Unit(uid, index, chain, group if group[0] == "*batch" else (uid, *group), forest))
+        units += [Unit(question, number, chain, group_of[chain[0][1]], reward) for chain in chains]
     return units
 
 
@@ -138,8 +153,8 @@ def _top_nodes(units, k=5):
     for unit in units:
         members[unit.group].append(unit)
     kept = set()
-    for uid in {unit.where[0] for unit in units}:
-        nodes = [group for group in members if members[group][0].where[0] == uid]
+    for uid in {unit.uid for unit in units}:
+        nodes = [group for group in members if members[group][0].uid == uid]
         spread = {g: len({u.reward for u in members[g]}) > 1 and np.var([u.reward for u in members[g]]) for g in nodes}
         kept |= set(sorted((g for g in nodes if spread[g]), key=lambda g: -round(spread[g], 12))[:k])
     return [unit for unit in units if unit.group in kept]
@@ -157,11 +172,20 @@ def _grpo(units):
 
 
 def _toolpo(units):
+    """Eqs. 5 to 7, λ1 = λ2 = 1. A failed trajectory has no correct call, and has not folded."""
     trajectories = {unit.where[:2]: unit.trajectory for unit in units}
     questions = [where[0] for where in trajectories]
+    acting = {unit.agent for unit in units if any(acts for *_, acts in unit.trained)}
+    length = {w: sum(u.length for u in units if u.where[:2] == w and u.agent in acting) for w in trajectories}
+    folded = {where for where, trajectory in trajectories.items() if trajectory.metrics.get("folds", 0) > 0}
+    preference = {}
+    for where in trajectories:
+        direct = [length[other] for other in trajectories if other[0] == where[0] and other not in folded]
+        own, other = length[where], fmean(direct) if direct else 0.0
+        preference[where] = (other - own) / (other + own) if where in folded and direct and other + own else 0.0
+    action = [t.metrics.get("correct_calls", 0.0) + preference[where] for where, t in trajectories.items()]
     success = _relative([t.reward for t in trajectories.values()], questions, False)
-    action = _relative([t.metrics["correct_calls"] for t in trajectories.values()], questions, False)
-    of = dict(zip(trajectories, zip(success, action, strict=True), strict=True))
+    of = dict(zip(trajectories, zip(success, _relative(action, questions, False), strict=True), strict=True))
     return [[of[unit.where[:2]][0] + acts * of[unit.where[:2]][1] for *_, acts in unit.trained] for unit in units]
 
 
@@ -188,3 +212,40 @@ def _gae(units):
             row.append(ahead)
         rows.append(row[::-1])
     return _whiten(rows)
+
+
+def _same(units, values):
+    return [[value] * len(unit.trained) for unit, value in zip(units, values, strict=True)]
+
+
+def _rloo(units):
+    """R − the mean of the others'; every row of the question's one agent is a sample."""
+    others = [[other.reward for other in units if other.uid == unit.uid and other is not unit] for unit in units]
+    return _same(units, [unit.reward - fmean(rest) for unit, rest in zip(units, others, strict=True)])
+
+
+def _opo(units):
+    """R − the mean weighted by length, which minimises the variance if a gradient's norm is its length."""
+    found = []
+    for unit in units:
+        same = [other for other in units if other.uid == unit.uid]
+        tokens = sum(len(other.trained) for other in same)
+        found.append(unit.reward - sum(len(other.trained) * other.reward for other in same) / tokens)
+    return _same(units, found)
+
+
+def _by_question(by_std):
+    return lambda units: _same(units, _relative([unit.reward for unit in units], [u.uid for u in units], by_std))
+
+
+# Verl's, for systems of one agent.
+ALONE = {
+    "rloo": _rloo,
+    "rloo_vectorized": _rloo,
+    "opo": _opo,
+    "grpo_vectorized": _by_question(True),
+    "reinforce_plus_plus_baseline": lambda units: _whiten(_by_question(False)(units)),
+}
+ADVANTAGES = ALONE | {
+    "gae": _gae, "reinforce_plus_plus": _plus_plus, "grpo": _grpo, "toolpo": _toolpo, "puppeteer": _puppeteer
+}  # fmt: skip

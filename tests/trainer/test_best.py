@@ -11,7 +11,7 @@ from tests.trainer.test_recipes import composed
 from verl_ext.trainer.preflight.checks import check_multi_agent
 from verl_ext.trainer.state import best
 from verl_ext.trainer.state.best import BestCheckpoint
-from verl_ext.trainer.state.checkpoint import prepare_start
+from verl_ext.trainer.state.checkpoint import TRACKER, prepare_start
 
 F1 = "val/system/f1"
 
@@ -87,3 +87,30 @@ def test_what_cannot_be_kept_is_an_error(tmp_path):
         BestCheckpoint(tmp_path / "elsewhere", F1).consider(1, {F1: 0.1})
     with pytest.raises(ValueError, match="needs checkpoints and validations, given trainer.save_freq=-1"):
         check_multi_agent(composed("+recipe=mhgpo_tiny", f"trainer.keep_best={F1}", "trainer.save_freq=-1"))
+
+
+def test_saving_in_the_background_is_refused_where_no_checkpoint_would_count():
+    config = composed("+recipe=mhgpo_tiny", "actor_rollout_ref.actor.checkpoint.async_save=true")
+    with pytest.raises(ValueError, match="async_save=true: verl has it for Megatron"):
+        best.check_saving(config)
+    config.actor_rollout_ref.actor.strategy = "megatron"
+    best.check_saving(config)
+    config.trainer.keep_best = F1
+    with pytest.raises(ValueError, match=f"with trainer.keep_best={F1} nobody would know when"):
+        best.check_saving(config)
+
+
+@pytest.mark.parametrize("resume", ["auto", "resume_path"])
+def test_the_best_of_a_discarded_future_does_not_win_over_new_checkpoints(tmp_path, resume):
+    for step, value in ((2, 0.1), (4, 0.9)):
+        saved(tmp_path, step)
+        BestCheckpoint(tmp_path, F1).consider(step, {F1: value})
+    given = {"resume_mode": resume, "resume_from_path": str(tmp_path / "global_step_2")}
+    config = composed("+recipe=mhgpo_tiny", f"trainer.default_local_dir={tmp_path}")
+    config.trainer.update(given)
+    (tmp_path / TRACKER).write_text("2")
+    prepare_start(config)
+    assert "previous_1/best/global_step_4/actor/model" in content(tmp_path)
+    saved(tmp_path, 3)
+    BestCheckpoint(tmp_path, F1).consider(3, {F1: 0.5})
+    assert kept(tmp_path) == {"global_step_3": "3"}

@@ -191,7 +191,7 @@ def test_steps_are_counted_once_the_data_are_there(tmp_path):
     path = questions(tmp_path / "q.parquet", [{"index": i} for i in range(1030)])
     files = [f"data.train_files={path}", f"data.val_files={path}"]
     report = examined("+recipe=mhgpo", *files, "trainer.total_epochs=3")
-    assert "512 questions and 1 optimiser step(s) each; 2 an epoch; 6 in all" in dict(report.facts)["steps"]
+    assert "512 questions and 1 optimiser step each; 2 an epoch; 6 in all" in dict(report.facts)["steps"]
     assert report.missing == [] and "1030 rows" in dict(report.facts)["data.train_files"]
     (problem,) = examined("+recipe=mhgpo", *files, "data.train_batch_size=2048").problems
     assert "hold 1030 questions, fewer than" in problem

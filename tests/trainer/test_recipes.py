@@ -140,7 +140,7 @@ SMURFS = ("smurfs", "smurfs_react", "smurfs_dfsdt")
 TOOL_RECIPES = [(recipe, ()) for recipe in (*SMURFS, *RECIPES) if recipe in SMURFS or recipe.startswith("deepagent")]
 TOOL_RECIPES += [("smurfs", (f"+base={name}",)) for name in BENCHMARKS]
 TOOL_RECIPES += [(recipe, ("+base=hotpotqa",)) for recipe in SMURFS[1:]]
-TOOL_RECIPES += [("deepagent", ("mas.workflow.given_tools=true",))]
+TOOL_RECIPES += [("deepagent", ("mas.workflow.tools=given",))]
 TOOL_RECIPES += [("smurfs", ("mas.workflow.tools=search", "+base=[toolpo,tmdb]"))]
 
 
@@ -233,6 +233,16 @@ def test_key_added_on_purpose_passes():
         (["algorithm.adv_estimator=gdpo"], "needs inputs that verl's V1 trainer does not give it"),
         # Combinations that would train something else than what they say.
         (["algorithm.adv_estimator=grpo", "mas.sampling.strategy=rr"], "Remedy: mas.sampling.strategy=fof"),
+        (
+            [
+                "+base=lora",
+                "actor_rollout_ref.model.lora.merge=false",
+                "actor_rollout_ref.rollout.checkpoint_engine.backend=nccl",
+            ],
+            "backend=nccl sends the frozen base and never the LoRA adapter",
+        ),
+        (["trainer.v1.trainer_mode=sync"], "trainer.v1.trainer_mode=sync is a trainer of verl that knows nothing of"),
+        (["trainer.v1.trainer_mode=separate_async"], "rollout engine. Allowed: mas_sync, mas_colocate_async"),
         (["mas.deterministic=true", "trainer.v1.trainer_mode=mas_colocate_async"], "mas.deterministic=true needs"),
         (["mas.deterministic=true", "actor_rollout_ref.rollout.name=vllm"], "needs actor_rollout_ref.rollout.name=hf"),
         (["mas.deterministic=true", "actor_rollout_ref.rollout.agent.num_workers=2"], "agent.num_workers=0 (given: 2)"),

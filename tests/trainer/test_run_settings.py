@@ -12,7 +12,7 @@ from tests.trainer.test_recipes import composed
 from verl_ext.tools.simulator.cache import ResultCache
 from verl_ext.tools.simulator.keys import CallKey
 from verl_ext.trainer.state.checkpoint import TRACKER, mark_complete
-from verl_ext.trainer.state.run_settings import FREE, check_same_run, leaves, plain, settings_of
+from verl_ext.trainer.state.run_settings import FREE, check_ranks, check_same_run, leaves, plain, settings_of
 from verl_ext.trainer.state.tool_caches import lost_results, recorded_results
 
 
@@ -115,6 +115,21 @@ def test_what_changes_only_outputs_machines_and_length_may_change(begun, recipe)
     overrides += ["mas.budget.questions=9", "mas.trajectory_log.every=3", "ray_kwargs.ray_init.num_cpus=3"]
     overrides += ["actor_rollout_ref.actor.ppo_max_token_len_per_gpu=4096", "trainer.experiment_name=other"]
     check_same_run(composed(*recipe, f"trainer.default_local_dir={begun}", *overrides))
+
+
+@pytest.mark.parametrize("resume", ["auto", "resume_path"])
+def test_a_checkpoint_of_another_number_of_ranks_is_refused(tmp_path, resume):
+    def config(nodes, gpus):
+        place = str(tmp_path / "global_step_2")
+        return settings(tmp_path, resume=resume, resume_from_path=place, nnodes=nodes, n_gpus_per_node=gpus)
+
+    checkpoints(tmp_path, [2])
+    for rank in (0, 3):  # of four: the other machine's are on its own disk
+        (tmp_path / "global_step_2" / "actor" / f"model_world_size_4_rank_{rank}.pt").touch()
+    with pytest.raises(ValueError, match=r"saved by 4 ranks .* this run has 2: 1 × 2\..* Remedy: nnodes × .* = 4; or"):
+        check_ranks(config(1, 2))
+    check_ranks(config(2, 2))
+    check_ranks(settings(tmp_path, resume="disable", nnodes=1, n_gpus_per_node=2))
 
 
 def test_each_free_setting_is_one_of_verls_or_ours():

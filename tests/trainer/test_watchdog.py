@@ -12,6 +12,7 @@ import pytest
 from tests.helpers import FakeLLM, Script, chain, forest_of, speaker, walk
 from verl_ext.mas import Agent
 from verl_ext.mas.stopwatch import Stopwatch
+from verl_ext.trainer.rollout import phases
 from verl_ext.trainer.rollout import watchdog as tested
 from verl_ext.trainer.rollout.watchdog import Look, Watch, Watchdog
 
@@ -153,3 +154,36 @@ def test_a_blocked_worker_is_named_although_others_make_progress(tmp_path):
     dog = Watchdog(tmp_path, 30.0, None)
     dog.check([Look(1, [(WRITER, 1, 2)]), Look(40, [(WRITER, 1, 50)], blocked='  File "tool.py", line 3\n')])
     assert 'rollout worker 1 is blocked by this code:\n  File "tool.py", line 3' in said(tmp_path)[0]
+
+
+def test_a_phase_of_the_trainer_that_hangs_is_named_once(tmp_path, monkeypatch):
+    step: dict[str, float] = {}
+    clock = iter(range(0, 100_000, 5))
+    monkeypatch.setattr(phases.time, "monotonic", lambda: next(clock))  # the watch looks every five seconds
+    dog = Watchdog(tmp_path, 30.0, 1800.0)
+    dog.phases = phases.Phases(lambda: step, 30.0, 1800.0)
+
+    def watch(seconds):
+        for _ in range(seconds // 5):
+            assert dog.check([Look()]) is None
+
+    for ended in (["gen", "old_log_prob", "update_actor", "step"], ["gen", "old_log_prob", "update_actor"]):
+        step = {}
+        for name in ended:
+            watch(100)
+            step[name] = 100.0
+        watch(100)
+    assert not (
+        tmp_path / "watchdog.jsonl"
+    ).exists()  # nothing was known in the first step, and 1,800 s have not passed
+    step = {"gen": 100.0}
+    watch(495)
+    assert not (tmp_path / "watchdog.jsonl").exists()
+    watch(5000)
+    assert said(tmp_path) == [
+        "the trainer's process has finished no phase of its step for 500 s. The last one was gen, the next one is "
+        "old_log_prob, which took at most 100.0 s before"
+    ]
+    step = {}
+    watch(5000)  # the rollouts: their workers are looked at
+    assert len(said(tmp_path)) == 1

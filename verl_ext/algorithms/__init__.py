@@ -18,6 +18,8 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
+import torch
+
 from verl_ext.algorithms.base import Algorithm, CreditRule, RowWeights, System
 from verl_ext.algorithms.joyagents import JoyAgents
 from verl_ext.algorithms.mhgpo import MHGPO
@@ -42,6 +44,20 @@ class _VerlEstimator(Algorithm):
     name = "verl"
 
 
+# Estimators of verl that compare the trajectories of a question with each other.
+VERLS_RELATIVE = ("grpo", "grpo_vectorized", "rloo", "rloo_vectorized", "opo", "reinforce_plus_plus_baseline")
+
+
+class _RelativeEstimator(_VerlEstimator):
+    """One of VERLS_RELATIVE. To a trajectory that is alone they give its reward as its advantage, compared with 0."""
+
+    def select(self, rows: Rows) -> torch.Tensor | None:
+        """The rows of questions of which several trajectories are left; `mas.failure` says which are."""
+        pairs = torch.unique(torch.stack([rows.question, rows.trajectory]), dim=1)
+        kept = (torch.bincount(pairs[0]) > 1)[rows.question]
+        return None if kept.all() else kept
+
+
 def make_algorithm(name: str, options: dict[str, Any]) -> Algorithm:
     """The algorithm that `algorithm.adv_estimator` names, with the options of `mas.advantage`.
 
@@ -52,7 +68,8 @@ def make_algorithm(name: str, options: dict[str, Any]) -> Algorithm:
     """
     if name not in ALGORITHMS and options:
         raise ValueError(f"mas.advantage has {', '.join(options)}, but algorithm.adv_estimator={name} has no options")
-    return ALGORITHMS.get(name, _VerlEstimator).read(options, "mas.advantage")
+    of_verl = _RelativeEstimator if name in VERLS_RELATIVE else _VerlEstimator
+    return ALGORITHMS.get(name, of_verl).read(options, "mas.advantage")
 
 
 def row_weights() -> dict[str, RowWeights]:
@@ -90,6 +107,7 @@ __all__ = [
     "Rows",
     "System",
     "TokenRows",
+    "VERLS_RELATIVE",
     "credit_keys",
     "credit_rules",
     "make_algorithm",

@@ -57,8 +57,8 @@ class JoyAgents(Algorithm):
     def select(self, rows: Rows) -> torch.Tensor:
         """Eq. 2: the rows of the K nodes with the largest Var(R_i) of each question.
 
-        Var is the population variance. Of equal ones the node that comes first is taken. A node without variance has no
-        gradient and is never kept.
+        Var is the population variance. Of equal ones that of the first question is taken, then the one that comes
+        first in its trajectory. A node without variance has no gradient and is never kept.
 
         Returns:
             (N,) bool.
@@ -67,12 +67,16 @@ class JoyAgents(Algorithm):
             return torch.ones(len(rows.group), dtype=torch.bool)
         variance, slot = group_variance(rows.reward, rows.group)
         owner = torch.zeros(len(variance), dtype=torch.int64).scatter(0, slot, rows.question)
+        question = owner.tolist()
         quota = {int(q): self.top_k for q in owner.unique()}
         if self.per == "batch":
             owner, quota = torch.zeros_like(owner), {0: self.top_k * len(quota)}
-        first = torch.full((len(variance),), len(slot)).scatter_reduce(0, slot, torch.arange(len(slot)), "amin")
+        most = torch.full((len(variance),), torch.iinfo(torch.int64).max)
+        earliest = most.scatter_reduce(0, slot, rows.position, "amin")
+        first = most.scatter_reduce(0, slot, torch.arange(len(slot)), "amin")
+        rank = list(zip((-variance).tolist(), question, earliest.tolist(), first.tolist(), strict=True))
         kept = torch.zeros(len(variance), dtype=torch.bool)
-        for node in sorted(range(len(variance)), key=lambda i: (-variance[i].item(), first[i].item())):
+        for node in sorted(range(len(variance)), key=rank.__getitem__):
             of = int(owner[node])
             if quota[of] and variance[node] > 0:
                 quota[of] -= 1

@@ -23,6 +23,7 @@ class Rows:
         outcome: (N,) float64, reward of the row's trajectory.
         length: (N,) int64, tokens of the row's response, observations included.
         failed: (N,) bool, True if the trajectory could not finish; its outcome is that of `mas.failure`.
+        position: (N,) int64, place of the row's first call among the calls of its trajectory, from 0.
         metrics: name -> (N,) float64, what the workflow's `reward` reported of the row's trajectory; NaN where it did
             not report it.
     """
@@ -36,6 +37,7 @@ class Rows:
     outcome: torch.Tensor
     length: torch.Tensor
     failed: torch.Tensor
+    position: torch.Tensor
     metrics: dict[str, torch.Tensor] = field(default_factory=dict)
 
 

@@ -62,7 +62,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"\nThe evaluation stopped.\n{explained(error)}\n", file=sys.stderr, flush=True)
         return 1
     except KeyboardInterrupt:
-        print("\nInterrupted. The same command goes on from here.\n", file=sys.stderr, flush=True)
+        from verl_ext.evaluate.runner import INTERRUPTED
+
+        print(INTERRUPTED, file=sys.stderr, flush=True)
         return 130
 
 

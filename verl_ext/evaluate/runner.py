@@ -32,7 +32,7 @@ from verl_ext.observe.question_stats import question_stats
 from verl_ext.observe.trajectories import evaluation_record, trace_question
 from verl_ext.reports import in_words
 from verl_ext.sampling import run_once
-from verl_ext.tools.threads import Threads
+from verl_ext.tools.threads import Threads, interruptible
 from verl_ext.trainer.build import build_tools
 from verl_ext.trainer.config import SHARED, MasConfig, context_length
 from verl_ext.trainer.rollout.llm import template_of
@@ -41,6 +41,7 @@ from verl_ext.trainer.state.run_settings import identity_of
 # After so many trajectories in a row that failed without an answer, the evaluation stops.
 STREAK = 32
 HOPELESS = (Status.ENGINE_ERROR, Status.TIMEOUT, Status.TOOL_ERROR, Status.WORKFLOW_ERROR, Status.JUDGE_ERROR)
+INTERRUPTED = "\nInterrupted. The same command goes on from here.\n"
 # Seconds between two lines of progress.
 INTERVAL = 5.0
 
@@ -140,6 +141,10 @@ class Runner:
                 that is more).
             BrokenReward: the workflow's reward or a penalty raised.
         """
+        with interruptible(INTERRUPTED):
+            await self._run(wanted)
+
+    async def _run(self, wanted: list[tuple[Task, int]]) -> None:
         llm = open_llm(self.config, self.section, self.model, self.mas.sampling.seeded)
         tools = build_tools(self.mas.tools)
         ticker = None

@@ -18,7 +18,8 @@ class Limits:
         max_sequence_tokens: outputs and observations together of calls that continue each other; None: as many as
             the engine takes. A call that would begin beyond it fails as `prompt_too_long`.
         call_timeout, tool_timeout: seconds; None waits for ever. Pauses for a weight update do not count; the time
-            that a call spends in the engine's queue does.
+            that a call spends in the engine's queue does. The time in which a tool waits for its turn (a server that
+            is busy, a place in the sandbox) does not count.
         trajectory_timeout: seconds of a trajectory, from its start to its result; None: no limit. Pauses do not count.
         tool_retries: further attempts after a tool's first failure.
         warn_after, stop_after: seconds without any progress after which a training run says what it waits for, and

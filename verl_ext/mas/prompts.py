@@ -25,7 +25,7 @@ from verl_ext.mas.messages import Messages
 from verl_ext.tools.catalogue.render import neutral
 
 ROLES = ("system", "user")
-JINJA = SandboxedEnvironment(undefined=StrictUndefined)
+JINJA = SandboxedEnvironment(undefined=StrictUndefined, finalize=lambda value: "" if value is None else value)
 
 
 class OwnPrompts:
@@ -123,5 +123,6 @@ def prompt_names(module: Any) -> list[str]:
     return [name for name, one in own.items() if inspect.signature(one).return_annotation in (Messages, "Messages")]
 
 
-def _text(value: Any) -> str:
-    return neutral("" if value is None else str(value))
+def _text(value: Any) -> Any:
+    """A value for a template: None and numbers can be asked for by `{% if … %}`, everything else is a text."""
+    return value if value is None or isinstance(value, bool | int | float) else neutral(str(value))

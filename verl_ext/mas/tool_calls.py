@@ -13,6 +13,7 @@ from verl_ext.mas.limits import Limits
 from verl_ext.mas.types import ToolRecord
 from verl_ext.tools.base import ToolError, ToolRefused
 from verl_ext.tools.threads import Threads, is_async
+from verl_ext.tools.time_limits import within
 from verl_ext.tracebacks import users_traceback
 
 
@@ -42,7 +43,7 @@ async def attempt(
         try:
             given = copy.deepcopy(record.arguments)
             if is_async(tool):
-                record.result = await asyncio.wait_for(tool(**given), limits.tool_timeout)
+                record.result = await within(tool(**given), limits.tool_timeout)
             else:
                 record.result = await threads.run(partial(tool, **given), limits.tool_timeout)
             record.failure = None

@@ -28,12 +28,14 @@ class Row(Protocol):
 class Invocation:
     """A tool call that was made, or a gold call.
 
-    arguments: None in a gold path that only names tools. ok: the answer was no error.
+    arguments: None in a gold path that only names tools. ok: the answer was no error. effect: it changed the state of
+    an environment.
     """
 
     name: str
     arguments: dict[str, Any] | None = field(default_factory=dict)
     ok: bool = True
+    effect: bool = True
 
 
 def gold_path(task: Row) -> Sequence[Invocation]:

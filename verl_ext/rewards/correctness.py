@@ -30,20 +30,21 @@ MATCHES: dict[str, Callable[[Invocation, Invocation], bool]] = {
     "arguments": by_arguments,
     "gold_path": by_gold_path,
 }
-RULES = (*MATCHES, "executed")
+RULES = (*MATCHES, "executed", "effect")
 
 
 def correct_calls(rule: str, calls: Sequence[Invocation], gold: Sequence[Invocation]) -> int:
     """Σ_t C(a_call_t): how many of `calls` are correct.
 
-    Each call of the gold path counts once; repetitions earn nothing. `executed` needs no gold path: it counts every
-    distinct call whose answer was no error.
+    Each call of the gold path counts once; repetitions earn nothing. Two rules need no gold path: `executed` counts
+    every distinct call whose answer was no error, `effect` those of them that changed the environment.
 
     Raises:
         ValueError: unknown rule.
     """
-    if rule == "executed":
-        return len({(call.name, canonical(call.arguments or {})) for call in calls if call.ok})
+    if rule in ("executed", "effect"):
+        done = [call for call in calls if call.ok and (call.effect or rule == "executed")]
+        return len({(call.name, canonical(call.arguments or {})) for call in done})
     if rule not in MATCHES:
         raise ValueError(f"mas.workflow.correct={rule!r} is unknown; allowed: {', '.join(RULES)}")
     left, count = list(gold), 0

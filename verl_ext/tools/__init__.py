@@ -10,7 +10,8 @@ catalogue/                         catalogues of tools, and search in them
 simulator/, simulator_server.py    a model that answers in place of real tools
 sandbox/, web/, files.py           programs, web pages, files
 chat/, http/                       clients and servers
-settings, threads, measuring       settings of tools; blocking calls; what the programs that measure search share
+settings, threads, time_limits     settings of tools; blocking calls; limits that do not count queues
+measuring                          what the programs that measure search share
 """
 
 from verl_ext.tools.base import Tool, ToolError, ToolRefused

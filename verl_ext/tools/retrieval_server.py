@@ -27,8 +27,9 @@ from verl_ext.tools.retrieval.open import open_retriever
 from verl_ext.tools.retrieval.types import MAX_K, MAX_QUERIES_PER_REQUEST, Hit, Retriever, encodable
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
-# Queries that may wait for the retriever. Clients of more would have given up before their answers.
-MAX_WAITING = 4096
+# Queries that may wait for the retriever. Clients of others ask again after a second, without a limit. Those that wait
+# here are answered within their clients' 15 s by a retriever of 40 queries per second or more.
+MAX_WAITING = 512
 EXPECTED = f'{{"queries": at most {MAX_QUERIES_PER_REQUEST} strings, "k": integer from 1 to {MAX_K}}}'
 
 

@@ -49,11 +49,17 @@ class CallRequest(BaseModel):
     version: StrictStr | None = None
 
 
-def create_app(simulator: Simulator, catalogue: Catalogue, hosts: Collection[str] = ()) -> FastAPI:
+def create_app(
+    simulator: Simulator, catalogue: Catalogue, hosts: Collection[str] = (), *, max_waiting: int | None = None
+) -> FastAPI:
     """The server's application. The simulator is closed with it.
 
+    max_waiting: calls that may wait for the model; by default twice as many as are asked at a time, so that a call
+        that is taken is answered within the client's time limit.
     hosts: names under which clients may ask it, beside localhost and the machine's.
     """
+    if simulator.chat is not None:
+        simulator.max_waiting = max_waiting or 2 * simulator.chat.concurrency
     app = application("verl_ext simulator server", simulator.close, MAX_BODY_BYTES, "send shorter arguments", hosts)
 
     @app.post("/call")

@@ -1,19 +1,25 @@
-"""Blocking calls of an event loop, in daemon threads."""
+"""Blocking calls of an event loop, in daemon threads; and a Ctrl-C while something blocks."""
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
 import inspect
+import os
 import signal
+import sys
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from types import FrameType
 from typing import Any, TypeVar
 
 Result = TypeVar("Result")
 
 
+# Seconds from a Ctrl-C until it is repeated, and until the process is ended, if it does not end by itself.
+AGAIN_S, GRACE_S = 1.0, 4.0
 # Threads of synchronous tools at a time, in each rollout worker.
 LIMIT = 64
 
@@ -127,3 +133,39 @@ def by_user(error: BaseException) -> bool:
         and in_main
         and signal.getsignal(signal.SIGINT) is signal.default_int_handler
     )
+
+
+@contextmanager
+def interruptible(words: str) -> Iterator[None]:
+    """Let one Ctrl-C end this block, inside `asyncio.run`, even if code blocks the event loop or does not clean up.
+
+    The first Ctrl-C cancels asyncio's main task, which such code does not notice. `AGAIN_S` later another one is sent
+    in the user's name, which raises KeyboardInterrupt in that code. `GRACE_S` after the first one the process prints
+    `words` and ends with status 130.
+    """
+    handler, main = signal.getsignal(signal.SIGINT), threading.main_thread()
+    if threading.current_thread() is not main or not callable(handler):
+        yield
+        return
+
+    def end() -> None:
+        print(words, file=sys.stderr, flush=True)
+        os._exit(128 + signal.SIGINT)
+
+    again = threading.Timer(AGAIN_S, signal.pthread_kill, (main.ident, signal.SIGINT))
+    timers = [again, threading.Timer(GRACE_S, end)]
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        for timer in timers:
+            if timer.ident is None:  # not yet started
+                timer.daemon = True
+                timer.start()
+        handler(number, frame)
+
+    signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        for timer in timers:
+            timer.cancel()

@@ -60,6 +60,7 @@ def _columns(tags: list[Tag]) -> dict[str, Any]:
         "agent": numbers("agent"),
         "question": numbers("question"),
         "trajectory": numbers("trajectory"),
+        "position": torch.tensor([tag["order"][-1] for tag in tags], dtype=torch.int64),
         "decides": torch.tensor([tag["decides"] for tag in tags], dtype=torch.bool),
         "failed": torch.tensor([tag["failed"] for tag in tags], dtype=torch.bool),
         "outcome": floats([tag["outcome"] for tag in tags]),

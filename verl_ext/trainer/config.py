@@ -29,6 +29,8 @@ from verl_ext.trainer.sections import (
 
 Policy = Literal["shared", "per_agent_lora"]
 SHARED, PER_AGENT_LORA = typing.get_args(Policy)
+# Ours, trainer.py; those of verl do not call our algorithms.
+TRAINERS = ("mas_sync", "mas_colocate_async")
 
 
 class MasConfig(Settings):
@@ -97,7 +99,11 @@ def _check_together(mas: MasConfig, config: DictConfig) -> None:
     fixed, unseeded = mas.deterministic, not mas.sampling.seeded
     weights, needs = row_weights(), "mas.deterministic=true needs"
     modes, source = (weights[name].loss_agg_modes, weights[name].source) if name in weights else ((mode,), "")
+    trainer = verl("trainer.v1.trainer_mode") or TRAINERS[0]
     refusals = {
+        f"trainer.v1.trainer_mode={trainer} is a trainer of verl that knows nothing of agents: it would leave out "
+        "groups and weights of rows, and separate_async would never send LoRA adapters to the rollout engine. "
+        f"Allowed: {', '.join(TRAINERS)}": trainer not in TRAINERS,
         "mas.workflow._target_ is missing: name the workflow class, e.g. verl_ext.recipe.mhgpo.SearchQA": (
             "_target_" not in mas.workflow
         ),

@@ -109,6 +109,12 @@ def check_policy(config: DictConfig, mas: MasConfig, agents: list[str]) -> None:
                 f"actor_rollout_ref.model.lora.adapters={list(named)} needs {what}, which sets it (given: {mas.policy})"
                 f", and agents that the policy trains for: {', '.join(agents) or 'there are none'}"
             )
+        backend = config.actor_rollout_ref.rollout.checkpoint_engine.backend
+        if model.lora_rank > 0 and not model.lora.get("merge") and backend != "naive":
+            raise ValueError(
+                f"actor_rollout_ref.rollout.checkpoint_engine.backend={backend} sends the frozen base and never the "
+                "LoRA adapter (actor_rollout_ref.model.lora_rank > 0). Remedy: actor_rollout_ref.model.lora.merge=true"
+            )
         return
     if list(named or ()) != agents:
         raise ValueError(

@@ -184,14 +184,13 @@ def padding_row(uid: str, number: int, end_token: int, columns: set[str]) -> Row
     verl would copy the first row and shorten it: places of that row's decisions would then point outside it.
 
     Args:
-        uid: of the padding rows of this step; no question has it.
-        number: of this row among them.
+        uid: of the padding rows of this step; no question's begins with it.
+        number: of this row among them. Each is a question of its own: verl's `opo` divides by the tokens of a question.
         end_token: its only prompt token and its only response token.
         columns: names of the columns that the other rows have.
     """
     return Row(
-        *(uid, [end_token], [end_token], [0], [0.0], 0.0, "", f"{uid}_{number}", "padding"),
-        trajectory=number,
+        *(f"{uid}{number}", [end_token], [end_token], [0], [0.0], 0.0, "", f"{uid}_{number}", "padding"),
         allowed=[] if ALLOWED in columns else None,
         adapter=0 if AGENT_ID in columns else None,
     )

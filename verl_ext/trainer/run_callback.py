@@ -105,6 +105,7 @@ class RunCallback(Callback):
         checks.check_tools(config)
         checks.check_judge(config)
         lora_setup.check_resumed(config)
+        run_settings.check_ranks(config)
         run_settings.check_same_run(config)
         self.lock = checkpoint.lock_run(config)
         for line in tool_caches.lost_results(config):

@@ -46,6 +46,7 @@ from verl_ext.trainer.build import workflow_class
 from verl_ext.trainer.config import optimiser_steps, read_mas_config
 from verl_ext.trainer.doctor import Doctor
 from verl_ext.trainer.loss import WEIGHT, weighted_ppo_loss
+from verl_ext.trainer.rollout.phases import Phases
 from verl_ext.trainer.row import unpack
 from verl_ext.trainer.state import checkpoint
 from verl_ext.trainer.state.run_state import RunState
@@ -78,6 +79,7 @@ class MultiAgentTrainer(Trainer):
         checkpoint.keep_two(config)
         register_estimators()
         super().__init__(config)
+        self.timing_raw: dict[str, float] = {}
         self.replay_buffer.poll_interval = self.mas.poll_interval
         self.state = RunState(config, self.mas)
         self.doctor = Doctor(config)
@@ -101,6 +103,9 @@ class MultiAgentTrainer(Trainer):
     def fit(self, agent_loop_manager: Any) -> None:
         """Send the agents' memory and policy heads to the rollout workers, then run verl's `fit`."""
         self.state.publish(agent_loop_manager)
+        limits = self.mas.limits
+        phases = Phases(lambda: self.timing_raw, limits.warn_after, limits.stop_after)
+        agent_loop_manager.watchdog.phases = phases
         super().fit(agent_loop_manager)
 
     def _save_checkpoint(self) -> None:

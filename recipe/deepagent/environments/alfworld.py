@@ -17,6 +17,8 @@ from verl_ext.recipe.deepagent.environments.base import EnvironmentTool, Turn
 from verl_ext.tools.catalogue import load_catalogue
 
 TOOLS = Path(__file__).parents[1] / "assets" / "alfworld.jsonl"
+# What a game says of an action that is impossible or changes nothing.
+NOTHING = "Nothing happens."
 # The command of each tool, as ALFWorld's grammar has it.
 COMMANDS = {
     "go_to": "go to {place}",
@@ -69,8 +71,8 @@ class AlfWorld:
             self._game.close()
 
     def _seen(self, state: Any, done: bool = False) -> Turn:
-        won = bool(state.get("won"))
-        return Turn(str(state["feedback"]).strip(), float(won), done or won)
+        won, said = bool(state.get("won")), str(state["feedback"]).strip()
+        return Turn(said, float(won), done or won, effect=said != NOTHING)
 
 
 def alfworld_tool(games: str, sessions: int = 64) -> EnvironmentTool:

@@ -28,11 +28,16 @@ MAX_CHARS = 2_000  # of an error
 
 @dataclass(frozen=True)
 class Turn:
-    """The answer of an environment. score: of the task so far, in [0, 1]; done: no further step is possible."""
+    """The answer of an environment.
+
+    score: of the task so far, in [0, 1]. done: no further step is possible. effect: the step changed the state; an
+    action that is impossible or changes nothing earns no credit.
+    """
 
     observation: str
     score: float = 0.0
     done: bool = False
+    effect: bool = True
 
 
 class Environment(Protocol):
@@ -72,7 +77,7 @@ class EnvironmentTool(Tool):
     async def __call__(  # type: ignore[override]
         self, task: str = "", past: Sequence[Mapping[str, Any]] = (), name: Any = None, arguments: Any = None
     ) -> dict[str, Any]:
-        """{"ok": True, "result": observation, "score", "done"}, or {"ok": False, "error", "kind"} as `Toolbox` does.
+        """{"ok": True, "result": observation} and the rest of the Turn, or {"ok": False, "error", "kind"} as `Toolbox`.
 
         Args:
             task: the environment's name of the task.
@@ -95,7 +100,7 @@ class EnvironmentTool(Tool):
             raise ToolError(f"the environment failed: {type(error).__name__}: {error}") from error
         if turn is None:
             return _failure(TOOL_ERROR, "the task is over")
-        return {"ok": True, "result": turn.observation, "score": turn.score, "done": turn.done}
+        return {"ok": True, "result": turn.observation, "score": turn.score, "done": turn.done, "effect": turn.effect}
 
     async def close(self) -> None:
         """Release all environments."""

@@ -44,7 +44,8 @@ class WebShop:
         possible = can["has_search_bar"] if name == "search" else value.lower() in can["clickables"]
         observation, reward, done, _ = self._site.step(f"{name}[{value}]")
         said = "" if possible else f"{name}[{value}] is not possible here.\n"
-        return Turn(said + (observation if done else self._page(observation)), float(reward), bool(done))
+        page = observation if done else self._page(observation)
+        return Turn(said + page, float(reward), bool(done), effect=bool(possible))
 
     def close(self) -> None:
         """Close the visit."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from verl_ext.mas import Task
+from verl_ext.mas.options import one_of
 from verl_ext.recipe.deepagent import grammar
 from verl_ext.recipe.deepagent.workflow import DeepAgent, Work
 
@@ -17,26 +18,31 @@ OF_A_PATH = ("path", "path_complete")
 class EnvironmentAgent(DeepAgent):
     """DeepAgent in an environment. R_succ is the environment's score of the last turn, in [0, 1].
 
-    `mas.tools.environment` is an `EnvironmentTool`, `extra_info.id` of a row its name of the task.
+    `mas.tools.<environment>` is an `EnvironmentTool`, `extra_info.id` of a row its name of the task.
 
     Args:
-        options: those of DeepAgent; `success`, `ordered` and gold paths have no meaning here, `correct` is `executed`.
+        options: those of DeepAgent; `success`, `ordered` and gold paths have no meaning here. `correct`: effect (calls
+            that changed the environment) or executed (all that it answered).
+        call_share: C is divided by `max_actions`, so that all calls together earn at most as much as success. False:
+            ΣC as printed; then a trajectory that does many things earns more than one that solves its task.
+        environment: name of the tool, where one run has several (`Mixture`).
     """
 
-    needs = ("environment",)
-
-    def __init__(self, **options: Any):
-        super().__init__(**{"correct": "executed", **options})
+    def __init__(self, call_share: bool = True, environment: str = "environment", **options: Any):
+        super().__init__(**{"correct": "effect", **options})
+        one_of("correct", self.correct, ("effect", "executed"))
+        self.call_share, self.environment = call_share, environment
+        self.needs = (environment, "tool_search")
         self.details = tuple(name for name in self.details if name not in OF_A_PATH)
 
     async def run(self, task: Task, ctx: Any) -> Work:
-        begun = await ctx.tool("environment", task=str(task.extra["id"]), past=[])
+        begun = await ctx.tool(self.environment, task=str(task.extra["id"]), past=[])
         return await super().run(replace(task, question=f"{task.question}\n\n{begun['result']}"), ctx)
 
     def _ask(self, ctx: Any, work: Work, step: grammar.Step) -> Awaitable[dict[str, Any]]:
         past = [{"name": call.name, "arguments": call.arguments} for call in work.calls if call.ok]
         task = str(work.task.extra["id"])
-        return ctx.tool("environment", task=task, past=past, name=step.name, arguments=step.arguments)
+        return ctx.tool(self.environment, task=task, past=past, name=step.name, arguments=step.arguments)
 
     def _outcome(self, work: Work, answer: dict[str, Any]) -> str:
         content = self.prompts.outcome(answer, 25 * self.max_result_chars)
@@ -47,5 +53,7 @@ class EnvironmentAgent(DeepAgent):
 
     def reward(self, task: Task, result: Work) -> tuple[float, dict[str, float]]:
         metrics = self.measured(task, result)
+        if self.call_share:
+            metrics["correct_calls"] /= self.max_actions
         scores = {"success": float(result.score >= 1.0), "score": result.score}
         return result.score, scores | {name: value for name, value in metrics.items() if name not in OF_A_PATH}

@@ -35,6 +35,7 @@ from verl_ext.tools.catalogue.types import (
 )
 from verl_ext.tools.settings import STRICT, AtLeastOne, options_from
 from verl_ext.tools.threads import by_user, ordinary
+from verl_ext.tools.time_limits import LimitReached, within
 
 ANSWERED = "answered"
 # Below the time limit of a tool call (mas.limits.tool_timeout, 60 s), whose message does not name the tool.
@@ -51,7 +52,7 @@ class Toolbox(Tool):
         backend: runs the tools that have no back end of their own (ToolSpec.backend); None if all have one.
         recorded: results that are served first, without a check against the tool's schema: some recorded calls of
             API-Bank contradict its documentation.
-        timeout_s: seconds that a back end may take for one call.
+        timeout_s: seconds that a back end may take for one call, from when the call has its turn.
         max_chars: characters of a result as JSON; a longer result becomes a text that is cut there.
 
     A tool without a back end is answered from `recorded` alone; a call that is not recorded gets an error.
@@ -131,20 +132,20 @@ class Toolbox(Tool):
         if backend is None:
             raise CallError(f"{spec.name} has no result for these arguments")
 
-        work = asyncio.ensure_future(_contained(backend, spec, arguments))
-        work.add_done_callback(lambda done: done.cancelled() or done.exception())  # or asyncio warns that nobody did
+        work = asyncio.ensure_future(within(_contained(backend, spec, arguments), self.timeout_s))
         try:
-            done, _ = await asyncio.wait([work], timeout=self.timeout_s)
+            await asyncio.wait([work])
         finally:
-            work.cancel()  # not awaited: the back end may ignore the cancellation
-        if not done:
+            work.cancel()
+        if work.cancelled():
+            raise CallError(f"{spec.name} was cancelled")
+        try:
+            return work.result()
+        except LimitReached as error:
             raise ToolError(
                 f"tool {spec.name!r} did not answer within {self.timeout_s:g} s. If it is slow, raise "
                 "mas.tools.tool_call.timeout_s (and mas.limits.tool_timeout above it)"
-            )
-        if work.cancelled():
-            raise CallError(f"{spec.name} was cancelled")
-        return work.result()
+            ) from error
 
 
 async def _contained(backend: Backend, spec: ToolSpec, arguments: dict[str, Any]) -> Any:

@@ -24,6 +24,7 @@ from verl_ext.tools.chat.wire import (
     sendable,
 )
 from verl_ext.tools.http.client import Connections, Transient, retrying, transient_failures
+from verl_ext.tools.time_limits import not_counted
 
 Messages = list[dict[str, str]]
 # These are tried again, as is every 5xx (also those of proxies: 520, 524, 529).
@@ -83,7 +84,7 @@ class ChatEndpoint(Connections):
         self.names_stops = False
         self._setting = setting
         self._limit_name = "max_tokens"
-        self._concurrency = concurrency
+        self.concurrency = concurrency
 
     async def connect(self) -> None:
         """Open the connections now instead of at the first request."""
@@ -93,10 +94,10 @@ class ChatEndpoint(Connections):
         import aiohttp
 
         key = os.environ.get(self.api_key_env, "").strip()
-        self._slots = asyncio.Semaphore(self._concurrency)
+        self._slots = asyncio.Semaphore(self.concurrency)
         return aiohttp.ClientSession(
             timeout=aiohttp.ClientTimeout(total=self.timeout),
-            connector=aiohttp.TCPConnector(limit=self._concurrency),
+            connector=aiohttp.TCPConnector(limit=self.concurrency),
             headers={"Authorization": f"Bearer {key}"} if key else {},
         )
 
@@ -153,11 +154,15 @@ class ChatEndpoint(Connections):
             ValueError: `model` is None, and `find_model` does not find exactly one.
         """
         self._open()
-        async with self._slots:
-            try:
-                return await retrying(self.retries + 1, _wait)(self._ask, messages, sampling)
-            except Transient as error:
-                raise EndpointFailed(f"{error} ({self.retries + 1} attempts)") from error
+        slots = self._slots
+        with not_counted():
+            await slots.acquire()
+        try:
+            return await retrying(self.retries + 1, _wait)(self._ask, messages, sampling)
+        except Transient as error:
+            raise EndpointFailed(f"{error} ({self.retries + 1} attempts)") from error
+        finally:
+            slots.release()
 
     async def _ask(self, messages: Messages, sampling: dict[str, Any]) -> Answer:
         """One attempt, repeated without parameters that the server does not know.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
+import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,10 +15,13 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, sto
 
 from verl_ext.tools.base import ToolError, ToolRefused
 from verl_ext.tools.threads import run_blocking
+from verl_ext.tools.time_limits import not_counted
 
 RETRY_STATUS = frozenset({429, 500, 502, 503, 504})
 # Environment variable of the servers and of their clients: requests without this token are refused. Not set: no token.
 TOKEN = "VERL_EXT_TOKEN"
+# Requests of a client of our servers at a time, and the longest pause that it makes before it asks a busy server again.
+CONCURRENT, MAX_PAUSE_S = 64, 10.0
 
 
 class Refused(ToolRefused):
@@ -35,6 +40,14 @@ class Transient(Exception):
 
     def __init__(self, message: str, after: float = 0.0) -> None:
         super().__init__(message)
+        self.after = after
+
+
+class ServerBusy(Exception):
+    """The server takes no more requests now. after: seconds that it asks to wait."""
+
+    def __init__(self, after: float) -> None:
+        super().__init__(f"busy for {after:g} s")
         self.after = after
 
 
@@ -88,6 +101,8 @@ class JsonClient(Connections):
 
     url: http://HOST:PORT of the server. timeout_s: seconds for one attempt. attempts: tries per request, with
     exponential waits of at most `max_wait_s` seconds between them; refused requests (4xx) are not tried again.
+    At most CONCURRENT requests are sent at a time. The others wait, and so does a request while the server is busy
+    (429 or 503 with Retry-After): that is no failed attempt, and no time limit counts it.
     Raises ValueError for a malformed url, ToolError when the server cannot be reached, refuses, or answers nonsense.
 
     server: its name in error messages. remedy: what to do if it does not answer; may contain {host} and {port}.
@@ -123,9 +138,26 @@ class JsonClient(Connections):
 
     async def _request(self, method: str, path: str, body: Any = None, session: Any = None) -> Any:
         """The answer to one request. session: None opens a connection for this request alone."""
+        if session is None:
+            return await self._served(method, path, body, session)
+        with not_counted():
+            await self._turns.acquire()
+        try:
+            return await self._served(method, path, body, session)
+        finally:
+            self._turns.release()
+
+    async def _served(self, method: str, path: str, body: Any, session: Any) -> Any:
+        """The answer to a request which has its turn, once the server is not busy."""
         wait = wait_random_exponential(multiplier=0.2, max=self._max_wait_s)
         try:
-            return await retrying(self._attempts, wait)(self._send, method, path, body, session)
+            for refused in itertools.count():
+                try:
+                    return await retrying(self._attempts, wait)(self._send, method, path, body, session)
+                except ServerBusy as busy:
+                    with not_counted():  # growing pauses: thousands of clients that ask every second are a load, too
+                        pause = min(busy.after * 1.5 ** min(refused, 20), MAX_PAUSE_S)
+                        await asyncio.sleep(pause * random.uniform(0.5, 1.5))
         except Transient as error:
             raise ToolError(
                 f"no answer from the {self.server} at {self.url}{path} after {self._attempts} attempts ({error}). "
@@ -144,6 +176,9 @@ class JsonClient(Connections):
                     text = await response.text(errors="replace")
         except ValueError as error:
             raise ToolError(f"{self.url}{path} answered something that is not JSON: not a {self.server}?") from error
+        after = response.headers.get("Retry-After", "")
+        if response.status in (429, 503) and after.isdigit():
+            raise ServerBusy(min(float(after), MAX_PAUSE_S))
         if response.status in RETRY_STATUS:
             raise Transient(f"status {response.status}: {text[:200]}")
         message = f"{self.url}{path} refused the request with status {response.status}: {text[:500]}"
@@ -154,4 +189,5 @@ class JsonClient(Connections):
 
         token = os.environ.get(TOKEN)
         headers = {"Authorization": f"Bearer {token}"} if token else None
+        self._turns = asyncio.Semaphore(CONCURRENT)
         return aiohttp.ClientSession(headers=headers, timeout=aiohttp.ClientTimeout(total=self._timeout_s))

@@ -29,8 +29,12 @@ KINDS = {401: "token", 404: "unknown_path", 405: "method", 413: "too_large", 415
 
 
 def refusal(status: int, error: str, kind: str = "") -> JSONResponse:
-    """The answer to a request that is not served. kind: by default that of the status in KINDS."""
-    return JSONResponse({"error": error, "kind": kind or KINDS.get(status, "refused")}, status)
+    """The answer to a request that is not served. kind: by default that of the status in KINDS.
+
+    With 503 (busy) it asks the client to come again after a second. Our clients then wait for their turn.
+    """
+    headers = {"Retry-After": "1"} if status == 503 else None
+    return JSONResponse({"error": error, "kind": kind or KINDS.get(status, "refused")}, status, headers)
 
 
 class Guard:

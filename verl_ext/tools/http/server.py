@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import resource
 import signal
 import socket
 import sys
@@ -105,6 +106,8 @@ def configuration(app: FastAPI) -> uvicorn.Config:
 
 def serve(app: FastAPI, listener: socket.socket) -> None:
     """Serve until SIGINT or SIGTERM; running requests are finished first. Prints "stopped" at the end."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # thousands of clients may be connected
     for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn finishes the running requests, then raises it again
         signal.signal(number, lambda *_: sys.exit(0))
     try:

@@ -3,9 +3,11 @@
 import asyncio
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 from verl_ext.tools.retrieval.types import Hit, Retriever, check_search
+from verl_ext.tools.time_limits import not_counted
 
 # Queries after which a batch starts without waiting, and seconds that the first caller of a batch waits for others.
 MAX_BATCH, MAX_DELAY_S = 64, 0.005
@@ -15,6 +17,7 @@ class _Request(NamedTuple):
     queries: list[str]
     k: int
     answer: "asyncio.Future[list[list[Hit]]]"
+    turn: ExitStack  # closed when the search has its turn: from then on time limits count
 
 
 class BatchedRetriever:
@@ -24,12 +27,15 @@ class BatchedRetriever:
     load. The queries of one search are never split. Results equal those of separate calls, because a backend scores
     each query alone. A retriever with a coroutine `asearch` (HttpRetriever) is awaited instead of run in the thread.
 
+    Time limits around a search (`time_limits.within`) count from the begin of its batch.
+
     A search that is cancelled before its batch starts is left out. An error of the retriever reaches every caller of
     the batch. One event loop at a time; after it is closed, another one may follow (successive `asyncio.run`).
     """
 
     def __init__(self, retriever: Retriever) -> None:
-        self.retriever = retriever
+        self.retriever: Any = retriever
+        self._remote = hasattr(retriever, "asearch")
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="retriever")
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pending: list[_Request] = []
@@ -50,11 +56,13 @@ class BatchedRetriever:
             if self._pending and self._loop is not None and not self._loop.is_closed():
                 raise RuntimeError("this retriever already serves another running event loop; make one per loop.")
             self._loop, self._pending, self._worker = loop, [], None
-        request = _Request(cleaned, k, loop.create_future())
-        self._pending.append(request)
-        if self._worker is None or self._worker.done():
-            self._worker = loop.create_task(self._work())
-        return await request.answer
+        with ExitStack() as turn:
+            turn.enter_context(not_counted())
+            request = _Request(cleaned, k, loop.create_future(), turn)
+            self._pending.append(request)
+            if self._worker is None or self._worker.done():
+                self._worker = loop.create_task(self._work())
+            return await request.answer
 
     async def close(self) -> None:
         """Cancel the searches that still wait, stop the thread, and close the retriever's connections if it has any."""
@@ -94,6 +102,9 @@ class BatchedRetriever:
         return batch
 
     async def _answer(self, batch: list[_Request]) -> None:
+        if not self._remote:  # a client keeps a limit of its own, which does not count the server's queue
+            for request in batch:
+                request.turn.close()
         try:
             hits: dict[tuple[str, int], list[Hit]] = {}
             for k in sorted({request.k for request in batch}):
@@ -110,7 +121,6 @@ class BatchedRetriever:
                 request.answer.set_result([hits[query, request.k] for query in request.queries])
 
     async def _call(self, queries: list[str], k: int) -> list[list[Hit]]:
-        retriever: Any = self.retriever
-        if hasattr(retriever, "asearch"):
-            return await retriever.asearch(queries, k)
-        return await asyncio.get_running_loop().run_in_executor(self._executor, retriever.search, queries, k)
+        if self._remote:
+            return await self.retriever.asearch(queries, k)
+        return await asyncio.get_running_loop().run_in_executor(self._executor, self.retriever.search, queries, k)

@@ -25,6 +25,7 @@ from verl_ext.tools.sandbox.pool import Pool
 from verl_ext.tools.sandbox.report import OUTCOMES, WALL, Report, report
 from verl_ext.tools.settings import STRICT, AtLeastOne, NotNegative, options_from
 from verl_ext.tools.threads import run_blocking
+from verl_ext.tools.time_limits import not_counted
 
 MAX_PROGRAM = 100_000
 RUNS, CACHED, REFUSED, RESTARTS = "runs", "cached", "refused", "restarts"
@@ -91,13 +92,12 @@ class RunPython(Tool):
             self._counts[REFUSED] += 1
             given = f"{len(program):,} characters" if isinstance(program, str) else type(program).__name__
             return f"[Nothing was run: program must be Python of at most {MAX_PROGRAM:,} characters, given {given}.]"
-        if not self.settings.cache:
-            return (await self._run(program)).text
         if program in self._kept:
             self._counts[CACHED] += 1
             self._kept.move_to_end(program)
             return self._kept[program]
-        return await self._shared(program)
+        with not_counted():  # a program has a limit of its own, from when it has a worker
+            return await self._shared(program) if self.settings.cache else (await self._run(program)).text
 
     def counts(self) -> dict[str, int]:
         """Programs run, results from the cache, programs refused, servers replaced, and how often each of OUTCOMES."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import Any
 
@@ -12,6 +11,7 @@ from verl_ext.tools.http.client import JsonClient, Refused
 from verl_ext.tools.simulator.answers import returned
 from verl_ext.tools.simulator.keys import call_key
 from verl_ext.tools.simulator.player import RECORDED, Counters
+from verl_ext.tools.time_limits import LimitReached, within
 
 # Seconds for a call, all attempts together: above the server's own limit for the model, below the toolbox's (30 s).
 TIMEOUT_S, ATTEMPTS = 28.0, 3
@@ -24,8 +24,8 @@ class HttpSimulator(JsonClient):
 
     Args:
         url: http://HOST:PORT of the server.
-        timeout_s: seconds for a call, all attempts together.
-        attempts: attempts per call if the server cannot be reached or is busy.
+        timeout_s: seconds for a call, all attempts together, from when the server takes it.
+        attempts: attempts per call if the server cannot be reached.
 
     Attributes:
         counters: of this client's calls. The server's counters, of all its clients, are part of `health`.
@@ -59,9 +59,8 @@ class HttpSimulator(JsonClient):
         key = call_key(spec, arguments)  # raises for arguments that cannot be sent
         body = {"tool": spec.name, "version": key.version, "arguments": arguments}
         try:
-            asked = self._request("POST", "/call", body, self._open())
-            answer = await asyncio.wait_for(asked, self._timeout_s)
-        except asyncio.TimeoutError as error:  # noqa: UP041 (in Python 3.10 not yet the same as TimeoutError)
+            answer = await within(self._request("POST", "/call", body, self._open()), self._timeout_s)
+        except LimitReached as error:
             self.counters.failures += 1
             raise ToolError(f"no answer from {self.url}/call within {self._timeout_s:g} s") from error
         except Refused as error:

@@ -22,6 +22,7 @@ from verl_ext.tools.simulator.answers import NoResult, result_of, returned
 from verl_ext.tools.simulator.cache import ResultCache
 from verl_ext.tools.simulator.keys import CallKey, call_key
 from verl_ext.tools.simulator.prompt import again, messages
+from verl_ext.tools.time_limits import LimitReached, not_counted, within
 
 MODES = ("record", "replay", "live")
 # The source of a result that no model made.
@@ -29,12 +30,10 @@ RECORDED = "recorded"
 # Below the toolbox's limit for a call (30 s), whose message would hide the reason.
 TIMEOUT_S = 25.0
 MAX_TOKENS = 1024
-# Calls that may wait for the model; further calls would be answered after their callers' time limits.
-MAX_WAITING = 1024
 
 
 class Busy(ToolError):
-    """Too many calls wait for the model. The server answers status 503, and its clients retry."""
+    """Too many calls wait for the model. The server answers status 503, and its clients ask again after a second."""
 
 
 @runtime_checkable
@@ -91,8 +90,8 @@ class Simulator:
         chat: the model, for record and live; closed with this object.
         recorded: results of real calls, served first in record and replay.
         max_tokens: longest answer of the model; after a longer one the model is asked once more for a shorter one.
-        timeout_s: seconds for a call, all attempts together.
-        max_waiting: calls that may wait for the model; further calls fail at once.
+        timeout_s: seconds for a call, all attempts together, from when the model is asked.
+        max_waiting: calls that may wait for the model; further calls fail at once. None: no bound.
 
     Attributes:
         counters: see `Counters`.
@@ -110,7 +109,7 @@ class Simulator:
         recorded: RecordedResults | None = None,
         max_tokens: int = MAX_TOKENS,
         timeout_s: float = TIMEOUT_S,
-        max_waiting: int = MAX_WAITING,
+        max_waiting: int | None = None,
     ) -> None:
         check_mode(mode, cache is not None, chat is not None)
         self.mode, self.cache, self.chat, self.recorded = mode, cache, chat, recorded
@@ -151,8 +150,8 @@ class Simulator:
         problems = spec.problems(arguments)
         if problems:
             raise CallError("; ".join(problems), BAD_ARGUMENTS)
-        self.counters.misses += 1
         if self.mode == "replay":
+            self.counters.misses += 1
             raise CallError(f"nothing is recorded of this call of {spec.name}", NOT_RECORDED)
         return await self._ask_once(spec, key)
 
@@ -201,12 +200,13 @@ class Simulator:
             self._loop, self._flights = loop, {}
         flight = self._flights.get(key.digest)
         if flight is None:
-            if len(self._flights) >= self.max_waiting:
-                self.counters.failures += 1
+            if self.max_waiting is not None and len(self._flights) >= self.max_waiting:
                 raise Busy(f"{len(self._flights)} simulated calls wait for the model already; try again later.")
             flight = self._flights[key.digest] = loop.create_task(self._ask(spec, key))
             flight.add_done_callback(lambda done: self._finish(key.digest, done))
-        return await asyncio.shield(flight)
+        self.counters.misses += 1
+        with not_counted():  # the flight has a limit of its own
+            return await asyncio.shield(flight)
 
     def _finish(self, digest: bytes, flight: asyncio.Task[Served]) -> None:
         if self._flights.get(digest) is flight:
@@ -216,8 +216,8 @@ class Simulator:
 
     async def _ask(self, spec: ToolSpec, key: CallKey) -> Served:
         try:
-            text = await asyncio.wait_for(self._simulate(spec, key), self.timeout_s)
-        except asyncio.TimeoutError as error:  # noqa: UP041 (in Python 3.10 not yet the same as TimeoutError)
+            text = await within(self._simulate(spec, key), self.timeout_s)
+        except LimitReached as error:
             raise ToolError(
                 f"{spec.name}: {self.chat.url} has not simulated it within {self.timeout_s:g} s. Remedy: a faster "
                 "server, fewer requests at a time (concurrency), or a larger timeout_s, below that of tool_call and "

@@ -27,7 +27,7 @@ from verl_ext.trainer.build import build_workflow, check_arguments, similarity_o
 from verl_ext.trainer.config import optimiser_steps, read_mas_config, strategy_from
 from verl_ext.trainer.lora_setup import check_policy
 from verl_ext.trainer.preflight.algorithm import check_algorithm, check_groups
-from verl_ext.trainer.state.best import check_keep_best
+from verl_ext.trainer.state.best import check_saving
 
 # Sections in which every key is allowed: verl passes them on unchanged.
 OPEN = ("hydra", "mas", "ray_kwargs.ray_init", "reward.custom_reward_function.reward_kwargs")
@@ -122,7 +122,7 @@ def check_multi_agent(config: DictConfig) -> str:
             f"actor_rollout_ref.rollout.temperature={temperature} must be above 0: outputs are sampled, and the "
             "trainer divides by it. Greedy outputs are those of the validation, or of verl_ext evaluate"
         )
-    check_keep_best(config)
+    check_saving(config)
     strategy_from(mas.sampling, agents)
     reports = [workflow.headline, *workflow.details]
     system = System(type(workflow).__name__, agents, mas.sampling.strategy, reports)
@@ -215,9 +215,8 @@ def lacking(config: DictConfig) -> list[str]:
     counted = local and config.ray_kwargs.ray_init.num_cpus is None and trainer.nnodes == 1
     found = {
         f"actor_rollout_ref.rollout.name={engine}, but the package {engine} is not installed; the recipe is for "
-        f"{trainer.nnodes} machine(s) with {wanted} GPU(s).\nRemedy: pip install -e '.[gpu]' on such a machine.": (
-            engine in ("vllm", "sglang") and importlib.util.find_spec(engine) is None
-        ),
+        f"{trainer.nnodes} × {wanted} GPUs (trainer.nnodes × n_gpus_per_node).\nRemedy: pip install -e '.[gpu]' on "
+        "such a machine.": (engine in ("vllm", "sglang") and importlib.util.find_spec(engine) is None),
         "the package flash_attn, with which verl trains on GPUs by default, is not installed.\nRemedy: install "
         "as docs/scaling.md says, or +actor_rollout_ref.model.override_config.attn_implementation=sdpa with "
         "actor_rollout_ref.model.use_remove_padding=false (slower).": (

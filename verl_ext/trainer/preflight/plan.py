@@ -67,7 +67,7 @@ def add_plan(report: Report) -> None:
     if model.lora.adapters:
         report.add("policy", f"{mas.policy}: rank {model.lora_rank}, alpha {model.lora_alpha}, frozen base")
     sampling = f"{mas.sampling.strategy}, {mas.sampling.group_size} samples a fork, top_p {rollout.top_p}"
-    report.add("algorithm", f"{config.algorithm.adv_estimator} on {sampling}")
+    report.add("algorithm", f"{config.algorithm.adv_estimator}; sampling by {sampling}")
     _add_machines(report)
     _add_steps(report, mas)
     calls = strategy_from(mas.sampling, agents).expected_calls(len(agents))
@@ -95,14 +95,14 @@ def _add_steps(report: Report, mas: MasConfig) -> None:
     if rows is not None:
         per_epoch = (min(rows, limit) if limit > 0 else rows) // questions
         length, total = f"{per_epoch} an epoch", total or per_epoch * trainer.total_epochs
-    end = f"{total} in all" if total else f"{trainer.total_epochs} epoch(s)"
+    end = f"{total} in all" if total else _counted(trainer.total_epochs, "epoch")
     if budget := [f"{most:,} {name}" for name, most in vars(mas.budget).items() if most is not None]:
         end += f", or until {' and '.join(budget)} are used"
     steps = optimiser_steps(config, config.actor_rollout_ref.actor) * config.actor_rollout_ref.actor.ppo_epochs
     often = f"validation every {trainer.test_freq}" if trainer.test_freq > 0 else "no validation"
     often += f", checkpoint every {trainer.save_freq}" if trainer.save_freq > 0 else ", no checkpoint"
     report.notes += notes(config)
-    report.add("steps", f"{questions} questions and {steps} optimiser step(s) each; {length}; {end}; {often}")
+    report.add("steps", f"{questions} questions and {_counted(steps, 'optimiser step')} each; {length}; {end}; {often}")
 
 
 def _add_machines(report: Report) -> None:
@@ -117,11 +117,17 @@ def _add_machines(report: Report) -> None:
         return
     report.attempt(checks.check_logical_cpus, config)
     report.lacking += checks.lacking(config)
-    where = f"{trainer.nnodes} machine(s) of {trainer.n_gpus_per_node} "
-    where += "CPU rank(s)" if trainer.device == "cpu" else "GPU(s)"
+    kind = "CPU rank" if trainer.device == "cpu" else "GPU"
+    where = f"{_counted(trainer.nnodes, 'machine')} with {_counted(trainer.n_gpus_per_node, kind)}"
+    where += " each" if trainer.nnodes > 1 else ""
+    engines = f"{_counted(ranks // engine, f'{rollout.name} engine')} of {_counted(engine, kind)}"
     counted = "" if config.ray_kwargs.ray_init.num_cpus else " (Ray counts the machines' cores)"
     cpus = f"Ray needs {sum(checks.logical_cpus(config).values())} logical CPUs{counted}"
-    report.add("runs on", f"{where}; {ranks // engine} {rollout.name} engine(s) of {engine}; {cpus}")
+    report.add("runs on", f"{where}; {engines}; {cpus}")
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def add_model(report: Report, gpu_memory: float) -> None:

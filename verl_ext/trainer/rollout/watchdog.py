@@ -21,6 +21,7 @@ from verl_ext.mas.stopwatch import Stopwatch
 from verl_ext.observe.progress import WAITS
 from verl_ext.storage import jsonl
 from verl_ext.tracebacks import users_frames
+from verl_ext.trainer.rollout.phases import Phases
 
 T = TypeVar("T")
 # Seconds without an answer after which an event loop counts as blocked.
@@ -113,6 +114,9 @@ class Watchdog:
         folder: of the run.
         warn_after, stop_after: seconds of silence, `mas.limits`; None: never.
         servers: the state of the rollout servers in words.
+
+    Attributes:
+        phases: of the trainer's process; None until its training begins.
     """
 
     def __init__(
@@ -125,6 +129,7 @@ class Watchdog:
         self.path, self.servers = Path(folder) / WAITS, servers
         self.warn_after, self.stop_after = warn_after, stop_after
         self._next = warn_after
+        self.phases: Phases | None = None
 
     def check(self, looks: Sequence[Look]) -> str | None:
         """Write down what the run waits for, where that is due; returns why the run must end, if it must."""
@@ -135,9 +140,14 @@ class Watchdog:
             self._next = self.warn_after
         elif silent >= self._next:
             self._next = 2 * silent
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            jsonl.append(self.path, [{"time": time.time(), "text": self._words(silent, looks)}])
+            self._write(self._words(silent, looks))
+        if self.phases is not None and (late := self.phases.late()):
+            self._write(late)
         return None
+
+    def _write(self, text: str) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        jsonl.append(self.path, [{"time": time.time(), "text": text}])
 
     def _words(self, silent: float, looks: Sequence[Look]) -> str:
         merged: dict[str, tuple[int, float]] = {}

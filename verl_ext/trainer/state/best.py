@@ -68,13 +68,21 @@ class BestCheckpoint:
         return max((one["value"] for one in records if one["metric"] == self.metric), default=float("-inf"))
 
 
-def check_keep_best(config: DictConfig) -> None:
-    """Refuse `trainer.keep_best` where no step is both saved and validated.
+def check_saving(config: DictConfig) -> None:
+    """Refuse `trainer.keep_best` where no step is both saved and validated, and saving from which no run continues.
 
     Raises:
         ValueError: see above.
     """
-    trainer = config.trainer
+    trainer, actor = config.trainer, config.actor_rollout_ref.actor
+    if actor.checkpoint.get("async_save") and (actor.strategy != "megatron" or trainer.get("keep_best")):
+        why = f"with trainer.keep_best={trainer.get('keep_best')} nobody would know when a checkpoint is complete"
+        if actor.strategy != "megatron":
+            why = f"verl has it for Megatron; with strategy={actor.strategy} it would only never say which one is last"
+        raise ValueError(
+            f"actor_rollout_ref.actor.checkpoint.async_save=true: {why}. "
+            "Remedy: actor_rollout_ref.actor.checkpoint.async_save=false"
+        )
     if trainer.get("keep_best") and min(trainer.save_freq, trainer.test_freq) < 1:
         raise ValueError(
             f"trainer.keep_best={trainer.keep_best} needs checkpoints and validations, given trainer.save_freq="

@@ -138,6 +138,19 @@ def last_checkpoint(folder: str | Path) -> int | None:
     raise ValueError(_not_found(Path(folder), text, steps, complete))
 
 
+def resumed_from(config: DictConfig) -> Path | None:
+    """The checkpoint (…/global_step_N) from which a run continues; None: from scratch.
+
+    Raises:
+        ValueError: see `last_checkpoint`.
+    """
+    trainer = config.trainer
+    if trainer.resume_mode == "resume_path":
+        return Path(trainer.resume_from_path) if trainer.resume_from_path else None
+    step = last_checkpoint(trainer.default_local_dir) if trainer.resume_mode == "auto" else None
+    return None if step is None else place_of(trainer.default_local_dir, step)
+
+
 def next_start(folder: Path) -> str:
     """What the same command does in this folder, as the end of a sentence."""
     try:
@@ -164,7 +177,7 @@ def prepare_start(config: DictConfig) -> Path | None:
         return set_aside(folder, [VALIDATION, VALIDATION_FOLDER])
     if mode == "resume_path":
         return _set_later_aside(folder, Path(config.trainer.resume_from_path))
-    return set_aside(folder, WRITTEN) if step is None else None
+    return set_aside(folder, WRITTEN if step is None else _later_best(folder, step))
 
 
 def _set_later_aside(folder: Path, source: Path) -> Path | None:
@@ -174,11 +187,16 @@ def _set_later_aside(folder: Path, source: Path) -> Path | None:
     number = source.name.removeprefix("global_step_")
     if not number.isdigit():
         raise ValueError(f"trainer.resume_from_path={source} must name a checkpoint: …/global_step_N")
-    later = [step for step in _steps(folder) if step > int(number)]
-    place = set_aside(folder, [place_of(folder, step).name for step in later])
+    later = [place_of(folder, step).name for step in _steps(folder) if step > int(number)]
+    place = set_aside(folder, [*later, *_later_best(folder, int(number))])
     if place is not None and (folder / NAME).exists():
         shutil.copy2(folder / NAME, place)
     return place
+
+
+def _later_best(folder: Path, step: int) -> list[str]:
+    """The best checkpoint if it is of a step after `step`: this run trains that step anew, and may never reach it."""
+    return ["best"] if any(best > step for best in _steps(folder / "best")) else []
 
 
 def lock_run(config: DictConfig) -> IO[str] | None:

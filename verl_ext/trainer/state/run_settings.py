@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,30 @@ def check_same_run(config: DictConfig) -> None:
             "purpose: trainer.resume_mode=resume_path and trainer.resume_from_path=…/global_step_…"
         )
     write_file(folder / checkpoint.SETTINGS_FILE, json.dumps(now, indent=1))
+
+
+def check_ranks(config: DictConfig) -> None:
+    """Check that a run has as many ranks as the checkpoint that it continues from: FSDP's files are one per rank.
+
+    Files that another machine keeps on its own disk are not seen here, and not checked.
+
+    Raises:
+        ValueError: it has not; names both numbers and the remedy.
+    """
+    place, ranks = checkpoint.resumed_from(config), config.trainer.nnodes * config.trainer.n_gpus_per_node
+    if place is None:
+        return
+    names = [path.name for part in checkpoint.WEIGHTS for path in (place / part).glob("*_world_size_*_rank_*.pt")]
+    saved = sorted({int(found[1]) for name in names if (found := re.search(r"_world_size_(\d+)_rank_", name))})
+    if saved and saved != [ranks]:
+        wanted = " and ".join(map(str, saved))
+        raise ValueError(
+            f"{place} was saved by {wanted} ranks (trainer.nnodes × trainer.n_gpus_per_node), and this run has {ranks}:"
+            f" {config.trainer.nnodes} × {config.trainer.n_gpus_per_node}. verl reads a checkpoint only with as many "
+            f"ranks as have written it. Remedy: nnodes × n_gpus_per_node = {wanted}; or a new run from its weights, "
+            f"with a new optimiser: python -m verl.model_merger merge --backend fsdp --local_dir {place / 'actor'} "
+            "--target_dir MODEL, then actor_rollout_ref.model.path=MODEL and another trainer.default_local_dir"
+        )
 
 
 def settings_of(config: DictConfig) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from hydra.utils import get_object
@@ -41,11 +40,7 @@ def _recorded(section: Any, known: Results, name: str) -> Results:
 
 def lost_results(config: DictConfig) -> list[str]:
     """A line for each cache that lacks results which it held at the checkpoint from which the run continues."""
-    trainer, place = config.trainer, None
-    if trainer.resume_mode == "resume_path":
-        place = Path(trainer.resume_from_path)
-    elif trainer.resume_mode == "auto" and (step := checkpoint.last_checkpoint(trainer.default_local_dir)) is not None:
-        place = checkpoint.place_of(trainer.default_local_dir, step)
+    place = checkpoint.resumed_from(config)
     before = checkpoint.read_marker(place)["recorded"] if place is not None else {}
     now = recorded_results(config, before) if before else {}
     return [

@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# DeepAgent on benchmarks of Tables 1 to 4: examples/deepagent/evaluate.sh "tmdb spotify" [overrides]. Settings: common.sh.
+#
+#   NAME       the row's name in the folder of results; base, or the name that train.sh gave, with MODEL=its folder
+#   TOOLBENCH  folder of ToolBench's `instruction`
+benchmarks=${1:?error: give benchmarks, for example "tmdb spotify"}
+shift
+. "$(dirname "$0")/common.sh"
+: "${NAME:=base}"
+need vllm
+for benchmark in $benchmarks; do prepare "$benchmark"; done
+serve_models "$MODEL"
+for benchmark in $benchmarks; do answer "$NAME-$SETTING" "$benchmark" "$@"; done
