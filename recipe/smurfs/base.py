@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,7 +62,7 @@ class ToolSystem(Workflow):
     """
 
     headline = "success"
-    needs = ("tool_search", "tool_call")
+    needs: Sequence[str] = ("tool_search", "tool_call")
     details = (
         *("tokens", "tokens_per_call", "tool_calls", "failed_calls", "correct_calls"),
         *("unneeded_calls", "rollbacks", "tool_failures"),

@@ -12,6 +12,7 @@ more, as the Smurfs are.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,15 +33,27 @@ class Work(base.Work):
     """What has been done.
 
     broken: outputs that asked for nothing that could be done. finished: it answered before its budget was used up.
+    log: the last sequence of thoughts, actions and observations. searches, programs: those of agents that search for
+    tools or write programs, which count against the budget, too.
     """
 
+    log: str = ""
+    searches: int = 0
+    programs: int = 0
     broken: int = 0
     finished: bool = False
 
     @property
     def spent(self) -> int:
         """What counts against the budget."""
-        return len(self.calls) + self.broken
+        return len(self.calls) + self.broken + self.searches + self.programs
+
+    def add(self, other: Work) -> None:
+        """Count what another agent has done for the question, too."""
+        self.calls += other.calls
+        self.shown += other.shown
+        for name in ("rollbacks", "tool_failures", "tokens", "outputs", "broken", "searches", "programs"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
 class Baseline(base.ToolSystem):
@@ -55,6 +68,7 @@ class Baseline(base.ToolSystem):
     """
 
     details = (*base.ToolSystem.details, "broken", "finished")
+    modules: Mapping[str, Any] = PROMPTS
     prompt: str
 
     def __init__(
@@ -68,11 +82,40 @@ class Baseline(base.ToolSystem):
         ordered: bool = True,
         call_price: float = 0.1,
     ):
-        super().__init__(PROMPTS, prompts, tools, catalogue, max_result_chars, success, ordered, call_price)
+        super().__init__(self.modules, prompts, tools, catalogue, max_result_chars, success, ordered, call_price)
         at_least(1, budget=budget)
         self.budget = budget
         prompt = getattr(self.prompts, self.prompt)
-        self.agents = {"agent": Agent(prompt, read_turn, sampling={"stop": list(STOPS)}, actions=action_spans)}
+        acting = Agent(prompt, read_turn, sampling={"stop": list(STOPS)}, actions=action_spans)
+        self.agents = {"agent": acting, **self.others()}
+
+    def others(self) -> dict[str, Agent]:
+        """The agents beside `agent`, which may also take its place."""
+        return {}
+
+    async def sequence(self, ctx: Any, work: Work, tools: list[dict[str, Any]], **inputs: Any) -> Turn:
+        """The end of one sequence of `agent`, which acts until it answers, the budget is used up, or there is no room.
+
+        Args:
+            inputs: of the agent's prompt.
+        """
+        asked = ctx.call("agent", tools=tools, budget=self.budget - work.spent, **inputs)
+        work.log = ""
+        while True:
+            turn = await self.heard(ctx, work, asked, NOTHING)
+            if turn is NOTHING or turn.kind == "answer" or work.spent >= self.budget:
+                return turn
+            call: Call = ctx.last
+            if turn.kind == "call":
+                content = await self.act(ctx, work, tools, turn)
+            else:
+                work.broken += 1
+                content = f"error: {turn.problem or f'there is no tool {GIVE_UP}'}"
+            if work.spent >= self.budget:
+                content = f"{content}\n{self.prompts.SPENT}"
+            observation = observed(call.text, content)
+            work.log += f"{call.text}{observation}"
+            asked = ctx.resume(call, observation)
 
     async def act(self, ctx: Any, work: Work, tools: list[dict[str, Any]], turn: Turn) -> str:
         """Make the call that an output asks for, and say what came of it."""
@@ -103,20 +146,8 @@ class ReAct(Baseline):
         """Think and act until there is an answer, the budget is used up, or the sequence is full."""
         work = Work(task)
         tools = await self.documents(ctx, task, task.question)
-        asked = ctx.call("agent", question=task.question, tools=tools, budget=self.budget)
-        while True:
-            turn = await self.heard(ctx, work, asked, NOTHING)
-            if turn is NOTHING or turn.kind == "answer" or work.spent >= self.budget:
-                return self.end(work, turn, finished=work.spent < self.budget)
-            call: Call = ctx.last
-            if turn.kind == "call":
-                content = await self.act(ctx, work, tools, turn)
-            else:
-                work.broken += 1
-                content = f"error: {turn.problem or f'there is no tool {GIVE_UP}'}"
-            if work.spent >= self.budget:
-                content = f"{content}\n{self.prompts.SPENT}"
-            asked = ctx.resume(call, observed(call.text, content))
+        turn = await self.sequence(ctx, work, tools, question=task.question)
+        return self.end(work, turn, finished=work.spent < self.budget)
 
 
 class DFSDT(Baseline):

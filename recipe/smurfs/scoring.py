@@ -41,8 +41,8 @@ def scores(
     """The scores of a trajectory by rules.
 
     Returns:
-        answer (exact match), f1, and gaia if that is `success`, if the row has answers; path (1: the gold path was followed), path_share,
-        correct_calls and unneeded_calls, if it has a gold path.
+        answer (exact match), f1, and gaia if that is `success`, if the row has answers; path (1: the gold path was
+        followed), path_share, correct_calls and unneeded_calls, if it has a gold path.
 
     Raises:
         ValueError: the row has neither, and `success` is not for a judge; or one has a wrong form.

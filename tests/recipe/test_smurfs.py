@@ -57,10 +57,11 @@ def world(outcomes=None):
     return {"tool_call": tool_call, "tool_search": tool_search}, calls
 
 
-def played(said=None, chosen=(), outcomes=None, task=TASK, then=None, limits=None, system=Smurfs, **options):
+def played(said=None, chosen=(), outcomes=None, task=TASK, then=None, limits=None, system=Smurfs, more=None, **options):
     async def scene():
         llm = Team(SAID | (said or {}), chosen)
         tools, calls = world(outcomes)
+        tools |= more or {}
         forest = forest_of(system(**options), llm, tools=tools, limits={"tool_retries": 0, **(limits or {})})
         forest.sampling = {"temperature": 1.0, "max_tokens": 500}
         forest.task = task
