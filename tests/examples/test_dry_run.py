@@ -23,7 +23,7 @@ ARGUMENTS = {
 }
 COLD_START = "joyagents/train.sh"
 # Parts that scripts read.
-PARTS = {"shared.sh", "table1/common.sh", "deepagent/common.sh"}
+PARTS = {"shared.sh", "table1/common.sh", "deepagent/common.sh", "puppeteer/common.sh"}
 SCRIPTS = sorted({path.relative_to(EXAMPLES).as_posix() for path in EXAMPLES.rglob("*.sh")} - PARTS)
 ROWS = {
     "single_llm": None,
@@ -40,6 +40,9 @@ def verified(script: Path, folder: Path, *more: str, **environment: str) -> Comm
     """All commands of a script, verified."""
     commands = Commands()
     environment.setdefault("TOOLBENCH", "instruction")
+    if "puppeteer" in script.parts:
+        environment |= {"TASKS": "gsm_hard mmlu_pro commongen_hard srdd", "COMMONGEN": "c.jsonl", "SRDD": "s.csv"}
+        environment |= {"JUDGE": "http://127.0.0.1:8300/v1"}
     given = ARGUMENTS.get(script.relative_to(EXAMPLES).as_posix(), ())
     printed = dry_run(script, *given, *more, folder=folder, **environment)
     asked_first = (["verl_ext.check", "--here"], ["verl_ext.evaluate", "--cfg", "job"])
@@ -50,7 +53,7 @@ def verified(script: Path, folder: Path, *more: str, **environment: str) -> Comm
     return commands
 
 
-UNTRAINED = ("table1/mas.sh", "table1/single_llm.sh", "deepagent/evaluate.sh")
+UNTRAINED = ("table1/mas.sh", "table1/single_llm.sh", "deepagent/evaluate.sh", "puppeteer/baselines.sh")
 # Overrides that most tests give, so that each configuration is composed once.
 MINE = ("trainer.save_freq=7", "trainer.experiment_name=mine")
 
