@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -104,18 +105,51 @@ def divide(rows: Sequence[QARow], which: str, val_size: int | None, seed: int) -
     return *divided(pool, held, seed), how
 
 
+def of_levels(rows: list[QARow], levels: Sequence[str]) -> list[QARow]:
+    """The rows of these levels; all without levels. Raises ValueError for a level that no row has."""
+    found = Counter(row.level for row in rows)
+    unknown = [level for level in levels if level not in found]
+    if unknown:
+        raise ValueError(f"--levels {' '.join(unknown)}: no such level; the source has {dict(found)} (rows per level).")
+    return [row for row in rows if row.level in levels] if levels else rows
+
+
+def divide_by_level(rows: Sequence[QARow], size: int, which: str, seed: int) -> tuple[list[QARow], list[QARow], str]:
+    """As `divide`, with `size` test rows of each level, chosen by a hash of seed and id.
+
+    Raises:
+        ValueError: a level has fewer rows, or there are no levels.
+    """
+    wanted = {"train": ["train"], "validation": ["validation"]}.get(which, ["train", "validation", None])
+    pool = [row for row in rows if row.split in wanted]
+    train, test = list[QARow](), list[QARow]()
+    for level in sorted({row.level for row in pool}):
+        own = [row for row in pool if row.level == level]
+        if not level or len(own) < size:
+            raise ValueError(f"--per_level {size}: there are {len(own)} rows of level {level!r}. Remedy: --levels")
+        rest, held = divided(own, size, seed)
+        train, test = train + rest, test + held
+    return train, test, f"{size} test rows of each level out of {len(pool)} (--split {which}, --seed {seed})"
+
+
 def prepare(spec: QASet, arguments: argparse.Namespace) -> dict[str, int]:
     """Read, divide and write one data set; prints a report. Returns rows per written file."""
 
     def verl_row(row: QARow, split: str, index: int) -> dict[str, Any]:
-        truth, titles = {"target": list(row.answers)}, list(row.gold_titles)
-        return question_row(spec.name, row.question, truth, "qa", split, index, row.id, gold_titles=titles)
+        truth = {"target": list(row.answers)}
+        extra = {"gold_titles": list(row.gold_titles), "level": row.level, "type": row.type}
+        source = f"{spec.name}_{row.level}" if arguments.per_level and split == "test" else spec.name
+        return question_row(source, row.question, truth, "qa", split, index, row.id, **extra)
 
     rows, report = collect(spec, _source(spec, arguments))
     print(f"{spec.name}: {report}")
-    train, test, how = divide(rows, arguments.split, arguments.val_size, arguments.seed)
+    rows = of_levels(rows, arguments.levels)
+    if arguments.per_level:
+        train, test, how = divide_by_level(rows, arguments.per_level, arguments.split, arguments.seed)
+    else:
+        train, test, how = divide(rows, arguments.split, arguments.val_size, arguments.seed)
     train, output = train[: arguments.max_samples], arguments.output_dir
-    schema = rows_schema({"target": [str]}, {"gold_titles": [str]})
+    schema = rows_schema({"target": [str]}, {"gold_titles": [str], "level": str, "type": str})
     written = write_files(split_files(verl_row, train=train, test=test), output, schema)
     paragraphs = [pair for row in (*train, *test) for pair in row.paragraphs if pair[0].strip() or pair[1].strip()]
     numbered = enumerate(dict.fromkeys(paragraphs))  # each once
@@ -146,6 +180,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         one.add_argument("--split", choices=SPLITS, default="auto", help="rows to use; auto: the source's own splits")
         one.add_argument("--max_samples", type=_positive, help="at most so many training rows (the first ones)")
         one.add_argument("--val_size", type=int, help="rows of test.parquet (default 500, or a fifth of a single pool)")
+        one.add_argument(
+            "--levels", nargs="+", default=[], help="only rows of these levels (HotpotQA: easy medium hard)"
+        )
+        per_level = "test rows of each level, with data_source NAME_LEVEL: reported apart; instead of --val_size"
+        one.add_argument("--per_level", type=_positive, help=per_level)
         one.add_argument("--seed", type=int, default=0, help="of the held-out rows")
     arguments = parser.parse_args(argv)
     return exit_status(lambda: prepare(SOURCES[arguments.name].SOURCE, arguments))

@@ -11,7 +11,14 @@ from verl_ext.data_prep.rows import decoded, list_field, split_of, text_field
 
 @dataclass(frozen=True)
 class QARow:
-    """One question. answers: accepted answers, the main one first; split: train | validation | None (not given)."""
+    """One question.
+
+    Attributes:
+        answers: accepted answers, the main one first.
+        split: train | validation | None (not given).
+        level, type: what the data set calls its difficulty and its kind (HotpotQA: easy, medium, hard; bridge,
+            comparison); "" if it does not say.
+    """
 
     id: str
     question: str
@@ -19,6 +26,8 @@ class QARow:
     gold_titles: tuple[str, ...] = ()
     paragraphs: tuple[tuple[str, str], ...] = ()  # (title, text)
     split: str | None = None
+    level: str = ""
+    type: str = ""
 
 
 @dataclass(frozen=True)
@@ -82,7 +91,8 @@ def make_row(
     gold = tuple(dict.fromkeys(title.strip() for title in titles if title.strip()))
     label = row.get("split")
     split = split_of(label) if isinstance(label, str) else None
-    return QARow(str(identity), question, accepted, gold, tuple(paragraphs), split) if accepted else None
+    kinds = {name: str(row.get(name) or "").strip() for name in ("level", "type")}
+    return QARow(str(identity), question, accepted, gold, tuple(paragraphs), split, **kinds) if accepted else None
 
 
 def paragraphs_of(row: dict[str, Any], text: str, where: str) -> list[tuple[str, str]]:

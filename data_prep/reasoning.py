@@ -1,114 +1,50 @@
-"""Prepare a reasoning or writing task of the Puppeteer paper: train.parquet and test.parquet.
+"""Prepare a set of questions with an answer, or a writing task: train.parquet and test.parquet.
 
     python data_prep/reasoning.py gsm8k
     python data_prep/reasoning.py gsm_hard --output_dir data/gsm_hard --local_dataset_path gsm_hard.jsonl
+    python data_prep/reasoning.py gaia --local_dataset_path GAIA/2023/validation
 
-    set             hub                            licence      one row, shortened
-    gsm8k           openai/gsm8k (main)            MIT          {"question": "Natalia sold …", "answer": "… #### 72"}
-    gsm_hard        reasoning-machines/gsm-hard    MIT          {"input": "Janet’s ducks …", "target": -9867630.0}
-    mmlu_pro        TIGER-Lab/MMLU-Pro             MIT          {"question", "options": […], "answer": "F"}
-    commongen_hard  file only (Self-Refine's       Apache-2.0   {"concepts": ["vest", "snow", …]}
+    set             hub                            licence       one row, shortened
+    gsm8k           openai/gsm8k (main)            MIT           {"question": "Natalia sold …", "answer": "… #### 72"}
+    gsm_hard        reasoning-machines/gsm-hard    MIT           {"input": "Janet’s ducks …", "target": -9867630.0}
+    mmlu_pro        TIGER-Lab/MMLU-Pro             MIT           {"question", "options": […], "answer": "F"}
+    commongen_hard  file only (Self-Refine's       Apache-2.0    {"concepts": ["vest", "snow", …]}
                     commongen_hard.jsonl)
+    srdd            file only (ChatDev's SRDD/     CC BY-NC 4.0  Name,Description,Category
+                    data_attribute_format.csv)
+    gaia            gaia-benchmark/GAIA (gated)    not free      {"task_id", "Question", "Level": 2, "Final answer",
+                                                                  "file_name": "32102e3e.xlsx"} of metadata.jsonl
+    hle             cais/hle (gated)               MIT           {"question", "answer", "answer_type": "exactMatch"}
+    coig            file only (BAAI/COIG,          Apache-2.0    {"instruction", "input", "output"}, or an exam's
+                    m-a-p/COIG-CQIA)                             {"textbox_question", "textbox_answer", …}
+
+A row's ground_truth has the gold as `target`, and as `kind` how answers are compared (sources/questions.py). Level,
+category and attached file are in extra_info.
 
 Their quirks: GSM-Hard's targets are floats, some of them absurd (its numbers were replaced at random); MMLU-Pro has up
-to ten options, and some are the filler "N/A"; a row of CommonGen-Hard has no reference text, only its concepts.
+to ten options, and some are the filler "N/A"; a row of CommonGen-Hard has no reference text, only its concepts, and one
+of SRDD no program. GAIA's test answers are not public, and its files stay where they are: give read_file their folder.
+Questions of HLE with an image are left out.
 
-Sets without a split of their own (all but gsm8k) are split here: a fifth are test questions, chosen by a checksum of
-the question, so that the split does not depend on the order of the file.
+Sets without a split of their own are split here: a fifth are test questions, chosen by a checksum of the question, so
+that the split does not depend on the order of the file. GAIA and HLE are benchmarks: all are test questions.
 """
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from verl_ext.arguments import Parser, described, exit_status
-from verl_ext.data_prep.rows import (
-    Row,
-    data_files,
-    list_field,
-    named,
-    print_written,
-    read_hub,
-    read_rows,
-    split_of,
-    text_field,
-)
+from verl_ext.data_prep.rows import SUFFIXES, Row, data_files, named, print_written, read_hub, read_rows, split_of
+from verl_ext.data_prep.sources.questions import SETS, Question
 from verl_ext.storage.parquet import held_out, question_row, rows_schema, split_files, write_files
 
 SPLITS = ("train", "test")
-LETTERS = "ABCDEFGHIJ"
-
-
-class Question(NamedTuple):
-    """A question and its target: a number, a letter, or the concepts to be covered."""
-
-    text: str
-    target: list[str]
-
-
-def gsm8k(row: dict[str, Any], where: str) -> Question:
-    """The number after the last `####`."""
-    answer = text_field(row, "answer", where)
-    if "####" not in answer:
-        raise ValueError(f"{where}: field 'answer' has no '####' before its number: {answer[-60:]!r}")
-    number = answer.rpartition("####")[2].strip().replace(",", "")
-    if not re.fullmatch(r"[-+]?\$?\d*\.?\d+", number):
-        raise ValueError(f"{where}: field 'answer' has no number after its '####': {answer[-60:]!r}")
-    return Question(text_field(row, "question", where), [number])
-
-
-def gsm_hard(row: dict[str, Any], where: str) -> Question:
-    """A float, written without an exponent and without a point that it does not need."""
-    target = row.get("target")
-    if not isinstance(target, int | float) or isinstance(target, bool) or target != target:
-        raise ValueError(f"{where}: field 'target': given {target!r:.60}, expected a number.")
-    shown = str(int(target)) if float(target).is_integer() else f"{target:.10f}".rstrip("0")
-    return Question(text_field(row, "input", where), [shown])
-
-
-def mmlu_pro(row: dict[str, Any], where: str) -> Question:
-    """The question with its options; the letter of the right one."""
-    options = [str(option) for option in list_field(row, "options", where)]
-    letter = text_field(row, "answer", where)
-    if letter not in list(LETTERS[: len(options)]):
-        raise ValueError(f"{where}: field 'answer' is {letter!r}, but there are {len(options)} options.")
-    listed = "\n".join(f"({LETTERS[i]}) {option}" for i, option in enumerate(options) if option != "N/A")
-    text = f"{text_field(row, 'question', where)}\n{listed}\nAnswer with the letter of the right option."
-    return Question(text, [letter])
-
-
-def commongen_hard(row: dict[str, Any], where: str) -> Question:
-    """The concepts that a paragraph must contain."""
-    concepts = [str(concept) for concept in list_field(row, "concepts", where)]
-    if not concepts:
-        raise ValueError(f"{where}: field 'concepts' is empty.")
-    return Question(f"Write a coherent paragraph that uses all of these concepts: {', '.join(concepts)}.", concepts)
-
-
-class DataSet(NamedTuple):
-    """What a set is, how its rows are read, and where they come from."""
-
-    about: str
-    read: Callable[[dict[str, Any], str], Question]
-    ability: str
-    hub: tuple[str, str | None] | None
-    hub_splits: tuple[str, ...]
-
-
-SETS = {
-    "gsm8k": DataSet("GSM8K: grade-school mathematics", gsm8k, "math", ("openai/gsm8k", "main"), SPLITS),
-    "gsm_hard": DataSet(
-        "GSM-Hard: GSM8K with large numbers", gsm_hard, "math", ("reasoning-machines/gsm-hard", None), ("train",)
-    ),
-    "mmlu_pro": DataSet(
-        "MMLU-Pro: questions with up to ten options", mmlu_pro, "knowledge", ("TIGER-Lab/MMLU-Pro", None), ("test",)
-    ),
-    "commongen_hard": DataSet("CommonGen-Hard: a paragraph with given concepts", commongen_hard, "writing", None, ()),
-}
 
 
 def rows_of(name: str, path: Path | None) -> Iterator[tuple[str | None, Row]]:
@@ -137,8 +73,9 @@ def files_of(name: str, path: Path) -> list[Path]:
     """
     files = data_files(path) if path.is_dir() else [path] if path.is_file() else []
     if not files:
-        raise ValueError(f"--local_dataset_path {path} does not exist, or holds no .jsonl, .json or .parquet file.")
-    own = [file for file in files if _named_after(file, name)]
+        raise ValueError(f"--local_dataset_path {path} does not exist, or holds no file of {', '.join(SUFFIXES)}.")
+    usual = SETS[name].file
+    own = [file for file in files if _named_after(file, name) or (usual and file.match(usual))]
     if own or files == [path]:
         return own or files
     own = [file for file in files if not any(_named_after(file, other) for other in SETS)]
@@ -163,16 +100,24 @@ def prepare(name: str, output_dir: Path, path: Path | None = None, limit: int | 
     Raises:
         ValueError: a malformed row, or nothing to write.
     """
-    data, rows = SETS[name], list(rows_of(name, path))
+    data, repeated = SETS[name], 0
     found: dict[str, tuple[Question, str]] = {}
+    rejected: dict[str, list[str]] = defaultdict(list)
     conflicts: list[str] = []
-    for split, (where, row) in rows:
+    for split, (where, row) in rows_of(name, path):
         question = data.read(row, where)
-        if question.text in found and found[question.text][0].target != question.target:
-            conflicts.append(where)
-        found.setdefault(question.text, (question, split or SPLITS[held_out(question.text)]))
-    if len(found) < len(rows):
-        print(f"left out: {len(rows) - len(found)} repeated questions")
+        if isinstance(question, str):
+            rejected[question].append(where)
+            continue
+        if question.text in found:
+            repeated += 1
+            conflicts += [where] if found[question.text][0].target != question.target else []
+        own = "test" if data.test_only else split or SPLITS[held_out(question.text)]
+        found.setdefault(question.text, (question, own))
+    for reason, places in rejected.items():
+        print(f"left out, {reason}: {len(places)} ({named(places)})")
+    if repeated:
+        print(f"left out: {repeated} repeated questions")
     if conflicts:
         print(f"of them {len(conflicts)} with another target than the first one, which counts: {named(conflicts)}")
     if not found:
@@ -181,13 +126,16 @@ def prepare(name: str, output_dir: Path, path: Path | None = None, limit: int | 
     def verl_row(numbered: tuple[int, Question], split: str, _: int) -> dict[str, Any]:
         """The index is the question's number in the whole set, so that it is unique."""
         number, question = numbered
-        return question_row(name, question.text, {"target": question.target}, data.ability, split, number)
+        truth = {"kind": question.kind, "target": question.target}
+        extra = {"level": question.level, "category": question.category, "file": question.file}
+        return question_row(name, question.text, truth, data.ability, split, number, **extra)
 
     chosen = {
         split: [(i, question) for i, (question, own) in enumerate(found.values()) if own == split][:limit]
         for split in SPLITS
     }
-    return write_files(split_files(verl_row, **chosen), output_dir, rows_schema({"target": [str]}))
+    schema = rows_schema({"kind": str, "target": [str]}, dict.fromkeys(("level", "category", "file"), str))
+    return write_files(split_files(verl_row, **chosen), output_dir, schema)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -5,6 +5,7 @@ Each row comes with a `where` ("FILE:LINE" or "FILE row N"), so that every error
 
 from __future__ import annotations
 
+import csv
 import gzip
 import hashlib
 import json
@@ -20,7 +21,7 @@ from verl_ext.storage import jsonl
 
 Row = tuple[str, dict[str, Any]]
 EXPECTED = "an object with the fields of one question"
-SUFFIXES = (".json", ".jsonl", ".parquet", ".json.gz", ".jsonl.gz")
+SUFFIXES = (".json", ".jsonl", ".parquet", ".csv", ".json.gz", ".jsonl.gz")
 PACKED = (".gz", ".bz2", ".xz", ".zst", ".zip", ".tar", ".tgz")
 SPLIT_WORDS = dict.fromkeys(("dev", "val", "valid", "validation"), "validation") | {"train": "train", "test": "test"}
 FETCH_TIMEOUT_S = 60.0
@@ -37,7 +38,7 @@ def split_of(name: str) -> str | None:
 
 
 def read_rows(path: Path) -> Iterator[Row]:
-    """Rows of a .jsonl, .json (a list, or {"data": list}), both also .gz, or .parquet file.
+    """Rows of a .jsonl, .json (a list, or {"data": list}), both also .gz, .parquet or .csv (with a header) file.
 
     Raises:
         ValueError: the file cannot be read, or a row is no object; with file and row.
@@ -46,6 +47,8 @@ def read_rows(path: Path) -> Iterator[Row]:
         raise ValueError(f"{path}: given suffix {path.suffix!r}, expected one of {list(SUFFIXES)}.")
     if path.suffix == ".parquet":
         return _read_parquet(path)
+    if path.suffix == ".csv":
+        return _read_csv(path)
     return jsonl.read_rows(path, EXPECTED) if ".jsonl" in path.suffixes[-2:] else _read_json(path)
 
 
@@ -64,6 +67,15 @@ def _read_json(path: Path) -> Iterator[Row]:
     if isinstance(whole, dict):
         whole = whole["data"] if isinstance(whole.get("data"), list) else [whole]
     return numbered(whole if isinstance(whole, list) else [whole], str(path))
+
+
+def _read_csv(path: Path) -> Iterator[Row]:
+    """Fields are texts; "" for a missing one."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            yield from numbered(csv.DictReader(file, restval="", strict=True), str(path))
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: not a readable csv file ({error}).") from error
 
 
 def _read_parquet(path: Path) -> Iterator[Row]:

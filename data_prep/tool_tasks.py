@@ -4,10 +4,11 @@ One row of the parquet files:
 
     {"data_source": "tmdb", "prompt": [{"role": "user", "content": "Who was the lead actor in …?"}],
      "reward_model": {"ground_truth": {"target": [], "path": '["GET /search/movie", "GET /movie/{movie_id}/credits"]'}},
-     "extra_info": {"index": 0, "id": "tmdb-001", "tools": ["GET /search/movie", "GET /movie/{movie_id}/credits"], …}}
+     "extra_info": {"index": 0, "id": "tmdb-001", "tools": ["GET /search/movie", "GET /search/person", …], …}}
 
 `path` is the JSON list of the gold calls: names, or {"name", "arguments"} where the data set gives the arguments.
-`target` holds the accepted answers; it is empty where success is the path. `tools` are shown in scenario 1.
+`target` holds the accepted answers; it is empty where success is the path. `tools` are those that the benchmark itself
+shows for the task, gold ones among distractors; empty where it shows none, so that the agent must search.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from verl_ext.storage.parquet import question_row, rows_schema, split_files, wri
 class ToolTask:
     """A task: gold calls (names, or {"name", "arguments"}), accepted answers, and what its data set calls its part.
 
-    shown: tools of scenario 1 where they are not those of the path.
+    shown: names of the tools that the benchmark shows for the task; None: those of the path are all there are.
     """
 
     id: str
@@ -38,13 +39,17 @@ class ToolTask:
     path: Sequence[str | dict[str, Any]]
     answers: Sequence[str] = ()
     data_source: str = ""
-    shown: Sequence[str] = ()
+    shown: Sequence[str] | None = None
+
+    @property
+    def gold(self) -> list[str]:
+        """Names of the tools of the path, each once, in the order in which they are called."""
+        return list(dict.fromkeys(call if isinstance(call, str) else call["name"] for call in self.path))
 
     @property
     def tools(self) -> list[str]:
-        """Names of the tools of scenario 1: the gold ones, each once, in the order in which they are called."""
-        names = (call if isinstance(call, str) else call["name"] for call in self.path)
-        return list(self.shown or dict.fromkeys(names))
+        """Names of the tools that are shown (scenario 1)."""
+        return self.gold if self.shown is None else list(dict.fromkeys(self.shown))
 
 
 @dataclass

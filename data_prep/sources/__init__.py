@@ -2,4 +2,5 @@
 
 hotpotqa, musique, wiki2multihopqa         for qa.py
 toolbench, restbench, api_bank, toolhop    for tools.py
+questions                                  all sets of reasoning.py
 """

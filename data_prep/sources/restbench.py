@@ -8,7 +8,8 @@
 One row of datasets/tmdb.json:
     {"query": "Who was the lead actor in the movie The Dark Knight?",
      "solution": ["GET /search/movie", "GET /movie/{movie_id}/credits"]}
-Its quirks: some names have spaces around them, and one names no endpoint ("GET /track/{id}"); both are corrected here.
+Its quirks: some names have spaces around them, and two name no endpoint ("GET /track/{id}" of Spotify,
+"GET /person/{movie_id}/movie_credits" of TMDB); all are corrected here. A task shows the whole API, as RestGPT does.
 A path names no arguments, and there are no answers: a task succeeds if the calls follow its path (the paper's "correct
 path").
 
@@ -21,25 +22,28 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from verl_ext.data_prep.rows import Row, fetch_json, list_field, local_file, numbered, read_rows, text_field
 from verl_ext.data_prep.tool_tasks import Prepared, ToolTask
 from verl_ext.tools.catalogue.formats.files import read_document
-from verl_ext.tools.catalogue.formats.openapi import METHODS, paths_of
+from verl_ext.tools.catalogue.formats.openapi import operations
 
 HUB = "https://raw.githubusercontent.com/Yifan-Song793/RestGPT/main"
 SCENARIOS = ("tmdb", "spotify")
-CORRECTED = {"GET /track/{id}": "GET /tracks/{id}"}
+CORRECTED = {
+    "GET /track/{id}": "GET /tracks/{id}",
+    "GET /person/{movie_id}/movie_credits": "GET /person/{person_id}/movie_credits",
+}
 
 
 def prepare(arguments: argparse.Namespace) -> Prepared:
     """Read one scenario. Raises ValueError."""
     name, prepared = arguments.scenario, Prepared()
     rows, document = _source(name, arguments.local_dataset_path)
-    paths = paths_of(document, f"the OpenAPI document of {name}").items()
-    known = {f"{method.upper()} {route}" for route, item in paths for method in METHODS if method in (item or ())}
+    known = [tool.name for tool in operations(document, f"the OpenAPI document of {name}", {})]
     for number, (where, row) in enumerate(rows):
         prepared.read += 1
         task = parse(row, where, f"{name}-{number:03d}", name)
@@ -49,7 +53,7 @@ def prepare(arguments: argparse.Namespace) -> Prepared:
         elif not task.path:
             prepared.reject("no gold path", task.id)
         else:
-            prepared.tasks.append(task)
+            prepared.tasks.append(replace(task, shown=known))
     prepared.files["openapi.json"] = document
     return prepared
 

@@ -1,8 +1,10 @@
 """ToolBench: instructions for RapidAPI's APIs, with those that solve them (https://github.com/THUNLP-MT/StableToolBench,
-Apache-2.0: the solvable test queries; https://github.com/OpenBMB/ToolBench: training instructions in the same layout,
-data/instruction/G1_query.json …).
+Apache-2.0: the solvable test queries; https://github.com/OpenBMB/ToolBench: its own test queries, 100 of them G3, and
+training instructions in the same layout, data/instruction/G1_query.json …).
 
     python data_prep/tools.py toolbench --output_dir data/toolbench --sets G3_instruction
+    python data_prep/tools.py toolbench --output_dir data/toolbench_g3 --sets G3_instruction \\
+        --local_dataset_path data/test_instruction --corpus data/retrieval/G3/corpus.tsv
     python data_prep/tools.py toolbench --test_size 100 --output_dir data/toolbench \\
         --local_dataset_path data/instruction
 
@@ -12,7 +14,10 @@ One row, shortened:
      "api_list": [{"category_name": "Data", "tool_name": "TheClique", "api_name": "Songkick concert", …}, …]}
 Its quirks: the relevant APIs have no order and no arguments, and there is no answer (ToolBench lets a model judge), so
 that a task succeeds when all of them were called. Tools stand under several categories; `api_list` says which is meant.
-The catalogue is a file of documents beside the queries, or what their api_list documents.
+A query shows its whole api_list, the relevant APIs among others.
+
+The catalogue is --corpus (of the retriever: docid, document_content; or jsonl of documents), a file of documents beside
+the queries, or what their api_list documents. Only the first has the 16,000 APIs over which the papers search.
 
 Writes train.parquet and test.parquet, and tools.jsonl, the documents of the APIs.
 """
@@ -27,8 +32,8 @@ from typing import Any
 
 from verl_ext.data_prep.rows import Row, decoded, fetch_json, local_file, numbered, read_rows, text_field
 from verl_ext.data_prep.tool_tasks import Prepared, ToolTask
-from verl_ext.tools.catalogue.formats.toolbench import tools_of
-from verl_ext.tools.catalogue.search.queries import apis_of, relevant_apis
+from verl_ext.tools.catalogue.formats.toolbench import read_documents, tools_of
+from verl_ext.tools.catalogue.search.queries import apis_of, listed_apis, relevant_apis
 from verl_ext.tools.catalogue.types import Catalogue
 
 HUB = "https://raw.githubusercontent.com/THUNLP-MT/StableToolBench/master/solvable_queries/test_instruction"
@@ -39,9 +44,10 @@ QUERIES, DOCUMENTS = "solvable_queries.jsonl", "tool_catalogue.jsonl"
 def prepare(arguments: argparse.Namespace) -> Prepared:
     """Read queries and documents. Raises ValueError."""
     rows = list(_source(arguments.local_dataset_path, arguments.sets))
-    documents = _documents(arguments.local_dataset_path, rows)
+    documents = _documents(arguments.corpus, arguments.local_dataset_path, rows)
     catalogue = Catalogue(tools_of(documents))  # as a run's tool_search reads them
     apis, prepared = apis_of(catalogue), Prepared(files={"tools.jsonl": [document for _, document in documents]})
+    shown = 0
     for where, row in rows:
         prepared.read += 1
         name = f"{row['set']}-{row.get('query_id', where)}"
@@ -52,9 +58,13 @@ def prepare(arguments: argparse.Namespace) -> Prepared:
         elif unknown:
             prepared.reject("relevant APIs without a document", f"{name}: {unknown[0]}")
         else:
-            source = f"toolbench_{row['set'].lower()}"
-            prepared.tasks.append(ToolTask(name, text_field(row, "query", where), gold, data_source=source))
+            listed = [*dict.fromkeys([*listed_apis(row, apis, catalogue), *gold])]
+            source, question = f"toolbench_{row['set'].lower()}", text_field(row, "query", where)
+            prepared.tasks.append(ToolTask(name, question, gold, data_source=source, shown=listed))
+            shown += len(listed)
     prepared.notes.append(f"catalogue: {len(documents)} documents, {len(catalogue)} tools")
+    needed, tasks = sum(len(task.path) for task in prepared.tasks), max(1, len(prepared.tasks))
+    prepared.notes.append(f"shown: {shown / tasks:.1f} tools a task, of which it needs {needed / tasks:.1f}")
     return prepared
 
 
@@ -74,21 +84,28 @@ def _source(path: Path | None, sets: Sequence[str]) -> Iterator[Row]:
 
 
 def _row(row: dict[str, Any], name: str) -> dict[str, Any]:
+    """The row with its lists read, its set, and the text of a query that stands in a list of one (a few of G1's)."""
     lists = {key: decoded(row.get(key)) or [] for key in ("relevant APIs", "api_list")}
-    return {**row, **lists, "set": row.get("set", name)}
+    query = row.get("query")
+    query = query[0] if isinstance(query, list) and len(query) == 1 else query
+    return {**row, **lists, "query": query, "set": row.get("set", name)}
 
 
-def _documents(path: Path | None, rows: Sequence[Row]) -> list[Row]:
-    """Documents of a file beside the queries, else those in the queries, each once."""
-    if path is not None and (path / DOCUMENTS).is_file():
-        return list(read_rows(path / DOCUMENTS))
-    listed = [(f"{where}: api_list", entry) for where, row in rows for entry in row["api_list"]]
-    listed = [(where, entry) for where, entry in listed if isinstance(entry, dict)]
+def _documents(corpus: Path | None, path: Path | None, rows: Sequence[Row]) -> list[Row]:
+    """Documents of the corpus, else of a file beside the queries, else those in the queries; each once."""
+    if corpus is not None or (path is not None and (path / DOCUMENTS).is_file()):
+        listed = list(read_documents(corpus or path / DOCUMENTS))
+    else:
+        listed = [(f"{where}: api_list", entry) for where, row in rows for entry in row["api_list"]]
+        listed = [(where, entry) for where, entry in listed if isinstance(entry, dict)]
     if not listed:
-        raise ValueError(f"no documents of the APIs: neither {DOCUMENTS} beside the queries, nor in their api_list.")
+        raise ValueError(
+            f"no documents of the APIs: neither --corpus, nor {DOCUMENTS} beside the queries, nor in their api_list."
+        )
     return list({json.dumps(entry, sort_keys=True): (where, entry) for where, entry in listed}.values())
 
 
 def options(parser: argparse.ArgumentParser) -> None:
     """ToolBench's own options."""
     parser.add_argument("--sets", nargs="+", default=[], help=f"of the queries; all without it, e.g. {SETS[-1]}")
+    parser.add_argument("--corpus", type=Path, help="the catalogue: corpus.tsv of ToolBench's retriever, or jsonl")

@@ -9,6 +9,7 @@ from typing import Any
 
 from verl_ext.memory import Similarity
 from verl_ext.memory.similarity import inner
+from verl_ext.rewards.numbers import readable
 
 KINDS = ("math", "qa", "function")
 # Cosine from which an answer counts as the right one (Section 4.3).
@@ -61,7 +62,7 @@ def cosine(one: str, other: str, similarity: Similarity) -> float:
 
 def last_number(text: str) -> Decimal | None:
     """The last number of a text, behind its last "####" if it has one."""
-    numbers: Sequence[str] = NUMBER.findall(text.rpartition("####")[2].translate(MINUS))
+    numbers: Sequence[str] = NUMBER.findall(readable(text.rpartition("####")[2].translate(MINUS)))
     try:
         return Decimal(numbers[-1].replace(",", "")) if numbers else None
     except InvalidOperation:

@@ -72,10 +72,12 @@ def step_of(task: Task, result: tuple[grammar.Step, Sequence[str]]) -> Step:
 
 
 def decision_of(step: grammar.Step) -> Decision:
-    """What an output decides. A call that cannot be read is one of nothing that is on offer."""
+    """What an output decides. A call that cannot be read names nothing on offer; an empty output is none."""
     if step.kind == "call":
         return Decision("call", step.name or "(none)", step.arguments)
-    return Decision("call", "(unreadable)", None) if step.kind == "broken" else Decision("answer")
+    if step.kind == "broken":
+        return Decision("call", "(unreadable)", None)
+    return Decision("answer" if step.answer else "none")
 
 
 def gold_decision(task: Task) -> Decision:

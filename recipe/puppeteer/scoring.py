@@ -6,7 +6,6 @@ that the text has), SRDD (whether there is a program), everything else by exact 
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -15,30 +14,10 @@ from typing import Any
 
 from verl.utils.reward_score.search_r1_like_qa_em import normalize_answer
 
+from verl_ext.rewards.numbers import number_of, same_number
 from verl_ext.rewards.truth import targets_of
 
-NUMBER = re.compile(r"[-+−]?\$?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?|[-+−]?\.\d+")
-# GSM-Hard's targets are large and not always whole: PAL's evaluation takes 1e-3.
-TOLERANCE = 1e-3
 LETTER = re.compile(r"\b([A-J])\b")
-
-
-def number_of(text: str) -> float | None:
-    """The last number in a text; thousands may be set off by commas, a currency sign may stand before it."""
-    found = NUMBER.findall(text)
-    if not found:
-        return None
-    plain = found[-1].replace(",", "").replace("$", "").replace("−", "-").lstrip("+")
-    value = float(plain)
-    return value if math.isfinite(value) else None
-
-
-def same_number(answer: str, target: str) -> bool:
-    """Whether two numbers differ by at most TOLERANCE, or by a millionth of the target where that is more."""
-    said, right = number_of(answer), number_of(target)
-    if said is None or right is None:
-        return False
-    return abs(said - right) <= max(TOLERANCE, 1e-6 * abs(right))
 
 
 def letter_of(text: str) -> str:

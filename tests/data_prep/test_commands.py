@@ -1,4 +1,4 @@
-"""The five commands as a user starts them: help with an example, by path and as modules, misspelt names."""
+"""The six commands as a user starts them: help with an example, by path and as modules, misspelt names."""
 
 import re
 import shlex
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from verl_ext.arguments import Parser
-from verl_ext.data_prep import corpus, environments, qa, reasoning, tools
+from verl_ext.data_prep import corpus, environments, mix, qa, reasoning, tools
 from verl_ext.recipe.cold_start import train
 from verl_ext.recipe.joyagents.cold_start import sft_demonstrations
 from verl_ext.recipe.joyagents.data import rl_questions, sft_conversations
@@ -23,8 +23,9 @@ SUBCOMMANDS = {
     reasoning: ["", *reasoning.SETS],
     environments: ["", "alfworld", "webshop"],
     corpus: [""],
+    mix: [""],
 }
-NAMES = ("corpus", "environments", "qa", "reasoning", "tools")
+NAMES = ("corpus", "environments", "mix", "qa", "reasoning", "tools")
 OTHERS = {rl_questions: [""], sft_conversations: [""], sft_demonstrations: [""], train: [""]}
 HELPS = [(module.main, name) for module, names in (SUBCOMMANDS | OTHERS).items() for name in names]
 HELPS += [(worlds, name) for name in ("", *WORLDS)]

@@ -167,7 +167,7 @@ def test_repeated_questions_are_dropped_and_counted_and_empty_lists_keep_their_t
     printed = capsys.readouterr().out
     assert "read 6 rows; refused 1 without a gold answer; dropped 1 repeated questions and 1 training" in printed
     assert "have no paragraphs" in printed and "next: python data_prep/corpus.py" in printed
-    schema = rows_schema({"target": [str]}, {"gold_titles": [str]})
+    schema = rows_schema({"target": [str]}, {"gold_titles": [str], "level": str, "type": str})
     assert pq.read_schema(tmp_path / "out" / "train.parquet").equals(schema)
 
 
@@ -260,7 +260,8 @@ def test_malformed_rows_are_named(tmp_path, capsys, bad, message):
 @pytest.mark.parametrize(
     "name, content, message",
     [
-        ("a.csv", b"x", "expected one of"),
+        ("a.txt", b"x", "expected one of"),
+        ("a.csv", b"a\n\xff", "not a readable csv"),
         ("a.json", b"[{]", "not valid JSON"),
         ("a.jsonl", b'{"a": 1}\n{"b"', r"a\.jsonl:2: not valid JSON"),
         ("a.json", b'{"a": 1}\n{"b"', r"a\.json:2: not valid JSON"),

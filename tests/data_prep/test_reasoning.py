@@ -7,6 +7,7 @@ import pytest
 
 from tests.data_prep.shared import SHARED, needs_shared, write_jsonl
 from verl_ext.data_prep import reasoning
+from verl_ext.data_prep.sources import questions
 from verl_ext.recipe.puppeteer.scoring import score
 
 ROWS = {
@@ -14,6 +15,11 @@ ROWS = {
     "gsm_hard": {"input": "How many?", "target": -9867630.0},
     "mmlu_pro": {"question": "Which?", "options": ["a", "N/A", "c"], "answer": "C", "answer_index": 2},
     "commongen_hard": {"concepts": ["dog", "run"]},
+}
+GENERAL = {
+    "gaia": {"task_id": "1", "Question": "Which?", "Level": 2, "Final answer": " Time ", "file_name": "a.xlsx"},
+    "hle": {"question": "Which?", "answer": "c", "answer_type": "exactMatch", "image": "", "category": "Math"},
+    "coig": {"instruction": "解释", "input": "什么是牛奶？", "output": "一种饮料。"},
 }
 RIGHT = {"gsm8k": "1072", "gsm_hard": "-9,867,630", "mmlu_pro": "(C)", "commongen_hard": "Dogs running."}
 
@@ -37,10 +43,62 @@ def test_a_row_and_its_right_answer(name, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("name", "text", "truth", "extra"),
+    [
+        (
+            "gaia",
+            "Which?\n\nAttached file: a.xlsx",
+            {"kind": "exact", "target": ["Time"]},
+            {"level": "2", "file": "a.xlsx"},
+        ),
+        ("hle", "Which?", {"kind": "judged", "target": ["c"]}, {"category": "Math", "level": ""}),
+        ("coig", "解释\n什么是牛奶？", {"kind": "qa", "target": ["一种饮料。"]}, {}),
+    ],
+)
+def test_a_row_of_a_general_task(tmp_path, name, text, truth, extra):
+    ((row,),) = written(tmp_path, name, [GENERAL[name]]).values()
+    assert row["prompt"][0]["content"] == text and row["reward_model"]["ground_truth"] == truth
+    assert row["extra_info"].items() >= extra.items()
+
+
+def test_benchmarks_are_not_trained_on_and_rows_that_nobody_can_answer_are_named(tmp_path, capsys):
+    rows = [GENERAL["gaia"] | {"Question": f"{i}?"} for i in range(9)] + [GENERAL["gaia"] | {"Final answer": "?"}]
+    write_jsonl(tmp_path / "GAIA" / "validation" / "metadata.jsonl", rows)
+    (tmp_path / "GAIA" / "validation" / "a.csv").write_text("an attached file")
+    assert reasoning.prepare("gaia", tmp_path / "out", tmp_path / "GAIA") == {"test.parquet": 9}
+    assert "left out, no public answer: 1 (" in capsys.readouterr().out
+    found = written(tmp_path, "hle", [GENERAL["hle"], GENERAL["hle"] | {"question": "See?", "image": "data:image"}])
+    assert len(found["test"]) == 1 and "left out, with an image: 1 (" in capsys.readouterr().out
+
+
+def test_coigs_layouts(tmp_path):
+    exam = {"textbox_q_instruction": "I", "textbox_q_context": "", "textbox_question": "Q", "textbox_answer": "A"}
+    translated = {"instruction": "x", "output": "y", "trans_instruction": "X", "trans_input": None, "trans_output": "Y"}
+    found = written(tmp_path, "coig", [exam, translated, {"instruction": "", "output": "y"}])
+    told = {
+        row["prompt"][0]["content"]: row["reward_model"]["ground_truth"]["target"] for row in sum(found.values(), [])
+    }
+    assert told == {"I\nQ": ["A"], "X": ["Y"]}
+
+
+def test_srdd_is_a_table(tmp_path):
+    folder = tmp_path / "SRDD" / "data"
+    folder.mkdir(parents=True)
+    (folder / "check.csv").write_text("something,else\n1,2\n")
+    (folder / "data_attribute_format.csv").write_text(
+        'Name,Description,Category\nTile_Placer,"Tiles, placed.",Board_Game\n'
+    )
+    reasoning.prepare("srdd", tmp_path / "out", tmp_path / "SRDD")
+    ((row,),) = [pq.read_table(file).to_pylist() for file in (tmp_path / "out").glob("*.parquet")]
+    assert row["reward_model"]["ground_truth"] == {"kind": "software", "target": ["Tiles, placed."]}
+    assert "Tile Placer" in row["prompt"][0]["content"] and row["extra_info"]["category"] == "Board_Game"
+
+
+@pytest.mark.parametrize(
     ("target", "shown"), [(3.0, "3"), (-0.5, "-0.5"), (1e21, "1" + "0" * 21), (1 / 3, "0.3333333333"), (7, "7")]
 )
 def test_numbers_are_written_out(target, shown):
-    assert reasoning.gsm_hard({"input": "q", "target": target}, "x").target == [shown]
+    assert questions.gsm_hard({"input": "q", "target": target}, "x").target == [shown]
 
 
 def test_the_split_does_not_depend_on_the_order_and_numbers_are_unique(tmp_path, capsys):

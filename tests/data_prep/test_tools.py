@@ -2,39 +2,30 @@
 
 from __future__ import annotations
 
+import csv
 import http.server
 import json
 import threading
 from collections import Counter
 from functools import partial
 
-import pyarrow.parquet as pq
 import pytest
 
-from tests.data_prep.shared import SHARED, needs_shared, write_jsonl
-from verl_ext.data_prep import environments, tools
+from tests.data_prep.shared import SHARED, needs_shared, path_of, write_jsonl
+from tests.data_prep.shared import prepare_tools as prepare
 from verl_ext.data_prep.sources import restbench
 from verl_ext.data_prep.tool_tasks import ToolTask, divide
 from verl_ext.recipe.deepagent.environments import alfworld, webshop
-from verl_ext.tools.catalogue import Recorded, load_catalogue
+from verl_ext.tools.catalogue import load_catalogue
 
 OPENAPI = {
     "openapi": "3.0.0",
     "info": {"title": "t", "version": "1"},
     "paths": {"/tracks/{id}": {"get": {"responses": {}}}, "/search": {"get": {"responses": {}}, "parameters": []}},
 }
-
-
-def prepare(name, output, *options):
-    """(status, test rows, train rows)"""
-    command = environments if name in environments.ABOUT else tools
-    status = command.main([name, "--output_dir", str(output), *map(str, options)])
-    files = [output / "test.parquet", output / "train.parquet"]
-    return status, *[pq.read_table(path).to_pylist() if path.exists() else [] for path in files]
-
-
-def path_of(row):
-    return json.loads(row["reward_model"]["ground_truth"]["path"])
+OPENAPI["paths"]["/albums"] = {"get": {"responses": {}}}
+OPENAPI["paths"]["/person/{person_id}/movie_credits"] = {"get": {"responses": {}}}
+ENDPOINTS = [f"GET {path}" for path in OPENAPI["paths"]]
 
 
 def restbench_folder(folder):
@@ -54,7 +45,8 @@ def check_restbench(status, test, train, printed):
     row = test[0]
     assert path_of(row) == ["GET /search", "GET /tracks/{id}"] and row["data_source"] == "spotify"
     assert row["reward_model"]["ground_truth"]["target"] == [] and row["extra_info"]["index"] == 0
-    assert row["extra_info"]["tools"] == path_of(row) and row["prompt"] == [{"role": "user", "content": "Play it"}]
+    assert row["extra_info"]["tools"] == ENDPOINTS, "the whole API is shown, not the gold path"
+    assert row["prompt"] == [{"role": "user", "content": "Play it"}]
     assert "read 3 rows; tasks: spotify 1; rejected: 2" in printed
     assert "endpoints that the document does not have, e.g. 'GET /moon': 1 (spotify-001)" in printed
     assert "no gold path: 1 (spotify-002)" in printed
@@ -65,7 +57,17 @@ def test_restbench_of_the_repository(tmp_path, capsys):
     done = prepare("restbench", tmp_path / "out", "--scenario", "spotify", "--local_dataset_path", source)
     check_restbench(*done, capsys.readouterr().out)
     catalogue = load_catalogue([{"kind": "openapi", "path": str(tmp_path / "out" / "openapi.json")}])
-    assert list(catalogue) == ["GET /tracks/{id}", "GET /search"]
+    assert list(catalogue) == ENDPOINTS
+
+
+def test_a_misspelt_endpoint_of_tmdb_keeps_its_query(tmp_path):
+    source = restbench_folder(tmp_path / "RestGPT")
+    for folder, end in (("datasets", ""), ("specs", "_oas")):
+        (source / folder / f"spotify{end}.json").rename(source / folder / f"tmdb{end}.json")
+    row = {"query": "Which films?", "solution": ["GET /search", "GET /person/{movie_id}/movie_credits"]}
+    (source / "datasets" / "tmdb.json").write_text(json.dumps([row]))
+    status, test, _ = prepare("restbench", tmp_path / "out", "--scenario", "tmdb", "--local_dataset_path", source)
+    assert status == 0 and path_of(test[0]) == ["GET /search", "GET /person/{person_id}/movie_credits"]
 
 
 def test_restbench_from_its_own_place(tmp_path, capsys, monkeypatch):
@@ -83,76 +85,6 @@ def test_restbench_from_its_own_place(tmp_path, capsys, monkeypatch):
     assert "spotify.json could not be fetched" in capsys.readouterr().err
 
 
-def api(name, output="ok", **given):
-    written = {key: str(value) for key, value in given.items()}
-    result = {"input": given, "output": output, "exception": None}
-    return {"role": "API", "api_name": name, "param_dict": written, "result": result}
-
-
-CALL = api("Book", room=1)
-TURNS = [
-    {"role": "User", "text": " Book a room. "},
-    api("ToolSearcher", [], keywords="book"),
-    CALL,
-    {"role": "AI", "text": "Done. Another one?"},
-    {"role": "User", "text": "Yes."},
-    api("Book", "full", room=2),
-    {"role": "AI", "text": "It is full."},
-]
-TOOL = {"name": "Book", "description": "Books.", "input_parameters": {"room": {"type": "int", "description": ""}}}
-REQUIREMENT = {
-    "requirement": "Book room 3.",
-    "response": "Booked.",
-    "apis": [{"api_name": name, "input": {"room": 3}, "output": CALL["result"]} for name in ("ToolSearcher", "Book")],
-}
-
-
-def api_bank_folder(folder, samples=False):
-    unknown = [{"role": "User", "text": "Fly."}, {**CALL, "api_name": "Fly"}]
-    silent = [{"role": "User", "text": "Hello."}]
-    named = {"Book-level-2-1.jsonl": TURNS, "Fly-level-1-1.jsonl": unknown, "No-level-1-2.jsonl": silent}
-    if samples:
-        for name, turns in named.items():
-            write_jsonl(folder / "lv1-lv2-samples" / "level-1-given-desc" / name, turns)
-    else:
-        rows = [{"file": name, "level": int(name.split("-")[2]), "turns": turns} for name, turns in named.items()]
-        write_jsonl(folder / "lv1_lv2_dialogues.jsonl", rows)
-    write_jsonl(folder / "test_level-3.jsonl", [REQUIREMENT])
-    write_jsonl(folder / "tool_catalogue.jsonl", [TOOL])
-    return folder
-
-
-@pytest.mark.parametrize("samples", [False, True])
-def test_api_bank_by_dialogue(tmp_path, capsys, samples):
-    source = api_bank_folder(tmp_path / "api-bank", samples)
-    status, test, _ = prepare("api_bank", tmp_path / "out", "--local_dataset_path", source)
-    printed = capsys.readouterr().out
-    assert status == 0 and [row["data_source"] for row in test] == ["api_bank_level2", "api_bank_level3"]
-    assert path_of(test[0]) == [{"name": "Book", "arguments": {"room": 1}}, {"name": "Book", "arguments": {"room": 2}}]
-    shown = ["User: Book a room.", "Assistant: Done. Another one?", "User: Yes."]
-    assert test[0]["prompt"][0]["content"].splitlines()[1:] == shown, "neither calls nor what comes after the last one"
-    assert path_of(test[1]) == path_of(test[0])[:1] and test[1]["extra_info"]["tools"] == ["Book"]
-    assert "read 4 rows; tasks: api_bank_level2 1, api_bank_level3 1; rejected: 2" in printed
-    assert "no call: 1 (No-level-1-2.jsonl)" in printed and "does not have, e.g. Fly: 1 (Fly-level-1-1)" in printed
-    assert "left out of the paths: 2 calls of ToolSearcher" in printed
-    recorded = Recorded.load(tmp_path / "out" / "recorded.jsonl")
-    assert recorded.get("Book", {"room": 2}) == recorded.get("Book", {"room": "2"}) == "full"
-
-
-def test_api_bank_by_turn(tmp_path):
-    source = api_bank_folder(tmp_path / "api-bank")
-    _, test, _ = prepare("api_bank", tmp_path / "out", "--unit", "turn", "--local_dataset_path", source)
-    assert [row["extra_info"]["id"] for row in test[:2]] == ["Book-level-2-1-turn2", "Book-level-2-1-turn5"]
-    assert [path_of(row) for row in test[:2]] == [[{"name": "Book", "arguments": {"room": room}}] for room in (1, 2)]
-    assert 'API call: {"name": "Book", "arguments": {"room": 1}} -> "ok"' in test[1]["prompt"][0]["content"]
-    assert "API call:" not in test[0]["prompt"][0]["content"] and "ToolSearcher" not in test[0]["prompt"][0]["content"]
-
-
-def test_api_bank_says_where_it_is_to_be_had(tmp_path, capsys):
-    assert prepare("api_bank", tmp_path / "out")[0] == 2
-    assert "git clone" in capsys.readouterr().err and not (tmp_path / "out").exists()
-
-
 HOP = {
     "id": 7,
     "question": "Whose?",
@@ -163,14 +95,18 @@ HOP = {
 }
 
 
-def test_toolhop_leaves_code_alone_and_names_tools_by_question(tmp_path, capsys):
+def test_toolhop_keeps_the_code_of_its_tools(tmp_path, capsys):
     rows = [HOP, HOP | {"id": 8, "answer": " "}, HOP | {"id": 9, "tools": {}}, HOP | {"id": 10, "question": None}]
     (tmp_path / "ToolHop.json").write_text(json.dumps(rows))
     status, test, _ = prepare("toolhop", tmp_path / "out", "--local_dataset_path", tmp_path)
     assert status == 0 and "rejected: 3" in capsys.readouterr().out
-    assert (path_of(test[0]), test[0]["reward_model"]["ground_truth"]["target"]) == (["who_7"], ["Ann"])
-    assert "functions" not in (tmp_path / "out" / "tools.jsonl").read_text()
-    assert list(load_catalogue([{"kind": "toolhop", "path": str(tmp_path / "out" / "tools.jsonl")}])) == ["who_7"]
+    assert test[0]["reward_model"]["ground_truth"]["target"] == ["Ann"]
+    sources = [{"kind": "toolhop", "path": str(tmp_path / "out" / "tools.jsonl")}]
+    (tool,) = load_catalogue(sources).values()
+    assert [tool.name] == path_of(test[0]) == test[0]["extra_info"]["tools"] and tool.backend and "7" not in tool.extra
+    assert prepare("toolhop", tmp_path / "out", "--local_dataset_path", tmp_path, "--simulated")[0] == 0
+    (tool,) = load_catalogue(sources).values()
+    assert tool.backend is None and tool.extra["answer"] == "Ann"
 
 
 def document(category, api):
@@ -193,6 +129,33 @@ def test_toolbench_with_documents_in_its_queries(tmp_path, capsys):
     assert paths == {"G3_instruction-1": ["a_for_t"], "G3_instruction-2": ["a_for_t_in_b"]}, "api_list says which"
     assert "relevant APIs without a document: 1 (G3_instruction-3: c of T)" in printed
     assert {row["data_source"] for row in test} == {"toolbench_g3_instruction"} and "no relevant API: 1" in printed
+
+
+def corpus(path, documents):
+    """corpus.tsv as ToolBench's script writes it: a row per query and API, so that documents are repeated."""
+    with path.open("w", newline="") as file:
+        rows = [(i, json.dumps(one)) for i, one in enumerate([*documents, *documents])]
+        csv.writer(file, delimiter="\t").writerows([("docid", "document_content"), *rows])
+    return path
+
+
+def test_toolbench_shows_its_queries_whole_api_list(tmp_path, capsys):
+    documents = [document(category, api) for category, api in (("A", "a"), ("A", "b"), ("B", "a"), ("C", "far"))]
+    documents[2]["api_description"] = "x" * 200_000
+    listed = [documents[2], documents[1], document("X", "gone")]
+    row = {"query_id": 1, "query": ["a or b?"], "relevant APIs": [["T", "a"]], "api_list": listed}
+    (tmp_path / "G3_instruction.json").write_text(json.dumps([row]))
+    options = ["--local_dataset_path", tmp_path, "--corpus", corpus(tmp_path / "corpus.tsv", documents)]
+    status, test, _ = prepare("toolbench", tmp_path / "out", *options)
+    assert status == 0 and test[0]["prompt"][0]["content"] == "a or b?"
+    assert path_of(test[0]) == ["a_for_t_in_b"] and test[0]["extra_info"]["tools"] == ["a_for_t_in_b", "b_for_t"]
+    assert "shown: 2.0 tools a task, of which it needs 1.0" in capsys.readouterr().out
+    names = ["a_for_t", "b_for_t", "a_for_t_in_b", "far_for_t"]
+    for file in (tmp_path / "out" / "tools.jsonl", tmp_path / "corpus.tsv"):
+        assert list(load_catalogue([{"kind": "toolbench", "path": str(file)}])) == names
+    (tmp_path / "corpus.tsv").write_text("docid\tdocument_content\n1\t{broken\n")
+    assert prepare("toolbench", tmp_path / "out", *options)[0] == 2
+    assert "corpus.tsv row 1: column document_content is no JSON" in capsys.readouterr().err
 
 
 def test_environments_name_their_tasks(tmp_path, capsys):
@@ -223,44 +186,24 @@ def test_the_held_out_rows_do_not_depend_on_the_order():
 
 @needs_shared
 @pytest.mark.parametrize(
-    ("name", "options", "expected"),
+    ("name", "options", "expected", "per_task"),
     [
-        ("restbench", ["--scenario", "tmdb"], {"tmdb": 81}),
-        ("restbench", ["--scenario", "spotify"], {"spotify": 47}),
-        ("api_bank", [], {"api_bank_level1": 105, "api_bank_level2": 69, "api_bank_level3": 82}),
-        ("api_bank", ["--unit", "turn"], {"api_bank_level1": 144, "api_bank_level2": 179, "api_bank_level3": 103}),
-        ("toolhop", [], {"toolhop": 80}),
-        ("toolbench", ["--sets", "G3_instruction"], {"toolbench_g3_instruction": 52}),
+        ("restbench", ["--scenario", "tmdb"], {"tmdb": 81}, (54.0, 2.3)),
+        ("restbench", ["--scenario", "spotify"], {"spotify": 47}, (40.0, 2.6)),
+        ("toolhop", [], {"toolhop": 80}, (4.4, 4.4)),
+        ("toolbench", ["--sets", "G3_instruction"], {"toolbench_g3_instruction": 52}, (5.9, 2.9)),
     ],
 )
-def test_real_rows(tmp_path, name, options, expected):
+def test_real_rows_show_distractors_as_the_source_does(tmp_path, name, options, expected, per_task):
     status, test, _ = prepare(name, tmp_path, "--local_dataset_path", SHARED / "tools" / name, *options)
     assert status == 0 and Counter(row["data_source"] for row in test) == expected
-    assert all(path_of(row) and row["extra_info"]["tools"] for row in test)
+    assert all(path_of(row) and set(path_of(row)) <= set(row["extra_info"]["tools"]) for row in test)
+    shown = sum(len(row["extra_info"]["tools"]) for row in test) / len(test)
+    needed = sum(len(set(path_of(row))) for row in test) / len(test)
+    assert (round(shown, 1), round(needed, 1)) == per_task
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ("Hello", "turn 3: given 'Hello', expected an object"),
-        ({"role": "API"}, "turn 3: field 'api_name'"),
-        (CALL | {"param_dict": "room"}, "turn 3: field 'param_dict': given 'room', expected an object"),
-        (CALL | {"result": "full"}, "turn 3: field 'result': given 'full'"),
-        ({"role": "User"}, "turn 3: field 'text'"),
-    ],
-)
-def test_a_malformed_dialogue_of_api_bank_is_named(tmp_path, capsys, change, message):
-    source = api_bank_folder(tmp_path / "api-bank")
-    write_jsonl(source / "lv1_lv2_dialogues.jsonl", [{"file": "a", "level": 1, "turns": [*TURNS[:2], change]}])
-    assert prepare("api_bank", tmp_path / "out", "--local_dataset_path", source)[0] == 2
-    assert f"lv1_lv2_dialogues.jsonl:1: {message}" in capsys.readouterr().err
-
-
-def test_a_malformed_requirement_and_documents_are_named(tmp_path, capsys):
-    source = api_bank_folder(tmp_path / "api-bank")
-    write_jsonl(source / "test_level-3.jsonl", [REQUIREMENT | {"apis": [{}]}])
-    assert prepare("api_bank", tmp_path / "out", "--local_dataset_path", source)[0] == 2
-    assert "test_level-3.jsonl:1: API call 1: field 'api_name'" in capsys.readouterr().err
+def test_malformed_documents_are_named(tmp_path, capsys):
     row = {"query_id": 1, "query": "a?", "relevant APIs": [["T", "a"]], "api_list": [{"category_name": "A"}]}
     (tmp_path / "G3_instruction.json").write_text(json.dumps([row]))
     assert prepare("toolbench", tmp_path / "out", "--local_dataset_path", tmp_path)[0] == 2

@@ -115,6 +115,13 @@ def test_a_model_that_never_calls():
     )
 
 
+@pytest.mark.parametrize("counting", ["text", "script"])
+def test_a_model_that_says_nothing_scores_nothing(counting):
+    silent = Decision("none")
+    scores = toolbench_scores([step(PARIS, silent), step(call("time"), silent), step(ANSWER, silent)], counting)
+    assert set(scores) == {*COLUMNS, "Avg"} and set(scores.values()) == {0}
+
+
 ARGUMENTS = st.dictionaries(st.sampled_from("abc"), st.integers(0, 2), max_size=3)
 CALLS = st.builds(call, st.sampled_from(["weather", "time", "clock"]), st.none() | ARGUMENTS)
 GOLD_CALLS = st.builds(call, st.sampled_from(["weather", "time"]), ARGUMENTS)

@@ -173,28 +173,6 @@ def test_python_type_names(kind, schema):
     assert schema_of(kind) == schema
 
 
-# ToolHop
-
-
-def test_toolhop_names_carry_the_question(tmp_path):
-    def tool(kind):
-        return {
-            "name": "query",
-            "description": " D ",
-            "parameters": {"type": "object", "properties": {"x": {"type": kind}}},
-        }
-
-    rows = [
-        {"id": "q-1", "sub_task": {"Who?": "Ann"}, "tools": {"Who?": tool("string"), "When?": tool("integer")}},
-        {"id": 2, "tools": {"Who?": tool("array")}},
-    ]
-    tools = only(tmp_path, "toolhop", *rows)
-    assert list(tools) == ["query_q-1", "query_q-1_2", "query_2"]
-    assert tools["query_q-1"].extra == {"question_id": "q-1", "tool": "query", "sub_question": "Who?", "answer": "Ann"}
-    assert tools["query_2"].extra["answer"] is None and tools["query_2"].description == "D"
-    assert tools["query_2"].parameters == {"type": "object", "properties": {"x": {"type": "array"}}}  # as it is
-
-
 # Functions as models are told of them
 
 

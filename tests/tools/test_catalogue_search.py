@@ -52,10 +52,10 @@ def fused(rankings, k=10):
 
 
 def test_fusion_by_hand():
-    assert fused(["ab", "ba", "b"]) == [("b", 1 / 62 + 1 / 61 + 1 / 61), ("a", 1 / 61 + 1 / 62)]
-    assert fused(["abc", "xcy"]) == [("c", 1 / 63 + 1 / 62), ("a", 1 / 61), ("x", 1 / 61), ("b", 1 / 62), ("y", 1 / 63)]
-    assert fused(["abc", "xcy"], 2) == [("c", 1 / 63 + 1 / 62), ("a", 1 / 61)]
-    assert fused([[], "ab"]) == [("a", 1 / 61), ("b", 1 / 62)] and fused([[], []]) == []
+    assert fused(["ab", "ba", "b"]) == [("b", 1 / 12 + 1 / 11 + 1 / 11), ("a", 1 / 11 + 1 / 12)]
+    assert fused(["abc", "xcy"]) == [("c", 1 / 13 + 1 / 12), ("a", 1 / 11), ("x", 1 / 11), ("b", 1 / 12), ("y", 1 / 13)]
+    assert fused(["abc", "xcy"], 2) == [("c", 1 / 13 + 1 / 12), ("a", 1 / 11)]
+    assert fused([[], "ab"]) == [("a", 1 / 11), ("b", 1 / 12)] and fused([[], []]) == []
 
 
 RANKING = st.lists(st.sampled_from("abcdefgh"), unique=True)
@@ -66,7 +66,7 @@ def test_fusion_keeps_what_all_agree_on(rankings, k):
     found = fused(rankings, k)
     assert len(found) == min(k, len(set().union(*rankings))) and len({pid for pid, _ in found}) == len(found)
     scores = [score for _, score in found]
-    assert scores == sorted(scores, reverse=True) and all(0 < score <= len(rankings) / 61 + 1e-12 for score in scores)
+    assert scores == sorted(scores, reverse=True) and all(0 < score <= len(rankings) / 11 + 1e-12 for score in scores)
     assert [pid for pid, _ in fused([rankings[0]] * 3, k)] == rankings[0][:k]  # one ranking, however often
     by_pid = [{pid: round(score, 12) for pid, score in fused(order, 8)} for order in (rankings, rankings[::-1])]
     assert by_pid[0] == by_pid[1]
@@ -89,7 +89,7 @@ def test_a_hybrid_looks_deeper_than_it_answers():
     names = [str(i) for i in range(50)]
     one, other = Fixed(names), Fixed([*names[10:], "0"])
     hybrid = HybridRetriever([one, other])
-    assert [hit.passage.pid for hit in hybrid.search(["q"], 2)[0]] == ["10", "11"]  # 1/71 + 1/61 and 1/72 + 1/62
+    assert [hit.passage.pid for hit in hybrid.search(["q"], 2)[0]] == ["10", "11"]  # 1/21 + 1/11 and 1/22 + 1/12
     assert one.ks == other.ks == [100] and len(hybrid) == 50
     with pytest.raises(ValueError, match="k must be an integer >= 1"):
         hybrid.search(["q"], 0)
@@ -122,6 +122,16 @@ def test_what_is_searched_of_a_tool():
 
 def search(method, tmp_path, catalogue=CATALOGUE, **settings):
     return ToolSearch(catalogue, open_search(catalogue, method, cache_dir=tmp_path), **settings)
+
+
+def test_the_words_of_a_question_that_say_nothing_about_a_tool_do_not_count(tmp_path):
+    chatty = ToolSpec("chat", "What can you do for me? I am here, and you can have me as I am.")
+    weather = ToolSpec("forecast", "The weather of the coming days in a city, by the hour, with wind, rain and clouds.")
+    others = [ToolSpec(f"tool_{i}", f"Number {i} of the other weather stations.") for i in range(5)]
+    catalogue, query = Catalogue([chatty, *others, weather]), "Can you tell me what the weather in a city is like?"
+    assert names_of(search("bm25", tmp_path, catalogue), query, k=1) == ["forecast"]
+    plain = ToolSearch(catalogue, open_search(catalogue, "bm25", bm25={"stopwords": []}, cache_dir=tmp_path))
+    assert names_of(plain, query, k=1) == ["chat"], "as without stop words"
 
 
 def names_of(tool, query, **more):

@@ -1,6 +1,7 @@
 """Scores of final answers and of tool calls, for the rewards of several recipes. Imports neither torch nor verl.
 
 truth          the gold answers of a row of a data set
+numbers        numbers in answers, and PAL's tolerance
 qa             exact match, token F1, accuracy (gold contained in the answer)
 calls          Invocation, a tool call that was made; the gold calls of a task
 correctness    which tool calls are correct

@@ -17,7 +17,7 @@ from typing import Any
 
 from verl_ext.tools.catalogue.types import canonical
 
-PLANS = ("call", "answer", "give_up")
+PLANS = ("call", "answer", "give_up", "none")
 COUNTINGS = ("text", "script")
 COLUMNS = ("Plan_ACC", "Act_EM", "Easy_F1", "Hard_F1", "F1", "No_Hallu")
 
@@ -27,7 +27,7 @@ class Decision:
     """The action of an agent at one step.
 
     Attributes:
-        plan: the planning decision: call an API, give the final answer, or give up.
+        plan: the planning decision: call an API, give the final answer, give up; or none, where nothing was said.
         name: of the API; "" unless it calls one.
         arguments: as JSON values; None where they could not be parsed.
     """
@@ -86,7 +86,8 @@ def toolbench_scores(steps: Iterable[Step], counting: str = "text") -> dict[str,
     - Act_EM: share of the steps with a gold call at which the gold API was called.
     - Easy_F1, Hard_F1, F1: mean `argument_f1` over the steps whose gold call has no arguments, over those whose gold
       call has some, and over both; a step at which another API or none was called scores 0.
-    - No_Hallu: share of the called names that were available, 1 if none was called.
+    - No_Hallu: share of the called names that were available, 1 if none was called. A step at which nothing was said
+      counts as a name that was not: silence is no knowledge of the APIs, and would give the column its maximum.
     - Avg: the mean of the six.
 
     A column without steps is absent, and so is Avg then.
@@ -101,7 +102,7 @@ def toolbench_scores(steps: Iterable[Step], counting: str = "text") -> dict[str,
     if counting not in COUNTINGS or not steps:
         raise ValueError(f"toolbench_scores needs steps and a counting out of {list(COUNTINGS)}, given {counting!r}.")
     script = counting == "script"
-    called = [step for step in steps if step.predicted.plan == "call"]
+    called = [step for step in steps if step.predicted.plan in ("call", "none")]
     invented = sum(step.predicted.name not in step.apis for step in called)
     columns: dict[str, list[float]] = {name: [] for name in COLUMNS}
     columns["Plan_ACC"] = [float(step.predicted.plan == step.gold.plan) for step in steps]

@@ -29,6 +29,7 @@ from verl_ext.arguments import Parser, exit_status
 from verl_ext.data_prep import reasoning
 from verl_ext.data_prep.rows import print_written, text_field
 from verl_ext.data_prep.sources import toolbench
+from verl_ext.data_prep.sources.questions import gsm8k as read_gsm8k
 from verl_ext.data_prep.tool_tasks import Prepared, divide
 from verl_ext.recipe.joyagents.data.generated_questions import SPLITS, Question, QuestionGenerator, knowledge
 from verl_ext.storage.jsonl import write_rows
@@ -51,9 +52,9 @@ def gsm8k(path: Path | None, split: str) -> list[Question]:
     with _option("--gsm8k"):
         for label, (where, row) in reasoning.rows_of("gsm8k", path):
             if label == split:
-                text, (answer,) = reasoning.gsm8k(row, where)
+                read = read_gsm8k(row, where)
                 thought = text_field(row, "answer", where).rpartition("####")[0].strip()
-                found.append(Question("math", text, answer=answer, thought=thought))
+                found.append(Question("math", read.text, answer=read.target[0], thought=thought))
     if not found:
         raise ValueError(f"--gsm8k {path}: a folder with a file whose name contains {split!r} is expected")
     return found
@@ -66,7 +67,7 @@ def functions(path: Path | None, test_size: int, seed: int) -> tuple[dict[str, l
         ValueError: they cannot be read, or are too few.
     """
     with _option("--toolbench"):
-        prepared = toolbench.prepare(argparse.Namespace(local_dataset_path=path, sets=[]))
+        prepared = toolbench.prepare(argparse.Namespace(local_dataset_path=path, sets=[], corpus=None))
     if len(prepared.tasks) < 2 * test_size:
         raise ValueError(
             f"--toolbench: {len(prepared.tasks)} questions were found, at least {2 * test_size} are needed"

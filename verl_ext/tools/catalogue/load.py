@@ -2,7 +2,7 @@
 
     - {kind: json, path: data/tools.jsonl}                            a function per line, in OpenAI's form
     - {kind: openapi, path: data/tmdb_oas.json, prefix: "tmdb "}      path: one file or a list of them
-    - {kind: toolbench, path: data/toolbench.jsonl}
+    - {kind: toolbench, path: data/toolbench.jsonl}                   or corpus.tsv of ToolBench's retriever
     - {kind: api_bank, path: data/api_bank.jsonl}
     - {kind: toolhop, path: data/toolhop.jsonl}
     - {kind: functions, path: my_package.my_tools}                    dotted names of functions or modules

@@ -195,6 +195,9 @@ def _preflight(**settings: Any) -> None:
     catalogue, recorded = given.load()
     _check_backends(catalogue, given.backend, recorded)
     catalogue.check(TRUSTED)
+    for backend in {id(spec.backend): spec.backend for spec in catalogue.values()}.values():
+        if hasattr(backend, "preflight"):
+            backend.preflight()
     of_backend(given.backend, "preflight")
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from verl_ext.tools.catalogue.formats.files import Paths, field, read_rows
@@ -43,8 +43,13 @@ def load(path: Paths) -> list[ToolSpec]:
     Raises:
         ValueError: a file is missing, or a row is malformed or of an unknown type.
     """
+    return tools_of(read_rows(path, EXPECTED))
+
+
+def tools_of(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> list[ToolSpec]:
+    """The tools of ("where", row) pairs, see `load`. Raises ValueError, with where."""
     tools = []
-    for where, row in read_rows(path, EXPECTED):
+    for where, row in rows:
         if "api_info" in row:
             info = field(row, "api_info", str, where)
             if info.strip() == NOTHING:

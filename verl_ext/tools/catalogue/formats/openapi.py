@@ -48,7 +48,7 @@ def load(path: Paths, left_out: dict[str, str] | None = None) -> list[ToolSpec]:
         ValueError: a file is missing or no OpenAPI 3 document, or none of its operations can be read.
     """
     left_out = {} if left_out is None else left_out
-    return [tool for one in as_paths(path) for tool in _document(one, left_out)]
+    return [tool for one in as_paths(path) for tool in operations(read_document(one), one, left_out)]
 
 
 def paths_of(document: Mapping[str, Any], path: Any) -> Mapping[str, Any]:
@@ -64,8 +64,8 @@ def paths_of(document: Mapping[str, Any], path: Any) -> Mapping[str, Any]:
     return document["paths"]
 
 
-def _document(path: Path, left_out: dict[str, str]) -> list[ToolSpec]:
-    document = read_document(path)
+def operations(document: Mapping[str, Any], path: str | Path, left_out: dict[str, str]) -> list[ToolSpec]:
+    """The operations of one document, which is called `path` in errors; see `load`."""
     tools, faults = [], []
     for route, item in paths_of(document, path).items():
         if route.startswith("x-") or item is None:

@@ -1,4 +1,4 @@
-"""ToolBench's documents of RapidAPI's APIs, one jsonl row per API.
+"""ToolBench's documents of RapidAPI's APIs: one jsonl row per API, or its retriever's corpus.tsv.
 
     {"category_name": "Data", "tool_name": "TheClique", "api_name": "Songkick concert",
      "api_description": "Concert info", "required_parameters": [{"name": "id_conc", "type": "string",
@@ -18,13 +18,15 @@ ToolBench's server.
 
 from __future__ import annotations
 
+import csv
 import itertools
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
-from verl_ext.tools.catalogue.formats.files import Paths, field, read_rows
+from verl_ext.tools.catalogue.formats.files import Paths, as_paths, field, read_rows
 from verl_ext.tools.catalogue.schemas import object_of
 from verl_ext.tools.catalogue.types import ToolSpec, canonical
 
@@ -42,17 +44,48 @@ PYTHON: dict[str, type | tuple[type, ...]] = {
 }
 NAMES = {bool: "boolean", int: "number", float: "number", list: "array", dict: "object", str: "string"}
 MAX_NAME = 64
+MAX_DOCUMENT = 10_000_000  # characters; csv's own limit is 131,072
 # Names that ToolBench prefixes, because it writes Python functions.
 PREFIXED = frozenset({"from", "class", "return", "false", "true", "id", "and"})
 
 
 def load(path: Paths) -> list[ToolSpec]:
-    """The APIs of jsonl files, in order; `returns` is the template response, `extra` has names, category and method.
+    """The APIs of files, in order; `returns` is the template response, `extra` has names, category and method.
 
     Raises:
         ValueError: a file is missing, or a row is malformed.
     """
-    return tools_of(read_rows(path, EXPECTED))
+    return tools_of(document for one in as_paths(path) for document in read_documents(one))
+
+
+def read_documents(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """("where", document) of a file: jsonl, or .tsv with a column document_content that holds the document as JSON.
+
+    The corpus has a row for every query that lists an API; a document is given once.
+
+    Raises:
+        ValueError: the file is missing, or a row is malformed.
+    """
+    if path.suffix != ".tsv":
+        yield from read_rows(path, EXPECTED)
+        return
+    if not path.is_file():
+        raise ValueError(f"{path} does not exist, or is no file; correct the path")
+    csv.field_size_limit(MAX_DOCUMENT)
+    seen: set[str] = set()
+    with path.open(encoding="utf-8", newline="") as file:
+        for number, row in enumerate(csv.DictReader(file, delimiter="\t"), 1):
+            where, text = f"{path} row {number}", row.get("document_content")
+            if text in seen:
+                continue
+            try:
+                document = json.loads(text or "")
+            except (ValueError, RecursionError) as error:
+                raise ValueError(f"{where}: column document_content is no JSON ({error}): {text!r:.80}") from error
+            if not isinstance(document, dict):
+                raise ValueError(f"{where}: column document_content: given {text!r:.80}, expected {EXPECTED}")
+            seen.add(str(text))
+            yield where, document
 
 
 def tools_of(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> list[ToolSpec]:

@@ -1,8 +1,10 @@
 """Reciprocal rank fusion: merges several rankings into one.
 
 Source: Cormack, Clarke and Büttcher, "Reciprocal Rank Fusion outperforms Condorcet and individual Rank Learning
-Methods", SIGIR 2009. A document's score is the sum over the rankings of 1 / (60 + its rank), ranks from 1; a ranking in
-which it does not occur adds nothing. Only ranks count, so BM25's sums and cosines need no common scale.
+Methods", SIGIR 2009. A document's score is the sum over the rankings of 1 / (10 + its rank), ranks from 1; a ranking in
+which it does not occur adds nothing. Only ranks count, so BM25's sums and cosines need no common scale. The paper's
+constant is 60, for rankings of 1,000 documents; catalogues of tools are smaller, and there 10 finds more
+(docs/results/2026-11-23-tool-search.md).
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from typing import Any
 
 from verl_ext.tools.retrieval.types import Hit, Retriever, check_search
 
-CONSTANT = 60
+CONSTANT = 10
 # Documents of each ranking that take part (or k, if that is more).
 DEPTH = 100
 
@@ -24,7 +26,7 @@ def fuse(rankings: Sequence[Sequence[Hit]], k: int) -> list[Hit]:
         rankings: hits, best first, each document once.
 
     Returns:
-        Hits whose score is the fused one, in (0, len(rankings) / 61].
+        Hits whose score is the fused one, in (0, len(rankings) / 11].
     """
     scores: dict[str, float] = {}
     passages: dict[str, Any] = {}

@@ -87,9 +87,7 @@ def relevant_apis(
     Raises:
         ValueError: the row is malformed.
     """
-    keys = ("category_name", "tool_name", "api_name")
-    entries = [[e.get(key) for key in keys] if isinstance(e, Mapping) else e for e in row.get("api_list") or []]
-    listed = {tuple(entry) for entry in entries if isinstance(entry, list)}
+    listed = set(_listed(row))
     for pair in field(row, "relevant APIs", list, where):
         if not isinstance(pair, list) or len(pair) != 2:
             raise ValueError(f"{where}: a relevant API must be [tool, API], given {pair!r:.120}")
@@ -97,3 +95,25 @@ def relevant_apis(
         names = apis.get((tool, api), [])
         meant = [name for name in names if (catalogue[name].extra["category_name"], tool, api) in listed]
         yield (meant or names or [f"{api} of {tool}"])[0]
+
+
+def listed_apis(
+    row: Mapping[str, Any], apis: Mapping[tuple[str, str], list[str]], catalogue: Catalogue
+) -> Iterator[str]:
+    """Names of the tools of a ToolBench query's `api_list`, those that the benchmark shows, in its order.
+
+    Entries that the catalogue lacks are left out.
+    """
+    for category, tool, api in _listed(row):
+        names = apis.get((tool, api), [])
+        meant = [name for name in names if catalogue[name].extra["category_name"] == category]
+        yield from (meant or names)[:1]
+
+
+def _listed(row: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
+    """(category, tool, API) of each entry of `api_list`, which is such a list or the API's document."""
+    keys = ("category_name", "tool_name", "api_name")
+    for entry in row.get("api_list") or []:
+        names = [entry.get(key) for key in keys] if isinstance(entry, Mapping) else entry
+        if isinstance(names, list) and len(names) == len(keys):
+            yield tuple(map(str, names))

@@ -3,8 +3,8 @@
     await search(query="Who directed a film?", k=3)
         [{"name": "GET /movie/{movie_id}/credits", "description": "...", "parameters": {...}}, ...]        best first
 
-bm25 ranks by shared words, dense by meaning (cosine of sentence embeddings), hybrid by reciprocal rank fusion of both
-(fusion.py). What they find on real queries: docs/tools.md.
+bm25 ranks by shared words but for stop words, dense by meaning (cosine of sentence embeddings), hybrid by reciprocal
+rank fusion of both (fusion.py). What they find on real queries: docs/tools.md.
 """
 
 from __future__ import annotations
@@ -40,8 +40,9 @@ class SearchSettings(CatalogueSettings):
     Attributes:
         method: "hybrid", "bm25" or "dense".
         top_k: tools found for a query that does not say how many.
-        bm25, dense: options of the indexes (BM25Options, DenseOptions); the dense model is "minilm", a folder, or a
-            name of the hub.
+        bm25, dense: options of the indexes (BM25Options, DenseOptions). Without `stopwords`, bm25 leaves English ones
+            out: an agent asks in sentences, and "can you find me" is not what a tool does. The dense model is "minilm",
+            a folder, or a name of the hub.
         cache_dir: folder of the indexes; None: the user's cache folder.
         device: of the encoder, as torch names it; None: its own choice.
     """
@@ -122,12 +123,19 @@ def open_search(
         raise ValueError(f"tool_search: method must be one of {list(METHODS)}, given {method!r}")
     cache, found = Path(cache_dir) if cache_dir else default_cache(), passages(catalogue.values())
     runtime = {"bm25": {}, "dense": {"device": device}}
-    options = {"bm25": bm25 or {}, "dense": dense or {}}
+    options = {"bm25": with_stopwords(bm25 or {}), "dense": dense or {}}
     opened = [
         cached_index(found, backend, options[backend], cache, progress=progress, **runtime[backend])
         for backend in METHODS[method]
     ]
     return HybridRetriever(opened) if len(opened) > 1 else opened[0]
+
+
+def with_stopwords(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of bm25, with the default of tool search: bm25s's list of 179 English words."""
+    from bm25s.stopwords import STOPWORDS_EN_PLUS
+
+    return {"stopwords": list(STOPWORDS_EN_PLUS), **options}
 
 
 def tool_search(**settings: Any) -> ToolSearch:
@@ -149,8 +157,7 @@ def _preflight(**settings: Any) -> None:
     """Everything but the indexes and the model."""
     given = _read(settings)
     given.catalogue()
-    for backend in METHODS[given.method]:
-        described(backend, getattr(given, backend))
+    _options(given)
     for module, package in LIBRARIES.items() if "dense" in METHODS[given.method] else ():
         if importlib.util.find_spec(module) is None:
             raise missing_extra(package, f"tool_search with method={given.method}")
@@ -158,8 +165,13 @@ def _preflight(**settings: Any) -> None:
 
 def _identity(**settings: Any) -> dict[str, Any]:
     given = _read(settings)
-    options = {backend: described(backend, getattr(given, backend)) for backend in METHODS[given.method]}
-    return {"catalogue": given.catalogue().version, "method": given.method, "top_k": given.top_k, **options}
+    return {"catalogue": given.catalogue().version, "method": given.method, "top_k": given.top_k, **_options(given)}
+
+
+def _options(given: SearchSettings) -> dict[str, Any]:
+    """All options of the method's indexes. Raises ValueError."""
+    options = {"bm25": with_stopwords(given.bm25), "dense": given.dense}
+    return {backend: described(backend, options[backend]) for backend in METHODS[given.method]}
 
 
 # A run asks this before it starts anything; an evaluation that goes on asks the other: are the answers still the same?

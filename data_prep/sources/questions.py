@@ -1,0 +1,159 @@
+"""Questions with an answer, and writing tasks: how a row of each set of reasoning.py is read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from verl_ext.data_prep.rows import list_field, text_field
+
+LETTERS = "ABCDEFGHIJ"
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question, or a writing task.
+
+    Attributes:
+        target: the gold answers; for a writing task what the text must have (concepts), or be about (a requirement).
+        kind: how an answer is compared: number, letter, exact (GAIA), judged (HLE), qa (meaning), concepts, software.
+        level, category: what the set calls its difficulty and its subject; "" if it does not say.
+        file: name of the file that belongs to the question.
+    """
+
+    text: str
+    target: list[str]
+    kind: str
+    level: str = ""
+    category: str = ""
+    file: str = ""
+
+
+# (row, where) -> the question, or the reason why the row is left out.
+Read = Callable[[dict[str, Any], str], "Question | str"]
+
+
+def gsm8k(row: dict[str, Any], where: str) -> Question:
+    """The number after the last `####`."""
+    answer = text_field(row, "answer", where)
+    if "####" not in answer:
+        raise ValueError(f"{where}: field 'answer' has no '####' before its number: {answer[-60:]!r}")
+    number = answer.rpartition("####")[2].strip().replace(",", "")
+    if not re.fullmatch(r"[-+]?\$?\d*\.?\d+", number):
+        raise ValueError(f"{where}: field 'answer' has no number after its '####': {answer[-60:]!r}")
+    return Question(text_field(row, "question", where), [number], "number")
+
+
+def gsm_hard(row: dict[str, Any], where: str) -> Question:
+    """A float, written without an exponent and without a point that it does not need."""
+    target = row.get("target")
+    if not isinstance(target, int | float) or isinstance(target, bool) or target != target:
+        raise ValueError(f"{where}: field 'target': given {target!r:.60}, expected a number.")
+    shown = str(int(target)) if float(target).is_integer() else f"{target:.10f}".rstrip("0")
+    return Question(text_field(row, "input", where), [shown], "number")
+
+
+def mmlu_pro(row: dict[str, Any], where: str) -> Question:
+    """The question with its options; the letter of the right one."""
+    options = [str(option) for option in list_field(row, "options", where)]
+    letter = text_field(row, "answer", where)
+    if letter not in list(LETTERS[: len(options)]):
+        raise ValueError(f"{where}: field 'answer' is {letter!r}, but there are {len(options)} options.")
+    listed = "\n".join(f"({LETTERS[i]}) {option}" for i, option in enumerate(options) if option != "N/A")
+    text = f"{text_field(row, 'question', where)}\n{listed}\nAnswer with the letter of the right option."
+    return Question(text, [letter], "letter", category=str(row.get("category") or ""))
+
+
+def commongen_hard(row: dict[str, Any], where: str) -> Question:
+    """The concepts that a paragraph must contain."""
+    concepts = [str(concept) for concept in list_field(row, "concepts", where)]
+    if not concepts:
+        raise ValueError(f"{where}: field 'concepts' is empty.")
+    text = f"Write a coherent paragraph that uses all of these concepts: {', '.join(concepts)}."
+    return Question(text, concepts, "concepts")
+
+
+def srdd(row: dict[str, Any], where: str) -> Question:
+    """A software to be written; the target is its description, with which a judge compares the program."""
+    name, description = (text_field(row, key, where) for key in ("Name", "Description"))
+    if not description:
+        raise ValueError(f"{where}: field 'Description' is empty.")
+    text = (
+        f"Write the software {name.replace('_', ' ')} in Python, as one complete program. It is to be:\n{description}"
+    )
+    return Question(text, [description], "software", category=str(row.get("Category") or "").strip())
+
+
+def gaia(row: dict[str, Any], where: str) -> Question | str:
+    """A question of GAIA; the answers of its test set are not public ("?")."""
+    answer = str(row.get("Final answer", row.get("answer", ""))).strip()
+    if answer in ("", "?"):
+        return "no public answer"
+    text, file = text_field(row, "Question", where), str(row.get("file_name") or "").strip()
+    attached = f"\n\nAttached file: {file}" if file else ""
+    return Question(f"{text}{attached}", [answer], "exact", level=str(row.get("Level", "")), file=file)
+
+
+def hle(row: dict[str, Any], where: str) -> Question | str:
+    """A question of Humanity's Last Exam; those with an image are left out, because no tool here sees."""
+    if row.get("image"):
+        return "with an image"
+    kind = {"multipleChoice": "letter"}.get(str(row.get("answer_type")), "judged")
+    question, answer = text_field(row, "question", where), text_field(row, "answer", where)
+    return Question(question, [answer], kind, category=str(row.get("category") or ""))
+
+
+def coig(row: dict[str, Any], where: str) -> Question | str:
+    """An instruction of COIG or COIG-CQIA with its answer, or a question of COIG's exams."""
+    if "textbox_question" in row:
+        parts, answer = ("textbox_q_instruction", "textbox_q_context", "textbox_question"), "textbox_answer"
+    else:
+        own = "trans_" if row.get("trans_instruction") else ""
+        parts, answer = (f"{own}instruction", f"{own}input"), f"{own}output"
+    said = [str(row.get(part) or "").strip() for part in parts]
+    target = text_field(row, answer, where)
+    if not any(said) or not target:
+        return "no question or no answer"
+    return Question("\n".join(part for part in said if part), [target], "qa", category=str(row.get("subject") or ""))
+
+
+class DataSet(NamedTuple):
+    """What a set is, how its rows are read, and where they come from.
+
+    test_only: a benchmark, whose questions all are test questions.
+    file: the usual name of its file, with wildcards, where that does not begin with the set's name.
+    """
+
+    about: str
+    read: Read
+    ability: str
+    hub: tuple[str, str | None] | None = None
+    hub_splits: tuple[str, ...] = ()
+    test_only: bool = False
+    file: str = ""
+
+
+SETS = {
+    "gsm8k": DataSet("GSM8K: grade-school mathematics", gsm8k, "math", ("openai/gsm8k", "main"), ("train", "test")),
+    "gsm_hard": DataSet(
+        "GSM-Hard: GSM8K with large numbers", gsm_hard, "math", ("reasoning-machines/gsm-hard", None), ("train",)
+    ),
+    "mmlu_pro": DataSet(
+        "MMLU-Pro: questions with up to ten options", mmlu_pro, "knowledge", ("TIGER-Lab/MMLU-Pro", None), ("test",)
+    ),
+    "commongen_hard": DataSet("CommonGen-Hard: a paragraph with given concepts", commongen_hard, "writing"),
+    "srdd": DataSet("SRDD: software requirements", srdd, "software", file="data_attribute_format.csv"),
+    "gaia": DataSet(
+        "GAIA: general tasks with tools",
+        gaia,
+        "general",
+        ("gaia-benchmark/GAIA", "2023_all"),
+        ("validation",),
+        True,
+        "metadata*",
+    ),
+    "hle": DataSet("Humanity's Last Exam, questions in text", hle, "general", ("cais/hle", None), ("test",), True),
+    "coig": DataSet("COIG: Chinese questions of an open domain", coig, "qa"),
+}
