@@ -127,8 +127,9 @@ class Puppeteer(Workflow):
         right = scoring.score(task.data_source, result.answer, task.ground_truth)
         terms = {**result.program, **await quality.judged_terms(self.judge, task, result.answer)}
         reward = quality.combined(right, terms)
-        if scoring.is_open(task.data_source):
-            terms["coverage"], right = right, reward  # r is what the paper's tables give
+        if task.data_source.startswith("commongen"):
+            terms["coverage"] = right
+        right = reward if scoring.is_open(task.data_source) else right  # what the paper's tables give
         states = result.states
         keys = [scoring.key_of(task.data_source, answer) for state in states for answer in state.answers]
         tokens = sum(state.tokens for state in states)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
-from verl_ext.recipe.puppeteer import Puppeteer
+from verl_ext.recipe.puppeteer import Puppeteer, prompts
 from verl_ext.recipe.puppeteer.puppets import POOL
 
 
@@ -38,3 +41,9 @@ def test_what_is_there_and_what_is_left_out():
     assert Puppeteer(orchestration="random").trained_agents == []
     assert Puppeteer(pool=["planning", "read_file", "run_python"]).needs == ["read_file", "run_python"]
     assert Puppeteer(pool=["planning"]).needs == []
+
+
+def test_the_documentation_sets_every_puppets_prompt_beside_its_figure():
+    text = (Path(__file__).parents[2] / "docs" / "puppeteer.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| expert ", text, re.MULTILINE)
+    assert set(rows) == set(POOL) == set(prompts.ROLE) == set(prompts.ACTION) and len(rows) == len(POOL)
