@@ -20,6 +20,8 @@ FINE = {
     "doctor/without_trained_tokens": 0.0,
     "doctor/without_advantage": 0.25,
     "doctor/unknown_version": 0.0,
+    "doctor/weights_compared": 0.0,
+    "doctor/unknown_adapter": 0.0,
     "doctor/version_lag": 0.5,
     "doctor/version_lag_max": 2,
     "doctor/kl_numerical": 1e-9,
@@ -48,7 +50,8 @@ def test_a_run_in_words(tmp_path, capsys):
     text = capsys.readouterr().out
     for words in (
         "every step trained exactly the tokens that were sampled (12 to 12 rows); 75% of the response tokens train",
-        "rows were 0.5 updates old on average, 2 at most",
+        "rows were 0.5 updates old on average, 2 at most; only the version is checked: this engine does not tell",
+        "every row was sampled by the adapter of its agent, which it trains",
         "older weights: 2.0e-03 per token",
         "8 of 32 trajectories failed (timeout 8); 25.0% were left out",
         "- 1 steps taught nothing, e.g. step 2: every group has a single member",
@@ -72,6 +75,7 @@ def logged(folder, **changes):
             *("u", [5, 6], [7, 8], [1, 1], [-1.0, -2.0], reward, "a", "u/a/0", "ok"),
             trajectory=number,
             versions=(1, 1),
+            sampled_by=("a",),
         )
         own = {"prompts": row.prompt, "responses": row.response, "response_mask": row.mask}
         own |= {"rollout_log_probs": row.log_probs, "old_log_probs": row.log_probs, "weight": 1.0, "question": 3}
@@ -89,6 +93,7 @@ def test_logged_rows_are_recomputed(tmp_path, capsys):
     assert main([str(tmp_path), "--step", "2", "--question", "3"]) == 0
     text = capsys.readouterr().out
     assert "4 rows of 1 questions" in text and "advantage +0.8660 (recomputed +0.8660)" in text
+    assert "sampled by the weights of step 1, adapter a" in text
     worst = float(text.split("largest difference from the run ")[1].split()[0])
     assert worst < 1e-6
     assert f"not recomputed, there is no {tmp_path / 'global_step_1'}" in text

@@ -183,12 +183,13 @@ def _row_lines(row: Logged, advantage: list[float] | None, log_probs: list[float
     def mean(values: list[float] | None) -> str:
         return "-" if values is None or not on else f"{sum(values[place] for place in on) / len(on):+.4f}"
 
+    adapter = "".join(f", adapter {name}" for name in tag.get("sampled_by", []))
     versions = "-".join(str(version) for version in dict.fromkeys(tag["versions"]))
     return [
         f"question {row['question']}, trajectory {tag['order'][2]}, {tag['agent']} {tag['turn']}: {tag['ended']}",
         f"  group {tag['group'].split('/', 1)[-1]}, R {tag['reward']:+.4f}, advantage {mean(row['advantages'])} "
         f"(recomputed {mean(advantage)}), weight {row['weight']:.4f}",
-        f"  {len(on)} of {len(row['response_mask'])} tokens train, sampled by the weights of step {versions}",
+        f"  {len(on)} of {len(row['response_mask'])} tokens train, sampled by the weights of step {versions}{adapter}",
         f"  mean log-probability: rollout {mean(row['rollout_log_probs'])}, trainer {mean(row['old_log_probs'])}, "
         f"recomputed {mean(log_probs)}",
     ]

@@ -8,6 +8,7 @@ from tests.bench import (
     adapters,
     advantage,
     decisions,
+    doctor,
     engine_vs_generate,
     evaluation,
     heads,
@@ -75,6 +76,8 @@ def main() -> None:
     print("\n".join(search_tree.run()), flush=True)
     print("\n(r) a policy head's decision over the bare matrix product, one thread:")
     print("\n".join(heads.run()), flush=True)
+    print("\n(s) the checks of a training step of the tiny run:")
+    print("\n".join(doctor.run(per_step)), flush=True)
 
 
 if __name__ == "__main__":

@@ -197,7 +197,7 @@ def test_the_base_goes_over_once_and_then_adapters_only(server, lora_config, wei
         ]
     )
     for name, output in zip(NAMES, outputs, strict=True):
-        assert output.extra_fields == {"global_steps": 1}
+        assert output.extra_fields == {"global_steps": 1, "adapter": name}
         one = AdapterRequest.of(request(5, 0, seed=SEEDED["seed"]), name)
         (expected,) = merged(weights, name).generate([one])
         assert output.token_ids == expected.token_ids

@@ -99,6 +99,7 @@ def check_a_request_goes_to_its_agents_lora(folder: Path) -> None:
 
     outputs = asyncio.run(ask_all())
     assert [output.token_ids for output in outputs] == [[7]] * 7
+    assert [output.extra_fields["adapter"] for output in outputs] == [*NAMES, "", *NAMES]
     got = {params.seed: lora and (lora.lora_name, lora.lora_int_id) for lora, params in engine.asked}
     own = [(name, 1001 + i) for i, name in enumerate(NAMES)]
     assert [got[seed] for seed in range(7)] == [*own, None, *own]

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
 import torch
 from tensordict import TensorDict
 
-from verl_ext.trainer.doctor import check_tokens, examine, kl_of_update
-from verl_ext.trainer.loss import checksum
+from verl_ext.trainer.checksums import of_assignment, of_batch
+from verl_ext.trainer.doctor import (
+    check_adapters,
+    check_assigned,
+    check_tokens,
+    examine,
+    kl_of_update,
+    observed_columns,
+)
 from verl_ext.trainer.row import Row, padding_row
 
 
@@ -29,7 +37,12 @@ def received(rows):
     """The micro-batch as a training process has it."""
     columns = {name: jagged([row.fields[name].tolist() for row in rows]) for name in ("prompts", "input_ids")}
     columns["response_mask"] = jagged([row.mask for row in rows])
+    columns["advantages"] = jagged([[0.5 + row.reward] * len(row.mask) for row in rows])
     return TensorDict(columns, batch_size=len(rows))
+
+
+def checksum(data):
+    return of_batch(data, torch.ones(len(data)))[0]
 
 
 def test_what_trains_is_what_was_sampled_in_any_order_and_split():
@@ -61,15 +74,80 @@ def test_a_change_between_rollout_and_update_ends_the_run(change):
         check_tokens(tags, checksum(seen), 7)
 
 
+@pytest.mark.parametrize("change", [None, "weights", "weight", "advantages", "advantage", "place", "observation"])
+def test_a_row_with_the_weight_or_the_advantage_of_another_one_ends_the_run(change):
+    """Two rows whose weights were swapped have the same sum of weights."""
+    made = rows()
+    seen, weights = received(made), torch.tensor([2.0, 1.0, 0.0])
+    known = torch.tensor([row.tag["checksum"] for row in made])
+    assigned = int(of_assignment(known, weights, seen["advantages"].clone(), seen["response_mask"]).sum())
+    values = seen["advantages"].values()  # 1.5 1.5 1.5 | 0.5 | padding
+    if change == "weights":
+        weights[[0, 1]] = weights[[1, 0]]
+    elif change == "weight":
+        weights[0] = torch.nextafter(weights[0], torch.tensor(9.0))
+    elif change == "advantages":
+        values[[0, 2, 3]] = values[[3, 3, 0]]
+    elif change == "advantage":
+        values[2] *= -1
+    elif change == "place":
+        seen = received(made[1:] + made[:1])  # in another order: with its weight, it is the same row
+        weights = weights[[1, 2, 0]]
+    elif change == "observation":  # does not train
+        values[1] = 7.0
+    found = of_batch(seen, weights)[1]
+    if change in (None, "place", "observation"):
+        check_assigned(assigned, found, 7)
+    else:
+        with pytest.raises(RuntimeError, match="step 7: a row did not train with the weight and the advantages that"):
+            check_assigned(assigned, found, 7)
+
+
+@pytest.mark.parametrize(
+    ("adapters", "sampled_by", "number", "words"),
+    [
+        (None, (), None, None),
+        (None, ("a",), None, "sampled by ['a'], would train []"),
+        (["a", "b"], ("a",), 0, None),
+        (["a", "b"], ("b",), 0, "sampled by ['b'], would train ['a']"),
+        (["a", "b"], ("a", "b"), 0, "sampled by ['a', 'b'], would train ['a']"),
+        (["a", "b"], ("",), 0, "sampled by [''], would train ['a']"),
+        (["a", "b"], ("b",), 1, "sampled by ['b'], would train ['b']"),
+    ],
+)
+def test_a_row_that_was_sampled_by_another_adapter_than_its_agents_ends_the_run(adapters, sampled_by, number, words):
+    tag = dataclasses.replace(rows()[0], sampled_by=sampled_by, adapter=number).tag
+    if words is None:
+        assert check_adapters([tag], adapters, 7) == ({} if adapters is None else {"doctor/unknown_adapter": 0.0})
+        return
+    with pytest.raises(RuntimeError, match="step 7: 1 rows were not sampled by the adapter of their agent") as error:
+        check_adapters([tag], adapters, 7)
+    assert f"'a' (trajectory u_0), {words}" in str(error.value)
+
+
+def test_what_verl_reads_and_writes_is_observed(monkeypatch):
+    from verl.trainer.ppo.v1 import trainer_base
+
+    monkeypatch.setattr("transfer_queue.kv_batch_get", lambda **_: TensorDict({"a": torch.ones(1), "b": torch.ones(1)}))
+    monkeypatch.setattr("transfer_queue.kv_batch_put", lambda **_: "stored")
+    with observed_columns() as columns:
+        trainer_base.tq.kv_batch_get(keys=["k"])
+        assert trainer_base.tq.kv_batch_put(keys=["k"], fields=TensorDict({"b": torch.zeros(1)})) == "stored"
+        assert trainer_base.tq.KVBatchMeta is trainer_base.KVBatchMeta
+    assert {name: value.tolist() for name, value in columns.items()} == {"a": [1.0], "b": [0.0]}
+    assert trainer_base.tq.__name__ == "transfer_queue"
+
+
 def batch(**columns):
-    given = {"response_mask": [[1, 0, 1], [1]], "rollout_log_probs": [[-1.0, 0.0, -2.0], [-0.5]]}
-    given |= {"old_log_probs": [[-1.0, -9.0, -2.0], [-0.3]], "advantages": [[0.5, 0.0, 0.5], [0.0]]} | columns
-    return TensorDict({name: jagged(value) for name, value in given.items()}, batch_size=2)
+    """Two rows and a padding row."""
+    given = {"response_mask": [[1, 0, 1], [1], [0]], "rollout_log_probs": [[-1.0, 0.0, -2.0], [-0.5], [0.0]]}
+    given |= {"old_log_probs": [[-1.0, -9.0, -2.0], [-0.3], [-4.0]], "advantages": [[0.5, 0.0, 0.5], [0.0], [0.0]]}
+    return {name: jagged(value) for name, value in (given | columns).items()}
 
 
 def test_what_is_logged():
-    tags = [row.tag for row in rows()[:2]]
-    found = examine(tags, batch(), torch.tensor([2.0, 1.0]).double(), 3, step=4, bypass=False)
+    tags = [row.tag for row in rows()]
+    found = examine(tags, batch(), torch.tensor([2.0, 1.0, 0.0]).double(), 3, step=4, bypass=False)
     assert found == {
         "doctor/mask_coverage": 3 / 4,
         "doctor/without_trained_tokens": 0.0,
@@ -83,18 +161,20 @@ def test_what_is_logged():
         "doctor/log_prob_difference_stale": pytest.approx(0.2, rel=1e-6),
         "doctor/weight/a": 2 / 3,
         "doctor/weight/b": 1 / 3,
+        "update/weight_max": 2.0,
+        "update/weight_min": 1.0,
     }
 
 
 def test_weights_that_do_not_sum_to_the_rows_end_the_run():
-    tags = [row.tag for row in rows()[:2]]
+    tags = [row.tag for row in rows()]
     with pytest.raises(RuntimeError, match="weights of the rows in the loss sum to 2.5, but .* they sum to 3"):
-        examine(tags, batch(), torch.tensor([1.5, 1.0]).double(), 3, step=4, bypass=False)
+        examine(tags, batch(), torch.tensor([1.5, 1.0, 0.0]).double(), 3, step=4, bypass=False)
 
 
 def test_without_old_log_probabilities_the_update_shows_the_divergence():
-    tags = [row.tag for row in rows()[:2]]
-    assert not any("kl" in name for name in examine(tags, batch(), torch.ones(2).double(), 2, step=4, bypass=True))
+    tags, weights = [row.tag for row in rows()], torch.tensor([1.0, 1.0, 0.0]).double()
+    assert not any("kl" in name for name in examine(tags, batch(), weights, 2, step=4, bypass=True))
     once = {"update/optimiser_steps": 1, "actor/ppo_kl": 0.25}
     assert kl_of_update(once, 0.0) == {"doctor/kl_numerical": 0.25}
     assert kl_of_update(once, 2.0) == {"doctor/kl_stale": 0.25}

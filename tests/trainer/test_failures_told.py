@@ -13,7 +13,9 @@ from ray.exceptions import RayTaskError
 from tests.observe.test_error_log import sampled
 from tests.test_tracebacks import user_code
 from verl_ext.observe.error_log import NAME
+from verl_ext.observe.question_stats import Failure
 from verl_ext.trainer.run_callback import _explain
+from verl_ext.trainer.step import Step, check_left_out
 from verl_ext.trainer.trainer import MultiAgentTrainer
 
 
@@ -62,3 +64,21 @@ def test_the_terminal_and_the_file_have_the_users_line_first(tmp_path, capsys):
         assert "none of its trajectories could finish" in text and "return {}[task.question]" in text
     assert "_explain_failures" not in shown and "verl's" not in shown
     assert log.index("return {}[task.question]") < log.index("The whole traceback") < log.index("_explain_failures")
+
+
+@pytest.mark.parametrize(
+    ("statuses", "remedy"),
+    [
+        (["engine_error", "diverged", "workflow_error"], "raise mas.failure.max_left_out"),
+        (
+            ["timeout", "diverged"],
+            "give such trajectories a reward (mas.failure.timeout=0.0), or raise mas.failure.max_left_out",
+        ),
+    ],
+)
+def test_only_settings_that_there_are_are_a_remedy_for_trajectories_left_out(statuses, remedy):
+    errors = [Failure(status, "why", "", 1) for status in statuses]
+    step = Step(3, stats=[SimpleNamespace(errors=errors)], metrics={"sampling/left_out": 0.75})
+    with pytest.raises(RuntimeError) as error:
+        check_left_out(step, 0.5)
+    assert str(error.value).endswith(f"Remedy: mend the reason; or {remedy}")

@@ -10,7 +10,7 @@ from verl.workers.config import ActorConfig
 from verl.workers.utils.losses import ppo_loss
 
 from verl_ext.algorithms.mhgpo import agent_weights
-from verl_ext.trainer.loss import CHECKSUM, WEIGHT, WEIGHTS, weighted_ppo_loss
+from verl_ext.trainer.loss import ASSIGNED, CHECKSUM, WEIGHT, weighted_ppo_loss
 from verl_ext.trainer.row_selection import weights_of
 
 CLIP, BETA = 0.2, 0.37
@@ -139,7 +139,7 @@ def test_equal_agents_leave_verls_loss_as_it_is():
         ours, theirs = batch.loss(config), batch.loss(config, function=ppo_loss)
         assert ours[0] == pytest.approx(theirs[0], rel=1e-12)
         assert torch.allclose(ours[1], theirs[1], rtol=1e-12)
-        assert set(ours[2]) - {CHECKSUM, WEIGHTS} == set(theirs[2])
+        assert set(ours[2]) - {CHECKSUM, ASSIGNED} == set(theirs[2])
 
 
 @pytest.mark.parametrize("split", [[4, 8], [1] * 12, [11, 1]])

@@ -14,8 +14,10 @@ from tests.trainer.test_rows import sampled_rows
 from tests.trainer.test_waves import Server, output, waves
 from verl_ext.compare.study import read_study
 from verl_ext.mas import Status
+from verl_ext.mas.types import Generation
 from verl_ext.trainer import lora_setup
 from verl_ext.trainer.config import MasConfig
+from verl_ext.trainer.doctor import check_adapters
 from verl_ext.trainer.preflight.checks import check_multi_agent
 from verl_ext.trainer.run_callback import RunCallback
 from verl_ext.trainer.state.checkpoint import mark_complete
@@ -188,6 +190,20 @@ def test_calls_name_their_adapter_and_rows_its_number():
     assert found == {"a": 0, "b": 1}
     found = {row.agent: row.fields["agent_id"] for row in lora_setup.add_agent_ids(validate, adapters)}
     assert found == {"a": 0, "helper": -1, "b": 1}, "all rows of a batch have the same fields"
+
+
+def test_a_row_says_which_adapter_the_engine_has_used():
+    adapters = lora_setup.adapters_of(MasConfig(workflow={}, policy="per_agent_lora"), system())
+
+    def confused(request):
+        name = request.sampling["adapter"]
+        return Generation([65], [-1.0], adapter="a" if name == "b" else name)
+
+    train, *_ = sampled_rows(chain, AGENTS, confused, adapters=adapters)
+    tags = [row.tag for row in lora_setup.add_agent_ids(train, adapters)]
+    assert {tag["agent"]: tag["sampled_by"] for tag in tags} == {"a": ["a"], "b": ["a"]}
+    with pytest.raises(RuntimeError, match="'b' .trajectory u_0., sampled by .'a'., would train .'b'."):
+        check_adapters(tags, ["a", "b"], 7)
 
 
 def test_of_shared_weights_neither_calls_nor_rows_say_anything():

@@ -58,7 +58,20 @@ def _weights(entries: Entries) -> str:
     largest = max(_values(entries, "doctor/version_lag_max"))
     fresh = "every row was sampled by the weights of the step before"
     words = fresh if largest <= 0 else f"rows were {fmean(lag):.1f} updates old on average, {largest:.0f} at most"
-    return words + (f"; unknown for {fmean(unknown):.0%}" if any(unknown) else "")
+    words += f"; unknown for {fmean(unknown):.0%}" if any(unknown) else ""
+    if compared := _values(entries, "doctor/weights_compared"):
+        held = "the engine held the weights that the trainer sent, bit for bit"
+        only = "only the version is checked: this engine does not tell a fingerprint of its weights"
+        words += f"; {held if all(compared) else only}"
+    return words
+
+
+def _adapters(entries: Entries) -> str:
+    unknown = _values(entries, "doctor/unknown_adapter")
+    if not unknown:
+        return "the policy has none: all agents share its weights"
+    words = "every row was sampled by the adapter of its agent, which it trains"
+    return words if not any(unknown) else f"{words}; the engine did not say it of {fmean(unknown):.0%} of the rows"
 
 
 def _probabilities(entries: Entries) -> str:
@@ -112,6 +125,7 @@ def _cost(entries: Entries) -> str:
 SECTIONS: dict[str, Callable[[Entries], str]] = {
     "Tokens": _tokens,
     "Versions": _weights,
+    "Adapters": _adapters,
     "Probabilities": _probabilities,
     "Groups": _groups,
     "Objective": _objective,

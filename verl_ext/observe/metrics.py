@@ -89,6 +89,8 @@ METRICS: dict[str, str] = {
     "doctor/version_lag": "mean number of updates since the weights that sampled a row's first token",
     "doctor/version_lag_max": "the largest",
     "doctor/unknown_version": "share of the rows of which the engine did not say which weights sampled them",
+    "doctor/weights_compared": "1 if the engine's weights are compared with those sent, 0 if only their version is",
+    "doctor/unknown_adapter": "share of the rows of which the engine did not say which adapter sampled them",
     "doctor/kl_numerical": "KL(π_rollout ‖ π_old) per token of the rows that the last weights sampled: numerical noise",
     "doctor/kl_stale": "the same of the rows that older weights sampled: noise and staleness",
     "doctor/log_prob_difference_numerical": "largest |log π_old − log π_rollout| of a token, last weights",

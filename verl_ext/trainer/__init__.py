@@ -10,6 +10,7 @@ step            what a step does between rollouts and the first forward pass
 row             Row: what a call carries from the rollout to the optimiser, as columns and tag of TransferQueue
 batch           TransferQueue's tags as the tensors that algorithms take
 doctor          Doctor: asserts and logs at every step that what was sampled is what trains
+checksums       numbers by which the trainer and the training processes compare rows
 row_selection   drops rows, forms groups across questions, weighs rows
 advantage       makes our algorithms known to verl as advantage estimators
 loss            verl's PPO loss with a weight per row

@@ -8,21 +8,23 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
-import transfer_queue as tq
+import transfer_queue
 from omegaconf import DictConfig, OmegaConf
-from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
 
 from verl_ext.algorithms import row_weights
 from verl_ext.trainer.batch import live_rows, live_tags, rows_of
-from verl_ext.trainer.loss import CHECKSUM, WEIGHTS
+from verl_ext.trainer.checksums import Nested, of_assignment
+from verl_ext.trainer.loss import ASSIGNED, CHECKSUM
 from verl_ext.trainer.row import Tag, unpack
 
-# Columns of the rows that `examine` reads.
-COLUMNS = ("response_mask", "rollout_log_probs", "old_log_probs", "advantages")
+# Columns of the rows: name -> (N, j) nested.
+Columns = Mapping[str, Nested]
 # Relative error of the sum of the rows' weights, which are float32 in the loss.
 TOLERANCE = 1e-5
 
@@ -40,21 +42,27 @@ class Doctor:
         self.bypass = bool(OmegaConf.select(config, "algorithm.rollout_correction.bypass_mode"))
         # verl then masks some of the tokens that were sampled.
         self.rejects = OmegaConf.select(config, "algorithm.rollout_correction.rollout_rs") is not None
+        # Other engines do not tell fingerprints of their weights (engine/hf/replica.py compares them).
+        self.fingerprints = OmegaConf.select(config, "actor_rollout_ref.rollout.name") == "hf"
+        # By number, as `agent_id` of the rows; None: the policy has none.
+        self.adapters: list[str] | None = OmegaConf.select(config, "actor_rollout_ref.model.lora.adapters")
+        # Of the step under way: the sum of the rows' `of_assignment`.
+        self._assigned = 0
 
-    def examine(self, step: int, batch: KVBatchMeta, weights: torch.Tensor) -> dict[str, float]:
+    def examine(self, step: int, batch: KVBatchMeta, rows: Columns, weights: torch.Tensor) -> dict[str, float]:
         """Metrics of the batch of a step before its update; see `examine` below.
 
         Args:
+            rows: response_mask, rollout_log_probs, old_log_probs and advantages of the batch.
             weights: of all rows, padding rows included.
         """
         start = time.perf_counter()
         tags = unpack(batch.tags)
-        live = live_rows(tags)
-        used, keys = weights[live], [key for key, on in zip(batch.keys, live.tolist(), strict=True) if on]
-        rows = tq.kv_batch_get(keys=keys, partition_id=batch.partition_id, select_fields=list(COLUMNS))
-        expected = self.expected(live_tags(tags), len(tags))
-        metrics = examine(live_tags(tags), rows, used, expected, step, self.bypass)
-        metrics |= {"update/weight_max": used.max().item(), "update/weight_min": used.min().item()}
+        metrics = examine(tags, rows, weights, self.expected(live_tags(tags), len(tags)), step, self.bypass)
+        metrics |= check_adapters(live_tags(tags), self.adapters, step)
+        metrics["doctor/weights_compared"] = float(self.fingerprints)
+        known = torch.tensor([tag["checksum"] for tag in tags])
+        self._assigned = int(of_assignment(known, weights, rows["advantages"], rows["response_mask"]).sum())
         return metrics | {"doctor/seconds": time.perf_counter() - start}
 
     def expected(self, tags: list[Tag], rows: int) -> float:
@@ -65,36 +73,65 @@ class Doctor:
     def after_update(
         self, step: int, batch: KVBatchMeta, verls: dict[str, Any], ours: dict[str, Any], parts: int
     ) -> dict[str, float]:
-        """Check that the tokens of the update are those that were sampled.
+        """Check that the tokens of the update are those that were sampled, each with its weight and its advantage.
 
         Args:
-            verls, ours: metrics of the step; the checksum of the loss is taken from verl's.
+            verls, ours: metrics of the step; the checksums of the loss are taken from verl's.
             parts: ranks × mini-batches: verl's metric is a mean over them, of sums over rows.
         """
         start = time.perf_counter()
-        trained, weights = (verls.pop(f"actor/{name}") * parts for name in (CHECKSUM, WEIGHTS))
-        tags = live_tags(unpack(batch.tags))
+        trained, assigned = (verls.pop(f"actor/{name}") * parts for name in (CHECKSUM, ASSIGNED))
         if not self.rejects:
-            check_tokens(tags, trained, step)
-        check_weights(weights, self.expected(tags, len(batch)), step)
+            check_tokens(live_tags(unpack(batch.tags)), trained, step)
+            check_assigned(self._assigned, assigned, step)
         found = kl_of_update(verls | ours, ours.get("doctor/version_lag_max", 0.0)) if self.bypass else {}
         found |= {"doctor/tokens_checked": float(not self.rejects)}
         return found | {"doctor/seconds": ours.get("doctor/seconds", 0.0) + time.perf_counter() - start}
 
 
-def examine(
-    tags: list[Tag], rows: TensorDict, weights: torch.Tensor, expected: float, step: int, bypass: bool
-) -> dict[str, float]:
-    """The metrics doctor/* of a batch without padding rows.
+class _Observed:
+    """TransferQueue, as verl's trainer sees it; `columns` are those that it has read and then written."""
 
-    The KL divergence between the policy as the rollout engine computed it and as the trainer does,
-    E[exp(d) − d − 1] with d = log π_old − log π_rollout, is estimated per token. Where the weights of the last step
-    sampled a row, the two should agree, so its divergence is numerical; where older weights did, it is also staleness.
-    Under `rollout_correction.bypass_mode` π_old is π_rollout: see `kl_of_update`.
+    def __init__(self) -> None:
+        self.columns: dict[str, Any] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(transfer_queue, name)
+
+    def kv_batch_get(self, *args: Any, **kwargs: Any) -> Any:
+        read = transfer_queue.kv_batch_get(*args, **kwargs)
+        self.columns.update(read.items())
+        return read
+
+    def kv_batch_put(self, *args: Any, fields: Any = None, **kwargs: Any) -> Any:
+        self.columns.update(fields.items())
+        return transfer_queue.kv_batch_put(*args, fields=fields, **kwargs)
+
+
+@contextmanager
+def observed_columns() -> Iterator[Columns]:
+    """The columns that verl's trainer reads and writes in this block: to read them again costs a hundredth of a step.
+
+    They are from before the way through TransferQueue, so what the loss got is compared with what was written.
+    """
+    from verl.trainer.ppo.v1 import trainer_base  # imports this module
+
+    module: Any = trainer_base
+    module.tq = observed = _Observed()
+    try:
+        yield observed.columns
+    finally:
+        module.tq = transfer_queue
+
+
+def examine(
+    tags: list[Tag], rows: Columns, weights: torch.Tensor, expected: float, step: int, bypass: bool
+) -> dict[str, float]:
+    """The metrics doctor/* of a batch, and update/weight_*; padding rows do not count.
 
     Args:
         tags: N.
-        rows: N rows with `COLUMNS`, nested.
+        rows: N rows.
         weights: (N,) float64, the weight of each row in the loss.
         expected: their sum, by the objective.
         step: number of the training step.
@@ -105,45 +142,80 @@ def examine(
     """
     total = weights.sum().item()
     check_weights(total, expected, step)
-    mask = [values.bool() for values in rows["response_mask"].unbind()]
-    lag = [step - 1 - tag["versions"][0] for tag in tags]
-    known = [tag["versions"][0] >= 0 for tag in tags]
+    live, lengths = live_rows(tags), rows["response_mask"].offsets().diff()
+    on, owner = rows["response_mask"].values().bool(), torch.repeat_interleave(torch.arange(len(tags)), lengths)
+    trained, taught = (
+        torch.zeros(len(tags)).index_add(0, owner, some.float())[live]
+        for some in (on, on & (rows["advantages"].values() != 0))
+    )
+    newest = torch.tensor([tag["versions"][0] for tag in tags])
+    known, lag = newest >= 0, step - 1 - newest
     found = {
-        "doctor/mask_coverage": sum(int(row.sum()) for row in mask) / sum(len(row) for row in mask),
-        "doctor/without_trained_tokens": sum(not row.any() for row in mask) / len(mask),
-        "doctor/without_advantage": _share_without_advantage(rows, mask),
-        "doctor/unknown_version": 1 - sum(known) / len(known),
+        "doctor/mask_coverage": (trained.sum() / lengths[live].sum()).item(),
+        "doctor/without_trained_tokens": (trained == 0).double().mean().item(),
+        "doctor/without_advantage": (taught == 0).double().mean().item(),
+        "doctor/unknown_version": (~known[live]).double().mean().item(),
     }
-    lags = [value for value, is_known in zip(lag, known, strict=True) if is_known]
-    if lags:
-        found |= {"doctor/version_lag": sum(lags) / len(lags), "doctor/version_lag_max": max(lags)}
-    fresh = [is_known and value <= 0 for value, is_known in zip(lag, known, strict=True)]
+    if len(lags := lag[live & known]):
+        found |= {"doctor/version_lag": lags.double().mean().item(), "doctor/version_lag_max": int(lags.max())}
     if not bypass:
-        found |= _divergences(rows, mask, fresh)
+        difference = rows["old_log_probs"].values().double() - rows["rollout_log_probs"].values().double()
+        fresh = (known & (lag <= 0))[owner]
+        found |= _divergence("numerical", difference[on & fresh]) | _divergence("stale", difference[on & ~fresh])
     shares: dict[str, float] = defaultdict(float)
     for tag, weight in zip(tags, weights.tolist(), strict=True):
-        shares[tag["agent"]] += weight / total
+        if not tag.get("is_padding"):
+            shares[tag["agent"]] += weight / total
+    found |= {"update/weight_max": weights[live].max().item(), "update/weight_min": weights[live].min().item()}
     return found | {f"doctor/weight/{agent}": share for agent, share in sorted(shares.items())}
 
 
-def _share_without_advantage(rows: TensorDict, mask: list[torch.Tensor]) -> float:
-    advantages = rows["advantages"].unbind()
-    return sum(not own[on].any() for own, on in zip(advantages, mask, strict=True)) / len(mask)
+def _divergence(name: str, values: torch.Tensor) -> dict[str, float]:
+    """The KL divergence between the policy as the rollout engine computed it and as the trainer does, per token.
+
+    E[exp(d) − d − 1] with d = log π_old − log π_rollout. Where the weights of the last step sampled a row, the two
+    should agree, so its divergence is numerical; where older weights did, it is also staleness. Under
+    `rollout_correction.bypass_mode` π_old is π_rollout: see `kl_of_update`.
+
+    Args:
+        name: of the metrics.
+        values: d of some tokens; no metrics if there are none.
+    """
+    if not len(values):
+        return {}
+    return {
+        f"doctor/kl_{name}": (values.exp() - values - 1).mean().item(),
+        f"doctor/log_prob_difference_{name}": values.abs().max().item(),
+    }
 
 
-def _divergences(rows: TensorDict, mask: list[torch.Tensor], fresh: list[bool]) -> dict[str, float]:
-    """KL of the rows that the last weights sampled, and of the others; each only if there are such rows."""
-    found: dict[str, float] = {}
-    differences: dict[bool, list[torch.Tensor]] = {True: [], False: []}
-    both = zip(rows["old_log_probs"].unbind(), rows["rollout_log_probs"].unbind(), mask, fresh, strict=True)
-    for trainer, rollout, on, is_fresh in both:
-        differences[is_fresh].append((trainer.double() - rollout.double())[on])
-    for is_fresh, name in ((True, "numerical"), (False, "stale")):
-        values = torch.cat(differences[is_fresh]) if differences[is_fresh] else torch.zeros(0)
-        if len(values):
-            found[f"doctor/kl_{name}"] = (values.exp() - values - 1).mean().item()
-            found[f"doctor/log_prob_difference_{name}"] = values.abs().max().item()
-    return found
+def check_adapters(tags: list[Tag], adapters: Sequence[str] | None, step: int) -> dict[str, float]:
+    """Check that each row was sampled by the adapter that it trains, which is its agent's.
+
+    Args:
+        tags: of the rows that train.
+        adapters: names by number; None: the policy has none.
+
+    Returns:
+        The share of the rows of which the engine did not say it; nothing if the policy has no adapters.
+
+    Raises:
+        RuntimeError: a row was sampled by another one, or would train another one.
+    """
+    wrong = []
+    for tag in tags:
+        own = set() if adapters is None else {tag["agent"]}
+        trains = {adapters[tag["adapter"]]} if adapters is not None else set()
+        if trains != own or set(tag["sampled_by"]) - own:
+            wrong.append((tag, trains))
+    if wrong:
+        tag, trains = wrong[0]
+        raise RuntimeError(
+            f"step {step}: {len(wrong)} rows were not sampled by the adapter of their agent, or would train another "
+            f"one; the first: {tag['agent']!r} (trajectory {tag['trajectory']}), sampled by {tag['sampled_by']}, would "
+            f"train {sorted(trains)}. This is a defect of verl_ext or verl, not of your system: please report it"
+        )
+    return {} if adapters is None else {"doctor/unknown_adapter": sum(not t["sampled_by"] for t in tags) / len(tags)}
 
 
 def check_weights(total: float, expected: float, step: int) -> None:
@@ -190,4 +262,22 @@ def check_tokens(tags: list[Tag], trained: float, step: int) -> None:
             f"step {step}: the tokens of the update are not the tokens that were sampled (checksum {trained:.0f}, "
             f"sampled {sampled}): a row was lost, doubled or changed between rollout and update. This is a defect of "
             "verl_ext or verl, not of your system: please report it with the run's folder"
+        )
+
+
+def check_assigned(assigned: int, trained: float, step: int) -> None:
+    """Compare the weight and the advantages of each row, as they were assigned, with those in the loss.
+
+    Args:
+        assigned: the sum of the rows' `of_assignment`.
+        trained: the same sum, of what the training processes got.
+
+    Raises:
+        RuntimeError: they differ.
+    """
+    if round(trained) != assigned:
+        raise RuntimeError(
+            f"step {step}: a row did not train with the weight and the advantages that it was assigned (checksum "
+            f"{trained:.0f}, assigned {assigned}). This is a defect of verl_ext or verl, not of your system: please "
+            "report it with the run's folder"
         )

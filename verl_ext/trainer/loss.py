@@ -12,10 +12,11 @@ from verl.utils.metric import AggregationType, Metric
 from verl.workers.utils.losses import ppo_loss
 from verl.workers.utils.padding import no_padding_2_padding
 
-from verl_ext.trainer.row import checksums
+from verl_ext.trainer.checksums import of_batch
 
-# Metrics: sums over the rows that trained, of their checksums and of their weights (trainer/doctor.py).
-CHECKSUM, WEIGHTS = "checksum", "row_weights"
+# Metrics: sums over the rows that trained, of the checksums of their tokens, and of their weights and advantages
+# (trainer/doctor.py).
+CHECKSUM, ASSIGNED = "checksum", "assigned"
 # Field of a row: its weight N / (n · G_k), 0 on padding rows.
 WEIGHT = "loss_weight"
 
@@ -40,14 +41,15 @@ def weighted_ppo_loss(
     weight = data[WEIGHT].reshape(-1)
     plain = dataclasses.replace(config, use_kl_loss=False, entropy_coeff=0.0)
     advantages = data["advantages"]
+    checked = of_batch(data, weight)
     data["advantages"] = advantages * weight[:, None]  # in place: a copy of `data` costs more than this loss
     try:
         loss, metrics = ppo_loss(plain, model_output, data, dp_group=dp_group)
     finally:
         data["advantages"] = advantages
 
-    metrics[CHECKSUM] = Metric(value=float(checksum(data)), aggregation=AggregationType.SUM)
-    metrics[WEIGHTS] = Metric(value=weight.double().sum(), aggregation=AggregationType.SUM)
+    for name, value in zip((CHECKSUM, ASSIGNED), checked, strict=True):
+        metrics[name] = Metric(value=float(value), aggregation=AggregationType.SUM)
 
     def aggregate(matrix: torch.Tensor) -> torch.Tensor:
         rows = weight.to(matrix.dtype)[:, None] * matrix
@@ -67,16 +69,3 @@ def weighted_ppo_loss(
         entropy = aggregate(no_padding_2_padding(model_output["entropy"], data))
         loss = loss - config.entropy_coeff * entropy
     return loss, metrics
-
-
-def checksum(data: TensorDict) -> int:
-    """The sum of `Row.checksum` over a micro-batch, from the tokens that the model is fed."""
-    tokens, mask = data["input_ids"].values(), data["response_mask"]
-    lengths, asked = data["input_ids"].offsets().diff(), data["prompts"].offsets().diff()
-    places = torch.arange(len(tokens), device=tokens.device) - torch.repeat_interleave(
-        lengths.cumsum(0) - lengths, lengths
-    )
-    trains = torch.full_like(tokens, 2)
-    trains[places >= torch.repeat_interleave(asked, lengths)] = mask.values().to(trains.dtype)
-    live = torch.stack([row.any() for row in mask.unbind()])
-    return int((checksums(tokens.long(), trains.long(), lengths) * live).sum())

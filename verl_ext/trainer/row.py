@@ -11,6 +11,7 @@ import torch
 
 from verl_ext.engine.fsdp.masked_logits import ALLOWED, packed
 from verl_ext.engine.lora.adapters import AGENT_ID
+from verl_ext.trainer.checksums import of_tokens
 
 Tag = dict[str, Any]
 
@@ -40,6 +41,7 @@ class Row:
         agent, group: the agent, and the rows that its reward is compared with; groups are unique over the batch.
         status: how its last call ended (`mas.types.Status`), or "idle" or "padding".
         versions: oldest and newest policy version (training step) that sampled its tokens; -1: unknown.
+        sampled_by: names of the adapters by which the engine says that it sampled its tokens; empty: it does not say.
         failed: the trajectory could not finish; `outcome` is then what `mas.failure` says, and `metrics` is empty.
         outcome, metrics: reward of the trajectory, and the other quantities that the workflow's `reward` reported.
         calls: (position in the trajectory, first token, last + 1) of each call's output in the response.
@@ -66,6 +68,7 @@ class Row:
     position: int = 0
     turn: int = 0
     versions: tuple[int, int] = (-1, -1)
+    sampled_by: tuple[str, ...] = ()
     failed: bool = False
     outcome: float = 0.0
     metrics: dict[str, float] = field(default_factory=dict)
@@ -121,7 +124,7 @@ class Row:
         if not any(self.mask):
             return 0
         tokens, trains = [*self.prompt, *self.response], [2] * len(self.prompt) + self.mask
-        return int(checksums(torch.tensor(tokens), torch.tensor(trains), torch.tensor([len(tokens)]))[0])
+        return int(of_tokens(torch.tensor(tokens), torch.tensor(trains), torch.tensor([len(tokens)]))[0])
 
     @cached_property
     def tag(self) -> Tag:
@@ -138,6 +141,8 @@ class Row:
             "ended": self.status,
             "checksum": self.checksum,
             "versions": list(self.versions),
+            "adapter": self.adapter,
+            "sampled_by": list(self.sampled_by),
             "agent": self.agent,
             "turn": self.turn,
             "group": self.group,
@@ -154,28 +159,6 @@ class Row:
             "order": [self.data_source, self.index, self.trajectory, self.position],
         }
         return tag | {name: True for name in ("idle", "is_padding") if self.status == name.removeprefix("is_")}
-
-
-def checksums(tokens: torch.Tensor, trains: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-    """A number below 2^32 for each row. Their sum shows that the same rows train, each once, token by token.
-
-    Args:
-        tokens: (n,) int64, the token ids of all rows, prompt and response.
-        trains: (n,) int64, 1 where the token trains, 0 where it does not, 2 in a prompt.
-        lengths: (B,) int64, tokens of each row.
-
-    Returns:
-        (B,) int64.
-    """
-    rows = torch.repeat_interleave(torch.arange(len(lengths), device=tokens.device), lengths)
-    places = torch.arange(len(tokens), device=tokens.device) - (lengths.cumsum(0) - lengths)[rows]
-    each = _mixed((tokens * 3 + trains) * 2654435761 + places * 40503)
-    return _mixed(torch.zeros_like(lengths).index_add(0, rows, each))
-
-
-def _mixed(values: torch.Tensor) -> torch.Tensor:
-    values = values & 0xFFFFFFFF
-    return ((values ^ (values >> 15)) * 2246822519) & 0xFFFFFFFF
 
 
 def padding_row(uid: str, number: int, end_token: int, columns: set[str]) -> Row:

@@ -89,7 +89,11 @@ class FailureSection(Settings):
     @property
     def rewards(self) -> dict[str, float]:
         """The rewards that are set, by status."""
-        return {name: value for name, value in self if name != "max_left_out" and value is not None}
+        return {name: value for name, value in self if name in REWARDED and value is not None}
+
+
+# Statuses that `mas.failure` can give a reward; the others are defects of the workflow or the engine.
+REWARDED = FailureSection.model_fields.keys() - {"max_left_out"}
 
 
 class BudgetSection(Settings):

@@ -14,6 +14,7 @@ from verl_ext.tracebacks import users_traceback
 from verl_ext.trainer import row_selection
 from verl_ext.trainer.config import MasConfig
 from verl_ext.trainer.row import unpack
+from verl_ext.trainer.sections import REWARDED
 from verl_ext.trainer.state.run_state import RunState
 
 
@@ -84,10 +85,12 @@ def check_left_out(step: Step, limit: float) -> None:
     if share > limit:
         examples = {failure.status: failure for one in step.stats for failure in reversed(one.errors)}
         reasons = "\n".join(f"  {status}: {failure.trace or failure.error}" for status, failure in examples.items())
+        keys = ", ".join(f"mas.failure.{status}=0.0" for status in examples if status in REWARDED)
+        reward = f"give such trajectories a reward ({keys}), or " if keys else ""
         raise RuntimeError(
             f"step {step.number}: {share:.0%} of the trajectories could not finish and would not train, more than "
-            f"mas.failure.max_left_out={limit:g}. The first of each kind:\n{reasons}\nRemedy: mend the reason; or give "
-            "such trajectories a reward (mas.failure.<status>=0.0), or raise mas.failure.max_left_out"
+            f"mas.failure.max_left_out={limit:g}. The first of each kind:\n{reasons}\nRemedy: mend the reason; or "
+            f"{reward}raise mas.failure.max_left_out"
         )
 
 

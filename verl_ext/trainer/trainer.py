@@ -44,7 +44,7 @@ from verl_ext.trainer.advantage import batch_of, register_estimators
 from verl_ext.trainer.batch import live_tags
 from verl_ext.trainer.build import workflow_class
 from verl_ext.trainer.config import optimiser_steps, read_mas_config
-from verl_ext.trainer.doctor import Doctor
+from verl_ext.trainer.doctor import Doctor, observed_columns
 from verl_ext.trainer.loss import WEIGHT, weighted_ppo_loss
 from verl_ext.trainer.rollout.phases import Phases
 from verl_ext.trainer.row import unpack
@@ -209,13 +209,13 @@ class MultiAgentTrainer(Trainer):
         tags = unpack(batch.tags)
         if not self.now.idle:
             self.now.metrics |= group_metrics(live_tags(tags))
-        with batch_of(tags, self.state.algorithm):
+        with batch_of(tags, self.state.algorithm), observed_columns() as columns:
             batch = super()._compute_advantage(batch, metrics)
         mode = self.config.actor_rollout_ref.actor.loss_agg_mode
         weights = row_selection.weights_of(tags, self.mas.loss.agent_weights, mode)
         self.state.trajectories.write_training(self.global_steps, batch, weights)
         if not self.now.idle:
-            self.now.metrics |= self.doctor.examine(self.global_steps, batch, weights)
+            self.now.metrics |= self.doctor.examine(self.global_steps, batch, columns, weights)
         fields = TensorDict({WEIGHT: weights.float()}, batch_size=len(batch))
         batch = tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=fields)
         batch.fields = list(READ_BY_WORKERS)

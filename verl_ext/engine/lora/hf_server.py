@@ -8,8 +8,9 @@ from typing import Any
 import ray
 import torch
 from transformers import PreTrainedModel
+from verl.workers.rollout.replica import TokenOutput
 
-from verl_ext.engine.hf.params import Request
+from verl_ext.engine.hf.params import Finished, Request
 from verl_ext.engine.hf.server import HFServer
 from verl_ext.engine.hf.slots import SlotEngine
 from verl_ext.engine.lora.adapters import ADAPTER, AdapterOptions
@@ -32,6 +33,13 @@ class HFAdapterServer(HFServer):
         given = dict(sampling_params)
         name = given.pop(ADAPTER, None)
         return AdapterRequest.of(super()._request(prompt_ids, given, request_id, **kwargs), name)
+
+    @staticmethod
+    def _output(finished: Finished) -> TokenOutput:
+        output = HFServer._output(finished)
+        assert isinstance(finished.request, AdapterRequest)
+        output.extra_fields[ADAPTER] = finished.request.adapter
+        return output
 
     def held(self, engine: SlotEngine, names: Sequence[str]) -> dict[str, torch.Tensor]:
         """As the method of `HFServer`, also for adapters by wire name."""

@@ -78,7 +78,9 @@ class VLLMAdapterServer(vLLMHttpServer):
             allowed = f"{', '.join(self.loras)} ({SECTION}.lora.adapters), or {BASE!r} for the base"
             raise ValueError(f"request {request_id}: adapter {name!r} is unknown; allowed: {allowed}")
         given["extra_args"] = {**(given.get("extra_args") or {}), ADAPTER: name}
-        return await super().generate(prompt_ids, given, request_id, **kwargs)
+        output = await super().generate(prompt_ids, given, request_id, **kwargs)
+        output.extra_fields[ADAPTER] = name
+        return output
 
 
 class AdapterReplica(vLLMReplica):

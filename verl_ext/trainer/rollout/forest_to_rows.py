@@ -114,6 +114,7 @@ def sequence_row(sequence: Sequence, number: int, forest: Forest, question: dict
         log_probs=tokens.log_probs,
         reward=calls[-1].reward + sum(call.reward_specific for call in calls[:-1]),
         versions=_versions(calls),
+        sampled_by=tuple(sorted({made for call in calls if (made := call.generation.adapter) is not None})),
         calls=tokens.calls,
         actions=tokens.actions,
         allowed=tokens.allowed if decides else None,

@@ -9,6 +9,7 @@ from typing import Any
 import ray
 from omegaconf import DictConfig, OmegaConf
 
+from verl_ext.engine.lora.adapters import ADAPTER
 from verl_ext.mas.llm import TokenLLM
 from verl_ext.mas.offsets import Span, TokenBytes
 from verl_ext.mas.types import Generation
@@ -177,4 +178,5 @@ def to_generation(output: Any) -> Generation:
         stop_reason=output.stop_reason or "completed",
         min_version=-1 if oldest is None else int(oldest),
         max_version=-1 if newest is None else int(newest),
+        adapter=extra.get(ADAPTER),
     )
