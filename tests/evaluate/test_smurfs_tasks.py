@@ -6,12 +6,14 @@ Tokens are those that the server reports: 30 of a planner, 9 of any other agent.
 from __future__ import annotations
 
 import json
+import shutil
 
 import pyarrow.parquet as pq
 import pytest
 
 from tests.evaluate.benchmarks import SHARED, Benchmark, means_of, needs_shared, small_restbench
 from tests.evaluate.playing_smurfs import BaselinePlayer, SmurfsPlayer
+from tests.rewards.judging import serving
 from tests.serving import ChatServer
 from verl_ext.data_prep import corpus, qa
 from verl_ext.tools.catalogue import load_catalogue
@@ -204,3 +206,17 @@ def test_hotpotqa_on_real_questions(command, tmp_path):
     means, records = benchmark.evaluate(command, plan)
     assert means["success"] == means["f1"] == 1.0 and means["tool_calls"] == 3
     assert all(results_of(record)[1]["ok"] for record in records), "gold pages are in the corpus, by their titles"
+
+
+def test_a_judge_scores_an_evaluation(small, command, tmp_path, capsys):
+    """ToolBench's pass rate by three evaluations; the second time all verdicts come from the cache."""
+    judged = ("mas.workflow.success=pass", "mas.judge.temperature=0", f"mas.judge.cache={tmp_path / 'judge.db'}")
+    with serving(lambda fields: {"status": "unsolved" if "Jaws" in fields["query"] else "solved"}) as server:
+        means, _, _ = played(small, command, *judged, f"mas.judge.url={server.url}")
+        assert means["success"] == means["pass"] == means["solved"] == 0.5
+        assert means["judge_calls"] == 3 and means["judge_cached"] == 2, "at temperature 0 the three are one question"
+        assert means["judge_tokens"] > 0 and "Judge calls" in capsys.readouterr().out
+        asked = len(server.requests)
+        shutil.rmtree(tmp_path / "out")
+        again, _, _ = played(small, command, *judged, f"mas.judge.url={server.url}")
+        assert again["pass"] == 0.5 and again["judge_cached"] == 3 and len(server.requests) == asked

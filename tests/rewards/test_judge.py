@@ -36,9 +36,8 @@ def test_a_verdict_is_asked_once_and_kept(tmp_path):
         assert [verdict["correct"] for verdict in verdicts] == ["yes", "yes"] and verdicts[0].reason == "by rule"
         assert spent.metrics() == {"judge_calls": 2, "judge_cached": 1, "judge_tokens": 9}
         assert asking(server, ask, path=path).cached and len(server.requests) == 1
-        asking(server, lambda judge: ask(judge, sample=1), path=path, temperature=0.5)
-        seeds = [request.get("seed") for request in server.requests]
-        assert seeds == [None, 1]  # greedy outputs have no seed
+        asking(server, lambda judge: ask(judge, sample=1), path=path)
+        assert [request["seed"] for request in server.requests] == [0, 1]
         server.models = ("another",)
         asking(server, ask, path=path)
         assert len(server.requests) == 3

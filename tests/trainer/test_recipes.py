@@ -62,7 +62,14 @@ def examined(*overrides: str, **options) -> Report:
 
 
 # What a person watches, and the estimator, by a recipe's name or the first part of it; f1 and mhgpo of all others.
-WATCHED = {"solver": "em", "toolpo": "success", "deepagent": "success", "smurfs": "success", "joyagents": "accuracy"}
+WATCHED = {
+    "solver": "em",
+    "toolpo": "success",
+    "deepagent": "success",
+    "smurfs": "success",
+    "baseline": "success",
+    "joyagents": "accuracy",
+}
 WATCHED |= {"joyagents_decisions": "f1", "puppeteer": "accuracy"}
 ESTIMATORS = {"mappo": "gae", "solver_verifier_mappo_tiny": "gae", "single": "grpo", "solver_tiny": "grpo"}
 ESTIMATORS |= {"toolpo": "toolpo", "deepagent": "toolpo", "puppeteer": "puppeteer", "joyagents": "joyagents"}

@@ -18,6 +18,9 @@ from verl_ext.observe.question_stats import CallStats, QuestionStats
 METRICS: dict[str, str] = {
     "system/reward": "mean reward of the trajectories that have one (the shared reward, before agent-specific terms)",
     "system/<quantity>": "mean of what the workflow's `reward` reports, e.g. em, f1, acc",
+    "system/judge_calls": "mean number of verdicts that a trajectory's reward asked a judge for (`mas.judge`)",
+    "system/judge_cached": "of them those that came from the cache, or were being asked for already",
+    "system/judge_tokens": "mean tokens, of prompts and outputs, of the others",
     "agents/<agent>/calls": "calls of the agent in the step, shared calls counted once",
     "agents/<agent>/reward": "mean R = R_shared + R_spe of its calls",
     "agents/<agent>/reward_shared": "mean R_shared after backward propagation (Eq. 4)",

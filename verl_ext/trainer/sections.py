@@ -131,7 +131,7 @@ class JudgeSection(EndpointSection):
 
     cache: str | None = "data/judge.db"
     templates: str | None = None
-    temperature: float = Field(0.0, ge=0, description="of its outputs")
+    temperature: float = Field(0.2, ge=0, description="of its outputs")
     max_tokens: int = Field(2048, ge=1, description="of an output, its reasoning included")
     chat_template: dict[str, Any] = {}
 

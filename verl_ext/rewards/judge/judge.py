@@ -118,7 +118,7 @@ class Judge:
     path: str | None = None
     templates: Mapping[str, Template] = field(default_factory=lambda: TEMPLATES)
     seed: int = 0
-    temperature: float = 0.0
+    temperature: float = 0.2
     max_tokens: int = 2048
     _cache: ResultCache | None = field(default=None, init=False)
     _asking: dict[bytes, asyncio.Task[Verdict]] = field(default_factory=dict, init=False)
@@ -128,7 +128,8 @@ class Judge:
 
         Args:
             template: a name of `templates`.
-            sample: number of an evaluation; others of the same fields have another seed, and verdicts of their own.
+            sample: number of an evaluation; others of the same fields have another seed, and verdicts of their own,
+                unless the temperature is 0.
             fields: those of the template, as JSON; a text longer than MAX_FIELD characters is cut there.
 
         Raises:
@@ -160,7 +161,9 @@ class Judge:
 
     async def _once(self, template: str, model: str, chat: list[dict[str, str]], sample: int) -> tuple[Verdict, bool]:
         """The verdict, and whether the model was asked for it now: not if it is cached, or asked the same already."""
-        sampling = {"temperature": self.temperature, "max_tokens": self.max_tokens, "seed": self.seed + sample}
+        sampling: dict[str, Any] = {"temperature": self.temperature, "max_tokens": self.max_tokens}
+        if self.temperature > 0:  # greedy evaluations are all the same
+            sampling["seed"] = self.seed + sample
         asked = canonical({"messages": chat, "sampling": sampling})
         digest = hashlib.sha256(f"judge {FORM_VERSION}\n{model}\n{asked}".encode()).digest()
         key = CallKey(template, model, asked, digest)
