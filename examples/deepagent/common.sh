@@ -28,7 +28,17 @@ prepare() {
       folder=data/restbench_$1
       once "$folder/test.parquet" python data_prep/tools.py restbench --scenario "$1" --output_dir "$folder"
       ;;
-    api_bank | toolhop) once "$folder/test.parquet" python data_prep/tools.py "$1" --output_dir "$folder" ;;
+    api_bank)
+      : "${API_BANK:?error: API_BANK is needed, a clone of API-Bank with test-data/level-3.json of the hub}"
+      if [ "$SETTING" = given ]; then
+        once "$folder/test.parquet" python data_prep/tools.py api_bank --levels 1 --unit end_to_end --output_dir "$folder" \
+          --local_dataset_path "$API_BANK"
+      else
+        once "${folder}_3/test.parquet" python data_prep/tools.py api_bank --levels 3 --output_dir "${folder}_3" \
+          --local_dataset_path "$API_BANK"
+      fi
+      ;;
+    toolhop) once "$folder/test.parquet" python data_prep/tools.py "$1" --output_dir "$folder" ;;
     webshop)
       once "$folder/test.parquet" python data_prep/environments.py webshop --goals 0 500 --output_dir "$folder"
       ;;
@@ -52,12 +62,18 @@ serve_models() {
 # answer NAME BENCHMARK OVERRIDES…: answers a benchmark's questions. What failed is asked again by the same command.
 answer() {
   local name=$1 benchmark=$2 output=$runs/$1/$2 setting=$SETTING recipe=deepagent_$2
+  local -a level=()
   shift 2
+  if [ "$benchmark" = api_bank ] && [ "$setting" != given ]; then
+    level=(data.val_files=data/api_bank_3/test.parquet mas.tools.tool_call.recorded=data/api_bank_3/recorded.jsonl
+      "mas.tools.tool_search.sources=[{kind: api_bank, path: data/api_bank_3/tools.jsonl}]")
+  fi
   case $benchmark in toolbench) recipe=deepagent ;; webshop) setting=given ;; esac  # a shop shows its two tools
   if have "$output/finished"; then echo "   there already: $output" >&2 && return; fi
   stage "evaluation of $name on $benchmark"
   # An answer of 8,192 tokens takes minutes on a busy server.
   run python -m verl_ext.evaluate "+recipe=$recipe" "mas.workflow.tools=$setting" evaluate.endpoint=http://127.0.0.1:8200/v1 \
-    evaluate.model=policy "evaluate.output=$output" evaluate.request_timeout=900 mas.limits.call_timeout=1700 "$@"
+    evaluate.model=policy "evaluate.output=$output" evaluate.request_timeout=900 mas.limits.call_timeout=1700 \
+    ${level[@]+"${level[@]}"} "$@"
   if complete "$output/results.json"; then run touch "$output/finished"; fi
 }

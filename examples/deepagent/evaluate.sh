@@ -3,6 +3,7 @@
 #
 #   NAME       the row's name in the folder of results; base, or the name that train.sh gave, with MODEL=its folder
 #   TOOLBENCH  folder of ToolBench's `instruction`
+#   API_BANK   clone of API-Bank; scenario 1 takes its level 1, scenario 2 its level 3
 benchmarks=${1:?error: give benchmarks, for example "tmdb spotify"}
 shift
 . "$(dirname "$0")/common.sh"

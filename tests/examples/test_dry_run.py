@@ -39,7 +39,7 @@ ROWS = {
 def verified(script: Path, folder: Path, *more: str, **environment: str) -> Commands:
     """All commands of a script, verified."""
     commands = Commands()
-    environment.setdefault("TOOLBENCH", "instruction")
+    environment = {"TOOLBENCH": "instruction", "API_BANK": "api-bank"} | environment
     if "puppeteer" in script.parts:
         environment |= {"TASKS": "gsm_hard mmlu_pro commongen_hard srdd", "COMMONGEN": "c.jsonl", "SRDD": "s.csv"}
         environment |= {"JUDGE": "http://127.0.0.1:8300/v1"}
