@@ -6,6 +6,6 @@ joyagents        a master and four specialists with memories
 puppeteer        an orchestrator chooses which agent acts next
 smurfs           planner, executor, answer agent and verifier; a depth-first search over tools
 solver_verifier  a solver and a verifier that alternate
-baselines        published single agents and small systems on the same tools and rewards
+baselines        systems to compare with, one short file each
 cold_start       trains the tiny models
 """

@@ -11,14 +11,17 @@ from typing import Any
 from verl_ext.mas import Agent, Call, CallFailed, Status, Task, ToolFailed, Workflow
 from verl_ext.mas.options import at_least, one_of
 from verl_ext.mas.prompts import prompts_of
+from verl_ext.mas.workflow import Score
 from verl_ext.recipe.deepagent import grammar, memories, prompts, prompts_tiny
 from verl_ext.rewards.calls import Invocation, gold_path
 from verl_ext.rewards.correctness import RULES, charged, correct_calls, path_share, unneeded_calls
+from verl_ext.rewards.gaia import gaia_match
+from verl_ext.rewards.judged import JUDGED, judged
 from verl_ext.rewards.qa import exact_match
 from verl_ext.rewards.truth import targets_of
 
 PROMPTS = {"faithful": prompts, "tiny": prompts_tiny}
-SUCCESSES = ("answer", "path")
+SUCCESSES = ("answer", "gaia", "path", *JUDGED)
 SOURCES = ("search", "given", "retrieved")
 
 
@@ -27,12 +30,13 @@ class Work:
     """What has been done in a trajectory.
 
     history: what a fold replaces: the memories that this window began with, its outputs and observations. limit: the
-    limit that ended it ("" if none did). score: an environment's, of its task (environments/).
+    limit that ended it ("" if none did). score: an environment's, of its task. shown: each call as a judge reads it.
     """
 
     task: Task
     answer: str = ""
     calls: list[Invocation] = field(default_factory=list)
+    shown: list[dict[str, Any]] = field(default_factory=list)
     history: list[str] = field(default_factory=list)
     actions: int = 0
     searches: int = 0
@@ -52,17 +56,15 @@ class DeepAgent(Workflow):
         max_actions: searches, calls and folds of a trajectory.
         max_folds: of them folds, refused ones included; the next one ends the trajectory. 0: no folding (the paper's
             ablation "w/o Memory Folding"): the full prompt does not tell of it, and its tag is text like any other.
-        max_result_chars: what is longer of a result or documentation is shortened by the auxiliary role if `summarise`,
-            else cut.
-        summarise: let the auxiliary role shorten.
+        max_result_chars, summarise: longer results and documentation are shortened by the auxiliary role, else cut.
         tools: search: the agent has to find its tools (the paper's scenario 2). given: it begins with the documentation
             of the task's own (`extra_info.tools`), and need not search (scenario 1). retrieved: it begins with those
             that `tool_search` finds for the question, and cannot search (Table 4, "Input Retrieved Tool").
         correct: which calls earn ToolPO's C: gold_path, name, arguments, executed (verl_ext/rewards/correctness.py).
-        success: R_succ: answer (exact match), or path (the gold path was gone), where tasks have no answer.
+        success: R_succ: answer (exact match); gaia (GAIA's quasi exact match); path (the gold path was gone); or, by
+            the judge of `mas.judge`, pass (ToolEval's pass rate), win (against `extra_info.reference`), hle.
         ordered: the calls of the gold path have to come in its order; false: in any, where a data set tells none.
-        call_price: under success=path, the reward of a call that the path does not need is less by this; 0: calls are
-            free, and calling everything is best.
+        call_price: under success=path, what a call costs that the path does not need; 0: calling everything is best.
 
     Raises:
         ValueError: an argument out of range.
@@ -71,16 +73,8 @@ class DeepAgent(Workflow):
     headline = "success"
     needs: Sequence[str] = ("tool_search", "tool_call")
     details = (
-        *(
-            "correct_calls",
-            "unneeded_calls",
-            "tool_calls",
-            "failed_calls",
-            "actions",
-            "searches",
-            "folds",
-            "refused_folds",
-        ),
+        *("correct_calls", "unneeded_calls", "tool_calls", "failed_calls", "actions", "searches"),
+        *("folds", "refused_folds"),
         *("broken_actions", "tool_failures", "limit_actions", "limit_folds", "limit_tokens"),
     )
 
@@ -106,7 +100,7 @@ class DeepAgent(Workflow):
         self.prompts = prompts_of(prompts, PROMPTS)
         self.max_actions, self.max_folds, self.max_result_chars = max_actions, max_folds, max_result_chars
         self.summarise, self.tools, self.correct, self.success = summarise, tools, correct, success
-        self.ordered, self.call_price = ordered, call_price
+        self.ordered, self.call_price, self.needs_judge = ordered, call_price, success in JUDGED
         # The tiny prompt names no actions: its model folds as it has learned to, and is refused.
         folding = max_folds > 0 or self.prompts is PROMPTS["tiny"]
         self.agents = {
@@ -195,6 +189,8 @@ class DeepAgent(Workflow):
             work.calls.append(Invocation(step.name, step.arguments, ok=False))
             return self._failed(work, failure)
         work.calls.append(Invocation(step.name, step.arguments, answer["ok"], answer.get("effect", True)))
+        said = {"result": answer["result"]} if answer["ok"] else {"error": answer["error"]}
+        work.shown.append({"name": step.name, "arguments": step.arguments, **said})
         return await self._short(ctx, work, grammar.CALL, self._outcome(work, answer))
 
     def _ask(self, ctx: Any, work: Work, step: grammar.Step) -> Awaitable[dict[str, Any]]:
@@ -252,29 +248,30 @@ class DeepAgent(Workflow):
                 return memory
         return None
 
-    def reward(self, task: Task, result: Work) -> tuple[float, dict[str, float]]:
+    def reward(self, task: Task, result: Work) -> Score | Awaitable[Score]:
         """R_succ, and what was done.
 
         Raises:
             ValueError: the row lacks what `mas.workflow.success` needs; any number in its place would train.
         """
         done = self.measured(task, result)
+        if self.needs_judge:
+            return self._judged(task, result, done)
         if self.success == "path":
             if not gold_path(task):
-                raise ValueError(
-                    lacking(task, "path", "no gold path (ground_truth.path)", "answer, for rows with targets")
-                )
-            success = done["path_complete"]
-            reward = charged(success, result.calls, gold_path(task), self.call_price)
-            return reward, {"success": success, **done}
-        else:
-            targets = targets_of(task.ground_truth, f"row {task.index}")
-            if not targets:
-                raise ValueError(
-                    lacking(task, "answer", "no answer (ground_truth.target)", "path, for rows with gold paths")
-                )
-            success = max(exact_match(result.answer, target) for target in targets)
+                raise lacking(task, "path", "no gold path (ground_truth.path)", "answer, for rows with targets")
+            reward = charged(done["path_complete"], result.calls, gold_path(task), self.call_price)
+            return reward, {"success": done["path_complete"], **done}
+        targets = targets_of(task.ground_truth, f"row {task.index}")
+        if not targets:
+            raise lacking(task, self.success, "no answer (ground_truth.target)", "path, for rows with gold paths")
+        match = gaia_match if self.success == "gaia" else exact_match
+        success = max(match(result.answer, target) for target in targets)
         return success, {"success": success, **done}
+
+    async def _judged(self, task: Task, result: Work, done: dict[str, float]) -> Score:
+        scores = await judged(self.success, self.judge, task, result.answer, result.shown)
+        return scores[self.success], {"success": scores[self.success], **scores, **done}
 
     def measured(self, task: Task, result: Work) -> dict[str, float]:
         """Counts and shares of a trajectory, whatever success is."""
@@ -294,10 +291,10 @@ class DeepAgent(Workflow):
         }
 
 
-def lacking(task: Task, success: str, lack: str, remedy: str) -> str:
-    """Why a row cannot be scored."""
+def lacking(task: Task, success: str, lack: str, remedy: str) -> ValueError:
+    """The error of a row that cannot be scored."""
     given = sorted(task.ground_truth) if isinstance(task.ground_truth, dict) else task.ground_truth
-    return (
+    return ValueError(
         f"row {task.index} has {lack}, which mas.workflow.success={success} needs; given are {given!r:.120}. "
         f"Remedy: mas.workflow.success={remedy}; or prepare the data again (data_prep/)"
     )

@@ -12,7 +12,15 @@ from verl_ext.recipe.deepagent import GeneralAgent
 from verl_ext.tools.base import ToolRefused
 
 
-def scenario(said, **options):
+class Strict:
+    """A judge that accepts one response."""
+
+    async def ask(self, template, sample=0, **fields):
+        assert template == "exact_answer" and fields["target"] == "forty-two"
+        return {"correct": "yes" if fields["response"] == "42, I think" else "no"}
+
+
+def scenario(said, target="forty-two", **options):
     """(trajectory, prompts) of the agent on given outputs; the sandbox echoes, the folder holds one file."""
     spoken = iter(said)
 
@@ -28,8 +36,9 @@ def scenario(said, **options):
         llm = FakeLLM(lambda request: next(spoken))
         tools = {"run_python": run_python, "read_file": read_file}
         agent = GeneralAgent(use=["run_python", "read_file"], **options)
+        agent.judge = Strict() if agent.needs_judge else None
         forest = forest_of(agent, llm, tools=tools, limits={"max_prompt_tokens": 100_000, "tool_retries": 0})
-        forest.sampling, forest.task = {"max_tokens": 10_000}, Task("What is in a.txt?", {"target": ["forty-two"]})
+        forest.sampling, forest.task = {"max_tokens": 10_000}, Task("What is in a.txt?", {"target": [target]})
         return await walk(forest), [request.prompt for request in llm.log]
 
     return run(scene(), quiet=False)
@@ -64,3 +73,15 @@ def test_what_cannot_be_done_is_told(said, told):
 def test_tools_that_are_not_documented_are_refused():
     with pytest.raises(ValueError, match="use='look' is unknown; allowed: web_search, access_website"):
         GeneralAgent(use=["look"])
+
+
+@pytest.mark.parametrize(
+    ("said", "success", "target", "reward"),
+    [
+        ("$1,042", "gaia", "1042", 1.0), ("1 042 m", "answer", "1042", 0.0), ("1043", "gaia", "1042", 0.0),
+        ("42, I think", "hle", "forty-two", 1.0), ("43", "hle", "forty-two", 0.0),
+    ],
+)  # fmt: skip
+def test_answers_are_scored_as_their_benchmark_does(said, success, target, reward):
+    trajectory, _ = scenario([said], target, success=success)
+    assert trajectory.ok and trajectory.reward == trajectory.metrics["success"] == reward, trajectory.error
