@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -178,7 +179,7 @@ def test_the_right_way_gives_the_right_answer_in_the_system_itself(kind):
     trajectory = run(scene())
     assert trajectory.ok and trajectory.reward == 1.0
     assert [step.puppet for step in trajectory.result.states[0].steps] == list(question.path)
-    assert trajectory.result.states[0].steps == demonstrated.steps
+    assert [replace(step, at=1) for step in trajectory.result.states[0].steps] == demonstrated.steps
 
 
 def test_without_habits_the_orchestrator_takes_the_shortest_way():
