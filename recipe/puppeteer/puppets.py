@@ -1,11 +1,13 @@
 """The pool: agents that reason by a pattern (Puppeteer, Appendix B) and agents that use a tool (Table 2).
 
-A puppet is an agent of the pool. It sees the task and the steps so far. Its output adds a step to the state: a result
-of its reasoning, an answer to the task, or the result of its tool.
+A puppet is an agent of the pool, a = (m, r, t). Its name says what it does, and which model answers for it where the
+pool has several: `planning`, `planning-qwen7b`. It sees the task and the steps so far. Its output adds a step to the
+state: a result of its reasoning, an answer to the task, or the result of its tool.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -14,7 +16,8 @@ from typing import Any
 from verl_ext.mas import Call, ToolFailed
 from verl_ext.tools.catalogue.render import neutral, render
 
-TERMINATE = "terminate"
+# What the orchestrator can choose besides puppets: to end the work; to choose no further puppet for this step.
+TERMINATE, ACT = "terminate", "act"
 PATTERNS = ("planning", "reasoning", "critique", "reflect", "question", "summarize", "conclude", "modify")
 REASONING, FINAL = "REASONING RESULT:", "FINAL ANSWER:"
 # Of a tool's result, before it is cut to what a step shows: its last line may be the answer.
@@ -32,13 +35,20 @@ NO_ANSWER = re.compile(
 
 @dataclass(frozen=True)
 class Step:
-    """A puppet's step. `answer`: its answer to the task, or ""; `found`: the answer is a tool's result."""
+    """What a puppet did.
+
+    Attributes:
+        answer: its answer to the task, or "".
+        found: the answer is a tool's result.
+        at: number of the step, from 1; puppets that acted side by side have the same.
+    """
 
     puppet: str
     text: str
     answer: str = ""
     found: bool = False
     failed: bool = False
+    at: int = 1
 
     @property
     def shown(self) -> str:
@@ -52,6 +62,7 @@ class State:
     """S_t: the task and the steps so far.
 
     Attributes:
+        chosen: puppets that are to act in this step, while more may be chosen.
         tokens: generated so far, decisions included.
         calls: of puppets so far.
         ended: the orchestrator has chosen to terminate.
@@ -59,13 +70,14 @@ class State:
 
     task: str
     steps: list[Step] = field(default_factory=list)
+    chosen: list[str] = field(default_factory=list)
     tokens: int = 0
     calls: int = 0
     ended: bool = False
 
     def copy(self) -> State:
         """A copy for a prompt: the arguments of a recorded call must not change afterwards."""
-        return replace(self, steps=list(self.steps))
+        return replace(self, steps=list(self.steps), chosen=list(self.chosen))
 
     def count(self, call: Call, puppet: bool = False) -> None:
         """Count a call of this exploration."""
@@ -73,18 +85,35 @@ class State:
         self.calls += puppet
 
     @property
-    def answer(self) -> str:
-        """The last answer that a puppet gave; without one, the last result of a tool."""
-        given = [step.answer for step in self.steps if step.answer and not step.found]
-        found = [step.answer for step in self.steps if step.answer]
-        return (given or found or [""])[-1]
+    def length(self) -> int:
+        """How many steps were taken; several puppets may have acted in one."""
+        return self.steps[-1].at if self.steps else 0
+
+    @property
+    def answers(self) -> list[str]:
+        """The answers of the last step in which puppets gave one; without one, of the last in which tools found one.
+
+        [""]: nobody has answered.
+        """
+        given = [step for step in self.steps if step.answer and not step.found]
+        found = given or [step for step in self.steps if step.answer]
+        return [step.answer for step in found if step.at == found[-1].at] or [""]
 
 
-def read_result(text: str) -> tuple[str, str]:
-    """(reasoning result, final answer) of an output in the paper's template; without its marks: (all, "")."""
+def pattern_of(name: str) -> str:
+    """What a puppet does: its name without that of its model."""
+    return name.partition("-")[0]
+
+
+def read_result(text: str, whole: bool = False) -> tuple[str, str]:
+    """(reasoning result, final answer) of an output in the paper's template; without its marks: (all, "").
+
+    Args:
+        whole: the answer is everything after its mark, e.g. a text or a program; otherwise its first line.
+    """
     body, _, answer = text.partition(FINAL)
     body = body.rpartition(REASONING)[2].strip()
-    return body or answer.strip(), _bare(answer)
+    return body or answer.strip(), answer.strip() if whole else _bare(answer)
 
 
 def _bare(answer: str) -> str:
@@ -96,6 +125,18 @@ def _bare(answer: str) -> str:
 
 FENCE = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)(?:```|\Z)", re.S)
 URL = re.compile(r"https?://[^\s<>\"')\]]+")
+
+
+def parameter_of(text: str) -> str:
+    """The parameter in an output `{"action": …, "parameter": …}`; an output without such an object as it is."""
+    for start in (found.start() for found in re.finditer(r"\{", text)):
+        try:
+            given, _ = json.JSONDecoder().raw_decode(text[start:])
+        except ValueError:
+            continue
+        if isinstance(given.get("parameter"), str):
+            return str(given["parameter"])
+    return text
 
 
 def read_code(text: str) -> dict[str, Any]:
@@ -157,13 +198,14 @@ POOL = (*PATTERNS, *TOOLS)
 
 async def use_tool(ctx: Any, name: str, text: str, limit: int) -> Step:
     """The step of a tool agent: calls the tool; the step's text is the result, or the reason of the failure."""
-    tool = TOOLS[name]
-    arguments = tool.arguments(text)
+    pattern = pattern_of(name)
+    tool = TOOLS[pattern]
+    arguments = tool.arguments(parameter_of(text))
     empty = [key for key, value in arguments.items() if not (value[0] if isinstance(value, list) else value)]
     if empty:
         return Step(name, f"error: no {empty[0]} was given", failed=True)
     try:
-        said = tool.shown(await ctx.tool(name, **arguments)).strip()
+        said = tool.shown(await ctx.tool(pattern, **arguments)).strip()
     except ToolFailed as error:
         return Step(name, f"error: {str(error).removeprefix(f'{error.status.value}: ')[:200]}", failed=True)
     shown = said if len(said) <= limit else f"{said[:limit]} …"

@@ -1,7 +1,7 @@
 """Scores an answer, by data set: r ∈ {0, 1} for tasks with one right answer, r ∈ [0, 1] for open tasks.
 
 Sets: GSM8K and GSM-Hard (a number, within a tolerance), MMLU-Pro (a letter), CommonGen-Hard (the share of the concepts
-that the text has), everything else by exact match after SQuAD's normalisation.
+that the text has), SRDD (whether there is a program), everything else by exact match after SQuAD's normalisation.
 """
 
 from __future__ import annotations
@@ -53,6 +53,11 @@ KINDS: dict[str, tuple[Callable[[str], bool], str]] = {
 }
 
 
+def is_open(data_source: str) -> bool:
+    """Whether answers are whole texts or programs (CommonGen-Hard, SRDD)."""
+    return data_source.startswith(("commongen", "srdd"))
+
+
 def score(data_source: str, answer: str, truth: Any) -> float:
     """The score of an answer, in [0, 1].
 
@@ -62,6 +67,8 @@ def score(data_source: str, answer: str, truth: Any) -> float:
     Raises:
         ValueError: the row has no target, or one that no answer could ever meet.
     """
+    if data_source.startswith("srdd"):
+        return float(bool(answer))  # there is no right answer; quality.py measures the program
     targets = targets_of(truth, f"a row of {data_source!r}")
     if not targets:
         raise ValueError(f"a row of {data_source!r} has no target: ground_truth is {truth!r}")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -70,6 +72,49 @@ def test_against_the_recursion_as_the_paper_writes_it(costs, reward, price, disc
     calls = chain(costs)
     found = Returns(price=price, discount=discount, steps=steps, unit=7.0).of_trajectory(trajectory(reward, *calls))
     assert [found[c] for c in calls if c.decides] == pytest.approx([naive(t) for t in range(1, len(costs) + 1)])
+
+
+def test_r_of_the_trajectory_is_eq_5_and_how_it_differs_from_reward_to_go():
+    """Exact expectations in float64 over two decisions among three, against Eq. 5 as the paper writes it."""
+    price, discount = 0.3, 0.8
+    logits = (
+        torch.linspace(-1, 1, 12, dtype=torch.float64).reshape(4, 3).requires_grad_()
+    )  # S_1, and S_2 after each a_1
+    log_pi, reward = logits.log_softmax(-1), torch.linspace(0, 1, 9, dtype=torch.float64).reshape(3, 3)
+    paper, by_trajectory, by_step, scaled = (torch.zeros((), dtype=torch.float64) for _ in range(4))
+    for a, b in itertools.product(range(3), range(3)):
+        chance = (log_pi[0, a] + log_pi[1 + a, b]).exp().detach()
+        costs = [(1 + 2.0 * a) / 7 * math.log(1 + 1 / 2), (1 + 1.0 * b) / 7 * math.log(1 + 2 / 2)]
+        r = reward[a, b].item()
+        total = discount * (r - price * costs[1]) - price * costs[0]
+        paper = paper + chance * (log_pi[0, a] + log_pi[1 + a, b]) * total
+        calls = chain([2.0 * a, 1.0 * b])
+        decisions = [one for one in calls if one.decides]
+        for weigh_by in ("trajectory", "step"):
+            rule = Returns(price=price, discount=discount, steps=2, unit=7.0, weigh_by=weigh_by)
+            returns = rule.of_trajectory(trajectory(r, *calls))
+            first, second = (returns[one] for one in decisions)
+            if weigh_by == "trajectory":
+                by_trajectory = by_trajectory + chance * (log_pi[0, a] * first + log_pi[1 + a, b] * second)
+            else:
+                by_step = by_step + chance * (log_pi[0, a] * first + log_pi[1 + a, b] * second)
+                scaled = scaled + chance * (log_pi[0, a] * first + log_pi[1 + a, b] * discount * second)
+    expected, found, to_go, weighed = (
+        torch.autograd.grad(one, logits, retain_graph=True)[0] for one in (paper, by_trajectory, by_step, scaled)
+    )
+    assert torch.allclose(found, expected, atol=1e-14)
+    assert torch.allclose(weighed, expected, atol=1e-14), "the factor is γ^(t−1)"
+    assert (to_go - expected).abs().max() > 1e-3, "without it the expectations differ"
+
+
+def test_every_branch_has_the_return_of_its_own_first_decision():
+    rule = Returns(price=1.0, discount=0.5, steps=1, unit=1.0, weigh_by="trajectory")
+    left, right = (call("boss", 0, decides=True, cost=0.0, scope=(name,)) for name in "lr")
+    later = call("boss", 1, left, decides=True, cost=1.0, scope=("l",))
+    done = Trajectory(Stream("0"), [left, right, later], (later, right), reward=1.0)
+    assert rule.of_trajectory(done) == pytest.approx(
+        {left: 0.5 * (1 - math.log(3)), later: 0.5 * (1 - math.log(3)), right: 1.0}
+    )
 
 
 def test_branches_count_their_own_steps_and_a_decision_before_them_takes_their_mean():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -178,7 +179,7 @@ def test_the_right_way_gives_the_right_answer_in_the_system_itself(kind):
     trajectory = run(scene())
     assert trajectory.ok and trajectory.reward == 1.0
     assert [step.puppet for step in trajectory.result.states[0].steps] == list(question.path)
-    assert trajectory.result.states[0].steps == demonstrated.steps
+    assert [replace(step, at=1) for step in trajectory.result.states[0].steps] == demonstrated.steps
 
 
 def test_without_habits_the_orchestrator_takes_the_shortest_way():
@@ -189,7 +190,7 @@ def test_without_habits_the_orchestrator_takes_the_shortest_way():
         while (name := pool_demos.decision(rng, question, state, pool_demos.NO_HABITS)) != TERMINATE:
             assert name == pool_demos.right_one(question, state)
             state.steps.append(pool_demos.step_of(name, teacher._said(name, question, state), question))
-        assert tuple(step.puppet for step in state.steps) == question.path and state.answer == question.answer
+        assert tuple(step.puppet for step in state.steps) == question.path and state.answers[-1] == question.answer
 
 
 def test_pool_habits_have_their_shares():

@@ -1,4 +1,4 @@
-"""Puppeteer: the policy decides which agent acts next, in two explorations with a vote."""
+"""Puppeteer: the policy decides which agents act next, up to two of them side by side; only its adapter moves."""
 
 from __future__ import annotations
 
@@ -6,17 +6,21 @@ import json
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from tests.end_to_end.running import last_metrics, run, run_again_from, steps
+from tests.end_to_end.running import last_metrics, records, run, run_again_from, steps, weights
+from verl_ext.plugin import package_path
 
 RECIPE = "puppeteer_tiny"
 SETTINGS = ["mas.deterministic=true", "mas.advantage.baseline=mean", "mas.advantage.momentum=0.5"]
-SETTINGS += ["mas.workflow.width=2", "trainer.total_training_steps=3", "mas.prepare.output_dir=data"]
+SETTINGS += ["mas.workflow.topology=graph", "mas.workflow.width=2"]
+SETTINGS += ["trainer.total_training_steps=3", "trainer.test_freq=3", "mas.prepare.output_dir=data"]
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory) -> Path:
-    """Three steps of two explorations with a vote."""
+    """Three steps in graphs."""
     folder = tmp_path_factory.mktemp("decisions")
     run(folder, *SETTINGS, recipe=RECIPE)
     return folder
@@ -33,13 +37,35 @@ def test_the_policy_learns_among_the_names_it_may_choose(whole):
         assert metrics["decisions/orchestrator/entropy"] > 0.1
         shares = [value for name, value in metrics.items() if name.startswith("choices/orchestrator/")]
         assert sum(shares) == pytest.approx(1.0) and len(shares) > 4
-        # One row per decision, in trajectories of two explorations.
-        decisions = metrics["decisions/orchestrator/length"] * 2 * metrics["sampling/trajectories"]
+        # One row per decision.
+        decisions = metrics["decisions/orchestrator/length"] * metrics["sampling/trajectories"]
         assert metrics["update/rows"] == pytest.approx(decisions)
         assert metrics["update/weight_max"] == pytest.approx(metrics["update/rows"] / metrics["sampling/trajectories"])
         # A return is the reward minus a price.
         assert returned < metrics["system/reward"]
     assert state(whole) == {"mean_return": pytest.approx(kept)}
+
+
+def test_puppets_say_after_training_what_the_untouched_base_says(whole):
+    """Nothing but the orchestrator's adapter is trained and saved, and no puppet is generated with it."""
+    place = whole / "runs" / RECIPE / "global_step_3" / "actor"
+    assert [folder.name for folder in (place / "adapters").iterdir()] == ["orchestrator"]
+    learned = load_file(place / "adapters" / "orchestrator" / "adapter_model.safetensors")
+    assert all(tensor.abs().max() > 0 for name, tensor in learned.items() if "lora_B" in name)
+    assert all(".lora_" in name for name in weights(whole, 3, RECIPE))
+    base = package_path("recipe/puppeteer/assets/tiny_model")
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(base), AutoTokenizer.from_pretrained(base)
+    _, calls = records(whole, RECIPE)
+    said = {
+        call["prompt"][-1]["content"]: (call["prompt"], call["output"])
+        for call in calls
+        if (call["phase"], call["step"]) == ("val", 3) and call["agent"] != "orchestrator"
+    }
+    assert len(said) > 10
+    for messages, output in list(said.values())[:12]:
+        ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_tensors="pt", return_dict=True)
+        made = model.generate(**ids, max_new_tokens=24, do_sample=False)
+        assert tokenizer.decode(made[0, ids["input_ids"].shape[1] :], skip_special_tokens=True) == output
 
 
 def state(folder: Path) -> dict[str, float]:

@@ -175,7 +175,7 @@ class Commands:
         elif path == "data_prep/qa.py":
             folder = parsed(qa.main, arguments).output_dir
             self.made |= {str(folder / name) for name in ("train.parquet", "test.parquet", "corpus.jsonl")}
-        elif path in ("data_prep/tools.py", "data_prep/environments.py"):
+        elif path in ("data_prep/tools.py", "data_prep/environments.py", "data_prep/reasoning.py"):
             given = parsed(loaded(ROOT / path).main, arguments)
             self.made |= {str(given.output_dir / name) for name in ("train.parquet", "test.parquet", "tools.jsonl")}
         else:

@@ -23,7 +23,8 @@ ARGUMENTS = {
 }
 COLD_START = "joyagents/train.sh"
 # Parts that scripts read.
-PARTS = {"shared.sh", *(f"{folder}/common.sh" for folder in ("table1", "deepagent", "smurfs", "joyagents"))}
+FOLDERS = ("table1", "deepagent", "smurfs", "joyagents", "puppeteer")
+PARTS = {"shared.sh", *(f"{folder}/common.sh" for folder in FOLDERS)}
 SCRIPTS = sorted({path.relative_to(EXAMPLES).as_posix() for path in EXAMPLES.rglob("*.sh")} - PARTS)
 ROWS = {
     "single_llm": None,
@@ -45,6 +46,9 @@ def verified(script: Path, folder: Path, *more: str, **environment: str) -> Comm
         "STATIC": "s",
         "DIALOGUES": "d.json",
     } | environment
+    if "puppeteer" in script.parts:
+        environment |= {"TASKS": "gsm_hard mmlu_pro commongen_hard srdd", "COMMONGEN": "c.jsonl", "SRDD": "s.csv"}
+        environment |= {"JUDGE": "http://127.0.0.1:8300/v1"}
     given = ARGUMENTS.get(f"{script.parent.name}/{script.name}", ARGUMENTS.get(script.name, ()))
     printed = dry_run(script, *given, *more, folder=folder, **environment)
     asked_first = (["verl_ext.check", "--here"], ["verl_ext.evaluate", "--cfg", "job"])
@@ -56,7 +60,7 @@ def verified(script: Path, folder: Path, *more: str, **environment: str) -> Comm
 
 
 SMURFS = [f"smurfs/table{number}.sh" for number in (3, 4, 5)]
-EVALUATED = ("joyagents/table1.sh", "joyagents/table5.sh", "deepagent/evaluate.sh", *SMURFS)
+EVALUATED = ("joyagents/table1.sh", "joyagents/table5.sh", "deepagent/evaluate.sh", "puppeteer/baselines.sh", *SMURFS)
 UNTRAINED = ("table1/mas.sh", "table1/single_llm.sh", *EVALUATED)
 # Overrides that most tests give, so that each configuration is composed once.
 MINE = ("trainer.save_freq=7", "trainer.experiment_name=mine")

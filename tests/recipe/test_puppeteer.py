@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
+import json
+import math
+
 import pytest
 
 from tests.helpers import DecidingLLM, forest_of, fork, run, walk
+from tests.rewards.judging import fields_of
 from verl_ext.mas import Status, Task
 from verl_ext.recipe.puppeteer import Puppeteer
+from verl_ext.rewards.judge import Judge
 from verl_ext.tools.base import ToolError, ToolRefused
+from verl_ext.tools.chat import EndpointFailed
+from verl_ext.tools.chat.wire import Answer
 
 SMALL = ["planning", "reasoning", "run_python", "web_search"]
+
+
+class Rating:
+    """A judge's model, whose verdicts are `rule(fields)`."""
+
+    model = "m"
+
+    def __init__(self, rule):
+        self.rule = rule
+
+    async def complete(self, messages, sampling):
+        return Answer(json.dumps({"reason": "by rule", **self.rule(fields_of({"messages": messages}))}))
 
 
 def in_turn(names):
@@ -17,11 +36,25 @@ def in_turn(names):
     return lambda request: names[int(request.key[-1].rpartition(".")[2])]
 
 
-def played(names, said, task=None, tools=None, then=None, limits=None, seed=0, **options):
+def played(
+    names,
+    said,
+    task=None,
+    tools=None,
+    then=None,
+    limits=None,
+    seed=0,
+    adapters=None,
+    decide=None,
+    judge_at=None,
+    **options,
+):
     async def scene():
-        llm = DecidingLLM(said if callable(said) else lambda request: said[request.agent], in_turn(names))
+        llm = DecidingLLM(said if callable(said) else lambda request: said[request.agent], decide or in_turn(names))
         system = Puppeteer(**{"pool": SMALL, **options})
+        system.judge = Judge(Rating(judge_at)) if judge_at else None
         forest = forest_of(system, llm, tools=tools or {}, limits={"tool_retries": 0, **(limits or {})}, seed=seed)
+        forest.adapters = adapters
         forest.sampling = {"temperature": 1.0, "max_tokens": 500}
         forest.task = task or Task("7 * 6?", {"target": ["42"]}, "gsm8k")
         trajectory = await walk(forest)
@@ -166,6 +199,7 @@ def test_explorations_run_beside_each_other_and_vote():
     metrics = trajectory.metrics
     assert metrics["agreement"] == pytest.approx(2 / 3) and (metrics["agents"], metrics["steps"]) == (3, 1)
     decisions = [call for call in trajectory.calls if call.decides]
+    assert Puppeteer(width=3).needs_sampling and not Puppeteer(width=3, topology="graph").needs_sampling
     assert {call.id.scope for call in decisions} == {("path0",), ("path1",), ("path2",)}
     assert all(call.parents == () for call in decisions if call.id.turn == 0)
 
@@ -215,13 +249,53 @@ def test_an_engines_failure_is_no_wrong_answer():
     assert trajectory.status is Status.ENGINE_ERROR
 
 
-@pytest.mark.parametrize(("rating", "reward"), [("8", 0.8), ("I say 30", 1.0), ("fine", 1.0), ("0", 0.1)])
-def test_a_judge_weighs_open_tasks(rating, reward):
-    task = Task("Write.", {"target": ["dog", "run"]}, "commongen_hard")
-    said = {"reasoning": "FINAL ANSWER: Dogs were running.", "judge": rating}
-    trajectory, _ = played(["reasoning", "terminate"], said, task, judge=True)
-    assert trajectory.reward == pytest.approx(reward) and trajectory.metrics["accuracy"] == 1.0
-    assert not [call for call in trajectory.calls if call.agent == "judge"][0].trained
+def test_a_judge_weighs_open_tasks_by_three_terms_and_keeps_the_whole_answer():
+    task = Task("Write.", {"target": ["dog", "run", "cat", "sun"]}, "commongen_hard")
+    said = {"reasoning": "FINAL ANSWER: Dogs were running.\nThe sun shone."}
+    asked = []
+
+    def rule(fields):
+        asked.append(fields)
+        return {"grammar": 10, "relevance": 1, "logic": 5.5, "coverage": 1}
+
+    trajectory, _ = played(["reasoning", "terminate"], said, task, judge=True, judge_at=rule)
+    assert trajectory.result.answer == asked[0]["text"] == "Dogs were running.\nThe sun shone."
+    metrics = trajectory.metrics
+    assert [metrics[name] for name in ("coverage", "grammar", "relevance", "logic")] == [0.75, 1.0, 0.0, 0.5]
+    assert trajectory.reward == metrics["accuracy"] == pytest.approx(0.75 * 0.5)
+    assert metrics["judge_calls"] == 1.0
+
+
+def test_a_judge_that_fails_is_no_zero():
+    task = Task("Write.", {"target": ["dog"]}, "commongen_hard")
+
+    def rule(fields):
+        raise EndpointFailed("down")
+
+    said = {"reasoning": "FINAL ANSWER: Dogs."}
+    trajectory, _ = played(["reasoning", "terminate"], said, task, judge=True, judge_at=rule)
+    assert trajectory.status is Status.JUDGE_ERROR and math.isnan(trajectory.reward)
+
+
+@pytest.mark.parametrize(
+    ("program", "printed", "reward"),
+    [
+        ("print(1)", "1", 0.5),
+        ("print(1)", "Traceback (most recent call last):\n  x\nNameError: y", 0.0),
+        ("def f():\n    pass", "", 0.0),
+    ],
+)
+def test_software_counts_if_it_is_complete_runs_and_fits(program, printed, reward):
+    async def run_python(program):
+        return printed
+
+    said = {"reasoning": f"FINAL ANSWER:\n```python\n{program}\n```"}
+    task = Task("Develop a counter.", {}, "srdd")
+    tools = {"run_python": run_python}
+    trajectory, _ = played(
+        ["reasoning", "terminate"], said, task, tools, judge=True, judge_at=lambda fields: {"consistency": 5.5}
+    )
+    assert trajectory.reward == pytest.approx(reward) and trajectory.metrics["consistency"] == 0.5
 
 
 @pytest.mark.parametrize("path", ["planning", ["critique"], [None]])
@@ -244,3 +318,76 @@ def test_what_a_tool_says_of_itself_is_no_answer():
     )
     assert trajectory.ok and (trajectory.reward, trajectory.metrics["answered"]) == (0.0, 0.0)
     assert trajectory.result.states[0].steps[0].text == said
+
+
+def test_puppets_of_a_step_act_side_by_side_and_the_next_ones_see_all_of_them():
+    names = ["planning", "reasoning", "act", "web_search", "act", "planning", "act", "terminate"]
+
+    async def search(queries):
+        return [{"title": "Answer", "text": "7"}]
+
+    said = {"planning": "plan", "reasoning": "FINAL ANSWER: 42", "web_search": "x"}
+    trajectory, llm = played(names, said, tools={"web_search": search}, topology="graph", width=3, depth=9)
+    assert trajectory.ok and trajectory.reward == 1.0, "the last answer of puppets, not what a tool found"
+    (state,) = trajectory.result.states
+    assert [(step.at, step.puppet) for step in state.steps] == [
+        (1, "planning"), (1, "reasoning"), (2, "web_search"), (3, "planning"),
+    ]  # fmt: skip
+    prompts = {(request.agent, request.key[-1]): request.prompt for request in llm.log}
+    beside = [prompts["planning", "planning/planning.0"], prompts["reasoning", "reasoning/reasoning.0"]]
+    assert all("Nothing has been done yet" in prompt for prompt in beside)
+    assert "[planning] plan\n[reasoning]" in prompts["web_search", "web_search.0"]
+    assert "Chosen for this step: planning." in prompts["orchestrator", "orchestrator.1"]
+    calls = {str(call.id): call for call in trajectory.calls}
+    ends = {str(parent.id) for parent in calls["orchestrator.3"].parents}
+    assert ends == {"planning/planning.0", "reasoning/reasoning.0"}, "credit reaches both"
+    assert [sorted(offered)[0] for offered in llm.offered][:3] == ["planning", "act", "act"]
+    assert "terminate" in llm.offered[0] and "terminate" not in llm.offered[1]
+    metrics = trajectory.metrics
+    # planning and reasoning before web_search, web_search before planning: 3 edges of 9, and one cycle.
+    assert (metrics["graph_density"], metrics["graph_cycles"]) == (pytest.approx(3 / 9), 1.0)
+    assert (metrics["steps"], metrics["agents"]) == (3.0, 4.0)
+
+
+def test_a_tree_splits_where_a_step_chooses_several_and_its_branches_vote():
+    decisions = {
+        "orchestrator.0": "planning", "orchestrator.1": "reasoning", "orchestrator.2": "act",
+        "planning/orchestrator.0": "reasoning", "reasoning/orchestrator.0": "terminate",
+    }  # fmt: skip
+    said = {"planning": "plan", "reasoning": "FINAL ANSWER: 42"}
+    trajectory, llm = played(
+        [],
+        said,
+        topology="tree",
+        width=3,
+        depth=2,
+        decide=lambda request: decisions.get(request.key[-1], "act"),
+    )
+    assert trajectory.ok, trajectory.error
+    first, second = trajectory.result.states
+    assert [step.puppet for step in first.steps] == ["planning", "reasoning"], "may split again: two of three branches"
+    assert [step.puppet for step in second.steps] == ["reasoning"] and second.ended and not first.ended
+    metrics = trajectory.metrics
+    assert metrics["tokens"] == sum(call.generated_tokens for call in trajectory.calls)
+    assert (metrics["agents"], metrics["agreement"], metrics["graph_density"]) == (3.0, 1.0, pytest.approx(1 / 4))
+
+
+def test_where_nothing_was_answered_there_is_no_agreement():
+    trajectory, _ = played(["planning", "terminate"], {"planning": "no idea"}, width=3)
+    assert trajectory.metrics["agreement"] == 0.0 == trajectory.metrics["answered"]
+
+
+def test_puppets_are_generated_by_the_base_and_decisions_by_the_adapter():
+    adapters = {"orchestrator": "orchestrator", **dict.fromkeys(SMALL, "")}
+    _, llm = played(["planning", "terminate"], {"planning": "on"}, adapters=adapters)
+    assert {request.agent: request.sampling["adapter"] for request in llm.log} == {
+        "orchestrator": "orchestrator", "planning": "",
+    }  # fmt: skip
+
+
+def test_the_graph_of_an_episode_is_of_all_its_chains():
+    trajectory, _ = played(
+        ["planning", "reasoning", "planning", "terminate"], {"planning": "p", "reasoning": "r"}, width=2
+    )
+    metrics = trajectory.metrics
+    assert (metrics["graph_density"], metrics["graph_cycles"]) == (2 / 4, 1.0), "terminate is no node"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verl_ext.recipe.puppeteer.puppets import read_code, read_line, read_result, read_url
+from verl_ext.recipe.puppeteer.puppets import parameter_of, read_code, read_line, read_result, read_url
 
 
 @pytest.mark.parametrize(
@@ -32,8 +32,19 @@ def test_arguments_of_tools():
     assert read_url("nowhere") == {"url": ""}
 
 
+def test_parameters_in_json():
+    assert parameter_of('Sure: {"action": "run_python", "parameter": "print({})\\n"} ok') == "print({})\n"
+    for text in ("no object", "{x} {", '{"action": "read_file"}', '{"parameter": 3}', '[{"a": 1}]'):
+        assert parameter_of(text) == text
+
+
+def test_a_whole_answer_is_kept():
+    assert read_result("FINAL ANSWER:\nOne.\n\nTwo [2]. ", whole=True)[1] == "One.\n\nTwo [2]."
+
+
 @given(st.text(max_size=60))
 def test_no_text_breaks_the_reading(text):
+    assert isinstance(parameter_of(text), str) and isinstance(parameter_of("{" + text), str)
     for read in (read_code, read_line("x"), read_url):
         assert all(isinstance(value, str) for value in read(text).values())
     result, answer = read_result(text)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
-from verl_ext.recipe.puppeteer import Puppeteer
+from verl_ext.recipe.puppeteer import Puppeteer, prompts
 from verl_ext.recipe.puppeteer.puppets import POOL
 
 
@@ -33,8 +36,14 @@ def test_bad_settings(options, message):
 def test_what_is_there_and_what_is_left_out():
     system = Puppeteer(pool=["planning"])
     assert list(system.agents) == ["orchestrator", "planning"] and system.trained_agents == ["orchestrator"]
-    assert set(system.left_out) == {"judge", *POOL} - {"planning"}
+    assert set(system.left_out) == {*POOL} - {"planning"}
     assert Puppeteer(pool=["planning"], train_agents=True).trained_agents == ["orchestrator", "planning"]
     assert Puppeteer(orchestration="random").trained_agents == []
     assert Puppeteer(pool=["planning", "read_file", "run_python"]).needs == ["read_file", "run_python"]
     assert Puppeteer(pool=["planning"]).needs == []
+
+
+def test_the_documentation_sets_every_puppets_prompt_beside_its_figure():
+    text = (Path(__file__).parents[2] / "docs" / "puppeteer.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| expert ", text, re.MULTILINE)
+    assert set(rows) == set(POOL) == set(prompts.ROLE) == set(prompts.ACTION) and len(rows) == len(POOL)

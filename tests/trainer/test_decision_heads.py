@@ -174,7 +174,6 @@ def test_what_a_head_means_for_the_rest_of_the_configuration():
         ([HEAD, "+mas.agents.orchestrator.head.entropy=-1"], "head.entropy=-1 must be at least 0"),
         (["+mas.agents.orchestrator.head.encoder=hasing"], "head.encoder='hasing' is no encoder; allowed: hashing, "),
         (["+mas.agents.orchestrator.head.encode=hashing"], "unknown key .*head.encode; did you mean 'encoder'"),
-        ([HEAD, "mas.policy=per_agent_lora"], "there is no agent that the policy trains on. Remedy: mas.policy=shared"),
         (
             [HEAD, "+mas.agents.orchestrator.trained=false", "+mas.agents.orchestrator.endpoint.url=http://x/v1"],
             "orchestrator has an endpoint and a head",

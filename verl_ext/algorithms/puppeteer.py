@@ -33,19 +33,24 @@ class Returns(Settings):
         discount: γ.
         steps: φ, the steps that a trajectory may take.
         unit: tokens that cost F = 1; the price of a token at step t is λ log(1 + t/φ) / unit.
+        weigh_by: what stands beside ∇ log π(a_t | S_t) in Eq. 5. step: R_t, what follows the decision (reward-to-go).
+            trajectory: R(τ) = R_1, that of the first decision before it, as the paper writes it. As nothing that came
+            before a decision depends on it, E[∇ log π(a_t) R_1] = γ^(t−1) E[∇ log π(a_t) R_t]: for γ = 1 the gradients
+            have the same expectation, and R_t has the lower variance; for γ < 1 R_1 gives late decisions less weight.
     """
 
     price: float = Field(0.1, ge=0)
     discount: float = Field(0.99, ge=0, le=1)
     steps: int = Field(4, ge=1)
     unit: float = Field(1000.0, gt=0)
+    weigh_by: Literal["step", "trajectory"] = "step"
 
     def cost(self, step: int, tokens: float) -> float:
         """C_t of a step, from 1, that cost so many tokens."""
         return tokens / self.unit * math.log1p(step / self.steps)
 
     def of_trajectory(self, trajectory: Trajectory) -> dict[Call, float]:
-        """R_t of each decision of a finished trajectory.
+        """R_t of each decision of a finished trajectory, or (`weigh_by` trajectory) R_1 of each.
 
         A call belongs to the last decision before it, along the call graph; a decision's step follows that of the last
         decision before it. After a decision from which branches with decisions of their own depart, R_{t+1} is their
@@ -53,6 +58,7 @@ class Returns(Settings):
         """
         leading = _ancestors(trajectory.sinks)
         step_of: dict[Call, Call | None] = {}
+        first: dict[Call, Call] = {}
         number: dict[Call, int] = {}
         tokens: dict[Call, float] = defaultdict(float)
         following: dict[Call, list[Call]] = defaultdict(list)
@@ -61,6 +67,7 @@ class Returns(Settings):
             latest = max(above, key=lambda step: (number[step], step.id), default=None)
             if call.decides and call.status.trainable and call in leading:
                 number[call] = number[latest] + 1 if latest else 1
+                first[call] = first[latest] if latest else call
                 if latest:
                     following[latest].append(call)
                 latest = call
@@ -72,10 +79,10 @@ class Returns(Settings):
             after = [returns[other] for other in following[call]]
             future = self.discount * fmean(after) if after else trajectory.reward
             returns[call] = future - self.price * self.cost(number[call], tokens[call])
-        return returns
+        return returns if self.weigh_by == "step" else {call: returns[first[call]] for call in number}
 
     def apply(self, trajectories: Sequence[Trajectory]) -> None:
-        """R_shared of a decision is its R_t, the mean over the trajectories that share it. Other calls keep theirs."""
+        """R_shared of a decision: R_t (or R_1), a mean over the trajectories that share it. Others keep theirs."""
         found: dict[Call, list[float]] = defaultdict(list)
         for trajectory in trajectories:
             for call, value in self.of_trajectory(trajectory).items():
@@ -101,11 +108,10 @@ def returns_rule(section: Any) -> CreditRule:
 
 
 class Puppeteer(Algorithm):
-    """Eq. 5 with reward-to-go: A_t = R_t − b on the tokens of a decision.
+    """Eq. 5: A_t = R − b on the tokens of a decision.
 
-    The paper weighs all of a trajectory's decisions by R(τ) = R_1; R_t leaves out what an earlier decision had cost.
-    This lowers the variance of the gradient; its expectation stays the same only for γ = 1. Ablation:
-    `mas.credit.returns.discount=1` and price 0 give every decision the same r.
+    R is R_t, or with `mas.credit.returns.weigh_by=trajectory` the paper's R(τ); `Returns` says how they differ.
+    Ablation: `mas.credit.returns.discount=1` and price 0 give every decision the same r.
 
     Other rows are the agents' own outputs, which train only if they are asked to (not in the paper): they compete in
     MHGPO's heterogeneous groups, for the trajectory's reward.

@@ -116,13 +116,14 @@ def prepare(config: DictConfig) -> tuple[Any, ...]:
     from verl_ext.evaluate.llms import model_of, served_model
     from verl_ext.evaluate.questions import read_tasks
     from verl_ext.trainer.build import build_workflow
-    from verl_ext.trainer.preflight.checks import check_judge, check_tools
+    from verl_ext.trainer.preflight.checks import check_judge, check_sampled, check_tools
     from verl_ext.trainer.run_callback import choose_cpu_platform
 
     if config.trainer.device == "cpu":
         choose_cpu_platform()
     section, mas = read_config(config)
     workflow = build_workflow(mas)
+    check_sampled(workflow, section.temperature == 0, "evaluate.temperature=1.0, or mas.workflow.width=1")
     if mas.prepare:
         call(OmegaConf.to_container(config.mas.prepare, resolve=True))
     tasks = read_tasks(config.data.val_files, section.max_questions)

@@ -28,6 +28,8 @@ class Workflow(ABC):
         left_out: roles that it could have and was built without; `mas.agents` may name them, which has no effect.
         no_trained_agents_hint: what to do about it if no agent trains, for a system that can be built so.
         needs: names of the tools that it calls; it is refused where `mas.tools` lacks one.
+        needs_sampling: its parallel parts differ by sampling noise alone, e.g. chains that vote: greedy, they would be
+            copies of one, so greedy validations and evaluations are refused.
         needs_judge: its reward asks `judge`, which `mas.judge` configures; it is refused where none is.
         judge: the judge of `mas.judge`, or None.
         details: quantities reported by `reward` that are no scores (counts, costs): an evaluation shows them apart.
@@ -38,6 +40,7 @@ class Workflow(ABC):
     headline: str = "reward"
     no_trained_agents_hint: str = "Remedy: ++mas.agents.<name>.trained=true for one of them"
     needs: Sequence[str] = ()
+    needs_sampling: bool = False
     needs_judge: bool = False
     judge: Judge | None = None
     details: tuple[str, ...] = ()

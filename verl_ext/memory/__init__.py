@@ -6,6 +6,7 @@ records      Memory; Episode and Use: the trajectories from which a step makes m
 step         one training step: a view and the step's episodes give the next view
 evolution    Algorithm 1 in numbers; docs/memory.md explains it and what the paper leaves open
 similarity   texts to vectors: hashed n-grams, or a sentence encoder
+states       texts to vectors: the hidden states of a frozen language model
 database     the SQLite file; read_snapshot reads a checkpoint's
 prompt       format_memories: what stands between <memory> and </memory>
 """
@@ -15,6 +16,7 @@ from verl_ext.memory.evolution import Rules
 from verl_ext.memory.prompt import format_memories
 from verl_ext.memory.records import Episode, Memory, Use
 from verl_ext.memory.similarity import EncoderSimilarity, HashingSimilarity, Similarity
+from verl_ext.memory.states import HiddenStateSimilarity
 from verl_ext.memory.store import MemoryStore
 from verl_ext.memory.view import View
 
@@ -22,6 +24,7 @@ __all__ = [
     "EncoderSimilarity",
     "Episode",
     "HashingSimilarity",
+    "HiddenStateSimilarity",
     "Memory",
     "MemoryStore",
     "Rules",

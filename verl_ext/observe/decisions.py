@@ -1,7 +1,8 @@
 """Metrics of agents that decide who acts next: how certain they are, what they choose, and the graphs of their choices.
 
 A path is the list of choices of one agent in one trajectory and scope. Folded, it is a directed graph: its nodes are
-the choices, and an edge leads from each choice to the next (Puppeteer, Section 4.2).
+the choices, and an edge leads from each choice to the next (Puppeteer, Section 3.3). The graph of a whole episode, in
+which several may act side by side, is the workflow's to report.
 """
 
 from __future__ import annotations

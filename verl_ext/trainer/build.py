@@ -13,7 +13,8 @@ from verl_ext.heads import PolicyHead
 from verl_ext.mas.agent import Agent
 from verl_ext.mas.endpoint import EndpointLLM
 from verl_ext.mas.workflow import Workflow
-from verl_ext.memory import EncoderSimilarity, HashingSimilarity, Similarity
+from verl_ext.memory import EncoderSimilarity, HashingSimilarity, HiddenStateSimilarity, Similarity
+from verl_ext.memory.states import PREFIX
 from verl_ext.rewards.judge import Chat, Judge, read_templates
 from verl_ext.settings import check_keys, unknown_key
 from verl_ext.tools.chat import ChatEndpoint
@@ -197,10 +198,16 @@ def _changed(agent: Agent, section: AgentSection, path: str) -> Agent:
 
 
 def similarity_of(encoder: str, setting: str = "mas.memory.encoder") -> Similarity:
-    """The similarity that `encoder` names: "hashing", or a sentence encoder (name or folder), loaded when first used.
+    """The similarity that `encoder` names; a model is loaded when it is first used.
+
+    "hashing", a sentence encoder (name or folder), or "states:MODEL": the hidden states of a language model.
 
     Raises:
         ValueError: `encoder` is neither; the message names `setting`.
     """
-    check_encoder_name(encoder, setting, "hashing")
+    if encoder.startswith(PREFIX):
+        if not encoder.removeprefix(PREFIX):
+            raise ValueError(f"{setting}={encoder!r} names no model. Remedy: {PREFIX}FOLDER, or {PREFIX}owner/name")
+        return HiddenStateSimilarity(encoder.removeprefix(PREFIX))
+    check_encoder_name(encoder, setting, "hashing", f"{PREFIX}MODEL")
     return HashingSimilarity() if encoder == "hashing" else EncoderSimilarity(encoder)

@@ -1,7 +1,8 @@
 """`mas.policy`: all agents share one set of weights, or each has a LoRA adapter of its own on a shared frozen base.
 
 The workflow does not depend on it. Under per_agent_lora every agent that trains has an adapter of its name; the base,
-or an endpoint, answers for the other agents.
+or an endpoint, answers for the other agents. If the policy trains for no agent (policy heads, a system without
+learning), there are no adapters, and nothing moves the base.
 """
 
 from __future__ import annotations
@@ -60,15 +61,25 @@ def setting(name: str, root: DictConfig) -> Any:
     An interpolation, because it holds wherever a configuration is composed: in a run, in the jobs of a multirun, which
     Hydra composes itself, in checks and evaluations.
     """
-    per_agent = OmegaConf.select(root, "mas.policy") == PER_AGENT_LORA
+    agents = _agents_with_adapters(root)
     if name == "adapters":
-        return OmegaConf.create(build_workflow(read_mas_config(root)).policy_agents) if per_agent else None
-    return DEFAULTS[name][per_agent]
+        return OmegaConf.create(agents) if agents else None
+    return DEFAULTS[name][bool(agents)]
+
+
+def _agents_with_adapters(root: DictConfig) -> list[str]:
+    """The agents that have an adapter of their own; none for a workflow that other checks refuse."""
+    if OmegaConf.select(root, "mas.policy") != PER_AGENT_LORA:
+        return []
+    try:
+        return build_workflow(read_mas_config(root)).policy_agents
+    except ValueError:
+        return []
 
 
 def adapters_of(mas: MasConfig, workflow: Workflow) -> Adapters | None:
-    """The adapters of a workflow's agents; None under a shared policy."""
-    if mas.policy != PER_AGENT_LORA:
+    """The adapters of a workflow's agents; None under a shared policy, or if the policy trains for no agent."""
+    if mas.policy != PER_AGENT_LORA or not workflow.policy_agents:
         return None
     return Adapters({name: name if name in workflow.policy_agents else BASE for name in workflow.agents})
 
@@ -92,12 +103,13 @@ def check_policy(config: DictConfig, mas: MasConfig, agents: list[str]) -> None:
     """
     model, actor = config.actor_rollout_ref.model, config.actor_rollout_ref.actor
     named, what = model.lora.get("adapters"), f"mas.policy={PER_AGENT_LORA}"
-    if mas.policy != PER_AGENT_LORA:
+    if mas.policy != PER_AGENT_LORA or not agents:
         if mas.policy_init:
-            raise ValueError(f"mas.policy_init={mas.policy_init} needs {what} (given: {mas.policy})")
+            raise ValueError(f"mas.policy_init={mas.policy_init} needs {what}, and agents that the policy trains")
         if named:
             raise ValueError(
                 f"actor_rollout_ref.model.lora.adapters={list(named)} needs {what}, which sets it (given: {mas.policy})"
+                f", and agents that the policy trains for: {', '.join(agents) or 'there are none'}"
             )
         backend = config.actor_rollout_ref.rollout.checkpoint_engine.backend
         if model.lora_rank > 0 and not model.lora.get("merge") and backend != "naive":
@@ -111,8 +123,6 @@ def check_policy(config: DictConfig, mas: MasConfig, agents: list[str]) -> None:
             f"actor_rollout_ref.model.lora.adapters={named} must be the agents that train, first to last: {agents}. "
             "Remedy: leave it to mas.policy"
         )
-    if not agents:
-        raise ValueError(f"{what}, but there is no agent that the policy trains on. Remedy: mas.policy=shared")
     options = AdapterOptions.from_config(model)
     assert options is not None
     check_start(options)
@@ -176,7 +186,7 @@ def check_engine(config: DictConfig) -> None:
     """
     if _needs_vendor(config) and OmegaConf.select(config, VENDOR_KEY) != VENDOR:
         what, risk = "an agent that decides among given choices", "decisions as free text"
-        if OmegaConf.select(config, "mas.policy") == PER_AGENT_LORA:
+        if _agents_with_adapters(config):
             what, risk = f"mas.policy={PER_AGENT_LORA}", "one adapter for all agents"
         raise ValueError(
             f"{what} needs VERL_ENGINE_VENDOR={VENDOR} in the environment of all workers, or verl would train {risk}. "
@@ -187,7 +197,7 @@ def check_engine(config: DictConfig) -> None:
 def _needs_vendor(config: DictConfig) -> bool:
     if OmegaConf.select(config, "mas") is None or OmegaConf.select(config, "trainer.device") == "cpu":
         return False
-    return OmegaConf.select(config, "mas.policy") == PER_AGENT_LORA or decides(config)
+    return bool(_agents_with_adapters(config)) or decides(config)
 
 
 def decides(config: DictConfig) -> bool:

@@ -124,12 +124,12 @@ def decision(rng: random.Random, question: Question, state: State, habits: Habit
     """Who acts next, by an orchestrator with these habits."""
     if rng.random() < habits.anybody:
         return rng.choice([*POOL, TERMINATE])
-    if state.answer == question.answer:
+    if state.answers[-1] == question.answer:
         lingers = rng.random() < habits.linger
         return rng.choices(list(LINGER), list(LINGER.values()))[0] if lingers else TERMINATE
     if not state.steps and rng.random() < habits.plan:
         return "planning"
-    if state.answer and rng.random() < habits.early:
+    if state.answers[-1] and rng.random() < habits.early:
         return TERMINATE
     return "reasoning" if rng.random() < habits.reason else right_one(question, state)
 

@@ -104,4 +104,11 @@ TEMPLATES = {
         fields=["task", "concepts", "text"],
         answers={name: [1, 10] for name in ("grammar", "relevance", "logic", "coverage")},
     ),
+    "software": Template(
+        text="PROGRAM was written for REQUIREMENT. Rate its consistency from 1 (another program) to 10 (all that was "
+        "asked for): does it do what the requirement describes? Judge what the code does, not how it looks, and "
+        "not whether it runs.",
+        fields=["requirement", "program"],
+        answers={"consistency": [1, 10]},
+    ),
 }

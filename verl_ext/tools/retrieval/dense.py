@@ -179,7 +179,7 @@ def check_encoder_name(encoder: Any, setting: str, *others: str) -> None:
     Raises:
         ValueError: it is neither a short name nor an existing folder, and does not have the form of a hub name.
     """
-    names = [*others, *PACKAGED_MODELS]
+    names = [*others[:1], *PACKAGED_MODELS, *others[1:]]
     named = isinstance(encoder, str) and (encoder in others or encoder.lower() in PACKAGED_MODELS)
     if named or (isinstance(encoder, str) and encoder and (Path(encoder).is_dir() or HUB_NAME.fullmatch(encoder))):
         return

@@ -18,6 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from verl_ext.algorithms import System
 from verl_ext.mas.credit import aggregate
+from verl_ext.mas.workflow import Workflow
 from verl_ext.rewards.judge import Judge
 from verl_ext.settings import unknown_key
 from verl_ext.tools.threads import run_blocking
@@ -79,6 +80,19 @@ def _unknown(given: Any, stock: Any, path: str, allowed: tuple[str, ...]) -> lis
     return problems
 
 
+def check_sampled(workflow: Workflow, greedy: bool, remedy: str) -> None:
+    """Check that a validation or an evaluation is not greedy where that makes parallel parts of a system copies.
+
+    Raises:
+        ValueError: it is; `remedy` says how it would be sampled.
+    """
+    if workflow.needs_sampling and greedy:
+        raise ValueError(
+            f"the parallel parts of {type(workflow).__name__} (mas.workflow.width) differ by sampling alone: greedy "
+            f"answers would be copies of one, and their vote none. Remedy: {remedy}"
+        )
+
+
 def check_multi_agent(config: DictConfig) -> str:
     """Check `mas`, sampling, estimator, policy, batch and learning rates; return the workflow's headline.
 
@@ -93,6 +107,10 @@ def check_multi_agent(config: DictConfig) -> str:
     aggregate(mas.credit.aggregate)
     if mas.memory is not None:
         similarity_of(mas.memory.encoder)
+    validation = config.actor_rollout_ref.rollout.val_kwargs
+    place = "actor_rollout_ref.rollout.val_kwargs"
+    remedy = f"{place}.do_sample=true {place}.temperature=1.0, or mas.workflow.width=1"
+    check_sampled(workflow, not (validation.do_sample and validation.temperature > 0), remedy)
     agents = workflow.trained_agents
     if not agents and config.trainer.get("val_only", False):
         return workflow.headline

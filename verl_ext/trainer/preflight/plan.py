@@ -12,7 +12,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from verl_ext.tracebacks import explained
 from verl_ext.trainer.build import build_workflow
-from verl_ext.trainer.config import SHARED, MasConfig, optimiser_steps, read_mas_config, strategy_from
+from verl_ext.trainer.config import MasConfig, optimiser_steps, read_mas_config, strategy_from
 from verl_ext.trainer.preflight import checks
 from verl_ext.trainer.preflight.data import parquet_rows
 from verl_ext.trainer.preflight.gpu_memory import GIB, Model, estimate, read_model
@@ -64,7 +64,7 @@ def add_plan(report: Report) -> None:
     heads = {name: section.head for name, section in mas.agents.items() if section.head and name in agents}
     if heads:
         report.add("heads", ", ".join(f"{name}: {head.encoder}, lr {head.lr:g}" for name, head in heads.items()))
-    if mas.policy != SHARED:
+    if model.lora.adapters:
         report.add("policy", f"{mas.policy}: rank {model.lora_rank}, alpha {model.lora_alpha}, frozen base")
     sampling = f"{mas.sampling.strategy}, {mas.sampling.group_size} samples a fork, top_p {rollout.top_p}"
     report.add("algorithm", f"{config.algorithm.adv_estimator}; sampling by {sampling}")

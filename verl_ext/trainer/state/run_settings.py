@@ -33,7 +33,11 @@ FREE = (
     # when a run stops by itself
     *("mas.limits.warn_after", "mas.limits.stop_after", "mas.failure.max_left_out"),
     # where a served model is; which one it is counts
-    *(f"mas.agents.*.endpoint.{key}" for key in ("url", "api_key_env", "concurrency", "timeout", "retries")),
+    *(
+        f"mas.{place}.{key}"
+        for place in ("agents.*.endpoint", "workflow.models.*")
+        for key in ("url", "api_key_env", "concurrency", "timeout", "retries")
+    ),
 )
 
 
