@@ -5,8 +5,8 @@
         _target_: verl_ext.recipe.deepagent.Mixture
         _recursive_: false                       # the mixture builds its parts, with the options of all
         max_actions: 50
-        of:                                      # data_source of a row -> the workflow that plays it
-          toolbench: {_target_: verl_ext.recipe.deepagent.DeepAgent, correct: gold_path, success: path, ordered: false}
+        of:                                      # pattern of a row's data_source -> the workflow that plays it
+          G?_*: {_target_: verl_ext.recipe.deepagent.DeepAgent, correct: gold_path, success: path, ordered: false}
           alfworld: {_target_: verl_ext.recipe.deepagent.environments.EnvironmentAgent, tools: given}
 
 The rows of `data.train_files` decide how often each kind is drawn.
@@ -15,6 +15,7 @@ The rows of `data.train_files` decide how often each kind is drawn.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from typing import Any
 
 from hydra.utils import instantiate
@@ -26,7 +27,7 @@ class Mixture(Workflow):
     """Plays each task by the workflow of its data source. All of them have the same agents, with the same prompts.
 
     Args:
-        of: data_source -> settings of a workflow: `_target_` and its options.
+        of: pattern of `data_source`, as of file names (the first that fits) -> settings of a workflow: `_target_` and its options.
         options: options of all of them, where `of` has no others.
 
     Raises:
@@ -53,12 +54,13 @@ class Mixture(Workflow):
         self.details = tuple(dict.fromkeys(name for part in self.parts.values() for name in part.details))
 
     def _part(self, task: Task) -> Workflow:
-        if task.data_source not in self.parts:
+        found = next((part for pattern, part in self.parts.items() if fnmatchcase(task.data_source, pattern)), None)
+        if found is None:
             raise ValueError(
                 f"row {task.index} has data_source {task.data_source!r}, for which mas.workflow.of has no workflow; it "
                 f"has {', '.join(self.parts)}"
             )
-        return self.parts[task.data_source]
+        return found
 
     async def run(self, task: Task, ctx: Any) -> Any:
         return await self._part(task).run(task, ctx)

@@ -178,13 +178,13 @@ def test_what_alfworld_and_webshop_call_no_effect():
 def test_a_mixture_plays_each_task_by_the_workflow_of_its_source(tool):
     place = "verl_ext.recipe.deepagent"
     others = {"_target_": f"{place}.DeepAgent"}
-    parts = {"sums": {"_target_": f"{place}.environments.EnvironmentAgent", "tools": "given"}, "others": others}
+    parts = {"sum?": {"_target_": f"{place}.environments.EnvironmentAgent", "tools": "given"}, "others": others}
     trajectory, prompts = played(tool, "7", [call("add", n=7), "done"], agent=Mixture(parts, max_actions=3))
     assert trajectory.metrics["correct_calls"] == 1 / 3
     assert trajectory.ok and trajectory.reward == 1.0 and "reach 7" in prompts[0]
     assert set(Mixture(parts).needs) == {"environment", "tool_search", "tool_call"}
     with pytest.raises(
-        ValueError, match="data_source 'else', for which mas.workflow.of has no workflow; it has sums, o"
+        ValueError, match="data_source 'else', for which mas.workflow.of has no workflow; it has sum., o"
     ):
         Mixture(parts).reward(Task("?", data_source="else"), None)
     with pytest.raises(ValueError, match="need the same agents with the same stops"):

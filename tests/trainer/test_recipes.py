@@ -159,7 +159,7 @@ def test_a_benchmark_of_tools_lacks_only_what_is_not_here(recipe, more, tmp_path
     assert report.problems == []
     data = [one for one in report.missing if one.startswith("the data file")]
     tools = [one for one in report.missing if one not in data]
-    assert len(data) == (9 if "mixture" in recipe else 2) and "train.parquet" in data[0], data
+    assert len(data) == 2 and "train.parquet" in data[0], data
     assert bool(tools) != (recipe == "deepagent_hle") and all(one.startswith("mas.tools.") for one in tools), tools
     reasons = ("does not exist", "is not installed. Remedy: ", "no index at data/hotpotqa/index", "there is no folder")
     assert all(any(reason in one for reason in reasons) for one in tools), tools
