@@ -6,7 +6,7 @@
         _recursive_: false                       # the mixture builds its parts, with the options of all
         max_actions: 50
         of:                                      # pattern of a row's data_source -> the workflow that plays it
-          G?_*: {_target_: verl_ext.recipe.deepagent.DeepAgent, correct: gold_path, success: path, ordered: false}
+          toolbench_*: {_target_: verl_ext.recipe.deepagent.DeepAgent, correct: gold_path, success: path, ordered: false}
           alfworld: {_target_: verl_ext.recipe.deepagent.environments.EnvironmentAgent, tools: given}
 
 The rows of `data.train_files` decide how often each kind is drawn.
@@ -27,7 +27,7 @@ class Mixture(Workflow):
     """Plays each task by the workflow of its data source. All of them have the same agents, with the same prompts.
 
     Args:
-        of: pattern of `data_source`, as of file names (the first that fits) -> settings of a workflow: `_target_` and its options.
+        of: pattern of `data_source`, as of file names (the first that fits) -> `_target_` and options of a workflow.
         options: options of all of them, where `of` has no others.
 
     Raises:
