@@ -6,7 +6,7 @@
         _recursive_: false                       # the mixture builds its parts, with the options of all
         max_actions: 50
         of:                                      # pattern of a row's data_source -> the workflow that plays it
-          toolbench_*: {_target_: verl_ext.recipe.deepagent.DeepAgent, correct: gold_path, success: path, ordered: false}
+          toolbench_*: {_target_: verl_ext.recipe.deepagent.DeepAgent, success: path, ordered: false}
           alfworld: {_target_: verl_ext.recipe.deepagent.environments.EnvironmentAgent, tools: given}
 
 The rows of `data.train_files` decide how often each kind is drawn.
