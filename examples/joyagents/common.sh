@@ -24,6 +24,7 @@ settings() {
   local name
   name=$(wc -w <<<"$1")
   data=data/joyagents_$name
+  # shellcheck disable=SC2034  # read by the scripts
   sft=data/joyagents_sft_$name
   runs=runs/joyagents_$name/$(basename "$MODEL")
   system=(+recipe=joyagents "mas.workflow.specialists=[${1// /,}]" "data.train_files=$data/train.parquet"
@@ -77,16 +78,16 @@ fine_tune() {
 
 # cold_start NAME DATA AGENTS EPOCHS: fine-tunes the system by POLICY. Sets `start`, the overrides by which RL begins there.
 cold_start() {
-  local name=$1 folder=$2 agents=$3 epochs=$4 agent
+  local name=$1 folder=$2 others=$3 epochs=$4 agent
   start=("mas.policy=$POLICY" "actor_rollout_ref.model.path=$MODEL")
   if [ "$POLICY" = shared ]; then
     local files=("$folder/master.parquet")
-    for agent in $agents; do files+=("$folder/$agent.parquet"); done
+    for agent in $others; do files+=("$folder/$agent.parquet"); done
     fine_tune "$runs/$name" "$(IFS=,; echo "${files[*]}")" "$epochs" +sft=joyagents "data.val_files=$folder/val.parquet"
     start[1]=actor_rollout_ref.model.path=$tuned
     return
   fi
-  for agent in master $agents; do
+  for agent in master $others; do
     fine_tune "$runs/$name/$agent" "$folder/$agent.parquet" "$epochs" +sft=joyagents_agent "agent=$agent"
     start+=("+mas.policy_init.$agent=${tuned%/huggingface}/adapters/$agent")
   done

@@ -25,12 +25,13 @@ from tests.bench.texts_made import made
 from verl_ext.data_prep.rows import decoded
 from verl_ext.mas import Agent, Task, Unparsable, Workflow
 from verl_ext.mas.choices import named
-from verl_ext.recipe.deepagent import DeepAgent, grammar, memories
+from verl_ext.recipe.deepagent import DeepAgent, GeneralAgent, grammar, memories
 from verl_ext.recipe.deepagent.environments.workflow import EnvironmentAgent
 from verl_ext.recipe.joyagents import JoyAgents
 from verl_ext.recipe.joyagents import grammar as joyagents_grammar
 from verl_ext.recipe.joyagents.accuracy import functions_called, last_number
 from verl_ext.recipe.joyagents.decision import FunctionDecision
+from verl_ext.recipe.joyagents.single import SingleAgent
 from verl_ext.recipe.mhgpo import SearchQA, SingleQA
 from verl_ext.recipe.puppeteer import Puppeteer, puppets
 from verl_ext.recipe.puppeteer.scoring import key_of, number_of
@@ -53,7 +54,8 @@ SHOWN = 5  # failures that are printed
 # Every recipe's system, with all agents that it can have.
 SYSTEMS: list[Workflow] = [
     *(SearchQA(), SingleQA(), SolveAndVerify(), Smurfs(tool_check=True), ReAct(), DFSDT()),
-    *(DeepAgent(), DeepAgent(max_folds=0), EnvironmentAgent(), JoyAgents(), FunctionDecision()),
+    *(DeepAgent(), DeepAgent(max_folds=0), EnvironmentAgent(), GeneralAgent()),
+    *(JoyAgents(), SingleAgent(), FunctionDecision()),
     Puppeteer(pool=puppets.POOL, judge=True),
 ]
 NAMES = ["film", "find person", "Yes", "No", "terminate"]

@@ -12,6 +12,7 @@ RIGHT = [
     '{"Tasks": ["find the film", "find its director"]}',
     '{"movie_id": 59, "title": "Amber Harbor", "tags": ["a", null, true, 1.5e3]}',
     '{"Speak": "say {more}", "Status": 0}',
+    '{"Reason": "it needs data", "Choice": "Yes"}',
     'Thought: the film\nAction: film\nAction Input: {"q": "x"}\nObservation:',
     'Thought: ok\nAction: Finish\nAction Input: {"answer": "Tova"}',
     "I know.\nFINAL ANSWER: **Tova**",

@@ -167,7 +167,7 @@ MANY = "the last 32 trajectories all failed, the last by: "
         ("evaluate.samples=1", gone, ["word0"] * 6, "Nothing was answered; the same command asks again."),
         ("evaluate.concurrency=4", gone, ["word0"] * 100, f"{MANY}engine_error: agent 'solver'"),
         (PLAIN, parrot, ["fail"] * 100, f"{MANY}KeyError"),
-        (BROKEN, parrot, ["word0"], "systems.py:38) raised KeyError('no such field')"),
+        (BROKEN, parrot, ["word0"], "systems.py:42) raised KeyError('no such field')"),
     ],
 )
 def test_evaluations_that_stop(command, tmp_path, capsys, override, behave, texts, words):

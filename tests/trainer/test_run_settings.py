@@ -136,6 +136,7 @@ def test_each_free_setting_is_one_of_verls_or_ours():
     config = composed("+recipe=joyagents_tiny")
     names = {name for key in config if key != "hydra" for name in leaves(plain(config[key]), str(key))}
     optional = {f"mas.agents.*.endpoint.{key}" for key in ("api_key_env", "concurrency", "timeout", "retries")}
+    optional |= {f"mas.workflow.models.*.{key}" for key in ("url", "api_key_env", "concurrency", "timeout", "retries")}
     unused = {free for free in FREE if not any(fnmatchcase(name, free) for name in names)}
     assert unused <= optional | {"trainer.remove_previous_*", "trainer.keep_best"}
 

@@ -4,7 +4,9 @@
     python -m verl_ext.recipe.joyagents.data.sft_conversations --output_dir data/joyagents_sft \\
         --gsm8k FOLDER --toolbench FOLDER
     python -m verl_ext.recipe.joyagents.data.sft_conversations --output_dir data/joyagents_sft \\
-        --thoughts_url http://127.0.0.1:8100/v1                               # thoughts of a model instead of templates
+        --thoughts_url http://127.0.0.1:8100/v1
+
+The last one asks a model for the thoughts, which are templates otherwise.
 
 One row:
     {"agent": "math_agent", "messages": [{"role": "system", "content": …}, {"role": "user", "content": "What is …?"},
