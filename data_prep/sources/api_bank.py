@@ -243,9 +243,10 @@ def _classes(code: ast.Module) -> Iterator[tuple[int, dict[str, Any]]]:
             continue
         said: dict[str, Any] = {"name": item.name}
         for line in item.body:
-            name = line.targets[0].id if isinstance(line, ast.Assign) and isinstance(line.targets[0], ast.Name) else ""
-            if name in ("description", "input_parameters", "output_parameters"):
-                said[name] = ast.literal_eval(line.value)
+            if not isinstance(line, ast.Assign) or not isinstance(line.targets[0], ast.Name):
+                continue
+            if line.targets[0].id in ("description", "input_parameters", "output_parameters"):
+                said[line.targets[0].id] = ast.literal_eval(line.value)
         if "description" in said:
             yield item.lineno, said
 

@@ -107,6 +107,7 @@ def hle(row: dict[str, Any], where: str) -> Question | str:
 
 def coig(row: dict[str, Any], where: str) -> Question | str:
     """An instruction of COIG or COIG-CQIA with its answer, or a question of COIG's exams."""
+    parts: tuple[str, ...]
     if "textbox_question" in row:
         parts, answer = ("textbox_q_instruction", "textbox_q_context", "textbox_question"), "textbox_answer"
     else:
