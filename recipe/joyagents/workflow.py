@@ -10,7 +10,7 @@ from verl_ext.mas.options import at_least
 from verl_ext.mas.prompts import prompts_of
 from verl_ext.recipe.joyagents import grammar, prompts, prompts_tiny
 from verl_ext.recipe.joyagents.react import OUTPUT, ReActAgent, Work, intention_of
-from verl_ext.recipe.joyagents.scoring import DETAILS, scored, similarity_of
+from verl_ext.recipe.joyagents.scoring import DETAILS, Scorer, similarity_of
 from verl_ext.recipe.joyagents.specialists import (
     INTENTION,
     RETRIEVALS,
@@ -39,6 +39,8 @@ class JoyAgents(ReActAgent):
         remember: what a memory keeps of an agent's last output. output: thought and answer (Figures 4 and 7); the math
             agent then gives its steps to the master, too (Table 8). answer: the answer alone (Tables 9 and 10).
         exact_numbers: answers from the knowledge base need the right numbers; False: similarity alone, as in the paper.
+        check_calls: a function counts only if it was called, or a memory of the same query reports it; False: the
+            answer's words alone count, as in the paper.
 
     Raises:
         ValueError: an argument out of range.
@@ -56,6 +58,7 @@ class JoyAgents(ReActAgent):
         encoder: str = "hashing",
         remember: str = OUTPUT,
         exact_numbers: bool = True,
+        check_calls: bool = True,
     ):
         if isinstance(specialists, str) or not isinstance(specialists, Sequence):
             raise ValueError(
@@ -74,7 +77,7 @@ class JoyAgents(ReActAgent):
             MATH: MathAgent(MATH, shown, rounds, remember),
         }
         self.specialists = {name: made[name] for name in specialists}
-        self.similarity, self.exact_numbers = similarity_of(encoder), exact_numbers
+        self.scorer = Scorer(similarity_of(encoder), exact_numbers, check_calls)
         self.needs = ["agent_search"]
         for specialist in self.specialists.values():
             self.agents |= specialist.agents
@@ -102,5 +105,5 @@ class JoyAgents(ReActAgent):
 
     async def reward(self, task: Task, result: Work) -> tuple[float, dict[str, float]]:
         """R_A of Eq. 3, and what the paper measures (scoring.py)."""
-        reward, metrics = await scored(task, result, self.similarity, self.exact_numbers)
+        reward, metrics = await self.scorer(task, result)
         return reward, metrics | {"specialists": float(len(result.below))}

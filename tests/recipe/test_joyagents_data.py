@@ -135,7 +135,7 @@ def test_what_is_fewer_than_the_papers_sizes_is_said(tmp_path, capsys, monkeypat
     small |= {"question_agent": {"qa": 50}, "shop_agent": {"shop": 50}}
     monkeypatch.setattr(sft_conversations, "SIZES", sft_conversations.SIZES | small)
     options = ["--output_dir", str(tmp_path), "--gsm8k", str(GSM8K), "--toolbench", str(TOOLBENCH)]
-    assert sft_conversations.main(options) == 0
+    assert sft_conversations.main([*options, "--function_chats", "3500"]) == 0
     said = capsys.readouterr().out
     rows = {
         line.split("|")[1].strip(): [cell.strip() for cell in line.split("|")[2:6]] for line in said.splitlines()[:8]
@@ -143,6 +143,7 @@ def test_what_is_fewer_than_the_papers_sizes_is_said(tmp_path, capsys, monkeypat
     assert rows["question_agent"] == ["50", "50", "50", ""]
     assert rows["math_agent"][3] == "7473 math questions of 7500"
     assert "without a call whose arguments are clear" in rows["function_agent"][3]
+    assert rows["function_agent"][0] == "3500", "the other reading of Section 4.2; 1,500 by default"
     assert 0 < int(rows["function_agent"][2]) < int(rows["function_agent"][1]) < 1500
     files = {path.stem: pq.read_table(path).num_rows for path in tmp_path.glob("*.parquet")}
     assert sum(files.values()) == sum(int(row[1]) for name, row in list(rows.items())[2:])

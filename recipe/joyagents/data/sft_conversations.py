@@ -46,6 +46,11 @@ SIZES = {
 }
 HELD_OUT = 0.02  # share of each agent's conversations
 MORE: dict[str, dict[str, Any]] = {
+    "--function_chats": {
+        "type": int,
+        "default": SIZES["function_agent"]["function"],
+        "help": "at most, of the function agent; 3500 is the other reading of Section 4.2",
+    },
     "--no_thoughts": {"action": "store_true", "help": "leave all thoughts out (M1 of Table 2)"},
     "--thoughts_url": {"help": "base URL of a server whose model writes the thoughts, instead of templates"},
     "--thoughts_model": {"help": "its name on the server; not needed if it serves one"},
@@ -72,6 +77,8 @@ def write(arguments: argparse.Namespace) -> dict[str, int]:
     chats = ChatGenerator(arguments.seed, real["train"], tools, specialists)
     agents = ("master", *specialists, "single_agent")
     sizes = {agent: rl_questions.sizes_for(SIZES[agent], specialists) for agent in agents}
+    if "function_agent" in sizes:
+        sizes["function_agent"] = {"function": arguments.function_chats}
     written, held_out, table = {}, [], []
     for agent, conversations in chats.sets(sizes):
         table.append(_made(agent, sizes[agent], conversations, chats.real))
