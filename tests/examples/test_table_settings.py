@@ -101,3 +101,17 @@ def test_one_gateway_serves_the_titan_pool_beside_the_evaluations_server(tmp_pat
         for config in (training, evaluation):
             assert {model.url for model in config.mas.workflow.models.values()} == {expected}
         assert evaluation.evaluate.endpoint != expected
+
+
+def test_the_base_model_is_one_variable(tmp_path):
+    for config in trained("joyagents/table6.sh", tmp_path, MODEL="Qwen/Qwen2.5-3B").values():
+        assert config.actor_rollout_ref.model.path.startswith("runs/joyagents_4/Qwen2.5-3B/sft/")
+    printed = dry_run(EXAMPLES / "joyagents/table6.sh", folder=tmp_path, MODEL="Qwen/Qwen2.5-3B")
+    assert ["model.path=Qwen/Qwen2.5-3B" in command for command in printed if "verl_ext.sft" in command] == [True]
+
+
+def test_each_agent_starts_from_its_own_fine_tuning(tmp_path):
+    agents = ["master", "question_agent", "shop_agent", "function_agent", "math_agent"]
+    for config in trained("joyagents/table6.sh", tmp_path, POLICY="per_agent_lora").values():
+        start = "runs/joyagents_4/Qwen2.5-3B-Instruct/sft/{0}/global_step_N/adapters/{0}"
+        assert config.mas.policy_init == {agent: start.format(agent) for agent in agents}
