@@ -1,4 +1,4 @@
-"""docs/reproduce: every point of a paper has a test, and the tests that the pages name are there."""
+"""docs/reproduce: a point of a paper names its test, or says that it has none; the tests that are named are there."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def test_the_tests_that_a_page_names_are_there(page):
 
 
 @pytest.mark.parametrize("name", ["joyagents", "puppeteer"])
-def test_every_point_has_a_test(name):
+def test_every_point_says_what_tests_it(name):
     page = (ROOT / "docs" / "reproduce" / f"{name}.md").read_text(encoding="utf-8")
     lines = page.partition("## Against the paper, point by point")[2].splitlines()
     rows = [line.split(" | ") for line in lines if line.startswith("| ") and not re.match(r"\| (\*\*|paper \|)", line)]
     assert len(rows) > 20
     for row in rows:
-        assert len(row) == 3 and NAMED.search(row[2]), row
+        assert len(row) == 3 and (NAMED.search(row[2]) or row[2].startswith("none")), row

@@ -115,3 +115,11 @@ def test_each_agent_starts_from_its_own_fine_tuning(tmp_path):
     for config in trained("joyagents/table6.sh", tmp_path, POLICY="per_agent_lora").values():
         start = "runs/joyagents_4/Qwen2.5-3B-Instruct/sft/{0}/global_step_N/adapters/{0}"
         assert config.mas.policy_init == {agent: start.format(agent) for agent in agents}
+
+
+def test_puppeteers_baselines_are_fixed_orders(tmp_path):
+    """Pure models make one call; Self-Refine answers, criticises and refines. Neither explores side by side."""
+    printed = dry_run(EXAMPLES / "puppeteer/baselines.sh", folder=tmp_path, **TASKS)
+    found = [composed_evaluation(tuple(c[3:])) for c in printed if c[2:3] == ["verl_ext.evaluate"] and "--cfg" not in c]
+    orders = [(list(c.mas.workflow.order), c.mas.workflow.width, c.mas.workflow.orchestration) for c in found]
+    assert orders == [(["reasoning"], 1, "fixed"), (["reasoning", "critique", "modify"], 1, "fixed")]

@@ -129,8 +129,9 @@ def test_hand_numbers():
 
 
 def test_a_sum_over_tokens_has_the_gradient_of_joyagents_eq_4_where_the_policy_is_the_old_one():
-    """Eq. 4 has the ratio of whole outputs. While it is 1, Σ_t of the tokens' ratios has the same gradient; the default, a
-    mean over each output's tokens (GRPO as its first paper and TRL have it), is that divided by the length."""
+    """Eq. 4 has the ratio of whole outputs. While it is 1, the sum of the tokens' ratios has the same gradient; the
+    default, a mean over each output's tokens (GRPO as its first paper and TRL have it), is that divided by the length.
+    """
     batch = Batch([0] * 5, scale=0.0)
     new = [row.detach().requires_grad_(True) for row in batch.new]
     objective = 0.0
