@@ -112,10 +112,10 @@ PAPERS = {
     "ROLLOUT.val_kwargs.top_k=20 mas.advantage.lambda_call=1.0 mas.advantage.lambda_fold=1.0 trainer.nnodes=8 "
     "mas.tools.tool_search.dense.model=BAAI/bge-large-en-v1.5 trainer.n_gpus_per_node=8",
     "joyagents": "ACTOR.optim.lr=1e-6 ACTOR.optim.clip_grad=1.0 ACTOR.ppo_epochs=2 ACTOR.clip_ratio=0.2 "
-    "ACTOR.use_kl_loss=false ROLLOUT.n=5 ACTOR.optim.override_optimizer_config.eps=1e-5 ROLLOUT.temperature=1.2 mas.sampling.strategy=nmc "
-    "mas.advantage.top_k=5 mas.credit.aggregate=own mas.credit.efficiency=1.0 mas.loss.agent_weights=none "
-    "mas.memory.beta=1.0 mas.memory.threshold=0.0 data.max_prompt_length=14336 data.max_response_length=2048 "
-    "trainer.total_epochs=5 trainer.n_gpus_per_node=6",
+    "ACTOR.use_kl_loss=false ROLLOUT.n=5 ROLLOUT.temperature=1.2 ACTOR.optim.override_optimizer_config.eps=1e-5 "
+    "mas.sampling.strategy=nmc mas.advantage.top_k=5 mas.credit.aggregate=own mas.credit.efficiency=1.0 "
+    "mas.loss.agent_weights=none mas.memory.beta=1.0 mas.memory.threshold=0.0 data.max_prompt_length=14336 "
+    "data.max_response_length=2048 trainer.total_epochs=5 trainer.n_gpus_per_node=6",
     "puppeteer": "mas.workflow.depth=4 mas.workflow.width=3 mas.credit.returns.price=0.1 mas.credit.returns.steps=4 "
     "mas.credit.returns.discount=0.99 mas.advantage.baseline=none mas.workflow.train_agents=false "
     "ACTOR.use_kl_loss=false ACTOR.ppo_epochs=1 ACTOR.loss_agg_mode=seq-mean-token-sum "
