@@ -39,6 +39,7 @@ from verl_ext.tools.retrieval import Passage, build_retriever
 SPECIALIST = {
     "math": ("math_agent", "The user wants a mathematical problem solved."),
     "qa": ("question_agent", "The user asks about the rules of the platform."),
+    "open": ("question_agent", "The user talks about something of every day, which the question agent answers."),
     "shop": ("shop_agent", "The user wants to know something about a shop's data, which the shop agent can look up."),
     "function": ("function_agent", "This takes a service outside of the platform, which the function agent can call."),
 }
@@ -174,8 +175,10 @@ class ChatGenerator:
                 chat.call("I look for a general API.", single.GENERAL, asked, found)
                 for name, arguments, result in made:
                     chat.call(f"{name} does what is wanted.", name, arguments, result)
-            else:
+            elif part.kind == "math":
                 thought = self.steps(part)
+            else:
+                thought = "This needs no tools."
         return chat.answer(thought, self.result(question))
 
     def question_agent(self, question: Question) -> Messages:
@@ -183,8 +186,12 @@ class ChatGenerator:
         chat, remembered = self._begin("question_agent", question)
         if remembered:
             return chat.answer(REMEMBERED, remembered)
-        chat.call("This is about the platform: I look it up.", RETRIEVALS, {}, self._passages(question))
-        chat.call("The passages are there; tool_summary answers from them.", SUMMARY, {}, question.answer)
+        if question.kind == "open":  # Template #4: without knowledge of the domain, tool_summary at once
+            why = "This takes no knowledge of the platform; tool_summary answers from what it knows."
+        else:
+            chat.call("This is about the platform: I look it up.", RETRIEVALS, {}, self._passages(question))
+            why = "The passages are there; tool_summary answers from them."
+        chat.call(why, SUMMARY, {}, question.answer)
         return chat.answer("tool_summary has answered the question.", question.answer)
 
     def _passages(self, question: Question) -> str:
@@ -255,6 +262,10 @@ class ChatGenerator:
         if not result:
             return []
         called = [SPECIALIST[part.kind][0] for part in question.parts or (question,)]
-        plan = {"master": called, "question_agent": [RETRIEVALS, SUMMARY], "math_agent": []}
+        plan = {
+            "master": called,
+            "question_agent": [SUMMARY] if question.kind == "open" else [RETRIEVALS, SUMMARY],
+            "math_agent": [],
+        }
         steps = tuple(plan.get(agent, [RETRIEVALS, *question.functions]))
         return [Memory(self.rng.randint(1, 9999), agent, question.text, steps, output(thought, result), 1, 2.0)]

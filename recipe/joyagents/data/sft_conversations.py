@@ -4,7 +4,7 @@
     python -m verl_ext.recipe.joyagents.data.sft_conversations --output_dir data/joyagents_sft \\
         --gsm8k FOLDER --toolbench FOLDER
     python -m verl_ext.recipe.joyagents.data.sft_conversations --output_dir data/joyagents_sft \\
-        --thoughts_url http://127.0.0.1:8100/v1
+        --coig COIG-CQIA --thoughts_url http://127.0.0.1:8100/v1
 
 The last one asks a model for the thoughts, which are templates otherwise.
 
@@ -71,7 +71,7 @@ def write(arguments: argparse.Namespace) -> dict[str, int]:
         tools = list(load_catalogue([{"kind": "toolbench", "path": str(documents)}]).values())
     chats = ChatGenerator(arguments.seed, real["train"], tools, specialists)
     agents = ("master", *specialists, "single_agent")
-    sizes = {agent: rl_questions.sizes_for(SIZES[agent], specialists) for agent in agents}
+    sizes = {agent: rl_questions.sizes_for(SIZES[agent], specialists, "open" in real["train"]) for agent in agents}
     written, held_out, table = {}, [], []
     for agent, conversations in chats.sets(sizes):
         table.append(_made(agent, sizes[agent], conversations, chats.real))
