@@ -211,7 +211,7 @@ GOAL = "Your task is to: {}."
         ("put a vase in safe", ["On the shelf 1, you see a vase 2.", "You pick up the vase 2 from the shelf 1."], 1.0),
         (
             "cool some pan and put it in shelf",
-            ["you see a pan 1", "You pick up the pan 1", "You heat the pan 1"],
+            ["Here you see a pan 1", "You pick up the pan 1", "You heat the pan 1"],
             2 / 3,
         ),
         ("put a clean pan in shelf", ["You clean the pan 1 using the sinkbasin 1."], 1 / 3),

@@ -35,7 +35,7 @@ COMMANDS = {
 
 # A goal, and what must be read after its thing has been seen and picked up, in terms of its groups.
 GOALS = {
-    r"(?:put|find) two (\w+) (?:and put them )?(?:in|on) (\w+)": r"you (?:put|move) the {0} \d+ (?:in/on|to) the {1} \d+",
+    r"(?:put|find) two (\w+) (?:and put them )?(?:in|on) (\w+)": r"you (?:put|move) the {0} \d+ \S+ the {1} \d+",
     r"(?:look at|examine the) (\w+) (?:under|with) the (\w+)": r" you see.* an? {1}",
     r"(?:put a cool|cool some) (\w+)": r"you cool the {0} \d+ using the",
     r"(?:put a hot|heat some) (\w+)": r"you heat the {0} \d+ using the",
@@ -50,7 +50,7 @@ def path_share(question: str, observations: Iterable[str]) -> float | None:
     Subgoals: the thing is seen, it is picked up, and (but for goals that only put it somewhere) it is cleaned, cooled,
     heated, the lamp is seen, or one of two things is put in place. These are the ones that DeepAgent's published
     evaluation (github.com/RUC-NLPIR/DeepAgent, src/evaluate/evaluate_alfworld.py) reads from its list of test goals;
-    the paper does not define Path. It does not count "You move …", which later versions of ALFWorld say for "You put …".
+    the paper does not define Path. Its list does not count "You move …", which later versions of ALFWorld say for "put".
 
     Args:
         question: the task, with "Your task is to: …".

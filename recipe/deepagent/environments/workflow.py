@@ -17,7 +17,9 @@ OF_A_PATH = ("path", "path_complete")
 
 
 class EnvironmentAgent(DeepAgent):
-    """DeepAgent in an environment. R_succ is the environment's score of the last turn, in [0, 1]. ALFWorld has a `path`.
+    """DeepAgent in an environment. R_succ is the environment's score of the last turn, in [0, 1].
+
+    ALFWorld has the metric `path` beside it (`alfworld.path_share`).
 
     `mas.tools.<environment>` is an `EnvironmentTool`, `extra_info.id` of a row its name of the task.
 
