@@ -50,7 +50,7 @@ def path_share(question: str, observations: Iterable[str]) -> float | None:
     Subgoals: the thing is seen, it is picked up, and (but for goals that only put it somewhere) it is cleaned, cooled,
     heated, the lamp is seen, or one of two things is put in place. These are the ones that DeepAgent's published
     evaluation (github.com/RUC-NLPIR/DeepAgent, src/evaluate/evaluate_alfworld.py) reads from its list of test goals;
-    the paper does not define Path. Its list does not count "You move …", which later versions of ALFWorld say for "put".
+    the paper does not define Path. Its list does not count "You move …", as later versions of ALFWorld say for it.
 
     Args:
         question: the task, with "Your task is to: …".
