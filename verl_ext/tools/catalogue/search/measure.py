@@ -52,7 +52,7 @@ def measure(retriever: Retriever, method: str, asked: Asked, ks: Sequence[int], 
 
 
 class PlainBM25:
-    """bm25s with its own tokens and its 33 English stop words, over name and description."""
+    """bm25s with its own tokens and its 33 English stop words, over name (its words apart) and description."""
 
     backend = "plain"
 
@@ -60,8 +60,9 @@ class PlainBM25:
         import bm25s
 
         self._passages = [Passage(tool.name, tool.name, tool.description) for tool in catalogue.values()]
+        texts = [f"{one.title.replace('_', ' ')} {one.text}" for one in self._passages]
         self._model = bm25s.BM25()
-        self._model.index(self._tokens([f"{one.title} {one.text}" for one in self._passages]), show_progress=False)
+        self._model.index(self._tokens(texts), show_progress=False)
 
     def __len__(self) -> int:
         return len(self._passages)
