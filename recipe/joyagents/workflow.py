@@ -24,6 +24,7 @@ from verl_ext.recipe.joyagents.specialists import (
 
 PROMPTS = {"faithful": prompts, "tiny": prompts_tiny}
 MASTER = "master"
+FOUND = ("agents", "functions")
 # Names of the specialists: what the paper calls expert, rody, toolbench and math agent.
 QUESTION, SHOP, FUNCTIONS, MATH = SPECIALISTS = ("question_agent", "shop_agent", "function_agent", "math_agent")
 
@@ -65,9 +66,9 @@ class JoyAgents(ReActAgent):
         exact_numbers: bool = True,
         history: str = OUTPUTS,
         apis: str = SEARCHED,
-        found: str = "agents",
+        found: str = FOUND[0],
     ):
-        one_of("found", found, ("agents", "functions"))
+        one_of("found", found, FOUND)
         if isinstance(specialists, str) or not isinstance(specialists, Sequence):
             raise ValueError(
                 f"mas.workflow.specialists={specialists!r} must be a list, as [{MATH}], of {', '.join(SPECIALISTS)}"

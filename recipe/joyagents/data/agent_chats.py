@@ -29,7 +29,7 @@ from verl_ext.recipe.joyagents.data.generated_questions import Question, Questio
 from verl_ext.recipe.joyagents.grammar import answer_of, output
 from verl_ext.recipe.joyagents.prompts import Messages
 from verl_ext.recipe.joyagents.react import RESULT_CHARS, safe
-from verl_ext.recipe.joyagents.specialists import INTENTION, RETRIEVALS, SUMMARY
+from verl_ext.recipe.joyagents.specialists import INTENTION, LISTED, RETRIEVALS, SEARCHED, SUMMARY
 from verl_ext.recipe.joyagents.workflow import SPECIALISTS
 from verl_ext.tools.catalogue.formats.functions import load
 from verl_ext.tools.catalogue.types import ToolSpec
@@ -82,7 +82,7 @@ class ChatGenerator:
 
     Args:
         real: kind -> questions that are not generated: problems with their solutions, questions to other functions.
-        tools: the documents of these functions. specialists: those of the system.
+        tools: the documents of these functions. specialists: those of the system. apis, found: as mas.workflow's.
     """
 
     def __init__(
@@ -91,7 +91,10 @@ class ChatGenerator:
         real: Mapping[str, Sequence[Question]],
         tools: Sequence[ToolSpec],
         specialists: Sequence[str] = SPECIALISTS,
+        apis: str = SEARCHED,
+        found: str = "agents",
     ):
+        self.listed, self.found = apis == LISTED, found
         self.rng, self.specialists = random.Random(f"{seed}/joyagents chats"), list(specialists)
         self.real = {kind: list(questions) for kind, questions in real.items()}
         self.generator = QuestionGenerator(seed, "train", self.real, specialists)
@@ -126,7 +129,11 @@ class ChatGenerator:
         for number, part in enumerate(parts):
             agent, why = SPECIALIST[part.kind]
             if number and self.rng.random() < WITH_SEARCH:
-                found = self.agents(part.text, [agent])
+                described = {}
+                if self.found == "functions" and self.others.catalogue:
+                    wanted = part.functions if part.kind == "function" else ()
+                    described = {"function_agent": prompts.listing(self.others.documents(part.text, wanted))}
+                found = self.agents(part.text, [agent], **described)
                 chat.call(
                     "What is left needs another agent: I look for it.", RETRIEVALS, {"intention": part.text}, found
                 )
@@ -200,13 +207,15 @@ class ChatGenerator:
 
     def shop_agent(self, question: Question) -> Messages:
         """A question about a shop -> its APIs -> the right one -> what it returns."""
-        chat, remembered = self._begin("shop_agent", question)
+        name, result = question.functions[0], self.result(question)
+        known = {"tools": self.apis.documents(question.text, [name])} if self.listed else {}
+        chat, remembered = self._begin("shop_agent", question, **known)
         if remembered:
             return chat.answer(REMEMBERED, remembered)
         self._understand(chat, question)
-        name, result = question.functions[0], self.result(question)
-        found = self.apis(question.text, [name])
-        chat.call("I look for a function that can tell this.", RETRIEVALS, {"intention": question.text}, found)
+        if not known:
+            found = self.apis(question.text, [name])
+            chat.call("I look for a function that can tell this.", RETRIEVALS, {"intention": question.text}, found)
         chat.call(f"{name} fits, and the question has its arguments.", name, question.arguments or {}, result)
         return chat.answer("The function has returned what was asked for.", result)
 
@@ -215,10 +224,13 @@ class ChatGenerator:
         made, answer = self.clear(question), self.result(question)
         if not made:
             return None
-        chat = Chat(prompts.function_agent(question.text, []))
+        names = [name for name, *_ in made]
+        known = self.others.documents(question.text, names) if self.listed else []
+        chat = Chat(prompts.function_agent(question.text, [], known))
         self._understand(chat, question)
-        found = self.others(question.text, [name for name, *_ in made])
-        chat.call("I look for a function that can do this.", RETRIEVALS, {"intention": question.text}, found)
+        if not known:
+            found = self.others(question.text, names)
+            chat.call("I look for a function that can do this.", RETRIEVALS, {"intention": question.text}, found)
         for name, arguments, result in made if answer else made[:1]:
             chat.call(f"{name} does what is wanted.", name, arguments, result if answer else None)
         return chat.answer("The functions have returned what was asked for.", answer) if answer else chat.messages
