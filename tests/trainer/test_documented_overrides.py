@@ -30,6 +30,8 @@ PAGES = [
     ("smurfs", "smurfs_tiny"),
     ("smurfs", "smurfs"),
     ("web", "puppeteer"),
+    ("reproduce/joyagents", "joyagents"),
+    ("reproduce/puppeteer", "puppeteer"),
 ]
 OVERRIDE = re.compile(r"(\+{1,2}|~)?[a-z_]+(\.\w+)*=\S*|~[a-z_]+(\.\w+)+")
 # Commands that take overrides; `evaluate.*` are an evaluation's own.

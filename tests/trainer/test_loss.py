@@ -128,6 +128,28 @@ def test_hand_numbers():
     assert batch.loss(actor())[0] == pytest.approx(expected)
 
 
+def test_a_sum_over_tokens_has_the_gradient_of_joyagents_eq_4_where_the_policy_is_the_old_one():
+    """Eq. 4 has the ratio of whole outputs. While it is 1, the sum of the tokens' ratios has the same gradient; the
+    default, a mean over each output's tokens (GRPO as its first paper and TRL have it), is that divided by the length.
+    """
+    batch = Batch([0] * 5, scale=0.0)
+    new = [row.detach().requires_grad_(True) for row in batch.new]
+    objective = 0.0
+    for i, row in enumerate(new):
+        ratio = (row[batch.prompt[i] - 1 : -1].sum() - batch.old[i].sum()).exp()
+        clipped = ratio.clamp(1 - CLIP, 1 + CLIP)
+        objective = objective + torch.minimum(ratio * batch.advantage[i], clipped * batch.advantage[i]) / len(new)
+    (-objective).backward()
+    expected = torch.cat([row.grad for row in new])
+    summed, mean = (
+        batch.loss(actor(use_kl_loss=False, loss_agg_mode=mode))[1]
+        for mode in ("seq-mean-token-sum", "seq-mean-token-mean")
+    )
+    assert torch.allclose(summed, expected, rtol=1e-6, atol=1e-12) and expected.abs().sum() > 0
+    length = torch.cat([torch.full_like(row, n) for row, n in zip(batch.new, batch.length, strict=True)])
+    assert torch.allclose(mean * length, expected, rtol=1e-6, atol=1e-12) and len(set(batch.length)) > 1
+
+
 def test_the_plain_mean_of_verl_is_not_equation_6_when_agents_differ():
     batch = Batch(UNEQUAL)
     assert abs(batch.loss(actor(), function=ppo_loss)[0] - batch.equation()[0]) > 1e-3

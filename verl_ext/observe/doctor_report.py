@@ -27,7 +27,9 @@ def report(name: str, entries: Entries) -> str:
 
 
 def taught_nothing(metrics: Mapping[str, Any]) -> str:
-    """Why a step taught nothing, in words; empty if some row had an advantage."""
+    """Why a step taught nothing, in words; empty if some row had an advantage, or a policy head learned."""
+    if any(value for name, value in metrics.items() if name.startswith("head/") and name.endswith("/grad_norm")):
+        return ""
     if metrics.get("update/optimiser_steps") == 0 or metrics.get("doctor/without_advantage") == 1.0:
         if metrics.get("groups/single") == 1.0:
             return "every group has a single member, so nothing is compared (mas.sampling.group_size)"

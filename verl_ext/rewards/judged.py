@@ -19,7 +19,12 @@ from verl_ext.rewards.truth import targets_of
 # Worth of a status: StableToolBench counts an unsure answer half.
 WORTH = {"solved": 1.0, "unsure": 0.5, "unsolved": 0.0}
 EVALUATIONS = 3
-JUDGED = ("pass", "win", "hle")
+# Value of `mas.workflow.success` -> what the judge is asked for an answer.
+JUDGED = {
+    "pass": "ToolEval's pass rate, 3 evaluations of one or two questions",
+    "win": "ToolEval's win rate, 6 to 14 questions",
+    "hle": "exact answers as Humanity's Last Exam, a question for each target",
+}
 TERMS = ("grammar", "relevance", "logic", "coverage")
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from verl_ext.mas import Task
 from verl_ext.mas.options import one_of
 from verl_ext.recipe.deepagent import grammar
+from verl_ext.recipe.deepagent.environments.alfworld import path_share
 from verl_ext.recipe.deepagent.workflow import DeepAgent, Work
 
 # Metrics of a gold path, which these tasks do not have.
@@ -17,6 +18,8 @@ OF_A_PATH = ("path", "path_complete")
 
 class EnvironmentAgent(DeepAgent):
     """DeepAgent in an environment. R_succ is the environment's score of the last turn, in [0, 1].
+
+    ALFWorld has the metric `path` beside it (`alfworld.path_share`).
 
     `mas.tools.<environment>` is an `EnvironmentTool`, `extra_info.id` of a row its name of the task.
 
@@ -56,4 +59,6 @@ class EnvironmentAgent(DeepAgent):
         if self.call_share:
             metrics["correct_calls"] /= self.max_actions
         scores = {"success": float(result.score >= 1.0), "score": result.score}
+        share = path_share(result.task.question, (str(call.get("result", "")) for call in result.shown))
+        scores |= {} if share is None else {"path": share}
         return result.score, scores | {name: value for name, value in metrics.items() if name not in OF_A_PATH}
