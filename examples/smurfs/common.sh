@@ -83,7 +83,9 @@ if [ -n "${REFERENCE:-}" ]; then judged+=("data.val_files=$REFERENCE"); fi
 # StableToolBench's settings, which the paper follows: 1,024 characters of a response; 12 steps of ReAct, 60 of DFSDT; a system that
 # does not finish within them has no answer.
 stable=(mas.workflow.max_result_chars=1024)
+# shellcheck disable=SC2034  # the scripts read them
 react=("${stable[@]}" mas.workflow.budget=12 mas.workflow.last_answer=false)
+# shellcheck disable=SC2034
 dfsdt=("${stable[@]}" mas.workflow.budget=60 mas.workflow.last_answer=false)
 # The same API results for all systems (Section 4.1, Settings).
 apis=(mas.tools.tool_call.backend.cache=runs/smurfs/api_cache.db)
