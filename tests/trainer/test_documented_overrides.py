@@ -30,6 +30,7 @@ PAGES = [
     ("puppeteer", "puppeteer"),
     ("smurfs", "smurfs_tiny"),
     ("smurfs", "smurfs"),
+    ("reproduce/smurfs", "smurfs"),
     ("web", "puppeteer"),
 ]
 OVERRIDE = re.compile(r"(\+{1,2}|~)?[a-z_]+(\.\w+)*=\S*|~[a-z_]+(\.\w+)+")
