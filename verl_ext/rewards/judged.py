@@ -115,7 +115,7 @@ def reference_of(task: Row) -> dict[str, Any]:
     Raises:
         ValueError: the row has none.
     """
-    given = task.extra.get("reference")
+    given: Any = task.extra.get("reference")
     try:
         calls = json.loads(given["calls"]) if isinstance(given["calls"], str) else list(given["calls"])
         return {"answer": str(given["answer"]), "calls": calls}
