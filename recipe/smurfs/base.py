@@ -88,6 +88,11 @@ class ToolSystem(Workflow):
         at_least(0, call_price=call_price)
         self.call_price, self.needs_judge = call_price, success in JUDGED
 
+    @property
+    def form(self) -> dict[str, Any]:
+        """What prompts and parsers of answers are given: a target is compared with a short one, a reader wants all."""
+        return {} if self.success in scoring.COMPARED else {"whole": True}
+
     async def documents(self, ctx: Any, task: Task, query: str) -> list[dict[str, Any]]:
         """The tools for a query: name, description and parameters of each.
 

@@ -20,6 +20,7 @@ from verl_ext.trainer.preflight.checks import check_multi_agent
 PAGES = [
     ("mhgpo", "mhgpo"),
     ("mhgpo", "mappo"),
+    ("reproduce/mhgpo", "mhgpo"),
     ("toolpo", "toolpo_tiny"),
     ("toolpo", "deepagent"),
     ("simulator", "deepagent"),
@@ -29,6 +30,7 @@ PAGES = [
     ("puppeteer", "puppeteer"),
     ("smurfs", "smurfs_tiny"),
     ("smurfs", "smurfs"),
+    ("reproduce/smurfs", "smurfs"),
     ("web", "puppeteer"),
     ("reproduce/joyagents", "joyagents"),
     ("reproduce/puppeteer", "puppeteer"),

@@ -113,6 +113,19 @@ def test_value_and_gradient_are_those_of_equation_6(agents, use_kl):
     assert gradient.abs().sum() > 0
 
 
+def test_verls_bound_of_the_kl_estimator_stops_its_gradient_and_k3_plus_has_none():
+    """docs/mhgpo.md: where log(π_ref/π) exceeds 2.6, low_var_kl trains nothing; k3+ has the gradient of the KL."""
+    batch = Batch([0])
+    batch.advantage = [0.0]
+    batch.ref = [old + 5.0 for old in batch.old]
+    batch.new = [torch.cat([torch.full((batch.prompt[0] - 1,), -9.0).double(), batch.old[0], torch.tensor([-9.0])])]
+    own = slice(batch.prompt[0] - 1, -1)
+    _, bounded, _ = batch.loss(actor())
+    _, free, _ = batch.loss(actor(kl_loss_type="k3+"))
+    assert bounded[own].abs().max() == 0
+    assert free[own].tolist() == pytest.approx([-5.0 * BETA / batch.length[0]] * batch.length[0])
+
+
 def test_hand_numbers():
     """Agent 0 has two calls, agent 1 one; ratios 1.1 and 2 (clipped to 1.2), π = π_ref: no KL."""
     batch = Batch([0, 0, 1])
