@@ -76,8 +76,11 @@ def test_a_stopped_training_process_is_named_and_ends_the_run(tmp_path):
         while not stopped and not over.wait(0.05):
             if [entry for entry in entries(tmp_path) if entry["step"] == 1]:
                 ranks = [one for one in ours(tmp_path) if "ray::WorkerDict" in " ".join(one.cmdline())]
+                idle = ranks[-1].cpu_times().user
+                while ranks[-1].cpu_times().user < idle + 0.3:  # then it is in the update
+                    time.sleep(0.02)
+                ranks[-1].suspend()
                 stopped.append(ranks[-1])
-                stopped[0].suspend()
 
     watcher = threading.Thread(target=stop, daemon=True)
     watcher.start()
