@@ -214,11 +214,14 @@ def test_a_phase_that_is_ended_raises_where_the_trainer_waits():
 
 def test_what_a_training_process_does(tmp_path):
     """A stopped one, one that waits in native code, one between two tasks, one that is gone, one elsewhere."""
-    code = "import time\nfrom verl_ext.trainer import ranks\nprint(*ranks._prepare(None), flush=True)\n"
-    code += "def main_loop(): time.sleep(600)\ndef gather(): time.sleep(600)\n"
+    (tmp_path / "verl/single_controller").mkdir(parents=True)
+    (tmp_path / "verl/single_controller/own.py").write_text("import time\ndef gather(): time.sleep(600)\n")
+    code = "import threading, time\nfrom verl_ext.trainer import ranks\nprint(*ranks._prepare(None), flush=True)\n"
+    code += f"import sys; sys.path.insert(0, {str(tmp_path / 'verl/single_controller')!r}); from own import gather\n"
+    code += "def task(): threading.Thread(target=gather).start()\ndef none(): time.sleep(600)\n"
     processes = [
         subprocess.Popen([sys.executable, "-c", f"{code}{place}()"], stdout=subprocess.PIPE, text=True)
-        for place in ("gather", "main_loop", "gather")
+        for place in ("task", "none", "task")
     ]
     try:
         found = [

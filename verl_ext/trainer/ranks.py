@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 # Seconds in which a process writes its stack, and the lines of it that are shown.
 WRITTEN, LINES = 1.0, 8
+# In the stack of the thread in which Ray carries out a task of verl's; which one it is depends on the version.
+WORK = "/verl/single_controller/"
 
 
 class Rank(NamedTuple):
@@ -62,7 +64,7 @@ def observed(workers: list[Any]) -> Callable[[], str]:
 def _prepare(actor: Any) -> Rank:
     # faulthandler holds the file; it writes even while the process waits in native code.
     file = tempfile.NamedTemporaryFile("w", prefix="verl_ext_stack_", delete=False)  # noqa: SIM115
-    faulthandler.register(signal.SIGUSR1, file=file, all_threads=False)
+    faulthandler.register(signal.SIGUSR1, file=file)
     return Rank(socket.gethostname(), os.getpid(), file.name)
 
 
@@ -81,9 +83,11 @@ def state(rank: Rank) -> str:
             file.seek(0, os.SEEK_END)
             os.kill(rank.pid, signal.SIGUSR1)
             time.sleep(WRITTEN)
-            stack = file.read().splitlines()[1 : LINES + 1]
+            threads = file.read().split("\n\n")
     except (psutil.NoSuchProcess, OSError):
         return f"{name} has ended"
-    if stack and stack[0].endswith("in main_loop"):
+    if not any(threads):
+        return f"{name} does not answer"
+    if not (busy := [thread for thread in threads if WORK in thread]):
         return f"{name} waits for its next task"
-    return f"{name} is here, the innermost call first:\n" + "\n".join(stack) if stack else f"{name} does not answer"
+    return f"{name} is here, the innermost call first:\n" + "\n".join(busy[0].splitlines()[1 : LINES + 1])
