@@ -82,6 +82,8 @@ def saving(folder: Path, _: float) -> bool:
 
 def logged(folder: Path) -> set[tuple[int, str]]:
     """(step, phase) of the records of the trajectory log."""
+    if not list((folder / "runs/mhgpo_tiny/trajectories").glob("*.jsonl")):
+        return set()
     return {(line["step"], line["phase"]) for line in records(folder)[0]}
 
 
