@@ -92,7 +92,7 @@ def test_a_stopped_training_process_is_named_and_ends_the_run(tmp_path):
         with pytest.raises(AssertionError) as error:
             run(tmp_path, "trainer.n_gpus_per_node=2", *endless, *limits_given)
         text = str(error.value)
-        reason = r"The run failed.\nRuntimeError: .*stop_after=15\): the trainer has been in update_(actor|weights), which took"
+        reason = r"failed.\nRuntimeError: .*stop_after=15\): the trainer has been in update_(actor|weights), which took"
         assert re.search(reason, text) and f"(process {stopped[0].pid}) is stopped (SIGSTOP)" in text
         assert re.search(r"rank \d \(process \d+\) is here, the innermost call first:\n  File", text)
         assert psutil.wait_procs(ours(tmp_path), timeout=30)[1] == []

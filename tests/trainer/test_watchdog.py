@@ -216,11 +216,12 @@ def test_what_a_training_process_does(tmp_path):
     """A stopped one, one that waits in native code, one between two tasks, one that is gone, one elsewhere."""
     (tmp_path / "verl/single_controller").mkdir(parents=True)
     (tmp_path / "verl/single_controller/own.py").write_text("import time\ndef gather(): time.sleep(600)\n")
-    code = "import threading, time\nfrom verl_ext.trainer import ranks\nprint(*ranks._prepare(None), flush=True)\n"
-    code += f"import sys; sys.path.insert(0, {str(tmp_path / 'verl/single_controller')!r}); from own import gather\n"
-    code += "def task(): threading.Thread(target=gather).start()\ndef none(): time.sleep(600)\n"
+    code = f"import sys, threading, time; sys.path.insert(0, {str(tmp_path / 'verl/single_controller')!r})\n"
+    code += "from own import gather\nfrom verl_ext.trainer import ranks\nrank = ranks._prepare(None)\n"
+    code += "task, none = threading.Thread(target=gather).start, lambda: None\n"
+    end = "print(*rank, flush=True)\ntime.sleep(600)"
     processes = [
-        subprocess.Popen([sys.executable, "-c", f"{code}{place}()"], stdout=subprocess.PIPE, text=True)
+        subprocess.Popen([sys.executable, "-c", f"{code}{place}()\n{end}"], stdout=subprocess.PIPE, text=True)
         for place in ("task", "none", "task")
     ]
     try:

@@ -141,7 +141,7 @@ def _call(call: Call, among: list[int], trajectories: Mapping[int, Trajectory]) 
         "decision": asdict(decision) if decision else None,
         "metrics": dict(call.metrics),
         "versions": [call.generation.min_version, call.generation.max_version],
-        **({} if call.generation.adapter is None else {"adapter": call.generation.adapter}),
+        "adapter": call.generation.adapter,
         "seconds": call.seconds,
     }
 
