@@ -14,7 +14,7 @@ from verl_ext.recipe.smurfs import scoring
 from verl_ext.rewards.calls import Invocation, gold_path
 from verl_ext.rewards.correctness import charged
 from verl_ext.rewards.judged import JUDGED, judged
-from verl_ext.tools.catalogue.render import render
+from verl_ext.tools.catalogue import names_of, render
 
 SOURCES = ("given", "search")
 
@@ -101,14 +101,9 @@ class ToolSystem(Workflow):
         """
         if self.tools == "search":
             return await ctx.tool("tool_search", query=query)
-        names = self.catalogue or task.extra.get("tools")
-        if names is None or len(names) == 0:
-            raise ValueError(
-                f"row {task.index} has no extra_info.tools. Remedy: mas.workflow.tools=search, or catalogue=[…]"
-            )
-        if isinstance(names, str) or not all(isinstance(name, str) for name in names):
-            raise ValueError(f"extra_info.tools of row {task.index} must be a list of names, but is {names!r:.200}")
-        return await ctx.tool("tool_search", names=list(names))
+        remedy = "mas.workflow.tools=search, or catalogue=[…]"
+        names = self.catalogue or names_of(task.extra, task.index, remedy)
+        return await ctx.tool("tool_search", names=names)
 
     async def call_tool(self, ctx: Any, work: Work, name: str, arguments: dict[str, Any] | None) -> dict[str, Any]:
         """{"ok": True, "result": …} or {"ok": False, "error": …}; counted. arguments: None: they could not be read."""

@@ -238,6 +238,7 @@ def test_key_added_on_purpose_passes():
             ["algorithm.adv_estimator=gae"],
             "no model is chosen for it (critic.model.path=~/models/deepseek-llm-7b-chat is",
         ),
+        (["algorithm.adv_estimator=gpg"], "counts padding rows as samples"),
         (["algorithm.adv_estimator=gdpo"], "needs inputs that verl's V1 trainer does not give it"),
         # Combinations that would train something else than what they say.
         (["algorithm.adv_estimator=grpo", "mas.sampling.strategy=rr"], "Remedy: mas.sampling.strategy=fof"),

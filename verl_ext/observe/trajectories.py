@@ -141,6 +141,7 @@ def _call(call: Call, among: list[int], trajectories: Mapping[int, Trajectory]) 
         "decision": asdict(decision) if decision else None,
         "metrics": dict(call.metrics),
         "versions": [call.generation.min_version, call.generation.max_version],
+        "adapter": call.generation.adapter,
         "seconds": call.seconds,
     }
 

@@ -62,7 +62,9 @@ class Doctor:
         metrics |= check_adapters(live_tags(tags), self.adapters, step)
         metrics["doctor/weights_compared"] = float(self.fingerprints)
         known = torch.tensor([tag["checksum"] for tag in tags])
-        self._assigned = int(of_assignment(known, weights, rows["advantages"], rows["response_mask"]).sum())
+        adapters = None if self.adapters is None else torch.tensor([tag["adapter"] for tag in tags])
+        columns = rows["advantages"], rows["response_mask"]
+        self._assigned = int(of_assignment(known, weights, *columns, adapters).sum())
         return metrics | {"doctor/seconds": time.perf_counter() - start}
 
     def expected(self, tags: list[Tag], rows: int) -> float:
@@ -73,7 +75,7 @@ class Doctor:
     def after_update(
         self, step: int, batch: KVBatchMeta, verls: dict[str, Any], ours: dict[str, Any], parts: int
     ) -> dict[str, float]:
-        """Check that the tokens of the update are those that were sampled, each with its weight and its advantage.
+        """Check that the tokens of the update are those that were sampled, each with its weight, advantage and adapter.
 
         Args:
             verls, ours: metrics of the step; the checksums of the loss are taken from verl's.
@@ -266,7 +268,7 @@ def check_tokens(tags: list[Tag], trained: float, step: int) -> None:
 
 
 def check_assigned(assigned: int, trained: float, step: int) -> None:
-    """Compare the weight and the advantages of each row, as they were assigned, with those in the loss.
+    """Compare weight, advantages and adapter of each row, as they were assigned, with those in the loss.
 
     Args:
         assigned: the sum of the rows' `of_assignment`.
@@ -277,7 +279,7 @@ def check_assigned(assigned: int, trained: float, step: int) -> None:
     """
     if round(trained) != assigned:
         raise RuntimeError(
-            f"step {step}: a row did not train with the weight and the advantages that it was assigned (checksum "
-            f"{trained:.0f}, assigned {assigned}). This is a defect of verl_ext or verl, not of your system: please "
-            "report it with the run's folder"
+            f"step {step}: a row did not train with the weight, the advantages and the adapter that it was assigned "
+            f"(checksum {trained:.0f}, assigned {assigned}). This is a defect of verl_ext or verl, not of your system: "
+            "please report it with the run's folder"
         )

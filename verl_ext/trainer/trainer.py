@@ -39,14 +39,13 @@ from verl.utils.config import omega_conf_to_dataclass
 from verl_ext.engine.fsdp.masked_logits import ALLOWED
 from verl_ext.engine.lora.adapters import AGENT_ID
 from verl_ext.observe.metrics import group_metrics, reduce_stats
-from verl_ext.trainer import row_selection
+from verl_ext.trainer import ranks, row_selection
 from verl_ext.trainer.advantage import batch_of, register_estimators
 from verl_ext.trainer.batch import live_tags
 from verl_ext.trainer.build import workflow_class
 from verl_ext.trainer.config import optimiser_steps, read_mas_config
 from verl_ext.trainer.doctor import Doctor, observed_columns
 from verl_ext.trainer.loss import WEIGHT, weighted_ppo_loss
-from verl_ext.trainer.rollout.phases import Phases
 from verl_ext.trainer.row import unpack
 from verl_ext.trainer.state import checkpoint
 from verl_ext.trainer.state.run_state import RunState
@@ -79,7 +78,6 @@ class MultiAgentTrainer(Trainer):
         checkpoint.keep_two(config)
         register_estimators()
         super().__init__(config)
-        self.timing_raw: dict[str, float] = {}
         self.replay_buffer.poll_interval = self.mas.poll_interval
         self.state = RunState(config, self.mas)
         self.doctor = Doctor(config)
@@ -103,10 +101,8 @@ class MultiAgentTrainer(Trainer):
     def fit(self, agent_loop_manager: Any) -> None:
         """Send the agents' memory and policy heads to the rollout workers, then run verl's `fit`."""
         self.state.publish(agent_loop_manager)
-        limits = self.mas.limits
-        phases = Phases(lambda: self.timing_raw, limits.warn_after, limits.stop_after)
-        agent_loop_manager.watchdog.phases = phases
-        super().fit(agent_loop_manager)
+        with ranks.watched(agent_loop_manager, self.mas.limits, self.actor_rollout_wg._workers):
+            super().fit(agent_loop_manager)
 
     def _save_checkpoint(self) -> None:
         self.state.save(self.global_steps, self.now.metrics)

@@ -163,6 +163,9 @@ class MultiAgentLoopManager:
                 self._dead = self._dead or self._reason(looks) or self.watchdog.check(looks)
             except Exception as error:  # the watch goes on: without it a run could hang in silence
                 logger.warning("the watch over the rollout workers failed: %s: %s", type(error).__name__, error)
+        if (phases := self.watchdog.phases) is not None and phases.hangs:
+            phases.interrupt()
+            return
         if self._local is not None:
             self._local.stop(self._dead)
         for worker in self._remote:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from contextvars import ContextVar
 from typing import Any
 
 import ray
@@ -13,6 +14,10 @@ from verl_ext.engine.lora.adapters import ADAPTER
 from verl_ext.mas.llm import TokenLLM
 from verl_ext.mas.offsets import Span, TokenBytes
 from verl_ext.mas.types import Generation
+
+# The adapters that the servers say they used for the generation under way, of which verl's asynchronous client may make
+# several, and then drops what the servers say of them.
+ADAPTERS_USED: ContextVar[set[str | None]] = ContextVar("adapters_used")
 
 
 class ServedLLM(TokenLLM):
@@ -67,9 +72,12 @@ class ServedLLM(TokenLLM):
 
     async def generate(self, prompt_ids: list[int], sampling: dict[str, Any], key: tuple[str, ...]) -> Generation:
         """Generate once. If this is cancelled, the engine stops, too."""
+        ADAPTERS_USED.set(used := set())
         output = await self.client.generate(
             request_id="/".join(key), prompt_ids=prompt_ids, sampling_params=self.request(sampling)
         )
+        if used - {None}:  # None: an engine that does not say it of all parts
+            output.extra_fields[ADAPTER] = None if None in used else ", ".join(sorted(used))
         return self._mark_truncated(to_generation(output), sampling)
 
     def _mark_truncated(self, generation: Generation, sampling: dict[str, Any]) -> Generation:
@@ -129,7 +137,9 @@ class _Cancellable:
     async def remote(self, **request: Any) -> Any:
         answer = self._server.generate.remote(**request)
         try:
-            return await answer
+            output = await answer
+            ADAPTERS_USED.get().add(output.extra_fields.get(ADAPTER))
+            return output
         except asyncio.CancelledError:
             # Cancels the coroutine in the actor, running or still queued by Ray. There our server aborts the request,
             # and so does vLLM's AsyncLLM. verl's `abort_request` would miss what vLLM's server holds back during a
