@@ -12,7 +12,7 @@ observe                 metrics, progress, the trajectory log and its viewer
 evaluate, compare       evaluation without training; several methods at equal budgets
 storage                 files that survive a kill
 
-Modules beside them: cli (the command `verl_ext`), check, doctor, recipe_list and sft (commands); settings (which
+Modules beside them: cli (the command `verl_ext`), check, doctor, models, recipe_list and sft (commands); settings (which
 explain what is wrong), arguments (command lines), reports (Markdown tables), tracebacks (the user's lines of one).
 """
 
