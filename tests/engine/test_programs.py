@@ -44,7 +44,7 @@ def engines(model_dir: Path) -> dict[str, str]:
     return results_of("fsdp_program", model_dir)[0]
 
 
-@pytest.mark.parametrize("kind", ["actor", "deciding", "reference", "value"])
+@pytest.mark.parametrize("kind", ["actor", "deciding", "fine-tuning", "half", "reference", "value"])
 def test_an_engine_builds_computes_and_trains(engines, kind):
     assert engines.get(kind) == "ok"
 
