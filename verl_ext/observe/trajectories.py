@@ -239,6 +239,10 @@ class TraceStore:
         if empty:
             self._empty.add(trace.uid)
 
+    def held(self) -> dict[str, QuestionTrace]:
+        """All traces by uid. They stay."""
+        return dict(self._held)
+
     def take(self, uids: Iterable[str] | None, count: int) -> list[QuestionTrace]:
         """Remove these questions (None: all) and those without rows; return the `count` of smallest rank."""
         names = list(self._held) if uids is None else [*uids, *self._empty]

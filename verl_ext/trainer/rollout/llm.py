@@ -103,6 +103,18 @@ def template_of(config: DictConfig) -> dict[str, Any]:
     return dict(plain)
 
 
+def sampling_of(rollout: DictConfig, validate: bool) -> dict[str, Any]:
+    """Temperature, top_p, top_k and max_tokens of a call, from verl's section `rollout`."""
+    source = rollout.val_kwargs if validate else rollout
+    greedy = validate and not source.do_sample
+    return {
+        "temperature": 0.0 if greedy else float(source.temperature),
+        "top_p": 1.0 if greedy else float(source.top_p),
+        "top_k": -1 if greedy else int(source.top_k),
+        "max_tokens": int(rollout.response_length),
+    }
+
+
 def client_of_calls(client: Any) -> Any:
     """A client like verl's `client` whose requests are named by `/`-separated keys of calls, question first.
 
