@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from verl_ext.engine.hf.replica import ServerAdapter
-from verl_ext.engine.hf.weights import fingerprints
+from verl_ext.engine.fingerprints import fingerprints
 from verl_ext.engine.lora.adapters import AdapterOptions
 from verl_ext.engine.lora.served_adapters import ServedAdapters
 

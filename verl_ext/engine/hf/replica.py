@@ -16,7 +16,7 @@ from verl.workers.rollout.replica import CONTROL_METHOD_CONCURRENCY, RolloutRepl
 from verl.workers.rollout.utils import ensure_async_iterator
 
 from verl_ext.engine.hf.server import HFServer
-from verl_ext.engine.hf.weights import fingerprints
+from verl_ext.engine.fingerprints import fingerprints
 from verl_ext.engine.lora.adapters import NO_ADAPTERS, AdapterOptions
 from verl_ext.engine.lora.hf_server import HFAdapterServer
 

@@ -19,7 +19,7 @@ from verl_ext.engine.hf.loop import EngineLoop
 from verl_ext.engine.hf.options import EngineOptions
 from verl_ext.engine.hf.params import Finished, Request, SamplingParams, derived_seed
 from verl_ext.engine.hf.slots import SlotEngine
-from verl_ext.engine.hf.weights import fingerprints
+from verl_ext.engine.fingerprints import fingerprints
 
 T = TypeVar("T")
 
