@@ -1,7 +1,7 @@
 """Makes `actor_rollout_ref.rollout.name=hf` known to verl; imported right after verl's rollout package.
 
-`rollout.name=vllm` becomes verl's vLLM with checked weights and several adapters; in runs without our agent loop it stays
-as it is.
+`rollout.name=vllm` becomes verl's vLLM with checked weights and several adapters. In runs without our agent loop it
+stays as it is.
 
 This module imports nothing of verl_ext at its top: it runs in the middle of another import.
 """

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import torch
 
+
 def _listed(names: list[str], limit: int = 8) -> str:
     return ", ".join(names[:limit]) + (f", ... ({len(names)} in all)" if len(names) > limit else "")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Generator, Mapping
+from collections.abc import AsyncIterator, Generator
 from functools import partial
 from typing import Any
 
@@ -12,11 +12,11 @@ from verl.workers.rollout.utils import ensure_async_iterator
 from verl.workers.rollout.vllm_rollout import ServerAdapter, vllm_rollout
 from verl.workers.rollout.vllm_rollout.bucketed_weight_transfer import BucketedWeightSender
 
-from verl_ext.engine.fingerprints import fingerprint, owner_of
+from verl_ext.engine.fingerprints import fingerprint
 from verl_ext.engine.lora.adapters import NO_ADAPTERS, AdapterOptions
 from verl_ext.engine.replaced import replaced
+from verl_ext.engine.vllm.served import check_held
 from verl_ext.engine.vllm.server import is_ours
-from verl_ext.engine.vllm.worker import DIFFERS
 
 # Milliseconds after which the sender looks whether vLLM has failed meanwhile.
 PATIENCE = 1000
@@ -101,32 +101,3 @@ class _WatchingSocket:
 
     def close(self) -> None:
         self._socket.close(linger=0)
-
-
-def check_held(sent: Mapping[str, int], held: Mapping[str, tuple[int, str]], step: int | None) -> None:
-    """Compare the weights that were sent with what a worker of vLLM got and serves.
-
-    Args:
-        sent: their fingerprints.
-        held: `WeightWorker.weights_held`.
-        step: version of the weights.
-
-    Raises:
-        RuntimeError: they differ; names adapters and tensors.
-    """
-    wrong = {}
-    for name, value in sent.items():
-        arrived, state = held.get(name, (None, DIFFERS))
-        if arrived is None:
-            wrong[name] = "did not arrive"
-        elif arrived != value:
-            wrong[name] = "arrived changed"
-        elif state == DIFFERS:
-            wrong[name] = "is not what serves"
-    if wrong:
-        owners = sorted({owner_of(name) or "the base" for name in wrong})
-        first, what = next(iter(wrong.items()))
-        raise RuntimeError(
-            f"after step {step} vLLM does not hold the weights that the trainer sent: {', '.join(owners)} "
-            f"({len(wrong)} of {len(sent)} tensors; the first: {first} {what})"
-        )

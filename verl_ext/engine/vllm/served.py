@@ -11,7 +11,11 @@ from typing import Any
 
 import torch
 
+from verl_ext.engine.fingerprints import owner_of
+
 Shape = tuple[int, ...]
+# What a worker says of a weight: it serves; it arrived, and vLLM keeps it in a form that is not compared; or neither.
+SERVED, ARRIVED, DIFFERS = "served", "arrived", "differs"
 
 
 class ServedBase:
@@ -102,3 +106,32 @@ def _renaming(model: torch.nn.Module) -> Any:
     if hasattr(mapper, "get_unstacked_mapper"):  # newer ones also put weights together
         mapper = mapper.get_unstacked_mapper()
     return lambda name: (mapper.apply_list([name]) or [name])[0]
+
+
+def check_held(sent: Mapping[str, int], held: Mapping[str, tuple[int, str]], step: int | None) -> None:
+    """Compare the weights that were sent with what a worker of vLLM got and serves.
+
+    Args:
+        sent: their fingerprints.
+        held: `WeightWorker.weights_held`.
+        step: version of the weights.
+
+    Raises:
+        RuntimeError: they differ; names adapters and tensors.
+    """
+    wrong = {}
+    for name, value in sent.items():
+        arrived, state = held.get(name, (None, DIFFERS))
+        if arrived is None:
+            wrong[name] = "did not arrive"
+        elif arrived != value:
+            wrong[name] = "arrived changed"
+        elif state == DIFFERS:
+            wrong[name] = "is not what serves"
+    if wrong:
+        owners = sorted({owner_of(name) or "the base" for name in wrong})
+        first, what = next(iter(wrong.items()))
+        raise RuntimeError(
+            f"after step {step} vLLM does not hold the weights that the trainer sent: {', '.join(owners)} "
+            f"({len(wrong)} of {len(sent)} tensors; the first: {first} {what})"
+        )

@@ -16,7 +16,8 @@ from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMHttpServer, 
 from vllm.lora.request import LoRARequest
 
 from verl_ext.engine.lora.adapters import ADAPTER, BASE, SECTION, AdapterOptions
-from verl_ext.engine.vllm.worker import FIRST_ID, SERVED
+from verl_ext.engine.vllm.served import SERVED
+from verl_ext.engine.vllm.worker import FIRST_ID
 
 
 def is_ours(rollout: Any) -> bool:

@@ -9,12 +9,10 @@ from verl.utils.vllm import TensorLoRARequest
 from verl.workers.rollout.vllm_rollout.utils import vLLMColocateWorkerExtension
 
 from verl_ext.engine.fingerprints import fingerprint, owner_of
-from verl_ext.engine.vllm.served import ServedAdapter, ServedBase, Shape
+from verl_ext.engine.vllm.served import ARRIVED, DIFFERS, SERVED, ServedAdapter, ServedBase, Shape
 
 # vLLM numbers its LoRAs; verl's has the number 123.
 FIRST_ID = 1001
-# What a worker says of a weight: it serves; it arrived, and vLLM keeps it in a form that is not compared; or neither.
-SERVED, ARRIVED, DIFFERS = "served", "arrived", "differs"
 
 
 class Arrived(NamedTuple):
