@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Generator
+from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any
 
@@ -36,8 +36,8 @@ class WeightSender(ServerAdapter):
 
     async def update_weights(
         self,
-        weights: Generator[tuple[str, torch.Tensor], None, None],
-        global_steps: int | None = None,
+        weights: Any,
+        global_steps: Any = None,
         wire_format: str = "named_tensors",
         **kwargs: Any,
     ) -> None:
@@ -54,8 +54,9 @@ class WeightSender(ServerAdapter):
             await super().update_weights(weights, global_steps, wire_format, **kwargs)
             return
         sent: dict[str, int] = {}
+        noted: Any = self._noted(weights, sent)
         with replaced(vllm_rollout, BucketedWeightSender=partial(_WatchingSender, self)):
-            await super().update_weights(self._noted(weights, sent), global_steps, wire_format, **kwargs)
+            await super().update_weights(noted, global_steps, wire_format, **kwargs)
         if self._has_server:
             for held in await self.server_handle.weights_held.remote():
                 check_held(sent, held, global_steps)
@@ -87,7 +88,7 @@ class _WatchingSender(BucketedWeightSender):
 class _WatchingSocket:
     """A socket whose `recv` raises the error of vLLM's update, if that has failed."""
 
-    def __init__(self, socket: Any, updating: ray.ObjectRef | None):
+    def __init__(self, socket: Any, updating: Any):
         self._socket, self._updating = socket, updating
 
     def __getattr__(self, name: str) -> Any:

@@ -30,6 +30,11 @@ class Arrived(NamedTuple):
 class WeightWorker(vLLMColocateWorkerExtension):
     """verl's extension of vLLM's worker (`worker_extension_cls`)."""
 
+    # Of vLLM's worker.
+    model_runner: Any
+    add_lora: Any
+    remove_lora: Any
+
     def update_weights_from_ipc(self, *args: Any, **kwargs: Any) -> None:
         """As verl's method.
 
@@ -44,9 +49,7 @@ class WeightWorker(vLLMColocateWorkerExtension):
         except Exception as error:
             raise RuntimeError(f"vLLM's worker could not load new weights: {self.failure or error!r}") from error
 
-    def _update_weights(
-        self, weights: list[tuple[str, torch.Tensor]], peft_config: dict[str, Any] | None, base_sync_done: bool
-    ) -> None:
+    def _update_weights(self, weights: list[tuple[str, torch.Tensor]], peft_config: Any, base_sync_done: bool) -> None:
         """As verl's method; adapters come once verl has gathered all buckets, and wire names assign their tensors."""
         names = (peft_config or {}).get("adapters") if base_sync_done else None
         try:
