@@ -63,6 +63,8 @@ def _weights(entries: Entries) -> str:
     words += f"; unknown for {fmean(unknown):.0%}" if any(unknown) else ""
     if compared := _values(entries, "doctor/weights_compared"):
         held = "the engine held the weights that the trainer sent, bit for bit"
+        if (served := min(_values(entries, "doctor/weights_served"), default=1.0)) < 1:
+            held = f"the engine got all weights, bit for bit; {served:.0%} of its tensors were compared as they serve"
         only = "only the version is checked: this engine does not tell a fingerprint of its weights"
         words += f"; {held if all(compared) else only}"
     return words

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import ray
 import torch
 import transfer_queue
 from omegaconf import DictConfig, OmegaConf
@@ -42,8 +43,7 @@ class Doctor:
         self.bypass = bool(OmegaConf.select(config, "algorithm.rollout_correction.bypass_mode"))
         # verl then masks some of the tokens that were sampled.
         self.rejects = OmegaConf.select(config, "algorithm.rollout_correction.rollout_rs") is not None
-        # Other engines do not tell fingerprints of their weights (engine/hf/replica.py compares them).
-        self.fingerprints = OmegaConf.select(config, "actor_rollout_ref.rollout.name") == "hf"
+        self.engine = OmegaConf.select(config, "actor_rollout_ref.rollout.name")
         # By number, as `agent_id` of the rows; None: the policy has none.
         self.adapters: list[str] | None = OmegaConf.select(config, "actor_rollout_ref.model.lora.adapters")
         # Of the step under way: the sum of the rows' `of_assignment`.
@@ -60,7 +60,7 @@ class Doctor:
         tags = unpack(batch.tags)
         metrics = examine(tags, rows, weights, self.expected(live_tags(tags), len(tags)), step, self.bypass)
         metrics |= check_adapters(live_tags(tags), self.adapters, step)
-        metrics["doctor/weights_compared"] = float(self.fingerprints)
+        metrics |= weights_compared(self.engine)
         known = torch.tensor([tag["checksum"] for tag in tags])
         adapters = None if self.adapters is None else torch.tensor([tag["adapter"] for tag in tags])
         columns = rows["advantages"], rows["response_mask"]
@@ -89,6 +89,20 @@ class Doctor:
         found = kl_of_update(verls | ours, ours.get("doctor/version_lag_max", 0.0)) if self.bypass else {}
         found |= {"doctor/tokens_checked": float(not self.rejects)}
         return found | {"doctor/seconds": ours.get("doctor/seconds", 0.0) + time.perf_counter() - start}
+
+
+def weights_compared(engine: str) -> dict[str, float]:
+    """Metrics: what the weight senders have compared (engine/hf/replica.py, engine/vllm/sender.py).
+
+    Args:
+        engine: `rollout.name`.
+    """
+    served = 1.0
+    if engine == "vllm":
+        served = ray.get(ray.get_actor("vllm_server_0_0").weights_compared.remote())
+    elif engine != "hf":
+        return {"doctor/weights_compared": 0.0}
+    return {"doctor/weights_compared": 1.0, "doctor/weights_served": served}
 
 
 class _Observed:
