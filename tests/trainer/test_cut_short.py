@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -19,6 +20,12 @@ from verl_ext.trainer.state.best import BestCheckpoint
 from verl_ext.trainer.state.run_state import RunState
 from verl_ext.trainer.step import Step
 from verl_ext.trainer.trainer import MultiAgentTrainer
+
+
+@pytest.fixture(autouse=True)
+def unwatched(monkeypatch):
+    """No Ray actors to look at: the watchdog over ranks has tests of its own."""
+    monkeypatch.setattr("verl_ext.trainer.ranks.watched", lambda *_: nullcontext())
 
 
 class Upstream:
