@@ -26,6 +26,8 @@ from verl_ext.trainer.trainer import MultiAgentTrainer
 def unwatched(monkeypatch):
     """No Ray actors to look at: the watchdog over ranks has tests of its own."""
     monkeypatch.setattr("verl_ext.trainer.ranks.watched", lambda *_: nullcontext())
+    group = SimpleNamespace(_workers=[])
+    monkeypatch.setattr("verl_ext.trainer.trainer.MultiAgentTrainer.actor_rollout_wg", group, raising=False)
 
 
 class Upstream:
