@@ -20,6 +20,7 @@ import tempfile
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from verl_ext.arguments import Parser, exit_status
 
@@ -172,7 +173,7 @@ def _unpack(gguf: Path, made: Path, tokens: dict[str, str]) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name, clean_up_tokenization_spaces=False)
-    tokenizer.add_special_tokens(tokens)
+    tokenizer.add_special_tokens(dict[str, Any](tokens))
     # Each digit is a token of its own, also after a space; transformers does not read this from GGUF.
     tokenizer.backend_tokenizer.pre_tokenizer = Sequence([Digits(individual_digits=True), ByteLevel(False)])
     network = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
