@@ -39,7 +39,9 @@ class RoutedEngine:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
 
-    def generate(self, *, sampling_params: Any, lora_request: LoRARequest | None, **kwargs: Any) -> AsyncGenerator[Any, None]:
+    def generate(
+        self, *, sampling_params: Any, lora_request: LoRARequest | None, **kwargs: Any
+    ) -> AsyncGenerator[Any, None]:
         """As vLLM's `generate`, as verl calls it: verl's own LoRA is never loaded, so `lora_request` is None."""
         assert lora_request is None, lora_request
         extra = dict(sampling_params.extra_args)
