@@ -52,7 +52,7 @@ class CodeAct(Baseline):
         """In place of the acting agent, one that writes programs."""
         return {"agent": Agent(self.prompts.programmer, read_program, sampling={"stop": [CLOSE]})}
 
-    async def run(self, task: Task, ctx: Any) -> Work:
+    async def play(self, task: Task, ctx: Any) -> Work:
         """Write programs until there is an answer, the budget is used up, or the sequence is full."""
         work = Work(task)
         tools = await self.documents(ctx, task, task.question)
@@ -64,12 +64,12 @@ class CodeAct(Baseline):
                 return work
             call: Call = ctx.last
             work.programs += 1
-            printed = await self._execute(ctx, work, {tool["name"] for tool in tools}, program)
+            printed = await self._execute(ctx, work, tools, program)
             observation = self.prompts.documents({"ok": True, "result": printed}, self.max_result_chars)
             spent = f"\n{self.prompts.SPENT}" if work.spent >= self.budget else ""
             asked = ctx.resume(call, f"\nObservation: {observation}{spent}\n")
 
-    async def _execute(self, ctx: Any, work: Work, names: set[str], program: str) -> str:
+    async def _execute(self, ctx: Any, work: Work, tools: list[dict[str, Any]], program: str) -> str:
         """What a program prints, with the results of the tools that it calls."""
         results: list[dict[str, Any]] = []
         while True:
@@ -83,9 +83,9 @@ class CodeAct(Baseline):
                 return f"{printed}{wanted}"
             if work.spent >= self.budget:
                 results.append({"ok": False, "error": "no tool can be called any more"})
-            elif name not in names or not isinstance(arguments, dict):
+            elif name not in {tool["name"] for tool in tools} or not isinstance(arguments, dict):
                 work.broken += 1
                 results.append({"ok": False, "error": f"there is no tool {name}"})
             else:
-                said = await self.call_tool(ctx, work, name, arguments)
+                said = await self.called(ctx, work, tools, name, arguments)
                 results.append(said if said["ok"] else {"ok": False, "error": str(said["error"])})

@@ -24,7 +24,7 @@ class CoT(Baseline):
         """In place of the acting agent, one that answers."""
         return {"agent": Agent(self.prompts.cot, read_final)}
 
-    async def run(self, task: Task, ctx: Any) -> Work:
+    async def play(self, task: Task, ctx: Any) -> Work:
         """Think and answer."""
         work = Work(task, finished=True)
         work.answer = await self.heard(ctx, work, ctx.call("agent", question=task.question), "")

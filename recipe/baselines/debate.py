@@ -47,7 +47,7 @@ class Debate(Baseline):
         """The agent of later rounds."""
         return {"debater": Agent(self.prompts.debater, read_final)}
 
-    async def run(self, task: Task, ctx: Any) -> Work:
+    async def play(self, task: Task, ctx: Any) -> Work:
         """Answer, debate, vote."""
         tools = await self.documents(ctx, task, task.question)
         works = [Work(task) for _ in range(self.debaters)]

@@ -17,7 +17,6 @@ from verl_ext.tools.catalogue.render import clean, neutral
 
 SPENT, documents = shared.SPENT, shared.documents
 SHORT = f"End with one line: {FINAL} and the answer, as short as it can be (a name, a number, yes or no, or a list)."
-SEARCH = "tool_search"
 
 
 def agent(question: str, tools: list[dict[str, Any]], budget: int, notes: str = "") -> Messages:
@@ -28,18 +27,13 @@ def agent(question: str, tools: list[dict[str, Any]], budget: int, notes: str = 
 
 def single(question: str, tools: list[dict[str, Any]], budget: int) -> Messages:
     """An agent that finds its tools itself (Template 6 of JoyAgents-R1, for any catalogue)."""
-    search = {
-        "name": SEARCH,
-        "description": "Finds tools for an intention: their names, descriptions and parameters.",
-        "parameters": {"type": "object", "properties": {"intention": {"type": "string"}}, "required": ["intention"]},
-    }
     rules = (
         "You may answer a question that needs no tool, such as a calculation or a chat, at once. Otherwise search for "
         "tools with an intention, the user's or your own words for it, and call what you have found. Make one call at "
         "a time; a call may use the results of earlier ones. Where several calls answer the question, put all their "
         "results together. Call as few tools as you can while being right."
     )
-    content = shared.react(question, [search, *tools], budget)[0]["content"]
+    content = shared.react(question, tools, budget)[0]["content"]
     return [{"role": "user", "content": f"{content}\n{rules}"}]
 
 

@@ -37,7 +37,7 @@ class SelfRefine(Baseline):
         """The critic and the refiner."""
         return {"critic": Agent(self.prompts.critic), "refiner": Agent(self.prompts.refiner, read_final)}
 
-    async def run(self, task: Task, ctx: Any) -> Work:
+    async def play(self, task: Task, ctx: Any) -> Work:
         """Draft, criticise, refine."""
         work = Work(task)
         tools = await self.documents(ctx, task, task.question)

@@ -9,6 +9,7 @@ from typing import Any
 from verl_ext.mas import Task
 from verl_ext.mas.options import one_of
 from verl_ext.recipe.deepagent import grammar
+from verl_ext.recipe.deepagent.environments.subgoals import Subgoals
 from verl_ext.recipe.deepagent.workflow import DeepAgent, Work
 
 # Metrics of a gold path, which these tasks do not have.
@@ -22,16 +23,15 @@ class EnvironmentAgent(DeepAgent):
 
     Args:
         options: those of DeepAgent; `success`, `ordered` and gold paths have no meaning here. `correct`: effect (calls
-            that changed the environment) or executed (all that it answered).
-        call_share: C is divided by `max_actions`, so that all calls together earn at most as much as success. False:
-            ΣC as printed; then a trajectory that does many things earns more than one that solves its task.
+            that changed the environment) or executed (all that it answered); see `call_share`.
         environment: name of the tool, where one run has several (`Mixture`).
+        subgoals: file of ALFWorld's subgoals (`Subgoals`); the share of them that was reached is reported as `path`.
     """
 
-    def __init__(self, call_share: bool = True, environment: str = "environment", **options: Any):
+    def __init__(self, environment: str = "environment", subgoals: str | None = None, **options: Any):
         super().__init__(**{"correct": "effect", **options})
         one_of("correct", self.correct, ("effect", "executed"))
-        self.call_share, self.environment = call_share, environment
+        self.environment, self.subgoals = environment, Subgoals(subgoals) if subgoals else None
         self.needs = (environment, "tool_search")
         self.details: tuple[str, ...] = tuple(name for name in DeepAgent.details if name not in OF_A_PATH)
 
@@ -52,8 +52,9 @@ class EnvironmentAgent(DeepAgent):
         return content
 
     def reward(self, task: Task, result: Work) -> tuple[float, dict[str, float]]:
-        metrics = self.measured(task, result)
-        if self.call_share:
-            metrics["correct_calls"] /= self.max_actions
+        metrics = {name: value for name, value in self.measured(task, result).items() if name not in OF_A_PATH}
         scores = {"success": float(result.score >= 1.0), "score": result.score}
-        return result.score, scores | {name: value for name, value in metrics.items() if name not in OF_A_PATH}
+        if self.subgoals:
+            seen = [str(one["result"]) for one in result.shown if "result" in one]
+            scores["path"] = self.subgoals.share(result.task.question, seen)
+        return result.score, scores | metrics
