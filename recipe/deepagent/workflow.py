@@ -36,7 +36,8 @@ class DeepAgent(Workflow):
         max_actions: searches, calls and folds of a trajectory.
         max_folds: of them folds, refused ones included; the next one ends the trajectory. 0: no folding (the paper's
             ablation "w/o Memory Folding"): the full prompt does not tell of it, and its tag is text like any other.
-        max_result_chars, summarise: longer results and documentation are shortened by the auxiliary role, else cut.
+        max_result_chars, summarise: longer results are shortened by the auxiliary role, else cut.
+        max_document_chars: the same for documentation that a search finds; None: max_result_chars.
         tools: search: the agent has to find its tools (the paper's scenario 2). given: it begins with the documentation
             of the task's own (`extra_info.tools`), and need not search (scenario 1). retrieved: it begins with those
             that `tool_search` finds for the question, and cannot search (Table 4, "Input Retrieved Tool").
@@ -68,6 +69,7 @@ class DeepAgent(Workflow):
         max_actions: int = 30,
         max_folds: int = 3,
         max_result_chars: int = 4000,
+        max_document_chars: int | None = None,
         summarise: bool = True,
         tools: str = "search",
         correct: str = "gold_path",
@@ -81,9 +83,10 @@ class DeepAgent(Workflow):
         one_of("success", success, SUCCESSES)
         at_least(1, max_actions=max_actions)
         at_least(0, max_folds=max_folds, call_price=call_price)
-        at_least(80, max_result_chars=max_result_chars)
+        at_least(80, max_result_chars=max_result_chars, max_document_chars=max_document_chars or max_result_chars)
         self.prompts = prompts_of(prompts, PROMPTS)
         self.max_actions, self.max_folds, self.max_result_chars = max_actions, max_folds, max_result_chars
+        self.longest = {grammar.SEARCH: max_document_chars or max_result_chars, grammar.CALL: max_result_chars}
         self.summarise, self.tools, self.correct, self.success = summarise, tools, correct, success
         self.ordered, self.call_price, self.needs_judge = ordered, call_price, success in JUDGED
         self.most_calls = max_actions if call_share and correct in ("executed", "effect") else 1
@@ -194,7 +197,7 @@ class DeepAgent(Workflow):
 
     async def _short(self, ctx: Any, work: Work, kind: str, content: str) -> str:
         """What is too long, shortened by the auxiliary role; cut where that fails, is unfinished or says nothing."""
-        if len(content) <= self.max_result_chars:
+        if len(content) <= self.longest[kind]:
             return content
         if self.summarise:
             try:
@@ -204,7 +207,7 @@ class DeepAgent(Workflow):
                     content = grammar.after_thoughts(said) or content
             except CallFailed:
                 pass  # cut below
-        return content[: self.max_result_chars]
+        return content[: self.longest[kind]]
 
     async def _fold(self, ctx: Any, work: Work) -> dict[str, Any] | None:
         """The three memories by three parallel calls (Eq. 4), or None: the fold is refused."""
