@@ -4,6 +4,7 @@
 #   NAME       of the folder of results; MODEL's by default
 #   AUXILIARY  the auxiliary model, which also plays the tools and judges; Qwen/Qwen2.5-32B-Instruct, the paper's
 #   GPUS       of this machine; 8. The first half serves AUXILIARY, the second half MODEL
+#   THINKING   1; empty for a MODEL without <think>, as Qwen2.5
 #   CONTEXT    tokens of MODEL's prompt and output together; 40960, all that QwQ-32B takes without YaRN
 #   SYSTEMS    "DeepAgent ReAct", or some others of the baselines; each script has the rows of its table as default
 #   TASKS      benchmarks of a table; each script has those of its table as default
@@ -13,7 +14,7 @@
 #
 # shellcheck shell=bash
 . "$(dirname "${BASH_SOURCE[0]}")/../shared.sh"
-: "${MODEL:=Qwen/QwQ-32B}" "${AUXILIARY:=Qwen/Qwen2.5-32B-Instruct}" "${GPUS:=8}" "${CONTEXT:=40960}"
+: "${MODEL:=Qwen/QwQ-32B}" "${AUXILIARY:=Qwen/Qwen2.5-32B-Instruct}" "${GPUS:=8}" "${CONTEXT:=40960}" "${THINKING=1}"
 half=$((GPUS / 2))
 : "${NAME:=$(if [ "$(basename "$MODEL")" = model ]; then basename "$(dirname "$MODEL")"; else basename "$MODEL"; fi)}"
 runs=runs/deepagent
@@ -56,8 +57,10 @@ prepare() {
     alfworld)
       given GAMES "the folder json_2.1.1/valid_unseen of alfworld-download"
       once "$folder/test.parquet" python data_prep/environments.py alfworld --output_dir "$folder" --local_dataset_path "$GAMES"
-      once data/alfworld/subgoals.json download data/alfworld/subgoals.json \
-        https://raw.githubusercontent.com/RUC-NLPIR/DeepAgent/main/data/ALFWorld/test.json
+      if ! have data/alfworld/subgoals.json; then
+        download data/alfworld/subgoals.json \
+          https://raw.githubusercontent.com/RUC-NLPIR/DeepAgent/main/data/ALFWorld/test.json
+      fi
       ;;
     gaia | hle)
       local file=${1^^}
@@ -80,11 +83,14 @@ serve_models() {
   stage "servers: minutes (logs: auxiliary.log, policy.log)"
   serve auxiliary http://127.0.0.1:8100/health env "CUDA_VISIBLE_DEVICES=$(gpus 0)" vllm serve "$AUXILIARY" --port 8100 \
     --served-model-name auxiliary --generation-config vllm --tensor-parallel-size "$half"
-  # The paper's repetition penalty is a setting of the server. Why the parser and the template: docs/toolpo.md.
+  local thinking=()
+  if [ -n "$THINKING" ]; then  # why: docs/toolpo.md, "Sequences over a server"
+    thinking=(--reasoning-parser deepseek_r1 --chat-template examples/deepagent/qwen_thinking.jinja)
+  fi
+  # The paper's repetition penalty is a setting of the server.
   serve policy http://127.0.0.1:8200/health env "CUDA_VISIBLE_DEVICES=$(gpus "$half")" vllm serve "$MODEL" --port 8200 \
     --served-model-name policy --generation-config vllm --tensor-parallel-size "$half" --max-model-len "$CONTEXT" \
-    --override-generation-config '{"repetition_penalty": 1.05}' --reasoning-parser deepseek_r1 \
-    --chat-template examples/deepagent/qwen_thinking.jinja
+    --override-generation-config '{"repetition_penalty": 1.05}' ${thinking[@]+"${thinking[@]}"}
 }
 
 # options SYSTEM TASK SETTING: sets `recipe`, and `task`, the overrides that the task needs.
@@ -107,6 +113,7 @@ options() {
     gaia | hle)  # the authors let the auxiliary model say whether an answer is equivalent
       task=(mas.workflow.success=hle mas.judge.url=http://127.0.0.1:8100/v1 mas.tools.web_search.mode=live
         "mas.tools.web_search.url=$SEARCH" mas.tools.access_website.mode=live)
+      if [ "$2" = gaia ]; then task+=("mas.tools.read_file.folder=$(if [ -d "$GAIA" ]; then echo "$GAIA"; else dirname "$GAIA"; fi)"); fi
       ;;
   esac
   case $2 in

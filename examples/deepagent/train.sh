@@ -35,3 +35,8 @@ stage "training $name: 100 steps, goes on from its last checkpoint"
 run python -m verl.trainer.main_ppo "${data[@]}" "${method[@]}" "actor_rollout_ref.model.path=$MODEL" \
   "mas.agents.auxiliary.endpoint.url=$auxiliary" "mas.tools.tool_call.backend.endpoint=$auxiliary" \
   trainer.keep_best=val/system/success "trainer.experiment_name=$name" "trainer.default_local_dir=$folder" "$@"
+if [ -z "${DRY_RUN:-}" ]; then step=$(basename "$folder"/best/global_step_* | sed 's/.*_//'); fi
+run rm -rf "$folder/model.part"
+run python -m verl.model_merger merge --backend fsdp --local_dir "$folder/best/global_step_$step/actor" \
+  --target_dir "$folder/model.part"
+run mv "$folder/model.part" "$folder/model"

@@ -96,19 +96,20 @@ def critic(question: str, log: str, answer: str) -> Messages:
     )
 
 
-def refiner(question: str, log: str, answer: str, feedback: str) -> Messages:
-    """Self-Refine's refinement."""
+def refiner(question: str, log: str, answer: str, feedback: str, before: Sequence[tuple[str, str]] = ()) -> Messages:
+    """Self-Refine's refinement. before: earlier drafts with their criticism."""
+    drafts = [*before, (answer, feedback)]
+    said = "".join(f"Draft of the answer: {neutral(one) or 'none'}\nCriticism: {neutral(bad)}\n" for one, bad in drafts)
     return quoted_user(
-        f"Question: {question}\nWhat was found out:\n{neutral(log)}\nDraft of the answer: {neutral(answer) or 'none'}\n"
-        f"Criticism: {neutral(feedback)}\nWrite a better answer that takes the criticism into account. {SHORT}"
+        f"Question: {question}\nWhat was found out:\n{neutral(log)}\n{said}Write a better answer that takes the criticism into account. {SHORT}"
     )
 
 
 def debater(question: str, own: str, others: Sequence[str]) -> Messages:
-    """A later round of a debate."""
+    """A later round of a debate. own, others: what was said, reasoning and answer."""
     said = "\n".join(f"- {neutral(answer) or 'none'}" for answer in others)
     return quoted_user(
-        f"Question: {question}\nYour answer: {neutral(own) or 'none'}\nOther agents answered:\n{said}\nUse their "
+        f"Question: {question}\nWhat you said:\n{neutral(own) or 'none'}\nWhat other agents said:\n{said}\nUse their "
         f"answers as advice, examine them with care, and give your answer again, changed or not. {SHORT}"
     )
 

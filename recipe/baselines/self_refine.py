@@ -43,11 +43,13 @@ class SelfRefine(Baseline):
         tools = await self.documents(ctx, task, task.question)
         turn = await self.sequence(ctx, work, tools, question=task.question)
         self.end(work, turn, finished=work.spent < self.budget)
+        before: list[tuple[str, str]] = []
         for _ in range(self.rounds):
             seen = {"question": task.question, "log": work.log, "answer": work.answer}
             feedback = await self.heard(ctx, work, ctx.call("critic", **seen), "")
             if not feedback or GOOD in feedback.lower():
                 break
-            refined = ctx.call("refiner", **seen, feedback=feedback)
+            refined = ctx.call("refiner", **seen, feedback=feedback, before=list(before))
+            before.append((work.answer, feedback))
             work.answer = await self.heard(ctx, work, refined, work.answer) or work.answer
         return work
