@@ -24,18 +24,14 @@ MARK = "@@call_tool "
 PREAMBLE = f"""\
 import json as _json
 import os as _os
-import sys as _sys
 _results = iter(_json.loads(%s))
-def _end():  # whatever the program catches
-    _sys.stdout.flush()
-    _os._exit(0)
 def call_tool(name, **arguments):
     for answer in _results:
         if not answer["ok"]:
             raise RuntimeError(answer["error"])
         return answer["result"]
     print("\\n" + {MARK!r} + _json.dumps([name, arguments]), flush=True)
-    _end()
+    _os._exit(0)  # a program may catch an exception
 """
 
 

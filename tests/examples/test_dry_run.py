@@ -177,6 +177,14 @@ def test_deepagents_tables_have_the_papers_rows_and_settings(tmp_path):
     assert len(figure) == 2 * 2 * 5 and figure["QwQ-32B/ReAct_10/gaia-own"]["mas.workflow.budget"] == "10"
 
 
+def test_the_page_of_deepagent_names_scripts_and_tests_that_exist():
+    page = (ROOT / "docs/reproduce/deepagent.md").read_text()
+    named = set(re.findall(r"`([a-z_/]+/test_[a-z_]+[.]py)`", page)) | {"examples/test_dry_run.py"}
+    assert len(named) > 9 and all((ROOT / "tests" / name).is_file() for name in named), named
+    scripts = set(re.findall(r"\b([a-z0-9]+[.]sh)\b", page)) - {"common.sh"}
+    assert scripts == {path.name for path in (EXAMPLES / "deepagent").glob("*.sh")} - {"common.sh"}
+
+
 @pytest.mark.parametrize("data", [{}, {"MIXTURE": "data/mixture"}])
 def test_deepagents_training_keeps_and_merges_its_best_checkpoint(data, tmp_path):
     commands = dry_run(EXAMPLES / "deepagent/train.sh", "toolpo", "http://a:1/v1", folder=tmp_path, **ALL | data)
