@@ -15,7 +15,7 @@
     gaia            gaia-benchmark/GAIA (gated)    not free      {"task_id", "Question", "Level": 2, "Final answer",
                                                                   "file_name": "32102e3e.xlsx"} of metadata.jsonl
     hle             cais/hle (gated)               MIT           {"question", "answer", "answer_type": "exactMatch"}
-    deepmath        zwhe99/DeepMath-103K           MIT           {"question", "final_answer", "difficulty": 6.0, "topic"}
+    deepmath        zwhe99/DeepMath-103K           MIT           {"question", "final_answer", "difficulty", "topic"}
     webshaper       file only (WebShaper's,        not free      {"question": "Which club …", "answer": "…"}
     webdancer       WebDancer's sample_qa.jsonl)
     coig            file only (BAAI/COIG,          Apache-2.0    {"instruction", "input", "output"}, or an exam's

@@ -112,7 +112,8 @@ def hle(row: dict[str, Any], where: str) -> Question | str:
 def deepmath(row: dict[str, Any], where: str) -> Question:
     """A question of DeepMath-103K; its solutions are not read."""
     question, answer = text_field(row, "question", where), text_field(row, "final_answer", where)
-    return Question(question, [answer], "math", level=str(row.get("difficulty") or ""), category=str(row.get("topic") or ""))
+    level, topic = (str(row.get(name) or "") for name in ("difficulty", "topic"))
+    return Question(question, [answer], "math", level=level, category=topic)
 
 
 def web_question(row: dict[str, Any], where: str) -> Question:

@@ -1,8 +1,8 @@
 """Debate: several agents answer by themselves, read each other's answers for some rounds, and vote.
 
 "Improving Factuality and Reasoning in Language Models through Multiagent Debate", Du et al. (2023), arXiv 2305.14325.
-Deviation: the first answers come from ReAct sequences, which share the question's budget, so that they have the tools. As
-in the paper, a debater reads what the others have said, reasoning and answer, not the answer alone.
+Deviation: the first answers come from ReAct sequences, which share the question's budget, so that they have the tools.
+As in the paper, a debater reads what the others have said, reasoning and answer, not the answer alone.
 """
 
 from __future__ import annotations

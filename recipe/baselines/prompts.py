@@ -101,7 +101,8 @@ def refiner(question: str, log: str, answer: str, feedback: str, before: Sequenc
     drafts = [*before, (answer, feedback)]
     said = "".join(f"Draft of the answer: {neutral(one) or 'none'}\nCriticism: {neutral(bad)}\n" for one, bad in drafts)
     return quoted_user(
-        f"Question: {question}\nWhat was found out:\n{neutral(log)}\n{said}Write a better answer that takes the criticism into account. {SHORT}"
+        f"Question: {question}\nWhat was found out:\n{neutral(log)}\n{said}"
+        f"Write a better answer that takes the criticism into account. {SHORT}"
     )
 
 

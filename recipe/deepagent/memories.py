@@ -34,7 +34,9 @@ SCHEMAS = {
         key_events={
             "type": "array",
             "items": _object(
-                step=_text("its number"), description=_text("what was done or decided"), outcome=_text("what came of it")
+                step=_text("its number"),
+                description=_text("what was done or decided"),
+                outcome=_text("what came of it"),
             ),
             "description": "key events, decisions and finished sub-tasks, in order",
         },

@@ -136,7 +136,9 @@ class Baseline(Reach):
         problem = turn.problem or f"there is no tool {turn.name}"
         return self.prompts.documents({"ok": False, "error": problem}, self.max_result_chars)
 
-    async def called(self, ctx: Any, work: Work, tools: list[dict[str, Any]], name: str, arguments: Any) -> dict[str, Any]:
+    async def called(
+        self, ctx: Any, work: Work, tools: list[dict[str, Any]], name: str, arguments: Any
+    ) -> dict[str, Any]:
         """The answer to a call of one of `tools`, which may be the search for further ones."""
         if name == SEARCH and self.tools == "search":
             return await self.search(ctx, work, tools, str(arguments.get("intention") or ""))

@@ -17,7 +17,7 @@ SEARCH = "tool_search"
 # How an agent that searches by itself sees the search.
 SEARCHING = {
     "name": SEARCH,
-    "description": "Finds tools for an intention: their names, descriptions and parameters. What it finds can be called.",
+    "description": "Finds tools for an intention: their names, descriptions and parameters. They can then be called.",
     "parameters": {"type": "object", "properties": {"intention": {"type": "string"}}, "required": ["intention"]},
 }
 

@@ -18,7 +18,7 @@ ROWS = {
 }
 GENERAL = {
     "gaia": {"task_id": "1", "Question": "Which?", "Level": 2, "Final answer": " Time ", "file_name": "a.xlsx"},
-    "deepmath": {"question": "Half?", "final_answer": "\\frac{1}{2}", "difficulty": 6.0, "topic": "Algebra", "r1_solution_1": ""},
+    "deepmath": {"question": "Half?", "final_answer": "\\frac{1}{2}", "difficulty": 6.0, "topic": "Algebra"},
     "webshaper": {"id": "1", "question": "Which club?", "formalization": "…", "answer": "Aston", "urls": []},
     "webdancer": {"question": "Which club?", "answer": "Aston"},
     "hle": {"question": "Which?", "answer": "c", "answer_type": "exactMatch", "image": "", "category": "Math"},

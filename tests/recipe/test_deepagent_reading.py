@@ -93,7 +93,7 @@ def test_no_result_can_be_taken_for_an_action(content):
 
 
 def test_memories_are_validated():
-    good = {"immediate_goal": "g", "current_challenges": "", "next_actions": [{"type": "tool_call", "description": "p"}]}
+    good = {"immediate_goal": "g", "current_challenges": "", "next_actions": [{"type": "t", "description": "p"}]}
     schema = memories.SCHEMAS["working"]
     for text in (json.dumps(good), f"<think>so</think>{json.dumps(good)}", f"```json\n{json.dumps(good)}\n```"):
         assert memories.read_memory(text, schema) == (good, "")

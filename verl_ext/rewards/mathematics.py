@@ -1,4 +1,4 @@
-"""Whether two answers to a mathematical question are the same: sign and decimal point count, LaTeX's spelling does not."""
+"""Whether two answers to a mathematical question are the same: sign and decimal point count, LaTeX's spelling not."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from verl_ext.rewards.gaia import number
 
 
 def math_match(answer: str, target: str) -> float:
-    """1.0 if the answer is the target, else 0.0. Two numbers must be equal; other texts are compared by Hendrycks' rules.
+    """1.0 if the answer is the target, else 0.0. Numbers must be equal; other texts are compared by Hendrycks' rules.
 
     Those are verl's (utils/reward_score/math_reward.py): blanks, \\left, \\dfrac, units and the like do not count.
     """

@@ -32,7 +32,8 @@ class Subgoals:
                 self._of[_plain(row["goal"])] = [re.compile(line.strip(), re.I) for line in lines]
         except (OSError, ValueError, KeyError, TypeError, re.error) as error:
             kind = "no pattern: " if isinstance(error, re.error) else ""
-            raise ValueError(f"subgoals={path}: {kind}{error}. Expected is data/ALFWorld/test.json of DeepAgent") from error
+            expected = "Expected is data/ALFWorld/test.json of DeepAgent's repository"
+            raise ValueError(f"subgoals={path}: {kind}{error}. {expected}") from error
 
     def share(self, question: str, seen: Iterable[str]) -> float:
         """The share of the subgoals that an observation of `seen` fits, in [0, 1].
