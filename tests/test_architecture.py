@@ -98,6 +98,17 @@ def test_links_lead_somewhere(page):
         assert (path.parent / target).exists(), target
 
 
+@pytest.mark.parametrize("page", ["mhgpo", "smurfs"])
+def test_the_tests_that_a_page_names_are_there(page):
+    """docs/reproduce: a row that says what the code does names the test of it."""
+    text = (ROOT / "docs" / "reproduce" / f"{page}.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`(\w+/test_\w+\.py)`", text))
+    assert len(named) >= 8 and all((ROOT / "tests" / name).is_file() for name in named), sorted(named)
+    rows = text.partition("## Against the paper")[2].splitlines()
+    bare = [row for row in rows if row.startswith("| ") and "test_" not in row and "| test |" not in row]
+    assert not bare, "rows without a test"
+
+
 def test_the_page_of_folders_is_true():
     text = (ROOT / "docs" / "rooms.md").read_text(encoding="utf-8")
     rows = dict(re.findall(r"^\| \*?(\w+)\*? \| ([\w, ]*) ?\| .* \| \[", text, re.MULTILINE))

@@ -8,6 +8,7 @@ import json
 import pytest
 
 from verl_ext.doctor import main
+from verl_ext.observe.progress import Progress
 from verl_ext.observe.runlog import RunLog
 from verl_ext.observe.trajectory_files import FOLDER, ROWS
 from verl_ext.trainer.row import Row
@@ -66,6 +67,17 @@ def test_a_quiet_run(tmp_path, capsys):
     written(tmp_path, quiet)
     assert main([str(tmp_path)]) == 0
     assert "Nothing to look at." in (text := capsys.readouterr().out) and "none of 16 trajectories failed" in text
+
+
+def test_a_step_in_which_a_policy_head_learns_is_no_step_that_taught_nothing(tmp_path, capsys):
+    """Puppeteer with a head has no row for the language model: it makes no optimiser step."""
+    idle = {"update/optimiser_steps": 0, "head/orchestrator/decisions": 8.0, "head/orchestrator/loss": 0.1}
+    learning, still = (idle | {"head/orchestrator/grad_norm": norm} for norm in (0.3, 0.0))
+    progress = Progress(tmp_path, "accuracy")
+    written(tmp_path, learning, still)
+    progress._show_new()
+    text = capsys.readouterr().out
+    assert "step 2 taught nothing" in text and "step 1 taught" not in text
 
 
 def logged(folder, **changes):

@@ -40,6 +40,9 @@ COMMANDS = {
         "verl_ext.doctor", "say in words what was checked of a run's steps, or recompute a row", "runs/mhgpo_tiny"
     ),
     "compare": Command("verl_ext.compare", "run several methods at equal budgets and report them", "search arithmetic"),
+    "models": Command(
+        "verl_ext.models", "fetch a small real model (135M parameters)", "smollm2-135m --output_dir models/smollm2"
+    ),
     "recipes": Command("verl_ext.recipe_list", "list the recipes and what each needs", "mhgpo_tiny"),
 }
 

@@ -57,10 +57,6 @@ prepare() {
     alfworld)
       given GAMES "the folder json_2.1.1/valid_unseen of alfworld-download"
       once "$folder/test.parquet" python data_prep/environments.py alfworld --output_dir "$folder" --local_dataset_path "$GAMES"
-      if ! have data/alfworld/subgoals.json; then
-        download data/alfworld/subgoals.json \
-          https://raw.githubusercontent.com/RUC-NLPIR/DeepAgent/main/data/ALFWorld/test.json
-      fi
       ;;
     gaia | hle)
       local file=${1^^}
@@ -109,7 +105,7 @@ options() {
           "mas.tools.tool_search.sources=[{kind: api_bank, path: data/api_bank_3/tools.jsonl}]")
       fi
       ;;
-    alfworld) task=("mas.tools.environment.games=$GAMES" ++mas.workflow.subgoals=data/alfworld/subgoals.json) ;;
+    alfworld) task=("mas.tools.environment.games=$GAMES") ;;
     gaia | hle)  # the authors let the auxiliary model say whether an answer is equivalent
       task=(mas.workflow.success=hle mas.judge.url=http://127.0.0.1:8100/v1 mas.tools.web_search.mode=live
         "mas.tools.web_search.url=$SEARCH" mas.tools.access_website.mode=live)

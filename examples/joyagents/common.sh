@@ -7,6 +7,7 @@
 #   SIMULATOR  that model; Qwen/Qwen2.5-32B-Instruct
 #   AGENTS     the sub-agents, for Table 7
 #   GSM8K, TOOLBENCH  folders of the data instead of the hub
+#   COIG       file or folder of COIG, for 30 % of the questions to the QA agent; without it all are about the shop's rules
 #
 # Accuracies and rounds are those of validation on the 500 test questions; the best checkpoint is kept in best/, and the
 # curve, metrics.jsonl and best.json of a run's folder have the numbers.
@@ -44,7 +45,7 @@ check() {
   run python -m verl_ext.check --here "actor_rollout_ref.model.path=$MODEL" "$@"
 }
 
-local_data=(${GSM8K:+--gsm8k "$GSM8K"} ${TOOLBENCH:+--toolbench "$TOOLBENCH"})
+local_data=(${GSM8K:+--gsm8k "$GSM8K"} ${TOOLBENCH:+--toolbench "$TOOLBENCH"} ${COIG:+--coig "$COIG"})
 
 # questions AGENTS: of RL.
 questions() {

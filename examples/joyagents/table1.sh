@@ -4,7 +4,7 @@
 #   MODEL=Qwen/Qwen2.5-14B-Instruct examples/joyagents/table1.sh [overrides of the evaluation]
 #
 #   MODEL  the single agent; Qwen/Qwen2.5-7B-Instruct. Models behind other servers: docs/reproduce/joyagents.md
-#   SFT=1  fine-tunes it first (the paper's row Qwen2.5-7B)
+#   SFT=1  fine-tunes it first, for 10 epochs (the row Qwen2.5-7B; Section A.2)
 #
 # Other settings: common.sh.
 : "${MODEL:=Qwen/Qwen2.5-7B-Instruct}"
@@ -19,7 +19,7 @@ questions "$AGENTS"
 served=$MODEL name=single
 if [ -n "${SFT:-}" ]; then
   conversations "$sft" "$AGENTS"
-  fine_tune "$runs/single_sft" "$sft/single_agent.parquet" 5 +sft=joyagents "data.val_files=$sft/val.parquet"
+  fine_tune "$runs/single_sft" "$sft/single_agent.parquet" 10 +sft=joyagents "data.val_files=$sft/val.parquet"
   served=$tuned name=single_sft
 fi
 simulator

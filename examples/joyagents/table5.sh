@@ -21,7 +21,7 @@ if [ -n "${DIALOGUES:-}" ]; then
   name=$(basename "$chats")
   once "$chats/function_agent.parquet" python -m verl_ext.recipe.joyagents.data.toolbench_chats --input "$DIALOGUES" \
     --output_dir "$chats" "${options[@]}"
-  fine_tune "$runs/$name" "$chats/function_agent.parquet" 5 +sft=joyagents data.val_files=null trainer.test_freq=-1
+  fine_tune "$runs/$name" "$chats/function_agent.parquet" 10 +sft=joyagents data.val_files=null trainer.test_freq=-1
   served=$tuned
 fi
 stage "the model's server: minutes (log: agent.log)"

@@ -69,9 +69,9 @@ evaluate() {
     fi
   fi
   stage "evaluation of $name (log of the server: vllm.log)"
-  serve vllm http://127.0.0.1:8100/health vllm serve "$MODEL" --served-model-name base --port 8100 \
+  serve vllm http://127.0.0.1:8200/health vllm serve "$MODEL" --served-model-name base --port 8200 \
     --generation-config vllm --data-parallel-size "$GPUS" --max-model-len 9216 "${lora[@]}"
-  run python -m verl_ext.evaluate +recipe=puppeteer "${pool[@]}" evaluate.endpoint=http://127.0.0.1:8100/v1 \
+  run python -m verl_ext.evaluate +recipe=puppeteer "${pool[@]}" evaluate.endpoint=http://127.0.0.1:8200/v1 \
     evaluate.model=base "evaluate.output=$output" evaluate.request_timeout=900 mas.limits.call_timeout=1700 \
     "mas.policy=$policy" "$@"
   if complete "$output/results.json"; then run touch "$output/finished"; fi

@@ -5,7 +5,10 @@
 #   SIMULATOR  the model that plays the APIs; Qwen/Qwen2.5-32B-Instruct
 #   GPUS       of this machine; 8. The first half serves SIMULATOR, the second half MODEL
 #   TOOLBENCH  StableToolBench's solvable queries; downloaded from its repository if it is not given
-#   VARIANT    a suffix of the folder of results, for other overrides than before
+#   VARIANT    a suffix of the folder of results, for other overrides than before; judged if JUDGE is given
+#   JUDGE      url of an OpenAI-compatible server whose model gives the pass rate, from three evaluations of an answer, and the
+#              win rate against ReAct's answers; without it success is the gold path (mas.judge.model: its name there)
+#   REFERENCE  questions with other answers to win against (reference.py)
 #   CACHE      its folder tool_response_cache: recorded results of the real APIs, which come before SIMULATOR
 #
 # All systems share one cache of API results, runs/smurfs/api_cache.db, so that the same call has the same result.
@@ -13,6 +16,7 @@
 # shellcheck shell=bash
 . "$(dirname "${BASH_SOURCE[0]}")/../shared.sh"
 : "${MODEL:=mistralai/Mistral-7B-Instruct-v0.2}" "${SIMULATOR:=Qwen/Qwen2.5-32B-Instruct}" "${GPUS:=8}"
+: "${VARIANT:=${JUDGE:+judged}}"
 half=$((GPUS / 2))
 runs=runs/smurfs/$(basename "$MODEL")${VARIANT:+_$VARIANT}
 refuse_overrides 'mas.tools.tool_call.backend.cache|evaluate.output' "$@"
@@ -65,6 +69,24 @@ row() {
   fi
 }
 
+# reference ROW QUESTIONS: the rows that follow are compared with this row's answers, unless REFERENCE names others.
+reference() {
+  if [ -z "${JUDGE:-}" ] || [ -n "${REFERENCE:-}" ]; then return; fi
+  once "$runs/$1_reference.parquet" python examples/smurfs/reference.py --run "$runs/$1" --questions "$2" \
+    --output "$runs/$1_reference.parquet"
+  judged+=("data.val_files=$runs/$1_reference.parquet")
+}
+
+judged=()
+if [ -n "${JUDGE:-}" ]; then judged+=(mas.workflow.success=pass "mas.judge.url=$JUDGE"); fi
+if [ -n "${REFERENCE:-}" ]; then judged+=("data.val_files=$REFERENCE"); fi
+# StableToolBench's settings, which the paper follows: 1,024 characters of a response; 12 steps of ReAct, 60 of DFSDT; a system that
+# does not finish within them has no answer.
+stable=(mas.workflow.max_result_chars=1024)
+# shellcheck disable=SC2034  # the scripts read them
+react=("${stable[@]}" mas.workflow.budget=12 mas.workflow.last_answer=false)
+# shellcheck disable=SC2034
+dfsdt=("${stable[@]}" mas.workflow.budget=60 mas.workflow.last_answer=false)
 # The same API results for all systems (Section 4.1, Settings).
 apis=(mas.tools.tool_call.backend.cache=runs/smurfs/api_cache.db)
 if [ -n "${CACHE:-}" ]; then apis+=("mas.tools.tool_call.recorded=$CACHE"); fi

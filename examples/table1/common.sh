@@ -61,7 +61,7 @@ retrieval() {
   fi
   stage "index: hours, 150 GB of disk while it is built, 200 GB of memory for 21 million passages"
   once "$index/meta.json" python data_prep/corpus.py --input "$passages" --output_dir "$index" \
-    --backend dense --model facebook/contriever --dense_index ivf --batch_size 512
+    --backend dense --model facebook/contriever --similarity dot --dense_index ivf --batch_size 512
   stage "retrieval server: minutes to read the index (log: retrieval.log)"
   serve retrieval "$retrieval_url/health" \
     python -m verl_ext.tools.retrieval_server --index "$index" --device "$RETRIEVAL_DEVICE" --port 8000 \

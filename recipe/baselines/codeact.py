@@ -10,6 +10,7 @@ program runs again with the results so far, until it ends. Its calls must not de
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
 from verl_ext.mas import Agent, Call, Task
@@ -35,10 +36,10 @@ def call_tool(name, **arguments):
 """
 
 
-def read_program(text: str, /, **_: Any) -> tuple[str, str]:
+def read_program(text: str, /, *, whole: bool = False, **_: Any) -> tuple[str, str]:
     """(program, "") or ("", answer) of an output; the first program counts."""
     if OPEN not in text:
-        return "", read_final(text)
+        return "", read_final(text, whole=whole)
     return text.split(OPEN, 1)[1].partition(CLOSE)[0], ""
 
 
@@ -51,7 +52,8 @@ class CodeAct(Baseline):
 
     def others(self) -> dict[str, Agent]:
         """In place of the acting agent, one that writes programs."""
-        return {"agent": Agent(self.prompts.programmer, read_program, sampling={"stop": [CLOSE]})}
+        prompt, read = (partial(one, **self.form) for one in (self.prompts.programmer, read_program))
+        return {"agent": Agent(prompt, read, sampling={"stop": [CLOSE]})}
 
     async def play(self, task: Task, ctx: Any) -> Work:
         """Write programs until there is an answer, the budget is used up, or the sequence is full."""
@@ -67,6 +69,8 @@ class CodeAct(Baseline):
             work.programs += 1
             printed = await self._execute(ctx, work, tools, program)
             observation = self.prompts.documents({"ok": True, "result": printed}, self.max_result_chars)
+            if work.spent >= self.budget and not self.last_answer:
+                return work
             spent = f"\n{self.prompts.SPENT}" if work.spent >= self.budget else ""
             asked = ctx.resume(call, f"\nObservation: {observation}{spent}\n")
 

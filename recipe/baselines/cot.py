@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from verl_ext.mas import Agent, Task
@@ -22,7 +23,7 @@ class CoT(Baseline):
 
     def others(self) -> dict[str, Agent]:
         """In place of the acting agent, one that answers."""
-        return {"agent": Agent(self.prompts.cot, read_final)}
+        return {"agent": Agent(partial(self.prompts.cot, **self.form), partial(read_final, **self.form))}
 
     async def play(self, task: Task, ctx: Any) -> Work:
         """Think and answer."""

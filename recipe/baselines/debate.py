@@ -44,6 +44,11 @@ class Debate(Baseline):
         self.debaters, self.rounds = debaters, rounds
         self.budget: int = max(1, self.budget // debaters)
 
+    @property
+    def form(self) -> dict[str, Any]:
+        """Short answers, which alone can be voted on."""
+        return {}
+
     def others(self) -> dict[str, Agent]:
         """The agent of later rounds."""
         return {"debater": Agent(self.prompts.debater, read_final)}

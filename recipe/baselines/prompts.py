@@ -17,15 +17,16 @@ from verl_ext.tools.catalogue.render import clean, neutral
 
 SPENT, documents = shared.SPENT, shared.documents
 SHORT = f"End with one line: {FINAL} and the answer, as short as it can be (a name, a number, yes or no, or a list)."
+IN_FULL = f"End with {FINAL} and the answer {shared.WHOLE}."
 
 
-def agent(question: str, tools: list[dict[str, Any]], budget: int, notes: str = "") -> Messages:
-    """ReAct's task, with what the system has noted for it: a plan, reflections."""
-    content = shared.react(question, tools, budget)[0]["content"]
+def agent(question: str, tools: list[dict[str, Any]], budget: int, notes: str = "", whole: bool = False) -> Messages:
+    """ReAct's task, with what the system has noted for it: a plan, reflections. whole: as in `shared.react`."""
+    content = shared.react(question, tools, budget, whole)[0]["content"]
     return [{"role": "user", "content": f"{content}\n{neutral(notes)}" if notes else content}]
 
 
-def single(question: str, tools: list[dict[str, Any]], budget: int) -> Messages:
+def single(question: str, tools: list[dict[str, Any]], budget: int, whole: bool = False) -> Messages:
     """An agent that finds its tools itself (Template 6 of JoyAgents-R1, for any catalogue)."""
     rules = (
         "You may answer a question that needs no tool, such as a calculation or a chat, at once. Otherwise search for "
@@ -33,13 +34,13 @@ def single(question: str, tools: list[dict[str, Any]], budget: int) -> Messages:
         "a time; a call may use the results of earlier ones. Where several calls answer the question, put all their "
         "results together. Call as few tools as you can while being right."
     )
-    content = shared.react(question, tools, budget)[0]["content"]
+    content = shared.react(question, tools, budget, whole)[0]["content"]
     return [{"role": "user", "content": f"{content}\n{rules}"}]
 
 
-def cot(question: str) -> Messages:
+def cot(question: str, whole: bool = False) -> Messages:
     """Zero-shot chain of thought."""
-    return quoted_user(f"Question: {question}\nThink step by step before you answer. {SHORT}")
+    return quoted_user(f"Question: {question}\nThink step by step before you answer. {_end(whole)}")
 
 
 def planner(question: str, tools: list[dict[str, Any]]) -> Messages:
@@ -79,11 +80,11 @@ def rewoo_planner(question: str, tools: list[dict[str, Any]], budget: int) -> Me
     )
 
 
-def solver(question: str, evidence: Sequence[tuple[str, str]]) -> Messages:
+def solver(question: str, evidence: Sequence[tuple[str, str]], whole: bool = False) -> Messages:
     """ReWOO's solver."""
     known = "\n".join(f"{neutral(plan)}\nResult: {neutral(result)}" for plan, result in evidence) or "nothing"
     return quoted_user(
-        f"Answer from what was found out; some of it may not help.\n{known}\nQuestion: {question}\n{SHORT}"
+        f"Answer from what was found out; some of it may not help.\n{known}\nQuestion: {question}\n{_end(whole)}"
     )
 
 
@@ -96,13 +97,20 @@ def critic(question: str, log: str, answer: str) -> Messages:
     )
 
 
-def refiner(question: str, log: str, answer: str, feedback: str, before: Sequence[tuple[str, str]] = ()) -> Messages:
+def refiner(
+    question: str,
+    log: str,
+    answer: str,
+    feedback: str,
+    before: Sequence[tuple[str, str]] = (),
+    whole: bool = False,
+) -> Messages:
     """Self-Refine's refinement. before: earlier drafts with their criticism."""
     drafts = [*before, (answer, feedback)]
     said = "".join(f"Draft of the answer: {neutral(one) or 'none'}\nCriticism: {neutral(bad)}\n" for one, bad in drafts)
     return quoted_user(
         f"Question: {question}\nWhat was found out:\n{neutral(log)}\n{said}"
-        f"Write a better answer that takes the criticism into account. {SHORT}"
+        f"Write a better answer that takes the criticism into account. {_end(whole)}"
     )
 
 
@@ -115,16 +123,20 @@ def debater(question: str, own: str, others: Sequence[str]) -> Messages:
     )
 
 
-def programmer(question: str, tools: list[dict[str, Any]], budget: int) -> Messages:
+def programmer(question: str, tools: list[dict[str, Any]], budget: int, whole: bool = False) -> Messages:
     """CodeAct's agent."""
     return quoted_user(
         "You answer the user's question by Python programs. At each step you think, and then write one program between "
         "<execute> and </execute>; you are then shown what it printed. A program calls a tool by call_tool(name, "
         "argument=value, …), which returns the tool's result or raises an error; it may call several, and loop. Each "
         f"program starts anew: print what you will need later. You may call tools {budget} times in all, and each "
-        f"program counts, too. When you know the answer, write no program. {SHORT}\n"
+        f"program counts, too. When you know the answer, write no program. {_end(whole)}\n"
         f"These are the tools:\n{_listed(tools)}\nQuestion: {question}"
     )
+
+
+def _end(whole: bool) -> str:
+    return IN_FULL if whole else SHORT
 
 
 def _listed(tools: list[dict[str, Any]]) -> str:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import Any, NamedTuple
 
 from verl_ext.mas import Agent, Task, Unparsable
@@ -65,7 +66,7 @@ class ReWOO(Baseline):
         """The planner; the solver in place of the acting agent."""
         return {
             "planner": Agent(self.prompts.rewoo_planner, read_plan),
-            "agent": Agent(self.prompts.solver, read_final),
+            "agent": Agent(partial(self.prompts.solver, **self.form), partial(read_final, **self.form)),
         }
 
     async def play(self, task: Task, ctx: Any) -> Work:

@@ -6,6 +6,7 @@ answer comes from a ReAct sequence, so that it has the same tools; criticism and
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from verl_ext.mas import Agent, Task
@@ -35,7 +36,8 @@ class SelfRefine(Baseline):
 
     def others(self) -> dict[str, Agent]:
         """The critic and the refiner."""
-        return {"critic": Agent(self.prompts.critic), "refiner": Agent(self.prompts.refiner, read_final)}
+        refiner = Agent(partial(self.prompts.refiner, **self.form), partial(read_final, **self.form))
+        return {"critic": Agent(self.prompts.critic), "refiner": refiner}
 
     async def play(self, task: Task, ctx: Any) -> Work:
         """Draft, criticise, refine."""

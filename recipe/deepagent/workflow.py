@@ -20,6 +20,7 @@ from verl_ext.rewards.judged import JUDGED, judged
 from verl_ext.rewards.mathematics import math_match
 from verl_ext.rewards.qa import exact_match
 from verl_ext.rewards.truth import targets_of
+from verl_ext.tools.catalogue import names_of
 
 PROMPTS = {"faithful": prompts, "tiny": prompts_tiny}
 # How an answer is compared with a target, by the name of `success`.
@@ -59,8 +60,7 @@ class DeepAgent(Workflow):
     needs: Sequence[str] = ("tool_search", "tool_call")
     details = (
         *("correct_calls", "unneeded_calls", "tool_calls", "failed_calls", "actions", "searches"),
-        *("folds", "refused_folds"),
-        *("broken_actions", "tool_failures", "limit_actions", "limit_folds", "limit_tokens"),
+        *("folds", "refused_folds", "broken_actions", "tool_failures", "limit_actions", "limit_folds", "limit_tokens"),
     )
 
     def __init__(
@@ -133,7 +133,7 @@ class DeepAgent(Workflow):
     async def _shown(self, ctx: Any, task: Task) -> list[dict[str, Any]] | None:
         """The documentation of the tools with which the agent begins."""
         if self.tools == "given":
-            return await ctx.tool("tool_search", names=list(task.extra["tools"]))
+            return await ctx.tool("tool_search", names=names_of(task.extra, task.index, "mas.workflow.tools=search"))
         return await ctx.tool("tool_search", query=task.question) if self.tools == "retrieved" else None
 
     def _begin(self, ctx: Any, task: Task, tools: Any, **folded: Any) -> Awaitable[grammar.Step]:

@@ -21,6 +21,7 @@ FORM = re.compile(
     rf"\s*<{THINK}>(?P<thought>.*?)</{THINK}>\s*(?:<{CALL}>(?P<call>.*?)</{CALL}>\s*|(?P<answer>.+))", re.S
 )
 TAG = re.compile(rf"</?\s*(?:{THINK}|{CALL})\s*>", re.I)
+THOUGHT = re.compile(rf"<{THINK}>.*?</{THINK}>\s*", re.S)
 CALLED = re.compile(rf"<{CALL}>(.*?)(</{CALL}>|\Z)", re.S)
 
 
@@ -56,6 +57,11 @@ def read_step(text: str, /, **_: Any) -> Step:
     except ValueError as error:
         return Step("broken", problem=str(error))
     return Step("call", name=name, arguments=arguments, formed=formed)
+
+
+def without_thought(text: str) -> str:
+    """An output without its first thought."""
+    return THOUGHT.sub("", text, count=1)
 
 
 def well_formed(text: str) -> bool:

@@ -67,14 +67,14 @@ def master(query: str, memories: Sequence[Memory], specialists: Sequence[str]) -
     return chat(_filled(prompt_texts.MASTER, tools, memories), query)
 
 
-def shop_agent(query: str, memories: Sequence[Memory]) -> Messages:
-    """The prompt of the agent that calls the shop's APIs, Template #2."""
-    return chat(_filled(prompt_texts.FUNCTIONS, FINDING, memories, **prompt_texts.SHOP_RULES), query)
+def shop_agent(query: str, memories: Sequence[Memory], tools: Sequence[dict[str, Any]] = ()) -> Messages:
+    """The prompt of the agent that calls the shop's APIs, Template #2. tools: APIs that it knows (Table 9)."""
+    return chat(_filled(prompt_texts.FUNCTIONS, [*FINDING, *tools], memories, **prompt_texts.SHOP_RULES), query)
 
 
-def function_agent(query: str, memories: Sequence[Memory]) -> Messages:
-    """The prompt of the agent that calls other functions, Template #3."""
-    return chat(_filled(prompt_texts.FUNCTIONS, FINDING, memories, **prompt_texts.FUNCTION_RULES), query)
+def function_agent(query: str, memories: Sequence[Memory], tools: Sequence[dict[str, Any]] = ()) -> Messages:
+    """The prompt of the agent that calls other functions, Template #3. tools: as above."""
+    return chat(_filled(prompt_texts.FUNCTIONS, [*FINDING, *tools], memories, **prompt_texts.FUNCTION_RULES), query)
 
 
 def decision(query: str, tools: list[dict[str, Any]]) -> Messages:
@@ -115,6 +115,11 @@ def intention(query: str, turns: list[tuple[str, str]]) -> Messages:
 def documents(tools: Sequence[dict[str, Any]]) -> str:
     """Tools as agents read them, a line of JSON each."""
     return "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools) or "no tools found"
+
+
+def listing(tools: Sequence[dict[str, Any]]) -> str:
+    """Functions in the place of their agent's description, as a search of the master finds them in Table 8."""
+    return "; ".join(f"function-{i}: {tool['name']}: {tool['description']}" for i, tool in enumerate(tools))
 
 
 def called(name: str, arguments: dict[str, Any], answer: dict[str, Any], limit: int) -> str:

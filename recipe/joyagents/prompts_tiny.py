@@ -62,8 +62,14 @@ def _listed(found: list[dict[str, str]]) -> str:
     return " ; ".join(f"{passage['title']} is {passage['text']}" for passage in found) or "none"
 
 
-def _asked(role: str, query: str, memories: Sequence[Memory], specialists: Sequence[str] = ()) -> Messages:
-    """A query to an agent, and its memories; the tiny master knows its specialists.
+def _asked(
+    role: str,
+    query: str,
+    memories: Sequence[Memory],
+    specialists: Sequence[str] = (),
+    tools: Sequence[dict[str, Any]] = (),
+) -> Messages:
+    """A query to an agent, and its memories; the tiny master knows its specialists, the others look for their tools.
 
     Of each memory it says whether its query is the same one: the tiny model does not learn to compare them.
     """

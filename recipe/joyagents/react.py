@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from verl_ext.mas import Agent, CallFailed, Status, Task, ToolFailed, Workflow
-from verl_ext.mas.options import at_least
+from verl_ext.mas.options import at_least, one_of
 from verl_ext.memory import Memory
 from verl_ext.recipe.joyagents import grammar
 from verl_ext.recipe.joyagents.accuracy import functions_called
@@ -19,6 +19,8 @@ RESULT_CHARS, SHOWN_CHARS = 2_000, 8_000
 # What a memory keeps of an agent's last output, and how much of its thought.
 REMEMBERED = OUTPUT, ANSWER = ("output", "answer")
 THOUGHT_CHARS = 1_000
+# What an agent is shown of its earlier outputs: all of them, or their calls without the thoughts (Tables 8 to 10).
+HISTORIES = OUTPUTS, CALLS = ("outputs", "calls")
 
 
 @dataclass
@@ -26,9 +28,9 @@ class Work:
     """What an agent has done for a query.
 
     answer, thought: the last output's. turns: its calls and their results, as the chat has them. plan: names of what it
-    called. done: functions that it may report as called: they returned, or a memory of the same query reports them.
-    found: passages that wait to be summed up. below: the work of the agents that it called. limit: what ended it, if it
-    did not answer.
+    called. tools: documents of functions that it is shown from the start. done: functions that it may report as called:
+    they returned, or a memory of the same query reports them. found: passages that wait to be summed up. below: the
+    work of the agents that it called. limit: what ended it, if it did not answer.
     """
 
     query: str
@@ -36,6 +38,7 @@ class Work:
     thought: str = ""
     turns: list[tuple[str, str]] = field(default_factory=list)
     plan: list[str] = field(default_factory=list)
+    tools: list[dict[str, Any]] = field(default_factory=list)
     done: set[str] = field(default_factory=set)
     found: list[dict[str, str]] | None = None
     below: list[Work] = field(default_factory=list)
@@ -65,12 +68,14 @@ class ReActAgent(Workflow):
         prompts: the module of prompts; `prompts.<name>(query, work, memories)` gives the messages before its turns.
         max_rounds: outputs of this agent for a query, at least 1.
         remember: what its memories keep of the last output: "output", thought and answer; or the "answer" alone.
+        history: what it is shown of its earlier outputs: "outputs", or "calls" without thoughts.
     """
 
-    def __init__(self, name: str, prompts: Any, max_rounds: int, remember: str = OUTPUT):
+    def __init__(self, name: str, prompts: Any, max_rounds: int, remember: str = OUTPUT, history: str = OUTPUTS):
         at_least(1, max_rounds=max_rounds)
-        if remember not in REMEMBERED:
-            raise ValueError(f"mas.workflow.remember={remember!r} is unknown; allowed: {', '.join(REMEMBERED)}")
+        one_of("remember", remember, REMEMBERED)
+        one_of("history", history, HISTORIES)
+        self.history = history
         self.name, self.prompts, self.max_rounds, self.remember = name, prompts, max_rounds, remember
         stops = {"stop": list(grammar.STOPS)}
         self.agents = {name: Agent(self._prompt, grammar.read_step, grammar.format_reward, sampling=stops)}
@@ -78,6 +83,7 @@ class ReActAgent(Workflow):
     def _prompt(self, query: str, turns: list[tuple[str, str]], **inputs: Any) -> list[dict[str, str]]:
         messages = list(getattr(self.prompts, self.name)(query, **inputs))
         for said, result in turns:
+            said = grammar.without_thought(said) if self.history == CALLS else said
             messages += [{"role": "assistant", "content": said}, {"role": "tool", "content": result}]
         return messages
 
@@ -85,6 +91,7 @@ class ReActAgent(Workflow):
         """Work on `task.question` until there is an answer or a limit is reached."""
         memories = await ctx.recall(self.name, task.question)
         work = Work(task.question, done=reported(task.question, memories))
+        await self.begin(ctx, work)
         for _ in range(self.max_rounds):
             try:
                 step = await ctx.call(
@@ -108,6 +115,9 @@ class ReActAgent(Workflow):
             work.limit = "rounds"
         ctx.remember(self.name, work.query, self.kept(work), work.plan, memories)
         return work
+
+    async def begin(self, ctx: Any, work: Work) -> None:
+        """What it does before its first output."""
 
     def kept(self, work: Work) -> str:
         """The output of Algorithm 1, as a memory keeps it; "" without an answer."""

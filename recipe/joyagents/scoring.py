@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 
 from verl_ext.mas import Task
 from verl_ext.memory import EncoderSimilarity, HashingSimilarity, Similarity
@@ -23,21 +24,31 @@ def similarity_of(encoder: str) -> Similarity:
     return HashingSimilarity() if encoder == "hashing" else EncoderSimilarity(encoder)
 
 
-async def scored(task: Task, work: Work, similarity: Similarity, exact_numbers: bool) -> tuple[float, dict[str, float]]:
-    """R_A of a trajectory; accuracy, also by kind of task; reasoning rounds.
+@dataclass(frozen=True)
+class Scorer:
+    """R_A of a trajectory, and what the paper measures.
 
-    `claimed`: functions that the answer reports as called without a call; where functions are asked for, R_A is 0.
+    Attributes:
+        similarity: of answers to questions.
+        exact_numbers, check_calls: arguments of `JoyAgents`.
     """
-    claimed, truth = work.claimed(), task.ground_truth
-    right = await asyncio.to_thread(accuracy, truth, work.answer, similarity, exact_numbers)
-    if claimed and (truth["kind"] == "function" or truth.get("functions")):
-        right = 0.0
-    return right, {
-        "accuracy": right,
-        f"accuracy_{task.data_source}": right,
-        "rounds": work.total("outputs"),
-        "claimed": float(len(claimed)),
-        "broken": work.total("broken"),
-        "unanswered": float(bool(work.limit)),
-        "tool_failures": work.total("tool_failures"),
-    }
+
+    similarity: Similarity
+    exact_numbers: bool
+    check_calls: bool
+
+    async def __call__(self, task: Task, work: Work) -> tuple[float, dict[str, float]]:
+        """R_A; accuracy, also by kind of task; reasoning rounds; `claimed`, functions reported without a call."""
+        claimed, truth = work.claimed(), task.ground_truth
+        right = await asyncio.to_thread(accuracy, truth, work.answer, self.similarity, self.exact_numbers)
+        if self.check_calls and claimed and (truth["kind"] == "function" or truth.get("functions")):
+            right = 0.0
+        return right, {
+            "accuracy": right,
+            f"accuracy_{task.data_source}": right,
+            "rounds": work.total("outputs"),
+            "claimed": float(len(claimed)),
+            "broken": work.total("broken"),
+            "unanswered": float(bool(work.limit)),
+            "tool_failures": work.total("tool_failures"),
+        }

@@ -16,7 +16,7 @@ from verl_ext.tools.catalogue.types import CallError as _CallError
 
 def check_shop_expenses(
     category: str, shop_body: Literal["individual", "company"], shop_type: str = "small shop"
-) -> dict:
+) -> dict[str, Any]:
     """Check fees: the deposit, the quality guarantee and the service fees required for opening a shop on the platform.
 
     Args:
@@ -35,7 +35,7 @@ def check_shop_expenses(
     }
 
 
-def check_qualifications(category: str, shop_body: Literal["individual", "company"]) -> dict:
+def check_qualifications(category: str, shop_body: Literal["individual", "company"]) -> dict[str, Any]:
     """Check qualifications: the documents and permits required for opening a shop on the platform.
 
     Args:
@@ -47,7 +47,7 @@ def check_qualifications(category: str, shop_body: Literal["individual", "compan
     return {"documents": [*_data.DOCUMENTS[shop_body], *([permit] if permit else [])]}
 
 
-def search_order_code(order: str) -> dict:
+def search_order_code(order: str) -> dict[str, Any]:
     """Check an order: its shop, product, number of pieces, amount, status and label.
 
     Args:
@@ -56,7 +56,7 @@ def search_order_code(order: str) -> dict:
     return _order(order)
 
 
-def search_after_sales(case: str) -> dict:
+def search_after_sales(case: str) -> dict[str, Any]:
     """Query an after-sales case: what the customer asks for, its status, and how many days are left to respond.
 
     Args:
@@ -65,7 +65,7 @@ def search_after_sales(case: str) -> dict:
     return dict(_found(_data.records().cases, case.strip().upper(), f"there is no after-sales case {case}"))
 
 
-def report_order_delay(order: str, days: int) -> dict:
+def report_order_delay(order: str, days: int) -> dict[str, Any]:
     """Report a delay: tell the platform that an order cannot be shipped on time. It cannot say whether it was before.
 
     Args:
@@ -80,7 +80,7 @@ def report_order_delay(order: str, days: int) -> dict:
     return {"order": order.strip().upper(), "reported": True, "ships_within_days": days}
 
 
-def check_deposit_refund(shop: str) -> dict:
+def check_deposit_refund(shop: str) -> dict[str, Any]:
     """Check the refund of the deposit at check-out: its progress, and the reason why it cannot be returned at present.
 
     Args:
@@ -90,7 +90,7 @@ def check_deposit_refund(shop: str) -> dict:
     return {"status": state, **({"reason": reason} if reason else {})}
 
 
-def search_promotion(shop: str, campaign: str | None = None) -> dict:
+def search_promotion(shop: str, campaign: str | None = None) -> dict[str, Any]:
     """Query promotions: details of the promotion activities that a shop takes part in.
 
     Args:
@@ -103,7 +103,7 @@ def search_promotion(shop: str, campaign: str | None = None) -> dict:
     return {"campaign": campaign, **_found(found, campaign, f"{shop} takes no part in {campaign}")}
 
 
-def search_coupon(shop: str, coupon: str | None = None) -> dict:
+def search_coupon(shop: str, coupon: str | None = None) -> dict[str, Any]:
     """Query coupons: their status and the products they apply to. It cannot tell why a coupon does not take effect.
 
     Args:
@@ -116,7 +116,7 @@ def search_coupon(shop: str, coupon: str | None = None) -> dict:
     return {"coupon": coupon, **_found(found, coupon, f"{shop} has no coupon {coupon}")}
 
 
-def check_bank_card(shop: str) -> dict:
+def check_bank_card(shop: str) -> dict[str, Any]:
     """Check the bank card of a shop: whether one is bound, and whether it is verified.
 
     Args:
@@ -125,7 +125,7 @@ def check_bank_card(shop: str) -> dict:
     return {"status": _shop(shop).card}
 
 
-def search_payment_method(shop: str) -> dict:
+def search_payment_method(shop: str) -> dict[str, Any]:
     """Query the settlement method of a shop: how and how often the platform pays it.
 
     Args:
@@ -135,7 +135,7 @@ def search_payment_method(shop: str) -> dict:
     return {"paid_to": found.payment, "settlement": found.cycle}
 
 
-def search_product_audit(shop: str, product: str) -> dict:
+def search_product_audit(shop: str, product: str) -> dict[str, Any]:
     """Query the audit of a product: the status of its review, and since when it runs. It cannot tell why one failed.
 
     Args:
@@ -145,7 +145,7 @@ def search_product_audit(shop: str, product: str) -> dict:
     return dict(_of_product(_shop(shop).audits, shop, product))
 
 
-def check_stock(shop: str, product: str) -> dict:
+def check_stock(shop: str, product: str) -> dict[str, Any]:
     """Check the stock: how many pieces of a product a shop has.
 
     Args:

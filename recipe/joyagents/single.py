@@ -8,7 +8,7 @@ from verl_ext.mas import Task
 from verl_ext.mas.prompts import prompts_of
 from verl_ext.recipe.joyagents import prompts as faithful
 from verl_ext.recipe.joyagents.react import ANSWER, RESULT_CHARS, ReActAgent, Work, intention_of
-from verl_ext.recipe.joyagents.scoring import DETAILS, scored, similarity_of
+from verl_ext.recipe.joyagents.scoring import DETAILS, Scorer, similarity_of
 from verl_ext.recipe.joyagents.specialists import shown
 from verl_ext.tools.catalogue.types import UNKNOWN_TOOL
 
@@ -22,7 +22,7 @@ class SingleAgent(ReActAgent):
     Args:
         prompts: faithful (Template #6), or a YAML file (`mas/prompts.py`).
         max_rounds: outputs for a question.
-        encoder, exact_numbers: as in JoyAgents.
+        encoder, exact_numbers, check_calls: as in JoyAgents.
 
     Raises:
         ValueError: an argument out of range.
@@ -32,10 +32,15 @@ class SingleAgent(ReActAgent):
     needs = ("knowledge", "shop_search", "shop_call", "function_search", "function_call")
 
     def __init__(
-        self, prompts: str = "faithful", max_rounds: int = 16, encoder: str = "hashing", exact_numbers: bool = True
+        self,
+        prompts: str = "faithful",
+        max_rounds: int = 16,
+        encoder: str = "hashing",
+        exact_numbers: bool = True,
+        check_calls: bool = True,
     ):
         super().__init__(NAME, prompts_of(prompts, {"faithful": faithful}), max_rounds, ANSWER)
-        self.similarity, self.exact_numbers = similarity_of(encoder), exact_numbers
+        self.scorer = Scorer(similarity_of(encoder), exact_numbers, check_calls)
 
     def _prompt(self, query: str, turns: list[tuple[str, str]], **_: Any) -> list[dict[str, str]]:
         return super()._prompt(query, turns)  # Template #6 has no memory
@@ -59,4 +64,4 @@ class SingleAgent(ReActAgent):
 
     async def reward(self, task: Task, result: Work) -> tuple[float, dict[str, float]]:
         """R_A, as of the system."""
-        return await scored(task, result, self.similarity, self.exact_numbers)
+        return await self.scorer(task, result)

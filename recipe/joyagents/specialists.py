@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from verl_ext.mas import Agent
+from verl_ext.mas import Agent, ToolFailed
+from verl_ext.mas.options import one_of
 from verl_ext.recipe.joyagents.react import OUTPUT, RESULT_CHARS, ReActAgent, Work, intention_of, safe
 
+APIS = SEARCHED, LISTED = ("searched", "listed")
 RETRIEVALS, SUMMARY, INTENTION = "tool_retrievals", "tool_summary", "tool_intention"
 
 
@@ -21,13 +23,27 @@ class FunctionAgent(ReActAgent):
 
     Args:
         search, call: names of its tools under `mas.tools` (verl_ext.tools.catalogue).
+        apis: searched: it has to look for its functions (Figures 6 and 7); listed: those that a search for its query
+            finds are among its tools from the start (Table 9).
+        options: of ReActAgent.
     """
 
-    def __init__(self, name: str, prompts: Any, max_rounds: int, remember: str, search: str, call: str):
-        super().__init__(name, prompts, max_rounds, remember)
-        self.search, self.execute = search, call
+    def __init__(self, name: str, *options: Any, search: str, call: str, apis: str):
+        super().__init__(name, *options)
+        one_of("apis", apis, APIS)
+        self.search, self.execute, self.apis = search, call, apis
         self.needs = (search, call)
-        self.agents["intention"] = Agent(prompts.intention, trained=False)
+        self.agents["intention"] = Agent(self.prompts.intention, trained=False)
+
+    async def begin(self, ctx: Any, work: Work) -> None:
+        if self.apis == LISTED:
+            try:
+                work.tools = await ctx.tool(self.search, query=work.query)
+            except ToolFailed:  # it can still search
+                work.tool_failures += 1
+
+    def shown(self, work: Work) -> dict[str, Any]:
+        return {"tools": work.tools} if self.apis == LISTED else {}
 
     async def act(self, ctx: Any, work: Work, name: str, arguments: dict[str, Any]) -> str:
         if name == RETRIEVALS:
@@ -53,10 +69,10 @@ class QuestionAgent(ReActAgent):
     `tool_retrievals` has found if that was called just before.
     """
 
-    def __init__(self, name: str, prompts: Any, max_rounds: int, remember: str, search: str = "knowledge"):
-        super().__init__(name, prompts, max_rounds, remember)
+    def __init__(self, name: str, *options: Any, search: str = "knowledge"):
+        super().__init__(name, *options)
         self.search, self.needs = search, (search,)
-        self.agents["summary"] = Agent(prompts.summary, trained=False)
+        self.agents["summary"] = Agent(self.prompts.summary, trained=False)
 
     async def act(self, ctx: Any, work: Work, name: str, arguments: dict[str, Any]) -> str:
         if name == RETRIEVALS:

@@ -16,7 +16,7 @@ REWRITER = (
     "You are an expert in making complicated or unclear questions simple and easy to search. Rephrase the question "
     "that is given, or divide it into sub-questions, so that a search engine can find the answers. The sub-questions "
     "must follow from each other and depend on each other logically, and must not mean nearly the same. Use no vague "
-    "pointing words such as 'this' or 'that one', and write no sub-question twice. Write the sub-questions as a list "
+    "pointing words or similar expressions, and write no sub-question twice. Write the sub-questions as a list "
     "of texts in this form: ### <query1>; <query2>; <query3>; ... ###"
 )
 RERANKER = (
@@ -57,8 +57,9 @@ def single(question: str, docs: Sequence[Mapping[str, str]]) -> Messages:
 
 
 def _numbered(docs: Sequence[Mapping[str, str]]) -> str:
-    lines = [f"Document {number}: {doc['title']}\n{doc['text']}" for number, doc in enumerate(docs)]
-    return "\n\n".join(lines) or "No document was found."
+    written = "Document {}: {{title: {}, snippet: {}}}".format
+    lines = [written(number, doc["title"], doc["text"]) for number, doc in enumerate(docs)]
+    return "\n".join(lines) or "No document was found."
 
 
 # How an argument is written in a text of `mas.workflow.prompts`.

@@ -77,12 +77,12 @@ ACTION: dict[str, tuple[str, str]] = {
         "caused the failure or the other wording, and outline a new plan that keeps it from happening again: brief, "
         "and of the main points only. Consider where the task stands, and propose the next steps. End in this form:\n"
         f"{ANSWERED}",
-        "The reflection:",
+        "",
     ),
     "question": (
         "Ask the next sub-question, and answer it. It must follow from the reasoning so far and close a gap in it. "
         f"Support the answer by evidence or by argument. End in this form:\n{ANSWERED}",
-        "The sub-question and its answer:",
+        "",
     ),
     "summarize": (
         f"Sum up the results so far, and draw intermediate conclusions. Write in this form:\n{ANSWERED}",
@@ -90,7 +90,7 @@ ACTION: dict[str, tuple[str, str]] = {
     ),
     "conclude": (
         f"Bring the task to its end, and give the final answer. Write in this form:\n{ANSWERED}",
-        "The conclusion of the task and its final answer:",
+        "",
     ),
     "modify": (
         "Find the errors in the reasoning so far, and correct them. Write in this form:\n"

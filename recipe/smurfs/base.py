@@ -14,7 +14,7 @@ from verl_ext.recipe.smurfs import scoring
 from verl_ext.rewards.calls import Invocation, gold_path
 from verl_ext.rewards.correctness import charged
 from verl_ext.rewards.judged import JUDGED, judged
-from verl_ext.tools.catalogue.render import render
+from verl_ext.tools.catalogue import names_of, render
 
 
 @dataclass
@@ -87,6 +87,11 @@ class ToolSystem(Workflow):
         at_least(0, call_price=call_price)
         self.call_price, self.needs_judge = call_price, success in JUDGED
 
+    @property
+    def form(self) -> dict[str, Any]:
+        """What prompts and parsers of answers are given: a target is compared with a short one, a reader wants all."""
+        return {} if self.success in scoring.COMPARED else {"whole": True}
+
     async def documents(self, ctx: Any, task: Task, query: str) -> list[dict[str, Any]]:
         """The tools for a query: name, description and parameters of each.
 
@@ -95,14 +100,9 @@ class ToolSystem(Workflow):
         """
         if self.tools == "search":
             return await ctx.tool("tool_search", query=query)
-        names = self.catalogue or task.extra.get("tools")
-        if names is None or len(names) == 0:
-            raise ValueError(
-                f"row {task.index} has no extra_info.tools. Remedy: mas.workflow.tools=search, or catalogue=[…]"
-            )
-        if isinstance(names, str) or not all(isinstance(name, str) for name in names):
-            raise ValueError(f"extra_info.tools of row {task.index} must be a list of names, but is {names!r:.200}")
-        return await ctx.tool("tool_search", names=list(names))
+        remedy = "mas.workflow.tools=search, or catalogue=[…]"
+        names = self.catalogue or names_of(task.extra, task.index, remedy)
+        return await ctx.tool("tool_search", names=names)
 
     async def ask(self, ctx: Any, work: Any, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
         """The answer of a tool, as `Toolbox` gives it."""

@@ -6,14 +6,15 @@ DFSDT   ToolLLM's depth-first search-based decision tree (tree.py)
 An output without an action that can be read counts against the budget like a call, so that both come to their end
 whatever the model writes: ReAct after at most budget + 1 outputs, DFSDT after at most 2 budget (mas.limits.max_calls).
 
-Deviation: the authors' systems end without an answer where their calls are used up. Here they are asked for it once
-more, as the Smurfs are.
+The authors' systems end without an answer where their calls are used up (`last_answer: false`). By default they are
+asked for it once more, as the Smurfs are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from verl_ext.mas import Agent, Call, Task
@@ -65,7 +66,8 @@ class Baseline(Reach):
 
     Args:
         budget: tool calls of a question, as the Smurfs' `budget`.
-        environment, use, subgoals: see `Reach`.
+        environment, use: see `Reach`.
+        last_answer: where the budget is used up, the agent is asked for its answer once more; False: there is none.
         others: see `ToolSystem`. prompts: faithful; the tiny model was not trained on these systems.
 
     Raises:
@@ -83,20 +85,20 @@ class Baseline(Reach):
         tools: str = "given",
         catalogue: list[str] | None = None,
         budget: int = 16,
+        last_answer: bool = True,
         max_result_chars: int = 2000,
         success: str = "answer",
         ordered: bool = True,
         call_price: float = 0.1,
         environment: str = "",
         use: Sequence[str] = (),
-        subgoals: str | None = None,
     ):
         options = (self.modules, prompts, tools, catalogue, max_result_chars, success, ordered, call_price)
-        super().__init__(*options, environment=environment, use=use, subgoals=subgoals)
+        super().__init__(*options, environment=environment, use=use)
         at_least(1, budget=budget)
-        self.budget = budget
-        prompt = getattr(self.prompts, self.prompt)
-        acting = Agent(prompt, read_turn, sampling={"stop": list(STOPS)}, actions=action_spans)
+        self.budget, self.last_answer = budget, last_answer
+        prompt, read = (partial(one, **self.form) for one in (getattr(self.prompts, self.prompt), read_turn))
+        acting = Agent(prompt, read, sampling={"stop": list(STOPS)}, actions=action_spans)
         self.agents = {"agent": acting, **self.others()}
 
     def others(self) -> dict[str, Agent]:
@@ -122,6 +124,8 @@ class Baseline(Reach):
                 work.broken += 1
                 content = f"error: {turn.problem or f'there is no tool {GIVE_UP}'}"
             if work.spent >= self.budget:
+                if not self.last_answer:
+                    return NOTHING
                 content = f"{content}\n{self.prompts.SPENT}"
             observation = observed(call.text, content)
             work.log += f"{call.text}{observation}"
@@ -199,6 +203,8 @@ class DFSDT(Baseline):
                 return self.end(work, turn, finished=True)
             problem = await self._move(ctx, work, tree, shared["tools"], turn)
             work.rollbacks = tree.rollbacks
+        if not self.last_answer:
+            return self.end(work, NOTHING, finished=False)
         last = {"path": tree.everything, "closing": self.prompts.SPENT}
         turn = await self.heard(ctx, work, ctx.call("agent", **shared, **last), NOTHING)
         return self.end(work, turn, finished=False)

@@ -170,12 +170,20 @@ def verifier(task: str, answer: str) -> Messages:
     )
 
 
-def final(question: str, solved: Solved) -> Messages:
-    """The answer to the whole question from those of its sub-tasks. The paper prints no prompt for it."""
+def final(question: str, solved: Solved, whole: bool = False) -> Messages:
+    """The answer to the question from those of its sub-tasks. The paper prints no prompt for it.
+
+    whole: for a reader, as detailed as they are; otherwise short, to be compared with a target.
+    """
+    form = (
+        "Answer in natural language. The user sees none of those answers, so give whatever in them serves the "
+        "question, in as much detail as you can."
+        if whole
+        else "Reason in one or two sentences, then end with a line `FINAL ANSWER: ` and the answer as short as it can "
+        "be (a name, a number, yes or no, or the list that is asked for)."
+    )
     return quoted_user(
-        "Answer the user's question from the answers to its sub-tasks. Reason in one or two sentences, then end with a "
-        "line `FINAL ANSWER: ` and the answer as short as it can be (a name, a number, yes or no, or the list that is "
-        "asked for).\n"
+        f"Answer the user's question from the answers to its sub-tasks. {form}\n"
         f"{_before(solved)}The user's question:\n{question}\nOutput:"
     )
 

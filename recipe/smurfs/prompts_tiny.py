@@ -61,8 +61,8 @@ def verifier(task: str, answer: str) -> Messages:
     return quoted_user(f"verify: {task} answer: {answer}")
 
 
-def final(question: str, solved: Solved) -> Messages:
-    """The question and the answers of its sub-tasks."""
+def final(question: str, solved: Solved, whole: bool = False) -> Messages:
+    """The question and the answers of its sub-tasks. `whole` has no effect: the tiny model gives short answers."""
     return quoted_user(f"final: {question} after: {'; '.join(answer for _, answer in solved) or 'none'}")
 
 

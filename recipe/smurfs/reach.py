@@ -9,7 +9,7 @@ from typing import Any
 from verl_ext.mas import Task, ToolFailed
 from verl_ext.mas.options import one_of
 from verl_ext.mas.workflow import Score
-from verl_ext.recipe.deepagent.environments.subgoals import Subgoals
+from verl_ext.recipe.deepagent.environments.alfworld import path_share
 from verl_ext.recipe.deepagent.general import DOCUMENTED
 from verl_ext.recipe.smurfs import base
 
@@ -30,7 +30,6 @@ class Reach(base.ToolSystem):
             search: the agent begins with `tool_search` alone, and calls what it finds.
         environment: name of an `EnvironmentTool` of `mas.tools`, whose actions are the tools (tools=given) and whose
             score is the reward.
-        subgoals: file of an environment's subgoals, whose share is then reported as `path`.
         use: in place of all that, tools of `mas.tools` that the agent calls directly, as those of `GeneralAgent`.
         options: see `ToolSystem`.
 
@@ -40,14 +39,13 @@ class Reach(base.ToolSystem):
 
     sources = ("given", "retrieved", "search")
 
-    def __init__(self, *options: Any, environment: str = "", use: Sequence[str] = (), subgoals: str | None = None):
+    def __init__(self, *options: Any, environment: str = "", use: Sequence[str] = ()):
         super().__init__(*options)
         for name in use:
             one_of("use", name, list(DOCUMENTED))
         if use and environment:
             raise ValueError(f"environment and use exclude each other, given {environment!r} and {list(use)}")
         self.environment, self.use = environment, tuple(use)
-        self.subgoals = Subgoals(subgoals) if subgoals else None
         if environment or use:
             own = ("run_python",) if "run_python" in self.needs else ()
             self.needs = tuple(dict.fromkeys((*own, *(use or (environment, SEARCH)))))
@@ -112,12 +110,11 @@ class Reach(base.ToolSystem):
         return {"ok": True, "result": found}
 
     def reward(self, task: Task, result: Any) -> Any:
-        """As `ToolSystem`; in an environment its score of the last turn."""
+        """As `ToolSystem`; in an environment its score of the last turn, and ALFWorld's `path`."""
         if not self.environment:
             return super().reward(task, result)
         scores = {"score": result.score}
-        if self.subgoals:
-            seen = [str(one["result"]) for one in result.shown]
-            scores["path"] = self.subgoals.share(result.task.question, seen)
+        share = path_share(result.task.question, (str(call.get("result", "")) for call in result.shown))
+        scores |= {} if share is None else {"path": share}
         score: Score = (result.score, self.measured(result, float(result.score >= 1.0), scores))
         return score

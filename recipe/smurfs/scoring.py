@@ -15,6 +15,8 @@ from verl_ext.rewards.truth import targets_of
 
 SUCCESSES = ("answer", "f1", "gaia", "path", *JUDGED)
 FINAL = "FINAL ANSWER:"
+# Those that compare the answer with a short one. Under the others a judge or a user reads it, or nothing does.
+COMPARED = ("answer", "f1", "gaia", "hle")
 # Replaces an output whose prompt did not fit.
 NOTHING: dict[str, Callable[[dict[str, Any]], Any]] = {
     "tool_check": lambda inputs: True,
@@ -28,9 +30,15 @@ NOTHING: dict[str, Callable[[dict[str, Any]], Any]] = {
 }
 
 
-def read_final(text: str, /, **_: Any) -> str:
-    """The text after the last `FINAL ANSWER:`; without one, the last line."""
+def read_final(text: str, /, *, whole: bool = False, **_: Any) -> str:
+    """The line after the last `FINAL ANSWER:`; without one, the last line.
+
+    Args:
+        whole: all that stands after it; without one, all but the reasoning in <think>.
+    """
     _before, mark, answer = text.rpartition(FINAL)
+    if whole:
+        return (answer if mark else text.rpartition("</think>")[2]).strip()
     lines = [line.strip() for line in (answer if mark else text).strip().splitlines() if line.strip()]
     return (lines[0] if mark else lines[-1]).strip("*` ") if lines else ""
 

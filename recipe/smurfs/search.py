@@ -7,7 +7,8 @@ memory) and 3.4 (stable rollback).
     τ_t = ∅  dead end: m_{t−1} is popped from the local memory, the tool chosen at t − 1 from τ_{t−1}, t ← t − 1
     memory   local: (thought, answer) of the steps on the path; global: of all steps ever made
 
-A search visits no (depth, path, tool) twice, and ends: with τ_0 = ∅, or when its calls are used up.
+A search visits no (depth, path, tool) twice, and ends: with τ_0 = ∅, when its calls are used up, or, if it does not go
+back there (`ends_deepest`), with a path of `max_depth` steps, the paper's maximum number of planned steps.
 """
 
 from __future__ import annotations
@@ -32,12 +33,14 @@ class Search:
     Args:
         tools: D, names of all tools, in order.
         max_calls: tool calls after which the search ends.
-        max_depth: steps of a path; after the last one the search goes back.
+        max_depth: steps of a path.
+        ends_deepest: after the last one the search ends; otherwise it goes back.
     """
 
     tools: Sequence[str]
     max_calls: int
     max_depth: int
+    ends_deepest: bool = False
     local: list[Element] = field(default_factory=list)
     everything: list[Element] = field(default_factory=list)
     calls: int = 0
@@ -55,7 +58,8 @@ class Search:
     @property
     def open(self) -> list[str]:
         """τ_t, from which the next tool is chosen; empty: the search has ended."""
-        return [] if self.calls >= self.max_calls else list(self._lists[-1])
+        ended = self.calls >= self.max_calls or (self.ends_deepest and self.depth >= self.max_depth)
+        return [] if ended else list(self._lists[-1])
 
     @property
     def path(self) -> tuple[str, ...]:
@@ -73,7 +77,7 @@ class Search:
         self._take(element.tool)
         self.local.append(element)
         self.everything.append(element)
-        deeper = self.depth < self.max_depth
+        deeper = self.depth < self.max_depth or self.ends_deepest
         self._lists.append(list(dict.fromkeys(self.tools)) if deeper else [])
         self._roll_back()
 

@@ -47,12 +47,15 @@ class Turn(NamedTuple):
     problem: str = ""
 
 
-def read_turn(text: str, /, **_: Any) -> Turn:
-    """The first action or answer of an output, after its reasoning in <think>. Never raises, for any text."""
+def read_turn(text: str, /, *, whole: bool = False, **_: Any) -> Turn:
+    """The first action or answer of an output, after its reasoning in <think>. Never raises, for any text.
+
+    whole: the answer may have several lines (`read_final`).
+    """
     start, end = _said(text)
     found, final = _ACTION.search(text, start, end), text.find(FINAL, start, end)
     if final >= 0 and (found is None or final < found.start()):
-        return Turn("answer", _thought(text[start:final]), answer=read_final(text[final:end]))
+        return Turn("answer", _thought(text[start:final]), answer=read_final(text[final:end], whole=whole))
     if found is None:
         return Turn("broken", problem="there is neither an action nor an answer")
     thought, name = _thought(text[start : found.start()]), found[1].strip(_MARKS)
@@ -67,7 +70,7 @@ def read_turn(text: str, /, **_: Any) -> Turn:
     if name == FINISH:  # its answer may be plain text instead of JSON; JSON that cannot be read is none
         plain = "" if said.startswith("{") else said
         answer = str(arguments.get("answer") or "") if arguments is not None else plain
-        return Turn("answer", thought, answer=read_final(f"{FINAL} {answer}"))
+        return Turn("answer", thought, answer=read_final(f"{FINAL} {answer}", whole=whole))
     if not name:
         return Turn("broken", thought, problem="the action has no name")
     return Turn("call", thought, name, arguments, problem=problem)

@@ -16,6 +16,7 @@ from verl_ext.recipe.smurfs.search import Element, Search
 
 PROMPTS = {"faithful": prompts, "tiny": prompts_tiny}
 TOOL_CHOICES = ("id", "name")
+AT_MAX_DEPTH = ("end", "back")
 
 
 @dataclass
@@ -41,6 +42,8 @@ class Smurfs(base.ToolSystem):
         max_tasks: sub-tasks of a question; what the planner names beyond is left out.
         max_calls: tool calls of a sub-task: its retry budget.
         max_depth: steps of a path.
+        at_max_depth: end: after the last step the answer comes from the global memory (Section 3.2); back: the search
+            goes back and tries other paths.
         budget: tool calls of the whole question, as its baselines have it (baselines.py); sub-tasks that are not
             reached are left out. 0: none.
         others: see `ToolSystem`; with tools=search, `tool_search` is asked for each sub-task.
@@ -64,6 +67,7 @@ class Smurfs(base.ToolSystem):
         max_tasks: int = 6,
         max_calls: int = 8,
         max_depth: int = 4,
+        at_max_depth: str = "back",
         budget: int = 0,
         max_result_chars: int = 2000,
         success: str = "answer",
@@ -75,6 +79,8 @@ class Smurfs(base.ToolSystem):
         at_least(1, **self.limits)
         at_least(0, budget=budget)
         one_of("tool_choice", tool_choice, TOOL_CHOICES)
+        one_of("at_max_depth", at_max_depth, AT_MAX_DEPTH)
+        self.ends_deepest = at_max_depth == "end"
         self.budget, self.tool_choice = budget, tool_choice
         optional = {"planner": planner, "answer": answerer, "verifier": verifier, "tool_check": tool_check}
         self.left_out = [name for name, used in optional.items() if not used]
@@ -97,7 +103,7 @@ class Smurfs(base.ToolSystem):
             "arguments": Agent(shown.arguments, reading(grammar.read_arguments, "arguments"), filled, **whole),
             "answer": Agent(shown.answer),
             "verifier": Agent(shown.verifier, reading(grammar.read_verdict, "verifier"), verdict),
-            "final": Agent(shown.final, scoring.read_final),
+            "final": Agent(partial(shown.final, **self.form), partial(scoring.read_final, **self.form)),
         }
 
     def _chooser(self, whole: dict[str, Any]) -> Agent:
@@ -129,7 +135,7 @@ class Smurfs(base.ToolSystem):
             work.solved.append((subtask, await self._digest(ctx, work, subtask, "", [])))
             return
         documents = {tool["name"]: tool for tool in await self.documents(ctx, work.task, subtask)}
-        search = Search(list(documents), self._calls_left(work), self.limits["max_depth"])
+        search = Search(list(documents), self._calls_left(work), self.limits["max_depth"], self.ends_deepest)
         hint, answer = "", None
         while answer is None and search.open:
             open_tools = [documents[name] for name in search.open]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage
 
-from verl_ext.algorithms import TokenRows
+from verl_ext.algorithms import TokenRows, make_algorithm
 from verl_ext.algorithms.mhgpo import MHGPO, agent_weights
 
 CONFIG = {"norm_adv_by_std_in_grpo": True}
@@ -42,6 +42,17 @@ def test_the_advantage_stands_on_every_response_token_and_nowhere_else():
     expected = [[half, half, 0, 0], [-half] * 4, [0.0] * 4]
     assert advantages(batch, CONFIG).tolist() == [pytest.approx(row) for row in expected]
     assert advantages(batch, CONFIG).dtype == torch.float32
+
+
+def test_the_other_reading_has_the_advantage_where_the_reward_stands():
+    """R^t below Eq. 5; an observation behind the last output trains in neither reading."""
+    batch = rows([1.0, 0.0], [4, 2], [0, 0])
+    batch.mask = torch.tensor([[1, 0, 1, 0], [1, 1, 0, 0]])
+    half = 0.5 / (0.5**0.5 + 1e-6)
+    expected = [pytest.approx([0, 0, half, 0]), pytest.approx([0, -half, 0, 0])]
+    assert make_algorithm("mhgpo", {"tokens": "last"}).advantages(batch, CONFIG).tolist() == expected
+    with pytest.raises(ValueError, match="mas.advantage.tokens"):
+        make_algorithm("mhgpo", {"tokens": "first"})
 
 
 def test_a_token_mask_takes_tokens_out_of_training_but_not_the_reward_out_of_the_group():

@@ -3,9 +3,10 @@
     python -m tests.bench.kills --kills 100
 
 Two deterministic runs must be bit-identical to the uninterrupted run in every complete checkpoint (weights, optimiser,
-random states, adapters, heads, memories, the algorithm's state) and in every metric that is no time: one with memories
-and an adapter per agent, one with a policy head and adapters. An asynchronous run must be complete: each step logged
-once, no question trained twice, none lost.
+random states, adapters, heads, memories, the algorithm's state), in every metric that is no time, and in the trajectory
+log: one with memories and an adapter per agent, one with a policy head and adapters. No line may be missing, and none
+partial but that of the last checkpoint. An asynchronous run must be complete: each step and each of its questions in
+the logs once, with all metrics; no question trained twice, none lost.
 
 A run is killed again and again until it ends. The script can be killed, too: the same command goes on with its count.
 """
@@ -14,149 +15,49 @@ from __future__ import annotations
 
 import argparse
 import functools
-import hashlib
 import logging
+import pickle
 import random
 import shutil
-import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 
-from tests.end_to_end.running import command, entries, environment, lasting, records
-from verl_ext.memory import read_snapshot
+from tests.bench.killed_runs import BEST, CASES, QUESTIONS, SAMPLES, STEPS, Run
+from tests.end_to_end.running import records
 from verl_ext.storage.jsonl import append, read_log
 from verl_ext.trainer.state.checkpoint import SAVING, complete_steps
 
-STEPS, QUESTIONS, SAMPLES = 16, 4, 4
-BEST = "val/system/reward"
-COMMON = [f"data.train_batch_size={QUESTIONS}", "data.val_max_samples=4", "trainer.save_freq=1", "trainer.test_freq=4"]
-COMMON += [f"trainer.keep_best={BEST}", f"trainer.total_training_steps={STEPS}", "trainer.val_before_train=false"]
-HEAD = "+mas.agents.orchestrator.head={encoder: hashing, lr: 0.1, entropy: 0.01}"
 # A kill comes this many steps after the first line in the run's log at most; one in EARLY at any time from the start.
 REACH, EARLY = 3.0, 4
 
 
-@dataclass(frozen=True)
-class Case:
-    """A run that is killed: its recipe and overrides; whether a continued run must be bit-identical."""
-
-    recipe: str
-    overrides: tuple[str, ...]
-    identical: bool = True
-
-
-ADAPTERS = ("mas.policy=per_agent_lora", "actor_rollout_ref.actor.optim.lr=1e-3", "mas.deterministic=true")
-TRAINS = ("mas.workflow.train_agents=true", "mas.loss.agent_weights=batch", "mas.advantage.baseline=mean")
-TOKENS = "actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean"
-ASYNCHRONOUS = ("trainer.v1.trainer_mode=mas_colocate_async", "actor_rollout_ref.rollout.agent.num_workers=2")
-CASES = {
-    "memory": Case("joyagents_tiny", ADAPTERS),
-    "heads": Case("puppeteer_tiny", (*ADAPTERS, *TRAINS, TOKENS, HEAD)),
-    "asynchronous": Case("mhgpo_tiny", ASYNCHRONOUS, identical=False),
-}
-
-
-class Run:
-    """A case in a folder of its own. `data` is shared by all."""
-
-    def __init__(self, case: Case, folder: Path, data: Path, *overrides: str):
-        self.case, self.folder, self.place = case, folder, folder / "runs" / case.recipe
-        given = [*COMMON, *case.overrides, *overrides]
-        if case.recipe != "mhgpo_tiny":  # whose data are where it runs
-            given.append(f"mas.prepare.output_dir={data}")
-        given += [f"mas.trajectory_log.train_questions={QUESTIONS}", "mas.trajectory_log.files=100"]
-        self.command = command(*given, recipe=case.recipe)
-
-    def live(self, moment: Callable[[float, bool], bool]) -> int | None:
-        """Start the command; kill all its processes once `moment(seconds, alive)`. The exit status, None if killed."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        log, started = self.place / "metrics.jsonl", time.time()
-        with open(self.folder / "output.txt", "w") as output:
-            options: dict[str, Any] = {"stdout": output, "stderr": output, "start_new_session": True}
-            process = subprocess.Popen(self.command, cwd=self.folder, env=environment(), **options)
-            while process.poll() is None:
-                alive = any(entry["time"] > started for entry in read_log(log))
-                if moment(time.time() - started, alive):
-                    kill(process)
-                    return None
-                time.sleep(0.02)
-        return process.returncode
-
-    def seconds_a_step(self) -> float:
-        """Of an uninterrupted run."""
-        times = [entry["time"] for entry in entries(self.folder, self.case.recipe)]
-        return (times[-1] - times[0]) / (len(times) - 1)
-
-    def metrics(self) -> dict[int, dict[str, Any]]:
-        """Step -> metrics that are no times, of the finished steps."""
-        done = [entry for entry in entries(self.folder, self.case.recipe) if not entry.get("partial")]
-        # How many programs a sandbox had in its cache depends on the restart.
-        return {
-            entry["step"]: {name: value for name, value in lasting(entry).items() if "tools/" not in name}
-            for entry in done
-        }
-
-    def contents(self) -> dict[int, dict[str, Any]]:
-        """Step -> content of each part, for the complete checkpoints."""
-        return {step: content(self.place / f"global_step_{step}") for step in complete_steps(self.place)}
-
-
-def kill(process: subprocess.Popen[bytes]) -> None:
-    """SIGKILL to all processes that a command has started, at once."""
-    tree = [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]
-    for one in tree:
-        with suppress(psutil.NoSuchProcess):
-            one.kill()
-    process.wait()
-    psutil.wait_procs(tree, timeout=30)
-
-
-def content(place: Path) -> dict[str, Any]:
-    """File -> hash of what it holds, of a checkpoint."""
-    found: dict[str, Any] = {}
-    for path in sorted(path for path in place.rglob("*.pt")):
-        loaded = torch.load(path, weights_only=False)
-        loaded.pop("rng", None)  # each process draws its own at the start, and nothing that trains depends on them
-        held = repr(comparable(loaded))
-        found[str(path.relative_to(place))] = hashlib.sha256(held.encode()).hexdigest()
-    if (place / "memory").exists():
-        found["memory"] = read_snapshot(place / "memory").content_hash()
-    if (place / "algorithm.json").exists():
-        found["algorithm.json"] = (place / "algorithm.json").read_text()
-    return found
-
-
-def comparable(value: Any) -> Any:
-    """With tensors and arrays as hashes of their bytes, so that == compares bit by bit."""
-    value = getattr(value, "_local_tensor", value)
-    if isinstance(value, torch.Tensor):
-        numbers = value.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
-        return str(value.dtype), tuple(value.shape), hashlib.sha256(numbers.tobytes()).hexdigest()
-    if isinstance(value, dict):
-        return {key: comparable(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [comparable(item) for item in value]
-    return hashlib.sha256(value.tobytes()).hexdigest() if hasattr(value, "tobytes") else value
-
-
 @functools.cache
-def expected_of(whole: Run) -> tuple[dict[int, dict[str, Any]], dict[int, dict[str, Any]]]:
-    """Metrics and checkpoints of an uninterrupted run, which are read once."""
-    return whole.metrics(), whole.contents()
+def expected_of(whole: Run) -> tuple[dict[int, dict[str, Any]], dict[int, dict[str, Any]], dict[str, list[Any]]]:
+    """Metrics, checkpoints and trajectories of an uninterrupted run, which are read once."""
+    return whole.metrics(partial=False), whole.contents(), whole.trajectories(STEPS)
 
 
-def differs(run: Run, whole: Run) -> list[str]:
-    """What a run has otherwise than the uninterrupted run, so far."""
-    metrics, contents = expected_of(whole)
-    found = [f"metrics of step {step}" for step, values in run.metrics().items() if values != metrics.get(step)]
+def differs(run: Run, whole: Run, ended: bool) -> list[str]:
+    """What a run that was killed, or has ended, lacks or has otherwise than the uninterrupted run, so far."""
+    metrics, contents, trajectories = expected_of(whole)
+    last = max(complete_steps(run.place), default=0)
+    done, partial = run.metrics(partial=False), run.metrics(partial=True)
+    # A kill after a checkpoint leaves a line without the validation, which the next start completes.
+    cut = {} if ended else {last: partial[last]} if last in partial else {}
+    found = [f"metrics of step {step}" for step, values in done.items() if values != metrics.get(step)]
+    found += [f"no metrics of step {step}" for step in metrics if step <= last and step not in {**done, **cut}]
+    for step, values in cut.items():
+        expected = {name: value for name, value in metrics[step].items() if not name.startswith("val")}
+        found += [] if values == expected else [f"partial metrics of step {step}"]
+    logged = run.trajectories(last)
+    cut_phase = f"val {last}" if cut else ""
+    of_steps = {name: lines for name, lines in trajectories.items() if int(name.split()[1]) <= last}
+    names = {*logged, *of_steps} - {cut_phase}
+    found += [f"trajectories of {name}" for name in sorted(names) if logged.get(name) != of_steps.get(name)]
     for step, parts in run.contents().items():
         expected = contents[step]
         names = [name for name in {*parts, *expected} if parts.get(name) != expected.get(name)]
@@ -166,30 +67,44 @@ def differs(run: Run, whole: Run) -> list[str]:
 
 def best_differs(run: Run, whole: Run) -> list[str]:
     """Whether a run that has ended keeps another best checkpoint than the metrics of the uninterrupted run say."""
-    values = {step: metrics[BEST] for step, metrics in whole.metrics().items() if BEST in metrics}
+    values = {step: metrics[BEST] for step, metrics in whole.metrics(partial=False).items() if BEST in metrics}
     best = max(values, key=lambda step: (values[step], -step))
     kept = sorted(path.name for path in (run.place / "best").iterdir())
     return [] if kept == [f"global_step_{best}"] else [f"best is {kept}, and of step {best} in the log"]
 
 
 def incomplete(run: Run) -> list[str]:
-    """What a run that has ended lacks: steps, or questions; or what it has twice."""
-    steps = [step for step in run.metrics() if step]
+    """What a run that has ended lacks: steps, validations, questions, metrics; or what it has twice."""
+    of_steps = run.metrics(partial=False)
+    steps = list(of_steps)
     found = [] if steps == list(range(1, STEPS + 1)) else [f"steps {steps} in the log"]
     if complete_steps(run.place)[-1:] != [STEPS]:
         found.append("no checkpoint of the last step")
+    validated = [step for step, metrics in of_steps.items() if BEST in metrics]
+    if validated != list(range(4, STEPS + 1, 4)):
+        found.append(f"validations of steps {validated} in the log")
     questions, _ = records(run.folder, run.case.recipe)
     asked = [(line["step"], line["question"]["index"]) for line in questions if line["phase"] == "train"]
     again = {index: times for index, times in Counter(index for _, index in asked).items() if times > 1}
     if again:
         found.append(f"questions that trained more than once: {again}")
-    # Rows that were sampled before a kill train from the checkpoint; then what was said is neither in log nor metrics.
     logged = Counter(step for step, _ in asked)
-    for step, metrics in run.metrics().items():
+    for step, metrics in of_steps.items():
         said = metrics.get("agents/answerer/calls", 0) / SAMPLES
-        if said != logged[step]:
+        if not said == logged[step] == QUESTIONS + metrics["sampling/dropped_questions"]:
             found.append(f"step {step}: {logged[step]} questions in the log, {said} in the metrics")
+    place = run.place / f"global_step_{STEPS}"
+    given = torch.load(place / "data.pt", weights_only=False)["_num_yielded"]
+    if (left := waiting(place)) != given - len(asked):
+        found.append(f"of {given} questions {len(asked)} are in the log, and {left} wait in the queue")
     return found
+
+
+def waiting(place: Path) -> int:
+    """How many questions of the queue in a checkpoint are to be trained."""
+    with open(place / "transfer_queue" / "controller_state.pkl", "rb") as file:
+        tags = pickle.load(file)["partitions"]["train"].custom_meta.values()
+    return sum(tag.get("is_prompt", False) for tag in tags)
 
 
 class Killer:
@@ -226,12 +141,13 @@ class Killer:
         if status is None:
             saving = [path.parent.name for path in self.run.place.glob(f"global_step_*/{SAVING}")]
             self._note("killed", step=max(complete_steps(self.run.place), default=0), saving=saving, alive=bool(born))
-            wrong = differs(self.run, self.whole) if self.case.identical else []
+            wrong = differs(self.run, self.whole, ended=False) if self.case.identical else []
         else:
             wrong = [f"exit status {status}"] if status else []
             if not wrong:
                 wrong += best_differs(self.run, self.whole if self.case.identical else self.run)
-                wrong += differs(self.run, self.whole) if self.case.identical else incomplete(self.run)
+                identical = self.case.identical
+                wrong += differs(self.run, self.whole, ended=True) if identical else incomplete(self.run)
         if wrong:
             place = self.folder / f"wrong_{time.time():.0f}"
             self.run.folder.rename(place)

@@ -23,9 +23,10 @@ from tests.bench.retrieval import QUERIES as ASKED
 from tests.bench.retrieval import LookUp, per_second, scan_words
 from verl_ext.tools.catalogue import Catalogue, ToolSearch, ToolSpec
 from verl_ext.tools.catalogue.search.documents import passages
-from verl_ext.tools.catalogue.search.fusion import CONSTANT, DEPTH
+from verl_ext.tools.catalogue.search.fusion import DENSE, DEPTH
 from verl_ext.tools.catalogue.search.tool import open_search
 from verl_ext.tools.retrieval import Retriever
+from verl_ext.tools.retrieval.bm25 import tokenize
 
 TOOLS, WORDS, WIDTH, K, CLIENTS = 16_000, 40, 384, 5, 32
 
@@ -67,12 +68,15 @@ def clients(catalogue: Catalogue, retriever: Retriever, queries: Sequence[str]) 
     return asyncio.run(run())
 
 
-def ranked(scores: np.ndarray) -> np.ndarray:
-    """Rows of the DEPTH highest scores, best first; ties by row."""
-    return np.argsort(-scores, kind="stable")[:DEPTH]
+def ranked(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of the DEPTH highest scores, best first, and these scores; ties by row."""
+    rows = np.argsort(-scores, kind="stable")[:DEPTH]
+    return rows, scores[rows]
 
 
-def scans(words: Callable[[], list[np.ndarray]], table: np.ndarray) -> dict[str, Callable[[], list[np.ndarray]]]:
+def scans(
+    words: Callable[[], list[tuple[np.ndarray, np.ndarray]]], table: np.ndarray
+) -> dict[str, Callable[[], list[np.ndarray]]]:
     """Method -> the K best rows of every query, by looking at everything."""
     stored, asked = table[:TOOLS], table[TOOLS:]
 
@@ -81,14 +85,16 @@ def scans(words: Callable[[], list[np.ndarray]], table: np.ndarray) -> dict[str,
         rows = []
         for pair in zip(*rankings, strict=True):
             scores = np.zeros(TOOLS)
-            for share, ranking in zip((1, 1 - 1e-9), pair, strict=True):  # ties: the words' tool first, as ours
-                scores[ranking] += share / (CONSTANT + 1 + np.arange(len(ranking)))
-            rows.append(ranked(scores)[:K])
+            for weight, lowest, (ranking, values) in zip((1 - DENSE, DENSE), (0.0, -1.0), pair, strict=True):
+                share = weight * (values - lowest) / (values[0] - lowest)
+                scores += share[-1]  # of all that the ranking leaves out
+                scores[ranking] += share - share[-1]
+            rows.append(ranked(scores)[0][:K])
         return rows
 
     return {
-        "bm25": lambda: [rows[:K] for rows in words()],
-        "dense": lambda: [ranked(scores)[:K] for scores in asked @ stored.T],
+        "bm25": lambda: [rows[:K] for rows, _ in words()],
+        "dense": lambda: [ranked(scores)[0][:K] for scores in asked @ stored.T],
         "hybrid": fused,
     }
 
@@ -107,7 +113,7 @@ def run() -> list[str]:
             mock.patch("verl_ext.tools.retrieval.dense.load_encoder", return_value=LookUp(table)),
         ):
             opened = {method: open_search(catalogue, method, cache_dir=cache) for method in ("bm25", "dense", "hybrid")}
-            known = [" ".join(query.split()[:-1]) for query in queries]
+            known = [" ".join(tokenize(" ".join(query.split()[:-1]), stems=True)) for query in queries]
             words = scan_words(passages(catalogue.values()), opened["bm25"], known, ranked)
             for method, scan in scans(words, table).items():
                 plain, rows = per_second(scan)

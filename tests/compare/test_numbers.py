@@ -55,7 +55,7 @@ def test_numbers_by_hand(folder):
     x, mean, error = methods["fast"].curve("val/system/f1", "questions", points=4)
     assert list(x) == [0, 16, 32, 48] and mean == pytest.approx([0.215, 0.415, 0.615, 0.815])
     assert error == pytest.approx([0.005] * 4)
-    assert quantities(methods) == {"behaviour": [], "similarity": [], "penalty": ["agents/a/penalty"]}
+    assert quantities(methods) == {"behaviour": [], "similarity": [], "reward": [], "penalty": ["agents/a/penalty"]}
     # A system that does not learn is measured as it is.
     assert methods["as_is"].untrained and not methods["fast"].untrained
     assert tokens["As it is"]["scores"]["f1"].mean == pytest.approx(0.2 + 0.01 * 1.5)
@@ -159,6 +159,9 @@ def test_finished_runs_are_overlaid(tmp_path, capsys):
     cost = report.partition("## Cost of a step")[2]
     assert re.search(r"^\| ours +\| +2\.00 .*\| +40\.00 \|", cost, re.M), "the highest of all steps"
     assert (output / "runs" / "curves.png").stat().st_size > 5000 and (output / "runs" / "cost.png").exists()
+    assert main(["--runs", str(ours), str(theirs), "--output", str(output), "--first_steps", "1"]) == 0
+    cost = (output / "runs" / "report.md").read_text().partition("## Cost of a step")[2]
+    assert re.search(r"^\| ours +\| +2\.00 .*\| +10\.00 \|", cost, re.M), "Figure 6 is about the first steps"
     for wrong, message in (
         ([str(ours), str(tmp_path)], "has no metrics.jsonl"),
         ([str(ours), str(ours)], "a folder is given twice"),

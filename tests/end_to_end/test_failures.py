@@ -6,6 +6,7 @@ import re
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -64,6 +65,46 @@ def test_a_tool_that_blocks_its_event_loop_is_shown_and_ends_the_run(tmp_path):
     assert "time.sleep(1000)  # as a user may write it" in str(error.value)
     first = next(read_log(tmp_path / "runs/mhgpo_tiny/watchdog.jsonl"))["text"]
     assert first.startswith("nothing has happened for") and "is blocked by this code" in first
+
+
+def test_a_stopped_training_process_is_named_and_ends_the_run(tmp_path):
+    """The other one waits for it in a collective operation of the update, for torch's half an hour."""
+    stopped: list[psutil.Process] = []
+    over = threading.Event()
+
+    def stop() -> None:
+        while not stopped and not over.wait(0.05):
+            if [entry for entry in entries(tmp_path) if entry["step"] == 1]:
+                ranks = [one for one in ours(tmp_path) if "ray::WorkerDict" in " ".join(one.cmdline())]
+                idle = ranks[-1].cpu_times().user
+                while ranks[-1].cpu_times().user < idle + 0.3:  # then it is in the update
+                    time.sleep(0.02)
+                ranks[-1].suspend()
+                stopped.append(ranks[-1])
+
+    watcher = threading.Thread(target=stop, daemon=True)
+    watcher.start()
+    limits = {"warn_after": 5, "stop_after": 15, "call_timeout": 10, "tool_timeout": 10}
+    limits_given = [f"mas.limits.{name}={seconds}" for name, seconds in limits.items()]
+    # Without a reference model the update is the first phase after the rollouts in which the processes work.
+    endless = ["trainer.total_training_steps=1000", "actor_rollout_ref.actor.use_kl_loss=false"]
+    try:
+        with pytest.raises(AssertionError) as error:
+            run(tmp_path, "trainer.n_gpus_per_node=2", *endless, *limits_given)
+        text = str(error.value)
+        reason = r"failed.\nRuntimeError: .*stop_after=15\): the trainer has been in update_(actor|weights), which took"
+        assert re.search(reason, text) and f"(process {stopped[0].pid}) is stopped (SIGSTOP)" in text
+        assert re.search(r"rank \d \(process \d+\) is here, the innermost call first:\n  File", text)
+        assert psutil.wait_procs(ours(tmp_path), timeout=30)[1] == []
+    finally:
+        over.set()
+        for process in ours(tmp_path):
+            process.kill()
+
+
+def ours(folder: Path) -> list[psutil.Process]:
+    """The processes of a run in this folder."""
+    return [process for process in psutil.process_iter(["cwd"]) if process.info["cwd"] == str(folder)]
 
 
 def test_a_killed_rollout_worker_ends_the_run_with_the_reason(tmp_path):

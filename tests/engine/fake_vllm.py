@@ -82,7 +82,11 @@ class AsyncLLM:
         yield types.SimpleNamespace(outputs=[output], num_cached_tokens=0, kv_transfer_params=None)
 
 
-OWN = {cls.__name__: cls for cls in (LoRARequest, SamplingParams, AsyncLLM)}
+def process_weights_after_loading(*args: Any) -> None:
+    """vllm.model_executor.model_loader.utils.process_weights_after_loading: ordinary weights stay as they are."""
+
+
+OWN = {own.__name__: own for own in (LoRARequest, SamplingParams, AsyncLLM, process_weights_after_loading)}
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):

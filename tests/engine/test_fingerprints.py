@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
+from verl_ext.engine.fingerprints import fingerprints
 from verl_ext.engine.hf.replica import ServerAdapter
-from verl_ext.engine.hf.weights import fingerprints
 from verl_ext.engine.lora.adapters import AdapterOptions
 from verl_ext.engine.lora.served_adapters import ServedAdapters
 

@@ -2,7 +2,7 @@
 
 fsdp_program      verl's engine on the CPU: real FSDP2 over gloo, one rank, every kind of engine
 adapters_program  adapters per agent on that engine: two ranks that hold rows of different agents
-vllm_program      adapters per agent under vLLM: verl's classes are real, vLLM's API is the fake of fake_vllm.py
+vllm_program      checked weights and adapters per agent under vLLM: verl's classes are real, vLLM's API is a fake
 """
 
 from __future__ import annotations
@@ -30,10 +30,13 @@ ADAPTERS = (
     "on_cuda_the_vendor_chooses_the_engine",
 )
 VLLM = (
-    "the_vendor_registers_it",
+    "runs_of_ours_get_our_server",
     "a_request_goes_to_its_agents_lora",
     "a_cancelled_call_ends_in_the_engine",
     "one_push_becomes_a_lora_per_adapter",
+    "a_stale_or_missing_adapter_ends_the_run",
+    "a_base_that_is_not_what_was_sent_ends_the_run",
+    "a_failed_update_ends_the_sender",
     "an_engine_without_the_adapters_is_noticed",
     "verl_is_what_was_read",
 )
@@ -44,7 +47,7 @@ def engines(model_dir: Path) -> dict[str, str]:
     return results_of("fsdp_program", model_dir)[0]
 
 
-@pytest.mark.parametrize("kind", ["actor", "deciding", "reference", "value"])
+@pytest.mark.parametrize("kind", ["actor", "deciding", "fine-tuning", "half", "reference", "value"])
 def test_an_engine_builds_computes_and_trains(engines, kind):
     assert engines.get(kind) == "ok"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -15,7 +16,14 @@ from verl.workers.engine.fsdp import transformer_impl
 
 from verl_ext.engine.fsdp import batching
 from verl_ext.engine.fsdp.batching import SPREAD, Shared, batches, merge_batches, share, split_rows
-from verl_ext.engine.fsdp.shared_prompts import SharedPrompts, lay_out, scored_logits, tree_mask
+from verl_ext.engine.fsdp.memory import Footprint, kept_bytes, machine_memory, measure
+from verl_ext.engine.fsdp.shared_prompts import (
+    SharedPrompts,
+    lay_out,
+    prompts_and_responses,
+    scored_logits,
+    tree_mask,
+)
 
 TOKENS = st.integers(1, 30)
 # Few distinct prompts, so that they repeat.
@@ -175,6 +183,7 @@ def test_rows_of_a_prompt_come_into_one_micro_batch():
 
     class Engine(SharedPrompts, Upstream):
         can_share = True
+        _footprint, _budget = Footprint(token=10, scored=100), 1e9
 
         def _can_share(self, micro_batch):
             return self.can_share
@@ -193,6 +202,9 @@ def test_rows_of_a_prompt_come_into_one_micro_batch():
     found, indices = engine.forward_backward_batch(data, None)
     assert indices == [[0, 3, 6, 9], [1, 4, 7, 10], [2, 5, 8, 11]], "24 tokens each"
     assert [{*part["prompts"].values().tolist()} for part in found] == [{1}, {2}, {3}]
+    engine._budget = 600  # of 3,120 bytes: 72 tokens, 24 of them scored
+    assert [len(part) for part in engine.forward_backward_batch(data, None)[1]] == [2] * 6
+    assert len(engine.forward_backward_batch(data, None, forward_only=True)[1]) == 3, "nothing is kept"
     engine.can_share = False
     _, indices = engine.forward_backward_batch(data, None)
     assert sorted(sum(indices, [])) == [*range(12)] and len(indices) == 12, "verl's own: 22 tokens each"
@@ -209,3 +221,29 @@ def test_rows_are_dealt_into_parts_that_are_not_empty(rows, number):
     for part in parts if number <= len(sequences) else ():
         tokens = sum(len(s) * sum(row in part for row, _ in s.responses) / len(s.responses) for s in sequences)
         assert tokens <= sum(map(len, sequences)) / number + 2 * heaviest
+
+
+def test_what_is_kept_of_a_pass_is_what_the_footprint_says(model):
+    def forward(tokens: int, scored: int) -> torch.Tensor:
+        layout = lay_out([Shared([1] * (tokens - scored), [(0, [1] * scored)])], pad=0)
+        return scored_logits(model, layout).float().log_softmax(-1)
+
+    measured = measure(forward)
+    for tokens, scored in ((400, 7), (90, 80)):
+        kept = kept_bytes(partial(forward, tokens, scored)) - kept_bytes(lambda: forward(32, 1))
+        assert measured.of(tokens, scored) - measured.of(32, 1) == pytest.approx(kept, rel=0.02)
+
+
+def test_memory_is_that_of_the_container(tmp_path):
+    (tmp_path / "limit").write_text("1000000\n")
+    assert machine_memory(str(tmp_path / "limit")) == 10**6
+    (tmp_path / "limit").write_text("max\n")
+    assert machine_memory(str(tmp_path / "limit")) == machine_memory(str(tmp_path / "none")) > 2**30
+
+
+def test_a_conversation_is_read_up_to_the_first_token_that_trains():
+    columns = {"input_ids": [[1, 2, 3, 4, 5], [6, 7], [8, 9, 10]], "loss_mask": [[0, 0, 1, 0, 1], [0, 0], [1, 1, 0]]}
+    data = TensorDict(batch_size=3)
+    for name, rows in columns.items():
+        data[name] = torch.nested.as_nested_tensor([*map(torch.tensor, rows)], layout=torch.jagged)
+    assert prompts_and_responses(data) == ([[1, 2], [6], [8]], [[3, 4, 5], [7], [9]])

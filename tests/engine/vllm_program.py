@@ -1,18 +1,20 @@
-"""Run by test_programs.py on a model folder: verl's own vLLM rollout with our adapters, over a fake of vLLM's API.
+"""Run by test_programs.py on a model folder: verl's own vLLM rollout with ours in front, over a fake of vLLM's API.
 
-Prints `RESULT <check> ok`, or why not. What vLLM itself does with the LoRAs is not tested: there was no GPU.
+Prints `RESULT <check> ok`, or why not. The real vLLM runs in tests/rehearse.
 """
 
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import hashlib
 import inspect
-import os
 import sys
 import tempfile
 import threading
 import traceback
+import types
+import uuid
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -33,12 +35,14 @@ def model_config(folder: Path, adapters: bool = True) -> Any:
     return HFModelConfig(path=str(folder), **LORA, lora={"adapters": list(NAMES)} if adapters else {})
 
 
-def rollout_config() -> Any:
+def rollout_config(ours: bool = True) -> Any:
     from verl.workers.config import RolloutConfig
+    from verl.workers.config.rollout import AgentLoopConfig
 
-    return RolloutConfig(
-        name="vllm", tensor_model_parallel_size=1, prompt_length=64, response_length=32, max_model_len=96
-    )
+    lengths = {"prompt_length": 64, "response_length": 32, "max_model_len": 96}
+    manager = "verl_ext.trainer.rollout.agent_loop.MultiAgentLoopManager" if ours else None
+    agent = AgentLoopConfig(agent_loop_manager_class=manager)
+    return RolloutConfig(name="vllm", tensor_model_parallel_size=1, agent=agent, **lengths)
 
 
 def server_of(folder: Path) -> Any:
@@ -71,20 +75,29 @@ def server_of(folder: Path) -> Any:
     return server
 
 
-def check_the_vendor_registers_it(folder: Path) -> None:
+def check_runs_of_ours_get_our_server(folder: Path) -> None:
     from verl.workers.rollout.base import get_rollout_class
     from verl.workers.rollout.replica import get_rollout_replica_class
 
-    from verl_ext.engine.vllm.sender import AdapterSender
-    from verl_ext.engine.vllm.server import AdapterReplica, VLLMAdapterServer
+    from verl_ext.engine.vllm.sender import WeightSender
+    from verl_ext.engine.vllm.server import CheckedReplica, VLLMAdapterServer, VLLMServer
 
-    assert get_rollout_replica_class("vllm") is AdapterReplica
-    assert get_rollout_class("vllm") is AdapterSender
-    with_adapters = AdapterReplica(0, rollout_config(), model_config(folder), gpus_per_node=1)
-    without = AdapterReplica(0, rollout_config(), model_config(folder, adapters=False), gpus_per_node=1)
-    judge = AdapterReplica(0, rollout_config(), model_config(folder), gpus_per_node=1, is_reward_model=True)
-    classes = [r.server_class.__ray_metadata__.modified_class.__mro__ for r in (with_adapters, without, judge)]
-    assert [VLLMAdapterServer in mro for mro in classes] == [True, False, False]
+    assert get_rollout_replica_class("vllm") is CheckedReplica
+    assert get_rollout_class("vllm") is WeightSender
+    plain = model_config(folder, adapters=False)
+    replicas = [
+        CheckedReplica(0, rollout_config(), model_config(folder), gpus_per_node=1),
+        CheckedReplica(0, rollout_config(), plain, gpus_per_node=1),
+        CheckedReplica(0, rollout_config(), model_config(folder), gpus_per_node=1, is_reward_model=True),
+        CheckedReplica(0, rollout_config(ours=False), plain, gpus_per_node=1),
+    ]
+    classes = [r.server_class.__ray_metadata__.modified_class.__mro__ for r in replicas]
+    assert [(VLLMServer in mro, VLLMAdapterServer in mro) for mro in classes] == [
+        (True, True),
+        (True, False),
+        (False, False),
+        (False, False),
+    ]
 
 
 def check_a_request_goes_to_its_agents_lora(folder: Path) -> None:
@@ -145,49 +158,181 @@ def check_a_cancelled_call_ends_in_the_engine(folder: Path) -> None:
     asyncio.run(scenario())
 
 
+class FusedModel(torch.nn.Module):
+    """A model as vLLM keeps it: q, k and v in one tensor, an embedding with padded rows."""
+
+    packed_modules_mapping = {"qkv_proj": ["q_proj", "k_proj", "v_proj"]}
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.ModuleDict(
+            {"qkv_proj": torch.nn.Linear(6, 16), "embed_tokens": torch.nn.Embedding(64, 6)}
+        )
+        self.requires_grad_(False)
+        self.refuses = False
+
+    @property
+    def model(self) -> torch.nn.Module:
+        return self
+
+    def load_weights(self, weights: Any) -> None:
+        if self.refuses:
+            raise KeyError("no such parameter")
+        for name, tensor in weights:
+            _, layer, kind = name.split(".")
+            target = getattr(self.layer["embed_tokens" if layer == "embed_tokens" else "qkv_proj"], kind)
+            start = {"k_proj": 8, "v_proj": 12}.get(layer, 0)
+            target[start : start + len(tensor)] = tensor
+
+
+def base_weights() -> dict[str, torch.Tensor]:
+    sizes = {"q_proj": 8, "k_proj": 4, "v_proj": 4}
+    found = {f"layer.{name}.weight": torch.randn(rows, 6) for name, rows in sizes.items()}
+    return (
+        found
+        | {f"layer.{name}.bias": torch.randn(rows) for name, rows in sizes.items()}
+        | {"layer.embed_tokens.weight": torch.randn(50, 6)}
+    )
+
+
 class Worker:
-    """What vLLM's worker has of its own."""
+    """What vLLM's worker has of its own. Its LoRAs are in slots, B times the LoRA's factor, as in vLLM's."""
 
     device = torch.device("cpu")
-    model_runner = None
     _is_qat_model = _is_modelopt_qat = False
 
-    def __init__(self, handle: str):
+    def __init__(self, handle: str, layers: Any = ()):
         self.handle, self.loras, self.removed = handle, {}, []
+        stacks = {
+            layer: (torch.zeros(3, 1, 8, 128, dtype=torch.bfloat16), torch.zeros(3, 1, 128, 8, dtype=torch.bfloat16))
+            for layer in layers
+        }
+        modules = {
+            layer: types.SimpleNamespace(lora_a_stacked=(a,), lora_b_stacked=(b,)) for layer, (a, b) in stacks.items()
+        }
+        self.slots = types.SimpleNamespace(
+            model=FusedModel(),
+            modules=modules,
+            packed_modules={},
+            lora_index_to_id=[None, None, None],
+            lora_config=types.SimpleNamespace(lora_dtype=torch.bfloat16),
+        )
+        self.model_runner = types.SimpleNamespace(
+            model=self.slots.model,
+            lora_manager=types.SimpleNamespace(_adapter_manager=self.slots),
+            vllm_config=types.SimpleNamespace(speculative_config=None, quant_config=None, model_config=None),
+        )
 
     def _get_zmq_handle(self) -> str:
         return self.handle
 
     def remove_lora(self, number: int) -> bool:
         self.removed.append(number)
+        if number in self.slots.lora_index_to_id:
+            self.slots.lora_index_to_id[self.slots.lora_index_to_id.index(number)] = None
         return self.loras.pop(number, None) is not None
 
     def add_lora(self, request: Any) -> bool:
         assert request.lora_int_id not in self.loras
         self.loras[request.lora_int_id] = request
+        slot = self.slots.lora_index_to_id.index(None)
+        self.slots.lora_index_to_id[slot] = request.lora_int_id
+        for key, tensor in request.lora_tensors.items():
+            layer, side = key.removeprefix("base_model.model.").removesuffix(".weight").rsplit(".lora_", 1)
+            module = self.slots.modules[layer]
+            stack = (module.lora_a_stacked if side == "A" else module.lora_b_stacked)[0]
+            factor = request.peft_config["lora_alpha"] / request.peft_config["r"] if side == "B" else 1
+            stack[slot, 0] = 0
+            stack[slot, 0, : tensor.shape[0], : tensor.shape[1]] = tensor.bfloat16() * factor
         return True
+
+
+def worker_of(folder: Path, layers: Any = ()) -> Any:
+    from verl_ext.engine.vllm.worker import WeightWorker
+
+    kinds = (Worker, WeightWorker)
+    return type("Both", kinds, {"__new__": lambda cls, *_: object.__new__(cls)})(
+        f"ipc://{folder}/{uuid.uuid4().hex}.sock", layers
+    )
+
+
+class Update:
+    """A call of the worker in a thread, as verl's server answers with it; push() lets ray's functions take it."""
+
+    def __init__(self, call: Any, kwargs: Any):
+        self.future: concurrent.futures.Future[None] = concurrent.futures.Future()
+        threading.Thread(target=self._run, args=(call, kwargs), daemon=True).start()
+
+    def _run(self, call: Any, kwargs: Any) -> None:
+        try:
+            self.future.set_result(call(**kwargs))
+        except Exception as error:
+            self.future.set_exception(error)
+
+    def __await__(self) -> Any:
+        return asyncio.wrap_future(self.future).__await__()
+
+
+def sender_of(worker: Any, bucket_size: int = 1 << 20) -> Any:
+    """Our sender in front of a server that has this worker."""
+    from verl_ext.engine.vllm.sender import WeightSender
+
+    class Server:
+        def __getattr__(self, method: str) -> Any:
+            async def remote(*args: Any, **kwargs: Any) -> Any:
+                return [worker.weights_held()] if method == "weights_held" else None
+
+            def call(method: str, timeout: Any, args: Any, kwargs: Any) -> Update:
+                return Update(getattr(worker, method), kwargs)
+
+            return types.SimpleNamespace(remote=call if method == "collective_rpc" else remote)
+
+    sender = WeightSender.__new__(WeightSender)
+    sender.ours, sender.adapters, sender._updating, sender._has_server = True, None, None, True
+    sender.server_handle, sender.zmq_handle = Server(), worker.handle
+    sender.use_shm, sender.replica_rank, sender.rollout_rank = True, 0, 0
+    sender.config = types.SimpleNamespace(checkpoint_engine=types.SimpleNamespace(update_weights_bucket_megabytes=1))
+    sender.bucket_size = bucket_size
+    return sender
+
+
+def push(sender: Any, weights: Any, **kwargs: Any) -> None:
+    """One update; ray's functions know an Update."""
+    from verl.workers.rollout.vllm_rollout.bucketed_weight_transfer import BucketedWeightSender
+
+    from verl_ext.engine.vllm import sender as module
+
+    ray_like = types.SimpleNamespace(
+        wait=lambda refs, timeout: ([ref for ref in refs if ref.future.done()], []),
+        get=lambda ref: ref.future.result(),
+    )
+    begin = BucketedWeightSender._init_buffer
+
+    def in_small_buckets(self: Any) -> None:
+        self.bucket_size = sender.bucket_size
+        begin(self)
+
+    small = mock.patch.object(BucketedWeightSender, "_init_buffer", in_small_buckets)
+    with mock.patch.object(module, "ray", ray_like), mock.patch.object(module, "PATIENCE", 20), small:
+        asyncio.run(sender.update_weights(iter(weights.items()), global_steps=1, **kwargs))
+
+
+def refused(words: str, *args: Any, **kwargs: Any) -> None:
+    try:
+        push(*args, **kwargs)
+    except RuntimeError as error:
+        assert words in str(error), error
+    else:
+        raise AssertionError(f"nothing was found; expected: {words}")
 
 
 def check_one_push_becomes_a_lora_per_adapter(folder: Path) -> None:
     """Over verl's real transport, in buckets smaller than an adapter."""
-    from verl.workers.rollout.vllm_rollout.bucketed_weight_transfer import BucketedWeightSender
-
-    from verl_ext.engine.vllm.worker import AdapterWorker
-
     weights = {key: parameter.detach() for key, parameter in adapter_parameters(routed()[0]).items()}
-    handle = f"ipc://{folder}/push.sock"
-    worker = type("Both", (Worker, AdapterWorker), {"__new__": lambda cls, *_: object.__new__(cls)})(handle)
+    worker = worker_of(folder, {key.partition("/")[2].rsplit(".lora_", 1)[0] for key in weights})
     for factor in (1.0, 2.0):
-        receiver = threading.Thread(
-            target=worker.update_weights_from_ipc,
-            kwargs={"peft_config": ABOUT, "base_sync_done": True, "use_shm": True},
-        )
-        receiver.start()
-        sender = BucketedWeightSender(handle, bucket_size_mb=1, use_shm=True)
-        sender.bucket_size = 4096
-        asyncio.run(sender.async_send_weights(iter([(key, factor * value) for key, value in weights.items()])))
-        receiver.join(60)
-        assert not receiver.is_alive()
+        sent = {key: factor * value for key, value in weights.items()}
+        push(sender_of(worker, 4096), sent, peft_config=ABOUT, base_sync_done=True)
         assert [worker.loras[number].lora_name for number in sorted(worker.loras)] == list(NAMES)
         found = {
             f"{lora.lora_name}/{key.removeprefix('base_model.model.')}": tensor
@@ -195,14 +340,49 @@ def check_one_push_becomes_a_lora_per_adapter(folder: Path) -> None:
             for key, tensor in lora.lora_tensors.items()
         }
         assert set(found) == set(weights)
-        assert all(torch.equal(found[key], factor * weights[key]) for key in weights)
+        assert all(torch.equal(found[key], sent[key]) for key in weights)
         assert all(lora.peft_config["r"] == OPTIONS.rank for lora in worker.loras.values())
+        assert {state for _, state in worker.weights_held().values()} == {"served"}
+
+
+def check_a_stale_or_missing_adapter_ends_the_run(folder: Path) -> None:
+    weights = {key: parameter.detach() for key, parameter in adapter_parameters(routed()[0]).items()}
+    layers = {key.partition("/")[2].rsplit(".lora_", 1)[0] for key in weights}
+    worker = worker_of(folder, layers)
+    push(sender_of(worker), weights, peft_config=ABOUT, base_sync_done=True)
+    again = {key: 2 * value for key, value in weights.items()}
+    add = worker.add_lora
+    worker.add_lora = lambda request: request.lora_name == "reranker" or add(request)
+    refused("the trainer sent: reranker (", sender_of(worker), again, peft_config=ABOUT, base_sync_done=True)
+    worker.add_lora, worker.remove_lora = (lambda request: True), (lambda number: True)
+    refused("sent: answerer, reranker, rewriter (", sender_of(worker), weights, peft_config=ABOUT, base_sync_done=True)
+
+
+def check_a_base_that_is_not_what_was_sent_ends_the_run(folder: Path) -> None:
+    worker, weights = worker_of(folder), base_weights()
+    push(sender_of(worker, 1300), weights)
+    assert {state for _, state in worker.weights_held().values()} == {"served"}, "fused and padded tensors are found"
+    load = worker.slots.model.load_weights
+    worker.slots.model.load_weights = lambda given: load((n, t) for n, t in given if n != "layer.k_proj.weight")
+    refused("the base (1 of 7 tensors; the first: layer.k_proj.weight is not", sender_of(worker), base_weights())
+    worker.slots.model.load_weights = load
+    worker.slots.model.layer["qkv_proj"].weight.data = torch.zeros(4, 4)  # cut or packed: only the arrival is compared
+    worker.slots.model.load_weights = lambda given: None
+    push(sender_of(worker), {name: value for name, value in weights.items() if name == "layer.k_proj.weight"})
+    assert [state for _, state in worker.weights_held().values()] == ["arrived"]
+
+
+def check_a_failed_update_ends_the_sender(folder: Path) -> None:
+    """verl's sender waits for ever for the worker's answer, and its error is that of the transport."""
+    worker = worker_of(folder)
+    worker.slots.model.refuses = True
+    refused(
+        "vLLM's worker could not load new weights: KeyError('no such parameter')", sender_of(worker), base_weights()
+    )
 
 
 def check_an_engine_without_the_adapters_is_noticed(folder: Path) -> None:
-    from verl_ext.engine.vllm.sender import AdapterSender
-
-    sender = AdapterSender.__new__(AdapterSender)
+    sender = sender_of(worker_of(folder))
     sender.adapters = OPTIONS
     for about in (None, {"r": 4}, {"adapters": ["answerer"]}):
         try:
@@ -241,7 +421,6 @@ def check_verl_is_what_was_read(folder: Path) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    os.environ["VERL_ENGINE_VENDOR"] = "verl_ext"
     fake_vllm.install(Path(tempfile.mkdtemp()))
     import ray
 

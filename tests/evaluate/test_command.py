@@ -15,6 +15,7 @@ from tests.evaluate.conftest import HERE, write_questions
 from tests.serving import ChatServer, answer, question_of
 from verl_ext.evaluate.config import EvaluateConfig
 from verl_ext.evaluate.questions import read_tasks
+from verl_ext.evaluate.report import as_text
 
 ROOT = Path(__file__).parents[2]
 
@@ -100,6 +101,7 @@ def test_a_system_of_agents_its_documents_and_its_bounds(command, tmp_path):
     made = command.results["data"]["made"]
     statuses = {name: agent["statuses"] for name, agent in made["agents"].items()}
     assert statuses == {"judge": {"ok": 9}, "left": {"truncated": 9}, "right": {"unparsable": 9}}
+    assert "what there is of it was used" in as_text(command.results), "what became of an output that was cut off"
     # Gold titles are Alpha and Gamma; Alpha was found, and chosen.
     assert {name: value["mean"] for name, value in made["recall"].items()} == {
         "recall@5": 0.5,

@@ -189,6 +189,10 @@ class Commands:
             if path.endswith("passages.py"):
                 self._need(str(given.input))
                 self.made.add(str(given.output))
+            elif path.endswith("reference.py"):
+                self._need(str(given.run))
+                self._need(str(given.questions))
+                self.made.add(str(given.output))
             else:
                 assert any(made.startswith(f"{given.folder}/") for made in self.made), "no evaluation is shown"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -9,10 +10,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from hydra.errors import HydraException
 
-from tests.examples.dry_run import EXAMPLES, ROOT, Commands, dry_run
+from tests.examples.dry_run import EXAMPLES, ROOT, Commands, composed_evaluation, dry_run, loaded
+from verl_ext.mas import Task
+from verl_ext.rewards.judged import reference_of
+from verl_ext.storage.parquet import question_row, write_parquet
 from verl_ext.trainer.preflight.gpu_memory import KNOWN
 
 TABLE = sorted(path.relative_to(EXAMPLES).as_posix() for path in EXAMPLES.glob("table1/*.sh") if path.stem != "common")
@@ -122,7 +127,7 @@ def test_smurfs_tables_share_one_cache_of_api_results(script, tmp_path):
     """Section 4.1: all experiments use the same API cache. HotpotQA's tools run themselves."""
     printed = dry_run(EXAMPLES / script, folder=tmp_path, CACHE="tool_response_cache")
     rows = [command for command in printed if "evaluate.model=agents" in command]
-    assert len(rows) == {"smurfs/table3.sh": 3, "smurfs/table4.sh": 2, "smurfs/table5.sh": 4}[script]
+    assert len(rows) == {"smurfs/table3.sh": 3, "smurfs/table4.sh": 6, "smurfs/table5.sh": 4}[script]
     shared = {
         "mas.tools.tool_call.backend.cache=runs/smurfs/api_cache.db",
         "mas.tools.tool_call.recorded=tool_response_cache",
@@ -194,6 +199,57 @@ def test_deepagents_training_keeps_and_merges_its_best_checkpoint(data, tmp_path
     merged, moved = commands[-2:]
     assert merged[merged.index("--local_dir") + 1] == "runs/deepagent/training/toolpo/best/global_step_BEST/actor"
     assert moved[-1] == "runs/deepagent/training/toolpo/model", "what table3.sh serves"
+
+
+def test_smurfs_rows_have_the_settings_of_stabletoolbench(tmp_path):
+    """12 steps of a chain, 60 of a tree of width 2, 1,024 characters of a response (its qa_pipeline_multithread.py)."""
+    printed = dry_run(EXAMPLES / "smurfs/table3.sh", folder=tmp_path)
+    rows = [composed_evaluation(tuple(command[3:])) for command in printed if "evaluate.model=agents" in command]
+    react, dfsdt, smurfs = (row.mas.workflow for row in rows)
+    assert (react.budget, react.last_answer, dfsdt.budget, dfsdt.last_answer) == (12, False, 60, False)
+    assert (dfsdt.width, dfsdt.max_depth) == (2, 12)
+    assert {row.max_result_chars for row in (react, dfsdt, smurfs)} == {1024}
+    assert (smurfs.prompts, smurfs.tool_check, smurfs.tool_choice, smurfs.at_max_depth) == (
+        "faithful",
+        True,
+        "id",
+        "end",
+    )
+    assert {row.success for row in (react, dfsdt, smurfs)} == {"path"}
+
+
+@pytest.mark.parametrize("script", ["smurfs/table3.sh", "smurfs/table5.sh"])
+def test_a_judge_gives_smurfs_rows_pass_and_win_rates(script, tmp_path):
+    """Each row is evaluated once: what follows ReAct's is compared with its answers."""
+    commands = Commands()
+    given = {"JUDGE": "http://127.0.0.1:8300/v1", "TOOLBENCH": "instruction"}
+    printed = dry_run(EXAMPLES / script, folder=tmp_path, **given)
+    for command in printed:
+        commands.verify(command)
+    rows = [composed_evaluation(tuple(command[3:])) for command in printed if "evaluate.model=agents" in command]
+    assert {(row.mas.workflow.success, row.mas.judge.url) for row in rows} == {("pass", "http://127.0.0.1:8300/v1")}
+    compared = ["reference.parquet" in str(row.data.val_files) for row in rows]
+    assert compared == [False] + [True] * (len(rows) - 1) and len(rows) == (3 if "3" in script else 5)
+    assert all("_judged/" in row.evaluate.output for row in rows)
+
+
+def test_the_answers_of_a_run_become_references(tmp_path):
+    """A question without an answer has an empty one; the calls are a JSON text."""
+    script = loaded(EXAMPLES / "smurfs" / "reference.py")
+    rows = [question_row("g1", "who?", {"path": "[]"}, "tools", "test", i, tools=["a"]) for i in range(2)]
+    write_parquet(rows, tmp_path / "test.parquet")
+    calls = [{"name": "a", "arguments": {"x": 1}, "result": "r"}]
+    said = {"number": 0, "status": "ok", "error": "", "reward": 1.0, "metrics": {}, "recall": {}, "seconds": 1.0}
+    said["result"] = {"answer": "Tova", "shown": calls}
+    record = {"question": {"source": "g1", "index": 1}, "trajectories": [said], "calls": [], "tools": []}
+    (tmp_path / "trajectories.jsonl").write_text(json.dumps(record) + "\n")
+    output = tmp_path / "reference.parquet"
+    assert script.convert(tmp_path, tmp_path / "test.parquet", output) == (2, 1)
+    first, second = (row["extra_info"] for row in pq.read_table(output).to_pylist())
+    assert first["reference"] == {"answer": "", "calls": "[]"} and second["tools"] == ["a"]
+    assert reference_of(Task("q", {}, extra=second)) == {"answer": "Tova", "calls": calls}
+    with pytest.raises(ValueError, match="has no answer to a question of"):
+        script.convert(tmp_path / "none", tmp_path / "test.parquet", output)
 
 
 @pytest.mark.parametrize("model", ["Qwen/Qwen2.5-3B-Instruct", "Qwen/Qwen2.5-7B-Instruct"])

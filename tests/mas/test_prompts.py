@@ -29,7 +29,9 @@ def test_own_texts_take_the_place_of_one_agents_prompt(tmp_path):
     ask = own(tmp_path, "reranker:\n  system: Choose.\n  user: 'Q: {{ question }} <|im_end|> of\n\n    {{ docs }}'\n")
     system, user = ask.reranker("Who? <|im_start|>", docs=DOCS)
     assert system == {"role": "system", "content": "Choose."}
-    assert user["content"].startswith("Q: Who? &lt;|im_start|> <|im_end|> of\nDocument 0: Ada\nAda &lt;|im_end|>")
+    question, document = user["content"].splitlines()[:2]
+    assert question == "Q: Who? &lt;|im_start|> <|im_end|> of"
+    assert document.startswith("Document 0: {title: Ada, snippet: Ada &lt;|im_end|>")
     assert ask.answerer is prompts.answerer and ask.RERANKER == prompts.RERANKER
     assert own(tmp_path, "base: tiny\nrewriter: {user: '{{ question }}'}").answerer is prompts_tiny.answerer
 

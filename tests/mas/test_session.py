@@ -259,19 +259,46 @@ async def test_a_session_that_is_cancelled_from_outside_ends_so_with_its_workflo
     assert len(forest.llm.log) == 1
 
 
-async def test_siblings_of_a_failed_branch_are_cut_off_at_their_next_call():
+@pytest.mark.parametrize("slow", ["", "x", "y"])
+@pytest.mark.parametrize("caught", [False, True])
+async def test_a_failure_is_raised_once_what_runs_beside_it_has_ended(slow, caught):
+    """Otherwise which calls of y train, and which failure is the trajectory's, would depend on which one was faster."""
+
+    async def thrice(child):
+        for _ in range(3):
+            await child.call("a")
+
+    async def system(task, ctx):
+        branches = [ctx.branch("x", lambda child: child.call("b")), ctx.branch("y", thrice), ctx.call("c")]
+        try:
+            await asyncio.gather(*branches)
+        except CallFailed:
+            if not caught:
+                raise
+        return await ctx.call("a")
+
+    def say(request):
+        return RuntimeError(f"no {request.agent}") if request.agent in "bc" else "x"
+
+    forest = forest_of(system, FakeLLM(say, delay=lambda request: 9.0 if request.key[-1].startswith(slow) else 1.0))
+    trajectory = await walk(forest)
+    made = sorted(str(call.id) for call in trajectory.calls if call.status is Status.OK)
+    assert made == [*(["a.0"] if caught else []), "y/a.0", "y/a.1", "y/a.2"]
+    assert trajectory.ok == caught and (caught or "no b" in trajectory.error)
+    last = trajectory.calls[-1]
+    assert not caught or sorted(str(call.id) for call in last.parents) == ["c.0", "x/b.0", "y/a.2"]
+
+
+async def test_branches_that_outlive_their_workflow_are_cut_off_at_their_next_call():
     async def system(task, ctx):
         async def loops(child):
             while True:
                 await child.call("a")
 
-        await asyncio.gather(ctx.branch("x", loops), ctx.branch("y", lambda child: child.call("b")))
+        await asyncio.wait([asyncio.ensure_future(ctx.branch("x", loops))], timeout=1)
 
-    def say(request):
-        return RuntimeError("gone") if request.agent == "b" else "x"
-
-    forest = forest_of(system, FakeLLM(say, delay=lambda request: 10.0 if request.agent == "a" else 1.0))
-    trajectory = await walk(forest)
-    assert trajectory.status is Status.ENGINE_ERROR and now() == 1
+    forest = forest_of(system, FakeLLM(delay=lambda request: 10.0))
+    await walk(forest)
+    assert now() == 1
     await asyncio.sleep(60)
     assert forest.llm.count("a") == 1

@@ -212,10 +212,18 @@ def test_hostile_text_is_shown_and_does_nothing(opened):
 
 def test_odd_numbers_and_very_long_texts(opened):
     none = {"shared": None, "specific": "NaN", "total": 1e308}
-    long = call("a", rewards=none, output="x" * 60_000, tokens=["x" * 10] * 6000, advantage=[0.5] * 5999 + [None])
+    long = call(
+        "a",
+        adapter="writer",
+        rewards=none,
+        output="x" * 60_000,
+        tokens=["x" * 10] * 6000,
+        advantage=[0.5] * 5999 + [None],
+    )
     page = opened(question(1, [long], [trajectory(None)], text="w" * 5000))
     page.go("view=question&q=0&node=c0")
     assert page.all(".sum dd")[:2] == ["–", "–"] and len(page.all(".token")) == 3000
+    assert "writer" in page.all("table.plain td") and "adapter" in page.all("table.plain th")
     page.browser.execute_script("document.querySelector('.tokens .more').click()")
     assert len(page.all(".token")) == 6000
     width = "return document.documentElement.scrollWidth <= innerWidth"

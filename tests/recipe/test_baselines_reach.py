@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 
 import pytest
 
@@ -13,7 +12,6 @@ from tests.recipe.test_smurfs_baselines import FINISH, call
 from verl_ext.mas import Task
 from verl_ext.recipe.baselines import CodeAct, PlanAndSolve, ReAct, Reflexion, ReWOO
 from verl_ext.recipe.deepagent.environments import EnvironmentTool
-from verl_ext.recipe.deepagent.environments.subgoals import Subgoals
 from verl_ext.tools.catalogue import Catalogue, ToolSpec
 
 SEARCH = 'Thought: hm\nAction: tool_search\nAction Input: {"intention": "films"}\nObservation:'
@@ -91,21 +89,6 @@ def test_the_baselines_use_the_tools_of_general_tasks():
         ReAct(use=["look"])
     with pytest.raises(ValueError, match="environment and use"):
         ReAct(use=["run_python"], environment="environment")
-
-
-def test_path_of_alfworld_is_the_share_of_the_subgoals_that_were_seen(tmp_path):
-    """By hand, as evaluate_alfworld.py of DeepAgent's authors counts: a subgoal is a pattern of an observation."""
-    goals = "Subgoal 1: ^(?=.* you see)(?=.*a bowl \\d+)\nSubgoal 2: You pick up the bowl \\d+\nSubgoal 3: see a lamp"
-    file = tmp_path / "test.json"
-    file.write_text(json.dumps([{"id": 0, "goal": "look at bowl under the desklamp.", "subgoals": goals}]))
-    subgoals, question = Subgoals(str(file)), "-= Welcome =-\n\nYour task is to: look at bowl under the desklamp."
-    seen = ["On the desk 1, you see a bowl 2.", "You open it.", "You pick up the Bowl 2 from the desk 1."]
-    assert subgoals.share(question, seen) == 2 / 3 and subgoals.share(question, []) == 0.0
-    with pytest.raises(ValueError, match="no subgoals of 'fly'"):
-        subgoals.share("Your task is to: fly", seen)
-    file.write_text(json.dumps([{"goal": "g", "subgoals": "Subgoal 1: ("}]))
-    with pytest.raises(ValueError, match="test.json.*no pattern"):
-        Subgoals(str(file))
 
 
 def test_the_catalogue_is_still_the_default():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.helpers import FakeLLM, forest_of, run, walk
@@ -23,7 +25,7 @@ TASK = Task(
 )
 
 
-def scenario(answers, result="fine", limits=None, **options):
+def scenario(answers, result="fine", limits=None, task=None, **options):
     """Run the agent on given outputs; `auxiliary` outputs come from a second list. Returns (trajectory, prompts)."""
     spoken = {name: iter(said) for name, said in answers.items()}
 
@@ -44,7 +46,7 @@ def scenario(answers, result="fine", limits=None, **options):
         tools = {"tool_call": Toolbox(CATALOGUE, backend), "tool_search": search}
         given_limits = {"max_prompt_tokens": 100_000, "tool_retries": 0, **(limits or {})}
         forest = forest_of(DeepAgent(**options), llm, tools=tools, limits=given_limits)
-        forest.sampling, forest.task = {"max_tokens": 10_000}, TASK
+        forest.sampling, forest.task = {"max_tokens": 10_000}, task or TASK
         trajectory = await walk(forest)
         await tools["tool_call"].close()
         return trajectory, [request.prompt for request in llm.log]
@@ -96,6 +98,14 @@ def test_given_and_retrieved_tools_are_shown_at_once(tools):
     assert "Tools that you have been shown:" in prompts[0] and '"name": "add"' in prompts[0]
     assert trajectory.metrics["searches"] == (tools == "given")
     assert ("there is no search" in prompts[1]) == (tools == "retrieved")
+
+
+@pytest.mark.parametrize("extra", [{}, {"tools": []}])
+def test_a_row_without_tools_of_its_own_is_refused(extra):
+    """API-Bank's levels 2 and 3 name none: an agent with an empty list would only learn to answer without tools."""
+    trajectory, _ = scenario({"agent": ["5"]}, tools="given", task=replace(TASK, extra=extra))
+    assert trajectory.status is Status.WORKFLOW_ERROR
+    assert "has no extra_info.tools. Remedy: mas.workflow.tools=search" in trajectory.error
 
 
 @pytest.mark.parametrize("tools", ["search", "retrieved"])

@@ -12,7 +12,7 @@ from tests.helpers import FakeLLM, forest_of, walk
 from verl_ext.mas import Task
 from verl_ext.recipe.deepagent import Mixture
 from verl_ext.recipe.deepagent.environments import EnvironmentAgent, EnvironmentTool, Turn, alfworld_tool, webshop_tool
-from verl_ext.recipe.deepagent.environments.alfworld import AlfWorld
+from verl_ext.recipe.deepagent.environments.alfworld import AlfWorld, path_share
 from verl_ext.recipe.deepagent.environments.webshop import TOOLS, WebShop
 from verl_ext.tools.base import ToolError
 from verl_ext.tools.catalogue import Catalogue, ToolSpec, load_catalogue
@@ -196,6 +196,37 @@ def test_an_agent_that_gives_up_has_the_score_so_far(tool):
     assert trajectory.ok and (trajectory.reward, trajectory.metrics["success"]) == (0.0, 0.0)
 
 
+GOAL = "Your task is to: {}."
+
+
+@pytest.mark.parametrize(
+    ("goal", "observations", "share"),
+    [
+        ("put a vase in safe", ["You arrive at shelf 1. On the shelf 1, you see a vase 2."], 1 / 2),
+        (
+            "put some vase on safe",
+            ["On the shelf 1, you see nothing.", "You pick up the vase 2 from the shelf 1."],
+            1 / 2,
+        ),
+        ("put a vase in safe", ["On the shelf 1, you see a vase 2.", "You pick up the vase 2 from the shelf 1."], 1.0),
+        (
+            "cool some pan and put it in shelf",
+            ["Here you see a pan 1", "You pick up the pan 1", "You heat the pan 1"],
+            2 / 3,
+        ),
+        ("put a clean pan in shelf", ["You clean the pan 1 using the sinkbasin 1."], 1 / 3),
+        ("put a hot egg in garbagecan", ["You heat the egg 1 using the microwave 1."], 1 / 3),
+        ("find two pen and put them in safe", ["You move the pen 1 to the safe 1."], 1 / 3),
+        ("put two pen in safe", ["You put the pen 1 in/on the safe 1.", "You put the cup 1 in/on the safe 1."], 1 / 3),
+        ("examine the pen with the desklamp", ["On the desk 1, you see a desklamp 1, and a pen 3."], 2 / 3),
+        ("look at pen under the desklamp", ["On the desk 1, you see a pencil 1."], 0.0),
+        ("tidy up", ["You see a pen 1."], None),
+    ],
+)
+def test_path_of_alfworld(goal, observations, share):
+    assert path_share(f"Do it:\n\n{GOAL.format(goal)}", observations) == share
+
+
 GAME = """(define (problem plan_0) (:domain alfred)
 (:objects agent1 - agent  AppleType - otype  CounterTopType FridgeType - rtype  loc_0 loc_1 loc_2 - location
  Apple_bar_1 - object  CounterTop_bar_1 Fridge_bar_1 - receptacle)
@@ -224,7 +255,7 @@ def test_the_real_alfworld(tmp_path):
         "It is in the fridge.",
     ]
     trajectory, prompts = played(alfworld_tool(str(tmp_path), sessions=1), "a/game.tw-pddl", steps)
-    assert trajectory.ok and trajectory.reward == 1.0, trajectory.error
+    assert trajectory.ok and trajectory.reward == trajectory.metrics["path"] == 1.0, trajectory.error
     assert "Your task is to: put some apple on fridge" in prompts[0]
     assert "You pick up the apple 1 from the countertop 1." in prompts[2] and "Nothing happens." in prompts[3]
     trajectory, _ = played(alfworld_tool(str(tmp_path)), "a/game.tw-pddl", [*steps[:4], "stop"])

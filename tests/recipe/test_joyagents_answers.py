@@ -63,6 +63,15 @@ def test_functions_that_nobody_called_are_claimed(kind):
     assert (trajectory.reward, trajectory.metrics["claimed"]) == (1.0, 0.0)
 
 
+def test_the_answers_words_alone_count_where_calls_are_not_checked():
+    """Section 4.3: "a response with correct function names is scored 1"."""
+    task = task_of("shop")
+    (name,) = task.ground_truth["functions"]
+    for said, reward in ((reports(name), 1.0), (reports(name, "other"), 0.0)):
+        (trajectory,) = playing([task], Scripted(master=[answer("done", said)]), check_calls=False)
+        assert trajectory.reward == reward and trajectory.metrics["claimed"] > 0.0
+
+
 def test_a_call_that_failed_is_none_and_one_of_several_is_one():
     task = task_of("shop")
     (name,) = task.ground_truth["functions"]

@@ -100,6 +100,21 @@ def test_conversations_show_what_tables_8_and_9_show(conversations):
     assert any("think>2 + 3 = 5" in prompt and "<<" not in prompt for prompt in prompts)
 
 
+def test_conversations_as_the_papers_cases_show_them():
+    """Tables 8 and 9, and the options of mas.workflow: functions listed, or found in place of their agent."""
+    rain = Question("function", "Will it rain in Oslo?", functions=(TOOL.name,))
+    real = {"math": [PROBLEM], "function": [rain]}
+    chats = ChatGenerator(0, real, [TOOL, *OTHERS], apis="listed", found="functions")
+    sizes = {"shop_agent": {"shop": 20}, "function_agent": {"function": 1}, "master": {"cooperation": 60}}
+    made = dict(chats.sets(sizes))
+    for agent in ("shop_agent", "function_agent"):
+        for system, _, *rest in made[agent]:
+            steps = [grammar.read_step(one["content"]) for one in rest if one["role"] == "assistant"]
+            called = [step.name for step in steps if step.name not in ("", "tool_intention")]
+            assert "tool_retrievals" not in called and all(f'"name": "{name}"' in system["content"] for name in called)
+    assert any("function-0: " in one["content"] for chat in made["master"] for one in chat if one["role"] == "tool")
+
+
 def test_thoughts_are_left_out_or_written_by_a_model(conversations, tmp_path):
     chat = next(chat for chat in conversations["shop_agent"] if len(chat) > 5)
     bare = thoughts.without(chat)

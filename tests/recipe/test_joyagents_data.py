@@ -135,7 +135,7 @@ def test_what_is_fewer_than_the_papers_sizes_is_said(tmp_path, capsys, monkeypat
     small |= {"question_agent": {"qa": 50}, "shop_agent": {"shop": 50}}
     monkeypatch.setattr(sft_conversations, "SIZES", sft_conversations.SIZES | small)
     options = ["--output_dir", str(tmp_path), "--gsm8k", str(GSM8K), "--toolbench", str(TOOLBENCH)]
-    assert sft_conversations.main(options) == 0
+    assert sft_conversations.main([*options, "--function_chats", "3500"]) == 0
     said = capsys.readouterr().out
     rows = {
         line.split("|")[1].strip(): [cell.strip() for cell in line.split("|")[2:6]] for line in said.splitlines()[:8]
@@ -143,6 +143,7 @@ def test_what_is_fewer_than_the_papers_sizes_is_said(tmp_path, capsys, monkeypat
     assert rows["question_agent"] == ["50", "50", "50", ""]
     assert rows["math_agent"][3] == "7473 math questions of 7500"
     assert "without a call whose arguments are clear" in rows["function_agent"][3]
+    assert rows["function_agent"][0] == "3500", "the other reading of Section 4.2; 1,500 by default"
     assert 0 < int(rows["function_agent"][2]) < int(rows["function_agent"][1]) < 1500
     files = {path.stem: pq.read_table(path).num_rows for path in tmp_path.glob("*.parquet")}
     assert sum(files.values()) == sum(int(row[1]) for name, row in list(rows.items())[2:])
@@ -158,6 +159,34 @@ def test_fewer_specialists_have_fewer_questions_and_files(tmp_path):
     assert rl_questions.main(options) == 0
     kinds = Counter(row["data_source"] for row in pq.read_table(tmp_path / "train.parquet").to_pylist())
     assert kinds == {"qa": 100, "shop": 100} and not (tmp_path / "tools.jsonl").exists()
+
+
+def test_three_of_ten_questions_to_the_qa_agent_are_coigs(tmp_path, capsys, monkeypatch):
+    """700 of the shop and 300 of COIG (Section 4.2); an open question is answered without the knowledge base."""
+    rows = [
+        {"instruction": "解释", "input": f"什么是{number}号牛奶？", "output": f"第{number}种饮料。"}
+        for number in range(400)
+    ]
+    rows += [{"instruction": "q", "output": "x" * 9000}, {"instruction": "<think>", "output": "x"}, {"output": "x"}]
+    (tmp_path / "coig.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
+    options = ["--specialists", "question_agent", "shop_agent", "--coig", str(tmp_path / "coig.jsonl"), "--output_dir"]
+    assert rl_questions.main([*options, str(tmp_path / "rl")]) == 0
+    assert "3 rows left out" in capsys.readouterr().out
+    for split in SPLITS:
+        written = pq.read_table(tmp_path / "rl" / f"{split}.parquet").to_pylist()
+        kinds = Counter((row["data_source"], row["reward_model"]["ground_truth"]["kind"]) for row in written)
+        assert kinds == {("qa", "qa"): 70, ("qa", "open"): 30, ("shop", "function"): 100}
+    sizes = {"master": {"qa": 10}, "question_agent": {"qa": 100}, "single_agent": {"qa": 10}}
+    monkeypatch.setattr(sft_conversations, "SIZES", sft_conversations.SIZES | sizes | {"shop_agent": {"shop": 5}})
+    monkeypatch.setattr(sft_conversations, "HELD_OUT", 0)
+    assert sft_conversations.main([*options, str(tmp_path / "sft")]) == 0
+    chats = [row["messages"] for row in pq.read_table(tmp_path / "sft" / "question_agent.parquet").to_pylist()]
+    opened = [chat for chat in chats if "牛奶" in chat[1]["content"]]
+    assert len(opened) == 30 and len(chats) == 100
+    assert not any("tool_retrievals" in message["content"] for chat in opened for message in chat[2:])
+    (tmp_path / "coig.jsonl").write_text(json.dumps(rows[0]))
+    assert rl_questions.main([*options, str(tmp_path / "few")]) == 2
+    assert "30 open questions are wanted" in capsys.readouterr().err
 
 
 def test_errors_name_the_flag_and_what_is_expected(tmp_path, capsys):

@@ -195,6 +195,12 @@ def test_the_forms_that_prompts_ask_for_are_well_formed(agent):
     assert len(forms) >= 2 and all(grammar.well_formed(form) for form in forms), forms
 
 
+@pytest.mark.parametrize("agent", ["master", *SPECIALISTS, "decision", "single_agent"])
+def test_every_rule_of_a_template_begins_a_line(agent):
+    """Two of Template #1's first rules and one of Template #6's stood in the middle of other sentences."""
+    assert not re.findall(r"\S +- [A-Z].*", prompt_of(prompts, agent)[0]["content"])
+
+
 def test_places_of_a_template_are_filled_in_one_go():
     memory = Memory(1, "master", "{tools}?", ("math_agent",), "<think>2 + 3</think>5", 1, 2.0)
     system = prompt_of(prompts, "master", memories=[memory])[0]["content"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import pytest
 
@@ -32,8 +33,8 @@ def tasks_of(split):
 
 def forest_for(task: Task, llm: TokenLLM, tools, memory=None, **options) -> Forest:
     limits = Limits(max_prompt_tokens=100_000, tool_retries=0)
-    options = {"remember": "answer", **options}
-    forest = Forest(task, JoyAgents("tiny", **options), llm, tools, limits=limits, name=str(task.index), memory=memory)
+    options = {"prompts": "tiny", "remember": "answer", **options}
+    forest = Forest(task, JoyAgents(**options), llm, tools, limits=limits, name=str(task.index), memory=memory)
     forest.sampling = {"max_tokens": 10_000}
     return forest
 
@@ -197,3 +198,33 @@ def test_fewer_specialists_and_wrong_arguments():
     for wrong in ({"prompts": "small"}, {"specialists": ["cook"]}, {"specialists": []}, {"max_rounds": 0}):
         with pytest.raises(ValueError, match="mas.workflow"):
             JoyAgents(**{"prompts": "tiny", **wrong})
+
+
+def test_what_the_papers_cases_show_differently_is_an_option_each():
+    """Tables 8 to 10 against Figures 5 to 7: history, apis and found (docs/joyagents.md)."""
+    task = task_of("function")
+    kind, name, _ = task.question.split(":")
+
+    def chats(**options):
+        looked = call("look", "tool_retrievals", intention=task.question)
+        said = {"master": [looked, call("do", "function_agent", intention=task.question), answer("so", "5")]}
+        said["function_agent"] = [call("none", "tool_retrievals", intention=task.question), answer("so", "5")]
+        (played,) = playing([task], Scripted(**said), prompts="faithful", **options)
+        assert played.ok, played.error
+        return {one.agent: [m["content"] for m in one.messages] for one in played.calls}, said
+
+    usual, said = chats()
+    assert said["master"][0] in usual["master"] and said["function_agent"][0] in usual["function_agent"]
+    documents = usual["function_agent"][-1]
+    assert documents not in usual["function_agent"][0] and "function-0" not in usual["master"][3]
+    bare, _ = chats(history="calls")
+    for agent in said:
+        assert said[agent][0].partition("</think>")[2] in bare[agent] and said[agent][0] not in bare[agent]
+    listed, _ = chats(apis="listed")
+    assert documents in listed["function_agent"][0] and listed["master"] == usual["master"]
+    found, _ = chats(found="functions")
+    first = json.loads(documents.splitlines()[0])
+    assert f"function-0: {first['name']}: {first['description']}" in found["master"][3]
+    for wrong in ("history", "apis", "found"):
+        with pytest.raises(ValueError, match=f"mas.workflow.{wrong}='x' is unknown; allowed: "):
+            JoyAgents(**{wrong: "x"})

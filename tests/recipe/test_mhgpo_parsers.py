@@ -188,5 +188,6 @@ def test_the_faithful_prompts_tell_no_agent_what_its_penalty_counts():
     assert "### <query1>; <query2>; <query3>; ... ###" in prompts.REWRITER
     system, user = prompts.reranker("Who {x}?", DOCS)
     assert "Who {x}?" in system["content"] and user["content"].count("Document ") == len(DOCS)
+    assert f"Document 1: {{title: {DOCS[1]['title']}, snippet: {DOCS[1]['text']}}}\n" in user["content"]
     alone = prompts.single("Who?", [])
     assert "document" not in alone[0]["content"] and alone[-1]["content"].endswith("Who?")

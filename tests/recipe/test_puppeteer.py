@@ -377,6 +377,12 @@ def test_where_nothing_was_answered_there_is_no_agreement():
     assert trajectory.metrics["agreement"] == 0.0 == trajectory.metrics["answered"]
 
 
+def test_the_score_of_figure_9():
+    trajectory, _ = played(["reasoning", "terminate"], {"reasoning": "FINAL ANSWER: 42"})
+    metrics = trajectory.metrics
+    assert metrics["accuracy"] == 1.0 and metrics["accuracy_per_1000_tokens"] == 1000 / metrics["tokens"]
+
+
 def test_puppets_are_generated_by_the_base_and_decisions_by_the_adapter():
     adapters = {"orchestrator": "orchestrator", **dict.fromkeys(SMALL, "")}
     _, llm = played(["planning", "terminate"], {"planning": "on"}, adapters=adapters)

@@ -124,6 +124,29 @@ def test_where_nothing_is_left_the_answer_comes_from_all_that_was_found():
     assert last.count("answer: it says so") == 3 and "returned:\nsee above" in last
 
 
+def test_the_most_planned_steps_end_the_sub_task():
+    """Section 3.2; with at_max_depth=back the search tries other paths, as it does below an error."""
+    said = {"planner": '{"Tasks": ["one"]}', "verifier": '{"Speak": "no", "Status": 0}'}
+    for option, calls, rollbacks in (("end", 2, 0), ("back", 4, 4)):
+        chosen = ["film", "film", "find", "person"]
+        trajectory, llm = played(said, chosen, max_calls=4, max_depth=2, at_max_depth=option)
+        assert (trajectory.metrics["tool_calls"], trajectory.metrics["rollbacks"]) == (calls, rollbacks)
+        last = [r.prompt for r in llm.log if r.agent == "answer"][-1]
+        assert last.count("answer: it says so") == calls, "from the global memory"
+    with pytest.raises(ValueError, match="at_max_depth"):
+        Smurfs(at_max_depth="stop")
+
+
+def test_an_answer_is_short_where_it_is_compared_and_whole_where_it_is_read():
+    """ToolBench's judge and users read the answer of a task; HotpotQA's target is compared with it."""
+    said = {"planner": '{"Tasks": ["one"]}', "final": "<think>x</think>Tova.\n\nShe was born there."}
+    trajectory, llm = played(said, ["film"], success="path")
+    assert trajectory.result.answer == "Tova.\n\nShe was born there."
+    assert "as short as" not in llm.log[-1].prompt and "in as much detail as you can" in llm.log[-1].prompt
+    trajectory, llm = played({}, ["film"] * 2, success="f1")
+    assert trajectory.result.answer == "Tova" and "as short as" in llm.log[-1].prompt
+
+
 def test_the_budget_of_a_sub_task():
     said = {"planner": '{"Tasks": ["one"]}', "verifier": '{"Status": 0}'}
     trajectory, llm = played(said, ["film"] * 2, max_calls=2)

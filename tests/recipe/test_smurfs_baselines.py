@@ -76,6 +76,21 @@ def test_where_the_budget_is_used_up_react_is_asked_once_more():
     assert trajectory.ok and trajectory.result.answer == "" and llm.calls == ["film"] * 2
 
 
+@BOTH
+def test_without_a_last_answer_a_baseline_that_never_finishes_has_none(system):
+    """The authors' baselines, which is why Mistral-7B has 0.0 in Table 3."""
+    trajectory, llm = playing(system, [call("film"), call("person", 2)], budget=2, last_answer=False)
+    assert trajectory.ok and (trajectory.result.answer, trajectory.metrics["finished"]) == ("", 0)
+    assert llm.calls == ["film", "person"] and len(trajectory.calls) == 2
+
+
+@BOTH
+def test_the_whole_answer_where_it_is_read(system):
+    said = 'Thought: so\nAction: Finish\nAction Input: {"answer": "Tova.\\nBorn in Karsa."}'
+    trajectory, llm = playing(system, [said], success="path")
+    assert trajectory.result.answer == "Tova.\nBorn in Karsa." and "as short as" not in prompts_of(llm)[0]
+
+
 def test_dfsdt_by_hand():
     """film, below it person and find, both given up, which closes film's node (width 2); then person at the root."""
     below = [call("film", 1), call("person", 2), GIVE_UP, call("find", 3), GIVE_UP]

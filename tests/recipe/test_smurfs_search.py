@@ -29,6 +29,17 @@ def test_by_hand():
     assert search.path == ("b", "a") and search.calls == 5
 
 
+def test_a_path_of_the_most_planned_steps_ends_the_search():
+    """Section 3.2: without a verdict within the maximum number of planned steps the search is over."""
+    search = Search("ab", max_calls=99, max_depth=2, ends_deepest=True)
+    search.go_on(element("a"))
+    search.fail("b")
+    assert search.open == ["a"], "errors are rolled back as ever"
+    search.go_on(element("a"))
+    assert (search.open, search.path, search.rollbacks) == ([], ("a", "a"), 0)
+    assert Search("ab", 99, 0 + 1, ends_deepest=True).open == ["a", "b"]
+
+
 def test_tools_that_are_not_open():
     search = Search("ab", max_calls=9, max_depth=5)
     search.fail("a")

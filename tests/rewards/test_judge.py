@@ -9,9 +9,10 @@ import pytest
 from tests.helpers import FakeLLM, Script, forest_of, speaker
 from tests.rewards.judging import asking, fields_of, judge_of, serving
 from tests.serving import ChatServer, answer
+from verl_ext.mas import Task
 from verl_ext.mas.types import Status
 from verl_ext.rewards.judge import JudgeFailed, read_templates, spending
-from verl_ext.rewards.judged import commongen, exact_answer, pass_rate, win_rate
+from verl_ext.rewards.judged import commongen, exact_answer, judged, pass_rate, win_rate
 from verl_ext.sampling import run_once
 
 EXACT = {"question": "2 + 2?", "target": "4", "response": "It is 4."}
@@ -180,6 +181,24 @@ def test_a_winner_must_win_in_both_orders():
     assert won(rule(lambda fields: "first"), bad, good) == 0.5
     assert won(rule(lambda fields: "first", wrong="Oslo"), bad, good) == 0.0
     assert won(rule(lambda fields: 1 / 0), good, dict(good)) == 0.5
+
+
+def test_the_pass_rate_of_a_row_with_a_reference_comes_with_its_win_rate():
+    """StableToolBench evaluates a run once for both; parquet holds the reference's calls as a JSON text."""
+    reference = {"answer": "Oslo", "calls": '[{"name": "map", "arguments": {}}]'}
+
+    def rule(fields):
+        if "first" in fields:
+            assert [{"name": "map", "arguments": {}}] in (fields["first"]["calls"], fields["second"]["calls"])
+            return {"better": "first" if fields["first"]["answer"] == "Rome" else "second"}
+        return {"status": "solved"}
+
+    for extra, found in ({"reference": reference}, {"pass": 1, "solved": 1, "win": 1}), ({}, {"pass": 1, "solved": 1}):
+        with serving(rule) as server:
+            task = Task("q", {}, extra=extra)
+            assert asking(server, lambda judge, task=task: judged("pass", judge, task, "Rome", [])) == found
+    with serving(rule) as server, pytest.raises(ValueError, match="which win needs"):
+        asking(server, lambda judge: judged("win", judge, Task("q", {}, extra={"reference": {"answer": 1}}), "a", []))
 
 
 def test_terms_and_exact_answers():

@@ -57,6 +57,31 @@ def test_the_fork_point_does_not_depend_on_which_branch_is_faster(strategy, opti
     assert Counter(sample.group for sample in samples)[("x", "c", "0")] == 3
 
 
+@pytest.mark.parametrize("strategy,options", [("is", {}), ("rr", {"probabilities": [0, 1.0, 0, 0]})])
+def test_the_fork_point_does_not_depend_on_when_a_sibling_branch_fails(strategy, options):
+    """The base's x fails at a; whether y had already reached b, where it is forked, was a matter of speed."""
+
+    async def chain(child):
+        return await child.call("b", said=await child.call("a", said=""))
+
+    async def system(task, ctx):
+        return await asyncio.gather(ctx.branch("x", chain), ctx.branch("y", chain))
+
+    def answer(request):
+        failed = request.key[1:] == ("0", "x/a.0") or request.key[1:] == ("b", "x/a.0")
+        return RuntimeError("gone") if failed else "said"
+
+    def forks(slow):
+        async def scenario():
+            forest = forest_of(system, FakeLLM(answer, lambda r: 5.0 if r.key[-1].startswith(slow) else 1.0))
+            await make_strategy(strategy, 3, list("abcd"), **options).sample(forest)
+            return sorted(str(t.stream.fork) for t in forest.trajectories if t.stream.fork is not None)
+
+        return run(scenario())
+
+    assert forks("x") == forks("y") and "y/b.0" in forks("x")
+
+
 def test_forks_outside_all_branches_start_at_once_and_those_inside_when_the_base_has_ended():
     async def scenario(agent):
         forest = forest_of(both("a"), FakeLLM(delay=lambda request: 1.0))

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from verl_ext.storage.parquet import question_row, write_parquet
 from verl_ext.tools.catalogue import load_catalogue
 from verl_ext.tools.catalogue.search.measure import main
 from verl_ext.tools.catalogue.search.queries import read_queries
@@ -112,6 +113,23 @@ def test_the_command_prints_recall_by_hand(bench, tmp_path, capsys):
     assert "no recall@1 can be above 0.833" in shown and "recall@2 can" not in shown
     assert "1 left out, because the catalogue lacks their gold tools:\n    4: Lyrics of Songs" in shown
     assert "| queries | bm25   |     3 |     4 |    0.833 |    1.000 | 0.667 | 1.000 |" in shown
+
+
+def test_methods_are_compared_query_by_query_and_prepared_rows_are_read(bench, tmp_path, capsys):
+    """plain finds nothing by other forms of a word."""
+    parquet = tmp_path / "test.parquet"
+    paths = [["search_for_songs"], [{"name": "charts_for_songs", "arguments": {}}, "scores_for_goals"]]
+    rows = [
+        question_row("x", text, {"path": json.dumps(path)}, "tools", "test", i)
+        for i, (text, path) in enumerate(
+            zip(("finding a song's titles", "results of played matches"), paths, strict=True)
+        )
+    ]
+    write_parquet(rows, parquet)
+    command_ = [*command(bench, tmp_path), "--queries", str(parquet), "--method", "plain", "bm25", "--k", "2"]
+    assert main(command_) == 0
+    # plain finds 0 and 2 of 2 gold tools, bm25 1 of 1 and 2 of 2.
+    assert "| test    | bm25 − plain | +0.500 ± 0.500 |" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from verl_ext.tools import Tool
 from verl_ext.tools.catalogue import Catalogue, ToolSearch, ToolSpec, tool_search
 from verl_ext.tools.catalogue.search.documents import passage
-from verl_ext.tools.catalogue.search.fusion import HybridRetriever, fuse
+from verl_ext.tools.catalogue.search.fusion import HybridRetriever, Part, fuse
 from verl_ext.tools.catalogue.search.tool import open_search
 from verl_ext.tools.retrieval import Hit, Passage
 
@@ -43,33 +43,41 @@ def letters():
 # Fusion
 
 
-def hits(pids):
-    return [Hit(Passage(pid, "", pid), float(-rank)) for rank, pid in enumerate(pids)]
+WEIGHTS = (0.7, 0.3)
 
 
-def fused(rankings, k=10):
-    return [(hit.passage.pid, hit.score) for hit in fuse([hits(ranking) for ranking in rankings], k)]
+def hits(scores):
+    return [Hit(Passage(pid, "", pid), score) for pid, score in scores.items()]
+
+
+def fused(*rankings, k=10, depth=100):
+    parts = [Part(None, weight, lowest) for weight, lowest in zip(WEIGHTS, (0.0, -1.0), strict=True)]
+    found = fuse([hits(ranking) for ranking in rankings], parts, k, depth)
+    return {hit.passage.pid: pytest.approx(hit.score) for hit in found}
 
 
 def test_fusion_by_hand():
-    assert fused(["ab", "ba", "b"]) == [("b", 1 / 12 + 1 / 11 + 1 / 11), ("a", 1 / 11 + 1 / 12)]
-    assert fused(["abc", "xcy"]) == [("c", 1 / 13 + 1 / 12), ("a", 1 / 11), ("x", 1 / 11), ("b", 1 / 12), ("y", 1 / 13)]
-    assert fused(["abc", "xcy"], 2) == [("c", 1 / 13 + 1 / 12), ("a", 1 / 11)]
-    assert fused([[], "ab"]) == [("a", 1 / 11), ("b", 1 / 12)] and fused([[], []]) == []
+    words, meaning = {"a": 4.0, "b": 1.0}, {"b": 0.6, "c": 0.2}
+    # A cosine of 0.2 is 1.2 / 1.6 of the best one. Both rankings are short: what they leave out has the lowest score.
+    assert fused(words, meaning) == {"a": 0.7, "b": 0.7 / 4 + 0.3, "c": 0.3 * 1.2 / 1.6}
+    assert list(fused(words, meaning)) == ["a", "b", "c"] and list(fused(words, meaning, k=2)) == ["a", "b"]
+    # Rankings of two are full: more may match, at most as well as the last.
+    full = {"a": 0.7 + 0.3 * 1.2 / 1.6, "b": 0.7 / 4 + 0.3, "c": 0.7 / 4 + 0.3 * 1.2 / 1.6}
+    assert fused(words, meaning, depth=2) == full
+    assert fused({}, meaning) == {"b": 0.3, "c": 0.3 * 1.2 / 1.6} and fused({}, {}) == {}
+    assert fused({}, {"a": -1.0}) == {"a": 0.0}, "nothing is better than the lowest"
 
 
-RANKING = st.lists(st.sampled_from("abcdefgh"), unique=True)
+SCORES = st.dictionaries(st.sampled_from("abcdefgh"), st.floats(0.01, 1))
 
 
-@given(st.lists(RANKING, min_size=1, max_size=4), st.integers(1, 9))
-def test_fusion_keeps_what_all_agree_on(rankings, k):
-    found = fused(rankings, k)
-    assert len(found) == min(k, len(set().union(*rankings))) and len({pid for pid, _ in found}) == len(found)
-    scores = [score for _, score in found]
-    assert scores == sorted(scores, reverse=True) and all(0 < score <= len(rankings) / 11 + 1e-12 for score in scores)
-    assert [pid for pid, _ in fused([rankings[0]] * 3, k)] == rankings[0][:k]  # one ranking, however often
-    by_pid = [{pid: round(score, 12) for pid, score in fused(order, 8)} for order in (rankings, rankings[::-1])]
-    assert by_pid[0] == by_pid[1]
+@given(SCORES, SCORES, st.integers(1, 9))
+def test_fusion_keeps_what_all_agree_on(words, meaning, k):
+    ordered = [dict(sorted(scores.items(), key=lambda one: -one[1])) for scores in (words, meaning)]
+    found = fused(*ordered, k=k)
+    assert len(found) == min(k, len(words | meaning)) and all(score.expected <= 1 + 1e-9 for score in found.values())
+    assert [score.expected for score in found.values()] == sorted((s.expected for s in found.values()), reverse=True)
+    assert list(fused(ordered[0], ordered[0], k=9)) == list(ordered[0])
 
 
 def test_a_hybrid_looks_deeper_than_it_answers():
@@ -84,12 +92,12 @@ def test_a_hybrid_looks_deeper_than_it_answers():
 
         def search(self, queries, k):
             self.ks.append(k)
-            return [hits(self.order[:k]) for _ in queries]
+            return [hits({name: 1 - place / 100 for place, name in enumerate(self.order[:k])}) for _ in queries]
 
     names = [str(i) for i in range(50)]
     one, other = Fixed(names), Fixed([*names[10:], "0"])
-    hybrid = HybridRetriever([one, other])
-    assert [hit.passage.pid for hit in hybrid.search(["q"], 2)[0]] == ["10", "11"]  # 1/21 + 1/11 and 1/22 + 1/12
+    hybrid = HybridRetriever([Part(one, 0.5, 0.0), Part(other, 0.5, 0.0)])
+    assert [hit.passage.pid for hit in hybrid.search(["q"], 2)[0]] == ["10", "11"]
     assert one.ks == other.ks == [100] and len(hybrid) == 50
     with pytest.raises(ValueError, match="k must be an integer >= 1"):
         hybrid.search(["q"], 0)
@@ -112,7 +120,7 @@ def test_what_is_searched_of_a_tool():
     }
     found = passage(ToolSpec("planHTTPRoute", "Plans.", nested))
     assert found == Passage(
-        "planHTTPRoute", "planHTTPRoute plan HTTP Route", "Plans.\nstops: on the way\nplain\ntown: its name"
+        "planHTTPRoute", "planHTTPRoute plan HTTP Route", "Plans.\n\fstops: on the way\nplain\ntown: its name"
     )
     assert passage(ToolSpec("get_user", "", {})) == Passage("get_user", "get_user", "")
 

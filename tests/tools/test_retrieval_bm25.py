@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from verl_ext.tools.retrieval import Passage, build_retriever, load_corpus
-from verl_ext.tools.retrieval.bm25 import tokenize
+from verl_ext.tools.retrieval.bm25 import BM25Options, BM25Retriever, tokenize
 from verl_ext.tools.retrieval.recall import read_questions, recall
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "qa"
@@ -142,3 +142,31 @@ def test_recall_of_gold_titles_on_real_questions():
         titles = [[hit.passage.title for hit in hits] for hits in found]
         assert recall(questions, titles, 5)[0] == pytest.approx(at_5, abs=0.002)
         assert recall(questions, titles, 10)[0] == pytest.approx(at_10, abs=0.002)
+
+
+def test_fields_by_a_naive_bm25f(tmp_path):
+    """Robertson and Zaragoza's formula, word by word; kept on disk as any index."""
+    texts = [("red car", "a fast car\fspeed: of the car"), ("blue", "cars\fred"), ("car", ""), ("", "slow\f")]
+    passages = [Passage(str(i), title, text) for i, (title, text) in enumerate(texts)]
+    weights, k1, b = (2.0, 1.0, 0.5), 1.2, 0.6
+    options = BM25Options(k1=k1, b=b, fields=weights, stems=True)
+    fields = [[tokenize(part, stems=True) for part in (title, *text.split("\f"))] for title, text in texts]
+    fields = [[*one, *[[]] * (3 - len(one))] for one in fields]
+    means = [sum(len(one[f]) for one in fields) / len(fields) for f in range(3)]
+
+    def score(word, document):
+        having = sum(any(word in part for part in one) for one in fields)
+        idf = math.log(1 + (len(fields) - having + 0.5) / (having + 0.5))
+        norms = [1 - b + b * len(part) / mean for part, mean in zip(document, means, strict=True)]
+        tf = sum(w * part.count(word) / norm for w, part, norm in zip(weights, document, norms, strict=True))
+        return idf * tf / (tf + k1)
+
+    built = BM25Retriever.build(passages, options)
+    built.save(tmp_path)
+    for retriever in (built, BM25Retriever.load(tmp_path, passages, options)):
+        for query in ("car", "red cars", "slow speed"):
+            words = tokenize(query, stems=True)
+            expected = {str(i): total for i, one in enumerate(fields) if (total := sum(score(w, one) for w in words))}
+            assert {hit.passage.pid: hit.score for hit in retriever.search([query], 9)[0]} == pytest.approx(expected)
+    with pytest.raises(ValueError, match="stand in place of title_weight=3"):
+        BM25Options(fields=weights, title_weight=3)

@@ -66,6 +66,29 @@ def test_encoding_queries_together_finds_the_same_and_a_gpu_must_be_there(exact,
         DenseRetriever.load(tmp_path, PASSAGES, exact.options, device="cpu", index_device="cuda:0")
 
 
+def test_the_similarity_that_an_encoder_was_trained_with(monkeypatch, tmp_path):
+    """Contriever's is the inner product of vectors of any length: here a long vector at an angle beats a short one."""
+
+    class Encoder:
+        vectors = {"a": [1.0, 0.0], "b": [3.0, 3.0], "query": [1.0, 0.0]}
+
+        def encode(self, texts, normalize_embeddings, **_):
+            found = np.array([self.vectors[text.strip()] for text in texts])
+            return found / np.linalg.norm(found, axis=1, keepdims=True) if normalize_embeddings else found
+
+    monkeypatch.setattr(dense, "load_encoder", lambda model, device=None: Encoder())
+    monkeypatch.setattr(Encoder, "vectors", Encoder.vectors | {"width": [0.0, 1.0]})
+    passages = [Passage("1", "", "a"), Passage("2", "", "b")]
+    for similarity, ids, score in (("cosine", ["1", "2"], 1.0), ("dot", ["2", "1"], 3.0)):
+        built = build_retriever(passages, "dense", {"similarity": similarity}, vectors=tmp_path / similarity)
+        built.save(tmp_path)
+        for retriever in (built, DenseRetriever.load(tmp_path, passages, built.options)):
+            (hits,) = retriever.search(["query"], 2)
+            assert [hit.passage.pid for hit in hits] == ids and hits[0].score == pytest.approx(score)
+    with pytest.raises(ValueError, match="cosine holds embeddings for"):
+        build_retriever(passages, "dense", {"similarity": "dot"}, vectors=tmp_path / "cosine")
+
+
 def test_finds_by_meaning_without_shared_words(exact):
     found = exact.search(["a bird that cannot fly", "board game", "mountain of fire"], 1)
     assert [hits[0].passage.title for hits in found] == ["penguin", "chess", "volcano"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -9,6 +10,7 @@ from unittest.mock import Mock
 import pytest
 from omegaconf import OmegaConf
 
+from tests.end_to_end.running import lasting
 from verl_ext.observe.error_log import ErrorLog
 from verl_ext.observe.runlog import NAME, LogTail, RunLog, read_log
 from verl_ext.observe.summary import finished_already
@@ -20,12 +22,24 @@ from verl_ext.trainer.step import Step
 from verl_ext.trainer.trainer import MultiAgentTrainer
 
 
+@pytest.fixture(autouse=True)
+def unwatched(monkeypatch):
+    """No Ray actors to look at: the watchdog over ranks has tests of its own."""
+    monkeypatch.setattr("verl_ext.trainer.ranks.watched", lambda *_: nullcontext())
+    group = SimpleNamespace(_workers=[])
+    monkeypatch.setattr("verl_ext.trainer.trainer.MultiAgentTrainer.actor_rollout_wg", group, raising=False)
+
+
 class Upstream:
     """Stands for verl's trainer, whose workers take a minute to start: what it does at these places."""
 
     def _load_checkpoint(self):
         tracker = Path(self.config.trainer.default_local_dir) / "latest_checkpointed_iteration.txt"
         self.global_steps = int(tracker.read_text()) if tracker.exists() else 0
+
+    def step(self, metrics, timing_raw):
+        metrics["actor/grad_norm"] = 0.5
+        return SimpleNamespace()
 
     def _save_checkpoint(self):
         self.done.append("saved")
@@ -39,8 +53,12 @@ class Upstream:
     def on_step_end(self):
         self.done.append("engine wakes")
 
-    def _compute_metrics(self, batch, metrics, timing_raw):
-        metrics["timing_s/step"] = 1.0
+    def _compute_metrics(self, batch, metrics, timing_raw, global_steps, epoch):
+        metrics |= {"timing_s/step": timing_raw["step"], "training/global_step": global_steps}
+
+    def fit(self, agent_loop_manager):
+        if self.config.trainer.val_before_train:
+            self._validate()
 
 
 def run_state(config, budget):
@@ -55,27 +73,29 @@ def run_state(config, budget):
 
 
 class Trainer(MultiAgentTrainer, Upstream):
-    def __init__(self, folder, total=4, **limits):
+    def __init__(self, folder, total=4, test_freq=1, before=True, **limits):
         trainer = {"default_local_dir": str(folder), "resume_mode": "auto", "total_training_steps": total}
         actor = {"checkpoint": {}}
         self.config = OmegaConf.create(
             {
-                "trainer": trainer | {"test_freq": 1, "save_freq": 1},
+                "trainer": trainer | {"test_freq": test_freq, "save_freq": 1, "val_before_train": before},
                 "mas": {"tools": {}},
-                "actor_rollout_ref": {"actor": actor},
+                "actor_rollout_ref": {"actor": actor, "rollout": {}},
             }
         )
         self.total_training_steps, self.done = total, []
         self.state, self.now = run_state(self.config, Budget(BudgetSection(**limits))), Step()
-        self.agent_loop_manager = Mock(take_stats=lambda uids: [], take_tool_counts=dict)
+        self.agent_loop_manager = Mock(take_stats=lambda uids: [], take_tool_counts=dict, waiting=dict)
         self.on_validate_begin = self.on_validate_end = lambda: None
+        self.steps_per_epoch, self.mas = 10, Mock()
         self._load_checkpoint()
-        self._validate()
+        self.fit(self.agent_loop_manager)
 
-    def step(self, killed=False):
+    def train(self, killed=False):
         """verl's order: rows, checkpoint, validation, metrics."""
         self.global_steps += 1
-        metrics = {}
+        metrics, self.timing_raw = {}, {}
+        batch = self.step(metrics, self.timing_raw)
         self.now = Step(self.global_steps, metrics={"sampling/generated_tokens": 100, "sampling/questions": 8})
         self.now.limit_reached = self.state.budget.spend(self.now.metrics)
         if self.config.trainer.save_freq == 1:
@@ -83,28 +103,49 @@ class Trainer(MultiAgentTrainer, Upstream):
         self.on_step_end()
         if killed:
             return
-        metrics |= self._validate()
-        self._compute_metrics(SimpleNamespace(), metrics, {})
+        if self.config.trainer.test_freq > 0 and self.global_steps % self.config.trainer.test_freq == 0:
+            metrics |= self._validate()
+        self._compute_metrics(batch, metrics, {"step": 1.0}, global_steps=self.global_steps, epoch=0)
 
 
 @pytest.fixture
 def killed(tmp_path):
     trainer = Trainer(tmp_path)
     for _ in range(3):
-        trainer.step()
-    trainer.step(killed=True)
+        trainer.train()
+    trainer.train(killed=True)
     return tmp_path
 
 
-def test_the_step_is_counted_and_its_validation_made_up_for(killed):
-    assert [bool(entry.get("partial")) for entry in read_log(killed / NAME)] == [False] * 4 + [True]
-    trainer = Trainer(killed, total=5)
+@pytest.mark.parametrize("before", [True, False])
+def test_the_line_of_the_step_is_completed_and_its_validation_made_up_for(tmp_path, before):
+    whole = Trainer(tmp_path / "whole", total=5, before=before)
+    for _ in range(5):
+        whole.train()
+    trainer = Trainer(tmp_path / "cut", total=5, before=before)
+    for _ in range(3):
+        trainer.train()
+    trainer.train(killed=True)
+    assert [bool(entry.get("partial")) for entry in read_log(tmp_path / "cut" / NAME)][-2:] == [False, True]
+    trainer = Trainer(tmp_path / "cut", total=5, before=before)
     assert trainer.state.budget.used == {"generated_tokens": 400, "questions": 32}
-    trainer.step()
-    log = read_log(killed / NAME)
-    assert [entry["step"] for entry in log] == [0, 1, 2, 3, 4, 5] and not any(entry.get("partial") for entry in log)
-    assert [entry["metrics"]["val/system/f1"] for entry in log] == pytest.approx([0, 0.1, 0.2, 0.3, 0.4, 0.5])
-    assert [entry["metrics"].get("budget/generated_tokens") for entry in log] == [None, 100, 200, 300, 400, 500]
+    trainer.train()
+    log, expected = read_log(tmp_path / "cut" / NAME), read_log(tmp_path / "whole" / NAME)
+    assert [entry.get("cut_short", False) for entry in log] == [entry["step"] == 4 for entry in expected]
+    assert not any(entry.get("partial") for entry in log)
+    assert [lasting(entry) for entry in log] == [lasting(entry) for entry in expected]
+    assert "val/system/f1" in log[-2]["metrics"] and "timing_s/step" in log[-2]["metrics"]
+
+
+@pytest.mark.parametrize("limits, validated", [({}, False), ({"generated_tokens": 150, "questions": 99}, True)])
+def test_only_a_validation_that_was_due_is_made_up_for(tmp_path, limits, validated):
+    trainer = Trainer(tmp_path, total=9, test_freq=3, before=False, **limits)
+    trainer.train()
+    trainer.train(killed=True)
+    resumed = Trainer(tmp_path, total=9, test_freq=3, before=False, **limits)
+    last = read_log(tmp_path / NAME)[-1]
+    assert resumed.total_training_steps == 9 and last["cut_short"] and not last.get("partial")
+    assert last["metrics"]["actor/grad_norm"] == 0.5 and ("val/system/f1" in last["metrics"]) is validated
 
 
 def test_a_last_step_that_was_cut_short_is_not_a_finished_run(killed):
@@ -116,16 +157,16 @@ def test_a_last_step_that_was_cut_short_is_not_a_finished_run(killed):
 
 def test_progress_sees_a_step_once(tmp_path):
     tail, trainer = LogTail(tmp_path / NAME), Trainer(tmp_path)
-    trainer.step(killed=True)
+    trainer.train(killed=True)
     assert [entry["step"] for entry in tail.news()] == [0]
-    Trainer(tmp_path).step()
+    Trainer(tmp_path).train()
     assert [entry["step"] for entry in tail.news()] == [0, 1, 2]
 
 
 def test_a_limit_that_the_step_reached_ends_the_resumed_run(tmp_path):
     trainer = Trainer(tmp_path, total=9, generated_tokens=150)
-    trainer.step()
-    trainer.step(killed=True)
+    trainer.train()
+    trainer.train(killed=True)
     resumed = Trainer(tmp_path, total=9, generated_tokens=150)
     assert resumed.total_training_steps == 2 and resumed.state.budget.exhausted
     assert read_log(tmp_path / NAME)[-1]["metrics"]["val/system/f1"] == pytest.approx(0.2)
@@ -134,14 +175,15 @@ def test_a_limit_that_the_step_reached_ends_the_resumed_run(tmp_path):
 def test_the_last_step_of_a_budget_is_saved_while_the_engine_sleeps(tmp_path):
     trainer = Trainer(tmp_path, total=9, generated_tokens=150)
     trainer.config.trainer.save_freq = 20
-    trainer.step()
-    trainer.step()
+    trainer.train()
+    trainer.train()
     assert trainer.done == ["engine wakes", "saved", "engine wakes"] and trainer.total_training_steps == 2
     assert Trainer(tmp_path, total=9, generated_tokens=150).global_steps == 2
 
 
 def test_a_checkpoint_without_a_part_of_the_run_is_refused_unless_it_is_named(killed):
-    config = OmegaConf.create({"trainer": {"default_local_dir": str(killed), "resume_mode": "auto"}})
+    trainer = {"default_local_dir": str(killed), "resume_mode": "auto", "test_freq": -1}
+    config = OmegaConf.create({"trainer": trainer})
     state = run_state(config, Budget(BudgetSection()))
     state.memory.parts = ("memory",)
     log = (killed / NAME).read_bytes()

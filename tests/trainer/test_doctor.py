@@ -9,6 +9,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
+from verl_ext.engine.lora.adapters import AGENT_ID
 from verl_ext.trainer.checksums import of_assignment, of_batch
 from verl_ext.trainer.doctor import (
     check_adapters,
@@ -27,8 +28,8 @@ def jagged(values, kind=None):
 
 def rows():
     made = [
-        Row("u", [5, 6], [7, 8, 9], [1, 0, 1], [-1.0, 0.0, -2.0], 1.0, "a", "g", "ok", versions=(3, 3)),
-        Row("v", [5], [8], [1], [-0.5], 0.0, "b", "h", "ok", versions=(1, 3)),
+        Row("u", [5, 6], [7, 8, 9], [1, 0, 1], [-1.0, 0.0, -2.0], 1.0, "a", "g", "ok", versions=(3, 3), adapter=0),
+        Row("v", [5], [8], [1], [-0.5], 0.0, "b", "h", "ok", versions=(1, 3), adapter=1),
     ]
     return [*made, padding_row("pad", 0, 0, set(made[0].fields))]
 
@@ -38,6 +39,7 @@ def received(rows):
     columns = {name: jagged([row.fields[name].tolist() for row in rows]) for name in ("prompts", "input_ids")}
     columns["response_mask"] = jagged([row.mask for row in rows])
     columns["advantages"] = jagged([[0.5 + row.reward] * len(row.mask) for row in rows])
+    columns[AGENT_ID] = torch.tensor([row.adapter for row in rows])
     return TensorDict(columns, batch_size=len(rows))
 
 
@@ -74,13 +76,14 @@ def test_a_change_between_rollout_and_update_ends_the_run(change):
         check_tokens(tags, checksum(seen), 7)
 
 
-@pytest.mark.parametrize("change", [None, "weights", "weight", "advantages", "advantage", "place", "observation"])
-def test_a_row_with_the_weight_or_the_advantage_of_another_one_ends_the_run(change):
+@pytest.mark.parametrize("change", [None, "weights", "weight", "advantages", "advantage", "adapters", "place", "notes"])
+def test_a_row_with_the_weight_the_advantage_or_the_adapter_of_another_one_ends_the_run(change):
     """Two rows whose weights were swapped have the same sum of weights."""
     made = rows()
     seen, weights = received(made), torch.tensor([2.0, 1.0, 0.0])
+    numbers = torch.tensor([row.adapter for row in made])
     known = torch.tensor([row.tag["checksum"] for row in made])
-    assigned = int(of_assignment(known, weights, seen["advantages"].clone(), seen["response_mask"]).sum())
+    assigned = int(of_assignment(known, weights, seen["advantages"].clone(), seen["response_mask"], numbers).sum())
     values = seen["advantages"].values()  # 1.5 1.5 1.5 | 0.5 | padding
     if change == "weights":
         weights[[0, 1]] = weights[[1, 0]]
@@ -90,16 +93,18 @@ def test_a_row_with_the_weight_or_the_advantage_of_another_one_ends_the_run(chan
         values[[0, 2, 3]] = values[[3, 3, 0]]
     elif change == "advantage":
         values[2] *= -1
+    elif change == "adapters":
+        seen[AGENT_ID] = numbers[[1, 0, 2]]
     elif change == "place":
         seen = received(made[1:] + made[:1])  # in another order: with its weight, it is the same row
         weights = weights[[1, 2, 0]]
-    elif change == "observation":  # does not train
+    elif change == "notes":  # an observation does not train
         values[1] = 7.0
     found = of_batch(seen, weights)[1]
-    if change in (None, "place", "observation"):
+    if change in (None, "place", "notes"):
         check_assigned(assigned, found, 7)
     else:
-        with pytest.raises(RuntimeError, match="step 7: a row did not train with the weight and the advantages that"):
+        with pytest.raises(RuntimeError, match="step 7: a row did not train with the weight, the advantages and"):
             check_assigned(assigned, found, 7)
 
 

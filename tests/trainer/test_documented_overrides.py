@@ -20,6 +20,7 @@ from verl_ext.trainer.preflight.checks import check_multi_agent
 PAGES = [
     ("mhgpo", "mhgpo"),
     ("mhgpo", "mappo"),
+    ("reproduce/mhgpo", "mhgpo"),
     ("toolpo", "toolpo_tiny"),
     ("toolpo", "deepagent"),
     ("simulator", "deepagent"),
@@ -29,7 +30,10 @@ PAGES = [
     ("puppeteer", "puppeteer"),
     ("smurfs", "smurfs_tiny"),
     ("smurfs", "smurfs"),
+    ("reproduce/smurfs", "smurfs"),
     ("web", "puppeteer"),
+    ("reproduce/joyagents", "joyagents"),
+    ("reproduce/puppeteer", "puppeteer"),
 ]
 OVERRIDE = re.compile(r"(\+{1,2}|~)?[a-z_]+(\.\w+)*=\S*|~[a-z_]+(\.\w+)+")
 # Commands that take overrides; `evaluate.*` are an evaluation's own.

@@ -6,12 +6,14 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import psutil
 import pytest
 
+from tests.bench.ctrlc import lacks
 from tests.helpers import heed_signals
 from tests.trainer.test_checkpoint import checkpoints
 from verl_ext.engine.preload import HERE
@@ -45,8 +47,11 @@ def interrupted(command: list[str], folder: Path, moment: str, **environment: st
                 break
         started = psutil.Process(process.pid).children(recursive=True)
         process.send_signal(signal.SIGINT)
+        hangs = threading.Timer(30, process.kill)
+        hangs.start()
         seen.append(process.stdout.read())
         status = process.wait(60)
+        hangs.cancel()
     _, left = psutil.wait_procs(started, timeout=30)
     return status, "".join(seen), [one.pid for one in left]
 
@@ -96,4 +101,4 @@ def test_a_run_ends_with_its_processes_and_keeps_its_checkpoint(tmp_path):
     saved = (folder / TRACKER).read_text()
     assert f"goes on from runs/mhgpo_tiny/global_step_{saved}" in output
     assert list((folder / f"global_step_{saved}" / "actor").glob("*model*"))
-    assert (folder / "learning_curve.png").exists()
+    assert (folder / "learning_curve.png").exists() and lacks(tmp_path) == []

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from tests.serving import ChatServer
-from tests.trainer.test_recipes import composed
+from tests.trainer.test_recipes import composed, examined
 from verl_ext.rewards.judge import JudgeFailed
 from verl_ext.trainer.build import build_workflow
 from verl_ext.trainer.config import read_mas_config
@@ -59,3 +59,22 @@ def test_a_checkpoint_answers_in_this_process():
         build_workflow(read_mas_config(composed(*JUDGED, "mas.judge.checkpoint=/nowhere")))
     with pytest.raises(ValueError, match="only one can judge"):
         read_mas_config(composed(*JUDGED, "mas.judge.checkpoint=/nowhere", "mas.judge.url=http://x/v1"))
+
+
+def test_the_check_says_who_judges_what(tmp_path):
+    def said(*overrides):
+        return dict(examined(*overrides).facts)["judge"]
+
+    url, cache = "mas.judge.url=http://x/v1", tmp_path / "judge.db"
+    line = said(*JUDGED, url, "mas.judge.model=m", f"mas.judge.cache={cache}")
+    assert line.startswith("m at http://x/v1 scores success=pass (ToolEval's pass rate, 3 evaluations")
+    assert f"kept in {cache}, new" in line and "judge_tokens" in line
+    cache.touch()
+    assert "there already" in said(*JUDGED, url, f"mas.judge.cache={cache}")
+    assert "nowhere" in said(*JUDGED, url, "mas.judge.cache=null")
+    rules = said("+recipe=smurfs_tiny", "mas.workflow.success=path")
+    assert rules == "none is set: success=path goes by rules, less 0.1 for each call that was not needed"
+    assert said("+recipe=smurfs_tiny", url).startswith("none is asked (mas.judge names http://x/v1)")
+    assert said("+recipe=mhgpo_tiny") == "none is set: the reward of SearchQA goes by rules"
+    open_tasks = said("+recipe=puppeteer_tiny", "mas.workflow.judge=true", url)
+    assert open_tasks.startswith("the only model there at http://x/v1 scores the reward of Puppeteer;")

@@ -113,6 +113,19 @@ def test_value_and_gradient_are_those_of_equation_6(agents, use_kl):
     assert gradient.abs().sum() > 0
 
 
+def test_verls_bound_of_the_kl_estimator_stops_its_gradient_and_k3_plus_has_none():
+    """docs/mhgpo.md: where log(π_ref/π) exceeds 2.6, low_var_kl trains nothing; k3+ has the gradient of the KL."""
+    batch = Batch([0])
+    batch.advantage = [0.0]
+    batch.ref = [old + 5.0 for old in batch.old]
+    batch.new = [torch.cat([torch.full((batch.prompt[0] - 1,), -9.0).double(), batch.old[0], torch.tensor([-9.0])])]
+    own = slice(batch.prompt[0] - 1, -1)
+    _, bounded, _ = batch.loss(actor())
+    _, free, _ = batch.loss(actor(kl_loss_type="k3+"))
+    assert bounded[own].abs().max() == 0
+    assert free[own].tolist() == pytest.approx([-5.0 * BETA / batch.length[0]] * batch.length[0])
+
+
 def test_hand_numbers():
     """Agent 0 has two calls, agent 1 one; ratios 1.1 and 2 (clipped to 1.2), π = π_ref: no KL."""
     batch = Batch([0, 0, 1])
@@ -126,6 +139,28 @@ def test_hand_numbers():
     # 1/2 · [1/2 · (1.1 + (−1 − 1.1)/2) + 1.2 · 2]
     expected = -0.5 * (0.5 * (1.1 - 1.05) + 2.4)
     assert batch.loss(actor())[0] == pytest.approx(expected)
+
+
+def test_a_sum_over_tokens_has_the_gradient_of_joyagents_eq_4_where_the_policy_is_the_old_one():
+    """Eq. 4 has the ratio of whole outputs. While it is 1, the sum of the tokens' ratios has the same gradient; the
+    default, a mean over each output's tokens (GRPO as its first paper and TRL have it), is that divided by the length.
+    """
+    batch = Batch([0] * 5, scale=0.0)
+    new = [row.detach().requires_grad_(True) for row in batch.new]
+    objective = 0.0
+    for i, row in enumerate(new):
+        ratio = (row[batch.prompt[i] - 1 : -1].sum() - batch.old[i].sum()).exp()
+        clipped = ratio.clamp(1 - CLIP, 1 + CLIP)
+        objective = objective + torch.minimum(ratio * batch.advantage[i], clipped * batch.advantage[i]) / len(new)
+    (-objective).backward()
+    expected = torch.cat([row.grad for row in new])
+    summed, mean = (
+        batch.loss(actor(use_kl_loss=False, loss_agg_mode=mode))[1]
+        for mode in ("seq-mean-token-sum", "seq-mean-token-mean")
+    )
+    assert torch.allclose(summed, expected, rtol=1e-6, atol=1e-12) and expected.abs().sum() > 0
+    length = torch.cat([torch.full_like(row, n) for row, n in zip(batch.new, batch.length, strict=True)])
+    assert torch.allclose(mean * length, expected, rtol=1e-6, atol=1e-12) and len(set(batch.length)) > 1
 
 
 def test_the_plain_mean_of_verl_is_not_equation_6_when_agents_differ():

@@ -190,6 +190,20 @@ def test_a_check_leaves_the_webs_servers_in_peace(tmp_path, monkeypatch):
     assert all(facts[f"tools.{name}"] == "endpoint http://127.0.0.1:8100/v1: remote, not asked" for name in WEB)
 
 
+def test_web_tools_in_a_mixed_pool():
+    pool = (
+        "mas.workflow.pool=[planning-qwen14b,run_python-qwen7b,web_search-qwen7b,access_website-llama8b,search_arxiv]"
+    )
+    config = composed("+recipe=puppeteer", "+base=[puppeteer_web,puppeteer_mimas]", pool)
+    assert check_multi_agent(config) == "accuracy"
+    assert build_workflow(read_mas_config(config)).needs == [
+        "access_website",
+        "run_python",
+        "search_arxiv",
+        "web_search",
+    ]
+
+
 def test_read_file_needs_its_folder(tmp_path):
     tool = "+mas.tools.read_file={_target_: verl_ext.tools.files.read_file, folder: " + str(tmp_path / "files") + "}"
     report = examined("+recipe=puppeteer_tiny", tool)

@@ -103,7 +103,7 @@ def test_command_line_beats_recipe_beats_verl():
 
 
 # What the papers say of their runs (MHGPO: Table 2; DeepAgent; JoyAgents-R1: Sections 4.1, 4.2 and Table 4; Puppeteer:
-# Section 3.1). ROLLOUT and ACTOR stand for verl's sections.
+# Section 3). ROLLOUT and ACTOR stand for verl's sections.
 PAPERS = {
     "mhgpo": "data.train_batch_size=512 ROLLOUT.n=4 ROLLOUT.top_p=0.9 ROLLOUT.name=vllm ACTOR.optim.lr=1e-6 "
     "ACTOR.clip_ratio=0.2 ACTOR.kl_loss_coef=0.001 ACTOR.ppo_epochs=1 mas.sampling.rr.probabilities=[0.7,0.1,0.2] "
@@ -113,11 +113,11 @@ PAPERS = {
     "data.max_response_length=24576 ROLLOUT.val_kwargs.temperature=0.7 ROLLOUT.val_kwargs.top_p=0.8 "
     "ROLLOUT.val_kwargs.top_k=20 mas.advantage.lambda_call=1.0 mas.advantage.lambda_fold=1.0 trainer.nnodes=8 "
     "mas.tools.tool_search.dense.model=BAAI/bge-large-en-v1.5 trainer.n_gpus_per_node=8",
-    "joyagents": "ACTOR.optim.lr=1e-6 ACTOR.ppo_epochs=2 ACTOR.clip_ratio=0.2 ACTOR.use_kl_loss=false ROLLOUT.n=5 "
-    "ACTOR.optim.override_optimizer_config.eps=1e-5 ROLLOUT.temperature=1.2 mas.sampling.strategy=nmc "
-    "mas.advantage.top_k=5 mas.credit.aggregate=own mas.credit.efficiency=1.0 mas.loss.agent_weights=none "
-    "mas.memory.beta=1.0 mas.memory.threshold=0.0 data.max_prompt_length=14336 data.max_response_length=2048 "
-    "trainer.total_epochs=5 trainer.n_gpus_per_node=6",
+    "joyagents": "ACTOR.optim.lr=1e-6 ACTOR.optim.clip_grad=1.0 ACTOR.ppo_epochs=2 ACTOR.clip_ratio=0.2 "
+    "ACTOR.use_kl_loss=false ROLLOUT.n=5 ROLLOUT.temperature=1.2 ACTOR.optim.override_optimizer_config.eps=1e-5 "
+    "mas.sampling.strategy=nmc mas.advantage.top_k=5 mas.credit.aggregate=own mas.credit.efficiency=1.0 "
+    "mas.loss.agent_weights=none mas.memory.beta=1.0 mas.memory.threshold=0.0 data.max_prompt_length=14336 "
+    "data.max_response_length=2048 trainer.total_epochs=5 trainer.n_gpus_per_node=6",
     "puppeteer": "mas.workflow.depth=4 mas.workflow.width=3 mas.credit.returns.price=0.1 mas.credit.returns.steps=4 "
     "mas.credit.returns.discount=0.99 mas.advantage.baseline=none mas.workflow.train_agents=false "
     "ACTOR.use_kl_loss=false ACTOR.ppo_epochs=1 ACTOR.loss_agg_mode=seq-mean-token-sum "
@@ -256,6 +256,7 @@ def test_key_added_on_purpose_passes():
             ["algorithm.adv_estimator=gae"],
             "no model is chosen for it (critic.model.path=~/models/deepseek-llm-7b-chat is",
         ),
+        (["algorithm.adv_estimator=gpg"], "counts padding rows as samples"),
         (["algorithm.adv_estimator=gdpo"], "needs inputs that verl's V1 trainer does not give it"),
         # Combinations that would train something else than what they say.
         (["algorithm.adv_estimator=grpo", "mas.sampling.strategy=rr"], "Remedy: mas.sampling.strategy=fof"),

@@ -24,6 +24,7 @@ WATCHED = {
     "verl_ext/trainer/trainer.py": {
         "trainer/ppo/v1/trainer_base.py:PPOTrainer.__init__": "16dda0010f4b67ae",
         "trainer/ppo/v1/trainer_base.py:PPOTrainer.fit": "cfbfa5992cb92bbe",
+        "trainer/ppo/v1/trainer_base.py:PPOTrainer.step": "80dcc9b510456385",
         "trainer/ppo/v1/trainer_base.py:PPOTrainer._step_once": "0555717c3378858e",
         "trainer/ppo/v1/trainer_base.py:PPOTrainer._load_checkpoint": "2080358ba6af9525",
         "trainer/ppo/v1/trainer_base.py:PPOTrainer._save_checkpoint": "17b47da7284d3bf7",

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+import signal
+import subprocess
+import sys
 import threading
 import time
+import types
 
 import pytest
+from verl.utils.debug import marked_timer
 
 from tests.helpers import FakeLLM, Script, chain, forest_of, speaker, walk
 from verl_ext.mas import Agent
 from verl_ext.mas.stopwatch import Stopwatch
+from verl_ext.trainer import ranks
 from verl_ext.trainer.rollout import phases
 from verl_ext.trainer.rollout import watchdog as tested
 from verl_ext.trainer.rollout.watchdog import Look, Watch, Watchdog
@@ -156,34 +163,78 @@ def test_a_blocked_worker_is_named_although_others_make_progress(tmp_path):
     assert 'rollout worker 1 is blocked by this code:\n  File "tool.py", line 3' in said(tmp_path)[0]
 
 
-def test_a_phase_of_the_trainer_that_hangs_is_named_once(tmp_path, monkeypatch):
-    step: dict[str, float] = {}
-    clock = iter(range(0, 100_000, 5))
-    monkeypatch.setattr(phases.time, "monotonic", lambda: next(clock))  # the watch looks every five seconds
-    dog = Watchdog(tmp_path, 30.0, 1800.0)
-    dog.phases = phases.Phases(lambda: step, 30.0, 1800.0)
+class Clock:
+    """In the place of the monotonic clock."""
 
-    def watch(seconds):
+    def __init__(self, monkeypatch):
+        self.now = 0.0
+        monkeypatch.setattr(phases.time, "monotonic", lambda: self.now)
+
+    def watch(self, dog, seconds, *looks):
+        """The reason to end, if there was one; the watch looks every five seconds."""
         for _ in range(seconds // 5):
-            assert dog.check([Look()]) is None
+            self.now += 5
+            if reason := dog.check(looks):
+                return reason
+        return None
 
-    for ended in (["gen", "old_log_prob", "update_actor", "step"], ["gen", "old_log_prob", "update_actor"]):
-        step = {}
-        for name in ended:
-            watch(100)
-            step[name] = 100.0
-        watch(100)
-    assert not (
-        tmp_path / "watchdog.jsonl"
-    ).exists()  # nothing was known in the first step, and 1,800 s have not passed
-    step = {"gen": 100.0}
-    watch(495)
-    assert not (tmp_path / "watchdog.jsonl").exists()
-    watch(5000)
+
+def test_a_phase_of_the_trainer_that_hangs_is_named_once_and_ended(tmp_path, monkeypatch):
+    clock, dog = Clock(monkeypatch), Watchdog(tmp_path, 30.0, 1800.0)
+    dog.phases = trainer = phases.Phases(30.0, 1800.0, lambda: "\nrank 0 is stopped")
+    with trainer.phase("step"), trainer.phase("gen"):
+        assert clock.watch(dog, 5000, Look(1.0, [(SEARCH, 1, 1.0)])) is None  # the rollout workers are at work
+    with trainer.phase("step"), trainer.phase("update_actor"):
+        assert clock.watch(dog, 25) is None and not said(tmp_path)
+        assert clock.watch(dog, 375) is None  # the first one, of 400 s
     assert said(tmp_path) == [
-        "the trainer's process has finished no phase of its step for 500 s. The last one was gen, the next one is "
-        "old_log_prob, which took at most 100.0 s before"
+        "the trainer has been in update_actor, which has not ended before in this run, for 30 s\nrank 0 is stopped"
     ]
-    step = {}
-    watch(5000)  # the rollouts: their workers are looked at
-    assert len(said(tmp_path)) == 1
+    with trainer.phase("step"), trainer.phase("update_actor"):
+        assert clock.watch(dog, 1995) is None and len(said(tmp_path)) == 1
+        reason = clock.watch(dog, 5000)
+    assert reason == (
+        "the run was ended (mas.limits.stop_after=1800): the trainer has been in update_actor, which took at most "
+        "400.0 s before, for 2000 s\nrank 0 is stopped"
+    )
+    assert trainer.hangs
+
+
+def test_a_phase_that_is_ended_raises_where_the_trainer_waits():
+    module = types.SimpleNamespace(marked_timer=marked_timer)
+    stock, trainer, timing = module.marked_timer, phases.Phases(30.0, 60.0), {}
+    with trainer.watched([module]):
+        threading.Timer(0.2, trainer.interrupt).start()
+        with pytest.raises(KeyboardInterrupt), module.marked_timer("update_actor", timing, color="red"):
+            threading.Event().wait(60)
+        with module.marked_timer("step", timing):
+            pass
+    assert list(timing) == ["step"] and module.marked_timer is stock
+
+
+def test_what_a_training_process_does(tmp_path):
+    """A stopped one, one that waits in native code, one between two tasks, one that is gone, one elsewhere."""
+    (tmp_path / "verl/single_controller").mkdir(parents=True)
+    (tmp_path / "verl/single_controller/own.py").write_text("import time\ndef gather(): time.sleep(600)\n")
+    code = f"import sys, threading, time; sys.path.insert(0, {str(tmp_path / 'verl/single_controller')!r})\n"
+    code += "from own import gather\nfrom verl_ext.trainer import ranks\nrank = ranks._prepare(None)\n"
+    code += "task, none = threading.Thread(target=gather).start, lambda: None\n"
+    end = "print(*rank, flush=True)\ntime.sleep(600)"
+    processes = [
+        subprocess.Popen([sys.executable, "-c", f"{code}{place}()\n{end}"], stdout=subprocess.PIPE, text=True)
+        for place in ("task", "none", "task")
+    ]
+    try:
+        found = [
+            ranks.Rank(host, int(pid), path) for host, pid, path in (p.stdout.readline().split() for p in processes)
+        ]
+        processes[2].send_signal(signal.SIGSTOP)
+        assert re.search(r"\) is here, the innermost call first:\n  File .* in gather", ranks.state(found[0]))
+        assert ranks.state(found[1]).endswith(") waits for its next task")
+        assert ranks.state(found[2]).endswith(") is stopped (SIGSTOP)")
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    assert ranks.state(found[0]).endswith(") has ended")
+    assert "on another machine" in ranks.state(found[0]._replace(host="elsewhere"))

@@ -5,7 +5,7 @@ Source: "Heterogeneous Group-Based Reinforcement Learning for LLM-based Multi-Ag
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -43,6 +43,10 @@ class MHGPO(Algorithm):
     """Heterogeneous groups (Eq. 5); all agents weigh the same in the objective (Eq. 6).
 
     Credit is the propagation of Eq. 4 (verl_ext/mas/credit.py). Every row trains.
+
+    Attributes:
+        tokens: where Â stands, of which the paper says both (below Eq. 3, and R^t below Eq. 5): "all" tokens of the
+            output, as verl's GRPO; "last": the token that has the reward, so that it alone trains.
     """
 
     name = "mhgpo"
@@ -53,8 +57,10 @@ class MHGPO(Algorithm):
         ),
     }
 
+    tokens: Literal["all", "last"] = "all"
+
     def advantages(self, rows: TokenRows, config: Any) -> torch.Tensor:
-        """Eq. 5: Â = (R − mean of its group) / std of its group, broadcast to the response tokens.
+        """Eq. 5: Â = (R − mean of its group) / std of its group, on the response tokens that `tokens` names.
 
         A group holds all calls with the same identifier m, whatever their prompts: homogeneous at the forked agent,
         heterogeneous after it. Degenerate groups (one member, no variance) give 0. Ambiguity resolved: the paper does
@@ -64,4 +70,7 @@ class MHGPO(Algorithm):
         total = rows.rewards.double().sum(-1)  # unmasked, as verl's GRPO: a token mask must not hide the last token's R
         by_std = bool(config.get("norm_adv_by_std_in_grpo", True)) if config is not None else True
         relative = group_normalise(total, rows.group, by_std=by_std)
-        return (relative[:, None] * rows.mask).float()
+        mask = rows.mask
+        if self.tokens == "last":
+            mask = mask * (mask.flip(-1).cumsum(-1).flip(-1) == 1)  # nothing that trains stands behind it
+        return (relative[:, None] * mask).float()

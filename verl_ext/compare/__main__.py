@@ -26,6 +26,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("studies", nargs="*", help="names of configs/compare, or YAML files")
     parser.add_argument("--runs", nargs="+", type=Path, help="folders of finished runs, in place of studies")
     parser.add_argument("--score", help="with --runs: the quantity of validation that matters; default f1, if there")
+    parser.add_argument("--first_steps", type=int, help="with --runs: only the first steps of each run; default all")
     parser.add_argument("--output", type=Path, default=Path("runs/compare"), help="folder of the runs and reports")
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time; each takes about a core and 4 GB")
     parser.add_argument("--quick", action="store_true", help="the studies' small form")
@@ -42,7 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error("give studies, or --runs with folders of finished runs")
     command = " ".join(["verl_ext compare", *(arguments if arguments is not None else sys.argv[1:])])
     if args.runs:
-        return _overlay(args.runs, args.output / "runs", command, args.score)
+        return _overlay(args.runs, args.output / "runs", command, args.score, args.first_steps)
     try:
         studies = [read_study(name, args.quick) for name in args.studies]
     except ValueError as error:
@@ -81,11 +82,11 @@ def _print_tables(report: Path) -> None:
     print(f"\n{report}\n\n" + "\n".join(line for line in report.read_text().splitlines() if line.startswith("|")))
 
 
-def _overlay(folders: list[Path], output: Path, command: str, score: str | None) -> int:
+def _overlay(folders: list[Path], output: Path, command: str, score: str | None, steps: int | None) -> int:
     from verl_ext.compare.overlay import overlay
 
     try:
-        _print_tables(overlay(folders, output.resolve(), command, score))
+        _print_tables(overlay(folders, output.resolve(), command, score, steps))
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2

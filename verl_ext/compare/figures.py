@@ -40,6 +40,7 @@ def draw_all(study: Study, methods: Methods, folder: Path) -> dict[str, Path]:
     captions = {
         "behaviour": "What the agents do, over training",
         "similarity": "Similarity within a group (mean pairwise F1), per agent",
+        "reward": "Reward of training with the agent-specific one, per agent",
         "penalty": "Agent-specific reward, per agent",
     }
     for kind, names in quantities(methods).items():

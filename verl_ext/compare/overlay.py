@@ -15,7 +15,9 @@ from verl_ext.settings import unknown_name
 SCORE = "val/system/"
 
 
-def overlay(folders: Sequence[Path], output: Path, command: str, score: str | None = None) -> Path:
+def overlay(
+    folders: Sequence[Path], output: Path, command: str, score: str | None = None, steps: int | None = None
+) -> Path:
     """Write report.md, results.json and the figures for these runs, a curve each; returns the report's path.
 
     Args:
@@ -23,11 +25,12 @@ def overlay(folders: Sequence[Path], output: Path, command: str, score: str | No
         output: where the report goes.
         command: how it was asked for, which the report shows.
         score: the headline, a quantity of validation; None: f1 where all runs have it, else their first.
+        steps: only the first steps of each run; None: all.
 
     Raises:
         ValueError: a folder has no log, the logs have no validation in common, or not this score.
     """
-    methods = {name: _measured(folder, name) for name, folder in _named(folders).items()}
+    methods = {name: _measured(folder, name, steps) for name, folder in _named(folders).items()}
     known = [
         {key.removeprefix(SCORE) for e in m.logs[0] for key in e["metrics"] if SCORE in key} for m in methods.values()
     ]
@@ -65,8 +68,9 @@ def _named(folders: Sequence[Path]) -> dict[str, Path]:
     raise ValueError(f"a folder is given twice: {' '.join(map(str, folders))}")
 
 
-def _measured(folder: Path, name: str) -> Measured:
+def _measured(folder: Path, name: str, steps: int | None) -> Measured:
     log = read_log(folder / NAME) if (folder / NAME).is_file() else []
+    log = [entry for entry in log if steps is None or entry["step"] <= steps]
     if not log:
         raise ValueError(f"{folder} has no {NAME}: give folders of runs (trainer.default_local_dir)")
     return Measured(name, name, {0: log}, {0: {"seconds": log[-1]["time"] - log[0]["time"]}})

@@ -5,7 +5,8 @@ preload/        starts Ray's workers of a CPU run as forks of a process that has
 fsdp/           training: verl's FSDP engines on the CPU, and what is added to them
 hf/             rollouts: `actor_rollout_ref.rollout.name=hf`
 lora/           one LoRA adapter per agent, in training and in rollouts
-vllm/           the same adapters in verl's vLLM
+vllm/           verl's vLLM: the same adapters, and a check of its weights
+fingerprints    of weights, to compare those of trainer and rollout engine
 registration    makes hf/ and vllm/ known to verl
 replaced        sets attributes for the time of a block
 """

@@ -1,13 +1,12 @@
 """Makes `actor_rollout_ref.rollout.name=hf` known to verl; imported right after verl's rollout package.
 
-If VERL_ENGINE_VENDOR asks for adapters per agent, `rollout.name=vllm` becomes verl's vLLM with several adapters.
+`rollout.name=vllm` becomes verl's vLLM with checked weights and several adapters. In runs without our agent loop it
+stays as it is.
 
 This module imports nothing of verl_ext at its top: it runs in the middle of another import.
 """
 
 from __future__ import annotations
-
-import os
 
 from verl.workers.rollout.base import _ROLLOUT_REGISTRY
 from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry
@@ -20,9 +19,9 @@ def _load_replica() -> type[RolloutReplica]:
 
 
 def _load_vllm_replica() -> type[RolloutReplica]:
-    from verl_ext.engine.vllm.server import AdapterReplica
+    from verl_ext.engine.vllm.server import CheckedReplica
 
-    return AdapterReplica
+    return CheckedReplica
 
 
 def register_rollout() -> None:
@@ -32,11 +31,10 @@ def register_rollout() -> None:
 
 
 def register_vllm() -> None:
-    """Register vLLM with several adapters instead of verl's, which has one. Not run: no GPU was there."""
+    """Register our vLLM in front of verl's."""
     RolloutReplicaRegistry.register("vllm", _load_vllm_replica)
-    _ROLLOUT_REGISTRY["vllm", "async"] = "verl_ext.engine.vllm.sender.AdapterSender"
+    _ROLLOUT_REGISTRY["vllm", "async"] = "verl_ext.engine.vllm.sender.WeightSender"
 
 
 register_rollout()
-if os.environ.get("VERL_ENGINE_VENDOR") == "verl_ext":
-    register_vllm()
+register_vllm()

@@ -185,6 +185,8 @@ def as_text(results: dict[str, Any]) -> str:
     ]
     head = ["data", "agent", "calls", "ok", "not ok", "prompt tok", "gen tok", "seconds"]
     lines += ["", *markdown(head, agents)] if agents else []
+    if any("truncated" in row[4] for row in agents):
+        lines += ["", "truncated: the output reached max_tokens; what there is of it was used. unparsable: it was not."]
     lines += ["", *table_lines(results["table"]), ""] if results.get("table") else [""]
     return "\n".join([*lines, *best_lines(sources), *failure_lines(sources)]).rstrip()
 

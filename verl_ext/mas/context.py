@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import inspect
 import random
@@ -39,6 +40,9 @@ class Context:
         # Calls whose results the next call depends on: the last one, or the ends of the branches since.
         self.frontier: list[Call] = list(frontier)
         self._entry = list(frontier)
+        # Of the works of this scope that run, by number: whether it has failed and waits for the others.
+        self._failed: dict[int, bool] = {}
+        self._waiters: list[asyncio.Future[None]] = []
 
     @property
     def agents(self) -> dict[str, Any]:
@@ -110,8 +114,37 @@ class Context:
         caller = sys._getframe(2)
         while caller.f_back is not None and caller.f_code.co_filename == __file__:
             caller = caller.f_back
-        self._session.made.append((work, what, f"{caller.f_code.co_filename}:{caller.f_lineno}"))
-        return work
+        number = len(self._session.made)
+        settled = self._settled(work, number)
+        self._session.made.append((settled, what, f"{caller.f_code.co_filename}:{caller.f_lineno}"))
+        return settled
+
+    async def _settled(self, work: Awaitable[T], number: int) -> T:
+        """`work`; if it fails, the error is raised once everything begun beside it in this scope has ended.
+
+        `asyncio.gather` passes on the first error in time: which calls of the siblings were made by then, and so train,
+        or are forked, would depend on timing. If several fail, the one that was made first is raised first.
+        """
+        self._failed[number] = False
+        try:
+            return await work
+        except Exception:
+            await asyncio.sleep(0)  # what was made beside it has begun then
+            self._failed[number] = True
+            self._wake()
+            while any(not failed or other < number for other, failed in self._failed.items() if other != number):
+                self._waiters.append(asyncio.get_running_loop().create_future())
+                await self._waiters[-1]
+            raise
+        finally:
+            del self._failed[number]
+            self._wake()
+
+    def _wake(self) -> None:
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
 
     def _check_awaited(self, whose: str, inputs: dict[str, Any]) -> None:
         """Refuse a coroutine as an input: its prompt would contain "<coroutine object …>"."""
@@ -206,13 +239,15 @@ class Context:
         Its calls depend on what came before the branch; the next call after the branches depends on all their ends.
         """
         child = Context(self._session, self._workflow, self._branch_scope(name), self.frontier)
-        return self._join(child, run(child, *args))
+        return self._watched(self._join(child, run(child, *args)), f"branch {name!r}")
 
     def run(self, workflow: Workflow, task: Task, name: str | None = None) -> Coroutine[Any, Any, Any]:
         """Run another workflow as a sub-system in its own scope; forks work inside it, too."""
         scope = self._branch_scope(name or type(workflow).__name__)
         child = Context(self._session, workflow, scope, self.frontier)
-        return self._join(child, workflow.run(task, child))
+        return self._watched(
+            self._join(child, workflow.run(task, child)), f"workflow {name or type(workflow).__name__!r}"
+        )
 
     def _branch_scope(self, name: str) -> tuple[str, ...]:
         if not name or set(name) & set("/#*"):

@@ -54,8 +54,7 @@ class Session:
     async def run(self) -> Trajectory:
         """Run the workflow to its end. Failures become the trajectory's status; only a broken reward raises.
 
-        Branches that the workflow left running (a sibling under `asyncio.gather` failed) are cut off at their next
-        call.
+        Branches that the workflow left running are cut off at their next call.
         """
         coroutine = self._work()
         work = asyncio.ensure_future(coroutine)

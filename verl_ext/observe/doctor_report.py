@@ -27,7 +27,9 @@ def report(name: str, entries: Entries) -> str:
 
 
 def taught_nothing(metrics: Mapping[str, Any]) -> str:
-    """Why a step taught nothing, in words; empty if some row had an advantage."""
+    """Why a step taught nothing, in words; empty if some row had an advantage, or a policy head learned."""
+    if any(value for name, value in metrics.items() if name.startswith("head/") and name.endswith("/grad_norm")):
+        return ""
     if metrics.get("update/optimiser_steps") == 0 or metrics.get("doctor/without_advantage") == 1.0:
         if metrics.get("groups/single") == 1.0:
             return "every group has a single member, so nothing is compared (mas.sampling.group_size)"
@@ -61,6 +63,8 @@ def _weights(entries: Entries) -> str:
     words += f"; unknown for {fmean(unknown):.0%}" if any(unknown) else ""
     if compared := _values(entries, "doctor/weights_compared"):
         held = "the engine held the weights that the trainer sent, bit for bit"
+        if (served := min(_values(entries, "doctor/weights_served"), default=1.0)) < 1:
+            held = f"the engine got all weights, bit for bit; {served:.0%} of its tensors were compared as they serve"
         only = "only the version is checked: this engine does not tell a fingerprint of its weights"
         words += f"; {held if all(compared) else only}"
     return words

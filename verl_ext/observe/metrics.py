@@ -93,6 +93,7 @@ METRICS: dict[str, str] = {
     "doctor/version_lag_max": "the largest",
     "doctor/unknown_version": "share of the rows of which the engine did not say which weights sampled them",
     "doctor/weights_compared": "1 if the engine's weights are compared with those sent, 0 if only their version is",
+    "doctor/weights_served": "share of the tensors that were compared as they serve; the others as they arrived",
     "doctor/unknown_adapter": "share of the rows of which the engine did not say which adapter sampled them",
     "doctor/kl_numerical": "KL(π_rollout ‖ π_old) per token of the rows that the last weights sampled: numerical noise",
     "doctor/kl_stale": "the same of the rows that older weights sampled: noise and staleness",

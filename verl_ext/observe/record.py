@@ -112,6 +112,7 @@ class CallFields(TypedDict):
         decision: `options`, `chosen` (null: none of them) and `log_prob` (null: not known); null if it is no decision.
         metrics: what the agent's penalty reports.
         versions: of the policy at its first and last token, in training steps; -1: not known.
+        adapter: the one that the engine says it used ("": the base alone); null where it does not say.
         seconds: of the generation, waiting included, pauses for a weight update not.
         tokens: the output in one piece per generated token; joined they are `output`. Not in an evaluation.
         trained: whether it was a row of the update. Training and validation only, as are the next two.
@@ -142,6 +143,7 @@ class CallFields(TypedDict):
     decision: dict[str, Any] | None
     metrics: dict[str, float | None]
     versions: list[int]
+    adapter: str | None
     seconds: float
     tokens: NotRequired[list[str]]
     trained: NotRequired[bool]

@@ -18,6 +18,8 @@ NAME = "metrics.jsonl"
 TRACKER = "latest_checkpointed_iteration.txt"
 # The log under `trainer.val_only=true`: evaluating a checkpoint must not change the log of its training.
 VALIDATION = "validation.jsonl"
+# Marks of a line; see `RunLog`.
+PARTIAL, CUT_SHORT = "partial", "cut_short"
 
 
 def log_name(config: Any) -> str:
@@ -30,7 +32,8 @@ class RunLog:
 
     On a resume, lines of steps after the restored checkpoint are dropped, so that the log reads like that of an
     uninterrupted run. A line with `"partial": true` holds the metrics of a step that were known when its checkpoint
-    was written; the complete line that follows replaces it, unless the run is killed in between.
+    was written; the complete line that follows replaces it. If the run is killed in between, the next start writes that
+    line, with `"cut_short": true`: its durations end with the checkpoint.
     """
 
     def __init__(self, folder: str | Path, name: str = NAME):
@@ -54,11 +57,11 @@ class RunLog:
         kept = [entry for entry in entries if entry["step"] <= restored_step]
         write_file(self.path, b"".join(map(jsonl.encode_line, kept)))
 
-    def write(self, step: int, metrics: dict[str, Any], partial: bool = False) -> None:
-        """Append one step; values that are no numbers are left out, NaN becomes null."""
+    def write(self, step: int, metrics: dict[str, Any], mark: str = "") -> None:
+        """Append one step; values that are no numbers are left out, NaN becomes null. mark: PARTIAL or CUT_SHORT."""
         numbers = {name: _number(value) for name, value in sorted(metrics.items()) if hasattr(value, "__float__")}
         entry = {"step": step, "time": time.time(), "total_steps": self.total_steps, "metrics": numbers}
-        jsonl.append(self.path, [entry | ({"partial": True} if partial else {})])
+        jsonl.append(self.path, [entry | ({mark: True} if mark else {})])
 
 
 def read_log(path: str | Path) -> list[dict[str, Any]]:
@@ -87,7 +90,7 @@ class LogTail:
         whole = text[: text.rfind(b"\n") + 1]
         self._place = (inode, start + len(whole))
         entries = map(jsonl.parse_line, whole.splitlines(keepends=True))
-        return [entry for entry in entries if entry is not None and not entry.get("partial")]
+        return [entry for entry in entries if entry is not None and not entry.get(PARTIAL)]
 
 
 def series(entries: list[dict[str, Any]], name: str) -> tuple[list[int], list[float]]:

@@ -11,7 +11,7 @@ from verl_ext.observe import error_log
 from verl_ext.observe.collaboration_plot import collaboration_picture
 from verl_ext.observe.collapse import advice, collapsed
 from verl_ext.observe.plots import learning_curve
-from verl_ext.observe.runlog import NAME, TRACKER, charged, failures, read_log, series
+from verl_ext.observe.runlog import NAME, PARTIAL, TRACKER, charged, failures, read_log, series
 from verl_ext.observe.trajectory_files import FOLDER
 from verl_ext.reports import docs_page, in_words, no_headline, program
 
@@ -33,7 +33,7 @@ def finished_already(folder: Path, config: Any) -> bool:
     if not step.isdigit() or int(step) < total:
         return False
     entries = read_log(folder / NAME)
-    return not (entries and entries[-1].get("partial"))
+    return not (entries and entries[-1].get(PARTIAL))
 
 
 def print_summary(log: Path, headline: str, strategy: str, arguments: Sequence[str], again: bool = False) -> None:

@@ -141,6 +141,7 @@ def _call(call: Call, among: list[int], trajectories: Mapping[int, Trajectory]) 
         "decision": asdict(decision) if decision else None,
         "metrics": dict(call.metrics),
         "versions": [call.generation.min_version, call.generation.max_version],
+        "adapter": call.generation.adapter,
         "seconds": call.seconds,
     }
 
@@ -237,6 +238,10 @@ class TraceStore:
         self._held[trace.uid] = trace
         if empty:
             self._empty.add(trace.uid)
+
+    def held(self) -> dict[str, QuestionTrace]:
+        """All traces by uid. They stay."""
+        return dict(self._held)
 
     def take(self, uids: Iterable[str] | None, count: int) -> list[QuestionTrace]:
         """Remove these questions (None: all) and those without rows; return the `count` of smallest rank."""

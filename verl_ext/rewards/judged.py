@@ -7,6 +7,7 @@ toolbench/tooleval), with the wording of our own templates.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from statistics import fmean
@@ -19,7 +20,12 @@ from verl_ext.rewards.truth import targets_of
 # Worth of a status: StableToolBench counts an unsure answer half.
 WORTH = {"solved": 1.0, "unsure": 0.5, "unsolved": 0.0}
 EVALUATIONS = 3
-JUDGED = ("pass", "win", "hle")
+# Value of `mas.workflow.success` -> what the judge is asked for an answer.
+JUDGED = {
+    "pass": "ToolEval's pass rate, 3 evaluations of one or two questions",
+    "win": "ToolEval's win rate, 6 to 14 questions",
+    "hle": "exact answers as Humanity's Last Exam, a question for each target",
+}
 TERMS = ("grammar", "relevance", "logic", "coverage")
 
 
@@ -108,12 +114,28 @@ async def commongen(judge: Judge, task: str, concepts: Sequence[str], text: str)
     return {term: (verdict[term] - 1) / 9 for term in TERMS}
 
 
+def reference_of(task: Row) -> dict[str, Any]:
+    """{"answer", "calls"} of `extra_info.reference`, whose calls may be a JSON text, as parquet files have them.
+
+    Raises:
+        ValueError: the row has none.
+    """
+    given: Any = task.extra.get("reference")
+    try:
+        calls = json.loads(given["calls"]) if isinstance(given["calls"], str) else list(given["calls"])
+        return {"answer": str(given["answer"]), "calls": calls}
+    except (TypeError, KeyError, ValueError) as error:
+        raise ValueError(
+            f"row {task.index} has no extra_info.reference with answer and calls, which win needs"
+        ) from error
+
+
 async def judged(kind: str, judge: Judge | None, task: Row, answer: str, calls: Sequence[Any]) -> dict[str, float]:
     """The scores of an answer, by what `mas.workflow.success` names; that name is among them.
 
     Args:
-        kind: pass (`pass_rate`, whose mean is "solved"), win (`win_rate` against `extra_info.reference`), hle
-            (`exact_answer` for the best of the row's targets).
+        kind: pass (`pass_rate`, whose mean is "solved", and "win" where the row has a reference), win (`win_rate`
+            against `extra_info.reference`), hle (`exact_answer` for the best of the row's targets).
         calls: see `status_of`.
 
     Raises:
@@ -121,15 +143,16 @@ async def judged(kind: str, judge: Judge | None, task: Row, answer: str, calls: 
         ValueError: the row lacks a reference or a target.
     """
     assert judge is not None, "workflows that ask a judge set needs_judge"
+    found: dict[str, float] = {}
     if kind == "pass":
         rates = await pass_rate(judge, task.question, answer, calls)
-        return {"pass": rates["passed"], "solved": rates["solved"]}
-    if kind == "win":
-        reference = task.extra.get("reference")
-        if not isinstance(reference, Mapping) or not {"answer", "calls"} <= set(reference):
-            raise ValueError(f"row {task.index} has no extra_info.reference with answer and calls, which win needs")
+        found = {"pass": rates["passed"], "solved": rates["solved"]}
+    if kind == "win" or (found and task.extra.get("reference") is not None):
+        reference = reference_of(task)
         ours = {"answer": answer, "calls": list(calls)}
-        return {"win": await win_rate(judge, task.question, ours, {name: reference[name] for name in ours})}
+        found["win"] = await win_rate(judge, task.question, ours, reference)
+    if found:
+        return found
     targets = targets_of(task.ground_truth, f"row {task.index}")
     if not targets:
         raise ValueError(f"row {task.index} has no target (ground_truth.target), which hle needs")

@@ -81,8 +81,8 @@ async def fork_on(
 
     Concurrent branches may each have a first turn of the agent. The fork is then at the smallest identity (scope,
     agent, turn) of them, whichever comes first in time. Nothing is smaller than a call outside all branches and
-    sub-workflows, so there the forks start as soon as the base has issued it; otherwise when the base has ended. Where
-    the base fails in one of several branches, it depends on timing which of the others had reached the agent.
+    sub-workflows, so there the forks start as soon as the base has issued it; otherwise when the base has ended. A base
+    that fails in one of several branches ends when the others have ended (`Context`), so this holds for it, too.
 
     Returns:
         The trajectories (base first) and the forked call's identity, or None.

@@ -14,7 +14,8 @@ class NodeWiseMonteCarlo(Strategy):
     """One base trajectory; at each of its calls, G − 1 further samples continued to the end without further branching.
 
     The base's own output counts among the G. Kept are the G samples at each node of the base: n homogeneous groups.
-    Calls for a chain of n: n + Σ_i (G − 1)(n − i + 1) (21 for n=3, G=4), ΣG_i trajectories instead of ΠG_i.
+    Calls for a chain of n: n + Σ_i (G − 1)(n − i + 1) (21 for n=3, G=4), 1 + Σ(G_i − 1) trajectories
+    instead of ΠG_i (the paper's ΣG_i counts the base once per node).
     """
 
     async def sample(self, forest: Forest) -> list[Sample]:

@@ -18,10 +18,13 @@ class Budget:
         self.limits = {name: limit for name, limit in vars(section).items() if limit is not None}
         self.used = dict.fromkeys(vars(section), 0)
 
-    def resume(self, entries: list[dict[str, Any]]) -> None:
-        """Continue the counts from the entries of the run log up to the restored step."""
-        for name in self.used:
-            self.used[name] = int(entries[-1]["metrics"].get(f"budget/{name}") or 0) if entries else 0
+    def resume(self, entries: list[dict[str, Any]]) -> bool:
+        """Continue the counts from the entries of the run log up to the restored step; True if it reached a limit."""
+        before = self._reached()
+        for entry in entries[-2:] or [{"metrics": {}}]:
+            before = self._reached()
+            self.used = {name: int(entry["metrics"].get(f"budget/{name}") or 0) for name in self.used}
+        return self._reached() > before
 
     def spend(self, metrics: dict[str, float]) -> bool:
         """Add one step's `sampling/*`, write the sums as `budget/*`; True if a limit was reached by this step."""

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from tensordict import TensorDict
 
+from verl_ext.engine.lora.adapters import numbers_of
+
 # A nested tensor: torch's types do not have its methods.
 Nested = Any
 
@@ -30,13 +32,16 @@ def of_tokens(tokens: torch.Tensor, trains: torch.Tensor, lengths: torch.Tensor)
     return _mixed(torch.zeros_like(lengths).index_add(0, rows, each))
 
 
-def of_assignment(known: torch.Tensor, weights: torch.Tensor, advantages: Nested, mask: Nested) -> torch.Tensor:
-    """Of the weight and the advantages with which each row trains; 0 where no token of the row trains.
+def of_assignment(
+    known: torch.Tensor, weights: torch.Tensor, advantages: Nested, mask: Nested, adapters: torch.Tensor | None
+) -> torch.Tensor:
+    """Of weight, advantages and adapter with which each row trains; 0 where no token of the row trains.
 
     Args:
         known: (B,) int64, `of_tokens`: the same numbers on another row give another result.
         weights: (B,), of the rows in the loss.
         advantages, mask: (B, j) nested; advantages of tokens that do not train do not count.
+        adapters: (B,) int64, number of the adapter that the row trains; None: the policy has none.
 
     Returns:
         (B,) int64.
@@ -45,6 +50,7 @@ def of_assignment(known: torch.Tensor, weights: torch.Tensor, advantages: Nested
     rows, places = _rows_and_places(lengths)
     each = _mixed(_bits(advantages.values()) * 2654435761 + places * 40503) * on
     sums = torch.zeros_like(known).index_add(0, rows, each)
+    known = known if adapters is None else _mixed(known + (adapters.to(known.device) + 2) * 2246822519)
     return _mixed(_mixed(known * 40503 + _bits(weights) * 2654435761) + sums) * _any(on, rows, known)
 
 
@@ -62,7 +68,7 @@ def of_batch(data: TensorDict, weights: torch.Tensor) -> tuple[int, int]:
     trains[places >= asked[rows]] = mask.values().to(trains.dtype)
     own = of_tokens(tokens.long(), trains.long(), lengths)
     own = own * _any(mask.values().bool(), _rows_and_places(mask.offsets().diff())[0], own)
-    assigned = of_assignment(own, weights, data["advantages"], mask)
+    assigned = of_assignment(own, weights, data["advantages"], mask, numbers_of(data))
     one, other = torch.stack([own.sum(), assigned.sum()]).tolist()
     return one, other
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import importlib
 import typing
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, Literal
 
 from hydra.utils import get_class
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 from pydantic import Field, field_validator
 
 from verl_ext.algorithms import row_weights
@@ -182,3 +183,21 @@ def optimiser_steps(config: DictConfig, section: DictConfig) -> int:
             "questions): their ratio is the number of optimiser steps of one training step"
         )
     return int(questions // mini)
+
+
+@contextmanager
+def mini_batch_rows(config: DictConfig, section: DictConfig, rows: int) -> Iterator[None]:
+    """For the time of an update, let verl's ppo_mini_batch_size · rollout.n be this step's rows / mini-batches.
+
+    Rows are sorted by question. Several mini-batches are drawn from them at random: otherwise the first optimiser step
+    would see the first data set only.
+    """
+    rollout, count = config.actor_rollout_ref.rollout, optimiser_steps(config, section)
+    before = section.ppo_mini_batch_size, section.shuffle, rollout.n
+    with open_dict(config):
+        section.ppo_mini_batch_size, section.shuffle, rollout.n = rows // count, section.shuffle or count > 1, 1
+    try:
+        yield
+    finally:
+        with open_dict(config):
+            section.ppo_mini_batch_size, section.shuffle, rollout.n = before

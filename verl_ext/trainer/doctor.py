@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import ray
 import torch
 import transfer_queue
 from omegaconf import DictConfig, OmegaConf
@@ -42,8 +43,7 @@ class Doctor:
         self.bypass = bool(OmegaConf.select(config, "algorithm.rollout_correction.bypass_mode"))
         # verl then masks some of the tokens that were sampled.
         self.rejects = OmegaConf.select(config, "algorithm.rollout_correction.rollout_rs") is not None
-        # Other engines do not tell fingerprints of their weights (engine/hf/replica.py compares them).
-        self.fingerprints = OmegaConf.select(config, "actor_rollout_ref.rollout.name") == "hf"
+        self.engine = OmegaConf.select(config, "actor_rollout_ref.rollout.name")
         # By number, as `agent_id` of the rows; None: the policy has none.
         self.adapters: list[str] | None = OmegaConf.select(config, "actor_rollout_ref.model.lora.adapters")
         # Of the step under way: the sum of the rows' `of_assignment`.
@@ -60,9 +60,11 @@ class Doctor:
         tags = unpack(batch.tags)
         metrics = examine(tags, rows, weights, self.expected(live_tags(tags), len(tags)), step, self.bypass)
         metrics |= check_adapters(live_tags(tags), self.adapters, step)
-        metrics["doctor/weights_compared"] = float(self.fingerprints)
+        metrics |= weights_compared(self.engine)
         known = torch.tensor([tag["checksum"] for tag in tags])
-        self._assigned = int(of_assignment(known, weights, rows["advantages"], rows["response_mask"]).sum())
+        adapters = None if self.adapters is None else torch.tensor([tag["adapter"] for tag in tags])
+        columns = rows["advantages"], rows["response_mask"]
+        self._assigned = int(of_assignment(known, weights, *columns, adapters).sum())
         return metrics | {"doctor/seconds": time.perf_counter() - start}
 
     def expected(self, tags: list[Tag], rows: int) -> float:
@@ -73,7 +75,7 @@ class Doctor:
     def after_update(
         self, step: int, batch: KVBatchMeta, verls: dict[str, Any], ours: dict[str, Any], parts: int
     ) -> dict[str, float]:
-        """Check that the tokens of the update are those that were sampled, each with its weight and its advantage.
+        """Check that the tokens of the update are those that were sampled, each with its weight, advantage and adapter.
 
         Args:
             verls, ours: metrics of the step; the checksums of the loss are taken from verl's.
@@ -87,6 +89,20 @@ class Doctor:
         found = kl_of_update(verls | ours, ours.get("doctor/version_lag_max", 0.0)) if self.bypass else {}
         found |= {"doctor/tokens_checked": float(not self.rejects)}
         return found | {"doctor/seconds": ours.get("doctor/seconds", 0.0) + time.perf_counter() - start}
+
+
+def weights_compared(engine: str) -> dict[str, float]:
+    """Metrics: what the weight senders have compared (engine/hf/replica.py, engine/vllm/sender.py).
+
+    Args:
+        engine: `rollout.name`.
+    """
+    served = 1.0
+    if engine == "vllm":
+        served = ray.get(ray.get_actor("vllm_server_0_0").weights_compared.remote())
+    elif engine != "hf":
+        return {"doctor/weights_compared": 0.0}
+    return {"doctor/weights_compared": 1.0, "doctor/weights_served": served}
 
 
 class _Observed:
@@ -266,7 +282,7 @@ def check_tokens(tags: list[Tag], trained: float, step: int) -> None:
 
 
 def check_assigned(assigned: int, trained: float, step: int) -> None:
-    """Compare the weight and the advantages of each row, as they were assigned, with those in the loss.
+    """Compare weight, advantages and adapter of each row, as they were assigned, with those in the loss.
 
     Args:
         assigned: the sum of the rows' `of_assignment`.
@@ -277,7 +293,7 @@ def check_assigned(assigned: int, trained: float, step: int) -> None:
     """
     if round(trained) != assigned:
         raise RuntimeError(
-            f"step {step}: a row did not train with the weight and the advantages that it was assigned (checksum "
-            f"{trained:.0f}, assigned {assigned}). This is a defect of verl_ext or verl, not of your system: please "
-            "report it with the run's folder"
+            f"step {step}: a row did not train with the weight, the advantages and the adapter that it was assigned "
+            f"(checksum {trained:.0f}, assigned {assigned}). This is a defect of verl_ext or verl, not of your system: "
+            "please report it with the run's folder"
         )

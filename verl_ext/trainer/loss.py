@@ -14,8 +14,8 @@ from verl.workers.utils.padding import no_padding_2_padding
 
 from verl_ext.trainer.checksums import of_batch
 
-# Metrics: sums over the rows that trained, of the checksums of their tokens, and of their weights and advantages
-# (trainer/doctor.py).
+# Metrics: sums over the rows that trained, of the checksums of their tokens, and of their weights, advantages
+# and adapters (trainer/doctor.py).
 CHECKSUM, ASSIGNED = "checksum", "assigned"
 # Field of a row: its weight N / (n · G_k), 0 on padding rows.
 WEIGHT = "loss_weight"

@@ -102,8 +102,7 @@ def collect_statistics(step: Step, manager: Any) -> None:
     step.dropped = manager.dropped(step.uids)
     step.stats = manager.take_stats(step.uids)
     sampled = [*step.stats, *(manager.take_stats(step.dropped) if step.dropped else [])]
-    # A resumed asynchronous run finds rows in the queue for which this process has no statistics.
-    step.metrics |= reduce_stats(sampled) if sampled else {}
+    step.metrics |= reduce_stats(sampled)
     step.metrics["sampling/dropped_questions"] = len(step.dropped)
     step.metrics |= manager.take_tool_counts()
 

@@ -22,6 +22,7 @@ assumed here is noticed.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -39,14 +40,13 @@ from verl.utils.config import omega_conf_to_dataclass
 from verl_ext.engine.fsdp.masked_logits import ALLOWED
 from verl_ext.engine.lora.adapters import AGENT_ID
 from verl_ext.observe.metrics import group_metrics, reduce_stats
-from verl_ext.trainer import row_selection
+from verl_ext.trainer import ranks, row_selection
 from verl_ext.trainer.advantage import batch_of, register_estimators
 from verl_ext.trainer.batch import live_tags
 from verl_ext.trainer.build import workflow_class
-from verl_ext.trainer.config import optimiser_steps, read_mas_config
+from verl_ext.trainer.config import mini_batch_rows, optimiser_steps, read_mas_config
 from verl_ext.trainer.doctor import Doctor, observed_columns
 from verl_ext.trainer.loss import WEIGHT, weighted_ppo_loss
-from verl_ext.trainer.rollout.phases import Phases
 from verl_ext.trainer.row import unpack
 from verl_ext.trainer.state import checkpoint
 from verl_ext.trainer.state.run_state import RunState
@@ -79,7 +79,6 @@ class MultiAgentTrainer(Trainer):
         checkpoint.keep_two(config)
         register_estimators()
         super().__init__(config)
-        self.timing_raw: dict[str, float] = {}
         self.replay_buffer.poll_interval = self.mas.poll_interval
         self.state = RunState(config, self.mas)
         self.doctor = Doctor(config)
@@ -101,17 +100,22 @@ class MultiAgentTrainer(Trainer):
             self.total_training_steps = 0 if self.config.trainer.get("val_only", False) else self.global_steps
 
     def fit(self, agent_loop_manager: Any) -> None:
-        """Send the agents' memory and policy heads to the rollout workers, then run verl's `fit`."""
+        """Give the rollout workers what the checkpoint has for them, then run verl's `fit`."""
         self.state.publish(agent_loop_manager)
-        limits = self.mas.limits
-        phases = Phases(lambda: self.timing_raw, limits.warn_after, limits.stop_after)
-        agent_loop_manager.watchdog.phases = phases
-        super().fit(agent_loop_manager)
+        with ranks.watched(agent_loop_manager, self.mas.limits, self.actor_rollout_wg._workers):
+            super().fit(agent_loop_manager)
 
     def _save_checkpoint(self) -> None:
-        self.state.save(self.global_steps, self.now.metrics)
+        self.state.save(self.global_steps, self._metrics_so_far())
         super()._save_checkpoint()
-        self.state.mark_complete(self.global_steps)
+        self.state.mark_complete(self.global_steps, self.agent_loop_manager)
+
+    def step(self, metrics: dict[str, Any], timing_raw: dict[str, Any]) -> KVBatchMeta:
+        """Sample and train as verl does, and keep what the step's metrics are computed from."""
+        began = time.perf_counter()
+        batch = super().step(metrics, timing_raw)
+        self._trained = batch, metrics, timing_raw | {"step": time.perf_counter() - began}
+        return batch
 
     def _step_once(self, metrics: dict[str, Any], timing_raw: dict[str, Any], sample_batch_size: int) -> KVBatchMeta:
         with self._explain_failures("training"):
@@ -151,46 +155,27 @@ class MultiAgentTrainer(Trainer):
 
     # --- optimiser steps --------------------------------------------------------------------------------------------
 
-    def _mini_batches(self, section: DictConfig) -> int:
-        return optimiser_steps(self.config, section)
-
     def _data_parallel_size(self) -> int:
         ranks = self.actor_rollout_wg._dispatch_info.get("actor") or self.actor_rollout_wg._query_dispatch_info("actor")
         return int(max(ranks)) + 1
 
     def _get_required_batch_multiple(self, dp_size: int) -> int:
         """The multiple to which a batch is padded: ranks × mini-batches, for any number of rows per question."""
-        multiple = self._mini_batches(self.config.actor_rollout_ref.actor)
+        multiple = optimiser_steps(self.config, self.config.actor_rollout_ref.actor)
         if self.use_critic:
-            multiple = math.lcm(multiple, self._mini_batches(self.config.critic))
+            multiple = math.lcm(multiple, optimiser_steps(self.config, self.config.critic))
         return dp_size * multiple
-
-    @contextmanager
-    def _mini_batch_rows(self, section: DictConfig, rows: int) -> Iterator[None]:
-        """For the time of an update, let verl's ppo_mini_batch_size · rollout.n be this step's rows / mini-batches.
-
-        Rows are sorted by question. Several mini-batches are drawn from them at random: otherwise the first optimiser
-        step would see the first data set only.
-        """
-        rollout, count = self.config.actor_rollout_ref.rollout, self._mini_batches(section)
-        before = section.ppo_mini_batch_size, section.shuffle, rollout.n
-        with open_dict(self.config):
-            section.ppo_mini_batch_size, section.shuffle, rollout.n = rows // count, section.shuffle or count > 1, 1
-        try:
-            yield
-        finally:
-            with open_dict(self.config):
-                section.ppo_mini_batch_size, section.shuffle, rollout.n = before
 
     def _update_actor(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
         if self.now.idle:  # no row trains: weight decay and momentum must not change the weights either
             self.now.metrics["update/optimiser_steps"] = 0
             return batch
         actor = self.config.actor_rollout_ref.actor
-        self.now.metrics["update/optimiser_steps"] = self._mini_batches(actor) * actor.ppo_epochs
-        with self._mini_batch_rows(actor, len(batch)):
+        mini_batches = optimiser_steps(self.config, actor)
+        self.now.metrics["update/optimiser_steps"] = mini_batches * actor.ppo_epochs
+        with mini_batch_rows(self.config, actor, len(batch)):
             batch = super()._update_actor(batch, metrics)
-        parts = self._data_parallel_size() * self._mini_batches(actor)
+        parts = self._data_parallel_size() * mini_batches
         self.now.metrics |= self.doctor.after_update(self.global_steps, batch, metrics, self.now.metrics, parts)
         for name in [name for name in metrics if name.startswith("actor/adapters/")]:
             metrics[name.removeprefix("actor/")] = metrics.pop(name)
@@ -199,7 +184,7 @@ class MultiAgentTrainer(Trainer):
     def _update_critic(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
         if self.now.idle:
             return batch
-        with self._mini_batch_rows(self.config.critic, len(batch)):
+        with mini_batch_rows(self.config, self.config.critic, len(batch)):
             return super()._update_critic(batch, metrics)
 
     # --- advantages and weights -------------------------------------------------------------------------------------
@@ -232,8 +217,7 @@ class MultiAgentTrainer(Trainer):
         self.state.trajectories.write_validation(self.global_steps, self.agent_loop_manager)
         stats = self.agent_loop_manager.take_stats(None)
         self.state.error_log.tell(stats, f"validation at step {self.global_steps}")
-        ours = reduce_stats(stats)
-        ours |= self.agent_loop_manager.take_tool_counts()
+        ours = reduce_stats(stats) | self.agent_loop_manager.take_tool_counts()
         metrics |= {f"val/{name}": value for name, value in ours.items()}
         self.state.log_validation(self.global_steps, metrics)
         return metrics
@@ -243,17 +227,32 @@ class MultiAgentTrainer(Trainer):
     ) -> None:
         """Compute verl's metrics, then finish the step."""
         super()._compute_metrics(batch, metrics, timing_raw, **kwargs)
-        self._finish_step(metrics, timing_raw)
-
-    def _finish_step(self, metrics: dict[str, Any], timing_raw: dict[str, Any]) -> None:
-        """Add our metrics, validate where the budget asks for it, write the run log."""
-        metrics.update(self.now.metrics | self.state.algorithm.measured)
+        self._add_ours(metrics, timing_raw)
         self.state.algorithm.measured.clear()
-        if timing_raw.get("gen") and "sampling/generated_tokens" in metrics:
-            metrics["sampling/tokens_per_second"] = metrics["sampling/generated_tokens"] / timing_raw["gen"]
         if self.now.limit_reached:
             self._reach_budget(metrics)
         self.state.run_log.write(self.global_steps, metrics)
+
+    def _add_ours(self, metrics: dict[str, Any], timing_raw: dict[str, Any]) -> None:
+        metrics.update(self.now.metrics | self.state.algorithm.measured)
+        if timing_raw.get("gen") and "sampling/generated_tokens" in metrics:
+            metrics["sampling/tokens_per_second"] = metrics["sampling/generated_tokens"] / timing_raw["gen"]
+
+    def _metrics_so_far(self) -> dict[str, Any]:
+        """What the log says of this step if the run is killed after its checkpoint: all but validation and sending.
+
+        Without verl's MoE metric, which counts every call.
+        """
+        batch, metrics, timing_raw = self._trained
+        metrics, rollout = dict(metrics), self.config.actor_rollout_ref.rollout
+        interval, step = rollout.get("moe_load_balance_metrics_interval", 0), self.global_steps
+        epoch = (step - 1) // self.steps_per_epoch
+        with open_dict(rollout):
+            rollout.moe_load_balance_metrics_interval = 0
+            super()._compute_metrics(batch, metrics, timing_raw, global_steps=step, epoch=epoch)
+            rollout.moe_load_balance_metrics_interval = interval
+        self._add_ours(metrics, timing_raw)
+        return metrics
 
     def _reach_budget(self, metrics: dict[str, Any]) -> None:
         """Validate where a limit of `mas.budget` is reached; end the run where all are.

@@ -3,7 +3,6 @@
 base.py      EnvironmentTool: state as a function of a trajectory's own calls
 alfworld.py  ALFWorld's text games, nine actions
 webshop.py   WebShop's search and click
-subgoals.py  Path of ALFWorld: the share of a task's subgoals that was reached
 workflow.py  EnvironmentAgent: DeepAgent whose tools are an environment
 """
 

@@ -9,7 +9,8 @@ The nine actions are tools: go_to, take, move, open, close, use, clean, heat, co
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,39 @@ COMMANDS = {
     "heat": "heat {thing} with {place}",
     "cool": "cool {thing} with {place}",
 }
+
+# A goal, and what must be read after its thing has been seen and picked up, in terms of its groups.
+GOALS = {
+    r"(?:put|find) two (\w+) (?:and put them )?(?:in|on) (\w+)": r"you (?:put|move) the {0} \d+ \S+ the {1} \d+",
+    r"(?:look at|examine the) (\w+) (?:under|with) the (\w+)": r" you see.* an? {1}",
+    r"(?:put a cool|cool some) (\w+)": r"you cool the {0} \d+ using the",
+    r"(?:put a hot|heat some) (\w+)": r"you heat the {0} \d+ using the",
+    r"(?:put a clean|clean some) (\w+)": r"you clean the {0} \d+",
+    r"put (?:an?|some) (\w+) (?:in|on)": "",
+}
+
+
+def path_share(question: str, observations: Iterable[str]) -> float | None:
+    """Path: the share of a goal's subgoals that the observations show, in any order; None for another goal.
+
+    Subgoals: the thing is seen, it is picked up, and (but for goals that only put it somewhere) it is cleaned, cooled,
+    heated, the lamp is seen, or one of two things is put in place. These are the ones that DeepAgent's published
+    evaluation (github.com/RUC-NLPIR/DeepAgent, src/evaluate/evaluate_alfworld.py) reads from its list of test goals;
+    the paper does not define Path. Its list does not count "You move …", as later versions of ALFWorld say for it.
+
+    Args:
+        question: the task, with "Your task is to: …".
+        observations: what each call returned.
+    """
+    goal = question.lower().rpartition("your task is to: ")[2]
+    for form, last in GOALS.items():
+        if found := re.match(form, goal):
+            thing = found[1]
+            wanted = [rf" you see.* an? {thing} \d", rf"you pick up the {thing} \d", last.format(*found.groups())]
+            read = [" ".join(text.lower().split()) for text in observations]
+            reached = [any(re.search(one, text) for text in read) for one in wanted if one]
+            return sum(reached) / len(reached)
+    return None
 
 
 class AlfWorld:

@@ -9,7 +9,7 @@ from typing import Any
 from verl_ext.mas import Task
 from verl_ext.mas.options import one_of
 from verl_ext.recipe.deepagent import grammar
-from verl_ext.recipe.deepagent.environments.subgoals import Subgoals
+from verl_ext.recipe.deepagent.environments.alfworld import path_share
 from verl_ext.recipe.deepagent.workflow import DeepAgent, Work
 
 # Metrics of a gold path, which these tasks do not have.
@@ -19,19 +19,20 @@ OF_A_PATH = ("path", "path_complete")
 class EnvironmentAgent(DeepAgent):
     """DeepAgent in an environment. R_succ is the environment's score of the last turn, in [0, 1].
 
+    ALFWorld has the metric `path` beside it (`alfworld.path_share`).
+
     `mas.tools.<environment>` is an `EnvironmentTool`, `extra_info.id` of a row its name of the task.
 
     Args:
         options: those of DeepAgent; `success`, `ordered` and gold paths have no meaning here. `correct`: effect (calls
             that changed the environment) or executed (all that it answered); see `call_share`.
         environment: name of the tool, where one run has several (`Mixture`).
-        subgoals: file of ALFWorld's subgoals (`Subgoals`); the share of them that was reached is reported as `path`.
     """
 
-    def __init__(self, environment: str = "environment", subgoals: str | None = None, **options: Any):
+    def __init__(self, environment: str = "environment", **options: Any):
         super().__init__(**{"correct": "effect", **options})
         one_of("correct", self.correct, ("effect", "executed"))
-        self.environment, self.subgoals = environment, Subgoals(subgoals) if subgoals else None
+        self.environment = environment
         self.needs = (environment, "tool_search")
         self.details: tuple[str, ...] = tuple(name for name in DeepAgent.details if name not in OF_A_PATH)
 
@@ -54,7 +55,6 @@ class EnvironmentAgent(DeepAgent):
     def reward(self, task: Task, result: Work) -> tuple[float, dict[str, float]]:
         metrics = {name: value for name, value in self.measured(task, result).items() if name not in OF_A_PATH}
         scores = {"success": float(result.score >= 1.0), "score": result.score}
-        if self.subgoals:
-            seen = [str(one["result"]) for one in result.shown if "result" in one]
-            scores["path"] = self.subgoals.share(result.task.question, seen)
+        share = path_share(result.task.question, (str(call.get("result", "")) for call in result.shown))
+        scores |= {} if share is None else {"path": share}
         return result.score, scores | metrics

@@ -29,7 +29,7 @@ from verl_ext.recipe.joyagents.data.generated_questions import Question, Questio
 from verl_ext.recipe.joyagents.grammar import answer_of, output
 from verl_ext.recipe.joyagents.prompts import Messages
 from verl_ext.recipe.joyagents.react import RESULT_CHARS, safe
-from verl_ext.recipe.joyagents.specialists import INTENTION, RETRIEVALS, SUMMARY
+from verl_ext.recipe.joyagents.specialists import INTENTION, LISTED, RETRIEVALS, SEARCHED, SUMMARY
 from verl_ext.recipe.joyagents.workflow import SPECIALISTS
 from verl_ext.tools.catalogue.formats.functions import load
 from verl_ext.tools.catalogue.types import ToolSpec
@@ -39,6 +39,7 @@ from verl_ext.tools.retrieval import Passage, build_retriever
 SPECIALIST = {
     "math": ("math_agent", "The user wants a mathematical problem solved."),
     "qa": ("question_agent", "The user asks about the rules of the platform."),
+    "open": ("question_agent", "The user talks about something of every day, which the question agent answers."),
     "shop": ("shop_agent", "The user wants to know something about a shop's data, which the shop agent can look up."),
     "function": ("function_agent", "This takes a service outside of the platform, which the function agent can call."),
 }
@@ -81,7 +82,7 @@ class ChatGenerator:
 
     Args:
         real: kind -> questions that are not generated: problems with their solutions, questions to other functions.
-        tools: the documents of these functions. specialists: those of the system.
+        tools: the documents of these functions. specialists: those of the system. apis, found: as mas.workflow's.
     """
 
     def __init__(
@@ -90,7 +91,10 @@ class ChatGenerator:
         real: Mapping[str, Sequence[Question]],
         tools: Sequence[ToolSpec],
         specialists: Sequence[str] = SPECIALISTS,
+        apis: str = SEARCHED,
+        found: str = "agents",
     ):
+        self.listed, self.found = apis == LISTED, found
         self.rng, self.specialists = random.Random(f"{seed}/joyagents chats"), list(specialists)
         self.real = {kind: list(questions) for kind, questions in real.items()}
         self.generator = QuestionGenerator(seed, "train", self.real, specialists)
@@ -125,7 +129,11 @@ class ChatGenerator:
         for number, part in enumerate(parts):
             agent, why = SPECIALIST[part.kind]
             if number and self.rng.random() < WITH_SEARCH:
-                found = self.agents(part.text, [agent])
+                described = {}
+                if self.found == "functions" and self.others.catalogue:
+                    wanted = part.functions if part.kind == "function" else ()
+                    described = {"function_agent": prompts.listing(self.others.documents(part.text, wanted))}
+                found = self.agents(part.text, [agent], **described)
                 chat.call(
                     "What is left needs another agent: I look for it.", RETRIEVALS, {"intention": part.text}, found
                 )
@@ -174,8 +182,10 @@ class ChatGenerator:
                 chat.call("I look for a general API.", single.GENERAL, asked, found)
                 for name, arguments, result in made:
                     chat.call(f"{name} does what is wanted.", name, arguments, result)
-            else:
+            elif part.kind == "math":
                 thought = self.steps(part)
+            else:
+                thought = "This needs no tools."
         return chat.answer(thought, self.result(question))
 
     def question_agent(self, question: Question) -> Messages:
@@ -183,8 +193,12 @@ class ChatGenerator:
         chat, remembered = self._begin("question_agent", question)
         if remembered:
             return chat.answer(REMEMBERED, remembered)
-        chat.call("This is about the platform: I look it up.", RETRIEVALS, {}, self._passages(question))
-        chat.call("The passages are there; tool_summary answers from them.", SUMMARY, {}, question.answer)
+        if question.kind == "open":  # Template #4: without knowledge of the domain, tool_summary at once
+            why = "This takes no knowledge of the platform; tool_summary answers from what it knows."
+        else:
+            chat.call("This is about the platform: I look it up.", RETRIEVALS, {}, self._passages(question))
+            why = "The passages are there; tool_summary answers from them."
+        chat.call(why, SUMMARY, {}, question.answer)
         return chat.answer("tool_summary has answered the question.", question.answer)
 
     def _passages(self, question: Question) -> str:
@@ -193,13 +207,15 @@ class ChatGenerator:
 
     def shop_agent(self, question: Question) -> Messages:
         """A question about a shop -> its APIs -> the right one -> what it returns."""
-        chat, remembered = self._begin("shop_agent", question)
+        name, result = question.functions[0], self.result(question)
+        known = {"tools": self.apis.documents(question.text, [name])} if self.listed else {}
+        chat, remembered = self._begin("shop_agent", question, **known)
         if remembered:
             return chat.answer(REMEMBERED, remembered)
         self._understand(chat, question)
-        name, result = question.functions[0], self.result(question)
-        found = self.apis(question.text, [name])
-        chat.call("I look for a function that can tell this.", RETRIEVALS, {"intention": question.text}, found)
+        if not known:
+            found = self.apis(question.text, [name])
+            chat.call("I look for a function that can tell this.", RETRIEVALS, {"intention": question.text}, found)
         chat.call(f"{name} fits, and the question has its arguments.", name, question.arguments or {}, result)
         return chat.answer("The function has returned what was asked for.", result)
 
@@ -208,10 +224,13 @@ class ChatGenerator:
         made, answer = self.clear(question), self.result(question)
         if not made:
             return None
-        chat = Chat(prompts.function_agent(question.text, []))
+        names = [name for name, *_ in made]
+        known = self.others.documents(question.text, names) if self.listed else []
+        chat = Chat(prompts.function_agent(question.text, [], known))
         self._understand(chat, question)
-        found = self.others(question.text, [name for name, *_ in made])
-        chat.call("I look for a function that can do this.", RETRIEVALS, {"intention": question.text}, found)
+        if not known:
+            found = self.others(question.text, names)
+            chat.call("I look for a function that can do this.", RETRIEVALS, {"intention": question.text}, found)
         for name, arguments, result in made if answer else made[:1]:
             chat.call(f"{name} does what is wanted.", name, arguments, result if answer else None)
         return chat.answer("The functions have returned what was asked for.", answer) if answer else chat.messages
@@ -255,6 +274,10 @@ class ChatGenerator:
         if not result:
             return []
         called = [SPECIALIST[part.kind][0] for part in question.parts or (question,)]
-        plan = {"master": called, "question_agent": [RETRIEVALS, SUMMARY], "math_agent": []}
+        plan = {
+            "master": called,
+            "question_agent": [SUMMARY] if question.kind == "open" else [RETRIEVALS, SUMMARY],
+            "math_agent": [],
+        }
         steps = tuple(plan.get(agent, [RETRIEVALS, *question.functions]))
         return [Memory(self.rng.randint(1, 9999), agent, question.text, steps, output(thought, result), 1, 2.0)]

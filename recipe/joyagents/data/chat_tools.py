@@ -19,16 +19,24 @@ class Search:
 
     def __init__(self, tools: Sequence[ToolSpec], found: int = FOUND):
         self.catalogue, self.found = Catalogue(tools), found
-        self._retriever = build_retriever(passages(tools))
+        self._retriever = build_retriever(passages(tools)) if tools else None  # a system may have no function agent
 
-    def __call__(self, query: str, wanted: Sequence[str]) -> str:
+    def __call__(self, query: str, wanted: Sequence[str], **described: str) -> str:
+        """The documents found, as text; described: other descriptions, by name."""
+        found = self.documents(query, wanted)
+        return prompts.documents(
+            [one | {"description": described.get(one["name"], one["description"])} for one in found]
+        )
+
+    def documents(self, query: str, wanted: Sequence[str]) -> list[dict[str, Any]]:
         """The documents found; documents of `wanted` that the search missed replace the last ones."""
-        names = [hit.passage.pid for hit in self._retriever.search([query], self.found)[0]]
+        hits = self._retriever.search([query], self.found)[0] if self._retriever else []
+        names = [hit.passage.pid for hit in hits]
         missed = [name for name in wanted if name not in names]
         others = [name for name in names if name not in wanted]
         kept = set(others[: max(0, self.found - len(wanted))])
         names = [*(name for name in names if name in wanted or name in kept), *missed]
-        return prompts.documents([self.catalogue[name].shown() for name in names])
+        return [self.catalogue[name].shown() for name in names]
 
 
 def call_of(tool: ToolSpec, question: str) -> dict[str, Any] | None:

@@ -27,7 +27,7 @@ from verl_ext.storage.parquet import held_out
 SPLITS = ("train", "test")
 # Specialist -> the kind of question that is for it.
 KINDS = {"question_agent": "qa", "shop_agent": "shop", "function_agent": "function", "math_agent": "math"}
-REAL = ("function", "math")  # kinds whose questions are not generated
+REAL = ("function", "math", "open")  # kinds whose questions are not generated
 Arguments = dict[str, Any]
 
 A_BODY = {"individual": "an individual", "company": "a company"}
@@ -101,7 +101,8 @@ class Question:
         if not self.answer:
             return {"kind": "function", "target": [], "functions": functions}
         told = [part for part in self.parts if part.answer] or [self]  # by its last part: the sum, if there is one
-        return {"kind": "qa" if told[-1].kind == "qa" else "math", "target": [self.answer], "functions": functions}
+        kind = told[-1].kind if told[-1].kind in ("qa", "open") else "math"
+        return {"kind": kind, "target": [self.answer], "functions": functions}
 
 
 class QuestionGenerator:

@@ -4,11 +4,14 @@
     python -m verl_ext.recipe.joyagents.data.rl_questions --output_dir data/joyagents --gsm8k FOLDER --toolbench FOLDER
     python -m verl_ext.recipe.joyagents.data.rl_questions --output_dir data/joyagents_2 \\
         --specialists question_agent shop_agent
+    python -m verl_ext.recipe.joyagents.data.rl_questions --output_dir data/joyagents --coig COIG-CQIA
 
 Kinds and sizes are the paper's (Section 4.2): 100 training questions each for math, knowledge base, the shop's APIs and
 other functions, 200 that need several specialists; 100 test questions of each kind. GSM8K
 (https://github.com/openai/grade-school-math, MIT) and ToolBench (data_prep/sources/toolbench.py) are real; the shop's
 data are a company's own and not public, so these questions are generated (generated_questions.py).
+With --coig, three of ten questions to the QA agent are of an open domain, as in the paper's fine-tuning data (700 of a
+shop, 300 of COIG; it states no shares for RL). Their data_source is `qa`, too, and their kind `open`.
 
 One row, shortened:
     {"data_source": "cooperation", "prompt": [{"role": "user", "content": "I want to open 4 flagship shops for …"}],
@@ -33,6 +36,7 @@ from verl_ext.arguments import Parser, exit_status
 from verl_ext.data_prep import reasoning
 from verl_ext.data_prep.rows import print_written, text_field
 from verl_ext.data_prep.sources import toolbench
+from verl_ext.data_prep.sources.questions import coig as read_coig
 from verl_ext.data_prep.sources.questions import gsm8k as read_gsm8k
 from verl_ext.data_prep.tool_tasks import Prepared, divide
 from verl_ext.recipe.joyagents.data.generated_questions import (
@@ -43,14 +47,17 @@ from verl_ext.recipe.joyagents.data.generated_questions import (
     QuestionGenerator,
     knowledge,
 )
+from verl_ext.recipe.joyagents.react import RESULT_CHARS, safe
 from verl_ext.storage.jsonl import write_rows
-from verl_ext.storage.parquet import question_row, rows_schema, split_files, write_files
+from verl_ext.storage.parquet import held_out, question_row, rows_schema, split_files, write_files
 from verl_ext.worlds.data_set import draw_distinct
 
 SIZES = {
     "train": {"math": 100, "qa": 100, "shop": 100, "function": 100, "cooperation": 200},
     "test": {"math": 100, "qa": 100, "shop": 100, "function": 100, "cooperation": 100},
 }
+
+OPEN_SHARE = 0.3  # of the questions to the QA agent: Section 4.2 has 300 of COIG among 1,000
 
 
 def gsm8k(path: Path | None, split: str) -> list[Question]:
@@ -69,6 +76,30 @@ def gsm8k(path: Path | None, split: str) -> list[Question]:
     if not found:
         raise ValueError(f"--gsm8k {path}: a folder with a file whose name contains {split!r} is expected")
     return found
+
+
+def coig(path: Path) -> dict[str, list[Question]]:
+    """COIG's questions by split; without those that an agent could not pass on whole, whose number is printed.
+
+    Raises:
+        ValueError: there is no such file, or a row is not COIG's.
+    """
+    found: dict[str, Question] = {}
+    left_out = 0
+    with _option("--coig"):
+        for _, (where, row) in reasoning.rows_of("coig", path):
+            read = read_coig(row, where)
+            if (
+                isinstance(read, str)
+                or safe(read.text) != read.text
+                or safe(read.target[0], RESULT_CHARS) != read.target[0]
+            ):
+                left_out += 1
+            else:
+                found.setdefault(read.text, Question("open", read.text, answer=read.target[0]))
+    if left_out:
+        print(f"--coig: {left_out} rows left out: no question or no answer, too long, or with tags")
+    return {split: [one for one in found.values() if SPLITS[held_out(one.text)] == split] for split in SPLITS}
 
 
 def functions(path: Path | None, test_size: int, seed: int) -> tuple[dict[str, list[Question]], Prepared]:
@@ -101,10 +132,14 @@ def _option(name: str) -> Iterator[None]:
         raise ValueError(message if name in message else f"{name}: {message}") from error
 
 
-def sizes_for(sizes: Mapping[str, int], specialists: Sequence[str]) -> dict[str, int]:
-    """Of `sizes` by kind those of the specialists; cooperations from three of them on."""
+def sizes_for(sizes: Mapping[str, int], specialists: Sequence[str], with_open: bool = False) -> dict[str, int]:
+    """Of `sizes` by kind those of the specialists; cooperations from three of them on. with_open: a share of `qa`."""
     kinds = {KINDS[name] for name in specialists} | ({"cooperation"} if len(specialists) > 2 else set())
-    return {kind: size for kind, size in sizes.items() if kind in kinds}
+    found = {kind: size for kind, size in sizes.items() if kind in kinds}
+    if with_open and "qa" in found:
+        found["open"] = round(OPEN_SHARE * found["qa"])
+        found["qa"] -= found["open"]
+    return found
 
 
 def questions(
@@ -116,7 +151,7 @@ def questions(
         ValueError: there are not enough.
     """
     generator, chosen = QuestionGenerator(seed, split, real, specialists), []
-    for kind, size in sizes_for(SIZES[split], specialists).items():
+    for kind, size in sizes_for(SIZES[split], specialists, "open" in real).items():
         if kind not in REAL:
             chosen += draw_distinct(partial(generator.draw, kind), size, f"{split} {kind} questions")
         elif len(real[kind]) < size:
@@ -143,6 +178,9 @@ def run_script(
     parser.add_argument("--output_dir", type=Path, required=True, help="folder of everything that is written")
     parser.add_argument("--gsm8k", type=Path, help="folder with GSM8K's train and test files instead of the hub")
     parser.add_argument("--toolbench", type=Path, help="file or folder instead of ToolBench's own place")
+    parser.add_argument(
+        "--coig", type=Path, help="file or folder of COIG: open questions to the QA agent; default: none"
+    )
     parser.add_argument("--seed", type=int, default=0, help="of what is generated and of what is chosen")
     parser.add_argument(
         "--specialists", nargs="+", choices=list(KINDS), default=list(KINDS), help="of the system (Table 7: 2, 3, 4)"
@@ -163,7 +201,8 @@ def write(arguments: argparse.Namespace) -> dict[str, int]:
     real, prepared = real_questions(arguments)
 
     def verl_row(question: Question, split: str, index: int) -> dict[str, Any]:
-        return question_row(question.kind, question.text, question.truth, "customer service", split, index)
+        source = "qa" if question.kind == "open" else question.kind
+        return question_row(source, question.text, question.truth, "customer service", split, index)
 
     rows = split_files(verl_row, **{split: questions(seed, real[split], split, specialists) for split in SPLITS})
     written = write_files(rows, output, rows_schema({"kind": str, "target": [str], "functions": [str]}))
@@ -185,6 +224,9 @@ def real_questions(arguments: argparse.Namespace) -> tuple[dict[str, dict[str, l
         calls, prepared = functions(arguments.toolbench, SIZES["test"]["function"], arguments.seed)
         for split in SPLITS:
             real[split]["function"] = calls[split]
+    if "question_agent" in arguments.specialists and arguments.coig:
+        for split, open_questions in coig(arguments.coig).items():
+            real[split]["open"] = open_questions
     if "math_agent" in arguments.specialists:
         for split in SPLITS:
             real[split]["math"] = gsm8k(arguments.gsm8k, split)

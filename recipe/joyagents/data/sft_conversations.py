@@ -4,7 +4,7 @@
     python -m verl_ext.recipe.joyagents.data.sft_conversations --output_dir data/joyagents_sft \\
         --gsm8k FOLDER --toolbench FOLDER
     python -m verl_ext.recipe.joyagents.data.sft_conversations --output_dir data/joyagents_sft \\
-        --thoughts_url http://127.0.0.1:8100/v1
+        --coig COIG-CQIA --thoughts_url http://127.0.0.1:8100/v1
 
 The last one asks a model for the thoughts, which are templates otherwise.
 
@@ -28,6 +28,9 @@ from typing import Any
 from verl_ext.recipe.joyagents.data import rl_questions, thoughts
 from verl_ext.recipe.joyagents.data.agent_chats import ChatGenerator, Messages
 from verl_ext.recipe.joyagents.grammar import read_step
+from verl_ext.recipe.joyagents.react import CALLS, HISTORIES, OUTPUTS
+from verl_ext.recipe.joyagents.specialists import APIS, SEARCHED
+from verl_ext.recipe.joyagents.workflow import FOUND
 from verl_ext.reports import markdown
 from verl_ext.storage.jsonl import write_rows
 from verl_ext.storage.parquet import write_parquet
@@ -46,7 +49,15 @@ SIZES = {
 }
 HELD_OUT = 0.02  # share of each agent's conversations
 MORE: dict[str, dict[str, Any]] = {
+    "--function_chats": {
+        "type": int,
+        "default": SIZES["function_agent"]["function"],
+        "help": "at most, of the function agent; 3500 is the other reading of Section 4.2",
+    },
     "--no_thoughts": {"action": "store_true", "help": "leave all thoughts out (M1 of Table 2)"},
+    "--history": {"choices": HISTORIES, "default": OUTPUTS, "help": "calls: only last outputs have thoughts (Table 8)"},
+    "--apis": {"choices": APIS, "default": SEARCHED, "help": "listed: function agents know their APIs (Table 9)"},
+    "--found": {"choices": FOUND, "default": FOUND[0], "help": "functions: in place of their agent (Table 8)"},
     "--thoughts_url": {"help": "base URL of a server whose model writes the thoughts, instead of templates"},
     "--thoughts_model": {"help": "its name on the server; not needed if it serves one"},
 }
@@ -69,9 +80,11 @@ def write(arguments: argparse.Namespace) -> dict[str, int]:
         documents = output / "tools.jsonl"
         write_rows(documents, prepared.files[documents.name])
         tools = list(load_catalogue([{"kind": "toolbench", "path": str(documents)}]).values())
-    chats = ChatGenerator(arguments.seed, real["train"], tools, specialists)
+    chats = ChatGenerator(arguments.seed, real["train"], tools, specialists, arguments.apis, arguments.found)
     agents = ("master", *specialists, "single_agent")
-    sizes = {agent: rl_questions.sizes_for(SIZES[agent], specialists) for agent in agents}
+    sizes = {agent: rl_questions.sizes_for(SIZES[agent], specialists, "open" in real["train"]) for agent in agents}
+    if "function_agent" in sizes:
+        sizes["function_agent"] = {"function": arguments.function_chats}
     written, held_out, table = {}, [], []
     for agent, conversations in chats.sets(sizes):
         table.append(_made(agent, sizes[agent], conversations, chats.real))
@@ -104,7 +117,9 @@ def with_thoughts(conversations: list[Messages], arguments: argparse.Namespace, 
     if arguments.no_thoughts:
         return [thoughts.without(messages) for messages in conversations]
     if arguments.thoughts_url:
-        return thoughts.written(conversations, arguments.thoughts_url, arguments.thoughts_model, cache)
+        conversations = thoughts.written(conversations, arguments.thoughts_url, arguments.thoughts_model, cache)
+    if arguments.history == CALLS:
+        return [[*thoughts.without(messages[:-1]), messages[-1]] for messages in conversations]
     return conversations
 
 

@@ -16,9 +16,11 @@ the last columns. Log-probs, entropies, values and gradients equal those of verl
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -29,6 +31,7 @@ from verl.utils.torch_functional import entropy_from_logits
 
 from verl_ext.engine.fsdp.batching import Shared, batches, merge_batches, share, split_rows
 from verl_ext.engine.fsdp.masked_logits import limited, limits_of
+from verl_ext.engine.fsdp.memory import Footprint, budget, machine_memory, measure
 from verl_ext.engine.replaced import replaced
 
 if TYPE_CHECKING:  # the engine of verl that the mixin goes in front of
@@ -116,8 +119,8 @@ def scored_logits(model: torch.nn.Module, layout: Layout) -> torch.Tensor:
 class SharedPrompts(Engine):
     """Mixin of a verl FSDP engine: `forward_step` as described above wherever that is possible, else verl's own.
 
-    It can for text-only models with sdpa attention over the whole context in fp32, and rows that have prompts and
-    responses (RL, not SFT).
+    It can for text-only models with sdpa attention over the whole context, in fp32 or bf16, and rows that have prompts
+    and responses, or are conversations with a mask of what trains (fine-tuning).
     """
 
     def forward_backward_batch(
@@ -132,14 +135,25 @@ class SharedPrompts(Engine):
             return super().forward_backward_batch(data, loss_function, forward_only)
         from verl.workers.engine.fsdp import transformer_impl  # not at the top: it imports this module itself
 
-        with replaced(transformer_impl, prepare_micro_batches=self._micro_batches):
+        split = partial(self._micro_batches, trains=not forward_only)
+        with replaced(transformer_impl, prepare_micro_batches=split):
             return super().forward_backward_batch(data, loss_function, forward_only)
 
-    def _micro_batches(self, data: TensorDict, dp_group: Any, **_: Any) -> tuple[list[TensorDict], list[list[int]]]:
-        """As verl's prepare_micro_batches: the micro-batches, equally many on every rank, and the rows of each."""
-        sequences = share(_lists(data["prompts"]), _lists(data["responses"]), self.kinds_of(data))
+    def _micro_batches(
+        self, data: TensorDict, dp_group: Any, trains: bool = False, **_: Any
+    ) -> tuple[list[TensorDict], list[list[int]]]:
+        """As verl's prepare_micro_batches: the micro-batches, equally many on every rank, and the rows of each.
+
+        There are as many as the token limit asks for, and in training as the memory for activations asks for.
+        """
+        prompts, responses = prompts_and_responses(data)
+        sequences = share(prompts, responses, self.kinds_of(data))
         limit = tu.get_non_tensor_data(data=data, key="max_token_len_per_gpu", default=None)
-        number = torch.tensor(-(-sum(map(len, sequences)) // limit))
+        tokens = sum(map(len, sequences))
+        least = -(-tokens // limit)
+        if trains:
+            least = max(least, math.ceil(self._footprint.of(tokens, sum(map(len, responses))) / self._budget))
+        number = torch.tensor(least)
         if self.get_data_parallel_size() > 1:
             torch.distributed.all_reduce(number, torch.distributed.ReduceOp.MAX, group=dp_group)
         if number == 1:
@@ -165,28 +179,54 @@ class SharedPrompts(Engine):
         shown = {name: value.detach() for name, value in model_output.items()}
         return loss, {"model_output": shown, "loss": loss.detach().item(), "metrics": metrics}
 
+    @cached_property
+    def _footprint(self) -> Footprint:
+        """Measured at the first update; all ranks come here together."""
+
+        def forward(tokens: int, scored: int) -> object:
+            ids = [1] * tokens
+            batch = [Shared(ids[: tokens - scored], [(0, ids[tokens - scored :])])]
+            with self.forward_pass([0]):
+                layout = lay_out(batch, pad=0)
+                with self._precision():
+                    logits = scored_logits(self.module, layout)
+                return self.response_outputs(logits, layout.labels, torch.ones(scored), entropy=True)
+
+        return measure(forward)
+
+    @property
+    def _budget(self) -> float:
+        return budget(machine_memory(), self.get_data_parallel_size())
+
+    def _precision(self) -> AbstractContextManager[Any]:
+        """As verl's forward_step: what the engine's mixed precision says."""
+        if self._autocast_dtype == torch.float32:
+            return nullcontext()
+        return torch.autocast(device_type="cpu", dtype=self._autocast_dtype)
+
     def _can_share(self, micro_batch: TensorDict) -> bool:
         """Whether this batch can share prompts. All ranks agree: it depends on configuration and columns only."""
         config = self.module.config.get_text_config(decoder=True)
         # A model without layer types has one kind of layer, which a window makes local.
         window = getattr(config, "sliding_window", None)
         kinds = set(getattr(config, "layer_types", None) or ["sliding_attention" if window else "full_attention"])
+        keys = set(micro_batch.keys())
         asked = ("use_fused_kernels", "distillation_use_topk", "distillation_only", "calculate_sum_pi_squared")
         return (
-            {"prompts", "responses"} <= set(micro_batch.keys())
+            ({"prompts", "responses"} <= keys or ("loss_mask" in keys and micro_batch["loss_mask"].is_nested))
             and micro_batch["position_ids"].dim() == 2
             and not any(tu.get_non_tensor_data(data=micro_batch, key=key, default=False) for key in asked)
             and kinds == {"full_attention"}
             and not hasattr(self.module.config, "vision_config")
             and getattr(config, "_attn_implementation", None) == "sdpa"
-            and self._autocast_dtype == torch.float32
+            and self._autocast_dtype in (torch.float32, torch.bfloat16)
         )
 
     def _score(self, micro_batch: TensorDict) -> dict[str, torch.Tensor]:
         """Model outputs of all rows, each (total tokens,) jagged."""
         ids = micro_batch["input_ids"]
-        starts, prompt_lengths = ids.offsets()[:-1], micro_batch["prompts"].offsets().diff()
-        prompts, responses = (_lists(micro_batch[name]) for name in ("prompts", "responses"))
+        prompts, responses = prompts_and_responses(micro_batch)
+        starts, prompt_lengths = ids.offsets()[:-1], torch.tensor([len(prompt) for prompt in prompts])
         sequences = share(prompts, responses, self.kinds_of(micro_batch))
         temperature = torch.as_tensor(micro_batch["temperature"], dtype=torch.float32).expand(len(prompt_lengths))
         entropy = tu.get_non_tensor_data(data=micro_batch, key="calculate_entropy", default=False)
@@ -195,7 +235,7 @@ class SharedPrompts(Engine):
         for batch in self._in_step(batches(sequences)):
             batch.sort(key=lambda sequence: sequence.kind)
             layout = lay_out(batch, pad)
-            with self.forward_pass([sequence.kind for sequence in batch]):
+            with self.forward_pass([sequence.kind for sequence in batch]), self._precision():
                 logits = scored_logits(self.module, layout)
             scored = (starts + prompt_lengths - 1)[layout.rows] + layout.offsets
             logits = self.limited(logits, micro_batch, scored, starts + prompt_lengths - 1)
@@ -269,6 +309,23 @@ class SharedPromptsValue(SharedPrompts):
     ) -> dict[str, torch.Tensor]:
         """`values` (T,) of the head's output (T, 1)."""
         return {"values": logits.float()[:, 0]}
+
+
+def prompts_and_responses(data: TensorDict) -> tuple[list[list[int]], list[list[int]]]:
+    """Of each row what is read and what is predicted.
+
+    Conversations of fine-tuning have a mask instead: they are read up to the first token that trains, and predicted up
+    to the last one. One without such a token predicts its last, which the loss leaves out.
+    """
+    if "prompts" in data.keys():
+        return _lists(data["prompts"]), _lists(data["responses"])
+    prompts, responses = [], []
+    for ids, mask in zip(_lists(data["input_ids"]), _lists(data["loss_mask"]), strict=True):
+        places = [place for place, trains in enumerate(mask) if trains and place]
+        first, last = (places[0], places[-1]) if places else (len(ids) - 1, len(ids) - 1)
+        prompts.append(ids[:first])
+        responses.append(ids[first : last + 1])
+    return prompts, responses
 
 
 def _lists(jagged: torch.Tensor) -> list[list[int]]:

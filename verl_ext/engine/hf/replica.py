@@ -15,8 +15,8 @@ from verl.workers.rollout.base import BaseRollout
 from verl.workers.rollout.replica import CONTROL_METHOD_CONCURRENCY, RolloutReplica
 from verl.workers.rollout.utils import ensure_async_iterator
 
+from verl_ext.engine.fingerprints import fingerprints
 from verl_ext.engine.hf.server import HFServer
-from verl_ext.engine.hf.weights import fingerprints
 from verl_ext.engine.lora.adapters import NO_ADAPTERS, AdapterOptions
 from verl_ext.engine.lora.hf_server import HFAdapterServer
 

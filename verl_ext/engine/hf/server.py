@@ -15,11 +15,11 @@ from verl.utils.config import omega_conf_to_dataclass
 from verl.workers.config import HFModelConfig, RolloutConfig
 from verl.workers.rollout.replica import TokenOutput
 
+from verl_ext.engine.fingerprints import fingerprints
 from verl_ext.engine.hf.loop import EngineLoop
 from verl_ext.engine.hf.options import EngineOptions
 from verl_ext.engine.hf.params import Finished, Request, SamplingParams, derived_seed
 from verl_ext.engine.hf.slots import SlotEngine
-from verl_ext.engine.hf.weights import fingerprints
 
 T = TypeVar("T")
 

@@ -2,31 +2,9 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Mapping
 
 import torch
-
-# Values in a part of a tensor; within a part their order does not matter to a fingerprint.
-PART = 4096
-
-
-def fingerprints(tensors: Mapping[str, torch.Tensor]) -> dict[str, int]:
-    """A fingerprint of the bits of these tensors, for each adapter ("" for names without one: see adapters.wire_name).
-
-    About as fast as memory is read. Equal tensors of one type have equal fingerprints on every device.
-    """
-    found: dict[str, int] = {}
-    for name, tensor in tensors.items():
-        kind = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
-        bits = tensor.detach().contiguous().view(kind).flatten()
-        whole = len(bits) // PART * PART
-        sums = torch.cat([bits[:whole].view(-1, PART).sum(1), bits[whole:].sum()[None]])
-        places = torch.arange(1, len(sums) + 1, device=sums.device)
-        total = int((sums * places).sum()) ^ zlib.crc32(name.encode())
-        owner = name.split("/", 1)[0] if "/" in name else ""
-        found[owner] = (found.get(owner, 0) + total) & 0xFFFFFFFFFFFFFFFF
-    return found
 
 
 def _listed(names: list[str], limit: int = 8) -> str:

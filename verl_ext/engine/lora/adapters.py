@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from tensordict import TensorDict
 from verl.utils.py_functional import convert_to_regular_types
 from verl.utils.torch_dtypes import PrecisionType
 
@@ -28,6 +29,16 @@ NO_ADAPTERS = (
 # Names become parts of parameter names, file names and requests.
 NAME = re.compile(r"[A-Za-z0-9_-]+")
 PARAMETER = re.compile(r"(?:base_model\.model\.)?(?P<module>.+)\.lora_(?P<side>[AB])\.(?P<adapter>[^.]+)\.weight")
+
+
+def numbers_of(data: TensorDict) -> torch.Tensor | None:
+    """(B,) int64 on the CPU, `agent_id` of the rows; None: they have none."""
+    if AGENT_ID not in data.keys():
+        return None
+    column = data[AGENT_ID]
+    if not isinstance(column, torch.Tensor):  # TransferQueue keeps plain numbers as objects
+        column = torch.tensor([int(getattr(value, "data", value)) for value in column])
+    return column.reshape(-1).to("cpu", torch.int64)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from verl.utils.device import get_device_id
 from verl.utils.fsdp_utils import fsdp2_clip_grad_norm_, normalize_peft_param_name
 
 from verl_ext.engine.lora.adapter_files import check_same_adapters, load_start, write_adapters
-from verl_ext.engine.lora.adapters import AGENT_ID, AdapterOptions, check_settings, wire_name
+from verl_ext.engine.lora.adapters import AGENT_ID, AdapterOptions, check_settings, numbers_of, wire_name
 from verl_ext.engine.lora.routed_lora import add_adapters
 
 if TYPE_CHECKING:  # the engine of verl that the mixin goes in front of
@@ -78,16 +78,13 @@ class PerAgentAdapters(Engine):
         Raises:
             ValueError: no such field, or a number out of range.
         """
-        if AGENT_ID not in data.keys() and len(self.adapters.names) == 1:  # fine-tuning of one agent
+        agents = numbers_of(data)
+        if agents is None and len(self.adapters.names) == 1:  # fine-tuning of one agent
             return torch.zeros(len(data), dtype=torch.int64)
-        if AGENT_ID not in data.keys():
+        if agents is None:
             raise ValueError(
                 f"adapters per agent need the field {AGENT_ID!r} in every row; fields: {sorted(data.keys())}"
             )
-        column = data[AGENT_ID]
-        if not isinstance(column, torch.Tensor):  # TransferQueue keeps plain numbers as objects
-            column = torch.tensor([int(getattr(value, "data", value)) for value in column])
-        agents = column.reshape(-1).to("cpu", torch.int64)
         if ((agents < 0) | (agents >= len(self.adapters.names))).any():
             raise ValueError(
                 f"{AGENT_ID} must be in 0..{len(self.adapters.names) - 1} ({', '.join(self.adapters.names)}), got "

@@ -1,32 +1,104 @@
-"""Sends weights from the trainer to vLLM with adapters per agent: the base once, then all adapters. Not run: no GPU."""
+"""Sends weights from the trainer to vLLM, and checks that they are there."""
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
+import ray
 import torch
-from verl.workers.rollout.vllm_rollout import ServerAdapter
+from verl.workers.rollout.utils import ensure_async_iterator
+from verl.workers.rollout.vllm_rollout import ServerAdapter, vllm_rollout
+from verl.workers.rollout.vllm_rollout.bucketed_weight_transfer import BucketedWeightSender
 
+from verl_ext.engine.fingerprints import fingerprint
 from verl_ext.engine.lora.adapters import NO_ADAPTERS, AdapterOptions
+from verl_ext.engine.replaced import replaced
+from verl_ext.engine.vllm.served import check_held
+from verl_ext.engine.vllm.server import is_ours
+
+# Milliseconds after which the sender looks whether vLLM has failed meanwhile.
+PATIENCE = 1000
 
 
-class AdapterSender(ServerAdapter):
-    """verl's sender in every trainer rank, which also checks that it sends the adapters of the configuration."""
+class WeightSender(ServerAdapter):
+    """verl's sender in every trainer rank.
+
+    In our runs it compares what vLLM's workers got, and serve, with what it sent. Other runs are as without us.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.adapters = AdapterOptions.from_config(self.model_config)
+        self.ours = is_ours(self.config)
+        self.adapters = AdapterOptions.from_config(self.model_config) if self.ours else None
+        self._updating: Any = None
 
     async def update_weights(
-        self, weights: Generator[tuple[str, torch.Tensor], None, None], *args: Any, **kwargs: Any
+        self,
+        weights: Any,
+        global_steps: Any = None,
+        wire_format: str = "named_tensors",
+        **kwargs: Any,
     ) -> None:
         """As verl's method.
 
         Raises:
             ValueError: the trainer's engine has other adapters, or none.
+            RuntimeError: vLLM could not load the weights, or does not hold them afterwards.
         """
         about = kwargs.get("peft_config") or {}
         if self.adapters is not None and about.get("adapters") != list(self.adapters.names):
             raise ValueError(NO_ADAPTERS)
-        await super().update_weights(weights, *args, **kwargs)
+        if not self.ours or wire_format != "named_tensors":
+            await super().update_weights(weights, global_steps, wire_format, **kwargs)
+            return
+        sent: dict[str, int] = {}
+        noted: Any = self._noted(weights, sent)
+        with replaced(vllm_rollout, BucketedWeightSender=partial(_WatchingSender, self)):
+            await super().update_weights(noted, global_steps, wire_format, **kwargs)
+        if self._has_server:
+            for held in await self.server_handle.weights_held.remote():
+                check_held(sent, held, global_steps)
+
+    async def _noted(self, weights: Any, sent: dict[str, int]) -> AsyncIterator[tuple[str, torch.Tensor]]:
+        """The same weights; fills `sent` with their fingerprints, in the rank that asks the server."""
+        async for name, tensor in ensure_async_iterator(weights):
+            if self._has_server:
+                sent[name] = fingerprint(name, tensor)
+            yield name, tensor
+
+    async def _execute_method(self, *args: Any, **kwargs: Any) -> Any:
+        self._updating = await super()._execute_method(*args, **kwargs)
+        return self._updating
+
+
+class _WatchingSender(BucketedWeightSender):
+    """verl's sender, which otherwise waits for ever for a worker whose update has failed."""
+
+    def __init__(self, owner: WeightSender, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._owner = owner
+
+    def _init_socket(self) -> None:
+        super()._init_socket()
+        self.socket = _WatchingSocket(self.socket, self._owner._updating)
+
+
+class _WatchingSocket:
+    """A socket whose `recv` raises the error of vLLM's update, if that has failed."""
+
+    def __init__(self, socket: Any, updating: Any):
+        self._socket, self._updating = socket, updating
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._socket, name)
+
+    def recv(self) -> bytes:
+        while not self._socket.poll(PATIENCE):
+            if self._updating is not None and ray.wait([self._updating], timeout=0)[0]:
+                ray.get(self._updating)
+        return self._socket.recv()
+
+    def close(self) -> None:
+        self._socket.close(linger=0)

@@ -1,4 +1,4 @@
-"""vLLM's server with adapters per agent: the sampling parameters of a request name one. Not run: no GPU was there.
+"""vLLM's servers: of all our runs, and with adapters per agent, where the sampling parameters of a request name one.
 
 verl has one LoRA, with a fixed number, in the server and in the worker. Here the worker holds one LoRA per adapter
 (worker.py). `RoutedEngine` sits between verl's `generate` and vLLM's, and passes the LoRA that the request names.
@@ -16,7 +16,13 @@ from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMHttpServer, 
 from vllm.lora.request import LoRARequest
 
 from verl_ext.engine.lora.adapters import ADAPTER, BASE, SECTION, AdapterOptions
+from verl_ext.engine.vllm.served import SERVED
 from verl_ext.engine.vllm.worker import FIRST_ID
+
+
+def is_ours(rollout: Any) -> bool:
+    """Whether a rollout configuration is of a run of ours: registered is one server for all runs of verl."""
+    return str(rollout.agent.agent_loop_manager_class or "").startswith("verl_ext.")
 
 
 class RoutedEngine:
@@ -33,7 +39,9 @@ class RoutedEngine:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
 
-    def generate(self, *, sampling_params: Any, lora_request: LoRARequest | None, **kwargs: Any) -> AsyncGenerator:
+    def generate(
+        self, *, sampling_params: Any, lora_request: LoRARequest | None, **kwargs: Any
+    ) -> AsyncGenerator[Any, None]:
         """As vLLM's `generate`, as verl calls it: verl's own LoRA is never loaded, so `lora_request` is None."""
         assert lora_request is None, lora_request
         extra = dict(sampling_params.extra_args)
@@ -42,16 +50,33 @@ class RoutedEngine:
         return self._engine.generate(sampling_params=sampling_params, lora_request=lora, **kwargs)
 
 
-class VLLMAdapterServer(vLLMHttpServer):
-    """verl's vLLM server, for a model with `lora.adapters`."""
+class VLLMServer(vLLMHttpServer):
+    """verl's vLLM server, whose workers say which weights they hold."""
+
+    compared = 0.0
+
+    def _get_worker_extension_cls(self) -> str:
+        return "verl_ext.engine.vllm.worker.WeightWorker"
+
+    async def weights_held(self) -> list[dict[str, tuple[int, str]]]:
+        """`WeightWorker.weights_held` of every worker."""
+        workers = await self.engine.collective_rpc("weights_held")
+        states = [state for held in workers for _, state in held.values()]
+        self.compared = states.count(SERVED) / max(len(states), 1)
+        return workers
+
+    async def weights_compared(self) -> float:
+        """The share of the last update's tensors that were compared as they serve, not only as they arrived."""
+        return self.compared
+
+
+class VLLMAdapterServer(VLLMServer):
+    """The same for a model with `lora.adapters`."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         names = AdapterOptions.from_config(self.model_config).names
         self.loras = {name: LoRARequest(name, number, name) for number, name in enumerate(names, FIRST_ID)}
-
-    def _get_worker_extension_cls(self) -> str:
-        return "verl_ext.engine.vllm.worker.AdapterWorker"
 
     async def run_server(self, args: argparse.Namespace) -> None:
         """As verl's method, with room for all adapters in a batch."""
@@ -83,11 +108,11 @@ class VLLMAdapterServer(vLLMHttpServer):
         return output
 
 
-class AdapterReplica(vLLMReplica):
-    """verl's vLLM replica, which starts `VLLMAdapterServer`s if the model has adapters."""
+class CheckedReplica(vLLMReplica):
+    """verl's vLLM replica. The policy of our runs gets a `VLLMServer`."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        policy = not (self.is_reward_model or self.is_teacher_model)
-        if policy and AdapterOptions.from_config(self.model_config) is not None:
-            self.server_class = ray.remote(VLLMAdapterServer)
+        if is_ours(self.config) and not (self.is_reward_model or self.is_teacher_model):
+            adapters = AdapterOptions.from_config(self.model_config) is not None
+            self.server_class = ray.remote(VLLMAdapterServer if adapters else VLLMServer)

@@ -123,3 +123,17 @@ class CatalogueSettings:
 
 def _example() -> list[dict[str, str]]:
     return [{"kind": "openapi", "path": "data/tmdb_oas.json"}]
+
+
+def names_of(extra: Mapping[str, Any], row: int, remedy: str) -> list[str]:
+    """`extra_info.tools` of a row of a data set: the names of its tools.
+
+    Raises:
+        ValueError: it names none, or is no list of names; with the number of the row, and in the first case `remedy`.
+    """
+    names = extra.get("tools")
+    if names is None or len(names) == 0:
+        raise ValueError(f"row {row} has no extra_info.tools. Remedy: {remedy}")
+    if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"extra_info.tools of row {row} must be a list of names, but is {names!r:.200}")
+    return list(names)

@@ -5,7 +5,7 @@ open        open_retriever(config): index folder | corpus.jsonl | http://host:po
 types       Passage, Hit, Retriever
 corpus      reads corpora
 index       build_index, load_index: an index in a folder
-bm25, dense    the two backends; vectors: embeddings on disk
+bm25, dense    the two backends; bm25f: BM25 over fields; vectors: embeddings on disk
 batching    concurrent searches as one call of the retriever
 client      the client of ../retrieval_server.py
 measure     a program that measures recall, speed and cost; recall, targets: its parts

@@ -1,7 +1,7 @@
 """BM25 with the library bm25s (Lucene's variant, scores computed at indexing time).
 
 Tokens are runs of letters and digits of the lower-cased text in Unicode's form NFKC, so that composed and decomposed
-letters are equal. There is no stemming, and stop words only if given. A script written without blanks, such as Chinese,
+letters are equal. Stems, stop words and fields (BM25F) only if given. A script written without blanks, such as Chinese,
 becomes one token per run: use the dense backend there. docs/results/2026-11-21-retrieval.md has the recall on real
 questions, and how stemming, stop words and the weight of titles change it.
 """
@@ -10,12 +10,14 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from verl_ext.tools.retrieval.bm25f import field_scores
 from verl_ext.tools.retrieval.types import Hit, Passage, check_search
 from verl_ext.tools.settings import STRICT
 
@@ -28,21 +30,40 @@ class BM25Options:
     """k1 > 0: saturation of repeated words. b in [0, 1]: weight of the passage's length. stopwords: words left out.
 
     title_weight: how often a word of the title counts (0: titles are not searched); one of the text counts once.
+    stems: each word counts twice, as it is written and by its English stem (Porter 2).
+    fields: instead of title_weight: weights of the title and of the parts of the text between form feeds, each of which
+        has a length of its own (BM25F).
     """
 
     k1: Annotated[float, Field(gt=0)] = 1.5
     b: Annotated[float, Field(ge=0, le=1)] = 0.75
     title_weight: Annotated[int, Field(ge=0, le=100)] = 2
     stopwords: Sequence[str] = ()
+    stems: bool = False
+    fields: Sequence[Annotated[float, Field(gt=0, le=100)]] = ()
 
     def __post_init__(self) -> None:
+        if len(self.fields) == 1 or (self.fields and self.title_weight != 2):
+            raise ValueError(
+                f"bm25: fields={list(self.fields)} must be a weight for the title and one for each part of the text, "
+                f"and stand in place of title_weight={self.title_weight}"
+            )
+        object.__setattr__(self, "fields", tuple(self.fields))
         object.__setattr__(self, "stopwords", tuple(sorted({word.lower() for word in self.stopwords})))
 
 
-def tokenize(text: str, stopwords: frozenset[str] = frozenset()) -> list[str]:
-    """The tokens of `text` in order; see the module's docstring."""
+def tokenize(text: str, stopwords: frozenset[str] = frozenset(), stems: bool = False) -> list[str]:
+    """The tokens of `text` in order, stems ("~run") behind them; see the module's docstring."""
     normal = text if text.isascii() else unicodedata.normalize("NFKC", text)
-    return [word for word in _WORD.findall(normal.lower()) if word not in stopwords]
+    words = [word for word in _WORD.findall(normal.lower()) if word not in stopwords]
+    return [*words, *(f"~{stem}" for stem in _stemmer().stemWords(words))] if stems else words
+
+
+@cache
+def _stemmer() -> Any:
+    import Stemmer
+
+    return Stemmer.Stemmer("english")
 
 
 class BM25Retriever:
@@ -70,12 +91,19 @@ class BM25Retriever:
         vocabulary: dict[str, int] = {}
         documents = []
         for passage in tqdm(passages, desc="tokenise", unit="passage", disable=not progress):
-            words = tokenize(passage.title, stopwords) * options.title_weight + tokenize(passage.text, stopwords)
-            documents.append([vocabulary.setdefault(word, len(vocabulary)) for word in words])
+            parts = [passage.title, *passage.text.split("\f", max(len(options.fields) - 2, 0))]
+            found = [tokenize(part, stopwords, options.stems) for part in parts]
+            documents.append([[vocabulary.setdefault(word, len(vocabulary)) for word in words] for words in found])
         if not vocabulary:
             raise ValueError(f"none of the {len(documents)} passages contains a word (letters or digits) to index.")
         model = bm25s.BM25(method="lucene", k1=options.k1, b=options.b)
-        model.index((documents, dict(vocabulary)), show_progress=progress)  # a copy: bm25s adds a word to it
+        if options.fields:
+            # What index() sets; Lucene's variant has no scores of words that do not occur.
+            model.scores = field_scores(documents, len(vocabulary), options.fields, options.k1, options.b)
+            model.vocab_dict, model.nonoccurrence_array = dict(vocabulary), None
+        else:
+            joined = [title * options.title_weight + text for title, text in documents]
+            model.index((joined, dict(vocabulary)), show_progress=progress)  # a copy: bm25s adds a word to it
         return cls(model, vocabulary, passages, options)
 
     def save(self, folder: Path) -> None:
@@ -107,7 +135,7 @@ class BM25Retriever:
     def _search_one(self, query: str, k: int) -> list[Hit]:
         import numpy as np
 
-        words = tokenize(query, self._stopwords)
+        words = tokenize(query, self._stopwords, self.options.stems)
         ids = [self._vocabulary[word] for word in words if word in self._vocabulary]
         if not ids:
             return []

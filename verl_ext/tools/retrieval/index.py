@@ -43,7 +43,7 @@ LIBRARIES = {"bm25": "bm25s", "dense": "faiss-cpu"}
 # Options of each backend -> flags of data_prep/corpus.py.
 FLAGS = {
     "bm25": {name: name for name in ("k1", "b", "title_weight")},
-    "dense": {name: name for name in ("model", "query_prefix", "passage_prefix", "ivf_probes")}
+    "dense": {name: name for name in ("model", "similarity", "query_prefix", "passage_prefix", "ivf_probes")}
     | {"index": "dense_index"},
 }
 RECORDED = ("model_sha256",)  # options that a build fills in, not the user

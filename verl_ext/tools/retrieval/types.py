@@ -23,7 +23,7 @@ class Passage:
 
 @dataclass(frozen=True)
 class Hit:
-    """A passage with its score: BM25's sum, or the cosine in [-1, 1]. Only the order within a query matters."""
+    """A passage with its score: BM25's sum, a cosine or an inner product. Only the order within a query matters."""
 
     passage: Passage
     score: float

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from verl_ext.mas import Workflow
+from verl_ext.rewards.judged import JUDGED
 from verl_ext.tracebacks import explained
 from verl_ext.trainer.build import build_workflow
 from verl_ext.trainer.config import MasConfig, optimiser_steps, read_mas_config, strategy_from
 from verl_ext.trainer.preflight import checks
 from verl_ext.trainer.preflight.data import parquet_rows
 from verl_ext.trainer.preflight.gpu_memory import GIB, Model, estimate, read_model
+from verl_ext.trainer.sections import JudgeSection
 
 
 @dataclass
@@ -58,7 +62,8 @@ class Report:
 def add_plan(report: Report) -> None:
     """System, algorithm, machines, steps and calls. The configuration must have passed `check_multi_agent`."""
     config, mas = report.config, read_mas_config(report.config)
-    agents = build_workflow(mas).trained_agents
+    workflow = build_workflow(mas)
+    agents = workflow.trained_agents
     rollout, model = config.actor_rollout_ref.rollout, config.actor_rollout_ref.model
     report.add("system", f"{mas.workflow['_target_'].rpartition('.')[2]}: {', '.join(agents)}")
     heads = {name: section.head for name, section in mas.agents.items() if section.head and name in agents}
@@ -68,12 +73,30 @@ def add_plan(report: Report) -> None:
         report.add("policy", f"{mas.policy}: rank {model.lora_rank}, alpha {model.lora_alpha}, frozen base")
     sampling = f"{mas.sampling.strategy}, {mas.sampling.group_size} samples a fork, top_p {rollout.top_p}"
     report.add("algorithm", f"{config.algorithm.adv_estimator}; sampling by {sampling}")
+    report.add("judge", _judge(mas.judge, workflow))
     _add_machines(report)
     _add_steps(report, mas)
     calls = strategy_from(mas.sampling, agents).expected_calls(len(agents))
     if calls is not None:
         each = f"{calls:g} a question, {calls * config.data.train_batch_size:,.0f} a step"
         report.add("agent calls", f"{each} (if each agent is called once; forks included)")
+
+
+def _judge(given: JudgeSection, workflow: Workflow) -> str:
+    """Which model judges, what it is asked, where its verdicts are kept; or by which rule the reward goes."""
+    success, price = (vars(workflow).get(name) for name in ("success", "call_price"))
+    scored = f"success={success}" if success else f"the reward of {type(workflow).__name__}"
+    if not workflow.needs_judge:
+        why = f"none is asked (mas.judge names {given.url or given.checkpoint})" if given.given else "none is set"
+        charge = f", less {price:g} for each call that was not needed" if success == "path" and price else ""
+        return f"{why}: {scored} goes by rules{charge}"
+    model = given.model or "the only model there"
+    which = f"checkpoint {given.checkpoint}, on the CPU" if given.checkpoint else f"{model} at {given.url}"
+    asked = f" ({JUDGED[success]})" if success in JUDGED else ""
+    state = "kept nowhere" if given.cache is None else f"kept in {given.cache}, "
+    if given.cache is not None:
+        state += "which is there already" if Path(given.cache).expanduser().is_file() else "new"
+    return f"{which} scores {scored}{asked}; verdicts {state}; judge_tokens counts what they cost"
 
 
 def notes(config: DictConfig) -> list[str]:

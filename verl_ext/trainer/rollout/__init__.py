@@ -5,7 +5,7 @@ worker          RolloutWorker: samples trajectories of its questions with a stra
 llm             ServedLLM: the LLM that agents call, over verl's rollout servers
 waves           WaveLLM: the same with a fixed schedule, for bit-identical runs
 watchdog        says what a run waits for when nothing happens, and ends it when that lasts
-phases          says which phase of the trainer takes much longer than before
+phases          knows which phase the trainer is in, says when it takes much longer than before, and ends it
 forest_to_rows  from the calls of a question to training rows
 row_writer      writes rows into TransferQueue
 """

@@ -21,6 +21,7 @@ from verl_ext.observe.trajectories import QuestionTrace, first
 from verl_ext.trainer.config import read_mas_config
 from verl_ext.trainer.rollout.watchdog import Look, Watchdog
 from verl_ext.trainer.rollout.worker import RolloutWorker
+from verl_ext.trainer.state.waiting import Waiting
 
 logger = logging.getLogger(__name__)
 # Seconds between two looks at the workers, and those in which one must answer.
@@ -122,6 +123,23 @@ class MultiAgentLoopManager:
         the validation. The others are dropped."""
         return first(chain.from_iterable(self._ask("take_traces", uids, count)), count)
 
+    def waiting(self) -> dict[str, Waiting]:
+        """The training questions that were sampled and taken by no step yet, by uid. They stay with the workers."""
+        return dict(chain.from_iterable(held.items() for held in self._ask("waiting")))
+
+    def restore(self, questions: dict[str, Waiting]) -> None:
+        """Give a worker the questions of a checkpoint, as if it had sampled them.
+
+        A question that ended after the queue was saved is sampled again: the restored queue has it as unfinished.
+        """
+        tags = tq.kv_list("train").get("train", {}) if questions else {}
+        ended = {uid for uid, tag in tags.items() if tag.get("status") in ("finished", "failure")}
+        kept = {uid: question for uid, question in questions.items() if uid in ended}
+        if self._local is not None:
+            self._local.restore(kept)
+        elif kept:
+            ray.get(self._remote[0].restore.remote(kept))
+
     def dropped(self, uids: list[str]) -> list[str]:
         """Questions that were sampled and are neither among `uids` nor in the queue: verl has evicted them as too old.
 
@@ -163,6 +181,9 @@ class MultiAgentLoopManager:
                 self._dead = self._dead or self._reason(looks) or self.watchdog.check(looks)
             except Exception as error:  # the watch goes on: without it a run could hang in silence
                 logger.warning("the watch over the rollout workers failed: %s: %s", type(error).__name__, error)
+        if (phases := self.watchdog.phases) is not None and phases.hangs:
+            phases.interrupt()
+            return
         if self._local is not None:
             self._local.stop(self._dead)
         for worker in self._remote:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from contextvars import ContextVar
 from typing import Any
 
 import ray
@@ -13,6 +14,10 @@ from verl_ext.engine.lora.adapters import ADAPTER
 from verl_ext.mas.llm import TokenLLM
 from verl_ext.mas.offsets import Span, TokenBytes
 from verl_ext.mas.types import Generation
+
+# The adapters that the servers say they used for the generation under way, of which verl's asynchronous client may make
+# several, and then drops what the servers say of them.
+ADAPTERS_USED: ContextVar[set[str | None]] = ContextVar("adapters_used")
 
 
 class ServedLLM(TokenLLM):
@@ -67,9 +72,12 @@ class ServedLLM(TokenLLM):
 
     async def generate(self, prompt_ids: list[int], sampling: dict[str, Any], key: tuple[str, ...]) -> Generation:
         """Generate once. If this is cancelled, the engine stops, too."""
+        ADAPTERS_USED.set(used := set())
         output = await self.client.generate(
             request_id="/".join(key), prompt_ids=prompt_ids, sampling_params=self.request(sampling)
         )
+        if used - {None}:  # None: an engine that does not say it of all parts
+            output.extra_fields[ADAPTER] = None if None in used else ", ".join(sorted(used))
         return self._mark_truncated(to_generation(output), sampling)
 
     def _mark_truncated(self, generation: Generation, sampling: dict[str, Any]) -> Generation:
@@ -93,6 +101,18 @@ def template_of(config: DictConfig) -> dict[str, Any]:
     given: Any = config.data.get("apply_chat_template_kwargs") or {}
     plain: Any = OmegaConf.to_container(given, resolve=True) if OmegaConf.is_config(given) else given
     return dict(plain)
+
+
+def sampling_of(rollout: DictConfig, validate: bool) -> dict[str, Any]:
+    """Temperature, top_p, top_k and max_tokens of a call, from verl's section `rollout`."""
+    source = rollout.val_kwargs if validate else rollout
+    greedy = validate and not source.do_sample
+    return {
+        "temperature": 0.0 if greedy else float(source.temperature),
+        "top_p": 1.0 if greedy else float(source.top_p),
+        "top_k": -1 if greedy else int(source.top_k),
+        "max_tokens": int(rollout.response_length),
+    }
 
 
 def client_of_calls(client: Any) -> Any:
@@ -129,7 +149,9 @@ class _Cancellable:
     async def remote(self, **request: Any) -> Any:
         answer = self._server.generate.remote(**request)
         try:
-            return await answer
+            output = await answer
+            ADAPTERS_USED.get().add(output.extra_fields.get(ADAPTER))
+            return output
         except asyncio.CancelledError:
             # Cancels the coroutine in the actor, running or still queued by Ray. There our server aborts the request,
             # and so does vLLM's AsyncLLM. verl's `abort_request` would miss what vLLM's server holds back during a

@@ -1,65 +1,105 @@
-"""Says what the trainer's own process waits for, where a phase of its step takes much longer than ever before.
+"""Knows which phase of its step the trainer's process is in, says where one hangs, and ends it.
 
 The rollout workers do not see this: for example, a training process hangs in a collective operation.
 """
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
 
 # A phase is late after so many times its longest duration so far.
 TIMES = 5.0
-# Phases in which the rollout workers work: `Watchdog` sees what they wait for. "step" is the whole step.
-ROLLOUTS, WHOLE = ("gen", "testing"), "step"
 
 
 class Phases:
-    """The phases of a training step, as verl measures them.
-
-    verl says which phases have ended, not which one runs: that is one that came next in an earlier step. In the first
-    step nothing is known of them.
+    """The phases of a training step, as verl times them (`marked_timer`).
 
     Args:
-        timing: () -> verl's {phase: seconds} of the present step, in the order of their ends; another one every step.
         warn_after: seconds below which no phase is late; None: none ever is.
-        stop_after: seconds after which a phase is late of which nothing is known; None: none of them is.
+        stop_after: seconds below which no phase is ended; None: none ever is.
+        states: () -> what the training processes do, in words, if something is known of them.
+
+    Attributes:
+        hangs: a phase has lasted too long; `interrupt` ends it.
     """
 
-    def __init__(self, timing: Callable[[], dict[str, float]], warn_after: float | None, stop_after: float | None):
-        self._timing, self._warn_after, self._stop_after = timing, warn_after, stop_after
-        self._step: dict[str, float] = {}
-        self._seen: dict[str, float] = {}
-        self._since = time.monotonic()
-        self._reported = True  # before the first step
-        self._next: dict[str, set[str]] = {}
+    def __init__(self, warn_after: float | None, stop_after: float | None, states: Callable[[], str] = lambda: ""):
+        self._warn_after, self._stop_after, self._states = warn_after, stop_after, states
+        self._running: list[str] = []  # the innermost last
+        self._since, self._reported = time.monotonic(), False
         self._longest: dict[str, float] = {}
+        self._thread = threading.current_thread()
+        self.hangs = False
 
-    def late(self) -> str:
-        """What is late, in words, once in a step; otherwise nothing. Called every few seconds, from any thread."""
-        timing, now = self._timing(), time.monotonic()
-        if timing is not self._step:
-            self._learn(dict(self._step))
-            self._step, self._seen, self._since, self._reported = timing, {}, now, False
-        if (seen := dict(timing)) != self._seen:
-            self._seen, self._since = seen, now
-        last = next(reversed(self._seen), "")
-        running = self._next.get(last, set()) - {WHOLE} or self._next.get(last, set())
-        longest = max((self._longest[name] for name in running), default=None)
-        limit = self._stop_after if longest is None else TIMES * longest
-        rollouts = not last or running & set(ROLLOUTS)
-        if self._reported or rollouts or limit is None or self._warn_after is None:
-            return ""
-        if (waited := now - self._since) < max(limit, self._warn_after):
-            return ""
+    @contextmanager
+    def watched(self, modules: list[Any]) -> Iterator[None]:
+        """Observe `marked_timer` of verl's modules. Called in the main thread, which `interrupt` interrupts."""
+        stock, before = modules[0].marked_timer, signal.signal(signal.SIGUSR1, _interrupt)
+
+        @contextmanager
+        def marked_timer(name: str, *args: Any, **kwargs: Any) -> Iterator[None]:
+            with self.phase(name), stock(name, *args, **kwargs):
+                yield
+
+        for module in modules:
+            module.marked_timer = marked_timer
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+            for module in modules:
+                module.marked_timer = stock
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """The trainer is in this phase."""
+        start = time.monotonic()
+        self._running.append(name)
+        self._since, self._reported = start, False
+        try:
+            yield
+        finally:
+            now = time.monotonic()
+            self._running.pop()
+            self._longest[name] = max(self._longest.get(name, 0.0), now - start)
+            self._since, self._reported = now, False
+
+    def late(self, sampling: bool) -> tuple[str, str]:
+        """(what is late, in words, once in a phase; why the run must end), empty if nothing is.
+
+        Called every few seconds, from another thread than the trainer's.
+
+        Args:
+            sampling: the rollout workers wait for something. `Watchdog` says then what for.
+        """
+        now = time.monotonic()
+        if sampling:
+            self._since = now
+        name, waited = (self._running or ["two steps"])[-1], now - self._since
+        longest = self._longest.get(name, 0.0)
+        over = self._stop_after is not None and waited >= max(self._stop_after, TIMES * longest)
+        late = self._warn_after is not None and waited >= max(self._warn_after, TIMES * longest)
+        if not over and (not late or self._reported):
+            return "", ""
         self._reported = True
-        ended = f"the trainer's process has finished no phase of its step for {waited:.0f} s. The last one was {last}"
-        if longest is None:
-            return ended
-        return f"{ended}, the next one is {' or '.join(sorted(running))}, which took at most {longest:.1f} s before"
+        before = f"which took at most {longest:.1f} s before" if longest else "which has not ended before in this run"
+        place = f"in {name}, {before}," if self._running else f"between {name}"
+        words = f"the trainer has been {place} for {waited:.0f} s{self._states()}"
+        if not over:
+            return words, ""
+        self.hangs = True
+        return "", f"the run was ended (mas.limits.stop_after={self._stop_after:g}): {words}"
 
-    def _learn(self, ended: dict[str, float]) -> None:
-        names = list(ended)
-        for name, following in zip(["", *names], names, strict=False):
-            self._next.setdefault(name, set()).add(following)
-            self._longest[following] = max(self._longest.get(following, 0.0), ended[following])
+    def interrupt(self) -> None:
+        """Raise KeyboardInterrupt in the trainer's thread, also where it waits for Ray."""
+        signal.pthread_kill(self._thread.ident or 0, signal.SIGUSR1)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt  # Ray passes on no other exception from within ray.get

@@ -141,9 +141,10 @@ class Watchdog:
         elif silent >= self._next:
             self._next = 2 * silent
             self._write(self._words(silent, looks))
-        if self.phases is not None and (late := self.phases.late()):
+        late, over = self.phases.late(any(look.waits for look in looks)) if self.phases is not None else ("", "")
+        if late:
             self._write(late)
-        return None
+        return over or None
 
     def _write(self, text: str) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)

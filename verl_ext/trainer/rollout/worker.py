@@ -35,12 +35,13 @@ from verl_ext.trainer.build import build_tools, build_workflow
 from verl_ext.trainer.config import context_length, read_mas_config, strategy_from
 from verl_ext.trainer.lora_setup import adapters_of, add_agent_ids
 from verl_ext.trainer.rollout.forest_to_rows import training_rows, validation_rows
-from verl_ext.trainer.rollout.llm import ServedLLM, client_of_calls, direct_client, template_of
+from verl_ext.trainer.rollout.llm import ServedLLM, client_of_calls, direct_client, sampling_of, template_of
 from verl_ext.trainer.rollout.row_writer import RowWriter
 from verl_ext.trainer.rollout.watchdog import Look, Watch
 from verl_ext.trainer.rollout.waves import WaveLLM
 from verl_ext.trainer.row import Row
 from verl_ext.trainer.state.decision_heads import set_weights
+from verl_ext.trainer.state.waiting import Waiting
 
 logger = logging.getLogger(__name__)
 
@@ -157,6 +158,19 @@ class RolloutWorker:
         taken, self._tool_counts = {key: n - self._tool_counts.get(key, 0) for key, n in now.items()}, now
         return taken
 
+    def waiting(self) -> dict[str, Waiting]:
+        """The training questions that nobody has taken yet, by uid. They stay."""
+        traces = self._traces.held()
+        return {uid: Waiting(stats, traces.get(uid), uid in self._empty) for uid, stats in list(self._stats.items())}
+
+    def restore(self, questions: dict[str, Waiting]) -> None:
+        """Hold these questions, which a checkpoint has, as if they had been sampled here."""
+        for uid, question in questions.items():
+            self._stats[uid] = question.stats
+            self._empty += [uid] if question.empty else []
+            if question.trace is not None:
+                self._traces.add(question.trace, question.empty)
+
     def sampled(self) -> set[str]:
         """The training questions whose statistics nobody has taken yet, but for those without rows."""
         return set(self._stats) - set(self._empty)
@@ -250,14 +264,6 @@ class RolloutWorker:
         return []
 
     def _forest(self, name: str, question: dict[str, Any], validate: bool) -> Forest:
-        source = self.rollout.val_kwargs if validate else self.rollout
-        greedy = validate and not source.do_sample
-        sampling = {
-            "temperature": 0.0 if greedy else float(source.temperature),
-            "top_p": 1.0 if greedy else float(source.top_p),
-            "top_k": -1 if greedy else int(source.top_k),
-            "max_tokens": int(self.rollout.response_length),
-        }
         task = Task(
             question=question["raw_prompt"][-1]["content"],
             ground_truth=(question.get("reward_model") or {}).get("ground_truth"),
@@ -272,7 +278,7 @@ class RolloutWorker:
             self.llm,
             self.tool_objects,
             seed=derive_seed(self.mas.seed, moment, task.data_source, task.index),
-            sampling=sampling,
+            sampling=sampling_of(self.rollout, validate),
             greedy=validate,
             limits=self.limits,
             name=name,
@@ -288,8 +294,8 @@ class RolloutWorker:
         if options.val_questions if validate else options.train_questions:
             # The same order in every step: a question that comes again is logged again.
             rank = derive_seed(self.mas.seed, "trajectory_log", forest.task.data_source, forest.task.index)
-            store = self._validation_traces if validate else self._traces
-            store.add(trace_question(forest, uid, rank), empty and not validate)
+            trace = trace_question(forest, uid, rank)
+            (self._validation_traces if validate else self._traces).add(trace, empty and not validate)
 
 
 def _partition(validate: bool) -> str:

@@ -53,14 +53,14 @@ class TrajectoryRecorder:
         self._bypass = bool(OmegaConf.select(config, "algorithm.rollout_correction.bypass_mode"))
         # What recomputes the rows of a step: estimator and its options, temperature and model.
         self._about = {name: OmegaConf.select(config, key) for name, key in ABOUT.items()}
-        self._validates_first = bool(config.trainer.get("val_before_train", True))
+        self._trainer = config.trainer
         self._last_step = 0
         self._traces: list[QuestionTrace] = []
 
     def start(self, restored_step: int, last_step: int) -> None:
         """Prepare the log for a run that goes on after `restored_step` (0: from scratch)."""
         self._last_step = last_step
-        self.log.start(restored_step, self._validates_first)
+        self.log.start(restored_step, validates_again=bool(self._trainer.get("val_before_train", True)))
 
     def collect(self, step: int, uids: list[str], manager: Any, last: bool = False) -> None:
         """Fetch the traces of this step's logged questions; those of its other questions are dropped.

@@ -20,10 +20,14 @@ def passages(tools: Iterable[ToolSpec]) -> list[Passage]:
 
 
 def passage(tool: ToolSpec) -> Passage:
-    """Title: the name, and its words (GetUserToken Get User Token). Text: description and parameters."""
+    """Title: the name, and its words (GetUserToken Get User Token). Text: description and parameters, fields of BM25F.
+
+    Encoders drop the form feed between them, but for which BERT's tokenizer would join the words beside it.
+    """
     words = _WORD.sub(" ", tool.name)
     title = tool.name if words == tool.name else f"{tool.name} {words}"
-    return Passage(tool.name, title, "\n".join([tool.description, *parameter_lines(tool.parameters)]).strip())
+    parameters = "\n".join(parameter_lines(tool.parameters))
+    return Passage(tool.name, title, f"{tool.description}\n\f{parameters}".rstrip())
 
 
 def parameter_lines(schema: Any) -> Iterator[str]:

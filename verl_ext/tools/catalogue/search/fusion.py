@@ -1,41 +1,54 @@
-"""Reciprocal rank fusion: merges several rankings into one.
+"""Fusion of rankings by their scores: a weighted mean, in which each counts relative to its own best.
 
-Source: Cormack, Clarke and Büttcher, "Reciprocal Rank Fusion outperforms Condorcet and individual Rank Learning
-Methods", SIGIR 2009. A document's score is the sum over the rankings of 1 / (10 + its rank), ranks from 1; a ranking in
-which it does not occur adds nothing. Only ranks count, so BM25's sums and cosines need no common scale. The paper's
-constant is 60, for rankings of 1,000 documents; catalogues of tools are smaller, and there 10 finds more
-(docs/results/2026-11-23-tool-search.md).
+Source: Bruch, Gai and Ingber, "An Analysis of Fusion Functions for Hybrid Retrieval", ACM TOIS 42 (2023): a convex
+combination of scores that are scaled by their theoretical minimum (BM25: 0, a cosine: -1) and the query's maximum. It
+keeps how far ahead a document is, which ranks do not tell: reciprocal rank fusion lets the weaker ranking overrule a
+clear result of the other one (docs/results/2026-11-24-tool-search.md).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from verl_ext.tools.retrieval.types import Hit, Retriever, check_search
 
-CONSTANT = 10
+# Weight of the cosine, beside BM25's: one for all catalogues.
+DENSE = 0.3
 # Documents of each ranking that take part (or k, if that is more).
 DEPTH = 100
 
 
-def fuse(rankings: Sequence[Sequence[Hit]], k: int) -> list[Hit]:
+class Part(NamedTuple):
+    """A retriever whose scores take part with a weight; lowest: the lowest score that there can be."""
+
+    retriever: Retriever
+    weight: float
+    lowest: float
+
+
+def fuse(rankings: Sequence[Sequence[Hit]], parts: Sequence[Part], k: int, depth: int) -> list[Hit]:
     """The first k documents of all rankings together; ties in the order of the first ranking, then of the next.
 
+    A document that a ranking of `depth` documents leaves out has there the score of the last one; in a shorter ranking,
+    which has all that match, the lowest.
+
     Args:
-        rankings: hits, best first, each document once.
+        rankings: hits of each part, best first, each document once.
 
     Returns:
-        Hits whose score is the fused one, in (0, len(rankings) / 11].
+        Hits whose score is the fused one, in [0, sum of the weights].
     """
-    scores: dict[str, float] = {}
-    passages: dict[str, Any] = {}
-    for ranking in rankings:
-        for rank, hit in enumerate(ranking, 1):
-            scores[hit.passage.pid] = scores.get(hit.passage.pid, 0.0) + 1 / (CONSTANT + rank)
-            passages[hit.passage.pid] = hit.passage
-    best = sorted(scores, key=lambda pid: -scores[pid])  # stable: equal scores stay in the order of arrival
-    return [Hit(passages[pid], scores[pid]) for pid in best[:k]]
+    passages: dict[str, Any] = {hit.passage.pid: hit.passage for ranking in rankings for hit in ranking}
+    scores = dict.fromkeys(passages, 0.0)
+    for ranking, (_, weight, lowest) in zip(rankings, parts, strict=True):
+        if ranking and ranking[0].score > lowest:
+            own = {hit.passage.pid: hit.score for hit in ranking}
+            least, best = ranking[-1].score if len(ranking) >= depth else lowest, ranking[0].score
+            for pid in scores:
+                scores[pid] += weight * (own.get(pid, least) - lowest) / (best - lowest)
+    order = sorted(scores, key=lambda pid: -scores[pid])  # stable: equal scores stay in the order of arrival
+    return [Hit(passages[pid], scores[pid]) for pid in order[:k]]
 
 
 class HybridRetriever:
@@ -43,11 +56,11 @@ class HybridRetriever:
 
     backend = "hybrid"
 
-    def __init__(self, retrievers: Sequence[Retriever]) -> None:
-        self.retrievers = list(retrievers)
+    def __init__(self, parts: Sequence[Part]) -> None:
+        self.parts = list(parts)
 
     def __len__(self) -> int:
-        return len(self.retrievers[0])
+        return len(self.parts[0].retriever)
 
     def search(self, queries: list[str], k: int) -> list[list[Hit]]:
         """One list per query: at most k hits, best first; [] where no retriever finds anything.
@@ -56,5 +69,6 @@ class HybridRetriever:
             ValueError: queries is no list of strings, or k no positive integer.
         """
         check_search(queries, k)
-        rankings = [retriever.search(queries, max(k, DEPTH)) for retriever in self.retrievers]
-        return [fuse(found, k) for found in zip(*rankings, strict=True)]
+        depth = max(k, DEPTH)
+        rankings = [part.retriever.search(queries, depth) for part in self.parts]
+        return [fuse(found, self.parts, k, depth) for found in zip(*rankings, strict=True)]

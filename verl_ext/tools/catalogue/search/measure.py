@@ -4,8 +4,12 @@
         --queries solvable_queries.jsonl --k 1 5 10 20 --method bm25 dense hybrid
     python -m verl_ext.tools.catalogue.search.measure --catalogue openapi:tmdb_oas.json openapi:spotify_oas.json \\
         --queries tmdb_queries.jsonl spotify_queries.jsonl
+    python -m verl_ext.tools.catalogue.search.measure --catalogue toolhop:data/toolhop/tools.jsonl \\
+        --queries data/toolhop/test.parquet
 
-Several catalogues are searched as one. Indexes are kept in the cache of tool search. docs/tools.md defines the columns.
+The second table has paired differences over the queries, ± one standard error. The method `plain` is bm25s as its
+manual uses it, over name and description: what the others have to beat. Several catalogues are searched as one. Indexes
+are kept in the cache of tool search. docs/tools.md defines the columns.
 """
 
 from __future__ import annotations
@@ -16,7 +20,9 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 from verl_ext.arguments import Parser, exit_status
@@ -26,9 +32,13 @@ from verl_ext.tools import measuring
 from verl_ext.tools.catalogue.load import KINDS, load_catalogue
 from verl_ext.tools.catalogue.search.queries import Asked, read_queries
 from verl_ext.tools.catalogue.search.tool import METHODS, open_search
+from verl_ext.tools.catalogue.types import Catalogue
 from verl_ext.tools.measuring import positive, row_names, search_all
 from verl_ext.tools.retrieval.recall import recall
-from verl_ext.tools.retrieval.types import Retriever
+from verl_ext.tools.retrieval.types import Hit, Passage, Retriever
+
+PLAIN = "plain"
+ALL = (PLAIN, *METHODS)
 
 
 def measure(retriever: Retriever, method: str, asked: Asked, ks: Sequence[int], open_s: float) -> dict[str, Any]:
@@ -39,6 +49,52 @@ def measure(retriever: Retriever, method: str, asked: Asked, ks: Sequence[int], 
     row: dict[str, Any] = {"queries": asked.name, "asked": len(asked.questions), "tools": len(retriever)}
     row |= {"method": method, **{f"recall@{k}": shares[k][0] for k in ks}, **{f"all@{k}": shares[k][1] for k in ks}}
     return row | {"queries/s": speed, "open s": open_s, "found": names, "left_out": asked.left_out}
+
+
+class PlainBM25:
+    """bm25s with its own tokens and its 33 English stop words, over name (its words apart) and description."""
+
+    backend = "plain"
+
+    def __init__(self, catalogue: Catalogue):
+        import bm25s
+
+        self._passages = [Passage(tool.name, tool.name, tool.description) for tool in catalogue.values()]
+        texts = [f"{one.title.replace('_', ' ')} {one.text}" for one in self._passages]
+        self._model = bm25s.BM25()
+        self._model.index(self._tokens(texts), show_progress=False)
+
+    def __len__(self) -> int:
+        return len(self._passages)
+
+    def search(self, queries: list[str], k: int) -> list[list[Hit]]:
+        k = min(k, len(self))
+        rows, scores = self._model.retrieve(self._tokens(queries), k=k, show_progress=False)
+        found = zip(rows, scores, strict=True)
+        return [[Hit(self._passages[i], float(s)) for i, s in zip(*one, strict=True) if s > 0] for one in found]
+
+    def _tokens(self, texts: list[str]) -> Any:
+        import bm25s
+
+        return bm25s.tokenize(texts, stopwords="en", show_progress=False)
+
+
+def paired(rows: Sequence[dict[str, Any]], asked: Sequence[Asked], ks: Sequence[int]) -> list[dict[str, Any]]:
+    """For each queries file and pair of methods: mean difference of recall@k over the queries, ± one standard error."""
+    found = []
+    for one in asked:
+        own = [row for row in rows if row["queries"] == one.name]
+        for other, row in combinations(own, 2):
+            pair: dict[str, Any] = {"queries": one.name, "methods": f"{row['method']} − {other['method']}"}
+            for k in ks:
+                gains = [
+                    recall([question], [names], k)[0] - recall([question], [before], k)[0]
+                    for question, names, before in zip(one.questions, row["found"], other["found"], strict=True)
+                ]
+                error = stdev(gains) / len(gains) ** 0.5 if len(gains) > 1 else 0.0
+                pair[f"recall@{k}"] = f"{fmean(gains):+.3f} ± {error:.3f}"
+            found.append(pair)
+    return found
 
 
 def describe(asked: Asked, ks: Sequence[int]) -> list[str]:
@@ -72,16 +128,20 @@ def run(arguments: argparse.Namespace) -> None:
     rows = []
     for method in arguments.method:
         start = time.perf_counter()
-        dense = {"model": arguments.model} if arguments.model and "dense" in METHODS[method] else {}
-        retriever = open_search(
-            catalogue, method, dense=dense, cache_dir=arguments.cache_dir, device=arguments.device, progress=True
-        )
+        dense = {"model": arguments.model} if arguments.model and "dense" in METHODS.get(method, ()) else {}
+        retriever: Retriever = PlainBM25(catalogue)
+        if method != PLAIN:
+            options = {"dense": dense, "cache_dir": arguments.cache_dir, "device": arguments.device}
+            retriever = open_search(catalogue, method, progress=True, **options)
         seconds = time.perf_counter() - start
         for one in asked:
             rows.append(measure(retriever, method, one, arguments.k, seconds))
             first = arguments.k[-1]
             print(f"{one.name}, {method}: recall@{first} {rows[-1][f'recall@{first}']:.3f}", flush=True)
     print(f"\n{table(rows, arguments.k)}")
+    if pairs := paired(rows, asked, arguments.k):
+        columns = ["queries", "methods", *(f"recall@{k}" for k in arguments.k)]
+        print(f"\n{measuring.table(columns, pairs, {}, words=2)}")
     if arguments.output:
         write_file(arguments.output, json.dumps(rows, indent=1) + "\n")
         print(f"\nwritten to {arguments.output}, with what each query found")
@@ -92,9 +152,11 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = Parser(prog="python -m verl_ext.tools.catalogue.search.measure", description=__doc__)
     kinds = [kind for kind in KINDS if kind != "mcp"]
     parser.add_argument("--catalogue", nargs="+", required=True, metavar="KIND:PATH", help=f"KIND: {', '.join(kinds)}")
-    parser.add_argument("--queries", nargs="+", type=Path, required=True, help="jsonl of ToolBench or RestBench")
+    parser.add_argument("--queries", nargs="+", type=Path, required=True, help="of ToolBench, RestBench, or prepared")
     parser.add_argument("--k", nargs="+", type=positive, default=[1, 5, 10, 20], help="tools found (1 5 10 20)")
-    parser.add_argument("--method", nargs="+", choices=METHODS, default=list(METHODS), help="all of them by default")
+    parser.add_argument(
+        "--method", nargs="+", choices=(PLAIN, *METHODS), default=[PLAIN, *METHODS], help="all by default"
+    )
     parser.add_argument("--model", help="of the dense index: minilm (the default), a folder, a hub name")
     parser.add_argument("--device", help="of the encoder: cpu, cuda, ...; by default its own choice")
     parser.add_argument("--cache_dir", type=Path, help="folder of the indexes; by default the user's cache folder")

@@ -1,6 +1,6 @@
 """Queries with their gold tools, for measuring tool search.
 
-Rows of jsonl files, in either of two forms:
+Rows of jsonl files, in either of two forms; or test.parquet of data_prep/tools.py (API-Bank, ToolHop):
 
     {"query_id": 588, "query": "...", "relevant APIs": [["TheClique", "Transfermarkt search"], ...],
      "api_list": [["Data", "TheClique", "Transfermarkt search"], ...]}                                     ToolBench
@@ -9,6 +9,7 @@ Rows of jsonl files, in either of two forms:
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -44,7 +45,7 @@ def read_queries(path: Path, catalogue: Catalogue, limit: int | None = None) -> 
     """
     apis = apis_of(catalogue)
     questions, left_out, without = [], {}, 0
-    for number, (where, row) in enumerate(read_rows(path, EXPECTED)):
+    for number, (where, row) in enumerate(_prepared(path) if path.suffix == ".parquet" else read_rows(path, EXPECTED)):
         if number == limit:
             break
         text = field(row, "query", str, where)
@@ -65,6 +66,16 @@ def read_queries(path: Path, catalogue: Catalogue, limit: int | None = None) -> 
             f"(e.g. {next(iter(left_out.values()), [])}), {without} have none. Is it the catalogue of these queries?"
         )
     return Asked(path.stem, questions, left_out, without)
+
+
+def _prepared(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The rows of a file that data_prep/tools.py has written, in RestBench's form."""
+    import pyarrow.parquet as pq
+
+    for number, row in enumerate(pq.read_table(path).to_pylist(), 1):
+        calls = json.loads(row["reward_model"]["ground_truth"]["path"])
+        names = [call if isinstance(call, str) else call["name"] for call in calls]
+        yield f"{path} row {number}", {"query": row["prompt"][-1]["content"], "solution": names}
 
 
 def apis_of(catalogue: Catalogue) -> dict[tuple[str, str], list[str]]:

@@ -3,8 +3,8 @@
     await search(query="Who directed a film?", k=3)
         [{"name": "GET /movie/{movie_id}/credits", "description": "...", "parameters": {...}}, ...]        best first
 
-bm25 ranks by shared words but for stop words, dense by meaning (cosine of sentence embeddings), hybrid by reciprocal
-rank fusion of both (fusion.py). What they find on real queries: docs/tools.md.
+bm25 ranks by shared words and stems but for stop words, dense by meaning (cosine of sentence embeddings), hybrid by a
+weighted mean of both (fusion.py). What they find on real queries: docs/tools.md.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pydantic.dataclasses import dataclass
 from verl_ext.tools.base import Tool
 from verl_ext.tools.catalogue.load import CatalogueSettings
 from verl_ext.tools.catalogue.search.documents import passages
-from verl_ext.tools.catalogue.search.fusion import HybridRetriever
+from verl_ext.tools.catalogue.search.fusion import DENSE, HybridRetriever, Part
 from verl_ext.tools.catalogue.search.indexes import cached_index, default_cache, described
 from verl_ext.tools.catalogue.types import Catalogue
 from verl_ext.tools.retrieval.batching import BatchedRetriever
@@ -29,6 +29,8 @@ from verl_ext.tools.settings import STRICT, AtLeastOne, options_from
 
 # Method -> the indexes that it asks.
 METHODS = {"bm25": ("bm25",), "dense": ("dense",), "hybrid": ("bm25", "dense")}
+# Weights of a tool's name, description and parameters in bm25.
+FIELDS = (2.0, 1.0, 0.5)
 # Library of the dense index -> what to install.
 LIBRARIES = {"faiss": "faiss-cpu", "sentence_transformers": "sentence-transformers"}
 
@@ -40,9 +42,10 @@ class SearchSettings(CatalogueSettings):
     Attributes:
         method: "hybrid", "bm25" or "dense".
         top_k: tools found for a query that does not say how many.
-        bm25, dense: options of the indexes (BM25Options, DenseOptions). Without `stopwords`, bm25 leaves English ones
-            out: an agent asks in sentences, and "can you find me" is not what a tool does. The dense model is "minilm",
-            a folder, or a name of the hub.
+        bm25, dense: options of the indexes (BM25Options, DenseOptions). By default bm25 leaves English stop words out
+            (an agent asks in sentences, and "can you find me" is not what a tool does), counts stems beside words, and
+            weighs a tool's name by 2, its description by 1, its parameters by 1/2. The dense model is "minilm", a
+            folder, or a name of the hub.
         cache_dir: folder of the indexes; None: the user's cache folder.
         device: of the encoder, as torch names it; None: its own choice.
     """
@@ -123,19 +126,22 @@ def open_search(
         raise ValueError(f"tool_search: method must be one of {list(METHODS)}, given {method!r}")
     cache, found = Path(cache_dir) if cache_dir else default_cache(), passages(catalogue.values())
     runtime = {"bm25": {}, "dense": {"device": device}}
-    options = {"bm25": with_stopwords(bm25 or {}), "dense": dense or {}}
-    opened = [
-        cached_index(found, backend, options[backend], cache, progress=progress, **runtime[backend])
+    options = {"bm25": with_defaults(bm25 or {}), "dense": dense or {}}
+    opened = {
+        backend: cached_index(found, backend, options[backend], cache, progress=progress, **runtime[backend])
         for backend in METHODS[method]
-    ]
-    return HybridRetriever(opened) if len(opened) > 1 else opened[0]
+    }
+    if len(opened) == 1:
+        return opened[method]
+    return HybridRetriever([Part(opened["bm25"], 1 - DENSE, 0.0), Part(opened["dense"], DENSE, -1.0)])
 
 
-def with_stopwords(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of bm25, with the default of tool search: bm25s's list of 179 English words."""
+def with_defaults(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of bm25 with those of tool search; its stop words are bm25s's list of 179 English ones."""
     from bm25s.stopwords import STOPWORDS_EN_PLUS
 
-    return {"stopwords": list(STOPWORDS_EN_PLUS), **options}
+    fields = {} if "title_weight" in options else {"fields": FIELDS}
+    return {"stopwords": list(STOPWORDS_EN_PLUS), "stems": True, **fields, **options}
 
 
 def tool_search(**settings: Any) -> ToolSearch:
@@ -170,7 +176,7 @@ def _identity(**settings: Any) -> dict[str, Any]:
 
 def _options(given: SearchSettings) -> dict[str, Any]:
     """All options of the method's indexes. Raises ValueError."""
-    options = {"bm25": with_stopwords(given.bm25), "dense": given.dense}
+    options = {"bm25": with_defaults(given.bm25), "dense": given.dense}
     return {backend: described(backend, options[backend]) for backend in METHODS[given.method]}
 
 

@@ -1,0 +1,60 @@
+"""Training with the real vLLM: its build for CPUs, with verl's replica, worker and transport of weights."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("vllm_cpu_build") is None,
+    reason="vLLM's build for CPUs is not installed here: make rehearse makes an environment that has it",
+)
+OVERRIDES = [
+    "+recipe=mhgpo_tiny",
+    "data.train_batch_size=4",
+    "trainer.total_training_steps=3",
+    "trainer.val_before_train=false",
+    "trainer.test_freq=-1",
+    "trainer.save_freq=-1",
+    "actor_rollout_ref.rollout.name=vllm",
+    "actor_rollout_ref.rollout.max_model_len=640",
+    "actor_rollout_ref.rollout.enforce_eager=true",
+    # The build has no sleep mode, and takes a share of the machine's memory unless it is told how much.
+    "+actor_rollout_ref.rollout.enable_sleep_mode=false",
+    "actor_rollout_ref.rollout.free_cache_engine=false",
+    "+actor_rollout_ref.rollout.engine_kwargs.vllm.kv_cache_memory_bytes=268435456",
+]
+CASES = {
+    "per_agent_lora": ["mas.policy=per_agent_lora", "actor_rollout_ref.actor.optim.lr=1e-3"],
+    "fof": ["mas.sampling.strategy=fof"],
+    "is": ["mas.sampling.strategy=is"],
+    "rr": ["mas.sampling.strategy=rr"],
+    "nmc": ["mas.sampling.strategy=nmc"],
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_three_steps_train_what_vllm_sampled_with_the_weights_it_was_sent(case: str, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    command = [sys.executable, "-m", "verl.trainer.main_ppo", *OVERRIDES, *CASES[case]]
+    done = subprocess.run(
+        [*command, f"trainer.default_local_dir={run}"],
+        env=os.environ | {"VERL_PLATFORM": "cpu", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=500,
+    )
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    entries = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    steps = [entry["metrics"] for entry in entries if "doctor/seconds" in entry.get("metrics", {})]
+    assert len(steps) == 3
+    for step in steps:
+        assert step["doctor/weights_compared"] == 1 and step["doctor/weights_served"] == 1
+        assert step["doctor/tokens_checked"] == 1 and step.get("doctor/unknown_adapter", 0) == 0
+        assert abs(step["doctor/kl_numerical"]) < 1e-5

@@ -1,0 +1,93 @@
+"""A phase that hangs: what the training processes on the trainer's machine do meanwhile, and the end of the run."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import socket
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import psutil
+import ray
+from verl.trainer.ppo.v1 import trainer_base, trainer_colocate_async, trainer_sync
+
+from verl_ext.trainer.rollout.phases import Phases
+
+if TYPE_CHECKING:
+    from verl_ext.trainer.rollout.agent_loop import MultiAgentLoopManager
+    from verl_ext.trainer.sections import LimitsSection
+
+# Seconds in which a process writes its stack, and the lines of it that are shown.
+WRITTEN, LINES = 1.0, 8
+# In the stack of the thread in which Ray carries out a task of verl's; which one it is depends on the version.
+WORK = "/verl/single_controller/"
+
+
+class Rank(NamedTuple):
+    """A training process: its host, its number there, and the file to which it writes its stack on SIGUSR1."""
+
+    host: str
+    pid: int
+    path: str
+
+
+@contextmanager
+def watched(manager: MultiAgentLoopManager, limits: LimitsSection, workers: list[Any]) -> Iterator[None]:
+    """Let the manager's watchdog watch the phases of verl's trainer.
+
+    Raises:
+        RuntimeError: a phase was ended, because it hung.
+    """
+    phases = Phases(limits.warn_after, limits.stop_after, observed(workers))
+    try:
+        with phases.watched([trainer_base, trainer_sync, trainer_colocate_async]):
+            manager.watchdog.phases = phases
+            yield
+    except KeyboardInterrupt:
+        manager.raise_if_broken()
+        raise
+    finally:
+        manager.watchdog.phases = None
+
+
+def observed(workers: list[Any]) -> Callable[[], str]:
+    """Let these Ray actors write their stack when they get SIGUSR1; returns () -> what they do, in words."""
+    ranks: list[Rank] = ray.get([worker.__ray_call__.remote(_prepare) for worker in workers])
+    return lambda: "".join(f"\nrank {number} {state(rank)}" for number, rank in enumerate(ranks))
+
+
+def _prepare(actor: Any) -> Rank:
+    # faulthandler holds the file; it writes even while the process waits in native code.
+    file = tempfile.NamedTemporaryFile("w", prefix="verl_ext_stack_", delete=False)  # noqa: SIM115
+    faulthandler.register(signal.SIGUSR1, file=file)
+    return Rank(socket.gethostname(), os.getpid(), file.name)
+
+
+def state(rank: Rank) -> str:
+    """What a training process does, in words."""
+    if rank.host != socket.gethostname():
+        return f"(process {rank.pid} on {rank.host}) is on another machine: it was not looked at"
+    name = f"(process {rank.pid})"
+    try:
+        status = psutil.Process(rank.pid).status()
+        if status == psutil.STATUS_STOPPED:
+            return f"{name} is stopped (SIGSTOP)"
+        if status == psutil.STATUS_ZOMBIE:
+            return f"{name} has ended"
+        with open(rank.path) as file:
+            file.seek(0, os.SEEK_END)
+            os.kill(rank.pid, signal.SIGUSR1)
+            time.sleep(WRITTEN)
+            threads = file.read().split("\n\n")
+    except (psutil.NoSuchProcess, OSError):
+        return f"{name} has ended"
+    if not any(threads):
+        return f"{name} does not answer"
+    if not (busy := [thread for thread in threads if WORK in thread]):
+        return f"{name} waits for its next task"
+    return f"{name} is here, the innermost call first:\n" + "\n".join(busy[0].splitlines()[1 : LINES + 1])
