@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 import pytest
 
 from tests.recipe.test_baselines import ANSWER, of, program, run_python
