@@ -38,6 +38,8 @@ class Reach(base.ToolSystem):
     """
 
     sources = ("given", "retrieved", "search")
+    needs: tuple[str, ...]
+    details: tuple[str, ...]
 
     def __init__(self, *options: Any, environment: str = "", use: Sequence[str] = ()):
         super().__init__(*options)
