@@ -58,7 +58,7 @@ def register() -> None:
     # The trainers `trainer.v1.trainer_mode=mas_sync | mas_colocate_async`, and our advantage estimators.
     after_import("verl.trainer.ppo.v1", "verl_ext.trainer.trainer")
     # `+recipe=…`, and the resolvers `${verl_ext.path:…}` for files inside the package and `${verl_ext.policy:…}` for
-    # what follows from mas.policy; last, see above.
+    # what follows from mas.policy, `${verl_ext.sum:…}`; last, see above.
     _add_recipes()
 
 
@@ -90,6 +90,7 @@ def _add_recipes() -> None:
     Plugins.instance().register(RecipeSearchPath)
     OmegaConf.register_new_resolver("verl_ext.path", package_path, replace=True)
     OmegaConf.register_new_resolver("verl_ext.policy", policy_setting, replace=True)
+    OmegaConf.register_new_resolver("verl_ext.sum", lambda *numbers: sum(numbers), replace=True)
 
 
 def _refuse_with_status_2() -> None:

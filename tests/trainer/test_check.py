@@ -13,7 +13,7 @@ from hydra.errors import HydraException
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from tests.trainer.test_before_a_start import questions
-from tests.trainer.test_recipes import composed, examined
+from tests.trainer.test_recipes import ROOT, composed, examined
 from verl_ext.check import compose, main
 from verl_ext.sampling import make_strategy
 from verl_ext.trainer.preflight.gpu_memory import GIB, KNOWN, Memory, estimate, read_model
@@ -231,6 +231,28 @@ def test_a_recording_that_is_not_there_yet_is_missing_and_a_damaged_one_is_wrong
 def test_a_small_card_lacks_memory():
     missing = " ".join(examined("+recipe=mhgpo", gpu_memory=40).missing)
     assert "vLLM would not start for sequences of 131,072" in missing and "max_model_len=4352" in missing
+
+
+WITH_GPUS = sorted(path.stem for path in (ROOT / "configs/recipe").glob("*.yaml") if "tiny" not in path.stem)
+# Rows of up to 40,960 tokens: outputs for long documentation.
+TOO_LONG = ("deepagent_spotify", "deepagent_tmdb")
+
+
+@pytest.mark.parametrize("base", ["gpu", "gpu8"])
+@pytest.mark.parametrize("recipe", WITH_GPUS)
+def test_one_card_behind_any_recipe_is_right_or_says_what_does_not_fit(recipe, base):
+    report = examined(f"+recipe={recipe}", f"+base={base}", gpu_memory=24)
+    assert [problem for problem in report.problems if recipe not in TOO_LONG or "max_position" not in problem] == []
+    memory = [item for item in report.missing if item.startswith("memory")]
+    config = report.config
+    if recipe.startswith("deepagent") or config.actor_rollout_ref.rollout.max_model_len > 20_000:
+        assert not memory or ("is for logits. Remedy: fewer tokens" in memory[0] and "data.max_prompt_length" in memory[0])
+    elif recipe == "mappo":
+        assert "is for critic. Remedy: a smaller critic" in memory[0]
+    else:
+        assert memory == []
+    assert config.actor_rollout_ref.actor.ppo_max_token_len_per_gpu == config.actor_rollout_ref.rollout.max_model_len
+    assert 0 < config.trainer.test_freq <= 20 and 0 < config.trainer.save_freq <= 20
 
 
 @pytest.mark.parametrize(

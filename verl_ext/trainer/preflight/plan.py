@@ -149,6 +149,15 @@ def _add_machines(report: Report) -> None:
     report.add("runs on", f"{where}; {engines}; {cpus}")
 
 
+# What makes a part of training's memory smaller.
+SHORTER = (
+    "fewer tokens in a micro-batch (actor_rollout_ref.actor.ppo_max_token_len_per_gpu), which are at least those of the "
+    "longest row (data.max_prompt_length, data.max_response_length, mas.agents.*.max_tokens)"
+)
+SMALLER = "a smaller model (actor_rollout_ref.model.path), more GPUs, or +base=lora"
+REMEDIES = {"logits": SHORTER, "activations": SHORTER, "critic": "a smaller critic (critic.model.path), or more GPUs"}
+
+
 def _counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
@@ -184,7 +193,11 @@ def _add_memory(report: Report, model: Model, gpu_memory: float) -> None:
         f"{found.engine / GIB:.1f} GiB, cache for {tokens:,} tokens",
     )
     if needed > gpu_memory:
-        report.missing.append(f"memory: about {needed:.0f} GiB on each GPU, {gpu_memory:g} given (an estimate)")
+        most = max(found.parts, key=lambda name: found.parts[name])
+        report.missing.append(
+            f"memory: about {needed:.0f} GiB on each GPU, {gpu_memory:g} given (an estimate); most of training's is for "
+            f"{most}. Remedy: {REMEDIES.get(most, SMALLER)}"
+        )
     length = config.actor_rollout_ref.rollout.max_model_len or model.positions
     if config.actor_rollout_ref.rollout.name == "vllm" and tokens < length:
         report.missing.append(
