@@ -15,6 +15,9 @@
     gaia            gaia-benchmark/GAIA (gated)    not free      {"task_id", "Question", "Level": 2, "Final answer",
                                                                   "file_name": "32102e3e.xlsx"} of metadata.jsonl
     hle             cais/hle (gated)               MIT           {"question", "answer", "answer_type": "exactMatch"}
+    deepmath        zwhe99/DeepMath-103K           MIT           {"question", "final_answer", "difficulty", "topic"}
+    webshaper       file only (WebShaper's,        not free      {"question": "Which club …", "answer": "…"}
+    webdancer       WebDancer's sample_qa.jsonl)
     coig            file only (BAAI/COIG,          Apache-2.0    {"instruction", "input", "output"}, or an exam's
                     m-a-p/COIG-CQIA)                             {"textbox_question", "textbox_answer", …}
 
@@ -25,6 +28,9 @@ Their quirks: GSM-Hard's targets are floats, some of them absurd (its numbers we
 to ten options, and some are the filler "N/A"; a row of CommonGen-Hard has no reference text, only its concepts, and one
 of SRDD no program. GAIA's test answers are not public, and its files stay where they are: give read_file their folder.
 Questions of HLE with an image are left out.
+
+GAIA's questions are reported by kind, as gaia_text and gaia_file; a copy that names the kind (DeepAgent's
+data/GAIA/all.json: text, mm, file) is read by it.
 
 Sets without a split of their own are split here: a fifth are test questions, chosen by a checksum of the question, so
 that the split does not depend on the order of the file. GAIA and HLE are benchmarks: all are test questions.
@@ -128,7 +134,8 @@ def prepare(name: str, output_dir: Path, path: Path | None = None, limit: int | 
         number, question = numbered
         truth = {"kind": question.kind, "target": question.target}
         extra = {"level": question.level, "category": question.category, "file": question.file}
-        return question_row(name, question.text, truth, data.ability, split, number, **extra)
+        source = f"{name}_{question.part}" if question.part else name
+        return question_row(source, question.text, truth, data.ability, split, number, **extra)
 
     chosen = {
         split: [(i, question) for i, (question, own) in enumerate(found.values()) if own == split][:limit]

@@ -18,8 +18,10 @@ class Question:
 
     Attributes:
         target: the gold answers; for a writing task what the text must have (concepts), or be about (a requirement).
-        kind: how an answer is compared: number, letter, exact (GAIA), judged (HLE), qa (meaning), concepts, software.
+        kind: how an answer is compared: number, letter, math (an expression), exact (GAIA), judged (HLE), qa (meaning),
+            concepts, software.
         level, category: what the set calls its difficulty and its subject; "" if it does not say.
+        part: of the set, which is reported apart: its data_source is the set's name, "_" and the part.
         file: name of the file that belongs to the question.
     """
 
@@ -29,6 +31,7 @@ class Question:
     level: str = ""
     category: str = ""
     file: str = ""
+    part: str = ""
 
 
 # (row, where) -> the question, or the reason why the row is left out.
@@ -93,7 +96,8 @@ def gaia(row: dict[str, Any], where: str) -> Question | str:
         return "no public answer"
     text, file = text_field(row, "Question", where), str(row.get("file_name") or "").strip()
     attached = f"\n\nAttached file: {file}" if file else ""
-    return Question(f"{text}{attached}", [answer], "exact", level=str(row.get("Level", "")), file=file)
+    part = str(row.get("problem_type") or ("file" if file else "text"))  # DeepAgent's copy also has mm
+    return Question(f"{text}{attached}", [answer], "exact", level=str(row.get("Level", "")), file=file, part=part)
 
 
 def hle(row: dict[str, Any], where: str) -> Question | str:
@@ -103,6 +107,18 @@ def hle(row: dict[str, Any], where: str) -> Question | str:
     kind = {"multipleChoice": "letter"}.get(str(row.get("answer_type")), "judged")
     question, answer = text_field(row, "question", where), text_field(row, "answer", where)
     return Question(question, [answer], kind, category=str(row.get("category") or ""))
+
+
+def deepmath(row: dict[str, Any], where: str) -> Question:
+    """A question of DeepMath-103K; its solutions are not read."""
+    question, answer = text_field(row, "question", where), text_field(row, "final_answer", where)
+    level, topic = (str(row.get(name) or "") for name in ("difficulty", "topic"))
+    return Question(question, [answer], "math", level=level, category=topic)
+
+
+def web_question(row: dict[str, Any], where: str) -> Question:
+    """A question of WebShaper or WebDancer."""
+    return Question(text_field(row, "question", where), [text_field(row, "answer", where)], "qa")
 
 
 def coig(row: dict[str, Any], where: str) -> Question | str:
@@ -156,5 +172,14 @@ SETS = {
         "metadata*",
     ),
     "hle": DataSet("Humanity's Last Exam, questions in text", hle, "general", ("cais/hle", None), ("test",), True),
+    "deepmath": DataSet(
+        "DeepMath-103K: hard mathematics with one final answer",
+        deepmath,
+        "math",
+        ("zwhe99/DeepMath-103K", None),
+        ("train",),
+    ),
+    "webshaper": DataSet("WebShaper: questions for a web search", web_question, "web"),
+    "webdancer": DataSet("WebDancer: questions for a web search", web_question, "web", file="sample_qa.jsonl"),
     "coig": DataSet("COIG: Chinese questions of an open domain", coig, "qa"),
 }

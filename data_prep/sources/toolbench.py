@@ -4,7 +4,8 @@ training instructions in the same layout, data/instruction/G1_query.json …).
 
     python data_prep/tools.py toolbench --output_dir data/toolbench --sets G3_instruction
     python data_prep/tools.py toolbench --output_dir data/toolbench_g3 --sets G3_instruction \\
-        --local_dataset_path data/test_instruction --corpus data/retrieval/G3/corpus.tsv
+        --local_dataset_path data/test_instruction \\
+        --corpus data/retrieval/G1/corpus.tsv data/retrieval/G2/corpus.tsv data/retrieval/G3/corpus.tsv
     python data_prep/tools.py toolbench --test_size 100 --output_dir data/toolbench \\
         --local_dataset_path data/instruction
 
@@ -17,7 +18,10 @@ that a task succeeds when all of them were called. Tools stand under several cat
 A query shows its whole api_list, the relevant APIs among others.
 
 The catalogue is --corpus (of the retriever: docid, document_content; or jsonl of documents), a file of documents beside
-the queries, or what their api_list documents. Only the first has the 16,000 APIs over which the papers search.
+the queries, or what their api_list documents. Only the first has the 16,000 APIs over which the papers search: each of
+the retriever's three files has a part of them, G3's the fewest.
+
+ToolBench's folder data/instruction has the training queries (G1_query.json …), data/test_instruction the test queries.
 
 Writes train.parquet and test.parquet, and tools.jsonl, the documents of the APIs.
 """
@@ -91,11 +95,11 @@ def _row(row: dict[str, Any], name: str) -> dict[str, Any]:
     return {**row, **lists, "query": query, "set": row.get("set", name)}
 
 
-def _documents(corpus: Path | None, path: Path | None, rows: Sequence[Row]) -> list[Row]:
+def _documents(corpus: Sequence[Path], path: Path | None, rows: Sequence[Row]) -> list[Row]:
     """Documents of the corpus, else of a file beside the queries, else those in the queries; each once."""
     beside = path / DOCUMENTS if path is not None and (path / DOCUMENTS).is_file() else None
-    if source := corpus or beside:
-        listed = list(read_documents(source))
+    if sources := corpus or ([beside] if beside else []):
+        listed = [one for source in sources for one in read_documents(source)]
     else:
         listed = [(f"{where}: api_list", entry) for where, row in rows for entry in row["api_list"]]
         listed = [(where, entry) for where, entry in listed if isinstance(entry, dict)]
@@ -109,4 +113,5 @@ def _documents(corpus: Path | None, path: Path | None, rows: Sequence[Row]) -> l
 def options(parser: argparse.ArgumentParser) -> None:
     """ToolBench's own options."""
     parser.add_argument("--sets", nargs="+", default=[], help=f"of the queries; all without it, e.g. {SETS[-1]}")
-    parser.add_argument("--corpus", type=Path, help="the catalogue: corpus.tsv of ToolBench's retriever, or jsonl")
+    corpus = "the catalogue: files corpus.tsv of ToolBench's retriever, or jsonl"
+    parser.add_argument("--corpus", type=Path, nargs="+", default=[], help=corpus)

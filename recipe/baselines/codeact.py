@@ -24,6 +24,7 @@ MARK = "@@call_tool "
 # Runs before the agent's program.
 PREAMBLE = f"""\
 import json as _json
+import os as _os
 _results = iter(_json.loads(%s))
 def call_tool(name, **arguments):
     for answer in _results:
@@ -31,7 +32,7 @@ def call_tool(name, **arguments):
             raise RuntimeError(answer["error"])
         return answer["result"]
     print("\\n" + {MARK!r} + _json.dumps([name, arguments]), flush=True)
-    raise SystemExit
+    _os._exit(0)  # a program may catch an exception
 """
 
 
@@ -54,7 +55,7 @@ class CodeAct(Baseline):
         prompt, read = (partial(one, **self.form) for one in (self.prompts.programmer, read_program))
         return {"agent": Agent(prompt, read, sampling={"stop": [CLOSE]})}
 
-    async def run(self, task: Task, ctx: Any) -> Work:
+    async def play(self, task: Task, ctx: Any) -> Work:
         """Write programs until there is an answer, the budget is used up, or the sequence is full."""
         work = Work(task)
         tools = await self.documents(ctx, task, task.question)
@@ -66,14 +67,14 @@ class CodeAct(Baseline):
                 return work
             call: Call = ctx.last
             work.programs += 1
-            printed = await self._execute(ctx, work, {tool["name"] for tool in tools}, program)
+            printed = await self._execute(ctx, work, tools, program)
             observation = self.prompts.documents({"ok": True, "result": printed}, self.max_result_chars)
             if work.spent >= self.budget and not self.last_answer:
                 return work
             spent = f"\n{self.prompts.SPENT}" if work.spent >= self.budget else ""
             asked = ctx.resume(call, f"\nObservation: {observation}{spent}\n")
 
-    async def _execute(self, ctx: Any, work: Work, names: set[str], program: str) -> str:
+    async def _execute(self, ctx: Any, work: Work, tools: list[dict[str, Any]], program: str) -> str:
         """What a program prints, with the results of the tools that it calls."""
         results: list[dict[str, Any]] = []
         while True:
@@ -87,9 +88,9 @@ class CodeAct(Baseline):
                 return f"{printed}{wanted}"
             if work.spent >= self.budget:
                 results.append({"ok": False, "error": "no tool can be called any more"})
-            elif name not in names or not isinstance(arguments, dict):
+            elif name not in {tool["name"] for tool in tools} or not isinstance(arguments, dict):
                 work.broken += 1
                 results.append({"ok": False, "error": f"there is no tool {name}"})
             else:
-                said = await self.call_tool(ctx, work, name, arguments)
+                said = await self.called(ctx, work, tools, name, arguments)
                 results.append(said if said["ok"] else {"ok": False, "error": str(said["error"])})

@@ -25,7 +25,7 @@ class CoT(Baseline):
         """In place of the acting agent, one that answers."""
         return {"agent": Agent(partial(self.prompts.cot, **self.form), partial(read_final, **self.form))}
 
-    async def run(self, task: Task, ctx: Any) -> Work:
+    async def play(self, task: Task, ctx: Any) -> Work:
         """Think and answer."""
         work = Work(task, finished=True)
         work.answer = await self.heard(ctx, work, ctx.call("agent", question=task.question), "")

@@ -2,6 +2,7 @@
 
 "Improving Factuality and Reasoning in Language Models through Multiagent Debate", Du et al. (2023), arXiv 2305.14325.
 Deviation: the first answers come from ReAct sequences, which share the question's budget, so that they have the tools.
+As in the paper, a debater reads what the others have said, reasoning and answer, not the answer alone.
 """
 
 from __future__ import annotations
@@ -52,24 +53,31 @@ class Debate(Baseline):
         """The agent of later rounds."""
         return {"debater": Agent(self.prompts.debater, read_final)}
 
-    async def run(self, task: Task, ctx: Any) -> Work:
+    async def play(self, task: Task, ctx: Any) -> Work:
         """Answer, debate, vote."""
         tools = await self.documents(ctx, task, task.question)
         works = [Work(task) for _ in range(self.debaters)]
-        await asyncio.gather(*[ctx.branch(f"debater{i}", self._first, work, tools) for i, work in enumerate(works)])
+        branches = [ctx.branch(f"debater{i}", self._first, work, list(tools)) for i, work in enumerate(works)]
+        said: list[str] = await asyncio.gather(*branches)
         for _ in range(self.rounds - 1):
-            before = [work.answer for work in works]
-            again = [(work, [*before[:i], *before[i + 1 :]]) for i, work in enumerate(works)]
-            await asyncio.gather(*[ctx.branch(f"debater{i}", self._again, *one) for i, one in enumerate(again)])
+            again = [(work, said[i], [*said[:i], *said[i + 1 :]]) for i, work in enumerate(works)]
+            branches = [ctx.branch(f"debater{i}", self._again, *one) for i, one in enumerate(again)]
+            said = await asyncio.gather(*branches)
         whole = Work(task, answer=vote([work.answer for work in works]), finished=all(work.finished for work in works))
         for work in works:
             whole.add(work)
         return whole
 
-    async def _first(self, ctx: Any, work: Work, tools: list[dict[str, Any]]) -> None:
+    async def _first(self, ctx: Any, work: Work, tools: list[dict[str, Any]]) -> str:
+        """Answer by oneself; what was thought, done and answered."""
         turn = await self.sequence(ctx, work, tools, question=work.task.question)
         self.end(work, turn, finished=work.spent < self.budget)
+        return f"{work.log}{turn.thought}\nAnswer: {work.answer or 'none'}".strip()
 
-    async def _again(self, ctx: Any, work: Work, others: list[str]) -> None:
-        asked = ctx.call("debater", question=work.task.question, own=work.answer, others=others)
-        work.answer = await self.heard(ctx, work, asked, work.answer) or work.answer
+    async def _again(self, ctx: Any, work: Work, own: str, others: list[str]) -> str:
+        asked = ctx.call("debater", question=work.task.question, own=own, others=others)
+        answer = await self.heard(ctx, work, asked, None)
+        if answer is None:  # the prompt does not fit: what was said stands
+            return own
+        work.answer = answer or work.answer
+        return str(ctx.last.text)

@@ -23,7 +23,7 @@ class PlanAndSolve(Baseline):
         """The planner."""
         return {"planner": Agent(self.prompts.planner)}
 
-    async def run(self, task: Task, ctx: Any) -> Work:
+    async def play(self, task: Task, ctx: Any) -> Work:
         """Plan, then act along the plan."""
         work = Work(task)
         tools = await self.documents(ctx, task, task.question)

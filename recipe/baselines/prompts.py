@@ -18,7 +18,6 @@ from verl_ext.tools.catalogue.render import clean, neutral
 SPENT, documents = shared.SPENT, shared.documents
 SHORT = f"End with one line: {FINAL} and the answer, as short as it can be (a name, a number, yes or no, or a list)."
 IN_FULL = f"End with {FINAL} and the answer {shared.WHOLE}."
-SEARCH = "tool_search"
 
 
 def agent(question: str, tools: list[dict[str, Any]], budget: int, notes: str = "", whole: bool = False) -> Messages:
@@ -29,18 +28,13 @@ def agent(question: str, tools: list[dict[str, Any]], budget: int, notes: str = 
 
 def single(question: str, tools: list[dict[str, Any]], budget: int, whole: bool = False) -> Messages:
     """An agent that finds its tools itself (Template 6 of JoyAgents-R1, for any catalogue)."""
-    search = {
-        "name": SEARCH,
-        "description": "Finds tools for an intention: their names, descriptions and parameters.",
-        "parameters": {"type": "object", "properties": {"intention": {"type": "string"}}, "required": ["intention"]},
-    }
     rules = (
         "You may answer a question that needs no tool, such as a calculation or a chat, at once. Otherwise search for "
         "tools with an intention, the user's or your own words for it, and call what you have found. Make one call at "
         "a time; a call may use the results of earlier ones. Where several calls answer the question, put all their "
         "results together. Call as few tools as you can while being right."
     )
-    content = shared.react(question, [search, *tools], budget, whole)[0]["content"]
+    content = shared.react(question, tools, budget, whole)[0]["content"]
     return [{"role": "user", "content": f"{content}\n{rules}"}]
 
 
@@ -103,19 +97,28 @@ def critic(question: str, log: str, answer: str) -> Messages:
     )
 
 
-def refiner(question: str, log: str, answer: str, feedback: str, whole: bool = False) -> Messages:
-    """Self-Refine's refinement."""
+def refiner(
+    question: str,
+    log: str,
+    answer: str,
+    feedback: str,
+    before: Sequence[tuple[str, str]] = (),
+    whole: bool = False,
+) -> Messages:
+    """Self-Refine's refinement. before: earlier drafts with their criticism."""
+    drafts = [*before, (answer, feedback)]
+    said = "".join(f"Draft of the answer: {neutral(one) or 'none'}\nCriticism: {neutral(bad)}\n" for one, bad in drafts)
     return quoted_user(
-        f"Question: {question}\nWhat was found out:\n{neutral(log)}\nDraft of the answer: {neutral(answer) or 'none'}\n"
-        f"Criticism: {neutral(feedback)}\nWrite a better answer that takes the criticism into account. {_end(whole)}"
+        f"Question: {question}\nWhat was found out:\n{neutral(log)}\n{said}"
+        f"Write a better answer that takes the criticism into account. {_end(whole)}"
     )
 
 
 def debater(question: str, own: str, others: Sequence[str]) -> Messages:
-    """A later round of a debate."""
+    """A later round of a debate. own, others: what was said, reasoning and answer."""
     said = "\n".join(f"- {neutral(answer) or 'none'}" for answer in others)
     return quoted_user(
-        f"Question: {question}\nYour answer: {neutral(own) or 'none'}\nOther agents answered:\n{said}\nUse their "
+        f"Question: {question}\nWhat you said:\n{neutral(own) or 'none'}\nWhat other agents said:\n{said}\nUse their "
         f"answers as advice, examine them with care, and give your answer again, changed or not. {SHORT}"
     )
 

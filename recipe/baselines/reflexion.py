@@ -44,11 +44,12 @@ class Reflexion(Baseline):
         """The evaluator and the reflector."""
         return {"evaluator": Agent(self.prompts.evaluator, read_yes), "reflector": Agent(self.prompts.reflector)}
 
-    async def run(self, task: Task, ctx: Any) -> Work:
+    async def play(self, task: Task, ctx: Any) -> Work:
         """Try, judge, reflect, and try again."""
         work, notes = Work(task), ""
         tools = await self.documents(ctx, task, task.question)
         for trial in range(self.trials):
+            work.begun = len(work.calls)  # an environment begins anew
             turn = await self.sequence(ctx, work, tools, question=task.question, notes=notes)
             self.end(work, turn, finished=work.spent < self.budget)
             if trial == self.trials - 1 or work.spent >= self.budget:

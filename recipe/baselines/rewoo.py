@@ -53,10 +53,14 @@ def filled(value: Any, results: dict[str, str]) -> Any:
 
 
 class ReWOO(Baseline):
-    """`planner`, the calls, then `agent` as the solver. Calls beyond the budget are not made."""
+    """`planner`, the calls, then `agent` as the solver. Calls beyond the budget are not made.
+
+    It plans before any result is known, and so cannot search for tools by itself.
+    """
 
     modules = {"faithful": prompts}
     prompt = "agent"
+    sources = ("given", "retrieved")
 
     def others(self) -> dict[str, Agent]:
         """The planner; the solver in place of the acting agent."""
@@ -65,7 +69,7 @@ class ReWOO(Baseline):
             "agent": Agent(partial(self.prompts.solver, **self.form), partial(read_final, **self.form)),
         }
 
-    async def run(self, task: Task, ctx: Any) -> Work:
+    async def play(self, task: Task, ctx: Any) -> Work:
         """Plan, call, answer."""
         work, results = Work(task), dict[str, str]()
         evidence: list[tuple[str, str]] = []

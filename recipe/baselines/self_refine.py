@@ -39,17 +39,19 @@ class SelfRefine(Baseline):
         refiner = Agent(partial(self.prompts.refiner, **self.form), partial(read_final, **self.form))
         return {"critic": Agent(self.prompts.critic), "refiner": refiner}
 
-    async def run(self, task: Task, ctx: Any) -> Work:
+    async def play(self, task: Task, ctx: Any) -> Work:
         """Draft, criticise, refine."""
         work = Work(task)
         tools = await self.documents(ctx, task, task.question)
         turn = await self.sequence(ctx, work, tools, question=task.question)
         self.end(work, turn, finished=work.spent < self.budget)
+        before: list[tuple[str, str]] = []
         for _ in range(self.rounds):
             seen = {"question": task.question, "log": work.log, "answer": work.answer}
             feedback = await self.heard(ctx, work, ctx.call("critic", **seen), "")
             if not feedback or GOOD in feedback.lower():
                 break
-            refined = ctx.call("refiner", **seen, feedback=feedback)
+            refined = ctx.call("refiner", **seen, feedback=feedback, before=list(before))
+            before.append((work.answer, feedback))
             work.answer = await self.heard(ctx, work, refined, work.answer) or work.answer
         return work

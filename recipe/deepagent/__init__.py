@@ -1,6 +1,6 @@
 """DeepAgent: one agent that searches for tools, calls them, and folds its history into memories.
 
-workflow       DeepAgent, the system
+workflow       DeepAgent, the system; work: what it has done in a trajectory
 grammar        the actions in an output (search, call, fold), and how results are written behind them
 memories       the JSON schemas of the three memories
 prompts        the prompts for instruction-tuned models; prompts_tiny: for the tiny model

@@ -1,7 +1,8 @@
 """Memory folding: the JSON schemas of the three memories that replace the history.
 
 Source: DeepAgent, Section 3.4: episodic M_E (events, decisions, sub-tasks done), working M_W (goal, obstacles, plans),
-tool M_T (which tools, how, how well). The fields follow the paper's description of each.
+tool M_T (which tools, how, how well). The fields' names are those of the authors' code (github.com/RUC-NLPIR/DeepAgent,
+src/prompts/prompts_deepagent.py); Appendix D, which prints them, was not seen. Their descriptions are ours.
 """
 
 from __future__ import annotations
@@ -29,30 +30,41 @@ def _object(**properties: Any) -> dict[str, Any]:
 
 SCHEMAS = {
     "episodic": _object(
-        task=_text("what is to be done"),
-        events={
-            "type": "array",
-            "items": _object(step=_text("what was done"), outcome=_text("what came of it")),
-            "description": "key events, decisions and finished sub-tasks, in order",
-        },
-        progress=_text("how far the task is"),
-    ),
-    "working": _object(
-        goal=_text("the current sub-goal"),
-        obstacles=_texts("what stands in the way"),
-        plan=_texts("the next steps, in order"),
-    ),
-    "tool": _object(
-        tools={
+        task_description=_text("what is to be done"),
+        key_events={
             "type": "array",
             "items": _object(
-                name=_text("of the tool"),
-                usage=_text("arguments that worked"),
-                experience=_text("how well it worked, and its errors"),
+                step=_text("its number"),
+                description=_text("what was done or decided"),
+                outcome=_text("what came of it"),
+            ),
+            "description": "key events, decisions and finished sub-tasks, in order",
+        },
+        current_progress=_text("how far the task is, and what is left"),
+    ),
+    "working": _object(
+        immediate_goal=_text("the current sub-goal"),
+        current_challenges=_text("what stands in the way"),
+        next_actions={
+            "type": "array",
+            "items": _object(type=_text("tool_call, planning or decision"), description=_text("what is to be done")),
+            "description": "the next steps, in order",
+        },
+    ),
+    "tool": _object(
+        tools_used={
+            "type": "array",
+            "items": _object(
+                tool_name=_text("as it is called"),
+                success_rate={"type": ["number", "string"], "description": "share of its calls that worked"},
+                effective_parameters=_texts("arguments that worked"),
+                common_errors=_texts("how it failed"),
+                response_pattern=_text("what its results look like"),
+                experience=_text("how well it worked, and how to use it"),
             ),
             "description": "the tools tried so far",
         },
-        rules=_texts("what was learned about choosing and calling tools"),
+        derived_rules=_texts("what was learned about choosing and calling tools"),
     ),
 }
 # For the tiny model: the same memories in few words.

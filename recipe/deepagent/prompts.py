@@ -1,7 +1,7 @@
 """The prompts of DeepAgent for instruction-tuned models, and how tools and results are shown to them.
 
-Sections 3.1 to 3.4 print the actions, their tags, and what each memory records; these are here. The paper's prompts
-themselves and its memories' fields are in its appendices, which the copy that we had does not include.
+Sections 3.1 to 3.4 print the actions, their tags, and what each memory records; these are here. The paper's appendices,
+which have the prompts, were not seen; what the authors' code has beyond the paper is listed in docs/toolpo.md.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ CALLING = """\
 """
 FOLDING = """\
 <fold_thought>
-    replaces everything so far by a summary; use it when the history has become long or has led nowhere
+    replaces everything so far by a summary; use it when a sub-task is done, or when the history has become long or has
+    led nowhere
 """
 RULES = """
 Rules: call only tools that you have been shown; do not guess arguments that a tool can tell you; do not repeat a call

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -13,40 +12,21 @@ from verl_ext.mas.options import at_least, one_of
 from verl_ext.mas.prompts import prompts_of
 from verl_ext.mas.workflow import Score
 from verl_ext.recipe.deepagent import grammar, memories, prompts, prompts_tiny
+from verl_ext.recipe.deepagent.work import Work, lacking
 from verl_ext.rewards.calls import Invocation, gold_path
 from verl_ext.rewards.correctness import RULES, charged, correct_calls, path_share, unneeded_calls
 from verl_ext.rewards.gaia import gaia_match
 from verl_ext.rewards.judged import JUDGED, judged
+from verl_ext.rewards.mathematics import math_match
 from verl_ext.rewards.qa import exact_match
 from verl_ext.rewards.truth import targets_of
 from verl_ext.tools.catalogue import names_of
 
 PROMPTS = {"faithful": prompts, "tiny": prompts_tiny}
-SUCCESSES = ("answer", "gaia", "path", *JUDGED)
+# How an answer is compared with a target, by the name of `success`.
+MATCHES = {"answer": exact_match, "gaia": gaia_match, "math": math_match}
+SUCCESSES = (*MATCHES, "path", *JUDGED)
 SOURCES = ("search", "given", "retrieved")
-
-
-@dataclass
-class Work:
-    """What has been done in a trajectory.
-
-    history: what a fold replaces: the memories that this window began with, its outputs and observations. limit: the
-    limit that ended it ("" if none did). score: an environment's, of its task. shown: each call as a judge reads it.
-    """
-
-    task: Task
-    answer: str = ""
-    calls: list[Invocation] = field(default_factory=list)
-    shown: list[dict[str, Any]] = field(default_factory=list)
-    history: list[str] = field(default_factory=list)
-    actions: int = 0
-    searches: int = 0
-    folds: int = 0
-    refused_folds: int = 0
-    broken: int = 0
-    tool_failures: int = 0
-    limit: str = ""
-    score: float = 0.0
 
 
 class DeepAgent(Workflow):
@@ -57,15 +37,20 @@ class DeepAgent(Workflow):
         max_actions: searches, calls and folds of a trajectory.
         max_folds: of them folds, refused ones included; the next one ends the trajectory. 0: no folding (the paper's
             ablation "w/o Memory Folding"): the full prompt does not tell of it, and its tag is text like any other.
-        max_result_chars, summarise: longer results and documentation are shortened by the auxiliary role, else cut.
+        max_result_chars, summarise: longer results are shortened by the auxiliary role, else cut.
+        max_document_chars: the same for documentation that a search finds; None: max_result_chars.
         tools: search: the agent has to find its tools (the paper's scenario 2). given: it begins with the documentation
             of the task's own (`extra_info.tools`), and need not search (scenario 1). retrieved: it begins with those
             that `tool_search` finds for the question, and cannot search (Table 4, "Input Retrieved Tool").
         correct: which calls earn ToolPO's C: gold_path, name, arguments, executed (verl_ext/rewards/correctness.py).
-        success: R_succ: answer (exact match); gaia (GAIA's quasi exact match); path (the gold path was gone); or, by
-            the judge of `mas.judge`, pass (ToolEval's pass rate), win (against `extra_info.reference`), hle.
+        success: R_succ: answer (exact match); gaia (GAIA's quasi exact match); math (the same value or expression);
+            path (the gold path was gone); or, by the judge of `mas.judge`, pass (ToolEval's pass rate), win (against
+            `extra_info.reference`), hle (the answer is equivalent to the target).
         ordered: the calls of the gold path have to come in its order; false: in any, where a data set tells none.
         call_price: under success=path, what a call costs that the path does not need; 0: calling everything is best.
+        call_share: where `correct` needs no gold path (executed, effect), C is divided by `max_actions`, so that all
+            calls together earn at most as much as success. False: ΣC as printed; then doing much pays more than
+            doing it right.
 
     Raises:
         ValueError: an argument out of range.
@@ -84,23 +69,27 @@ class DeepAgent(Workflow):
         max_actions: int = 30,
         max_folds: int = 3,
         max_result_chars: int = 4000,
+        max_document_chars: int | None = None,
         summarise: bool = True,
         tools: str = "search",
         correct: str = "gold_path",
         success: str = "answer",
         ordered: bool = True,
         call_price: float = 0.1,
+        call_share: bool = True,
     ):
         one_of("tools", tools, SOURCES)
         one_of("correct", correct, RULES)
         one_of("success", success, SUCCESSES)
         at_least(1, max_actions=max_actions)
         at_least(0, max_folds=max_folds, call_price=call_price)
-        at_least(80, max_result_chars=max_result_chars)
+        at_least(80, max_result_chars=max_result_chars, max_document_chars=max_document_chars or max_result_chars)
         self.prompts = prompts_of(prompts, PROMPTS)
         self.max_actions, self.max_folds, self.max_result_chars = max_actions, max_folds, max_result_chars
+        self.longest = {grammar.SEARCH: max_document_chars or max_result_chars, grammar.CALL: max_result_chars}
         self.summarise, self.tools, self.correct, self.success = summarise, tools, correct, success
         self.ordered, self.call_price, self.needs_judge = ordered, call_price, success in JUDGED
+        self.most_calls = max_actions if call_share and correct in ("executed", "effect") else 1
         # The tiny prompt names no actions: its model folds as it has learned to, and is refused.
         folding = max_folds > 0 or self.prompts is PROMPTS["tiny"]
         self.agents = {
@@ -208,7 +197,7 @@ class DeepAgent(Workflow):
 
     async def _short(self, ctx: Any, work: Work, kind: str, content: str) -> str:
         """What is too long, shortened by the auxiliary role; cut where that fails, is unfinished or says nothing."""
-        if len(content) <= self.max_result_chars:
+        if len(content) <= self.longest[kind]:
             return content
         if self.summarise:
             try:
@@ -218,7 +207,7 @@ class DeepAgent(Workflow):
                     content = grammar.after_thoughts(said) or content
             except CallFailed:
                 pass  # cut below
-        return content[: self.max_result_chars]
+        return content[: self.longest[kind]]
 
     async def _fold(self, ctx: Any, work: Work) -> dict[str, Any] | None:
         """The three memories by three parallel calls (Eq. 4), or None: the fold is refused."""
@@ -265,8 +254,7 @@ class DeepAgent(Workflow):
         targets = targets_of(task.ground_truth, f"row {task.index}")
         if not targets:
             raise lacking(task, self.success, "no answer (ground_truth.target)", "path, for rows with gold paths")
-        match = gaia_match if self.success == "gaia" else exact_match
-        success = max(match(result.answer, target) for target in targets)
+        success = max(MATCHES[self.success](result.answer, target) for target in targets)
         return success, {"success": success, **done}
 
     async def _judged(self, task: Task, result: Work, done: dict[str, float]) -> Score:
@@ -280,7 +268,7 @@ class DeepAgent(Workflow):
         return {
             "path": path,
             "path_complete": float(path == 1.0),
-            "correct_calls": float(correct_calls(self.correct, result.calls, gold)),
+            "correct_calls": correct_calls(self.correct, result.calls, gold) / self.most_calls,
             "unneeded_calls": float(unneeded_calls(result.calls, gold)),
             "tool_calls": float(len(result.calls)),
             "failed_calls": float(sum(not call.ok for call in result.calls)),
@@ -289,12 +277,3 @@ class DeepAgent(Workflow):
             "tool_failures": float(result.tool_failures),
             **{f"limit_{name}": float(result.limit == name) for name in ("actions", "folds", "tokens")},
         }
-
-
-def lacking(task: Task, success: str, lack: str, remedy: str) -> ValueError:
-    """The error of a row that cannot be scored."""
-    given = sorted(task.ground_truth) if isinstance(task.ground_truth, dict) else task.ground_truth
-    return ValueError(
-        f"row {task.index} has {lack}, which mas.workflow.success={success} needs; given are {given!r:.120}. "
-        f"Remedy: mas.workflow.success={remedy}; or prepare the data again (data_prep/)"
-    )

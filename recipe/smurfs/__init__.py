@@ -4,6 +4,7 @@ workflow     Smurfs, the system
 search       its depth-first search over tools, as pure rules without models
 baselines    ReAct and DFSDT, single agents with the same tools
 tree         the decision tree of DFSDT, as pure rules; turns: reads the outputs of both baselines
+reach        where a baseline's tools are: in a catalogue, in an environment, or of `mas.tools`
 base         what Smurfs and baselines share: settings, tool calls, reward
 grammar      the JSON that the Smurfs write
 scoring      scores the answer and the path of calls

@@ -16,8 +16,6 @@ from verl_ext.rewards.correctness import charged
 from verl_ext.rewards.judged import JUDGED, judged
 from verl_ext.tools.catalogue import names_of, render
 
-SOURCES = ("given", "search")
-
 
 @dataclass
 class Work:
@@ -62,6 +60,7 @@ class ToolSystem(Workflow):
     """
 
     headline = "success"
+    sources: Sequence[str] = ("given", "search")
     needs: Sequence[str] = ("tool_search", "tool_call")
     details = (
         *("tokens", "tokens_per_call", "tool_calls", "failed_calls", "correct_calls"),
@@ -79,7 +78,7 @@ class ToolSystem(Workflow):
         ordered: bool,
         call_price: float,
     ):
-        one_of("tools", tools, SOURCES)
+        one_of("tools", tools, self.sources)
         one_of("success", success, scoring.SUCCESSES)
         at_least(1, max_result_chars=max_result_chars)
         self.prompts = prompts_of(prompts, modules)
@@ -105,13 +104,18 @@ class ToolSystem(Workflow):
         names = self.catalogue or names_of(task.extra, task.index, remedy)
         return await ctx.tool("tool_search", names=names)
 
+    async def ask(self, ctx: Any, work: Any, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        """The answer of a tool, as `Toolbox` gives it."""
+        answer: dict[str, Any] = await ctx.tool("tool_call", name=name, arguments=arguments)
+        return answer
+
     async def call_tool(self, ctx: Any, work: Work, name: str, arguments: dict[str, Any] | None) -> dict[str, Any]:
         """{"ok": True, "result": …} or {"ok": False, "error": …}; counted. arguments: None: they could not be read."""
         if arguments is None:
             said: dict[str, Any] = {"ok": False, "error": "the arguments cannot be read as a JSON object"}
         else:
             try:
-                said = await ctx.tool("tool_call", name=name, arguments=arguments)
+                said = await self.ask(ctx, work, name, arguments)
             except ToolFailed:
                 work.tool_failures += 1
                 said = {"ok": False, "error": f"{name} is not available"}

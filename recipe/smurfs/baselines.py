@@ -12,7 +12,7 @@ asked for it once more, as the Smurfs are.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -20,6 +20,7 @@ from typing import Any
 from verl_ext.mas import Agent, Call, Task
 from verl_ext.mas.options import at_least
 from verl_ext.recipe.smurfs import base, prompts_baselines
+from verl_ext.recipe.smurfs.reach import SEARCH, Reach
 from verl_ext.recipe.smurfs.tree import Step, Tree
 from verl_ext.recipe.smurfs.turns import GIVE_UP, STOPS, Turn, action_spans, observed, read_turn
 from verl_ext.rewards.calls import Invocation
@@ -35,7 +36,8 @@ class Work(base.Work):
 
     broken: outputs that asked for nothing that could be done. finished: it answered before its budget was used up.
     log: the last sequence of thoughts, actions and observations. searches, programs: those of agents that search for
-    tools or write programs, which count against the budget, too.
+    tools or write programs, which count against the budget, too. begun: number of the calls before this attempt.
+    score: an environment's, of the task so far.
     """
 
     log: str = ""
@@ -43,6 +45,8 @@ class Work(base.Work):
     programs: int = 0
     broken: int = 0
     finished: bool = False
+    begun: int = 0
+    score: float = 0.0
 
     @property
     def spent(self) -> int:
@@ -57,11 +61,12 @@ class Work(base.Work):
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
-class Baseline(base.ToolSystem):
+class Baseline(Reach):
     """One agent, called `agent`, that calls tools until it answers or its budget is used up.
 
     Args:
         budget: tool calls of a question, as the Smurfs' `budget`.
+        environment, use: see `Reach`.
         last_answer: where the budget is used up, the agent is asked for its answer once more; False: there is none.
         others: see `ToolSystem`. prompts: faithful; the tiny model was not trained on these systems.
 
@@ -85,8 +90,11 @@ class Baseline(base.ToolSystem):
         success: str = "answer",
         ordered: bool = True,
         call_price: float = 0.1,
+        environment: str = "",
+        use: Sequence[str] = (),
     ):
-        super().__init__(self.modules, prompts, tools, catalogue, max_result_chars, success, ordered, call_price)
+        options = (self.modules, prompts, tools, catalogue, max_result_chars, success, ordered, call_price)
+        super().__init__(*options, environment=environment, use=use)
         at_least(1, budget=budget)
         self.budget, self.last_answer = budget, last_answer
         prompt, read = (partial(one, **self.form) for one in (getattr(self.prompts, self.prompt), read_turn))
@@ -124,13 +132,21 @@ class Baseline(base.ToolSystem):
             asked = ctx.resume(call, observation)
 
     async def act(self, ctx: Any, work: Work, tools: list[dict[str, Any]], turn: Turn) -> str:
-        """Make the call that an output asks for, and say what came of it."""
+        """Make the call or the search that an output asks for, and say what came of it."""
         if turn.arguments is not None and turn.name in {tool["name"] for tool in tools}:
-            said = await self.call_tool(ctx, work, turn.name, turn.arguments)
+            said = await self.called(ctx, work, tools, turn.name, turn.arguments)
             return self.prompts.documents(said, self.max_result_chars)
         work.calls.append(Invocation(turn.name, turn.arguments, ok=False))
         problem = turn.problem or f"there is no tool {turn.name}"
         return self.prompts.documents({"ok": False, "error": problem}, self.max_result_chars)
+
+    async def called(
+        self, ctx: Any, work: Work, tools: list[dict[str, Any]], name: str, arguments: Any
+    ) -> dict[str, Any]:
+        """The answer to a call of one of `tools`, which may be the search for further ones."""
+        if name == SEARCH and self.tools == "search":
+            return await self.search(ctx, work, tools, str(arguments.get("intention") or ""))
+        return await self.call_tool(ctx, work, name, arguments)
 
     def end(self, work: Work, turn: Turn, finished: bool) -> Work:
         """Take the answer of the last output, if it is one."""
@@ -148,7 +164,7 @@ class ReAct(Baseline):
 
     prompt = "react"
 
-    async def run(self, task: Task, ctx: Any) -> Work:
+    async def play(self, task: Task, ctx: Any) -> Work:
         """Think and act until there is an answer, the budget is used up, or the sequence is full."""
         work = Work(task)
         tools = await self.documents(ctx, task, task.question)
@@ -174,7 +190,7 @@ class DFSDT(Baseline):
         at_least(1, width=width, max_depth=max_depth)
         self.width, self.max_depth = width, max_depth
 
-    async def run(self, task: Task, ctx: Any) -> Work:
+    async def play(self, task: Task, ctx: Any) -> Work:
         """Search until there is an answer, the root is closed or the budget is used up."""
         work, tree, problem = Work(task), Tree(self.width, self.max_depth), ""
         shared: dict[str, Any] = {"question": task.question, "budget": self.budget}

@@ -18,6 +18,9 @@ ROWS = {
 }
 GENERAL = {
     "gaia": {"task_id": "1", "Question": "Which?", "Level": 2, "Final answer": " Time ", "file_name": "a.xlsx"},
+    "deepmath": {"question": "Half?", "final_answer": "\\frac{1}{2}", "difficulty": 6.0, "topic": "Algebra"},
+    "webshaper": {"id": "1", "question": "Which club?", "formalization": "…", "answer": "Aston", "urls": []},
+    "webdancer": {"question": "Which club?", "answer": "Aston"},
     "hle": {"question": "Which?", "answer": "c", "answer_type": "exactMatch", "image": "", "category": "Math"},
     "coig": {"instruction": "解释", "input": "什么是牛奶？", "output": "一种饮料。"},
 }
@@ -51,6 +54,9 @@ def test_a_row_and_its_right_answer(name, tmp_path):
             {"kind": "exact", "target": ["Time"]},
             {"level": "2", "file": "a.xlsx"},
         ),
+        ("deepmath", "Half?", {"kind": "math", "target": ["\\frac{1}{2}"]}, {"category": "Algebra", "level": "6.0"}),
+        ("webshaper", "Which club?", {"kind": "qa", "target": ["Aston"]}, {}),
+        ("webdancer", "Which club?", {"kind": "qa", "target": ["Aston"]}, {}),
         ("hle", "Which?", {"kind": "judged", "target": ["c"]}, {"category": "Math", "level": ""}),
         ("coig", "解释\n什么是牛奶？", {"kind": "qa", "target": ["一种饮料。"]}, {}),
     ],
@@ -59,6 +65,7 @@ def test_a_row_of_a_general_task(tmp_path, name, text, truth, extra):
     ((row,),) = written(tmp_path, name, [GENERAL[name]]).values()
     assert row["prompt"][0]["content"] == text and row["reward_model"]["ground_truth"] == truth
     assert row["extra_info"].items() >= extra.items()
+    assert row["data_source"] == {"gaia": "gaia_file"}.get(name, name)
 
 
 def test_benchmarks_are_not_trained_on_and_rows_that_nobody_can_answer_are_named(tmp_path, capsys):

@@ -145,14 +145,15 @@ def test_toolbench_shows_its_queries_whole_api_list(tmp_path, capsys):
     listed = [documents[2], documents[1], document("X", "gone")]
     row = {"query_id": 1, "query": ["a or b?"], "relevant APIs": [["T", "a"]], "api_list": listed}
     (tmp_path / "G3_instruction.json").write_text(json.dumps([row]))
-    options = ["--local_dataset_path", tmp_path, "--corpus", corpus(tmp_path / "corpus.tsv", documents)]
+    files = corpus(tmp_path / "corpus.tsv", documents[:3]), corpus(tmp_path / "more.tsv", documents[1:])
+    options = ["--local_dataset_path", tmp_path, "--corpus", *files]
     status, test, _ = prepare("toolbench", tmp_path / "out", *options)
     assert status == 0 and test[0]["prompt"][0]["content"] == "a or b?"
     assert path_of(test[0]) == ["a_for_t_in_b"] and test[0]["extra_info"]["tools"] == ["a_for_t_in_b", "b_for_t"]
     assert "shown: 2.0 tools a task, of which it needs 1.0" in capsys.readouterr().out
     names = ["a_for_t", "b_for_t", "a_for_t_in_b", "far_for_t"]
-    for file in (tmp_path / "out" / "tools.jsonl", tmp_path / "corpus.tsv"):
-        assert list(load_catalogue([{"kind": "toolbench", "path": str(file)}])) == names
+    for paths in ([str(tmp_path / "out" / "tools.jsonl")], list(map(str, files))):
+        assert list(load_catalogue([{"kind": "toolbench", "path": paths}])) == names
     (tmp_path / "corpus.tsv").write_text("docid\tdocument_content\n1\t{broken\n")
     assert prepare("toolbench", tmp_path / "out", *options)[0] == 2
     assert "corpus.tsv row 1: column document_content is no JSON" in capsys.readouterr().err

@@ -81,11 +81,13 @@ def test_incompetent_smurfs_come_to_their_end(small, command):
     assert player.asked["tool"] == 0
 
 
-def test_smurfs_without_a_verifier_are_not_cut_off_by_the_recipes_limits(small, command):
-    """Each sub-task: the tool four steps deep, on the way back the other one, whose arguments these are not."""
-    means, _, _ = played(small, command, "mas.workflow.verifier=false")
-    assert means["success"] == 1.0 and means["tool_calls"] == 3 * (4 + 4) / 2
-    assert (means["failed_calls"], means["rollbacks"]) == (3 * 4 / 2, 3 * 4 / 2)
+@pytest.mark.parametrize(("at_max_depth", "depth", "back"), [("end", 3, 0), ("back", 4, 4)])
+def test_smurfs_without_a_verifier_are_not_cut_off_by_the_recipes_limits(at_max_depth, depth, back, small, command):
+    """Three sub-tasks: the tool as deep as a path may be; on the way back the other one, without its arguments."""
+    search = (f"mas.workflow.at_max_depth={at_max_depth}", f"mas.workflow.max_depth={depth}")
+    means, _, _ = played(small, command, "mas.workflow.verifier=false", *search)
+    assert (means["success"], means["tool_calls"]) == (1.0, 3 * (depth + back) / 2)
+    assert (means["failed_calls"], means["rollbacks"]) == (3 * back / 2, 3 * back / 2)
 
 
 @needs_shared

@@ -57,6 +57,9 @@ def dry_run(script: Path, *arguments: str, folder: Path, **environment: str) -> 
 class Commands:
     """Verifies commands one after the other, and that each finds what it reads: files made by earlier ones.
 
+    Args:
+        earlier: folders of models that another script has trained.
+
     Attributes:
         made: paths that exist after the commands so far.
         trainings: reports of the training commands.
@@ -64,7 +67,8 @@ class Commands:
         devices: the GPUs of each server that is given some.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, earlier: tuple[str, ...] = ()) -> None:
+        self.earlier = earlier or ("-",)
         self.made: set[str] = set()
         self.trainings: list[Report] = []
         self.served: set[tuple[str, str]] = set()
@@ -99,7 +103,7 @@ class Commands:
         assert path in self.made, f"nothing makes {path} before it is needed; made: {sorted(self.made)}"
 
     def _need_model(self, path: str) -> None:
-        if path.startswith(("runs/", "data/")):
+        if path.startswith(("runs/", "data/")) and not path.startswith(self.earlier):
             self._need(re.sub("global_step_[0-9]+", "global_step_N", path))
 
     def _module(self, module: str, arguments: list[str]) -> None:
@@ -145,7 +149,8 @@ class Commands:
             self._need(given.index)
         elif module == "verl.model_merger":
             given = merger_arguments(arguments)
-            self._need(str(Path(given.local_dir).parents[1]))
+            run = Path(given.local_dir).parents[1]
+            self._need(str(run.parent if run.name == "best" else run))
             self.made.add(given.target_dir)
         elif module == "verl_ext.recipe.cold_start.train":
             self.made.add(parsed(train.main, arguments).output_dir)
@@ -159,12 +164,13 @@ class Commands:
         if arguments[:2] == ["--cfg", "job"]:
             composed_evaluation(tuple(arguments[2:]))
             return
-        config = composed_evaluation(tuple(arguments))
+        # The folder of the results is the row's own: without it, rows of several tables are one configuration.
+        config = composed_evaluation(tuple(word for word in arguments if not word.startswith("evaluate.output=")))
         section: EvaluateConfig = read_config(config)[0]
         for path in listed(config.data.val_files):
             self._need(path)
         assert (section.endpoint, section.model) in self.served
-        self.made.add(section.output)
+        self.made |= {word.partition("=")[2] for word in arguments if word.startswith("evaluate.output=")}
 
     def _script(self, path: str, arguments: list[str]) -> None:
         if path == "data_prep/corpus.py":

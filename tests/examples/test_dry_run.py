@@ -23,7 +23,7 @@ from verl_ext.trainer.preflight.gpu_memory import KNOWN
 TABLE = sorted(path.relative_to(EXAMPLES).as_posix() for path in EXAMPLES.glob("table1/*.sh") if path.stem != "common")
 ARGUMENTS = {
     "ray_multi_node.sh": ("2", "http://10.0.0.1:8000"),
-    "deepagent/evaluate.sh": ("toolbench tmdb spotify api_bank toolhop webshop",),
+    "deepagent/table3.sh": ("no_folding",),
     "deepagent/train.sh": ("grpo", "http://10.0.0.9:8100/v1"),
 }
 COLD_START = "joyagents/train.sh"
@@ -44,13 +44,16 @@ ROWS = {
 
 def verified(script: Path, folder: Path, *more: str, **environment: str) -> Commands:
     """All commands of a script, verified."""
-    commands = Commands()
+    commands = Commands(earlier=("runs/deepagent/training/",))
     environment = {
-        "TOOLBENCH": "instruction",
+        "TOOLBENCH": "toolbench",
         "API_BANK": "api-bank",
+        **{"GAMES": "games", "GAIA": "gaia.jsonl", "HLE": "hle.jsonl", "SEARCH": "http://127.0.0.1:8000"},
         "STATIC": "s",
         "DIALOGUES": "d.json",
     } | environment
+    if "deepagent" in script.parts:
+        environment |= {"SYSTEMS": "DeepAgent ReAct", "LIMITS": "10"}
     if "puppeteer" in script.parts:
         environment |= {"TASKS": "gsm_hard mmlu_pro commongen_hard srdd", "COMMONGEN": "c.jsonl", "SRDD": "s.csv"}
         environment |= {"JUDGE": "http://127.0.0.1:8300/v1"}
@@ -58,14 +61,15 @@ def verified(script: Path, folder: Path, *more: str, **environment: str) -> Comm
     printed = dry_run(script, *given, *more, folder=folder, **environment)
     asked_first = (["verl_ext.check", "--here"], ["verl_ext.evaluate", "--cfg", "job"])
     checked = any(printed[0][2 : 2 + len(ask)] == ask for ask in asked_first)
-    assert checked or script.name in ("train.sh", "evaluate.sh"), printed[0]
+    assert checked or script.name == "train.sh", printed[0]
     for command in printed:
         commands.verify(command)
     return commands
 
 
 SMURFS = [f"smurfs/table{number}.sh" for number in (3, 4, 5)]
-EVALUATED = ("joyagents/table1.sh", "joyagents/table5.sh", "deepagent/evaluate.sh", "puppeteer/baselines.sh", *SMURFS)
+DEEPAGENT = [f"deepagent/{name}.sh" for name in ("table1", "table2", "table3", "table4", "table5", "figure5")]
+EVALUATED = ("joyagents/table1.sh", "joyagents/table5.sh", "puppeteer/baselines.sh", *SMURFS, *DEEPAGENT)
 UNTRAINED = ("table1/mas.sh", "table1/single_llm.sh", *EVALUATED)
 # Overrides that most tests give, so that each configuration is composed once.
 MINE = ("trainer.save_freq=7", "trainer.experiment_name=mine")
@@ -130,6 +134,71 @@ def test_smurfs_tables_share_one_cache_of_api_results(script, tmp_path):
     }
     assert all((shared <= set(command)) == (script != "smurfs/table4.sh") for command in rows)
     assert len({word for command in rows for word in command if word.startswith("evaluate.output=")}) == len(rows)
+
+
+def evaluations(script, folder, *more, **environment):
+    """Overrides of a script's evaluations, by key, and by the last part of their folders."""
+    commands = dry_run(EXAMPLES / script, *more, folder=folder, **ALL | environment)
+    rows = [
+        dict(word.lstrip("+").partition("=")[::2] for word in c[3:]) for c in commands if "evaluate.model=policy" in c
+    ]
+    assert len({row["evaluate.output"] for row in rows}) == len(rows), "a row would be taken for another one's"
+    return {row["evaluate.output"].removeprefix("runs/deepagent/"): row for row in rows}, commands
+
+
+ALL = {"TOOLBENCH": "toolbench", "API_BANK": "a", "GAMES": "games", "GAIA": "g", "HLE": "h", "SEARCH": "http://s:1"}
+
+
+def test_deepagents_tables_have_the_papers_rows_and_settings(tmp_path):
+    """Tables 1 to 5 and Figure 5 of DeepAgent."""
+    first, commands = evaluations("deepagent/table1.sh", tmp_path)
+    assert len(first) == 4 * 5 * 2
+    own, baseline = first["QwQ-32B/DeepAgent/tmdb-search"], first["QwQ-32B/CodeAct/tmdb-search"]
+    assert (
+        own["mas.workflow.tools"] == baseline["mas.workflow.tools"] == "search"
+        and baseline["base"] == "deepagent_baseline"
+    )
+    judged = first["QwQ-32B/DeepAgent/toolbench-given"]
+    assert (judged["mas.workflow.success"], judged["mas.workflow.tools"]) == ("pass", "given")
+    prepared = next(command for command in commands if "toolbench" in command)
+    assert prepared[prepared.index("--local_dataset_path") + 1] == "toolbench/test_instruction", "the training queries"
+    assert prepared[-3:] == [f"toolbench/retrieval/{g}/corpus.tsv" for g in ("G1", "G2", "G3")], "16,000 APIs"
+    second, commands = evaluations("deepagent/table2.sh", tmp_path)
+    assert len(second) == 5 * 4 and "mas.workflow.tools" not in second["QwQ-32B/DeepAgent/gaia-own"]
+    assert second["QwQ-32B/ReAct/webshop-own"]["mas.workflow.environment"] == "environment"
+    assert second["QwQ-32B/Reflexion/hle-own"]["mas.tools.web_search.mode"] == "live", "a model does not play the web"
+    third, commands = evaluations("deepagent/table3.sh", tmp_path, "no_folding")
+    assert all(row["mas.workflow.max_folds"] == "0" for row in third.values()) and set(third) == {
+        f"no_folding/DeepAgent/{task}-search" for task in ("toolbench", "toolhop", "webshop", "gaia")
+    }
+    assert any("runs/deepagent/training/no_folding/model" in command for command in commands)
+    fourth, _ = evaluations("deepagent/table4.sh", tmp_path)
+    assert {row["mas.workflow.tools"] for row in fourth.values()} == {"retrieved", "search"} and len(
+        fourth
+    ) == 3 * 4 * 2
+    fifth, _ = evaluations("deepagent/table5.sh", tmp_path)
+    assert len(fifth) == 3 * 5 and all(name.startswith("Qwen3-30B-A3B-Thinking-2507/") for name in fifth)
+    figure, _ = evaluations("deepagent/figure5.sh", tmp_path)
+    assert len(figure) == 2 * 2 * 5 and figure["QwQ-32B/ReAct_10/gaia-own"]["mas.workflow.budget"] == "10"
+
+
+def test_the_page_of_deepagent_names_scripts_and_tests_that_exist():
+    page = (ROOT / "docs/reproduce/deepagent.md").read_text()
+    named = set(re.findall(r"`([a-z_/]+/test_[a-z_]+[.]py)`", page))
+    assert len(named) > 9 and all((ROOT / "tests" / name.removeprefix("tests/")).is_file() for name in named), named
+    scripts = set(re.findall(r"\b([a-z0-9]+[.]sh)\b", page)) - {"common.sh"}
+    assert scripts == {path.name for path in (EXAMPLES / "deepagent").glob("*.sh")} - {"common.sh"}
+
+
+@pytest.mark.parametrize("data", [{}, {"MIXTURE": "data/mixture"}])
+def test_deepagents_training_keeps_and_merges_its_best_checkpoint(data, tmp_path):
+    commands = dry_run(EXAMPLES / "deepagent/train.sh", "toolpo", "http://a:1/v1", folder=tmp_path, **ALL | data)
+    (trained,) = [command for command in commands if "verl.trainer.main_ppo" in command]
+    assert f"+recipe=deepagent{'_mixture' if data else ''}" in trained
+    assert "trainer.keep_best=val/system/success" in trained
+    merged, moved = commands[-2:]
+    assert merged[merged.index("--local_dir") + 1] == "runs/deepagent/training/toolpo/best/global_step_BEST/actor"
+    assert moved[-1] == "runs/deepagent/training/toolpo/model", "what table3.sh serves"
 
 
 def test_smurfs_rows_have_the_settings_of_stabletoolbench(tmp_path):

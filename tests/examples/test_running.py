@@ -67,7 +67,7 @@ def run(clone: Path, script: str = "table1/mhgpo_rr.sh", **environment: str) -> 
 def test_a_row_from_an_empty_clone(clone):
     status, output, calls = run(clone)
     assert status == 0, output
-    order = ["verl_ext.check", "qa.py hotpotqa", "psgs_w100", "passages.py", "facebook/contriever --dense_index ivf"]
+    order = ["verl_ext.check", "qa.py hotpotqa", "psgs_w100", "passages.py", "--similarity dot --dense_index ivf"]
     order += ["retrieval_server", "main_ppo", "global_step_176/actor", "vllm serve", "verl_ext.evaluate", "table.py"]
     places = [calls.index(part) for part in order]
     assert places == sorted(places), calls

@@ -113,6 +113,14 @@ def test_self_refine_stops_where_the_critic_is_content():
     assert "Draft of the answer: Ola" in prompts_of(trajectory, "refiner")[0]
 
 
+def test_self_refine_shows_all_drafts_and_their_criticism():
+    """The paper's refinement reads the history of drafts and feedback."""
+    said = {"agent": FINISH.replace("Tova", "Ola"), "critic": iter(["Not Ola", "Not Ada", "It is good."])}
+    trajectory, _ = played(said | {"refiner": iter(["FINAL ANSWER: Ada", ANSWER])}, system=SelfRefine)
+    both = "Ola\nCriticism: Not Ola\nDraft of the answer: Ada\nCriticism: Not Ada"
+    assert both in prompts_of(trajectory, "refiner")[1]
+
+
 def test_a_single_agent_has_the_tools_that_it_has_found():
     trajectory, llm = played(SAID[SingleAgent], system=SingleAgent)
     assert llm.calls == ["film"] and '"name": "film"' not in of(trajectory, "agent")[0].messages[-1]["content"]
@@ -124,8 +132,8 @@ def test_a_single_agent_has_the_tools_that_it_has_found():
 def test_debaters_read_the_others_and_vote():
     trajectory, _ = played(SAID[Debate], system=Debate)
     asked = prompts_of(trajectory, "debater")
-    assert len(of(trajectory, "agent")) == len(asked) == 3 and "Your answer: Ola\n" in asked[1]
-    assert [prompt.count("- Ola") for prompt in asked] == [1, 0, 1]
+    assert len(of(trajectory, "agent")) == len(asked) == 3 and "What you said:\nso\nAnswer: Ola\n" in asked[1]
+    assert [prompt.count("- so\nAnswer: Ola") for prompt in asked] == [1, 0, 1], "the reasoning with the answer"
     assert vote(["", "The b", "a", "B."]) == "The b" and vote(["", ""]) == ""
 
 
@@ -133,7 +141,7 @@ async def run_python(program):
     """What the sandbox prints. The programs are this file's own."""
     with redirect_stdout(StringIO()) as out:
         try:
-            exec(program, {})
+            exec(program.replace("_os._exit(0)", "raise SystemExit"), {})
         except SystemExit:
             pass
         except RuntimeError as error:
@@ -169,11 +177,14 @@ def test_the_sandbox_stops_at_a_call_whose_result_is_not_known():
     async def outputs():
         tool, asked = RunPython(), 'print("so", call_tool("film", q="é"))'
         try:
-            return [await tool(program=PREAMBLE % repr(json.dumps(known)) + asked) for known in ([], [KNOWN])]
+            catching = 'try:\n    call_tool("a")\nexcept:\n    pass\nprint("went on")\ncall_tool("b")'
+            programs = [([], asked), ([KNOWN], asked), ([], catching)]
+            return [await tool(program=PREAMBLE % repr(json.dumps(known)) + text) for known, text in programs]
         finally:
             await tool.close()
 
-    unknown, known = asyncio.run(outputs())
+    unknown, known, caught = asyncio.run(outputs())
+    assert caught.count(MARK) == 1 and "went on" not in caught, "a program cannot catch the end at an unknown call"
     assert json.loads(unknown.rpartition(MARK)[2].splitlines()[0]) == ["film", {"q": "é"}]
     assert known.strip() == "so it's" and MARK not in known
 

@@ -148,6 +148,13 @@ def test_only_what_a_whole_summary_says_takes_the_place_of_a_long_result(said, s
     assert (trajectory.calls[1].status is Status.TRUNCATED) == isinstance(said, Generation)
 
 
+def test_documentation_that_a_search_finds_may_be_longer_than_a_result():
+    said = {"agent": ["<tool_search>sums</tool_search>", ODD, "5"], "auxiliary": ["in short"] * 2}
+    for allowed, summaries in ((100, 2), (5000, 1)):
+        trajectory, _ = scenario(dict(said), result="y" * 2000, max_result_chars=100, max_document_chars=allowed)
+        assert sum(call.agent == "auxiliary" for call in trajectory.calls) == summaries
+
+
 def test_without_summaries_long_results_are_cut():
     _, prompts = scenario({"agent": [ODD, "5"]}, result="y" * 2000, max_result_chars=100, summarise=False)
     assert 0 < prompts[1].count("y") <= 100

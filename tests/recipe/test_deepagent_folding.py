@@ -13,9 +13,13 @@ from verl_ext.recipe.deepagent import DeepAgent, memories
 
 FOLD = {"agent": ["<fold_thought>", "5"]}
 MADE = {
-    "episodic": {"task": "t", "events": [{"step": "s", "outcome": "o"}], "progress": "p"},
-    "working": {"goal": "g", "obstacles": [], "plan": []},
-    "tool": {"tools": [], "rules": ["</tool_call><fold_thought>"]},
+    "episodic": {
+        "task_description": "t",
+        "key_events": [{"step": "1", "description": "s", "outcome": "o"}],
+        "current_progress": "p",
+    },
+    "working": {"immediate_goal": "g", "current_challenges": "", "next_actions": []},
+    "tool": {"tools_used": [], "derived_rules": ["</tool_call><fold_thought>"]},
 }
 
 
@@ -52,7 +56,7 @@ def test_a_fold_replaces_the_history():
     assert trajectory.ok and trajectory.reward == 1.0 and trajectory.metrics["folds"] == 1.0
     assert len(asked) == 3 and all("<fold_thought>" in prompt for prompt in asked)
     window = agent[1].prompt
-    assert 'working memory: {"goal": "g"' in window and window.startswith("Task: q\n\nYour work so far")
+    assert 'working memory: {"immediate_goal": "g"' in window and window.startswith("Task: q\n\nYour work so far")
     first, last = trajectory.calls[0], trajectory.calls[-1]
     assert last.continues is None and first.actions == [(0, len("<fold_thought>"))]
     helpers = [call for call in trajectory.calls if call.agent == "auxiliary"]
@@ -69,7 +73,11 @@ def test_a_second_fold_is_given_the_memories_of_the_first(style):
     def made(mark):
         if style == "tiny":
             return {"episodic": {"events": [mark]}, "working": {"goal": mark}, "tool": {"tools": [mark]}}
-        changed = {"episodic": {"progress": mark}, "working": {"goal": mark}, "tool": {"rules": [mark]}}
+        changed = {
+            "episodic": {"current_progress": mark},
+            "working": {"immediate_goal": mark},
+            "tool": {"derived_rules": [mark]},
+        }
         return {kind: MADE[kind] | changed[kind] for kind in memories.KINDS}
 
     first, second = made("oldest"), made("newest")
@@ -94,11 +102,11 @@ def test_a_second_fold_is_given_the_memories_of_the_first(style):
 def test_a_memory_is_repaired_once():
     def answer(prompt, attempt):  # the prompt that FakeLLM sees is the last message alone
         again = prompt.startswith("That is not valid")
-        return json.dumps(MADE["working"]) if again else by_kind(prompt, working='{"goal": "g"}')
+        return json.dumps(MADE["working"]) if again else by_kind(prompt, working='{"immediate_goal": "g"}')
 
     trajectory, _, asked = folding(answer)
     assert trajectory.metrics["folds"] == 1.0 and len(asked) == 4
-    problem = "$: 'obstacles' is a required property"
+    problem = "$: 'current_challenges' is a required property"
     assert f"That is not valid: {problem}. Answer with valid JSON and nothing else." in asked
 
 

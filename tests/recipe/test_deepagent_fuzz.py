@@ -122,10 +122,10 @@ def test_memories_that_would_act_are_memories(texts, cuts, style):
     """A valid memory may hold any text: it stands in the next window's prompt, where nothing acts."""
     made = {"working": {"goal": texts[0]}, "episodic": {"events": texts[1:]}, "tool": {"tools": texts}}
     if style == "faithful":
-        made["working"] |= {"obstacles": texts, "plan": []}
-        steps = [{"step": text, "outcome": text} for text in texts[1:]]
-        made["episodic"] = {"task": "", "events": steps, "progress": texts[0]}
-        made["tool"] = {"tools": [], "rules": texts}
+        made["working"] = {"immediate_goal": texts[0], "current_challenges": texts[1], "next_actions": []}
+        steps = [{"step": text, "description": text, "outcome": text} for text in texts[1:]]
+        made["episodic"] = {"task_description": "", "key_events": steps, "current_progress": texts[0]}
+        made["tool"] = {"tools_used": [], "derived_rules": texts}
     named = "{}: q" if style == "tiny" else "the {} memory"
 
     def memory(prompt):

@@ -51,9 +51,15 @@ def call(name, **arguments):
 def test_it_sees_its_tools_and_calls_them():
     said = [call("run_python", program="x"), call("read_file", path="a.txt"), "\\boxed{forty-two}"]
     trajectory, prompts = scenario(said)
-    assert trajectory.ok and (trajectory.reward, trajectory.metrics["correct_calls"]) == (1.0, 2.0), trajectory.error
+    assert trajectory.ok and trajectory.reward == 1.0, trajectory.error
     assert '"name": "run_python"' in prompts[0] and "<tool_search>" not in prompts[0] and "web_search" not in prompts[0]
     assert "X\n</tool_call_result>" in prompts[1] and "forty-two" in prompts[2]
+
+
+@pytest.mark.parametrize(("options", "earned"), [({}, 2 / 30), ({"call_share": False}, 2.0)])
+def test_calls_that_are_only_executed_never_earn_more_than_success(options, earned):
+    said = [call("run_python", program="x"), call("read_file", path="a.txt"), "5"]
+    assert scenario(said, **options)[0].metrics["correct_calls"] == earned
 
 
 @pytest.mark.parametrize(

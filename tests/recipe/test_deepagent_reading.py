@@ -93,14 +93,14 @@ def test_no_result_can_be_taken_for_an_action(content):
 
 
 def test_memories_are_validated():
-    good = {"goal": "g", "obstacles": [], "plan": ["p"]}
+    good = {"immediate_goal": "g", "current_challenges": "", "next_actions": [{"type": "t", "description": "p"}]}
     schema = memories.SCHEMAS["working"]
     for text in (json.dumps(good), f"<think>so</think>{json.dumps(good)}", f"```json\n{json.dumps(good)}\n```"):
         assert memories.read_memory(text, schema) == (good, "")
     for text, problem in [
         ("no", "no JSON"),
-        ('{"goal": "g"}', "required"),
-        (json.dumps(good | {"plan": "p"}), "$.plan"),
+        ('{"immediate_goal": "g"}', "required"),
+        (json.dumps(good | {"next_actions": "p"}), "$.next_actions"),
         (json.dumps(good | {"more": 1}), "dditional"),
         ("[" * 5000, "no JSON"),
         ('"' + "x" * 30_000 + '"', "characters"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
@@ -32,6 +33,9 @@ async def played(llm):
     forest = forest_of(DeepAgent(), llm, tools=tools, limits={"max_prompt_tokens": 10**6})
     forest.task, forest.sampling = Task("2 + 3?", {"target": ["5"]}), dict(GREEDY)
     return await Session(forest, Stream("0")).run()
+
+
+SCRIPTS = (Path(__file__).parents[2] / "examples" / "deepagent" / "qwen_thinking.jinja").read_text()
 
 
 def local(template):
@@ -78,6 +82,7 @@ EXPECTED = [
     [
         ("vllm", PLAIN, False),
         ("sglang", PLAIN, False),
+        ("vllm", SCRIPTS, True),  # of Qwen3, whose own template writes an empty thought
         ("vllm", THINKING, True),  # the text begins with the <think> of the template
         ("sglang", THINKING, False),  # which here the server writes
     ],

@@ -143,7 +143,7 @@ def test_tools_whose_infrastructure_fails(system):
 @BOTH
 def test_tools_are_found(system):
     bare = Task("who?", {"target": ["Tova"]})
-    assert playing(system, [call("film"), FINISH], task=bare, tools="search")[1].calls == ["film"]
+    assert playing(system, [call("film"), FINISH], task=bare, tools="retrieved")[1].calls == ["film"]
 
 
 @BOTH

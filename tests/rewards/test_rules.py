@@ -7,6 +7,7 @@ import pytest
 from verl_ext.rewards.calls import Invocation
 from verl_ext.rewards.correctness import charged, unneeded_calls
 from verl_ext.rewards.gaia import gaia_match
+from verl_ext.rewards.mathematics import math_match
 
 
 # Worked out by hand from the leaderboard's scorer.py.
@@ -29,6 +30,24 @@ from verl_ext.rewards.gaia import gaia_match
 )
 def test_gaia_reads_an_answer_as_its_target(answer, target, right):
     assert gaia_match(answer, target) == right
+
+
+@pytest.mark.parametrize(
+    ("answer", "target", "right"),
+    [
+        ("-5", "5", 0),  # SQuAD's normalisation calls these two and the next two the same
+        ("1.5", "15", 0),
+        ("0.5", "\\frac{1}{2}", 1),
+        ("$1,024$", "1024", 1),
+        ("\\dfrac{1}{2}", "\\frac{1}{2}", 1),
+        ("-\\frac{1}{2}", "\\frac{1}{2}", 0),
+        ("x^2 + 1", "x^2+1", 1),
+        ("x^2-1", "x^2+1", 0),
+        ("", "0", 0),
+    ],
+)
+def test_mathematical_answers_keep_their_sign_and_their_point(answer, target, right):
+    assert math_match(answer, target) == right
 
 
 GOLD = [Invocation("a", None), Invocation("b", {"x": 1})]

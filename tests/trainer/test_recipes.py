@@ -23,6 +23,8 @@ from verl_ext.mas import Agent, Workflow
 from verl_ext.mas.credit import AGGREGATES
 from verl_ext.sampling import STRATEGIES
 from verl_ext.trainer.advantage import batch_of, register_estimators
+from verl_ext.trainer.build import build_workflow
+from verl_ext.trainer.config import read_mas_config
 from verl_ext.trainer.preflight.checks import check_keys_known, check_multi_agent
 from verl_ext.trainer.preflight.plan import Report
 
@@ -140,6 +142,22 @@ def test_a_recipe_lacks_only_what_is_not_here(recipe, tmp_path, monkeypatch):
     reasons = ("the data file data/", "does not exist", "is not installed")
     assert all(any(reason in one for reason in reasons) for one in report.missing), report.missing
     assert bool(report.missing) != recipe.endswith("_tiny"), "those make their data at the start, by mas.prepare"
+
+
+PLACES = {"alfworld": ("mas.workflow.environment=environment",), "webshop": ("mas.workflow.environment=environment",)}
+
+
+@pytest.mark.parametrize("task", ["", "_tmdb", "_api_bank", "_toolhop", "_alfworld", "_webshop", "_gaia", "_hle"])
+def test_deepagents_baselines_have_its_tools_and_sampling(task):
+    """Tables 1, 2, 4 and 5 of DeepAgent."""
+    more = PLACES.get(task[1:], ("mas.workflow.tools=search",) if task not in ("_gaia", "_hle") else ())
+    config = composed(f"+recipe=deepagent{task}", "+base=deepagent_baseline", *more)
+    for baseline in ("ReAct", "CodeAct", "PlanAndSolve", "Reflexion"):
+        config.mas.workflow._target_ = f"verl_ext.recipe.baselines.{baseline}"
+        workflow = build_workflow(read_mas_config(config))
+        assert workflow.budget == 50 and "agent" in workflow.agents and "auxiliary" not in workflow.agents
+    val = config.actor_rollout_ref.rollout.val_kwargs
+    assert (val.temperature, val.top_p, val.top_k) == (0.7, 0.8, 20)
 
 
 BENCHMARKS = ("tmdb", "spotify", "api_bank", "toolhop", "hotpotqa")

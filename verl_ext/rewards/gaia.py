@@ -21,7 +21,7 @@ def gaia_match(answer: str, target: str) -> float:
     semicolon): as many elements in the same order, each a number or a text with its punctuation. A text: blanks,
     punctuation and case do not count.
     """
-    if _number(target) is not None:
+    if number(target) is not None:
         return float(_same(answer, target))
     if not _SEPARATOR.search(target):
         return float(_letters(answer).translate(_PUNCTUATION) == _letters(target).translate(_PUNCTUATION))
@@ -30,13 +30,13 @@ def gaia_match(answer: str, target: str) -> float:
 
 
 def _same(said: str, wanted: str) -> bool:
-    number = _number(wanted)
-    if number is None:
+    value = number(wanted)
+    if value is None:
         return _letters(said) == _letters(wanted)
-    return _number(said.translate(_UNITS)) == number
+    return number(said.translate(_UNITS)) == value
 
 
-def _number(text: str) -> float | None:
+def number(text: str) -> float | None:
     """The number that the whole text is; `nan` and `inf` are words, as they are no answers' values."""
     try:
         value = float(text)

@@ -58,7 +58,7 @@ class MasConfig(Settings):
     prepare: dict[str, Any] | None = None
     trajectory_log: TrajectoryLogSection = TrajectoryLogSection()
 
-    @field_validator("agents", "tools", mode="before")
+    @field_validator("workflow", "agents", "tools", mode="before")
     @classmethod
     def _drop_nulls(cls, given: Any) -> Any:
         """Drop keys that are null: so a recipe removes settings of the recipe that it extends."""

@@ -25,16 +25,14 @@ class EnvironmentAgent(DeepAgent):
 
     Args:
         options: those of DeepAgent; `success`, `ordered` and gold paths have no meaning here. `correct`: effect (calls
-            that changed the environment) or executed (all that it answered).
-        call_share: C is divided by `max_actions`, so that all calls together earn at most as much as success. False:
-            ΣC as printed; then a trajectory that does many things earns more than one that solves its task.
+            that changed the environment) or executed (all that it answered); see `call_share`.
         environment: name of the tool, where one run has several (`Mixture`).
     """
 
-    def __init__(self, call_share: bool = True, environment: str = "environment", **options: Any):
+    def __init__(self, environment: str = "environment", **options: Any):
         super().__init__(**{"correct": "effect", **options})
         one_of("correct", self.correct, ("effect", "executed"))
-        self.call_share, self.environment = call_share, environment
+        self.environment = environment
         self.needs = (environment, "tool_search")
         self.details: tuple[str, ...] = tuple(name for name in DeepAgent.details if name not in OF_A_PATH)
 
@@ -55,10 +53,8 @@ class EnvironmentAgent(DeepAgent):
         return content
 
     def reward(self, task: Task, result: Work) -> tuple[float, dict[str, float]]:
-        metrics = self.measured(task, result)
-        if self.call_share:
-            metrics["correct_calls"] /= self.max_actions
+        metrics = {name: value for name, value in self.measured(task, result).items() if name not in OF_A_PATH}
         scores = {"success": float(result.score >= 1.0), "score": result.score}
         share = path_share(result.task.question, (str(call.get("result", "")) for call in result.shown))
         scores |= {} if share is None else {"path": share}
-        return result.score, scores | {name: value for name, value in metrics.items() if name not in OF_A_PATH}
+        return result.score, scores | metrics
