@@ -5,11 +5,11 @@ of different length, and a call can start only when the calls before it have end
 for the longest one.
 
 A request's life: `add` -> waiting -> admitted (its prompt but for the last token is prefilled into a slot, or copied
-from a slot that holds the same prompt) -> one token per `step` -> `Finished`, and the last slot moves into the hole.
+from slots that hold the same prompt or a prefix of it) -> one token per `step` -> `Finished`, and the last slot moves into the hole.
 The last prompt token is fed by the request's first decode step, so prefill needs no logits and tokens are sampled in
 one place.
 
-Not here: threads (loop.py), Ray and verl (server.py, replica.py), paging, prefix trees, tensor parallelism.
+Not here: threads (loop.py), Ray and verl (server.py, replica.py), paging, tensor parallelism.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Mapping
 import torch
 from transformers import PreTrainedModel
 
-from verl_ext.engine.hf.admission import Job, plan
+from verl_ext.engine.hf.admission import Held, Job, as_bytes, plan
 from verl_ext.engine.hf.cache import ATTENTION, SlotCache, round_up
 from verl_ext.engine.hf.params import Finished, Request
 from verl_ext.engine.hf.selfcheck import check_model, require_full_attention
@@ -31,6 +31,8 @@ from verl_ext.engine.hf.stats import Stats
 from verl_ext.engine.hf.stops import StopStrings
 from verl_ext.engine.hf.weights import matched_tensors
 
+# A shared prefix saves its tokens' work, and costs a copy and often one more forward pass: it must save at least this.
+SHARED_WORK = 4e9  # floating point operations: 20 tokens of a model of 100M parameters; tiny models share no prefixes
 PATIENCE = 4  # decode steps that waiting requests wait, at most, for company in their prefill
 
 
@@ -72,6 +74,10 @@ class SlotEngine:
         self.waiting: deque[Job] = deque()
         self.active: list[Job] = []  # in slot order: active[i] runs in slot i
         self.version: int | None = None  # of the weights; stamped on every result
+        self._left: dict[int, Held] = {}  # slot -> what a request that has ended left there
+        # Tokens that prompts must have in common to share them; None: only whole prompts are shared.
+        least = max(16, round(SHARED_WORK / (2 * max(1, model.num_parameters(exclude_embeddings=True)))))
+        self.share_from = least if least < max_model_len else None
         self._view: View | None = None
         self._steps = self._last_admission = 0
         # Token positions, and row numbers: there may be more slots than positions.
@@ -167,12 +173,14 @@ class SlotEngine:
         """Forget the running requests, which are returned, and all keys and values. The queue stays."""
         dropped = [job.request for job in self.active]
         self.active, self._view = [], None
+        self._left.clear()
         self.cache.drop()
         return dropped
 
     def drop_kv(self) -> list[Finished]:
         """Free the keys and values. Running requests need them: they are aborted and returned, partial."""
         ended = self.abort(waiting=False)
+        self._left.clear()
         self.cache.free()
         return ended
 
@@ -209,13 +217,21 @@ class SlotEngine:
         self._last_admission = self._steps
         first = len(self.active)
         running = {job.key: slot for slot, job in enumerate(self.active)}
-        admission = plan([self.waiting.popleft() for _ in range(ready)], running, first)
+        batch = [self.waiting.popleft() for _ in range(ready)]
+        admission = plan(batch, running, first, self._held(), self.share_from)
         jobs = admission.jobs
         self.active += jobs  # before the forward pass: if that fails, `reset` returns them too
         self._view = None
         self.cache.reserve(len(self.active), max(job.prefill for job in jobs) + 1)
-        for slot, group in admission.prefills:
-            self._prefill(slot, group)
+        for slot in range(first, len(self.active)):
+            self._left.pop(slot, None)
+        for one in admission.rounds:
+            if one.prefixes:
+                source, target, tokens = (list(column) for column in zip(*one.prefixes, strict=True))
+                self.cache.move(source, target, max(tokens))
+                self.stats.prefill_tokens_saved += sum(tokens)
+            for slot, group in one.prefills:
+                self._prefill(slot, group)
         for source, start, stop, tokens in admission.copies:
             self.cache.spread(source, start, stop, tokens)
             self.stats.prefill_tokens_saved += tokens * (stop - start)
@@ -226,17 +242,41 @@ class SlotEngine:
         self.stats.peak_slots = max(self.stats.peak_slots, len(self.active))
 
     def _prefill(self, first: int, group: list[Job]) -> None:
-        """One forward pass over prompts of similar length, right-padded, into the slots first, first + 1, ..."""
-        width = group[-1].prefill  # the longest: groups are sorted
-        rows = [job.request.prompt_ids[: job.prefill] + (0,) * (width - job.prefill) for job in group]
+        """One forward pass over what remains of prompts, right-padded, into the slots first, first + 1, ..."""
+        width = group[-1].rest  # the longest: groups are sorted
+        rows = [job.request.prompt_ids[job.shared : job.prefill] + (0,) * (width - job.rest) for job in group]
+        positions, mask = self._positions[:width].expand(len(rows), -1), None
+        if any(job.shared for job in group):
+            start = torch.tensor([job.shared for job in group], device=self.device)
+            last = min(self.cache.capacity, self.max_model_len) - 1
+            # Padding may reach beyond the slot: it all goes to the last position, which no prompt has.
+            positions = (start[:, None] + positions).clamp(max=last)
+            attended = min(round_up(max(job.prefill for job in group)), self.cache.capacity)
+            mask = self._mask(positions, attended)
+            past = self.cache.extend(self._positions[first : first + len(rows)], positions, attended, first)
+        else:
+            past = self.cache.prefill(first)
         self.model(
             input_ids=torch.tensor(rows, device=self.device),  # (P, T)
-            position_ids=self._positions[:width].expand(len(rows), -1),
-            past_key_values=self.cache.prefill(first),
+            attention_mask=mask,
+            position_ids=positions,
+            past_key_values=past,
             use_cache=True,
             logits_to_keep=1,
         )
-        self.stats.prefill_tokens += sum(job.prefill for job in group)
+        self.stats.prefill_tokens += sum(job.rest for job in group)
+
+    def _mask(self, positions: torch.Tensor, attended: int) -> torch.Tensor:
+        """For tokens at `positions` (B, T): 0 at positions up to their own, -inf later; (B, 1, T, attended)."""
+        seen = self._positions[:attended] <= positions[..., None]
+        return torch.where(seen, self._visible, self._hidden)[:, None]
+
+    def _held(self) -> list[Held]:
+        """What the slots hold: prompts of running requests, then what ended ones have left."""
+        if self.share_from is None:
+            return []
+        running = [Held(slot, job.owner, as_bytes(job.request.prompt_ids[:-1])) for slot, job in enumerate(self.active)]
+        return [*running, *self._left.values()]
 
     def _decode(self) -> list[Finished]:
         """One token for every running request."""
@@ -247,12 +287,12 @@ class SlotEngine:
             self._view = None
         view = self._view = self._view or View(self.table, self.active, self._positions)
         attended = round_up(length)
-        mask = torch.where(self._positions[:attended] <= view.position[:, None], self._visible, self._hidden)
+        positions = view.position[:, None]
         logits = self.model(
             input_ids=view.current[:, None],  # (B, 1)
-            attention_mask=mask[:, None, None],  # (B, 1, 1, L)
-            position_ids=view.position[:, None],
-            past_key_values=self.cache.decode(view.rows, view.position, attended),
+            attention_mask=self._mask(positions, attended),  # (B, 1, 1, L)
+            position_ids=positions,
+            past_key_values=self.cache.extend(view.rows, positions, attended),
             use_cache=True,
         ).logits[:, -1]
         tokens, log_probs = view.sample(logits)
@@ -277,6 +317,7 @@ class SlotEngine:
         table, step = self.table, self._steps
         tokens, log_probs = table.tokens[rows].tolist(), table.log_probs[rows].tolist()
         ended = []
+        left_by: dict[int, tuple[Job, bytes]] = {}  # what the requests leave in their slots
         for row, row_tokens, row_log_probs in zip(rows, tokens, log_probs, strict=True):
             job = self.active[row]
             count = job.generated(step)
@@ -286,16 +327,23 @@ class SlotEngine:
             else:
                 complete = job.completed or (count and row_tokens[count - 1] in job.stop)
                 reason = "aborted" if aborted else "completed" if complete else "length"
+            if reason != "nan" and self.share_from is not None:
+                left_by[row] = job, as_bytes((*job.request.prompt_ids, *row_tokens)[: job.position(step)])
             ended.append(Finished(job.request, row_tokens[:count], row_log_probs[:count], reason, self.version))
         gone, left = set(rows), len(self.active) - len(rows)
         holes = [row for row in rows if row < left]
         movers = [row for row in range(left, len(self.active)) if row not in gone]
         if holes:
-            length = max(self.active[row].position(step) for row in movers)
-            self.cache.move(movers, holes, length)
+            # Exchanged, not only moved, where what an ended request has left may serve another.
+            source, target = (movers + holes, holes + movers) if left_by else (movers, holes)
+            self.cache.move(source, target, max(self.active[row].position(step) for row in source))
             table.move(movers, holes)
             for mover, hole in zip(movers, holes, strict=True):
                 self.active[hole] = self.active[mover]
+        places = dict(zip(holes, movers, strict=True))
+        for row, (job, key) in left_by.items():
+            slot = places.get(row, row)
+            self._left[slot] = Held(slot, job.owner, key)
         del self.active[left:]
         self._view = None
         return ended
