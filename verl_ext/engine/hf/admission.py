@@ -1,12 +1,12 @@
-"""Plans an admission: which requests go into which slots, what of their prompts is prefilled, what copied. No tensors."""
+"""Plans an admission: which requests go into which slots, what is prefilled, what copied. No tensors."""
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from verl_ext.engine.hf.params import Request
+from verl_ext.engine.hf.prefixes import Held, as_bytes, common_prefix
 
 PREFILL_TOKENS = 8192  # padded tokens of one prefill forward, at most (bounds its memory)
 ATTENDED_TOKENS = 4 * PREFILL_TOKENS  # the same of keys, where a prefill continues shared prefixes
@@ -47,15 +47,6 @@ class Job:
     def generated(self, step: int) -> int:
         """Tokens generated before the engine's step number `step`."""
         return step - self.start
-
-
-@dataclass(frozen=True)
-class Held:
-    """Keys and values in a slot: of these tokens (as bytes), under this adapter."""
-
-    slot: int
-    owner: str
-    key: bytes
 
 
 @dataclass
@@ -114,25 +105,6 @@ def plan(
     return Admission(ordered, _rounds(new, donors, where), copies)
 
 
-def as_bytes(tokens: Sequence[int]) -> bytes:
-    """Token ids as 8 bytes each."""
-    return array("q", tokens).tobytes()
-
-
-def common_prefix(one: bytes, other: bytes) -> int:
-    """How many tokens two sequences of `as_bytes` begin with in common."""
-    low, high = 0, min(len(one), len(other)) // 8
-    if one[: 8 * high] == other[: 8 * high]:
-        return high
-    while low + 1 < high:  # common to `low` tokens, not to `high`
-        middle = (low + high) // 2
-        if one[8 * low : 8 * middle] == other[8 * low : 8 * middle]:
-            low = middle
-        else:
-            high = middle
-    return low
-
-
 def _donors(new: list[Job], held: Sequence[Held], least: int) -> dict[bytes, Held | Job]:
     """Where each prompt gets its longest prefix of at least `least` tokens, by key; sets `Job.shared`.
 
@@ -182,7 +154,7 @@ def _length(job: Job) -> int:
 
 
 def _grouped(jobs: list[Job], first: int) -> list[tuple[int, list[Job]]]:
-    """Cut jobs (sorted by what remains) into forward passes with at most a quarter, or 16 tokens per row, of padding."""
+    """Cut jobs (sorted by their rest) into forward passes with at most a quarter, or 16 tokens per row, of padding."""
     groups: list[tuple[int, list[Job]]] = []
     for index, job in enumerate(jobs):
         if groups:

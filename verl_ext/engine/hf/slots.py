@@ -5,8 +5,8 @@ of different length, and a call can start only when the calls before it have end
 for the longest one.
 
 A request's life: `add` -> waiting -> admitted (its prompt but for the last token is prefilled into a slot, or copied
-from slots that hold the same prompt or a prefix of it) -> one token per `step` -> `Finished`, and the last slot moves into the hole.
-The last prompt token is fed by the request's first decode step, so prefill needs no logits and tokens are sampled in
+from slots that hold the same prompt or a prefix of it) -> one token per `step` -> `Finished`, and the last slot moves
+into the hole. The last prompt token is fed by the request's first decode step, so prefill needs no logits and tokens are sampled in
 one place.
 
 Not here: threads (loop.py), Ray and verl (server.py, replica.py), paging, tensor parallelism.
@@ -22,17 +22,16 @@ from collections.abc import Callable, Iterable, Mapping
 import torch
 from transformers import PreTrainedModel
 
-from verl_ext.engine.hf.admission import Held, Job, as_bytes, plan
+from verl_ext.engine.hf.admission import Job, plan
 from verl_ext.engine.hf.cache import ATTENTION, SlotCache, round_up
 from verl_ext.engine.hf.params import Finished, Request
+from verl_ext.engine.hf.prefixes import Held, Left, as_bytes, shared_from
 from verl_ext.engine.hf.selfcheck import check_model, require_full_attention
 from verl_ext.engine.hf.slot_table import SlotTable, View
 from verl_ext.engine.hf.stats import Stats
 from verl_ext.engine.hf.stops import StopStrings
 from verl_ext.engine.hf.weights import matched_tensors
 
-# A shared prefix saves its tokens' work, and costs a copy and often one more forward pass: it must save at least this.
-SHARED_WORK = 4e9  # floating point operations: 20 tokens of a model of 100M parameters; tiny models share no prefixes
 PATIENCE = 4  # decode steps that waiting requests wait, at most, for company in their prefill
 
 
@@ -74,10 +73,9 @@ class SlotEngine:
         self.waiting: deque[Job] = deque()
         self.active: list[Job] = []  # in slot order: active[i] runs in slot i
         self.version: int | None = None  # of the weights; stamped on every result
-        self._left: dict[int, Held] = {}  # slot -> what a request that has ended left there
+        self._left = Left()
         # Tokens that prompts must have in common to share them; None: only whole prompts are shared.
-        least = max(16, round(SHARED_WORK / (2 * max(1, model.num_parameters(exclude_embeddings=True)))))
-        self.share_from = least if least < max_model_len else None
+        self.share_from = shared_from(model.num_parameters(exclude_embeddings=True), max_model_len)
         self._view: View | None = None
         self._steps = self._last_admission = 0
         # Token positions, and row numbers: there may be more slots than positions.
@@ -223,8 +221,7 @@ class SlotEngine:
         self.active += jobs  # before the forward pass: if that fails, `reset` returns them too
         self._view = None
         self.cache.reserve(len(self.active), max(job.prefill for job in jobs) + 1)
-        for slot in range(first, len(self.active)):
-            self._left.pop(slot, None)
+        self._left.overwrite(first, len(self.active))
         for one in admission.rounds:
             if one.prefixes:
                 source, target, tokens = (list(column) for column in zip(*one.prefixes, strict=True))
@@ -276,7 +273,7 @@ class SlotEngine:
         if self.share_from is None:
             return []
         running = [Held(slot, job.owner, as_bytes(job.request.prompt_ids[:-1])) for slot, job in enumerate(self.active)]
-        return [*running, *self._left.values()]
+        return [*running, *self._left]
 
     def _decode(self) -> list[Finished]:
         """One token for every running request."""
@@ -317,7 +314,7 @@ class SlotEngine:
         table, step = self.table, self._steps
         tokens, log_probs = table.tokens[rows].tolist(), table.log_probs[rows].tolist()
         ended = []
-        left_by: dict[int, tuple[Job, bytes]] = {}  # what the requests leave in their slots
+        held: list[Held] = []
         for row, row_tokens, row_log_probs in zip(rows, tokens, log_probs, strict=True):
             job = self.active[row]
             count = job.generated(step)
@@ -328,22 +325,20 @@ class SlotEngine:
                 complete = job.completed or (count and row_tokens[count - 1] in job.stop)
                 reason = "aborted" if aborted else "completed" if complete else "length"
             if reason != "nan" and self.share_from is not None:
-                left_by[row] = job, as_bytes((*job.request.prompt_ids, *row_tokens)[: job.position(step)])
+                fed = (*job.request.prompt_ids, *row_tokens)[: job.position(step)]
+                held.append(Held(row, job.owner, as_bytes(fed)))
             ended.append(Finished(job.request, row_tokens[:count], row_log_probs[:count], reason, self.version))
         gone, left = set(rows), len(self.active) - len(rows)
         holes = [row for row in rows if row < left]
         movers = [row for row in range(left, len(self.active)) if row not in gone]
         if holes:
             # Exchanged, not only moved, where what an ended request has left may serve another.
-            source, target = (movers + holes, holes + movers) if left_by else (movers, holes)
+            source, target = (movers + holes, holes + movers) if held else (movers, holes)
             self.cache.move(source, target, max(self.active[row].position(step) for row in source))
             table.move(movers, holes)
             for mover, hole in zip(movers, holes, strict=True):
                 self.active[hole] = self.active[mover]
-        places = dict(zip(holes, movers, strict=True))
-        for row, (job, key) in left_by.items():
-            slot = places.get(row, row)
-            self._left[slot] = Held(slot, job.owner, key)
+        self._left.put(held, dict(zip(holes, movers, strict=True)))
         del self.active[left:]
         self._view = None
         return ended
