@@ -12,6 +12,7 @@ loop         EngineLoop: a SlotEngine in a thread of its own
 slots        SlotEngine: requests join and leave the running batch between two tokens
 admission    which request goes into which slot, and what is prefilled for it
 prefixes     which prefixes of prompts are in slots already
+passes       the forward passes over slots
 cache        the KV cache in slots, and the attention over it
 slot_table   what else the engine keeps of each slot, as tensors
 sampler      from logits to tokens

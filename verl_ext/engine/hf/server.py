@@ -266,7 +266,7 @@ def fit(model: PreTrainedModel, options: EngineOptions, servers: int) -> tuple[i
     slots = fitting_slots(options.slots, options.max_model_len, per_token, memory)
     threads = options.threads or idle_threads(model.num_parameters(exclude_embeddings=True), servers)
     logger.warning(
-        "rollout engine hf: %s, threads: %d, %d slots of %d tokens, at most %.2f GiB of keys and values (%.1f KiB each)",
+        "rollout engine hf: %s, threads: %d, %d slots of %d tokens, up to %.2f GiB of keys and values (%.1f KiB each)",
         *(str(model.dtype).removeprefix("torch."), threads, slots, options.max_model_len),
         *(slots * options.max_model_len * per_token / 2**30, per_token / 1024),
     )

@@ -6,8 +6,8 @@ for the longest one.
 
 A request's life: `add` -> waiting -> admitted (its prompt but for the last token is prefilled into a slot, or copied
 from slots that hold the same prompt or a prefix of it) -> one token per `step` -> `Finished`, and the last slot moves
-into the hole. The last prompt token is fed by the request's first decode step, so prefill needs no logits and tokens are sampled in
-one place.
+into the hole. The last prompt token is fed by the request's first decode step, so prefill needs no logits and
+tokens are sampled in one place.
 
 Not here: threads (loop.py), Ray and verl (server.py, replica.py), paging, tensor parallelism.
 """
@@ -25,6 +25,7 @@ from transformers import PreTrainedModel
 from verl_ext.engine.hf.admission import Job, plan
 from verl_ext.engine.hf.cache import ATTENTION, SlotCache, round_up
 from verl_ext.engine.hf.params import Finished, Request
+from verl_ext.engine.hf.passes import Passes
 from verl_ext.engine.hf.prefixes import Held, Left, as_bytes, shared_from
 from verl_ext.engine.hf.selfcheck import check_model, require_full_attention
 from verl_ext.engine.hf.slot_table import SlotTable, View
@@ -80,8 +81,7 @@ class SlotEngine:
         self._steps = self._last_admission = 0
         # Token positions, and row numbers: there may be more slots than positions.
         self._positions = torch.arange(max(round_up(max_model_len), slots), device=self.device)
-        self._visible = torch.zeros((), dtype=model.dtype, device=self.device)
-        self._hidden = torch.full((), -math.inf, dtype=model.dtype, device=self.device)
+        self._passes = Passes(model, self.cache, self._positions, max_model_len)
         self.stats = Stats()
         check_model(self)
         self.cache.drop()
@@ -239,34 +239,9 @@ class SlotEngine:
         self.stats.peak_slots = max(self.stats.peak_slots, len(self.active))
 
     def _prefill(self, first: int, group: list[Job]) -> None:
-        """One forward pass over what remains of prompts, right-padded, into the slots first, first + 1, ..."""
-        width = group[-1].rest  # the longest: groups are sorted
-        rows = [job.request.prompt_ids[job.shared : job.prefill] + (0,) * (width - job.rest) for job in group]
-        positions, mask = self._positions[:width].expand(len(rows), -1), None
-        if any(job.shared for job in group):
-            start = torch.tensor([job.shared for job in group], device=self.device)
-            last = min(self.cache.capacity, self.max_model_len) - 1
-            # Padding may reach beyond the slot: it all goes to the last position, which no prompt has.
-            positions = (start[:, None] + positions).clamp(max=last)
-            attended = min(round_up(max(job.prefill for job in group)), self.cache.capacity)
-            mask = self._mask(positions, attended)
-            past = self.cache.extend(self._positions[first : first + len(rows)], positions, attended, first)
-        else:
-            past = self.cache.prefill(first)
-        self.model(
-            input_ids=torch.tensor(rows, device=self.device),  # (P, T)
-            attention_mask=mask,
-            position_ids=positions,
-            past_key_values=past,
-            use_cache=True,
-            logits_to_keep=1,
-        )
+        """Put what remains of these jobs' prompts into the slots first, first + 1, ..."""
+        self._passes.prefill(first, group)
         self.stats.prefill_tokens += sum(job.rest for job in group)
-
-    def _mask(self, positions: torch.Tensor, attended: int) -> torch.Tensor:
-        """For tokens at `positions` (B, T): 0 at positions up to their own, -inf later; (B, 1, T, attended)."""
-        seen = self._positions[:attended] <= positions[..., None]
-        return torch.where(seen, self._visible, self._hidden)[:, None]
 
     def _held(self) -> list[Held]:
         """What the slots hold: prompts of running requests, then what ended ones have left."""
@@ -283,16 +258,7 @@ class SlotEngine:
         if self.table.reserve(len(self.active), max(job.generated(step) for job in self.active) + 1):
             self._view = None
         view = self._view = self._view or View(self.table, self.active, self._positions)
-        attended = round_up(length)
-        positions = view.position[:, None]
-        logits = self.model(
-            input_ids=view.current[:, None],  # (B, 1)
-            attention_mask=self._mask(positions, attended),  # (B, 1, 1, L)
-            position_ids=positions,
-            past_key_values=self.cache.extend(view.rows, positions, attended),
-            use_cache=True,
-        ).logits[:, -1]
-        tokens, log_probs = view.sample(logits)
+        tokens, log_probs = view.sample(self._passes.decode(view, length))
         view.tokens[view.rows, view.count] = tokens
         view.log_probs[view.rows, view.count] = log_probs
         view.current.copy_(tokens)
