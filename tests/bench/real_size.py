@@ -120,7 +120,7 @@ def versus_generate(folder: str, dtype: str) -> list[str]:
     speed = sum(call.new_tokens for call in calls) / cpu_seconds(run, 1)
     prompts, through = sum(len(call.prompt) for call in calls), engine.stats.prefill_tokens
     lines = [
-        f"    {len(calls)} calls, {prompts:,} prompt tokens: {through:,} ({through / prompts:.0%}) go through the model",
+        f"    {len(calls)} calls, {prompts:,} prompt tokens: {through:,} ({through / prompts:.0%}) are computed",
         f"    engine, {dtype}: {speed:.1f} tokens per CPU second",
     ]
     for kind in dict.fromkeys((dtype, "float32")):

@@ -137,8 +137,8 @@ def test_plan_groups_similar_lengths_and_covers_every_slot_once():
     lengths = [40, 3, 40, 200, 38, 1, 5, 1, 210]
     jobs = [Job(request(length, i), (), 1) for i, length in enumerate(lengths)]
     twin = Job(jobs[3].request, (), 1)
-    running = {jobs[4].key: 2}
-    admission = plan([*jobs, twin], running, first=3)
+    running = [Job(request(60, 90), (), 1), Job(request(70, 91), (), 1), Job(jobs[4].request, (), 1)]
+    admission = plan([*jobs, twin], running)
     assert sorted(map(id, admission.jobs)) == sorted(map(id, [*jobs, twin]))
     slot = {id(job): 3 + i for i, job in enumerate(admission.jobs)}
     (only,) = admission.rounds

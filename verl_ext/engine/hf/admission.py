@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from verl_ext.engine.hf.params import Request
@@ -73,25 +73,26 @@ class Admission:
     copies: list[tuple[int, int, int, int]]
 
 
-def plan(
-    batch: list[Job], running: Mapping[bytes, int], first: int, held: Sequence[Held] = (), least: int | None = None
-) -> Admission:
+def plan(batch: list[Job], active: Sequence[Job], left: Iterable[Held] = (), least: int | None = None) -> Admission:
     """Prefill every distinct prompt once and copy it to the other requests that start from it.
 
     With `least`, common prefixes of different prompts are computed once, too.
 
     Args:
         batch: the requests to be admitted.
-        running: prompt key -> slot, for the running requests (a slot keeps its prompt while it generates).
-        first: the first free slot.
-        held: what the slots hold, running or not; those from `first` on will be overwritten.
+        active: the running requests in slot order (a slot keeps its prompt while it generates).
+        left: what ended requests have left in the slots after those; the new requests overwrite it.
         least: tokens that a prefix must have to be shared; None shares whole prompts only.
     """
+    first, running = len(active), {job.key: slot for slot, job in enumerate(active)}
     same: dict[bytes, list[Job]] = {}
     for job in batch:
         same.setdefault(job.key, []).append(job)
     new = sorted((jobs[0] for key, jobs in same.items() if jobs[0].prefill and key not in running), key=_length)
-    donors = _donors(new, held, least) if least else {}
+    donors: dict[bytes, Held | Job] = {}
+    if least is not None:
+        prompts = [Held(slot, job.owner, as_bytes(job.request.prompt_ids[:-1])) for slot, job in enumerate(active)]
+        donors = _donors(new, [*prompts, *left], least)
     new = [job for jobs in _levels(new, donors) for job in jobs]
     where = dict(running) | {job.key: first + index for index, job in enumerate(new)}
     ordered = list(new)

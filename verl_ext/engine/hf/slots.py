@@ -214,9 +214,8 @@ class SlotEngine:
             return
         self._last_admission = self._steps
         first = len(self.active)
-        running = {job.key: slot for slot, job in enumerate(self.active)}
         batch = [self.waiting.popleft() for _ in range(ready)]
-        admission = plan(batch, running, first, self._held(), self.share_from)
+        admission = plan(batch, self.active, self._left, self.share_from)
         jobs = admission.jobs
         self.active += jobs  # before the forward pass: if that fails, `reset` returns them too
         self._view = None
@@ -242,13 +241,6 @@ class SlotEngine:
         """Put what remains of these jobs' prompts into the slots first, first + 1, ..."""
         self._passes.prefill(first, group)
         self.stats.prefill_tokens += sum(job.rest for job in group)
-
-    def _held(self) -> list[Held]:
-        """What the slots hold: prompts of running requests, then what ended ones have left."""
-        if self.share_from is None:
-            return []
-        running = [Held(slot, job.owner, as_bytes(job.request.prompt_ids[:-1])) for slot, job in enumerate(self.active)]
-        return [*running, *self._left]
 
     def _decode(self) -> list[Finished]:
         """One token for every running request."""
