@@ -8,7 +8,7 @@ from tests.end_to_end.running import entries, run
 from tests.rewards.judging import serving
 
 pytestmark = pytest.mark.slow
-SYSTEM = "{_target_:verl_ext.recipe.baselines.ReWOO,tools:search,budget:2,success:hle}"
+SYSTEM = "{_target_:verl_ext.recipe.baselines.ReWOO,tools:retrieved,budget:2,success:hle}"
 
 
 def test_rewoo_trains_on_a_judges_verdicts(tmp_path):
