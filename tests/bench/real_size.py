@@ -127,10 +127,7 @@ def versus_generate(folder: str, dtype: str) -> list[str]:
         plain = load_model(folder, dtype=getattr(torch, kind)).eval()
         theirs = engine_vs_generate.theirs(plain, trajectories, len(trajectories))
         other = sum(call.new_tokens for call in calls) / cpu_seconds(theirs, 1)
-        lines.append(
-            f"    generate(), {kind}: {other:.1f}; engine over it {speed / other:.1f} x (wanted {RATIO:.0f} x)"
-        )
-    return lines
+        yield f"    generate(), {kind}: {other:.1f}; engine over it {speed / other:.1f} x (wanted {RATIO:.0f} x)"
 
 
 def run(folder: str | None) -> list[str]:
