@@ -84,7 +84,8 @@ def main() -> None:
     print(
         "\n(t) a real model in the rollout engine, over this machine's floors and generate(), one thread:", flush=True
     )
-    print("\n".join(real_size.run(sys.argv[1] if len(sys.argv) > 1 else None)))
+    for line in real_size.run(sys.argv[1] if len(sys.argv) > 1 else None):
+        print(line, flush=True)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from __future__ import annotations
 import random
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from tests.bench import engine_vs_generate
-from tests.bench.engine_vs_generate import AGENTS, Call
+from tests.bench.engine_vs_generate import Call
 from verl_ext.engine.hf.hardware import fastest_dtype
 from verl_ext.engine.hf.params import Request, SamplingParams
 from verl_ext.engine.hf.slots import SlotEngine
@@ -33,7 +33,7 @@ SHAPES = (
     (150, 300, 20, 8),
     (80, 150, 20, 16),
 )  # system, passages, question, answer: tokens per agent
-PROMPT, ROWS, STEPS = 256, 16, 16  # of the measurements of prefill and decode alone
+PROMPT, ROWS, STEPS = 128, 16, 8  # of the measurements of prefill and decode alone
 
 
 def load(vocab_size: int) -> list[list[Call]]:
@@ -110,7 +110,7 @@ def engine_shares(model: PreTrainedModel) -> list[str]:
     ]
 
 
-def versus_generate(folder: str, dtype: str) -> list[str]:
+def versus_generate(folder: str, dtype: str) -> Iterator[str]:
     """Tokens per CPU second of the same load: the engine, as it chooses, and `generate()` in float32 and its type."""
     load_model = AutoModelForCausalLM.from_pretrained
     ours = load_model(folder, dtype=getattr(torch, dtype)).eval()
@@ -119,10 +119,10 @@ def versus_generate(folder: str, dtype: str) -> list[str]:
     run, engine = engine_vs_generate.ours_with_engine(ours, trajectories, 1024)
     speed = sum(call.new_tokens for call in calls) / cpu_seconds(run, 1)
     prompts, through = sum(len(call.prompt) for call in calls), engine.stats.prefill_tokens
-    lines = [
+    yield from (
         f"    {len(calls)} calls, {prompts:,} prompt tokens: {through:,} ({through / prompts:.0%}) are computed",
         f"    engine, {dtype}: {speed:.1f} tokens per CPU second",
-    ]
+    )
     for kind in dict.fromkeys((dtype, "float32")):
         plain = load_model(folder, dtype=getattr(torch, kind)).eval()
         theirs = engine_vs_generate.theirs(plain, trajectories, len(trajectories))
@@ -130,21 +130,18 @@ def versus_generate(folder: str, dtype: str) -> list[str]:
         yield f"    generate(), {kind}: {other:.1f}; engine over it {speed / other:.1f} x (wanted {RATIO:.0f} x)"
 
 
-def run(folder: str | None) -> list[str]:
+def run(folder: str | None) -> Iterator[str]:
     """Lines; one sentence where the model is absent."""
-    assert len(AGENTS) == len(SHAPES)
     if not folder or not (Path(folder) / "config.json").is_file():
-        return [
-            f"  skipped: no model in {folder!r} (python -m verl_ext models smollm2-135m --output_dir FOLDER makes it)"
-        ]
+        yield f"  skipped: no model in {folder!r} (python -m verl_ext models smollm2-135m --output_dir FOLDER makes it)"
+        return
     torch.set_num_threads(1)
     dtype = fastest_dtype("cpu")
-    lines = [f"  {folder}; chosen type: {dtype}"]
-    for kind in dict.fromkeys((dtype, "float32")):
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, kind))
-        lines += [f"   {kind}", *engine_shares(model)]
-    return lines + versus_generate(folder, dtype)
+    yield f"  {folder}; chosen type: {dtype}"
+    yield from engine_shares(AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype)))
+    yield from versus_generate(folder, dtype)
 
 
 if __name__ == "__main__":
-    print("\n".join(run(sys.argv[1] if len(sys.argv) > 1 else None)))
+    for line in run(sys.argv[1] if len(sys.argv) > 1 else None):
+        print(line, flush=True)
