@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import torch
 
 from tests.bench import (
@@ -14,6 +16,7 @@ from tests.bench import (
     heads,
     masks,
     memory,
+    real_size,
     retrieval,
     sampling,
     search_tree,
@@ -78,6 +81,11 @@ def main() -> None:
     print("\n".join(heads.run()), flush=True)
     print("\n(s) the checks of a training step of the tiny run:")
     print("\n".join(doctor.run(per_step)), flush=True)
+    print(
+        "\n(t) a real model in the rollout engine, over this machine's floors and generate(), one thread:", flush=True
+    )
+    for line in real_size.run(sys.argv[1] if len(sys.argv) > 1 else None):
+        print(line, flush=True)
 
 
 if __name__ == "__main__":

@@ -63,7 +63,14 @@ def load(vocab_size: int, seed: int = 0) -> list[list[Call]]:
 
 def ours(model: PreTrainedModel, trajectories: list[list[Call]]) -> Callable[[], int]:
     """Calls join the running batch as soon as they exist."""
-    engine = SlotEngine(model, slots=QUESTIONS * TRAJECTORIES, max_model_len=CONTEXT)
+    return ours_with_engine(model, trajectories, CONTEXT)[0]
+
+
+def ours_with_engine(
+    model: PreTrainedModel, trajectories: list[list[Call]], context: int
+) -> tuple[Callable[[], int], SlotEngine]:
+    """As `ours`, and the engine that it uses."""
+    engine = SlotEngine(model, slots=len(trajectories), max_model_len=context)
 
     def request(call: Call) -> Request:
         seed = call.trajectory * len(AGENTS) + call.agent
@@ -81,7 +88,7 @@ def ours(model: PreTrainedModel, trajectories: list[list[Call]]) -> Callable[[],
                     engine.add(request(trajectories[trajectory][agent + 1]))
         return tokens
 
-    return run
+    return run, engine
 
 
 class _EachRowItsLength(StoppingCriteria):

@@ -14,7 +14,7 @@ def rollout(**changes) -> RolloutConfig:
 
 
 def test_defaults_come_from_verls_rollout_config():
-    assert EngineOptions.from_config(rollout(), 4096) == EngineOptions(256, 1, 150, "cpu", "float32")
+    assert EngineOptions.from_config(rollout(), 4096) == EngineOptions(256, None, 150, "cpu", "float32")
     assert EngineOptions.from_config(rollout(max_num_seqs=8, max_model_len=99), None).slots == 8
     given = {"slots": 3, "threads": 2, "max_model_len": 64, "device": "meta"}
     options = EngineOptions.from_config(rollout(max_model_len=99, engine_kwargs={"hf": given, "vllm": {"x": 1}}), 64)
@@ -24,7 +24,7 @@ def test_defaults_come_from_verls_rollout_config():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"thread": 2}, r"\['thread'\].*allowed: \['slots', 'threads', 'max_model_len', 'device'\]"),
+        ({"thread": 2}, r"\['thread'\].*allowed: \['slots', 'threads', 'max_model_len', 'device', 'kv_cache_gb'\]"),
         ({"slots": 0}, "slots must be at least 1, got 0"),
         ({"max_model_len": 500}, "max_position_embeddings=400"),
     ],

@@ -137,17 +137,57 @@ def test_plan_groups_similar_lengths_and_covers_every_slot_once():
     lengths = [40, 3, 40, 200, 38, 1, 5, 1, 210]
     jobs = [Job(request(length, i), (), 1) for i, length in enumerate(lengths)]
     twin = Job(jobs[3].request, (), 1)
-    running = {jobs[4].key: 2}
-    admission = plan([*jobs, twin], running, first=3)
+    running = [Job(request(60, 90), (), 1), Job(request(70, 91), (), 1), Job(jobs[4].request, (), 1)]
+    admission = plan([*jobs, twin], running)
     assert sorted(map(id, admission.jobs)) == sorted(map(id, [*jobs, twin]))
     slot = {id(job): 3 + i for i, job in enumerate(admission.jobs)}
-    assert [[job.prefill for job in group] for _, group in admission.prefills] == [[2, 4], [39, 39], [199, 209]]
-    for first, group in admission.prefills:
+    (only,) = admission.rounds
+    assert not only.prefixes
+    assert [[job.prefill for job in group] for _, group in only.prefills] == [[2, 4], [39, 39], [199, 209]]
+    for first, group in only.prefills:
         assert [slot[id(job)] for job in group] == list(range(first, first + len(group)))
     assert (2, slot[id(jobs[4])], slot[id(jobs[4])] + 1, 37) in admission.copies  # from a running request
     assert (slot[id(jobs[3])], slot[id(twin)], slot[id(twin)] + 1, 199) in admission.copies and len(
         admission.copies
     ) == 2
+
+
+def sharing(slots: int, family: str = "qwen2") -> SlotEngine:
+    """An engine that shares prefixes, which it would not on its own with so small a model."""
+    engine = engine_of(family, slots=slots)
+    engine.share_from = 4
+    return engine
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_common_prefixes_go_through_the_model_once(family):
+    """Questions under one system prompt, two with the same passages, and a conversation that goes on after its end."""
+    system, passages = prompt_of(40, 1), prompt_of(30, 2)
+    prompts = [system + prompt_of(9, 3), system + passages + prompt_of(8, 4), system + passages + prompt_of(20, 5)]
+    requests = [
+        Request(str(i), prompt, SamplingParams(12 + i, seed=i, ignore_eos=True)) for i, prompt in enumerate(prompts)
+    ]
+    engine = sharing(8, family)
+    ended = engine.generate(requests)
+    assert engine.stats.prefill_tokens == 48 + (30 + 7) + 19
+    turn = ended[1].request.prompt_ids + tuple(ended[1].token_ids) + prompt_of(5, 6)
+    follow = Request("next", turn, SamplingParams(10, seed=9, ignore_eos=True))
+    (more,) = engine.generate([follow])
+    assert (
+        engine.stats.prefill_tokens == 48 + 37 + 19 + 5
+    )  # the last token of an output is not in the cache, one is fed
+    for done in (*ended, more):
+        (want,) = engine_of(family, slots=1).generate([done.request])
+        assert same(done, want)
+
+
+def test_new_weights_forget_prefixes():
+    engine = sharing(4)
+    one = request(30, 1)
+    engine.generate([one])
+    engine.load_weights(tiny_model("qwen2", seed=1).state_dict())
+    engine.generate([Request("again", one.prompt_ids, one.params)])
+    assert engine.stats.prefill_tokens == 2 * 29
 
 
 @cache
@@ -168,10 +208,15 @@ CALLS = st.tuples(
 
 
 @settings(max_examples=25, deadline=None, derandomize=True)
-@given(calls=st.lists(CALLS, min_size=1, max_size=14), slots=st.integers(1, 5), abort_at=st.integers(0, 30))
-def test_any_schedule_gives_what_each_request_gives_alone(calls, slots, abort_at):
+@given(
+    calls=st.lists(CALLS, min_size=1, max_size=14),
+    slots=st.integers(1, 5),
+    abort_at=st.integers(0, 30),
+    share=st.booleans(),
+)
+def test_any_schedule_gives_what_each_request_gives_alone(calls, slots, abort_at, share):
     """Random arrivals, slots and sampling parameters; once, all that runs is aborted and then resumed."""
-    engine = engine_of(slots=slots)
+    engine = sharing(slots) if share else engine_of(slots=slots)
     start: dict[
         Request, tuple[Request, list[int], list[float]]
     ] = {}  # running request -> (original, tokens, log-probs)

@@ -78,7 +78,7 @@ class SlotLayer(CacheLayerMixin):
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Store the new states; return the keys and values to attend to (see `SlotCache.prefill` and `.decode`)."""
+        """Store the new states; return the keys and values to attend to (see `SlotCache.prefill` and `.extend`)."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         rows, heads, new, _ = key_states.shape
@@ -90,10 +90,11 @@ class SlotLayer(CacheLayerMixin):
         index, length = self.cache.flat_index(heads), self.cache.length
         for store, states in ((self.keys, key_states), (self.values, value_states)):
             store.view(-1, states.shape[3]).index_copy_(0, index, states.reshape(-1, states.shape[3]))
-        return self.keys[:rows, :, :length], self.values[:rows, :, :length]
+        held = slice(self.cache.first, self.cache.first + rows)
+        return self.keys[held, :, :length], self.values[held, :, :length]
 
     def get_seq_length(self) -> int:
-        return 0 if self.cache.prefill_slot is not None else self.cache.length - 1
+        return 0 if self.cache.prefill_slot is not None else self.cache.length - self.cache.new
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self.get_seq_length() + query_length, 0
@@ -112,7 +113,8 @@ class SlotCache(Cache):
         self.slots = self.capacity = 0
         self._usual = 0, 0  # slots and capacity before the last `free`
         self.prefill_slot: int | None = None
-        self.length = 0
+        self.length = self.first = 0
+        self.new = 1
         super().__init__(layers=[SlotLayer(self) for _ in range(layers)])
 
     def drop(self) -> None:
@@ -150,22 +152,24 @@ class SlotCache(Cache):
         self.prefill_slot = first_slot
         return self
 
-    def decode(self, rows: torch.Tensor, positions: torch.Tensor, length: int) -> SlotCache:
-        """The next forward pass brings one token for each of the slots `rows` = 0..n-1, at `positions` (n,).
+    def extend(self, rows: torch.Tensor, positions: torch.Tensor, length: int, first: int = 0) -> SlotCache:
+        """The next forward pass brings T tokens for each of the consecutive slots `rows` (n,), at `positions` (n, T).
 
-        Attended are the first `length` positions of each slot; the caller masks those after `positions`.
+        Attended are the first `length` positions of each slot; the caller masks those after `positions`. `first` is
+        the first of the slots, as a number.
         """
-        self.prefill_slot, self.length = None, length
+        self.prefill_slot, self.length, self.new = None, length, positions.shape[1]
+        self.first = first
         self._rows, self._positions = rows, positions
         self._flat: dict[int, torch.Tensor] = {}
         return self
 
     def flat_index(self, heads: int) -> torch.Tensor:
-        """Where the new states go in a layer's (slots * heads * capacity, width) view: (n * heads,), slot-major."""
+        """Where the new states go in a layer's (slots * heads * capacity, width) view: (n * heads * T,), slot-major."""
         if heads not in self._flat:
             head = torch.arange(heads, device=self._rows.device)
             start = (self._rows[:, None] * heads + head) * self.capacity
-            self._flat[heads] = (start + self._positions[:, None]).reshape(-1)
+            self._flat[heads] = (start[..., None] + self._positions[:, None]).reshape(-1)
         return self._flat[heads]
 
     def move(self, source: list[int], target: list[int], length: int) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 MOST_SLOTS = 256  # beyond this a CPU gains nothing; the default of rollout.max_num_seqs is 1024
-DTYPES = ("float32", "bfloat16", "float16")
+DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 
 @dataclass(frozen=True)
@@ -15,25 +15,32 @@ class EngineOptions:
     """What one server needs to know besides the model.
 
     slots          requests that run at the same time (default: rollout.max_num_seqs, at most 256)
-    threads        torch threads of the decode loop; 1 where cores are shared with the trainer (default)
+    threads        torch threads of the decode loop (default: the machine's cores, shared among its servers, as the
+                   trainer waits during a rollout; 1 for a model under 30M parameters)
     max_model_len  context limit, prompt and answer together (default: rollout.max_model_len, else
                    prompt_length + response_length)
     device         torch device of the model (default: the platform's)
-    dtype          rollout.dtype; float32 makes the log-probs those of a float32 trainer
+    dtype          rollout.dtype; float32 makes the log-probs those of a float32 trainer; auto is bfloat16 where this
+                   machine is measured to be faster with it
+    kv_cache_gb    GiB of keys and values, at most; there are fewer slots where that many do not fit (default: a
+                   quarter of the memory, shared among the machine's servers)
     """
 
     slots: int
-    threads: int
+    threads: int | None
     max_model_len: int
     device: str
     dtype: str
+    kv_cache_gb: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("slots", "threads", "max_model_len"):
-            if getattr(self, name) < 1:
+            if (getattr(self, name) or 0) < 1 and (name != "threads" or self.threads is not None):
                 raise ValueError(f"rollout.engine_kwargs.hf.{name} must be at least 1, got {getattr(self, name)}")
         if self.max_model_len < 2:
             raise ValueError("rollout.max_model_len must be at least 2: one token of prompt and one of answer")
+        if self.kv_cache_gb is not None and self.kv_cache_gb <= 0:
+            raise ValueError(f"rollout.engine_kwargs.hf.kv_cache_gb must be above 0, got {self.kv_cache_gb}")
         if self.dtype not in DTYPES:
             raise ValueError(f"rollout.dtype={self.dtype!r} is not supported by rollout.name=hf; allowed: {DTYPES}")
 
@@ -64,10 +71,11 @@ class EngineOptions:
             )
         return cls(
             slots=int(given.get("slots", min(rollout.max_num_seqs, MOST_SLOTS))),
-            threads=int(given.get("threads", 1)),
+            threads=int(given["threads"]) if "threads" in given else None,
             max_model_len=int(length),
             device=str(given.get("device", device)),
             dtype=_long_name(str(rollout.dtype)),
+            kv_cache_gb=float(given["kv_cache_gb"]) if "kv_cache_gb" in given else None,
         )
 
 

@@ -56,7 +56,8 @@ class HFReplica(RolloutReplica):
                 options["runtime_env"]["env_vars"][get_visible_devices_keyword()] = visible
         adapters = not kind and AdapterOptions.from_config(self.model_config)
         remote = _RemoteAdapterServer if adapters else _RemoteServer
-        server = remote.options(**options).remote(self.config, self.model_config, self.replica_rank, device)
+        servers = max(1, self.gpus_per_node // self.world_size)  # as many as there are trainer ranks for
+        server = remote.options(**options).remote(self.config, self.model_config, self.replica_rank, device, servers)
         await server.stats.remote()  # an error of the constructor surfaces here
         self.servers = [server]
         self._server_handle, self._server_address = server, name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -16,12 +17,15 @@ from verl.workers.config import HFModelConfig, RolloutConfig
 from verl.workers.rollout.replica import TokenOutput
 
 from verl_ext.engine.fingerprints import fingerprints
+from verl_ext.engine.fsdp.memory import machine_memory
+from verl_ext.engine.hf.hardware import KV_SHARE, fastest_dtype, fitting_slots, idle_threads, kv_bytes
 from verl_ext.engine.hf.loop import EngineLoop
 from verl_ext.engine.hf.options import EngineOptions
 from verl_ext.engine.hf.params import Finished, Request, SamplingParams, derived_seed
 from verl_ext.engine.hf.slots import SlotEngine
 
 T = TypeVar("T")
+logger = logging.getLogger(__name__)
 
 # Control calls have a concurrency group of their own: a thousand generations that wait for `resume_generation` must not
 # keep `resume_generation` itself out.
@@ -36,26 +40,30 @@ class HFServer:
         model_config: `actor_rollout_ref.model` (an HFModelConfig or its DictConfig).
         replica_rank: number of this replica.
         device: device of the model, unless engine_kwargs.hf.device is set.
+        servers: servers on this machine, which share its cores and memory.
     """
 
-    def __init__(self, config: Any, model_config: Any, replica_rank: int = 0, device: str = "cpu") -> None:
+    def __init__(
+        self, config: Any, model_config: Any, replica_rank: int = 0, device: str = "cpu", servers: int = 1
+    ) -> None:
         self.config: RolloutConfig = omega_conf_to_dataclass(config, dataclass_type=RolloutConfig)
         self.model_config: HFModelConfig = omega_conf_to_dataclass(model_config, dataclass_type=HFModelConfig)
         self.replica_rank = replica_rank
         hf_config = self.model_config.hf_config
         positions = getattr(hf_config.get_text_config(decoder=True), "max_position_embeddings", None)
         self.options = EngineOptions.from_config(self.config, positions, device)
-        torch.set_num_threads(self.options.threads)
         model = load_model(self.model_config, self.options, random=self.config.load_format == "dummy")
+        slots, threads = fit(model, self.options, servers)
+        torch.set_num_threads(threads)
         tokenizer = self.model_config.tokenizer
         engine = self.make_engine(
             model,
-            slots=self.options.slots,
+            slots=slots,
             max_model_len=self.options.max_model_len,
             eos_token_ids=end_tokens(self.model_config),
             decode=tokenizer and partial(tokenizer.decode, skip_special_tokens=True),
         )
-        self._loop = EngineLoop(engine, self.options.threads)
+        self._loop = EngineLoop(engine, threads)
 
     def make_engine(self, model: PreTrainedModel, **kwargs: Any) -> SlotEngine:
         """The engine of a model, from the arguments of `SlotEngine`."""
@@ -231,7 +239,7 @@ def load_model(model_config: HFModelConfig, options: EngineOptions, random: bool
     if torch.device(options.device).type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"rollout.name=hf: no device {options.device!r} here; without a GPU set VERL_PLATFORM=cpu")
     common = {
-        "dtype": getattr(torch, options.dtype),
+        "dtype": getattr(torch, fastest_dtype(options.device) if options.dtype == "auto" else options.dtype),
         "attn_implementation": "sdpa",
         "trust_remote_code": model_config.trust_remote_code,
     }
@@ -240,6 +248,29 @@ def load_model(model_config: HFModelConfig, options: EngineOptions, random: bool
     else:
         model = AutoModelForCausalLM.from_pretrained(model_config.local_path, config=model_config.hf_config, **common)
     return model.to(options.device)
+
+
+def fit(model: PreTrainedModel, options: EngineOptions, servers: int) -> tuple[int, int]:
+    """Slots and torch threads of one of `servers` servers on this machine; logs them.
+
+    Raises:
+        ValueError: the keys and values of one request do not fit.
+    """
+    if options.kv_cache_gb is not None:
+        memory = options.kv_cache_gb * 2**30
+    elif model.device.type == "cuda":
+        memory = KV_SHARE * torch.cuda.mem_get_info(model.device)[1]
+    else:
+        memory = KV_SHARE * machine_memory() / servers
+    per_token = kv_bytes(model.config.get_text_config(decoder=True), model.dtype)
+    slots = fitting_slots(options.slots, options.max_model_len, per_token, memory)
+    threads = options.threads or idle_threads(model.num_parameters(exclude_embeddings=True), servers)
+    logger.warning(
+        "rollout engine hf: %s, threads: %d, %d slots of %d tokens, up to %.2f GiB of keys and values (%.1f KiB each)",
+        *(str(model.dtype).removeprefix("torch."), threads, slots, options.max_model_len),
+        *(slots * options.max_model_len * per_token / 2**30, per_token / 1024),
+    )
+    return slots, threads
 
 
 def end_tokens(model_config: HFModelConfig) -> list[int]:

@@ -5,11 +5,11 @@ of different length, and a call can start only when the calls before it have end
 for the longest one.
 
 A request's life: `add` -> waiting -> admitted (its prompt but for the last token is prefilled into a slot, or copied
-from a slot that holds the same prompt) -> one token per `step` -> `Finished`, and the last slot moves into the hole.
-The last prompt token is fed by the request's first decode step, so prefill needs no logits and tokens are sampled in
-one place.
+from slots that hold the same prompt or a prefix of it) -> one token per `step` -> `Finished`, and the last slot moves
+into the hole. The last prompt token is fed by the request's first decode step, so prefill needs no logits and
+tokens are sampled in one place.
 
-Not here: threads (loop.py), Ray and verl (server.py, replica.py), paging, prefix trees, tensor parallelism.
+Not here: threads (loop.py), Ray and verl (server.py, replica.py), paging, tensor parallelism.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from transformers import PreTrainedModel
 from verl_ext.engine.hf.admission import Job, plan
 from verl_ext.engine.hf.cache import ATTENTION, SlotCache, round_up
 from verl_ext.engine.hf.params import Finished, Request
+from verl_ext.engine.hf.passes import Passes
+from verl_ext.engine.hf.prefixes import Held, Left, as_bytes, shared_from
 from verl_ext.engine.hf.selfcheck import check_model, require_full_attention
 from verl_ext.engine.hf.slot_table import SlotTable, View
 from verl_ext.engine.hf.stats import Stats
@@ -72,12 +74,14 @@ class SlotEngine:
         self.waiting: deque[Job] = deque()
         self.active: list[Job] = []  # in slot order: active[i] runs in slot i
         self.version: int | None = None  # of the weights; stamped on every result
+        self._left = Left()
+        # Tokens that prompts must have in common to share them; None: only whole prompts are shared.
+        self.share_from = shared_from(model.num_parameters(exclude_embeddings=True), max_model_len)
         self._view: View | None = None
         self._steps = self._last_admission = 0
         # Token positions, and row numbers: there may be more slots than positions.
         self._positions = torch.arange(max(round_up(max_model_len), slots), device=self.device)
-        self._visible = torch.zeros((), dtype=model.dtype, device=self.device)
-        self._hidden = torch.full((), -math.inf, dtype=model.dtype, device=self.device)
+        self._passes = Passes(model, self.cache, self._positions, max_model_len)
         self.stats = Stats()
         check_model(self)
         self.cache.drop()
@@ -167,12 +171,14 @@ class SlotEngine:
         """Forget the running requests, which are returned, and all keys and values. The queue stays."""
         dropped = [job.request for job in self.active]
         self.active, self._view = [], None
+        self._left.clear()
         self.cache.drop()
         return dropped
 
     def drop_kv(self) -> list[Finished]:
         """Free the keys and values. Running requests need them: they are aborted and returned, partial."""
         ended = self.abort(waiting=False)
+        self._left.clear()
         self.cache.free()
         return ended
 
@@ -208,14 +214,20 @@ class SlotEngine:
             return
         self._last_admission = self._steps
         first = len(self.active)
-        running = {job.key: slot for slot, job in enumerate(self.active)}
-        admission = plan([self.waiting.popleft() for _ in range(ready)], running, first)
+        batch = [self.waiting.popleft() for _ in range(ready)]
+        admission = plan(batch, self.active, self._left, self.share_from)
         jobs = admission.jobs
         self.active += jobs  # before the forward pass: if that fails, `reset` returns them too
         self._view = None
         self.cache.reserve(len(self.active), max(job.prefill for job in jobs) + 1)
-        for slot, group in admission.prefills:
-            self._prefill(slot, group)
+        self._left.overwrite(first, len(self.active))
+        for one in admission.rounds:
+            if one.prefixes:
+                source, target, tokens = (list(column) for column in zip(*one.prefixes, strict=True))
+                self.cache.move(source, target, max(tokens))
+                self.stats.prefill_tokens_saved += sum(tokens)
+            for slot, group in one.prefills:
+                self._prefill(slot, group)
         for source, start, stop, tokens in admission.copies:
             self.cache.spread(source, start, stop, tokens)
             self.stats.prefill_tokens_saved += tokens * (stop - start)
@@ -226,17 +238,9 @@ class SlotEngine:
         self.stats.peak_slots = max(self.stats.peak_slots, len(self.active))
 
     def _prefill(self, first: int, group: list[Job]) -> None:
-        """One forward pass over prompts of similar length, right-padded, into the slots first, first + 1, ..."""
-        width = group[-1].prefill  # the longest: groups are sorted
-        rows = [job.request.prompt_ids[: job.prefill] + (0,) * (width - job.prefill) for job in group]
-        self.model(
-            input_ids=torch.tensor(rows, device=self.device),  # (P, T)
-            position_ids=self._positions[:width].expand(len(rows), -1),
-            past_key_values=self.cache.prefill(first),
-            use_cache=True,
-            logits_to_keep=1,
-        )
-        self.stats.prefill_tokens += sum(job.prefill for job in group)
+        """Put what remains of these jobs' prompts into the slots first, first + 1, ..."""
+        self._passes.prefill(first, group)
+        self.stats.prefill_tokens += sum(job.rest for job in group)
 
     def _decode(self) -> list[Finished]:
         """One token for every running request."""
@@ -246,16 +250,7 @@ class SlotEngine:
         if self.table.reserve(len(self.active), max(job.generated(step) for job in self.active) + 1):
             self._view = None
         view = self._view = self._view or View(self.table, self.active, self._positions)
-        attended = round_up(length)
-        mask = torch.where(self._positions[:attended] <= view.position[:, None], self._visible, self._hidden)
-        logits = self.model(
-            input_ids=view.current[:, None],  # (B, 1)
-            attention_mask=mask[:, None, None],  # (B, 1, 1, L)
-            position_ids=view.position[:, None],
-            past_key_values=self.cache.decode(view.rows, view.position, attended),
-            use_cache=True,
-        ).logits[:, -1]
-        tokens, log_probs = view.sample(logits)
+        tokens, log_probs = view.sample(self._passes.decode(view, length))
         view.tokens[view.rows, view.count] = tokens
         view.log_probs[view.rows, view.count] = log_probs
         view.current.copy_(tokens)
@@ -277,6 +272,7 @@ class SlotEngine:
         table, step = self.table, self._steps
         tokens, log_probs = table.tokens[rows].tolist(), table.log_probs[rows].tolist()
         ended = []
+        held: list[Held] = []
         for row, row_tokens, row_log_probs in zip(rows, tokens, log_probs, strict=True):
             job = self.active[row]
             count = job.generated(step)
@@ -286,16 +282,21 @@ class SlotEngine:
             else:
                 complete = job.completed or (count and row_tokens[count - 1] in job.stop)
                 reason = "aborted" if aborted else "completed" if complete else "length"
+            if reason != "nan" and self.share_from is not None:
+                fed = (*job.request.prompt_ids, *row_tokens)[: job.position(step)]
+                held.append(Held(row, job.owner, as_bytes(fed)))
             ended.append(Finished(job.request, row_tokens[:count], row_log_probs[:count], reason, self.version))
         gone, left = set(rows), len(self.active) - len(rows)
         holes = [row for row in rows if row < left]
         movers = [row for row in range(left, len(self.active)) if row not in gone]
         if holes:
-            length = max(self.active[row].position(step) for row in movers)
-            self.cache.move(movers, holes, length)
+            # Exchanged, not only moved, where what an ended request has left may serve another.
+            source, target = (movers + holes, holes + movers) if held else (movers, holes)
+            self.cache.move(source, target, max(self.active[row].position(step) for row in source))
             table.move(movers, holes)
             for mover, hole in zip(movers, holes, strict=True):
                 self.active[hole] = self.active[mover]
+        self._left.put(held, dict(zip(holes, movers, strict=True)))
         del self.active[left:]
         self._view = None
         return ended

@@ -173,7 +173,10 @@ class AdapterEngine(SlotEngine):
             raise ValueError(f"request {request.request_id}: the adapters' weights have not been sent yet")
         super().add(request)
         job = self.waiting[-1]
-        job.key = name.encode() + b"/" + job.key  # keys and values of a prompt are those of one adapter
+        job.owner, job.key = (
+            name,
+            name.encode() + b"/" + job.key,
+        )  # keys and values of a prompt are those of one adapter
 
     def load_adapters(self, state: Mapping[str, torch.Tensor], version: int | None = None) -> list[Finished]:
         """New adapters, all of them, under an unchanged base; otherwise as `load_weights`.

@@ -1,0 +1,37 @@
+"""What the engine takes of the machine."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from verl.workers.config import RolloutConfig
+
+from tests.engine.conftest import tiny_config
+from verl_ext.engine.hf import hardware
+from verl_ext.engine.hf.options import EngineOptions
+
+
+@pytest.mark.parametrize(("gain", "chosen"), [(2.0, "bfloat16"), (0.3, "float32")])
+def test_bfloat16_is_taken_where_it_is_faster(monkeypatch, gain, chosen):
+    seconds = {torch.float32: 1.0, torch.bfloat16: 1 / gain}
+    monkeypatch.setattr(hardware, "_seconds", lambda rows, dtype: seconds[dtype])
+    assert hardware.fastest_dtype("cpu") == chosen
+
+
+def test_cores_are_shared_among_servers_of_large_models(monkeypatch):
+    monkeypatch.setattr(hardware.os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    assert [hardware.idle_threads(size, 2) for size in (10**6, 10**8)] == [1, 4]
+
+
+def test_keys_and_values_fit_into_their_memory():
+    per_token = hardware.kv_bytes(tiny_config("qwen2"), torch.float32)
+    assert per_token == 2 * 2 * 1 * 32 * 4  # keys and values, layers, heads, width, bytes
+    assert hardware.fitting_slots(256, 100, per_token, 5 * 100 * per_token) == 5
+    with pytest.raises(ValueError, match="kv_cache_gb"):
+        hardware.fitting_slots(256, 100, per_token, 99 * per_token)
+
+
+def test_memory_of_keys_and_values_is_above_zero():
+    config = RolloutConfig(name="hf", dtype="auto", engine_kwargs={"hf": {"kv_cache_gb": 0}})
+    with pytest.raises(ValueError, match="kv_cache_gb must be above 0"):
+        EngineOptions.from_config(config, None)
