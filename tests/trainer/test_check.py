@@ -246,7 +246,9 @@ def test_one_card_behind_any_recipe_is_right_or_says_what_does_not_fit(recipe, b
     memory = [item for item in report.missing if item.startswith("memory")]
     config = report.config
     if recipe.startswith("deepagent") or config.actor_rollout_ref.rollout.max_model_len > 20_000:
-        assert not memory or ("is for logits. Remedy: fewer tokens" in memory[0] and "data.max_prompt_length" in memory[0])
+        assert not memory or (
+            "is for logits. Remedy: fewer tokens" in memory[0] and "data.max_prompt_length" in memory[0]
+        )
     elif recipe == "mappo":
         assert "is for critic. Remedy: a smaller critic" in memory[0]
     else:

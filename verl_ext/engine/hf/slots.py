@@ -228,9 +228,9 @@ class SlotEngine:
                 self.stats.prefill_tokens_saved += sum(tokens)
             for slot, group in one.prefills:
                 self._prefill(slot, group)
-        for source, start, stop, tokens in admission.copies:
-            self.cache.spread(source, start, stop, tokens)
-            self.stats.prefill_tokens_saved += tokens * (stop - start)
+        for origin, start, stop, length in admission.copies:
+            self.cache.spread(origin, start, stop, length)
+            self.stats.prefill_tokens_saved += length * (stop - start)
         self.table.reserve(len(self.active), 1, max(len(job.stop) for job in jobs))
         self.table.fill(first, jobs)
         for job in jobs:

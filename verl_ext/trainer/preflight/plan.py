@@ -151,8 +151,8 @@ def _add_machines(report: Report) -> None:
 
 # What makes a part of training's memory smaller.
 SHORTER = (
-    "fewer tokens in a micro-batch (actor_rollout_ref.actor.ppo_max_token_len_per_gpu), which are at least those of the "
-    "longest row (data.max_prompt_length, data.max_response_length, mas.agents.*.max_tokens)"
+    "fewer tokens in a micro-batch (actor_rollout_ref.actor.ppo_max_token_len_per_gpu), which are at least those of "
+    "the longest row (data.max_prompt_length, data.max_response_length, mas.agents.*.max_tokens)"
 )
 SMALLER = "a smaller model (actor_rollout_ref.model.path), more GPUs, or +base=lora"
 REMEDIES = {"logits": SHORTER, "activations": SHORTER, "critic": "a smaller critic (critic.model.path), or more GPUs"}
@@ -195,8 +195,8 @@ def _add_memory(report: Report, model: Model, gpu_memory: float) -> None:
     if needed > gpu_memory:
         most = max(found.parts, key=lambda name: found.parts[name])
         report.missing.append(
-            f"memory: about {needed:.0f} GiB on each GPU, {gpu_memory:g} given (an estimate); most of training's is for "
-            f"{most}. Remedy: {REMEDIES.get(most, SMALLER)}"
+            f"memory: about {needed:.0f} GiB on each GPU, {gpu_memory:g} given (an estimate); most of training's is "
+            f"for {most}. Remedy: {REMEDIES.get(most, SMALLER)}"
         )
     length = config.actor_rollout_ref.rollout.max_model_len or model.positions
     if config.actor_rollout_ref.rollout.name == "vllm" and tokens < length:
