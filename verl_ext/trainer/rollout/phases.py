@@ -52,7 +52,7 @@ class Phases:
         try:
             yield
         finally:
-            # By default the signal ends a process: an `interrupt` that comes too late would end this one without a reason.
+            # By default the signal ends a process: an `interrupt` that comes too late would end this one in silence.
             signal.signal(signal.SIGUSR1, signal.SIG_IGN if before is signal.SIG_DFL else before)
             for module in modules:
                 module.marked_timer = stock
