@@ -8,7 +8,7 @@ questions "$AGENTS"
 starts=()
 for row in "8 functions searched output" "9 agents listed answer" "10 agents searched answer"; do
   read -r number found apis remember <<<"$row"
-  conversations "${sft}_table$number" "$AGENTS" --history calls --found "$found" --apis "$apis"
+  conversations "${sft}_table$number" "$AGENTS" --history calls --found "$found" --apis "$apis" --remember "$remember"
   cold_start "sft_table$number" "${sft}_table$number" "$AGENTS" 5
   starts+=("${start[*]} mas.workflow.history=calls mas.workflow.found=$found mas.workflow.apis=$apis
     mas.workflow.remember=$remember")

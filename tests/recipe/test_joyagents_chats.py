@@ -14,7 +14,7 @@ from verl_ext.memory import HashingSimilarity
 from verl_ext.recipe.joyagents import grammar, single
 from verl_ext.recipe.joyagents.accuracy import accuracy, functions_called
 from verl_ext.recipe.joyagents.data import sft_conversations, thoughts, toolbench_chats
-from verl_ext.recipe.joyagents.data.agent_chats import ChatGenerator
+from verl_ext.recipe.joyagents.data.agent_chats import SOLVED, ChatGenerator
 from verl_ext.recipe.joyagents.data.chat_tools import call_of
 from verl_ext.recipe.joyagents.data.generated_questions import Question
 from verl_ext.recipe.joyagents.workflow import SPECIALISTS
@@ -101,7 +101,7 @@ def test_conversations_show_what_tables_8_and_9_show(conversations):
 
 
 def test_conversations_as_the_papers_cases_show_them():
-    """Tables 8 and 9, and the options of mas.workflow: functions listed, or found in place of their agent."""
+    """Tables 8 to 10, and the options of mas.workflow: functions listed, or found in place of their agent; memories."""
     rain = Question("function", "Will it rain in Oslo?", functions=(TOOL.name,))
     real = {"math": [PROBLEM], "function": [rain]}
     chats = ChatGenerator(0, real, [TOOL, *OTHERS], apis="listed", found="functions")
@@ -113,6 +113,9 @@ def test_conversations_as_the_papers_cases_show_them():
             called = [step.name for step in steps if step.name not in ("", "tool_intention")]
             assert "tool_retrievals" not in called and all(f'"name": "{name}"' in system["content"] for name in called)
     assert any("function-0: " in one["content"] for chat in made["master"] for one in chat if one["role"] == "tool")
+    for remember, shown in (("output", True), ("answer", False)):
+        drawn = dict(ChatGenerator(0, real, [TOOL], remember=remember).sets({"shop_agent": {"shop": 40}}))["shop_agent"]
+        assert any(SOLVED in chat[0]["content"] for chat in drawn) == shown
 
 
 def test_thoughts_are_left_out_or_written_by_a_model(conversations, tmp_path):

@@ -28,7 +28,7 @@ from verl_ext.recipe.joyagents.data.chat_tools import Search, call_of
 from verl_ext.recipe.joyagents.data.generated_questions import Question, QuestionGenerator, knowledge, run
 from verl_ext.recipe.joyagents.grammar import answer_of, output
 from verl_ext.recipe.joyagents.prompts import Messages
-from verl_ext.recipe.joyagents.react import RESULT_CHARS, safe
+from verl_ext.recipe.joyagents.react import OUTPUT, RESULT_CHARS, safe
 from verl_ext.recipe.joyagents.specialists import INTENTION, LISTED, RETRIEVALS, SEARCHED, SUMMARY
 from verl_ext.recipe.joyagents.workflow import SPECIALISTS
 from verl_ext.tools.catalogue.formats.functions import load
@@ -82,7 +82,7 @@ class ChatGenerator:
 
     Args:
         real: kind -> questions that are not generated: problems with their solutions, questions to other functions.
-        tools: the documents of these functions. specialists: those of the system. apis, found: as mas.workflow's.
+        tools: the documents of these functions. specialists: those of the system. apis, found, remember: of mas.workflow.
     """
 
     def __init__(
@@ -93,8 +93,9 @@ class ChatGenerator:
         specialists: Sequence[str] = SPECIALISTS,
         apis: str = SEARCHED,
         found: str = "agents",
+        remember: str = OUTPUT,
     ):
-        self.listed, self.found = apis == LISTED, found
+        self.listed, self.found, self.remember = apis == LISTED, found, remember
         self.rng, self.specialists = random.Random(f"{seed}/joyagents chats"), list(specialists)
         self.real = {kind: list(questions) for kind, questions in real.items()}
         self.generator = QuestionGenerator(seed, "train", self.real, specialists)
@@ -269,7 +270,7 @@ class ChatGenerator:
         return chat, answer_of(memories[0].output) if known and memories else ""
 
     def _memories(self, agent: str, question: Question) -> list[Memory]:
-        """A memory of a question as training writes it, thought included; none if its answer is not known."""
+        """A memory of a question as training writes it; none if its answer is not known."""
         result, thought = self.result(question), self.steps(question) if agent == "math_agent" else SOLVED
         if not result:
             return []
@@ -280,4 +281,5 @@ class ChatGenerator:
             "math_agent": [],
         }
         steps = tuple(plan.get(agent, [RETRIEVALS, *question.functions]))
-        return [Memory(self.rng.randint(1, 9999), agent, question.text, steps, output(thought, result), 1, 2.0)]
+        kept = output(thought, result) if self.remember == OUTPUT else result
+        return [Memory(self.rng.randint(1, 9999), agent, question.text, steps, kept, 1, 2.0)]

@@ -28,7 +28,7 @@ from typing import Any
 from verl_ext.recipe.joyagents.data import rl_questions, thoughts
 from verl_ext.recipe.joyagents.data.agent_chats import ChatGenerator, Messages
 from verl_ext.recipe.joyagents.grammar import read_step
-from verl_ext.recipe.joyagents.react import CALLS, HISTORIES, OUTPUTS
+from verl_ext.recipe.joyagents.react import CALLS, HISTORIES, OUTPUT, OUTPUTS, REMEMBERED
 from verl_ext.recipe.joyagents.specialists import APIS, SEARCHED
 from verl_ext.recipe.joyagents.workflow import FOUND
 from verl_ext.reports import markdown
@@ -58,6 +58,7 @@ MORE: dict[str, dict[str, Any]] = {
     "--history": {"choices": HISTORIES, "default": OUTPUTS, "help": "calls: only last outputs have thoughts (Table 8)"},
     "--apis": {"choices": APIS, "default": SEARCHED, "help": "listed: function agents know their APIs (Table 9)"},
     "--found": {"choices": FOUND, "default": FOUND[0], "help": "functions: in place of their agent (Table 8)"},
+    "--remember": {"choices": REMEMBERED, "default": OUTPUT, "help": "answer: what memories show (Tables 9 and 10)"},
     "--thoughts_url": {"help": "base URL of a server whose model writes the thoughts, instead of templates"},
     "--thoughts_model": {"help": "its name on the server; not needed if it serves one"},
 }
@@ -80,7 +81,8 @@ def write(arguments: argparse.Namespace) -> dict[str, int]:
         documents = output / "tools.jsonl"
         write_rows(documents, prepared.files[documents.name])
         tools = list(load_catalogue([{"kind": "toolbench", "path": str(documents)}]).values())
-    chats = ChatGenerator(arguments.seed, real["train"], tools, specialists, arguments.apis, arguments.found)
+    options = {name: getattr(arguments, name) for name in ("apis", "found", "remember")}
+    chats = ChatGenerator(arguments.seed, real["train"], tools, specialists, **options)
     agents = ("master", *specialists, "single_agent")
     sizes = {agent: rl_questions.sizes_for(SIZES[agent], specialists, "open" in real["train"]) for agent in agents}
     if "function_agent" in sizes:
