@@ -82,7 +82,7 @@ class ChatGenerator:
 
     Args:
         real: kind -> questions that are not generated: problems with their solutions, questions to other functions.
-        tools: the documents of these functions. specialists: those of the system. apis, found, remember: of mas.workflow.
+        tools: the documents of these functions. specialists: of the system. apis, found, remember: as in mas.workflow.
     """
 
     def __init__(
