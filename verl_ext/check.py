@@ -121,7 +121,7 @@ def _add_paths(report: Report, strict: bool) -> None:
     from verl_ext.trainer.preflight.data import check_data, listed, parquet_rows
     from verl_ext.trainer.preflight.paths import missing_models, unwritable_folder
 
-    config, made = report.config, report.config.mas.prepare is not None
+    config, made = report.config, report.config.mas.get("prepare") is not None
     absent = []
     for name in ("train_files", "val_files"):
         for path in listed(config.data[name]):
@@ -166,7 +166,7 @@ def _add_tools(report: Report, strict: bool) -> None:
             if not not_here and not any(path in str(error) for path in absent):
                 report.problems.append(str(error))
                 continue
-            made = absent and report.config.mas.prepare is not None
+            made = absent and report.config.mas.get("prepare") is not None
             state = "made at the start by mas.prepare" if made else "missing"
             report.missing += [] if made else [str(error)]
         shown = ", ".join(f"{key} {', '.join(listed(value))}" for key, value in sources.items())

@@ -285,3 +285,8 @@ def test_as_a_process_help_imports_nothing_heavy():
     assert done.returncode == 0 and "--cfg" in done.stdout
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert not imported & {"torch", "verl", "hydra", "ray", "pydantic", "transformers"}
+
+
+def test_a_recipe_whose_preparation_was_removed_is_checked():
+    report = examined("+recipe=mhgpo_tiny", "~mas.prepare")
+    assert report.problems == [] and not [value for _, value in report.facts if "mas.prepare" in value]

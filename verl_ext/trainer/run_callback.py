@@ -99,8 +99,8 @@ class RunCallback(Callback):
         lora_setup.check_engine(config)
         checks.check_resources(config)
         paths.check_paths(config)
-        if config.mas.prepare:
-            call(OmegaConf.to_container(config.mas.prepare, resolve=True))
+        if prepare := config.mas.get("prepare"):
+            call(OmegaConf.to_container(prepare, resolve=True))
         check_data.check_data(config)
         checks.check_tools(config)
         checks.check_judge(config)
