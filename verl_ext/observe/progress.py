@@ -68,7 +68,7 @@ class Progress:
                 importlib.import_module("matplotlib.figure")
             if not self._times and time.time() - self._started > 20 * (waited + 1):
                 waited += 1
-                print(f"… still starting, {time.time() - self._started:.0f} s", flush=True)
+                print(f"… {time.time() - self._started:.0f} s, no step has ended yet", flush=True)
 
     def _show_errors(self) -> None:
         """Print what was added to error.log."""
