@@ -27,7 +27,8 @@ def random_forest(program, seed):
     ticks = itertools.count()
     tool = CountingTool(lambda state: number(f"{seed}{state}{next(ticks)}") % 100 / 10)
     llm = FakeLLM(delay=lambda request: number(f"{seed}{request.key}") % 100 / 10)
-    forest = forest_of(workflow_of(program), llm, tools={"count": tool}, seed=seed, limits={"max_prompt_tokens": 10**6})
+    limits = {"max_prompt_tokens": 10**6, "max_calls": 10**4}
+    forest = forest_of(workflow_of(program), llm, tools={"count": tool}, seed=seed, limits=limits)
     return forest, llm, tool
 
 

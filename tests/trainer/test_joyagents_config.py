@@ -56,7 +56,6 @@ def test_a_helper_is_served_where_its_url_is_given(recipe):
         ),
         ("mas.workflow.encoder=miniml", "mas.workflow.encoder='miniml' is no encoder; allowed: hashing, minilm, "),
         ("mas.workflow.encoder=''", "mas.workflow.encoder='' is no encoder"),
-        ("mas.workflow.encoder=null", "mas.workflow.encoder=None is no encoder"),
         ("mas.workflow.encoder=runs/no/encoder", "'runs/no/encoder' is no encoder; "),
         ("+mas.memory.encoder=nothing", "mas.memory.encoder='nothing' is no encoder; allowed: hashing, minilm, "),
     ],
