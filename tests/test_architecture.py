@@ -161,7 +161,7 @@ def test_commands_in_the_readme_exist():
         assert (ROOT / script).exists(), script
 
 
-@pytest.mark.parametrize("module", ["verl_ext.engine.fsdp.shared_prompts", "tests.bench.__main__"])
+@pytest.mark.parametrize("module", ["verl_ext.engine.fsdp.shared_prefixes", "tests.bench.__main__"])
 def test_it_can_be_imported_first(module):
     """Whatever of verl's it needs loads the engines, which must not need it half made."""
     done = subprocess.run([sys.executable, "-c", f"import {module}"], cwd=ROOT, capture_output=True, text=True)

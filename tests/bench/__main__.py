@@ -20,7 +20,7 @@ from tests.bench import (
     retrieval,
     sampling,
     search_tree,
-    shared_prompts,
+    shared_prefixes,
     simulator,
     tool_search,
     top_k,
@@ -46,8 +46,8 @@ def main() -> None:
     print("\n(e) the tiny training run:", flush=True)
     lines, per_step = training.run()
     print("\n".join(lines), flush=True)
-    print("\n(f) forward and backward pass of a step, verl's padded rows over shared prompts, one thread:")
-    print("\n".join(shared_prompts.run()), flush=True)
+    print("\n(f) forward and backward pass of a step, verl's padded rows over shared prefixes, one thread:")
+    print("\n".join(shared_prefixes.run()), flush=True)
     print("\n(d) advantages, Python loop over vectorised (target >= 20 x):")
     print("\n".join(advantage.run(per_step)), flush=True)
     print("\n(g) the trajectory log of the tiny run (limit 3 % of a step):")

@@ -44,7 +44,7 @@ from tests.engine.lora_models import (
     row_losses,
     separate,
 )
-from verl_ext.engine.fsdp.shared_prompts import SharedPrompts
+from verl_ext.engine.fsdp.shared_prefixes import SharedPrefixes
 
 
 def sharded(dtype: torch.dtype, checkpointing: bool = False) -> tuple[PeftModel, Any]:
@@ -118,7 +118,7 @@ def check_engine_paths_agree(folder: Path) -> None:
         engine = build(folder, checkpointing=checkpointing, bucket=40 if checkpointing else 0)
         set_weights(engine)
         data = {packed: batch_of(own_rows(REPEATED), own_rows(CASES["mixed"]), packed) for packed in (False, True)}
-        plain = super(SharedPrompts, engine).forward_step
+        plain = super(SharedPrefixes, engine).forward_step
         assert engine._can_share(data[False])
         for name, step, packed in (
             ("shared", engine.forward_step, False),
@@ -149,7 +149,7 @@ def check_engine_paths_agree(folder: Path) -> None:
 
 
 def check_half_precision_as_on_cuda(folder: Path) -> None:
-    """bf16 forward passes over fp32 weights, which shared prompts leave to verl's own: same adapters, fp32 steps."""
+    """bf16 forward passes over fp32 weights, which shared prefixes leave to verl's own: same adapters, fp32 steps."""
     engine = build(folder, precision="bf16")
     before, base = set_weights(engine), base_of(engine)
     agents = own_rows(CASES["mixed"])

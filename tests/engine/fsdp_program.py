@@ -1,6 +1,6 @@
 """Run by test_programs.py in a process of its own, because verl makes a process group. Prints `RESULT <kind> ok`.
 
-Per kind of engine: it is ours, it is sharded on the CPU, its forward passes over shared prompts give what verl's own
+Per kind of engine: it is ours, it is sharded on the CPU, its forward passes over shared prefixes give what verl's own
 padded pass gives (outputs and gradients), and an optimiser step changes it. "deciding": some tokens had few
 alternatives, and log-probs and entropies are among these. "fine-tuning": conversations with a mask. "half": bf16.
 """
@@ -32,7 +32,7 @@ from verl.workers.engine.base import EngineRegistry
 
 from verl_ext.engine.fsdp import cpu as fsdp_cpu
 from verl_ext.engine.fsdp.masked_logits import ALLOWED, packed
-from verl_ext.engine.fsdp.shared_prompts import SharedPrompts
+from verl_ext.engine.fsdp.shared_prefixes import SharedPrefixes
 from verl_ext.engine.fsdp.batching import batches, share
 
 LONG = list(range(5, 25))
@@ -164,7 +164,7 @@ def check(kind: str, folder: str) -> None:
     assert engine._can_share(data)
     assert len(batches(share(PROMPTS, RESPONSES))) > 1  # several forward passes for one backward pass
     ours, our_gradients = run(engine.forward_step)
-    verls, verl_gradients = run(super(SharedPrompts, engine).forward_step)
+    verls, verl_gradients = run(super(SharedPrefixes, engine).forward_step)
     near = {"atol": 2e-2, "rtol": 2e-2} if kind == "half" else {"atol": 1e-5}
     for name in names:
         assert torch.allclose(scored(ours[name]), scored(verls[name]).float(), **near), name

@@ -61,7 +61,7 @@ def test_logits_are_those_of_the_own_adapter_and_of_no_other(name):
 
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_several_forward_passes_before_the_backward_pass(checkpointing):
-    """As over shared prompts. With checkpointing the backward pass goes through all of them again."""
+    """As over shared prefixes. With checkpointing the backward pass goes through all of them again."""
     model, route = routed(torch.float64, checkpointing)
     order, _ = in_order(CASES["mixed"])
     agents = torch.tensor(CASES["mixed"])[order]

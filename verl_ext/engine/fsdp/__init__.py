@@ -2,8 +2,9 @@
 
 cpu              actor, reference model and critic on the CPU; imports the other modules of this folder
 cuda             actor and reference model on CUDA, with adapters per agent and decisions
-shared_prompts   mixin: rows with the same prompt compute it once
+shared_prefixes  mixin: common prefixes of rows are computed once
 memory           how much a micro-batch may hold
-batching         which rows share a prompt, and which sequences form a batch; no tensors
+batching         which rows form a tree of prefixes, and which trees a batch; no tensors
+layout           trees as inputs of a model, and its output where rows predict
 masked_logits    mixin: the log-probabilities of decisions, among their allowed tokens only
 """

@@ -1,86 +1,119 @@
-"""Groups rows into sequences that share a prompt, and sequences into batches. Plain lists, no tensors."""
+"""Groups rows into trees of common prefixes, and trees into batches. Plain lists, no tensors."""
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
+from os.path import commonprefix
 
-# A batch's longest sequence is at most this many times its shortest: little padding, few batches.
+# A batch's longest tree is at most this many times its shortest: little padding, few batches.
 SPREAD = 1.4
 # Padded tokens of a batch: its tensors stay in the processor's cache (of 1,024 … 20,000 the fastest).
 BATCH_TOKENS = 2048
-# The responses of one sequence together have at most the length of its prompt, or this many tokens: attention scores
-# that the tree mask hides are computed all the same.
-SHARED_TOKENS = 256
+# End of a subtree that still grows.
+OPEN = sys.maxsize
 
 
 @dataclass
-class Shared:
-    """One sequence: a prompt and the responses to it.
+class Tree:
+    """Rows of which every prefix that some have in common stands once.
+
+    Tokens stand depth first: a token's descendants follow it, so it is seen from its own column up to its end.
 
     Attributes:
-        responses: (row of the micro-batch, tokens) of each.
+        tokens, positions: per column the token, and its place in its row.
+        ends: per column the end (exclusive) of its descendants.
+        rows: (row of the micro-batch, columns that predict the response, response) of each row.
         kind: of its rows; see `share`.
     """
 
-    prompt: list[int]
-    responses: list[tuple[int, list[int]]]
     kind: int = 0
+    tokens: list[int] = field(default_factory=list)
+    positions: list[int] = field(default_factory=list)
+    ends: list[int] = field(default_factory=list)
+    rows: list[tuple[int, list[int], list[int]]] = field(default_factory=list)
+    _path: list[int] = field(default_factory=list)  # the latest row's columns
 
     def __len__(self) -> int:
-        return len(self.prompt) + sum(len(tokens) - 1 for _, tokens in self.responses)
+        return len(self.tokens)
+
+    def add(self, row: int, prompt: list[int], response: list[int], known: int) -> None:
+        """Add a row, of which the first `known` tokens are those of the latest row."""
+        for column in self._path[known:]:
+            self.ends[column] = len(self)
+        new = (prompt + response[:-1])[known:]
+        self._path[known:] = range(len(self), len(self) + len(new))
+        self.tokens += new
+        self.positions += range(known, known + len(new))
+        self.ends += [OPEN] * len(new)
+        self.rows.append((row, self._path[len(prompt) - 1 :], response))
 
 
 def share(
-    prompts: Sequence[list[int]], responses: Sequence[list[int]], kinds: Sequence[int] | None = None
-) -> list[Shared]:
-    """Put rows with equal prompts into one sequence, as far as `SHARED_TOKENS` allows. None may be empty.
+    prompts: Sequence[list[int]],
+    responses: Sequence[list[int]],
+    kinds: Sequence[int] | None = None,
+    reach: int = 1024,
+) -> list[Tree]:
+    """Put rows into trees, as far as that saves time. No prompt and no response may be empty.
+
+    A tree of N tokens costs N + N² / reach: attention is computed between all of its tokens, though a mask hides those
+    of other rows. In the order of their tokens each row has its longest common prefix with a neighbour; it joins that
+    one's tree if it costs less there than alone.
 
     Args:
         kinds: of each row; only rows of one kind share. None: all are of kind 0.
+        reach: so many keys in attention cost as much as all the rest of a token.
     """
     assert all(prompts) and all(responses), "a row has no prompt or no response"
-    found: list[Shared] = []
-    latest: dict[tuple[int, ...], Shared] = {}
     kinds = [0] * len(prompts) if kinds is None else kinds
-    for row, (prompt, response, kind) in enumerate(zip(prompts, responses, kinds, strict=True)):
-        key = (kind, *prompt)
-        sequence = latest.get(key)
-        room = max(len(prompt), SHARED_TOKENS) + len(prompt)
-        if sequence is None or len(sequence) + len(response) - 1 > room:
-            sequence = latest[key] = Shared(prompt, [], kind)
-            found.append(sequence)
-        sequence.responses.append((row, response))
-    return found
+    read = [prompt + response[:-1] for prompt, response in zip(prompts, responses, strict=True)]
+    trees: list[Tree] = []
+    previous: list[int] = []
+    for row in sorted(range(len(read)), key=lambda row: (kinds[row], read[row])):
+        known = len(commonprefix([previous, read[row]])) if trees and trees[-1].kind == kinds[row] else 0
+        alone = len(read[row])
+        if not known or _cost(len(trees[-1]) + alone - known, reach) - _cost(len(trees[-1]), reach) >= _cost(
+            alone, reach
+        ):
+            trees.append(Tree(kinds[row]))
+            known = 0
+        trees[-1].add(row, prompts[row], responses[row], known)
+        previous = read[row]
+    return trees
 
 
-def batches(sequences: Sequence[Shared]) -> list[list[Shared]]:
-    """Batches of sequences of similar length, shortest first."""
-    result: list[list[Shared]] = []
-    for sequence in sorted(sequences, key=len):
-        length = len(sequence)
-        full = not result or (len(result[-1]) + 1) * length > BATCH_TOKENS
-        if full or length > SPREAD * len(result[-1][0]):
+def _cost(tokens: int, reach: int) -> float:
+    return tokens + tokens**2 / reach
+
+
+def batches(trees: Sequence[Tree]) -> list[list[Tree]]:
+    """Batches of trees of similar length, shortest first."""
+    result: list[list[Tree]] = []
+    for tree in sorted(trees, key=len):
+        full = not result or (len(result[-1]) + 1) * len(tree) > BATCH_TOKENS
+        if full or len(tree) > SPREAD * len(result[-1][0]):
             result.append([])
-        result[-1].append(sequence)
+        result[-1].append(tree)
     return result
 
 
-def merge_batches(own: list[list[Shared]], number: int) -> list[list[Shared]]:
+def merge_batches(own: list[list[Tree]], number: int) -> list[list[Tree]]:
     """Merge the shortest batches until `number` are left: this adds the least padding. `number`: at most len(own)."""
     surplus = len(own) - number
     return [sum(own[: surplus + 1], []), *own[surplus + 1 :]]
 
 
-def split_rows(sequences: Sequence[Shared], number: int) -> list[list[int]]:
+def split_rows(trees: Sequence[Tree], number: int) -> list[list[int]]:
     """Split the rows into `number` parts with about equally many tokens each; `number`: at most the number of rows.
 
-    Rows keep the order of their sequences. A sequence is split only where a part ends within it.
+    Rows keep the order of their trees. A tree is split only where a part ends within it.
     """
-    rows = [row for sequence in sequences for row, _ in sequence.responses]
-    tokens = [len(sequence) / len(sequence.responses) for sequence in sequences for _ in sequence.responses]
+    rows = [row for tree in trees for row, _, _ in tree.rows]
+    tokens = [len(tree) / len(tree.rows) for tree in trees for _ in tree.rows]
     middles = [end - own / 2 for end, own in zip(accumulate(tokens), tokens, strict=True)]
     starts = [0]
     for part in range(1, number):

@@ -17,7 +17,7 @@ from verl.workers.engine.base import EngineRegistry
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngine, FSDPEngineWithLMHead, FSDPEngineWithValueHead
 
 from verl_ext.engine.fsdp.masked_logits import OnlyAllowed
-from verl_ext.engine.fsdp.shared_prompts import SharedPromptsLM, SharedPromptsValue
+from verl_ext.engine.fsdp.shared_prefixes import SharedPrefixesLM, SharedPrefixesValue
 from verl_ext.engine.lora.fsdp_adapters import PerAgentAdapters
 from verl_ext.engine.replaced import replaced
 
@@ -62,7 +62,7 @@ class _OnCPU(FSDPEngine):
 
 
 @EngineRegistry.register(model_type="language_model", backend="fsdp2", device="cpu")
-class CPUEngineWithLMHead(SharedPromptsLM, OnlyAllowed, _OnCPU, PerAgentAdapters, FSDPEngineWithLMHead):
+class CPUEngineWithLMHead(SharedPrefixesLM, OnlyAllowed, _OnCPU, PerAgentAdapters, FSDPEngineWithLMHead):
     """Actor and reference model. Rows share a prompt only if they go through the same adapter."""
 
     def kinds_of(self, micro_batch: TensorDict) -> list[int] | None:
@@ -77,7 +77,7 @@ class CPUEngineWithLMHead(SharedPromptsLM, OnlyAllowed, _OnCPU, PerAgentAdapters
 
 
 @EngineRegistry.register(model_type="value_model", backend="fsdp2", device="cpu")
-class CPUEngineWithValueHead(SharedPromptsValue, _OnCPU, FSDPEngineWithValueHead):
+class CPUEngineWithValueHead(SharedPrefixesValue, _OnCPU, FSDPEngineWithValueHead):
     """Critic: a token classifier with one label, under the attention of the model config.
 
     verl's load_valuehead_model asks for flash_attention_2 whatever is configured (utils/model.py). The branch for

@@ -1,4 +1,4 @@
-"""Rows, shared prompts and back: against one plain forward pass per row."""
+"""Rows, trees of their prefixes and back: against one plain forward pass per row."""
 
 from __future__ import annotations
 
@@ -15,22 +15,17 @@ from verl.utils import tensordict_utils as tu
 from verl.workers.engine.fsdp import transformer_impl
 
 from verl_ext.engine.fsdp import batching
-from verl_ext.engine.fsdp.batching import SPREAD, Shared, batches, merge_batches, share, split_rows
+from verl_ext.engine.fsdp.batching import OPEN, SPREAD, batches, merge_batches, share, split_rows
+from verl_ext.engine.fsdp.layout import lay_out, scored_logits, tree_mask
 from verl_ext.engine.fsdp.memory import Footprint, kept_bytes, machine_memory, measure
-from verl_ext.engine.fsdp.shared_prompts import (
-    SharedPrompts,
-    lay_out,
-    prompts_and_responses,
-    scored_logits,
-    tree_mask,
-)
+from verl_ext.engine.fsdp.shared_prefixes import SharedPrefixes, prompts_and_responses
 
 TOKENS = st.integers(1, 30)
-# Few distinct prompts, so that they repeat.
+# Few distinct prompts, so that they repeat, or are where another one and its response begin.
 ROWS = st.lists(
     st.tuples(
-        st.sampled_from([[2], [3, 4, 5], [3, 4, 6], list(range(1, 26))]),
-        st.lists(TOKENS, min_size=1, max_size=9),
+        st.sampled_from([[2], [3, 4, 5], [3, 4, 6], [3, 4, 6, 7, 7], list(range(1, 26)), [*range(1, 20), 30, 2, 2]]),
+        st.lists(st.sampled_from([7, 8]) | TOKENS, min_size=1, max_size=9),
     ),
     min_size=1,
     max_size=12,
@@ -44,7 +39,7 @@ def model(model_dir):
 
 
 def log_probs(model, prompts: list, responses: list) -> list[list[float]]:
-    """Of every response token, through shared prompts."""
+    """Of every response token, through shared prefixes."""
     result = [[None] * len(response) for response in responses]
     for batch in batches(share(prompts, responses)):
         layout = lay_out(batch, pad=0)
@@ -58,8 +53,8 @@ def log_probs(model, prompts: list, responses: list) -> list[list[float]]:
 
 def test_gradients_do_not_depend_on_the_order_of_threads(model):
     """Many responses share the end of a prompt, whose gradient is their sum: in one order, bit by bit."""
-    layout = lay_out([Shared([3, 4, 5], [(row, [8 + row % 5, 9]) for row in range(400)])], pad=0)
-    weights = torch.randn(len(layout.scored), 1, generator=torch.Generator().manual_seed(0))
+    layout = lay_out(share([[3, 4, 5]] * 400, [[8 + row % 80, 9] for row in range(400)], reach=10**9), pad=0)
+    weights = torch.randn(len(layout.labels), 1, generator=torch.Generator().manual_seed(0))
     threads, seen = torch.get_num_threads(), set()
     torch.set_num_threads(4)
     try:
@@ -70,7 +65,7 @@ def test_gradients_do_not_depend_on_the_order_of_threads(model):
     finally:
         torch.set_num_threads(threads)
         model.zero_grad(set_to_none=True)
-    assert len(layout.scored) * model.config.vocab_size > 32768, "enough for several threads"
+    assert len(layout.labels) * model.config.vocab_size > 32768, "enough for several threads"
     different = len(seen)
     assert different == 1
 
@@ -94,51 +89,56 @@ def test_every_row_gets_the_log_probs_of_a_pass_of_its_own(model, rows):
 @given(rows=ROWS)
 def test_rows_are_dealt_out_once_and_lengths_stay_close(rows):
     prompts, responses = zip(*rows, strict=True)
-    sequences = share(prompts, responses)
-    assert sorted(row for sequence in sequences for row, _ in sequence.responses) == list(range(len(rows)))
-    for sequence in sequences:
-        assert all(prompts[row] == sequence.prompt and responses[row] == tokens for row, tokens in sequence.responses)
-    for batch in batches(sequences):
-        lengths = [len(sequence) for sequence in batch]
+    trees = share(prompts, responses)
+    assert sorted(row for tree in trees for row, _, _ in tree.rows) == list(range(len(rows)))
+    for batch in batches(trees):
+        lengths = [len(tree) for tree in batch]
         assert lengths == sorted(lengths) and lengths[-1] <= SPREAD * lengths[0]
 
 
 def test_a_layout_by_hand():
-    (one,) = share([[7, 8], [7, 8]], [[1, 2, 3], [4]])
+    (tree,) = share([[7, 8], [7, 8], [7, 6]], [[1, 2, 3], [4], [5, 9]])
     (other,) = share([[5]], [[6, 9]])
-    layout = lay_out([other, one], pad=0)
-    assert layout.input_ids.tolist() == [[0, 0, 5, 6], [7, 8, 1, 2]]
-    assert layout.position_ids.tolist() == [[0, 0, 0, 1], [0, 1, 2, 3]]
-    assert layout.tail == 3
-    # Columns of the tail are 1, 2, 3. Token 6 is scored at "5" (column 2), 9 at "6"; 1 and 4 both at "8" (column 1).
-    assert layout.scored.tolist() == [1, 2, 3, 4, 5, 3]
-    assert layout.labels.tolist() == [6, 9, 1, 2, 3, 4]
-    assert layout.rows.tolist() == [0, 0, 0, 0, 0, 1]
-    assert layout.offsets.tolist() == [0, 1, 0, 1, 2, 0]
-
-
-def test_a_mask_by_hand():
-    mask = tree_mask(torch.tensor([[-1, 0, 1, 2, 2]]))[0, 0].int().tolist()
-    assert mask == [
-        [1, 0, 0, 0, 0],  # padding: itself only
-        [0, 1, 0, 0, 0],
-        [0, 1, 1, 0, 0],
-        [0, 1, 0, 1, 0],  # the second response does not see the first
-        [0, 1, 0, 1, 1],
+    assert (tree.tokens, tree.positions) == ([7, 6, 5, 8, 1, 2], [0, 1, 2, 1, 2, 3])
+    assert tree.ends == [OPEN, 3, 3, OPEN, OPEN, OPEN]
+    layout = lay_out([other, tree], pad=0)
+    assert layout.input_ids.tolist() == [[5, 6, 0, 0, 0, 0], tree.tokens]
+    assert layout.position_ids.tolist()[1] == tree.positions
+    columns = layout.scored[layout.places].tolist()
+    found = zip(layout.rows.tolist(), layout.offsets.tolist(), columns, layout.labels.tolist(), strict=True)
+    # Token 6 is predicted at "5" and 9 at "6"; of the other tree 1 and 4 both at "8", its column 3.
+    assert list(found) == [
+        *((0, 0, 0, 6), (0, 1, 1, 9)),
+        *((2, 0, 6 + 1, 5), (2, 1, 6 + 2, 9), (1, 0, 6 + 3, 4)),
+        *((0, 0, 6 + 3, 1), (0, 1, 6 + 4, 2), (0, 2, 6 + 5, 3)),
     ]
 
 
-def test_a_batch_without_padding_or_sharing_needs_no_mask():
-    assert lay_out(share([[1, 2], [2, 1]], [[3], [4]]), pad=0).attention_mask is None
+def test_a_mask_by_hand():
+    mask = tree_mask(torch.tensor([[4, 2, 4, 4, 0]]))[0, 0].int().tolist()
+    assert mask == [
+        [1, 0, 0, 0, 0],
+        [1, 1, 0, 0, 0],
+        [1, 0, 1, 0, 0],  # the second branch does not see the first
+        [1, 0, 1, 1, 0],
+        [0, 0, 0, 0, 1],  # padding: itself only
+    ]
+
+
+def test_a_batch_without_forks_needs_no_mask():
+    assert lay_out(share([[1, 2], [2]], [[3], [4]]), pad=0).attention_mask is None
     assert lay_out(share([[1, 2], [1, 2]], [[3, 3], [4, 4]]), pad=0).attention_mask is not None
-    assert lay_out(share([[1, 2], [1]], [[3], [4]]), pad=0).attention_mask is not None
 
 
-def test_long_responses_are_not_chained(monkeypatch):
-    """Attention is quadratic in a sequence's length, so one prompt does not carry any number of responses."""
-    monkeypatch.setattr(batching, "SHARED_TOKENS", 10)
-    assert [len(s.responses) for s in share([[1]] * 5, [[2] * 6] * 5)] == [2, 2, 1]
-    assert [len(s.responses) for s in share([[1] * 15] * 5, [[2] * 6] * 5)] == [3, 2]
+def test_trees_grow_while_that_saves_time():
+    """Attention is quadratic in a tree's length, so one prefix does not carry any number of rows."""
+    assert len(share([[1] * 40] * 50, [[2] * 6] * 50)) == 1, "equal rows"
+    prompts, different = [[1] * 40 for row in range(50)], [[row] * 20 for row in range(50)]
+    assert [len(tree.rows) for tree in share(prompts, different, reach=10**9)] == [50]
+    # 40 known and 19 new tokens: worth it while 40 + 59² / 400 > (2 N · 19 + 19²) / 400.
+    first, *_ = share(prompts, different, reach=400)
+    assert len(first) == 40 + 19 * len(first.rows) and len(first.rows) == 25
+    assert len(share([[1, row] for row in range(9)], [[2]] * 9, kinds=[0, 1, 2] * 3)) == 3, "rows of a kind"
 
 
 def test_batches_are_bounded(monkeypatch):
@@ -148,7 +148,7 @@ def test_batches_are_bounded(monkeypatch):
 
 
 def test_ranks_with_more_batches_put_their_shortest_together():
-    four = batches(share([[1] * n for n in (2, 10, 50, 200)], [[2]] * 4))
+    four = batches(share([[n] * n for n in (2, 10, 50, 200)], [[2]] * 4))
     assert [[len(s) for s in batch] for batch in merge_batches(four, 2)] == [[2, 10, 50], [200]]
     assert merge_batches(four, 4) == four
 
@@ -171,7 +171,7 @@ def test_only_text_models_with_full_attention_share(change, shared):
     engine = SimpleNamespace(module=SimpleNamespace(config=config), _autocast_dtype=torch.float32)
     row = torch.nested.as_nested_tensor([torch.tensor([1, 2])], layout=torch.jagged)
     batch = TensorDict({"prompts": row, "responses": row, "position_ids": row}, batch_size=1)
-    assert SharedPrompts._can_share(engine, batch) is shared
+    assert SharedPrefixes._can_share(engine, batch) is shared
 
 
 def test_rows_of_a_prompt_come_into_one_micro_batch():
@@ -181,9 +181,9 @@ def test_rows_of_a_prompt_come_into_one_micro_batch():
         def forward_backward_batch(self, data, loss_function, forward_only=False):
             return transformer_impl.prepare_micro_batches(data=data, dp_group=None, same_micro_num_in_dp=True)
 
-    class Engine(SharedPrompts, Upstream):
+    class Engine(SharedPrefixes, Upstream):
         can_share = True
-        _footprint, _budget = Footprint(token=10, scored=100), 1e9
+        _footprint, _budget, _reach = Footprint(token=10, scored=100), 1e9, 10**9
 
         def _can_share(self, micro_batch):
             return self.can_share
@@ -213,19 +213,19 @@ def test_rows_of_a_prompt_come_into_one_micro_batch():
 
 @given(ROWS, st.integers(1, 12))
 def test_rows_are_dealt_into_parts_that_are_not_empty(rows, number):
-    sequences = share([prompt for prompt, _ in rows], [response for _, response in rows])
+    trees = share([prompt for prompt, _ in rows], [response for _, response in rows])
     number = min(number, len(rows))
-    parts = split_rows(sequences, number)
+    parts = split_rows(trees, number)
     assert len(parts) == number and all(parts) and sorted(sum(parts, [])) == [*range(len(rows))]
-    heaviest = max(len(sequence) for sequence in sequences)
-    for part in parts if number <= len(sequences) else ():
-        tokens = sum(len(s) * sum(row in part for row, _ in s.responses) / len(s.responses) for s in sequences)
-        assert tokens <= sum(map(len, sequences)) / number + 2 * heaviest
+    heaviest = max(map(len, trees))
+    for part in parts if number <= len(trees) else ():
+        tokens = sum(len(t) * sum(row in part for row, _, _ in t.rows) / len(t.rows) for t in trees)
+        assert tokens <= sum(map(len, trees)) / number + 2 * heaviest
 
 
 def test_what_is_kept_of_a_pass_is_what_the_footprint_says(model):
     def forward(tokens: int, scored: int) -> torch.Tensor:
-        layout = lay_out([Shared([1] * (tokens - scored), [(0, [1] * scored)])], pad=0)
+        layout = lay_out(share([[1] * (tokens - scored)], [[1] * scored]), pad=0)
         return scored_logits(model, layout).float().log_softmax(-1)
 
     measured = measure(forward)

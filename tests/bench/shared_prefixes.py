@@ -1,4 +1,4 @@
-"""(f) The trainer's forward and backward pass over one step's rows: shared prompts over verl's padded pass."""
+"""(f) The trainer's forward and backward pass over one step's rows: shared prefixes over verl's padded pass."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from verl_ext.engine.fsdp.batching import batches, share
-from verl_ext.engine.fsdp.shared_prompts import lay_out, scored_logits
+from verl_ext.engine.fsdp.layout import lay_out, scored_logits
 from verl_ext.plugin import package_path
 from verl_ext.recipe.cold_start.evaluate import run_workflow
 from verl_ext.recipe.cold_start.registry import COLD_STARTS
@@ -47,7 +47,7 @@ def padded(model: torch.nn.Module, prompts: list[list[int]], responses: list[lis
 
 
 def shared(model: torch.nn.Module, prompts: list[list[int]], responses: list[list[int]]) -> tuple[torch.Tensor, int]:
-    """The same sum over shared prompts."""
+    """The same sum over shared prefixes."""
     total, tokens = torch.zeros(()), 0
     for batch in batches(share(prompts, responses)):
         layout = lay_out(batch, pad=0)

@@ -1,0 +1,96 @@
+"""Trees of rows as a model's inputs, and the model's output where rows predict something."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from peft.tuners.tuners_utils import BaseTunerLayer
+
+from verl_ext.engine.fsdp.batching import OPEN, Tree
+
+
+@dataclass
+class Layout:
+    """A batch of B trees as the model's inputs, padded on the right to the longest, L.
+
+    input_ids, position_ids: (B, L). attention_mask: (B, 1, L, L) bool, True = attends; None = plainly causal, as no
+        tree has a fork, and nothing sees the padding on its right.
+    scored: (U,) the columns that predict something, as indices into the flattened batch (B * L), ascending.
+    places: (T,) for each response token the place in `scored` of the column that predicts it; places repeat.
+    labels: (T,) the response tokens. rows, offsets: (T,) the row of each, and its place in the response of that row.
+    """
+
+    input_ids: torch.Tensor
+    position_ids: torch.Tensor
+    attention_mask: torch.Tensor | None
+    scored: torch.Tensor
+    places: torch.Tensor
+    labels: torch.Tensor
+    rows: torch.Tensor
+    offsets: torch.Tensor
+
+
+def lay_out(trees: Sequence[Tree], pad: int) -> Layout:
+    """The model's inputs for one batch; `pad` is any token id."""
+    width = max(map(len, trees))
+    columns, labels, rows, offsets = ([] for _ in range(4))
+    for number, tree in enumerate(trees):
+        for row, predicting, response in tree.rows:
+            columns += [number * width + column for column in predicting]
+            labels += response
+            rows += [row] * len(response)
+            offsets += range(len(response))
+    scored, places = torch.tensor(columns).unique(return_inverse=True)
+    pads = [width - len(tree) for tree in trees]
+    ends = [[min(end, len(tree)) for end in tree.ends] + [0] * more for tree, more in zip(trees, pads, strict=True)]
+    forked = any(end != OPEN for tree in trees for end in tree.ends)
+    # Positions of the padding go on: transformers takes a step back for the start of another document.
+    positions = [tree.positions + [*range(len(tree), width)] for tree in trees]
+    return Layout(
+        torch.tensor([tree.tokens + [pad] * more for tree, more in zip(trees, pads, strict=True)]),
+        torch.tensor(positions),
+        tree_mask(torch.tensor(ends)) if forked else None,
+        scored,
+        places,
+        *(torch.tensor(values) for values in (labels, rows, offsets)),
+    )
+
+
+def tree_mask(ends: torch.Tensor) -> torch.Tensor:
+    """(B, 1, L, L) bool from the (B, L) ends of the columns' subtrees; 0: padding.
+
+    A token sees itself and the columns before it whose subtrees it is in; padding sees itself, or it would be nan.
+    """
+    column = torch.arange(ends.shape[1])
+    past = column[:, None] >= column
+    return ((past & (column[:, None] < ends[:, None])) | (column[:, None] == column))[:, None]
+
+
+def scored_logits(model: torch.nn.Module, layout: Layout) -> torch.Tensor:
+    """(T, vocabulary), or (T, 1) of a critic: the model's output where it predicts the layout's response tokens.
+
+    index_select, not indexing, whose backward pass adds repeated places up in whatever order the threads come.
+    """
+    inner = model.get_base_model() if hasattr(model, "get_base_model") else model  # of peft
+    head = inner.get_output_embeddings()
+    inputs = {"input_ids": layout.input_ids, "attention_mask": layout.attention_mask}
+    inputs |= {"position_ids": layout.position_ids, "use_cache": False}
+    if head is None or isinstance(head, BaseTunerLayer):  # a critic's is small; an adapter's route counts whole rows
+        logits = model(**inputs).logits.flatten(0, 1).index_select(0, layout.scored)
+    else:
+        with _only(head, layout.scored):
+            logits = model(**inputs).logits[0]
+    return logits.index_select(0, layout.places)
+
+
+@contextmanager
+def _only(head: torch.nn.Module, columns: torch.Tensor) -> Iterator[None]:
+    """Let the output layer see only some of the flattened columns of its input (B, L, hidden): (1, U, hidden)."""
+    hook = head.register_forward_pre_hook(lambda _, given: (given[0].flatten(0, 1).index_select(0, columns)[None],))
+    try:
+        yield
+    finally:
+        hook.remove()
