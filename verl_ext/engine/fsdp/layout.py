@@ -76,7 +76,11 @@ def scored_logits(model: torch.nn.Module, layout: Layout) -> torch.Tensor:
     """
     inner = model.get_base_model() if hasattr(model, "get_base_model") else model  # of peft
     head = inner.get_output_embeddings()
-    inputs = {"input_ids": layout.input_ids, "attention_mask": layout.attention_mask}
+    mask = layout.attention_mask
+    if mask is not None:  # as numbers, in the type of attention: each layer would make its own of them, and keep it
+        kind = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else model.dtype
+        mask = torch.zeros(mask.shape, dtype=kind).masked_fill_(~mask, -torch.inf)
+    inputs = {"input_ids": layout.input_ids, "attention_mask": mask}
     inputs |= {"position_ids": layout.position_ids, "use_cache": False}
     if head is None or isinstance(head, BaseTunerLayer):  # a critic's is small; an adapter's route counts whole rows
         logits = model(**inputs).logits.flatten(0, 1).index_select(0, layout.scored)

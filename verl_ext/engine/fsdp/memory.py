@@ -14,7 +14,7 @@ import psutil
 import torch
 
 # Of the machine's memory. Larger micro-batches are not faster on a CPU: 2,048 tokens go through the model at a time.
-SHARE = 0.05
+SHARE = 0.03
 LEAST = 512 * 2**20
 
 
