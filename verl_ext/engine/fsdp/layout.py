@@ -7,7 +7,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
+from peft import PeftModel
 from peft.tuners.tuners_utils import BaseTunerLayer
+from transformers import PreTrainedModel
 
 from verl_ext.engine.fsdp.batching import OPEN, Tree
 
@@ -36,7 +38,10 @@ class Layout:
 def lay_out(trees: Sequence[Tree], pad: int) -> Layout:
     """The model's inputs for one batch; `pad` is any token id."""
     width = max(map(len, trees))
-    columns, labels, rows, offsets = ([] for _ in range(4))
+    columns: list[int] = []
+    labels: list[int] = []
+    rows: list[int] = []
+    offsets: list[int] = []
     for number, tree in enumerate(trees):
         for row, predicting, response in tree.rows:
             columns += [number * width + column for column in predicting]
@@ -69,24 +74,23 @@ def tree_mask(ends: torch.Tensor) -> torch.Tensor:
     return ((past & (column[:, None] < ends[:, None])) | (column[:, None] == column))[:, None]
 
 
-def scored_logits(model: torch.nn.Module, layout: Layout) -> torch.Tensor:
+def scored_logits(model: PreTrainedModel | PeftModel, layout: Layout) -> torch.Tensor:
     """(T, vocabulary), or (T, 1) of a critic: the model's output where it predicts the layout's response tokens.
 
     index_select, not indexing, whose backward pass adds repeated places up in whatever order the threads come.
     """
-    inner = model.get_base_model() if hasattr(model, "get_base_model") else model  # of peft
+    inner = model.get_base_model() if isinstance(model, PeftModel) else model
     head = inner.get_output_embeddings()
     mask = layout.attention_mask
     if mask is not None:  # as numbers, in the type of attention: each layer would make its own of them, and keep it
-        kind = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else model.dtype
+        kind = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else inner.dtype
         mask = torch.zeros(mask.shape, dtype=kind).masked_fill_(~mask, -torch.inf)
-    inputs = {"input_ids": layout.input_ids, "attention_mask": mask}
-    inputs |= {"position_ids": layout.position_ids, "use_cache": False}
+    inputs = {"input_ids": layout.input_ids, "position_ids": layout.position_ids, "attention_mask": mask}
     if head is None or isinstance(head, BaseTunerLayer):  # a critic's is small; an adapter's route counts whole rows
-        logits = model(**inputs).logits.flatten(0, 1).index_select(0, layout.scored)
+        logits = model(**inputs, use_cache=False).logits.flatten(0, 1).index_select(0, layout.scored)
     else:
         with _only(head, layout.scored):
-            logits = model(**inputs).logits[0]
+            logits = model(**inputs, use_cache=False).logits[0]
     return logits.index_select(0, layout.places)
 
 
