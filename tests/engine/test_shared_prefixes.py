@@ -234,6 +234,19 @@ def test_what_is_kept_of_a_pass_is_what_the_footprint_says(model):
         assert measured.of(tokens, scored) - measured.of(32, 1) == pytest.approx(kept, rel=0.02)
 
 
+def test_a_gathered_parameter_that_was_freed_does_not_hide_what_got_its_address():
+    """FSDP frees it during the pass, and the allocator gives the memory to the next tensor."""
+
+    def forward() -> object:
+        gathered = torch.ones(1000, requires_grad=True)
+        freed = gathered * gathered  # autograd keeps the storage, which FSDP resizes to nothing
+        gathered.untyped_storage().resize_(0)
+        activation = torch.ones(500, requires_grad=True)
+        return freed, activation * activation
+
+    assert kept_bytes(forward) == 500 * 4
+
+
 def test_memory_is_that_of_the_container(tmp_path):
     (tmp_path / "limit").write_text("1000000\n")
     assert machine_memory(str(tmp_path / "limit")) == 10**6

@@ -31,17 +31,20 @@ class Footprint:
 
 
 def kept_bytes(forward: Callable[[], object]) -> int:
-    """Bytes of all storages that autograd keeps for the backward pass of `forward`, each counted once."""
-    kept: dict[int, int] = {}
+    """Bytes of all storages that autograd keeps for the backward pass of `forward`, each counted once.
+
+    What they hold when the pass is over: FSDP frees gathered parameters within it, and others get their addresses.
+    """
+    kept: dict[int, torch.UntypedStorage] = {}
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
-        kept[storage.data_ptr()] = storage.nbytes()
+        kept[storage._cdata] = storage
         return tensor
 
     with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        output = forward()  # alive until all is counted: a freed storage's address is used again
-    total = sum(kept.values())
+        output = forward()
+    total = sum(storage.nbytes() for storage in kept.values())
     del output
     return total
 
