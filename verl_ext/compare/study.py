@@ -19,8 +19,9 @@ class Method(Settings):
     Attributes:
         name: of its folder.
         label: of its row and curve.
-        overrides: of `python -m verl.trainer.main_ppo`; `{seed}` stands for the seed. With `trainer.val_only=true`
-            among them the system is measured as it is.
+        overrides: of `python -m verl.trainer.main_ppo`; `{seed}` stands for the seed, `{here}` for the folder where the
+            comparison is started (runs have folders of their own). With `trainer.val_only=true` among them the system
+            is measured as it is.
         start_of: no run of its own: its scores are that method's validation at step 0.
     """
 
@@ -90,7 +91,8 @@ class Study(Settings):
     def command(self, method: Method, seed: int) -> list[str]:
         """Overrides of one run; the last one of a setting counts."""
         given = [*self.overrides, *method.overrides]
-        return [text.replace("{seed}", str(seed)) for text in given] + [
+        here = str(Path.cwd())
+        return [text.replace("{seed}", str(seed)).replace("{here}", here) for text in given] + [
             f"mas.budget.{name}={value}" for name, value in self.budget.items()
         ]
 
