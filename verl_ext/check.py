@@ -81,12 +81,15 @@ def examine(
 
 def fill(report: Report, gpu_memory: float = 80.0, strict: bool = False) -> None:
     """Check the report's configuration, whose keys are known; add what it would run if nothing is wrong with it."""
+    from verl_ext.engine.precision import settle_run
     from verl_ext.trainer.preflight.checks import check_multi_agent
     from verl_ext.trainer.preflight.plan import add_model, add_plan
 
     before = len(report.problems)
     report.attempt(check_multi_agent, report.config)
     report.attempt(_check_with_verl, report)
+    if float_type := settle_run(report.config):
+        report.add("float type", f"auto, {float_type}")
     if len(report.problems) == before:
         add_plan(report)
         add_model(report, gpu_memory)

@@ -61,7 +61,7 @@ def main(config: DictConfig) -> None:
 
 
 def prepare(config: DictConfig) -> int:
-    """Make the data if the configuration says how (`prepare`), and look at them. A collective of all ranks.
+    """Make the data if `prepare` says how, look at them, choose the float type if it is `auto`. A collective of all.
 
     Returns: optimiser steps of the whole training.
 
@@ -70,9 +70,15 @@ def prepare(config: DictConfig) -> int:
     """
     import torch.distributed as dist
 
+    from verl_ext.engine import precision
+
     if config.get("prepare") and _rank() == 0:
         call(OmegaConf.to_container(config.prepare, resolve=True))
     dist.barrier()
+    name = "engine.mixed_precision.param_dtype"
+    chosen = precision.settle(config, [name], lambda: precision.choose_together(config.trainer.device))
+    if chosen and _rank() == 0:
+        print(f"Float type {chosen}", flush=True)
     return check_data(config)
 
 

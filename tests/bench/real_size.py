@@ -22,9 +22,9 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from tests.bench import engine_vs_generate
 from tests.bench.engine_vs_generate import Call
-from verl_ext.engine.hf.hardware import fastest_dtype
 from verl_ext.engine.hf.params import Request, SamplingParams
 from verl_ext.engine.hf.slots import SlotEngine
+from verl_ext.engine.precision import choose
 
 RATIO, SHARE = 3.0, 0.6  # wanted: over generate(), and of the peak of matrix products
 QUESTIONS, SAMPLES = 4, 4
@@ -136,8 +136,9 @@ def run(folder: str | None) -> Iterator[str]:
         yield f"  skipped: no model in {folder!r} (python -m verl_ext models smollm2-135m --output_dir FOLDER makes it)"
         return
     torch.set_num_threads(1)
-    dtype = fastest_dtype("cpu")
-    yield f"  {folder}; chosen type: {dtype}"
+    choice = choose("cpu")
+    dtype = choice.dtype
+    yield f"  {folder}; chosen type {choice}"
     yield from engine_shares(AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype)))
     yield from versus_generate(folder, dtype)
 

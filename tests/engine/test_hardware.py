@@ -11,13 +11,6 @@ from verl_ext.engine.hf import hardware
 from verl_ext.engine.hf.options import EngineOptions
 
 
-@pytest.mark.parametrize(("gain", "chosen"), [(2.0, "bfloat16"), (0.3, "float32")])
-def test_bfloat16_is_taken_where_it_is_faster(monkeypatch, gain, chosen):
-    seconds = {torch.float32: 1.0, torch.bfloat16: 1 / gain}
-    monkeypatch.setattr(hardware, "_seconds", lambda rows, dtype: seconds[dtype])
-    assert hardware.fastest_dtype("cpu") == chosen
-
-
 def test_cores_are_shared_among_servers_of_large_models(monkeypatch):
     monkeypatch.setattr(hardware.os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
     assert [hardware.idle_threads(size, 2) for size in (10**6, 10**8)] == [1, 4]

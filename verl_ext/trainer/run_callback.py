@@ -17,7 +17,7 @@ from hydra.experimental.callback import Callback
 from hydra.utils import call
 from omegaconf import DictConfig, OmegaConf
 
-from verl_ext.engine import preload
+from verl_ext.engine import precision, preload
 from verl_ext.observe import error_log
 from verl_ext.observe.progress import Progress
 from verl_ext.observe.runlog import NAME, log_name
@@ -37,15 +37,17 @@ class RunCallback(Callback):
     def __init__(self) -> None:
         self.progress: Progress | None = None
         self.headline = "reward"
+        self.float_type: precision.Choice | None = None  # of trainer and rollout engine, where a setting is `auto`
         self.template: Popen[bytes] | None = None  # the preloaded process that Ray's workers are forked from
         self.lock: IO[str] | None = None  # of the run's folder, held as long as this process lives
 
     def on_run_start(self, config: DictConfig, **_: Any) -> None:
-        """Set the environment of the workers, which is part of the configuration, before Hydra starts the job."""
+        """Set what depends on this machine: the job gets a copy of the configuration as it is after this method."""
         from verl_ext.trainer import lora_setup
 
         lora_setup.choose_engine(config)
         self.template = preload.start(config)
+        self.float_type = precision.settle_run(config)  # meanwhile the template imports torch
 
     def on_job_start(self, config: DictConfig, **_: Any) -> None:
         """Check everything that can be checked without starting Ray; prepare data; start the progress display."""
@@ -65,7 +67,8 @@ class RunCallback(Callback):
             raise SystemExit(0)
         self.progress = Progress(folder, self.headline, log_name(config))
         self.progress.start()
-        print("".join(f"Note: {note}\n" for note in notes(config)), end="", flush=True)
+        kind = [f"Float type of trainer and rollout engine {self.float_type}\n"] if self.float_type else []
+        print("".join([*kind, *(f"Note: {note}\n" for note in notes(config))]), end="", flush=True)
         silence_verl()
         interrupt.end_on_interrupt(self.progress, folder, config.trainer.save_freq, self.template)
 

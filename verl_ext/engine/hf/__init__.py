@@ -2,7 +2,7 @@
 
 replica      verl's side: starts a server per replica, sends it weights
 server       the Ray actor: verl's server interface over an EngineLoop
-hardware     what the machine has: bfloat16, idle cores, memory
+hardware     what the machine has: idle cores, memory
 options      the settings `rollout.engine_kwargs.hf`
 params       what a request may ask for, and what it gets: SamplingParams, Request, Finished
 

@@ -18,11 +18,12 @@ from verl.workers.rollout.replica import TokenOutput
 
 from verl_ext.engine.fingerprints import fingerprints
 from verl_ext.engine.fsdp.memory import machine_memory
-from verl_ext.engine.hf.hardware import KV_SHARE, fastest_dtype, fitting_slots, idle_threads, kv_bytes
+from verl_ext.engine.hf.hardware import KV_SHARE, fitting_slots, idle_threads, kv_bytes
 from verl_ext.engine.hf.loop import EngineLoop
 from verl_ext.engine.hf.options import EngineOptions
 from verl_ext.engine.hf.params import Finished, Request, SamplingParams, derived_seed
 from verl_ext.engine.hf.slots import SlotEngine
+from verl_ext.engine.precision import choose
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
@@ -239,7 +240,7 @@ def load_model(model_config: HFModelConfig, options: EngineOptions, random: bool
     if torch.device(options.device).type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"rollout.name=hf: no device {options.device!r} here; without a GPU set VERL_PLATFORM=cpu")
     common = {
-        "dtype": getattr(torch, fastest_dtype(options.device) if options.dtype == "auto" else options.dtype),
+        "dtype": getattr(torch, choose(options.device).dtype if options.dtype == "auto" else options.dtype),
         "attn_implementation": "sdpa",
         "trust_remote_code": model_config.trust_remote_code,
     }

@@ -12,6 +12,8 @@ from tensordict import TensorDict
 from verl.utils.py_functional import convert_to_regular_types
 from verl.utils.torch_dtypes import PrecisionType
 
+from verl_ext.engine.precision import AUTO
+
 # Field of a row: which of `lora.adapters` its agent has, as a number from 0.
 AGENT_ID = "agent_id"
 # Key of a request's sampling parameters: the name of the adapter that is to answer it, or BASE: none of them.
@@ -110,13 +112,15 @@ def check_settings(
     Args:
         prefix: of the settings' names in messages.
         strategy: `strategy`. sequence_parallel: `ulysses_sequence_parallel_size`.
-        precision: `mixed_precision.param_dtype`. quantised: `qat.enable`.
+        precision: `mixed_precision.param_dtype`; auto is never fp16. quantised: `qat.enable`.
         save_contents: `checkpoint.save_contents`.
 
     Raises:
         ValueError: what does not fit, and the remedy.
     """
-    half = PrecisionType.to_dtype(precision) == torch.float16  # whose gradients are scaled as a whole
+    half = (
+        precision != AUTO and PrecisionType.to_dtype(precision) == torch.float16
+    )  # whose gradients are scaled as a whole
     for key, given, fits, remedy in (
         ("strategy", strategy, strategy == "fsdp2", "fsdp2"),
         ("ulysses_sequence_parallel_size", sequence_parallel, sequence_parallel == 1, "1"),
