@@ -10,6 +10,7 @@ import dataclasses
 import os
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import torch
 from tensordict import TensorDict
@@ -74,6 +75,11 @@ class CPUEngineWithLMHead(SharedPrefixesLM, OnlyAllowed, _OnCPU, PerAgentAdapter
         if self.adapters is None:
             return super().forward_pass(kinds)
         return self.route.using([kinds.count(adapter) for adapter in range(len(self.adapters.names))])
+
+    def checkpoint_options(self) -> dict[str, Any]:
+        """The layers are computed again with the route of the forward pass."""
+        route = {} if self.adapters is None else {"context_fn": self.route.checkpoint_contexts}
+        return super().checkpoint_options() | route
 
 
 @EngineRegistry.register(model_type="value_model", backend="fsdp2", device="cpu")

@@ -2,20 +2,30 @@
 
 A model's share is measured, not derived from its configuration: a few tokens go through it, and the storages that
 autograd keeps are added up. So it holds for any architecture, precision, adapter and checkpointing of activations.
+A row that alone is too long for it is computed twice: its layers' insides are not kept, but made again when needed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 import torch
 
 # Of the machine's memory. Larger micro-batches are not faster on a CPU: 2,048 tokens go through the model at a time.
-SHARE = 0.03
-LEAST = 512 * 2**20
+SHARE = 0.02
+# Of the memory that no program uses, where that is little.
+FREE_SHARE = 0.5
+LEAST = 64 * 2**20
+# A micro-batch of one row cannot be split: from this much over the budget on, its layers are computed twice.
+SLACK = 1.2
+GIB = 2**30
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -71,6 +81,67 @@ def machine_memory(limit: str = "/sys/fs/cgroup/memory.max") -> int:
         return total
 
 
-def budget(total: int, ranks: int) -> float:
-    """Bytes for one micro-batch of one rank, of `total` bytes of memory that `ranks` ranks share."""
-    return max(LEAST, SHARE * total) / ranks
+def available_memory(folder: str = "/sys/fs/cgroup") -> int:
+    """Bytes that no program uses, of this machine or of the container that this process is in.
+
+    What the container's files have in the page cache counts as available.
+    """
+    free = psutil.virtual_memory().available
+    try:
+        limit, used = (int((Path(folder) / name).read_text()) for name in ("memory.max", "memory.current"))
+        counts = dict(line.split() for line in (Path(folder) / "memory.stat").read_text().splitlines())
+        return min(free, limit - used + int(counts["inactive_file"]))
+    except (OSError, ValueError, KeyError):
+        return free
+
+
+def still_to_come(parameters: list[torch.nn.Parameter], optimiser: torch.optim.Optimizer) -> int:
+    """Bytes of gradients and Adam's two moments that the optimiser has not allocated yet."""
+    trained = [one for one in parameters if one.requires_grad]
+    absent = [one.numel() * (one.grad is None) + 2 * one.numel() * (not optimiser.state.get(one)) for one in trained]
+    return sum(numbers * one.element_size() for numbers, one in zip(absent, trained, strict=True)) // _ranks(trained)
+
+
+def _ranks(parameters: list[torch.nn.Parameter]) -> int:
+    """Ranks that a parameter is sharded over; each counts what is its own."""
+    mesh = getattr(parameters[0], "device_mesh", None) if parameters else None
+    return mesh.size() if mesh is not None else 1
+
+
+def budget(total: int, ranks: int, free: float = float("inf")) -> float:
+    """Bytes for one micro-batch of one rank.
+
+    It depends on the machine alone as long as memory is not short, so that a run can be repeated exactly.
+
+    Args:
+        total: bytes of memory. free: bytes of it that will be left for all micro-batches. ranks: that share it.
+    """
+    return max(LEAST, min(SHARE * total, FREE_SHARE * free)) / ranks
+
+
+def report(footprint: Footprint, budget: float, free: float) -> None:
+    """Log what was chosen."""
+    logger.warning(
+        "training engine: a micro-batch may keep %.2f GiB for its backward pass (%.1f GiB of memory are available): "
+        "%s tokens of %.0f KiB, and %.0f KiB for each that is scored; the layers of a longer row are computed twice",
+        *(budget / GIB, free / GIB, f"{budget / footprint.token:,.0f}" if footprint.token else "any number of"),
+        *(footprint.token / 1024, footprint.scored / 1024),
+    )
+
+
+@contextmanager
+def recomputing(model: torch.nn.Module, needed: bool, options: dict[str, Any]) -> Iterator[None]:
+    """Let passes in this block keep the layers' inputs only, and compute the layers again in the backward pass.
+
+    Without effect if it is not `needed`, the model cannot do so, or does so anyway (enable_gradient_checkpointing).
+    `options`: of torch.utils.checkpoint.
+    """
+    able = getattr(model, "supports_gradient_checkpointing", False) and not model.is_gradient_checkpointing
+    if not (needed and able):
+        yield
+        return
+    model.gradient_checkpointing_enable(options)
+    try:
+        yield
+    finally:
+        model.gradient_checkpointing_disable()

@@ -28,10 +28,10 @@ from tensordict import TensorDict
 from verl.utils import tensordict_utils as tu
 from verl.utils.torch_functional import entropy_from_logits
 
+from verl_ext.engine.fsdp import memory
 from verl_ext.engine.fsdp.batching import Tree, batches, merge_batches, share, split_rows
 from verl_ext.engine.fsdp.layout import lay_out, scored_logits
 from verl_ext.engine.fsdp.masked_logits import limited, limits_of
-from verl_ext.engine.fsdp.memory import Footprint, budget, machine_memory, measure
 from verl_ext.engine.replaced import replaced
 
 if TYPE_CHECKING:  # the engine of verl that the mixin goes in front of
@@ -94,7 +94,7 @@ class SharedPrefixes(Engine):
         """
         if not self._can_share(micro_batch):
             return super().forward_step(micro_batch, loss_function, forward_only)
-        model_output = self._score(micro_batch)
+        model_output = self._score(micro_batch, trains=not forward_only)
         loss, metrics = torch.tensor(1.0), {}
         if loss_function is not None:
             loss, metrics = loss_function(
@@ -104,7 +104,7 @@ class SharedPrefixes(Engine):
         return loss, {"model_output": shown, "loss": loss.detach().item(), "metrics": metrics}
 
     @cached_property
-    def _footprint(self) -> Footprint:
+    def _footprint(self) -> memory.Footprint:
         """Measured at the first update; all ranks come here together."""
 
         def forward(tokens: int, scored: int) -> object:
@@ -114,11 +114,16 @@ class SharedPrefixes(Engine):
                     logits = scored_logits(self.module, layout)
                 return self.response_outputs(logits, layout.labels, torch.ones(scored), entropy=True)
 
-        return measure(forward)
+        return memory.measure(forward)
 
-    @property
+    @cached_property
     def _budget(self) -> float:
-        return budget(machine_memory(), self.get_data_parallel_size())
+        """Bytes that a micro-batch of this rank may keep; chosen, and logged, at the first update."""
+        ranks, free = self.get_data_parallel_size(), memory.available_memory()
+        own = memory.still_to_come([*self.module.parameters()], self.optimizer)
+        chosen = memory.budget(memory.machine_memory(), ranks, max(0, free - ranks * own))
+        memory.report(self._footprint, chosen, free)
+        return chosen
 
     @property
     def _reach(self) -> int:
@@ -149,7 +154,12 @@ class SharedPrefixes(Engine):
             and self._autocast_dtype in (torch.float32, torch.bfloat16)
         )
 
-    def _score(self, micro_batch: TensorDict) -> dict[str, torch.Tensor]:
+    def _too_long(self, trees: list[Tree]) -> bool:
+        """Whether a micro-batch, which could not be split, keeps more than it may."""
+        scored = sum(len(response) for tree in trees for _, _, response in tree.rows)
+        return self._footprint.of(sum(map(len, trees)), scored) > memory.SLACK * self._budget
+
+    def _score(self, micro_batch: TensorDict, trains: bool) -> dict[str, torch.Tensor]:
         """Model outputs of all rows, each (total tokens,) jagged."""
         ids = micro_batch["input_ids"]
         prompts, responses = prompts_and_responses(micro_batch)
@@ -162,7 +172,8 @@ class SharedPrefixes(Engine):
         for batch in self._in_step(batches(trees)):
             batch.sort(key=lambda tree: tree.kind)
             layout = lay_out(batch, pad)
-            with self.forward_pass([tree.kind for tree in batch]), self._precision():
+            again = memory.recomputing(self.module, trains and self._too_long(trees), self.checkpoint_options())
+            with self.forward_pass([tree.kind for tree in batch]), self._precision(), again:
                 logits = scored_logits(self.module, layout)
             scored = (starts + prompt_lengths - 1)[layout.rows] + layout.offsets
             logits = self.limited(logits, micro_batch, scored, starts + prompt_lengths - 1)
@@ -193,6 +204,10 @@ class SharedPrefixes(Engine):
     def forward_pass(self, kinds: list[int]) -> AbstractContextManager[None]:
         """A context for the forward pass of a batch; `kinds`: of its trees, in ascending order."""
         return nullcontext()
+
+    def checkpoint_options(self) -> dict[str, Any]:
+        """Options of torch.utils.checkpoint for layers that are computed twice."""
+        return {"use_reentrant": False}
 
     def _in_step(self, own: list[list[Tree]]) -> list[list[Tree]]:
         """Merge batches until every rank has the same number: FSDP gathers parameters in each forward pass."""
