@@ -82,7 +82,8 @@ def main() -> None:
     print("\n(s) the checks of a training step of the tiny run:")
     print("\n".join(doctor.run(per_step)), flush=True)
     print(
-        "\n(t) a real model in the rollout engine, over this machine's floors and generate(), one thread:", flush=True
+        "\n(t) a real model in rollout engine and trainer, over this machine's floors and generate(), one thread:",
+        flush=True,
     )
     for line in real_size.run(sys.argv[1] if len(sys.argv) > 1 else None):
         print(line, flush=True)

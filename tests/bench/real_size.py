@@ -1,4 +1,4 @@
-"""A real model in the rollout engine: against transformers.generate(), and against this machine's own floors.
+"""A real model in rollout engine and trainer: against transformers.generate(), and this machine's own floors.
 
     python -m tests.bench.real_size FOLDER
 
@@ -10,11 +10,14 @@ engine_vs_generate.py. CPU seconds of one thread: other programs do not change t
 
 from __future__ import annotations
 
+import json
 import random
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -22,10 +25,13 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from tests.bench import engine_vs_generate
 from tests.bench.engine_vs_generate import Call
+from verl_ext.check import compose
 from verl_ext.engine.hf.params import Request, SamplingParams
 from verl_ext.engine.hf.slots import SlotEngine
 from verl_ext.engine.precision import choose
+from verl_ext.trainer.preflight.gpu_memory import estimate, read_model
 
+ROOT = Path(__file__).parents[2]
 RATIO, SHARE = 3.0, 0.6  # wanted: over generate(), and of the peak of matrix products
 QUESTIONS, SAMPLES = 4, 4
 SHAPES = (
@@ -130,6 +136,51 @@ def versus_generate(folder: str, dtype: str) -> Iterator[str]:
         yield f"    generate(), {kind}: {other:.1f}; engine over it {speed / other:.1f} x (wanted {RATIO:.0f} x)"
 
 
+def results(folder: str, *arguments: str) -> list[Any]:
+    """What training_size.py prints, from a process of its own."""
+    command = [sys.executable, "-m", "tests.bench.training_size", folder, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    found = [json.loads(line.removeprefix("RESULT ")) for line in done.stdout.splitlines() if "RESULT" in line]
+    if not found:
+        raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
+    return found
+
+
+def training_shares(folder: str, dtype: str) -> Iterator[str]:
+    """Reference, update and fine-tuning over the peak of matrix products."""
+    yield (
+        "    operations counted: 2 per parameter and computed token, 2 per number of the output layer and scored token, "
+        "attention to what a token sees; three times that in training"
+    )
+    flops = peak(getattr(torch, dtype))
+    for name, (operations, seconds, tokens) in results(folder, "shares", dtype)[0].items():
+        speed = operations / seconds
+        yield (
+            f"    {name}, {tokens:,} tokens: {speed / 1e9:.0f} GFLOP/s of {flops / 1e9:.0f} measured: "
+            f"{speed / flops:.0%} (wanted {SHARE:.0%})"
+        )
+
+
+def estimates(folder: str) -> Iterator[str]:
+    """What `verl_ext check` estimates of an update under verl's own pass, against its measured peak."""
+    model = read_model(folder)
+    for tokens, checkpointing, rank, measured in results(folder, "memory"):
+        settings = {
+            "model.path": folder,
+            "model.lora_rank": rank,
+            "model.enable_gradient_checkpointing": checkpointing,
+            "actor.ppo_max_token_len_per_gpu": tokens,
+            "actor.fsdp_config.mixed_precision.param_dtype": "fp32",
+        }
+        config = compose(["+recipe=mhgpo_real", *(f"actor_rollout_ref.{key}={one}" for key, one in settings.items())])
+        found = estimate(config, model, critic=False).training
+        weights = f"LoRA of rank {rank}" if rank else "all weights"
+        yield (
+            f"    {weights}, a micro-batch of {tokens:,} tokens{', checkpointing' * checkpointing}: estimated "
+            f"{found / 1e9:.2f} GB, measured {measured / 1e9:.2f}: {found / measured - 1:+.0%}"
+        )
+
+
 def run(folder: str | None) -> Iterator[str]:
     """Lines; one sentence where the model is absent."""
     if not folder or not (Path(folder) / "config.json").is_file():
@@ -141,6 +192,8 @@ def run(folder: str | None) -> Iterator[str]:
     yield f"  {folder}; chosen type {choice}"
     yield from engine_shares(AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype)))
     yield from versus_generate(folder, dtype)
+    yield from training_shares(folder, dtype)
+    yield from estimates(folder)
 
 
 if __name__ == "__main__":
