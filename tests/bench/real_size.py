@@ -149,7 +149,7 @@ def results(folder: str, *arguments: str) -> list[Any]:
 def training_shares(folder: str, dtype: str) -> Iterator[str]:
     """Reference, update and fine-tuning over the peak of matrix products."""
     yield (
-        "    operations counted: 2 per parameter and computed token, 2 per number of the output layer and scored token, "
+        "    operations: 2 per parameter and computed token, 2 per number of the output layer and scored token, "
         "attention to what a token sees; three times that in training"
     )
     flops = peak(getattr(torch, dtype))

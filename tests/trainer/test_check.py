@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from tests.trainer.test_recipes import ROOT, composed, examined
 from verl_ext.check import compose, main
 from verl_ext.sampling import make_strategy
 from verl_ext.trainer.preflight.gpu_memory import GIB, KNOWN, Memory, estimate, read_model
+from verl_ext.trainer.preflight.plan import memory_notes
 
 TINY = Path(__file__).parents[2] / "recipe" / "mhgpo" / "assets" / "tiny_model"
 
@@ -231,6 +233,23 @@ def test_a_recording_that_is_not_there_yet_is_missing_and_a_damaged_one_is_wrong
 def test_a_small_card_lacks_memory():
     missing = " ".join(examined("+recipe=mhgpo", gpu_memory=40).missing)
     assert "vLLM would not start for sequences of 131,072" in missing and "max_model_len=4352" in missing
+
+
+def test_the_token_limit_that_is_named_fits_and_a_larger_one_does_not(monkeypatch):
+    """By `verl_ext check`, and at the start of a run on a machine with such a GPU."""
+    limit = "actor_rollout_ref.actor.ppo_max_token_len_per_gpu"
+    given = ["+recipe=mhgpo", "+base=gpu", "actor_rollout_ref.model.path=Qwen/Qwen2.5-1.5B-Instruct"]
+
+    def lacking(tokens: int) -> list[str]:
+        report = examined(*given, f"{limit}={tokens}", gpu_memory=24)
+        card = SimpleNamespace(total_memory=24 * GIB)
+        monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+        monkeypatch.setattr("torch.cuda.get_device_properties", lambda device: card)
+        assert memory_notes(report.config) == [item for item in report.missing if "most of training's" in item]
+        return memory_notes(report.config)
+
+    fits = int(re.search(r"([\d,]+) tokens would fit", lacking(10**6)[0])[1].replace(",", ""))
+    assert not lacking(fits) and lacking(fits + 200)
 
 
 WITH_GPUS = sorted(path.stem for path in (ROOT / "configs/recipe").glob("*.yaml") if "tiny" not in path.stem)

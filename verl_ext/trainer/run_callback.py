@@ -59,7 +59,7 @@ class RunCallback(Callback):
                 traceback.print_exc()
             print(f"\nThis run cannot start.\n{text}\n", file=sys.stderr, flush=True)
             raise SystemExit(2) from None
-        from verl_ext.trainer.preflight.plan import notes
+        from verl_ext.trainer.preflight.plan import memory_notes, notes
 
         folder, strategy = Path(config.trainer.default_local_dir), config.mas.sampling.strategy
         if finished_already(folder, config):
@@ -68,7 +68,9 @@ class RunCallback(Callback):
         self.progress = Progress(folder, self.headline, log_name(config))
         self.progress.start()
         kind = [f"Float type of trainer and rollout engine {self.float_type}\n"] if self.float_type else []
-        print("".join([*kind, *(f"Note: {note}\n" for note in notes(config))]), end="", flush=True)
+        print(
+            "".join([*kind, *(f"Note: {note}\n" for note in notes(config) + memory_notes(config))]), end="", flush=True
+        )
         silence_verl()
         interrupt.end_on_interrupt(self.progress, folder, config.trainer.save_freq, self.template)
 

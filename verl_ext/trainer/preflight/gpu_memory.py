@@ -162,6 +162,12 @@ def estimate(config: DictConfig, model: Model, critic: bool) -> Memory:
     return Memory(parts, resident, sync, engine, model.kv_bytes / tensor, rollout.gpu_memory_utilization)
 
 
+def fitting_tokens(config: DictConfig, memory: Memory, card: float) -> int:
+    """Tokens of the largest micro-batch whose update fits into a card of so many bytes; 0: no tokens do."""
+    grows = memory.parts["activations"] + memory.parts["logits"]
+    return max(0, int((card - memory.training + grows) * _tokens(config) / grows))
+
+
 def _tokens(config: DictConfig) -> int:
     """Tokens of one micro-batch of an actor update."""
     actor = config.actor_rollout_ref.actor

@@ -18,7 +18,7 @@ from verl_ext.trainer.build import build_workflow
 from verl_ext.trainer.config import MasConfig, optimiser_steps, read_mas_config, strategy_from
 from verl_ext.trainer.preflight import checks
 from verl_ext.trainer.preflight.data import parquet_rows
-from verl_ext.trainer.preflight.gpu_memory import GIB, Model, estimate, read_model
+from verl_ext.trainer.preflight.gpu_memory import GIB, Memory, Model, estimate, fitting_tokens, read_model
 from verl_ext.trainer.sections import JudgeSection
 
 
@@ -184,7 +184,7 @@ def _add_memory(report: Report, model: Model, gpu_memory: float) -> None:
     config = report.config
     found = estimate(config, model, checks.trains_critic(config))
     parts = ", ".join(f"{name} {size / GIB:.1f}" for name, size in found.parts.items())
-    tokens, needed = max(found.kv_tokens(gpu_memory * GIB), 0), found.needed() / GIB
+    tokens = max(found.kv_tokens(gpu_memory * GIB), 0)
     report.add("memory, training", f"about {found.training / GIB:.0f} GiB a GPU: {parts}")
     report.add("memory, new weights", f"about {found.sync / GIB:.0f} GiB while the engine gets them")
     report.add(
@@ -192,18 +192,43 @@ def _add_memory(report: Report, model: Model, gpu_memory: float) -> None:
         f"about {found.resident / GIB:.0f} GiB stay; the engine takes {found.share:.0%} of the card: weights "
         f"{found.engine / GIB:.1f} GiB, cache for {tokens:,} tokens",
     )
-    if needed > gpu_memory:
-        most = max(found.parts, key=lambda name: found.parts[name])
-        report.missing.append(
-            f"memory: about {needed:.0f} GiB on each GPU, {gpu_memory:g} given (an estimate); most of training's is "
-            f"for {most}. Remedy: {REMEDIES.get(most, SMALLER)}"
-        )
+    report.missing += too_little(config, found, gpu_memory)
     length = config.actor_rollout_ref.rollout.max_model_len or model.positions
     if config.actor_rollout_ref.rollout.name == "vllm" and tokens < length:
         report.missing.append(
             f"memory: with {gpu_memory:g} GiB vLLM's cache holds about {tokens:,} tokens and vLLM would not "
             f"start for sequences of {length:,}. Remedy: actor_rollout_ref.rollout.max_model_len={_longest(config)}"
         )
+
+
+def too_little(config: DictConfig, found: Memory, gpu_memory: float) -> list[str]:
+    """A sentence if a run needs more than the `gpu_memory` GiB of a GPU, with the token limit that would fit."""
+    needed = found.needed() / GIB
+    if needed <= gpu_memory:
+        return []
+    most = max(found.parts, key=lambda name: found.parts[name])
+    remedy = REMEDIES.get(most, SMALLER)
+    if remedy is SHORTER and found.training > gpu_memory * GIB and config.actor_rollout_ref.actor.use_dynamic_bsz:
+        fits, longest = fitting_tokens(config, found, gpu_memory * GIB), _longest(config)
+        remedy += f". {fits:,} tokens would fit; the longest row has {longest:,}"
+    return [
+        f"memory: about {needed:.0f} GiB on each GPU, {gpu_memory:g} given (an estimate); most of training's is "
+        f"for {most}. Remedy: {remedy}"
+    ]
+
+
+def memory_notes(config: DictConfig) -> list[str]:
+    """The same at the start of a run, for this machine's GPU; nothing where there is none, or the model is not here."""
+    import torch
+
+    if config.trainer.device == "cpu" or not torch.cuda.is_available():
+        return []
+    try:
+        model = read_model(str(config.actor_rollout_ref.model.path))
+    except LookupError:
+        return []
+    found = estimate(config, model, checks.trains_critic(config))
+    return too_little(config, found, round(torch.cuda.get_device_properties(0).total_memory / GIB, 1))
 
 
 def _longest(config: DictConfig) -> int:
