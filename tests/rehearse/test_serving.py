@@ -17,13 +17,13 @@ from verl_ext.engine.lora.adapters import ADAPTER, BASE
 from verl_ext.mas.types import Generation
 from verl_ext.trainer.rollout.llm import ServedLLM
 
-pytestmark = needs_vllm
+pytestmark = [needs_vllm, pytest.mark.timeout(1800)]
 CHAT = [{"role": "user", "content": "What is the population of the city ?"}]
 POOL = ("planning", "reasoning", "critique", "reflect", "summarize", "conclude")
 ALIKE = tuple(f"agent_{number:02d}" for number in range(12))
 SOLVER, CRITIC = OPTIONS.names
 NEAR, SAMPLES = 1e-3, 150
-LONG = {"max_tokens": 400, "ignore_eos": True}
+LONG = {"max_tokens": 120, "ignore_eos": True}
 # The update with which the adapters came.
 FIRST = 1
 
