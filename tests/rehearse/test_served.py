@@ -20,7 +20,7 @@ from tests.rehearse import needs_vllm
 from tests.rehearse.engines import ENVIRONMENT, LENGTH
 from verl_ext.plugin import package_path
 
-pytestmark = needs_vllm
+pytestmark = [needs_vllm, pytest.mark.timeout(1800)]
 QUESTIONS = 4
 # Recipe and its model. Chats; a stream, which is a message of the assistant that is continued, with tool calls and stop
 # strings; decisions among given texts.

@@ -13,7 +13,7 @@ import pytest
 from tests.rehearse import needs_vllm
 from tests.rehearse.engines import ENVIRONMENT
 
-pytestmark = needs_vllm
+pytestmark = [needs_vllm, pytest.mark.timeout(1800)]
 OVERRIDES = [
     "data.train_batch_size=4",
     "trainer.total_training_steps=3",
