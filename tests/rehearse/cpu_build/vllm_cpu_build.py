@@ -1,4 +1,4 @@
-"""What vLLM's build for CPUs needs to take new weights while it runs, and to keep agents apart. GPU users never load it.
+"""What vLLM's build for CPUs needs to take new weights, and to keep agents apart. GPU users never load this file.
 
 vLLM loads it in each of its processes, as a plugin (pyproject.toml beside it).
 """
