@@ -32,6 +32,7 @@ ADAPTERS = (
 VLLM = (
     "runs_of_ours_get_our_server",
     "a_request_goes_to_its_agents_lora",
+    "the_noise_goes_on_where_an_output_is_continued",
     "a_cancelled_call_ends_in_the_engine",
     "one_push_becomes_a_lora_per_adapter",
     "a_stale_or_missing_adapter_ends_the_run",

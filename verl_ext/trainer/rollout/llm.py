@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from bisect import bisect_left
 from contextvars import ContextVar
 from typing import Any
 
@@ -78,16 +79,29 @@ class ServedLLM(TokenLLM):
         )
         if used - {None}:  # None: an engine that does not say it of all parts
             output.extra_fields[ADAPTER] = None if None in used else ", ".join(sorted(used))
-        return self._mark_truncated(to_generation(output), sampling)
+        return self._ended(to_generation(output), sampling)
 
-    def _mark_truncated(self, generation: Generation, sampling: dict[str, Any]) -> Generation:
-        """verl's vLLM server reports an output that was cut off as completed; here the stop reason is then "length"."""
-        full = len(generation.token_ids) >= sampling.get("max_tokens", math.inf)
-        if full and generation.stop_reason == "completed" and generation.token_ids[-1] != self.tokenizer.eos_token_id:
-            stops = sampling.get("stop") or ()
-            text = self.decode(generation.token_ids) if stops else ""
-            if not any(stop in text for stop in stops):
-                generation.stop_reason = "length"
+    def _ended(self, generation: Generation, sampling: dict[str, Any]) -> Generation:
+        """The same with the end, and the reason of it, that an output has which was not interrupted.
+
+        An engine that resumes an output does not see a stop string whose beginning came before: what follows is cut
+        off. Of an output of `max_tokens`, verl's vLLM server says that it was completed, and verl's asynchronous client
+        that it was cut off, whatever it ends with.
+        """
+        tokens, stops = generation.token_ids, sampling.get("stop") or ()
+
+        def stopped(length: int) -> bool:
+            text = self.decode(tokens[:length]) if stops else ""
+            return any(stop in text for stop in stops)
+
+        ends = stopped(len(tokens))
+        if ends and stopped(len(tokens) - 1):
+            length = bisect_left(range(len(tokens)), True, key=stopped)
+            del tokens[length:], generation.log_probs[length:]
+            generation.stop_reason = "completed"
+        elif len(tokens) >= sampling.get("max_tokens", math.inf) and generation.stop_reason in ("completed", "length"):
+            ends = ends or tokens[-1] == self.tokenizer.eos_token_id
+            generation.stop_reason = "completed" if ends else "length"
         return generation
 
 

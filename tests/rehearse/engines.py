@@ -1,0 +1,171 @@
+"""The real vLLM behind verl's replica, and our `hf` engine in this process, over the same folder and adapters.
+
+vLLM starts as in training: verl's replica launches our server as a Ray actor, verl's clients ask it through verl's load
+balancer, and our sender brings weights by verl's transport.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import ray
+import torch
+from omegaconf import OmegaConf
+
+from verl_ext.engine.lora.adapters import AdapterOptions
+from verl_ext.trainer.rollout.llm import ServedLLM, client_of_calls
+
+# Settings for the build alone: it has no sleep mode, and takes a share of the machine's memory unless told how much.
+BUILD = {
+    "enforce_eager": True,
+    "enable_sleep_mode": False,
+    "free_cache_engine": False,
+    "engine_kwargs": {"vllm": {"kv_cache_memory_bytes": 2**28}},
+}
+LENGTH = 1024
+# For every process of vLLM. Compiling a small function of its sampler takes a minute of one core.
+ENVIRONMENT = {
+    "VERL_PLATFORM": "cpu",
+    "OMP_NUM_THREADS": "1",
+    "TORCH_COMPILE_DISABLE": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_worker_niceness": "0",
+}
+OPTIONS = AdapterOptions(("solver", "critic"), rank=8, alpha=16)
+LORA = {
+    "lora_rank": OPTIONS.rank,
+    "lora_alpha": OPTIONS.alpha,
+    "lora": {"adapters": list(OPTIONS.names)},
+    "target_modules": OPTIONS.targets,
+}
+
+
+def rollout_config(name: str = "vllm", **settings: Any) -> Any:
+    """verl's section `rollout` of a run of ours."""
+    from verl.workers.config import RolloutConfig
+    from verl.workers.config.rollout import AgentLoopConfig
+
+    manager = "verl_ext.trainer.rollout.agent_loop.MultiAgentLoopManager"
+    return RolloutConfig(
+        name=name,
+        dtype="float32",
+        load_format="auto",
+        tensor_model_parallel_size=1,
+        prompt_length=LENGTH // 2,
+        response_length=LENGTH // 2,
+        max_model_len=LENGTH,
+        max_num_seqs=64,
+        agent=AgentLoopConfig(agent_loop_manager_class=manager),
+        **(BUILD if name == "vllm" else {}),
+        **settings,
+    )
+
+
+def model_config(folder: Path) -> Any:
+    """verl's section `model`, with an adapter per agent."""
+    from verl.workers.config import HFModelConfig
+
+    return HFModelConfig(path=str(folder), **LORA)
+
+
+@ray.remote(num_gpus=1)
+class _Place:
+    """Stands for the trainer's rank beside which verl launches the engine."""
+
+
+class VLLM:
+    """A running vLLM.
+
+    Attributes:
+        replica: verl's.
+        server: its Ray actor.
+    """
+
+    def __init__(self, folder: Path):
+        from verl.workers.rollout.replica import RolloutMode, get_rollout_replica_class
+        from verl.workers.rollout.router import get_router_handle
+
+        self.rollout, self.model = rollout_config(), model_config(folder)
+        self.replica = get_rollout_replica_class("vllm")(0, self.rollout, self.model, gpus_per_node=1)
+        self.replica.rollout_mode, self.replica.workers = RolloutMode.HYBRID, [_Place.remote()]
+        asyncio.run(self.replica.launch_servers())
+        self.server = self.replica.server_handle
+        self._balancer = get_router_handle({self.replica.server_address: self.server})
+
+    def llm(self, resuming: bool = False) -> ServedLLM:
+        """As a rollout worker has it.
+
+        Args:
+            resuming: by verl's client of asynchronous training, which resumes what was aborted.
+        """
+        from verl.workers.rollout.llm_server import FullyAsyncLLMServerClient, LLMServerClient
+
+        section = {"name": "vllm", "full_determinism": False, "response_length": self.rollout.response_length}
+        config = OmegaConf.create({"actor_rollout_ref": {"rollout": section}})
+        client = (FullyAsyncLLMServerClient if resuming else LLMServerClient)(config, self._balancer)
+        return ServedLLM(self.model.tokenizer, client_of_calls(client))
+
+    async def update(self, adapters: Mapping[str, torch.Tensor], step: int) -> None:
+        """Send adapters as a trainer's rank does; raises if vLLM does not hold them afterwards."""
+        from verl_ext.engine.vllm.sender import WeightSender
+
+        layers = sorted({name.rsplit(".lora_", 1)[0].rpartition(".")[2] for name in adapters})
+        about = {"r": OPTIONS.rank, "lora_alpha": OPTIONS.alpha, "target_modules": layers}
+        about["adapters"] = list(OPTIONS.names)
+        sender = WeightSender(self.rollout, self.model, device_mesh=None)
+        await sender.update_weights(iter(adapters.items()), global_steps=step, peft_config=about, base_sync_done=True)
+
+    async def runs(self, requests: int) -> bool:
+        """Whether the engine has that many requests now."""
+        return requests == await self.server.__ray_call__.remote(_unfinished)
+
+
+def _unfinished(server: Any) -> int:
+    """Runs in the server."""
+    return server.engine.output_processor.get_num_unfinished_requests()
+
+
+@contextmanager
+def ray_running() -> Iterator[None]:
+    """Ray with verl's platform `cpu` in all processes."""
+    os.environ.update(ENVIRONMENT | {"RANK": "0", "RAY_LOCAL_WORLD_SIZE": "1"})
+    ray.init(num_cpus=4, num_gpus=1, runtime_env={"env_vars": ENVIRONMENT}, include_dashboard=False)
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def hf_llm(folder: Path) -> ServedLLM:
+    """Our engine over the same folder."""
+    from verl_ext.engine.lora.hf_server import HFAdapterServer
+
+    server = HFAdapterServer(rollout_config("hf"), model_config(folder))
+    return ServedLLM(server.model_config.tokenizer, server)
+
+
+def adapters_of(folder: Path, seed: int) -> dict[str, torch.Tensor]:
+    """Random adapters that change what the model says, by wire name."""
+    from transformers import AutoModelForCausalLM
+
+    from tests.engine.lora_models import adapter_parameters, randomise
+    from verl_ext.engine.lora.routed_lora import add_adapters
+
+    model, _ = add_adapters(AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32), OPTIONS)
+    parameters = adapter_parameters(model)
+    randomise(parameters, seed)
+    return {name: parameter.detach().clone() for name, parameter in parameters.items()}
+
+
+async def until(holds: Callable[[], Any], seconds: float = 60.0) -> None:
+    """Wait until an asynchronous condition holds."""
+    deadline = time.monotonic() + seconds
+    while not await holds():
+        assert time.monotonic() < deadline, "it did not happen"
+        await asyncio.sleep(0.02)

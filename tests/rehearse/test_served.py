@@ -1,0 +1,86 @@
+"""`vllm serve` behind `verl_ext evaluate`: the same greedy trajectories as with the model in this process."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.rehearse import needs_vllm
+from tests.rehearse.engines import ENVIRONMENT, LENGTH
+from verl_ext.plugin import package_path
+
+pytestmark = [needs_vllm, pytest.mark.timeout(1800)]
+QUESTIONS = 4
+# Recipe and its model. Chats; a stream, which is a message of the assistant that is continued, with tool calls and stop
+# strings; decisions among given texts.
+CASES = {"mhgpo_tiny": "mhgpo", "toolpo_tiny": "deepagent", "puppeteer_tiny": "puppeteer"}
+
+
+@contextmanager
+def served(folder: str, log: Path) -> Iterator[str]:
+    """The base URL of `vllm serve`."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = ["serve", folder, "--served-model-name", "tiny", "--host", "127.0.0.1", "--port", str(port)]
+    command += ["--generation-config", "vllm", "--dtype", "float32", "--enforce-eager"]
+    command += ["--max-model-len", str(LENGTH), "--kv-cache-memory-bytes", str(2**28)]
+    with open(log, "w") as written:
+        program = [str(Path(sys.executable).with_name("vllm")), *command]
+        process = subprocess.Popen(program, env=os.environ | ENVIRONMENT, stdout=written, stderr=written)
+    try:
+        url, deadline = f"http://127.0.0.1:{port}", time.monotonic() + 600
+        while not _answers(f"{url}/health"):
+            assert process.poll() is None and time.monotonic() < deadline, log.read_text()[-4000:]
+            time.sleep(0.5)
+        yield f"{url}/v1"
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def _answers(url: str) -> bool:
+    try:
+        return urllib.request.urlopen(url, timeout=5).status == 200
+    except OSError:
+        return False
+
+
+def evaluated(folder: Path, recipe: str, *overrides: str) -> list[dict[str, Any]]:
+    """The trajectories of an evaluation, in the order of the questions."""
+    command = [sys.executable, "-m", "verl_ext.evaluate", f"+recipe={recipe}", f"evaluate.output={folder}"]
+    command += [f"evaluate.max_questions={QUESTIONS}", *overrides]
+    done = subprocess.run(
+        command, env=os.environ | ENVIRONMENT, cwd=folder.parent, capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    assert "Note:" not in done.stdout, done.stdout
+    records = [json.loads(line) for line in (folder / "trajectories.jsonl").read_text().splitlines()]
+    return sorted(records, key=lambda record: record["question"]["index"])
+
+
+def texts(record: dict[str, Any]) -> list[tuple[str, str]]:
+    return [(call["agent"], call["output"]) for call in record["calls"]]
+
+
+@pytest.mark.parametrize("recipe", CASES)
+def test_a_served_model_plays_as_the_same_model_here(recipe: str, tmp_path: Path) -> None:
+    model = package_path(f"recipe/{CASES[recipe]}/assets/tiny_model")
+    here = evaluated(tmp_path / "here", recipe, f"evaluate.model={model}")
+    with served(model, tmp_path / "vllm.log") as url:
+        there = evaluated(tmp_path / "there", recipe, f"evaluate.endpoint={url}")
+    assert len(here) == len(there) == QUESTIONS
+    for one, other in zip(there, here, strict=True):
+        assert texts(one) == texts(other)
+        assert one["trajectories"][0]["reward"] == pytest.approx(other["trajectories"][0]["reward"])

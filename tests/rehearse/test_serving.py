@@ -1,0 +1,177 @@
+"""What agents need of an engine, asked of the real vLLM as rollout workers ask it, and of our `hf` engine."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import Counter
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from tests.rehearse import MODEL, needs_vllm
+from tests.rehearse.engines import OPTIONS, VLLM, adapters_of, hf_llm, ray_running, until
+from verl_ext.engine.lora.adapters import ADAPTER, BASE
+from verl_ext.mas.types import Generation
+from verl_ext.trainer.rollout.llm import ServedLLM
+
+pytestmark = [needs_vllm, pytest.mark.timeout(1800)]
+CHAT = [{"role": "user", "content": "What is the population of the city ?"}]
+POOL = ("planning", "reasoning", "critique", "reflect", "summarize", "conclude")
+ALIKE = tuple(f"agent_{number:02d}" for number in range(12))
+SOLVER, CRITIC = OPTIONS.names
+NEAR, SAMPLES = 1e-3, 150
+LONG = {"max_tokens": 120, "ignore_eos": True}
+# The update with which the adapters came.
+FIRST = 1
+
+
+@pytest.fixture(scope="module")
+def vllm() -> Iterator[VLLM]:
+    with ray_running():
+        started = VLLM(MODEL)
+        asyncio.run(started.update(adapters_of(MODEL, FIRST), FIRST))
+        yield started
+
+
+@pytest.fixture(scope="module")
+def hf() -> ServedLLM:
+    llm = hf_llm(MODEL)
+    asyncio.run(llm.client.update_adapters(adapters_of(MODEL, FIRST), FIRST))
+    return llm
+
+
+def key(number: int = 0) -> tuple[str, ...]:
+    return (f"q{number}", "0", "a.0")
+
+
+async def decisions(
+    llm: ServedLLM, adapter: str, choices: tuple[str, ...], temperature: float
+) -> tuple[Counter[str], dict[str, float]]:
+    """How often each text was chosen, and its probability, by the log-probabilities that came with it."""
+    sampling = {"temperature": temperature, "max_tokens": 16, "choices": choices, "top_p": 1.0, "top_k": -1}
+    prompt = llm.encode(CHAT)
+    asked = [
+        llm.complete(CHAT, prompt, {**sampling, ADAPTER: adapter, "seed": number}, key(number))
+        for number in range(SAMPLES)
+    ]
+    done = await asyncio.gather(*asked)
+    said = {one.text: math.exp(sum(one.generation.log_probs)) for one in done}
+    return Counter(one.text for one in done), said
+
+
+@pytest.mark.parametrize(
+    ("adapter", "choices", "temperature"), [(BASE, POOL, 1.0), (SOLVER, ALIKE, 2.0), (SOLVER, POOL, 0.0)]
+)
+def test_a_decision_has_the_probability_that_our_engine_gives_it(
+    vllm: VLLM, hf: ServedLLM, adapter: str, choices: tuple[str, ...], temperature: float
+) -> None:
+    (counts, served), (_, ours) = (
+        asyncio.run(decisions(llm, adapter, choices, temperature)) for llm in (vllm.llm(), hf)
+    )
+    assert set(served) <= set(choices), "only allowed tokens are sampled"
+    both = set(served) & set(ours)
+    assert both and (not temperature or len(both) > 1), (served, ours)
+    assert {text: served[text] for text in both} == pytest.approx({text: ours[text] for text in both}, abs=NEAR)
+    if temperature and len(served) == len(choices):
+        assert sum(served.values()) == pytest.approx(1, abs=NEAR)
+    if temperature:  # chi-squared of at most 11 degrees of freedom: above 40 once in 10,000 times
+        expected = {text: SAMPLES * probability for text, probability in served.items()}
+        assert sum((counts[text] - mean) ** 2 / mean for text, mean in expected.items() if mean > 1) < 40, served
+
+
+async def greedy(llm: ServedLLM, adapter: str = SOLVER, **sampling: Any) -> Generation:
+    given = {"temperature": 0.0, "top_p": 1.0, "top_k": -1, "max_tokens": 60, ADAPTER: adapter, **sampling}
+    return await llm.generate(llm.encode(CHAT), given, key())
+
+
+def check_same(served: Generation, ours: Generation) -> None:
+    assert (served.token_ids, served.stop_reason) == (ours.token_ids, ours.stop_reason)
+    assert served.log_probs == pytest.approx(ours.log_probs, abs=NEAR)
+    assert served.adapter == ours.adapter
+
+
+def test_each_agents_adapter_answers_as_in_our_engine_and_an_update_changes_it(vllm: VLLM, hf: ServedLLM) -> None:
+    async def outputs(llm: ServedLLM) -> list[Generation]:
+        return list(await asyncio.gather(*[greedy(llm, name) for name in (SOLVER, CRITIC, BASE)]))
+
+    async def both() -> list[Generation]:
+        served, ours = await outputs(vllm.llm()), await outputs(hf)
+        for one, other in zip(served, ours, strict=True):
+            check_same(one, other)
+        assert all(one.token_ids != other.token_ids for one, other in pairwise([*served, served[0]]))
+        return served
+
+    async def update(number: int) -> None:
+        await vllm.update(adapters_of(MODEL, number), number)
+        await hf.client.update_adapters(adapters_of(MODEL, number), number)
+
+    async def scenario() -> None:
+        before = await both()
+        await update(FIRST + 1)
+        after = await both()
+        changed = [one.token_ids != other.token_ids for one, other in zip(before, after, strict=True)]
+        assert changed == [True, True, False]
+        assert [done.max_version for done in after] == [FIRST + 1] * 3
+        await update(FIRST)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("adapter", [BASE, SOLVER])
+def test_a_stop_string_ends_an_output_at_the_same_token(vllm: VLLM, hf: ServedLLM, adapter: str) -> None:
+    text = hf.decode(asyncio.run(greedy(hf, adapter, ignore_eos=True)).token_ids)
+    assert len(text) > 60, text
+    for start, end in ((3, 8), (len(text) // 2, len(text) // 2 + 9)):
+        sampling = {"stop": [text[start:end], "never said"], "ignore_eos": True}
+        ours = asyncio.run(greedy(hf, adapter, **sampling))
+        assert ours.stop_reason == "completed" and text[start:end] in hf.decode(ours.token_ids)
+        check_same(asyncio.run(greedy(vllm.llm(), adapter, **sampling)), ours)
+        # The stop string ends where the limit is.
+        check_same(asyncio.run(greedy(vllm.llm(), adapter, **sampling, max_tokens=len(ours.token_ids))), ours)
+
+
+def test_a_cancelled_call_ends_in_vllm(vllm: VLLM) -> None:
+    async def scenario() -> None:
+        llm = vllm.llm()
+        calls = [asyncio.ensure_future(greedy(llm, seed=number, **LONG)) for number in range(4)]
+        await until(lambda: vllm.runs(4))
+        for call in calls[:3]:
+            call.cancel()
+        await asyncio.wait(calls[:3])
+        await until(lambda: vllm.runs(1))
+        assert len((await calls[3]).token_ids) == LONG["max_tokens"]
+
+    asyncio.run(scenario())
+
+
+def test_an_interrupted_output_is_resumed_after_an_update(vllm: VLLM) -> None:
+    """As in asynchronous training: abort, update, resume. The weights stay the same, and so does a greedy output."""
+    adapters = adapters_of(MODEL, FIRST)
+
+    async def interrupted(llm: ServedLLM, step: int) -> Generation:
+        call = asyncio.ensure_future(greedy(llm, **LONG))
+        await until(lambda: vllm.runs(1))
+        await asyncio.sleep(0.2)
+        await vllm.replica.abort_all_requests()
+        assert await vllm.runs(0)
+        late = asyncio.ensure_future(greedy(llm, max_tokens=1))
+        await vllm.update(adapters, step)
+        assert not late.done(), "what comes during the update waits for it"
+        await vllm.replica.resume_generation()
+        assert (await late).min_version == step
+        return await call
+
+    async def scenario() -> None:
+        straight = await greedy(vllm.llm(), **LONG)
+        resumed = await interrupted(vllm.llm(resuming=True), FIRST + 1)
+        assert (resumed.min_version, resumed.max_version) == (FIRST, FIRST + 1)
+        assert (resumed.token_ids, resumed.stop_reason) == (straight.token_ids, "length")
+        assert resumed.log_probs == pytest.approx(straight.log_probs, abs=NEAR)
+        cut = await interrupted(vllm.llm(), FIRST)
+        assert cut.stop_reason == "aborted" and len(cut.log_probs) == len(cut.token_ids) < LONG["max_tokens"]
+        assert cut.token_ids == straight.token_ids[: len(cut.token_ids)]
+
+    asyncio.run(scenario())
