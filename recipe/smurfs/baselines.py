@@ -98,7 +98,7 @@ class Baseline(Reach):
         at_least(1, budget=budget)
         self.budget, self.last_answer = budget, last_answer
         prompt, read = (partial(one, **self.form) for one in (getattr(self.prompts, self.prompt), read_turn))
-        acting = Agent(prompt, read, sampling={"stop": list(STOPS)}, actions=action_spans)
+        acting = Agent(prompt, read, sampling={"stop": list(STOPS)}, actions=action_spans, whole=True)
         self.agents = {"agent": acting, **self.others()}
 
     def others(self) -> dict[str, Agent]:

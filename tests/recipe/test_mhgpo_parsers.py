@@ -59,6 +59,17 @@ def test_output_without_queries_falls_back_to_the_question(text):
     assert caught.value.has_fallback and caught.value.fallback == ["who?"]
 
 
+@pytest.mark.parametrize(
+    "text,expected",
+    [
+        ("The answer is: Terry Richardson.", "Terry Richardson"), ("Answer: yes", "yes"), (" Old Karsa. ", "Old Karsa"),
+        ("The answer to this question is: Animorphs", "Animorphs"), ("The Final Answer", "The Final Answer"),
+    ],
+)  # fmt: skip
+def test_answers(text, expected):
+    assert answer(text) == expected
+
+
 # --- reranker -------------------------------------------------------------------------------------------------------
 
 
