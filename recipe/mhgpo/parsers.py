@@ -17,7 +17,9 @@ _QUERIES = re.compile(r"###(.*?)###", re.DOTALL)
 _ID = r"(?:document\s*)?[0-9]+"
 _ID_LIST = re.compile(rf"{_ID}(?:(?:\s*[,;]\s*|\s+){_ID})*\s*\.?", re.IGNORECASE)
 # Before an answer; F1 and EM would count these words as wrong ones.
-_PREFACE = re.compile(r"\A(?:the\s+)?(?:final\s+)?answer(?:\s+to\s+(?:the|this|your)\s+question)?(?:\s+is)?\s*:\s*", re.I)
+_PREFACE = re.compile(
+    r"\A(?:the\s+)?(?:final\s+)?answer(?:\s+to\s+(?:the|this|your)\s+question)?(?:\s+is)?\s*:\s*", re.I
+)
 # Longer ids are out of range anyway, and Python refuses to convert numbers of thousands of digits.
 _MAX_DIGITS = 9
 
