@@ -79,7 +79,8 @@ overrides_of() {
         'mas.workflow.pool=[planning,reasoning,critique,conclude,run_python]') ;;
     cot)
       overrides=(+recipe=baseline data.val_files=data/gsm8k/test.parquet mas.workflow.success=answer
-        mas.workflow._target_=verl_ext.recipe.baselines.CoT mas.agents.agent.max_tokens=192) ;;
+        mas.workflow._target_=verl_ext.recipe.baselines.CoT mas.agents.agent.max_tokens=192)
+      for tool in tool_search tool_call run_python; do overrides+=("mas.tools.$tool=null"); done ;;
     *) echo "error: there is no system $1; there are mhgpo single smurfs react dfsdt deepagent decisions joyagents puppeteer cot" >&2
       exit 2 ;;
   esac
@@ -100,6 +101,7 @@ start_of() {
   once "$model/config.json" python -m verl_ext.sft +sft=gold "system=$name" "model.path=$MODEL"
 }
 
+failed=()
 for name in "${wanted[@]}"; do
   stage "$name"
   data_of "$name"
@@ -107,6 +109,7 @@ for name in "${wanted[@]}"; do
   model=$MODEL
   if [ -n "${COLD:-}" ] && ! start_of "$name"; then echo "   no cold start for $name here" >&2 && continue; fi
   run python -m verl_ext.evaluate "evaluate.model=$model" "evaluate.output=$RUNS/$name" "evaluate.max_questions=$N" "${small[@]}" \
-    "${overrides[@]}" "${more[@]}"
+    "${overrides[@]}" "${more[@]}" || failed+=("$name")  # the others go on
 done
 run python examples/real/table.py runs/real/*
+if [ ${#failed[@]} != 0 ]; then echo "error: not evaluated: ${failed[*]}" >&2 && exit 1; fi

@@ -24,17 +24,13 @@ def rows(results: Path) -> Iterator[list[str]]:
         name = found.get("headline", "reward")
         score = made["metrics"].get(name)
         error = score["standard_error"] if score else None
-        said = (
-            f"{in_words(name)} {score['mean']:.3f}" + (f" ± {error:.3f}" if error is not None else "") if score else "–"
-        )
-        system = [
-            f"{results.parent.name} ({source})",
-            results.parent.parent.name,
-            f"{made['answered']}/{made['questions']}",
-        ]
+        spread = f" ± {error:.3f}" if error is not None else ""
+        said = f"{in_words(name)} {score['mean']:.3f}{spread}" if score else "–"
+        system, model = f"{results.parent.name} ({source})", results.parent.parent.name
+        first = [system, model, f"{made['answered']}/{made['questions']}", said]
         for agent, counts in made["agents"].items():
-            yield [*system, said, agent, str(counts["calls"]), *(str(counts[one]) for one in COUNTED)]
-            system, said = [""] * 3, ""
+            yield [*first, agent, str(counts["calls"]), *(str(counts[one]) for one in COUNTED)]
+            first = [""] * len(first)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

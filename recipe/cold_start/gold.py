@@ -4,8 +4,8 @@
            --output data/cold_start/smurfs.parquet
 
 A rule is made for each question. It gets an agent's name, the number of its output, from 0, and the inputs of its
-prompt, and returns what the agent should write, or raises `Unsolved`. Prompts, parsers and tools are the system's own. Only questions that
-the rule solves are kept: the workflow's headline must be 1.
+prompt, and returns what the agent should write, or raises `Unsolved`. Prompts, parsers and tools are the system's own.
+Only questions that the rule solves are kept: the workflow's headline must be 1.
 
 One row, on which +sft=gold trains:
 
@@ -161,10 +161,8 @@ def write(
     given.output.parent.mkdir(parents=True, exist_ok=True)
     write_parquet(kept, given.output)
     counts = ", ".join(f"{agent} {count}" for agent, count in Counter(row["agent"] for row in kept).items())
-    return (
-        f"{given.output}: {len(kept)} conversations of {len(solved)} questions ({counts}); left out: "
-        f"{len(tasks) - len(solved)} questions that the rule does not solve, {len(every) - len(kept)} long conversations"
-    )
+    left_out = f"{len(tasks) - len(solved)} questions that the rule does not solve, {len(every) - len(kept)} long rows"
+    return f"{given.output}: {len(kept)} conversations of {len(solved)} questions ({counts}); left out: {left_out}"
 
 
 def run(parser: Parser, argv: Sequence[str] | None, made: Callable[[argparse.Namespace], Any]) -> int:

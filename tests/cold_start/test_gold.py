@@ -76,7 +76,7 @@ def test_smurfs_solve_the_question_step_by_step(bank, capsys):
     assert 'GetUserToken has returned {"token": "t1"}' in second, "its prompt has the answer before"
     assert [json.loads(one)["ID"] for one in said(rows, "action")] == [0, 1]
     assert all(row["messages"][-1]["role"] == "assistant" for row in rows) and len(rows) == 1 + 2 * 6 + 1
-    assert "1 questions that the rule does not solve" in capsys.readouterr().out
+    assert "left out: 1 questions that the rule does not solve" in capsys.readouterr().out
 
 
 def test_deepagent_has_one_row_per_sequence(bank):
@@ -109,7 +109,6 @@ def test_what_is_too_long_for_a_small_model_is_left_out(bank, capsys):
     with_all = demonstrated(smurfs, bank, "--tools", str(bank))
     longest = max(sum(len(message["content"]) for message in row["messages"]) for row in with_all)
     assert len(demonstrated(smurfs, bank, "--tools", str(bank), "--max_chars", str(longest - 1))) < len(with_all)
-    assert smurfs.main(
-        ["--questions", f"{bank}/train.parquet", "--output", f"{bank}/x.parquet", "--tools", str(bank), "--max_chars", "9"]
-    ) == 2  # fmt: skip
+    given = ["--questions", f"{bank}/train.parquet", "--output", f"{bank}/x.parquet", "--tools", str(bank)]
+    assert smurfs.main([*given, "--max_chars", "9"]) == 2
     assert "of 2 questions the rule solves 1, none short enough" in capsys.readouterr().err

@@ -59,17 +59,6 @@ def test_output_without_queries_falls_back_to_the_question(text):
     assert caught.value.has_fallback and caught.value.fallback == ["who?"]
 
 
-@pytest.mark.parametrize(
-    "text,expected",
-    [
-        ("The answer is: Terry Richardson.", "Terry Richardson"), ("Answer: yes", "yes"), (" Old Karsa. ", "Old Karsa"),
-        ("The answer to this question is: Animorphs", "Animorphs"), ("The Final Answer", "The Final Answer"),
-    ],
-)  # fmt: skip
-def test_answers(text, expected):
-    assert answer(text) == expected
-
-
 # --- reranker -------------------------------------------------------------------------------------------------------
 
 
@@ -136,8 +125,14 @@ def test_every_well_formed_list_is_read_as_written(order, n, separator):
 
 
 @pytest.mark.parametrize(
-    "text,expected", [(" Paris. ", "Paris"), ("U.S..", "U.S."), ("", ""), (" . ", ""), ("a. b", "a. b")]
-)
+    "text,expected",
+    [
+        (" Paris. ", "Paris"), ("U.S..", "U.S."), ("", ""), (" . ", ""), ("a. b", "a. b"),
+        ("The answer is: Terry Richardson.", "Terry Richardson"),  # SmolLM2-135M's, as the next one
+        ("The answer to this question is: The series is", "The series is"),
+        ("Answer: yes", "yes"), ("The Final Answer", "The Final Answer"), ("The answer is", "The answer is"),
+    ],
+)  # fmt: skip
 def test_answers(text, expected):
     assert answer(text, question="q", docs=DOCS) == expected
 

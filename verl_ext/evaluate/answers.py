@@ -34,8 +34,8 @@ class Outcome:
 
     Attributes:
         metrics: reward and reported quantities of a trajectory that is ok; NaN where one was not finite.
-        calls: of each call the agent, status, truncated, prompt_tokens, generated_tokens, seconds; executed: it could be
-            read, and a tool was called right after it; score: the mean reward of the trajectories with it, or None.
+        calls: of each call the agent, status, truncated, prompt_tokens, generated_tokens and seconds; executed: its
+            output could be read, and a tool was called right after it; score: the reward of its trajectory, or None.
         result: what the workflow returned, as JSON has it.
     """
 

@@ -21,8 +21,8 @@ RESULTS, REPORT = "results.json", "report.md"
 # Columns that count an agent's outputs.
 OUTPUTS = ("parsed", "truncated", "executed")
 EXPLAINED = (
-    "parsed: outputs that could be read. truncated: outputs that reached max_tokens. executed: outputs that were read and "
-    "led to a tool call. score: mean reward of the trajectories."
+    "parsed: outputs that could be read. truncated: outputs that reached max_tokens. executed: outputs that were read, "
+    "and a tool was called right after. score: mean reward of the calls' trajectories."
 )
 
 

@@ -35,11 +35,8 @@ def rule_of(task: Task) -> gold.Rule:
 
 def made(given: Namespace) -> Any:
     """System, tools and rule."""
-    return (
-        FunctionDecision(offered=given.offered),
-        {"function_search": gold.api_bank(given.tools)["tool_search"]},
-        rule_of,
-    )
+    tools = {"function_search": gold.api_bank(given.tools)["tool_search"]}
+    return FunctionDecision(offered=given.offered), tools, rule_of
 
 
 def main(argv: Sequence[str] | None = None) -> int:
