@@ -59,6 +59,12 @@ def test_a_program_that_was_cut_off_does_not_run():
     assert trajectory.ok and programs == [] and "no program" in trajectory.result.states[0].steps[0].text
 
 
+@pytest.mark.parametrize(("said", "answer"), [("FINAL ANSWER: 4", ""), ("FINAL ANSWER: 42\nLet me", "42")])
+def test_an_answer_at_the_end_of_a_cut_output_is_none(said, answer):
+    trajectory, _ = directed(["reasoning", "terminate"], {"reasoning": cut(said)})
+    assert trajectory.ok and trajectory.result.answer == answer, "the rest of a whole line may be missing"
+
+
 def test_planned_calls_that_were_cut_off_are_not_made():
     said = {"planner": [cut('#E1 = film {"q": "x"}\n#E2 = per')], "agent": "FINAL ANSWER: ?"}
     trajectory, llm = played(said, (), system=ReWOO)
