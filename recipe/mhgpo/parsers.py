@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from verl_ext.mas import Unparsable
+from verl_ext.rewards.qa import without_preface
 
 # The prompt shows `<query1>`, so some models write the brackets, too.
 _AROUND = " \t\r\n<>"
@@ -16,10 +17,6 @@ _QUERIES = re.compile(r"###(.*?)###", re.DOTALL)
 # No two neighbouring parts can match the same blanks: matching stays linear in whatever a policy writes.
 _ID = r"(?:document\s*)?[0-9]+"
 _ID_LIST = re.compile(rf"{_ID}(?:(?:\s*[,;]\s*|\s+){_ID})*\s*\.?", re.IGNORECASE)
-# Before an answer; F1 and EM would count these words as wrong ones.
-_PREFACE = re.compile(
-    r"\A(?:the\s+)?(?:final\s+)?answer(?:\s+to\s+(?:the|this|your)\s+question)?(?:\s+is)?\s*:\s*", re.I
-)
 # Longer ids are out of range anyway, and Python refuses to convert numbers of thousands of digits.
 _MAX_DIGITS = 9
 
@@ -55,4 +52,4 @@ def chosen_documents(text: str, /, docs: Sequence[dict[str, str]], **_: Any) -> 
 
 def answer(text: str, /, **_: Any) -> str:
     """The text, without `The answer is:` before it, blanks around it and a final full stop."""
-    return _PREFACE.sub("", text.strip(), count=1).removesuffix(".").strip()
+    return without_preface(text).removesuffix(".").strip()

@@ -114,7 +114,17 @@ def test_an_object_that_does_not_fit_is_passed_over():
 
 @pytest.mark.parametrize(
     ("text", "answer"),
-    [("a\nFINAL ANSWER: **b**\nc", "b"), ("a\nb", "b"), ("FINAL ANSWER:", ""), ("", ""), ("FINAL ANSWER: [x]", "[x]")],
+    [
+        *[
+            ("a\nFINAL ANSWER: **b**\nc", "b"),
+            ("a\nb", "b"),
+            ("FINAL ANSWER:", ""),
+            ("", ""),
+            ("FINAL ANSWER: [x]", "[x]"),
+        ],
+        # SmolLM2-135M's, on GSM8K.
+        ("3. 3 sprints x 180 meters = 540 meters\n\nThe answer is: 540.", "540."),
+    ],
 )
 def test_final_answers(text, answer):
     assert read_final(text) == answer
