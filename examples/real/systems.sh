@@ -67,7 +67,7 @@ overrides_of() {
         mas.tools.tool_search.dense=null mas.tools.tool_search.top_k=3 mas.agents.auxiliary.endpoint=null
         mas.workflow.summarise=false mas.workflow.max_actions=6 mas.workflow.max_folds=0 mas.agents.agent.max_tokens=128
         mas.workflow.max_result_chars=800 mas.workflow.max_document_chars=2400 data.max_response_length=2048) ;;
-    decisions) overrides=(+recipe=joyagents_decisions mas.workflow.offered=3 +mas.agents.function_agent.max_tokens=128) ;;
+    decisions) overrides=(+recipe=joyagents_decisions +mas.workflow.offered=3 +mas.agents.function_agent.max_tokens=128) ;;
     joyagents)
       overrides=(+recipe=joyagents data.val_files=data/joyagents_math/test.parquet 'mas.workflow.specialists=[math_agent]'
         mas.workflow.encoder=hashing mas.memory.encoder=hashing mas.workflow.max_rounds=3 mas.workflow.specialist_rounds=2

@@ -38,6 +38,18 @@ def plain(text: str, /, **_: Any) -> str:
     return text.strip()
 
 
+def unless_broken(read: Callable[..., Any], text: str, /, **inputs: Any) -> Any:
+    """A parser from `read`, whose values have a kind: those of kind "broken" count as unparsable, and are used.
+
+    Raises:
+        Unparsable: the value is broken; it is the fallback.
+    """
+    value = read(text, **inputs)
+    if value.kind == "broken":
+        raise Unparsable(value.problem, value)
+    return value
+
+
 @dataclass(frozen=True, eq=False)
 class Agent:
     """A role of the shared policy. Its name is its key in the workflow's `agents`. It cannot be changed: a workflow is
