@@ -22,8 +22,8 @@ wanted=() more=()
 for argument in "$@"; do if [[ $argument == *=* ]]; then more+=("$argument"); else wanted+=("$argument"); fi; done
 if [ ${#wanted[@]} = 0 ]; then wanted=(mhgpo single smurfs react dfsdt deepagent decisions joyagents puppeteer cot); fi
 # Lengths for a model of 8,192 positions, and for hours, not days, on two cores.
-small=(evaluate.device=cpu evaluate.concurrency=4 actor_rollout_ref.rollout.dtype=auto data.max_prompt_length=4096
-  data.max_response_length=1024)
+small=(evaluate.device=cpu evaluate.concurrency=4 evaluate.temperature=0 evaluate.top_p=1 evaluate.top_k=-1
+  actor_rollout_ref.rollout.dtype=auto data.max_prompt_length=4096 data.max_response_length=1024)
 hotpotqa=data/hotpotqa_real
 recorded=(+base=api_bank mas.tools.tool_call.backend=null)  # API-Bank's recorded results alone; no model plays its tools
 
