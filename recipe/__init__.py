@@ -7,5 +7,5 @@ puppeteer        an orchestrator chooses which agent acts next
 smurfs           planner, executor, answer agent and verifier; a depth-first search over tools
 solver_verifier  a solver and a verifier that alternate
 baselines        CoT, ReWOO, Reflexion and other short systems, with the same tools as smurfs
-cold_start       trains the tiny models
+cold_start       trains the tiny models; demonstrations by rule from gold
 """

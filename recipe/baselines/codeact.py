@@ -53,7 +53,7 @@ class CodeAct(Baseline):
     def others(self) -> dict[str, Agent]:
         """In place of the acting agent, one that writes programs."""
         prompt, read = (partial(one, **self.form) for one in (self.prompts.programmer, read_program))
-        return {"agent": Agent(prompt, read, sampling={"stop": [CLOSE]})}
+        return {"agent": Agent(prompt, read, sampling={"stop": [CLOSE]}, whole=True)}
 
     async def play(self, task: Task, ctx: Any) -> Work:
         """Write programs until there is an answer, the budget is used up, or the sequence is full."""

@@ -65,7 +65,7 @@ class ReWOO(Baseline):
     def others(self) -> dict[str, Agent]:
         """The planner; the solver in place of the acting agent."""
         return {
-            "planner": Agent(self.prompts.rewoo_planner, read_plan),
+            "planner": Agent(self.prompts.rewoo_planner, read_plan, whole=True),
             "agent": Agent(partial(self.prompts.solver, **self.form), partial(read_final, **self.form)),
         }
 

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from verl_ext.mas import Agent, Call, CallFailed, Status, Task, ToolFailed, Workflow
+from verl_ext.mas.agent import unless_broken
 from verl_ext.mas.options import at_least, one_of
 from verl_ext.mas.prompts import prompts_of
 from verl_ext.mas.workflow import Score
@@ -95,7 +96,7 @@ class DeepAgent(Workflow):
         self.agents = {
             "agent": Agent(
                 self.prompts.agent if folding else partial(self.prompts.agent, folding=False),
-                partial(grammar.read_step, folding=folding),
+                partial(unless_broken, partial(grammar.read_step, folding=folding)),
                 sampling={"stop": list(grammar.STOPS if folding else grammar.STOPS_WITHOUT_FOLD)},
                 actions=partial(grammar.action_spans, folding=folding),
             ),
@@ -109,7 +110,7 @@ class DeepAgent(Workflow):
         while True:
             call = ctx.last
             work.history.append(call.text)
-            if call.status is Status.TRUNCATED and step.kind in ("answer", "broken"):
+            if call.generation.stop_reason == "length" and step.kind in ("answer", "broken"):
                 work.limit = "tokens"
                 return work
             if step.kind == "answer":

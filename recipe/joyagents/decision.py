@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
-from verl_ext.mas import Agent, Task, Workflow
+from verl_ext.mas import Agent, Status, Task, Workflow
+from verl_ext.mas.agent import unless_broken
 from verl_ext.mas.options import at_least
 from verl_ext.mas.prompts import prompts_of
 from verl_ext.recipe.joyagents import grammar
@@ -42,7 +44,8 @@ class FunctionDecision(Workflow):
         at_least(1, offered=offered)
         self.offered = offered
         prompt, stops = prompts_of(prompts, {"faithful": faithful}).decision, {"stop": list(grammar.STOPS)}
-        self.agents = {"function_agent": Agent(prompt, grammar.read_step, grammar.format_reward, sampling=stops)}
+        read = partial(unless_broken, grammar.read_step)
+        self.agents = {"function_agent": Agent(prompt, read, grammar.format_reward, sampling=stops)}
 
     async def run(self, task: Task, ctx: Any) -> tuple[grammar.Step, list[str]]:
         own = list(task.extra["tools"])
@@ -50,6 +53,8 @@ class FunctionDecision(Workflow):
         others = [name for name in found if name not in own][: max(0, self.offered - len(own))]
         tools = await ctx.tool("function_search", names=sorted({*own, *others}))
         step = await ctx.call("function_agent", query=task.question, tools=tools)
+        if ctx.last.status is Status.TRUNCATED and step.kind == "answer":  # half an answer is none
+            step = grammar.Step("answer")
         return step, [tool["name"] for tool in tools]
 
     def reward(self, task: Task, result: tuple[grammar.Step, list[str]]) -> tuple[float, dict[str, float]]:

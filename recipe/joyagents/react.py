@@ -5,9 +5,11 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from verl_ext.mas import Agent, CallFailed, Status, Task, ToolFailed, Workflow
+from verl_ext.mas.agent import unless_broken
 from verl_ext.mas.options import at_least, one_of
 from verl_ext.memory import Memory
 from verl_ext.recipe.joyagents import grammar
@@ -78,7 +80,8 @@ class ReActAgent(Workflow):
         self.history = history
         self.name, self.prompts, self.max_rounds, self.remember = name, prompts, max_rounds, remember
         stops = {"stop": list(grammar.STOPS)}
-        self.agents = {name: Agent(self._prompt, grammar.read_step, grammar.format_reward, sampling=stops)}
+        read = partial(unless_broken, grammar.read_step)
+        self.agents = {name: Agent(self._prompt, read, grammar.format_reward, sampling=stops)}
 
     def _prompt(self, query: str, turns: list[tuple[str, str]], **inputs: Any) -> list[dict[str, str]]:
         messages = list(getattr(self.prompts, self.name)(query, **inputs))
@@ -103,7 +106,7 @@ class ReActAgent(Workflow):
                 work.limit = "tokens"
                 break
             work.outputs += 1
-            said, cut = ctx.last.text.strip(), ctx.last.status is Status.TRUNCATED  # stripped as chat templates do
+            said, cut = ctx.last.text.strip(), ctx.last.generation.stop_reason == "length"  # stripped as templates do
             if cut and step.kind != "call":  # half an answer is none
                 work.limit = "tokens"
                 break

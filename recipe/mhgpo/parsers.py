@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from verl_ext.mas import Unparsable
+from verl_ext.rewards.qa import without_preface
 
 # The prompt shows `<query1>`, so some models write the brackets, too.
 _AROUND = " \t\r\n<>"
@@ -50,5 +51,5 @@ def chosen_documents(text: str, /, docs: Sequence[dict[str, str]], **_: Any) -> 
 
 
 def answer(text: str, /, **_: Any) -> str:
-    """The text, without surrounding blanks and a final full stop."""
-    return text.strip().removesuffix(".").strip()
+    """The text, without `The answer is:` before it, blanks around it and a final full stop."""
+    return without_preface(text).removesuffix(".").strip()

@@ -33,7 +33,7 @@ class SearchQA(Workflow):
         ask = self.prompts
         self.agents = {
             "rewriter": Agent(ask.rewriter, parsers.queries, fine.rewriter),
-            "reranker": Agent(ask.reranker, parsers.chosen_documents, fine.reranker),
+            "reranker": Agent(ask.reranker, parsers.chosen_documents, fine.reranker, whole=True),
             "answerer": Agent(ask.answerer, parsers.answer, fine.answerer),
         }
 

@@ -106,7 +106,7 @@ class Explorer:
         state.count(ctx.last, puppet=True)
         if pattern_of(name) in TOOLS:
             return await use_tool(ctx, name, text, self.max_result_chars)
-        result, answer = read_result(text, whole)
+        result, answer = read_result(text, whole, cut=ctx.last.status is Status.TRUNCATED)
         return Step(name, result, answer)
 
     async def _split(

@@ -105,14 +105,17 @@ def pattern_of(name: str) -> str:
     return name.partition("-")[0]
 
 
-def read_result(text: str, whole: bool = False) -> tuple[str, str]:
+def read_result(text: str, whole: bool = False, cut: bool = False) -> tuple[str, str]:
     """(reasoning result, final answer) of an output in the paper's template; without its marks: (all, "").
 
     Args:
         whole: the answer is everything after its mark, e.g. a text or a program; otherwise its first line.
+        cut: the output reached max_tokens: an answer with which it ends is none, as it may be half of one.
     """
     body, _, answer = text.partition(FINAL)
     body = body.rpartition(REASONING)[2].strip()
+    if cut and (whole or "\n" not in answer.strip()):
+        return body or answer.strip(), ""
     return body or answer.strip(), answer.strip() if whole else _bare(answer)
 
 

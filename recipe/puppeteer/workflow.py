@@ -111,7 +111,8 @@ class Puppeteer(Workflow):
         if rule is None:
             self.agents[ORCHESTRATOR] = Agent(self.prompts.orchestrator, choices=lambda state, names, left: names)
         for name in pool:
-            agent = Agent(partial(self.prompts.puppet, name, **self.prompts.parts(name)), trained=train_agents)
+            prompt, whole = partial(self.prompts.puppet, name, **self.prompts.parts(name)), pattern_of(name) in TOOLS
+            agent = Agent(prompt, trained=train_agents, whole=whole)
             self.agents[name] = agent.changed(**served.get(name.partition("-")[2], {}))
         self.needs = sorted({pattern_of(name) for name in pool} & set(TOOLS))
         self.left_out = [name for name in (ORCHESTRATOR, *POOL) if name not in self.agents]

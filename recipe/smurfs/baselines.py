@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any
 
 from verl_ext.mas import Agent, Call, Task
+from verl_ext.mas.agent import unless_broken
 from verl_ext.mas.options import at_least
 from verl_ext.recipe.smurfs import base, prompts_baselines
 from verl_ext.recipe.smurfs.reach import SEARCH, Reach
@@ -98,7 +99,9 @@ class Baseline(Reach):
         at_least(1, budget=budget)
         self.budget, self.last_answer = budget, last_answer
         prompt, read = (partial(one, **self.form) for one in (getattr(self.prompts, self.prompt), read_turn))
-        acting = Agent(prompt, read, sampling={"stop": list(STOPS)}, actions=action_spans)
+        acting = Agent(
+            prompt, partial(unless_broken, read), sampling={"stop": list(STOPS)}, actions=action_spans, whole=True
+        )
         self.agents = {"agent": acting, **self.others()}
 
     def others(self) -> dict[str, Agent]:

@@ -30,6 +30,9 @@ MAX_REPAIRED = 4096
 # Braces, and the texts in quotes, whose braces do not count. A text that is not closed reaches to the end.
 _MARKS = re.compile(r'"(?:[^"\\]|\\.?)*(?:"|\Z)|[{}]', re.S)
 
+# A sub-task that a small model has counted instead of written: "Task 1".
+_NUMBER = re.compile(r"(?:sub-?)?tasks?\W*\d*\W*|\W*\d+\W*", re.IGNORECASE)
+
 # Checked once: a schema that is given to `jsonschema.validate` is itself checked each time, at ten times the cost.
 TASKS = Draft202012Validator(
     {
@@ -143,8 +146,12 @@ def _read(text: str, schema: Draft202012Validator, fallback: Any, examples: Sequ
 
 
 def read_tasks(text: str, /, *, question: str, examples: Sequence[Any] = (), **_: Any) -> list[str]:
-    """The sub-tasks, stripped and without repetitions; the question alone if an output has none."""
-    return list(dict.fromkeys(task.strip() for task in _read(text, TASKS, [question], examples)["Tasks"]))
+    """The sub-tasks, stripped, without repetitions and mere numbers; the question alone if an output has none."""
+    tasks = dict.fromkeys(task.strip() for task in _read(text, TASKS, [question], examples)["Tasks"])
+    said = [task for task in tasks if not _NUMBER.fullmatch(task)]
+    if not said:
+        raise Unparsable(f"the sub-tasks say nothing: {list(tasks)!r:.200}", fallback=[question])
+    return said
 
 
 def read_check(text: str, /, *, examples: Sequence[Any] = (), **_: Any) -> bool:

@@ -10,7 +10,7 @@ from verl_ext.rewards.calls import Invocation, gold_path
 from verl_ext.rewards.correctness import correct_calls, path_share, unneeded_calls
 from verl_ext.rewards.gaia import gaia_match
 from verl_ext.rewards.judged import JUDGED
-from verl_ext.rewards.qa import exact_match, f1_score
+from verl_ext.rewards.qa import exact_match, f1_score, without_preface
 from verl_ext.rewards.truth import targets_of
 
 SUCCESSES = ("answer", "f1", "gaia", "path", *JUDGED)
@@ -31,7 +31,7 @@ NOTHING: dict[str, Callable[[dict[str, Any]], Any]] = {
 
 
 def read_final(text: str, /, *, whole: bool = False, **_: Any) -> str:
-    """The line after the last `FINAL ANSWER:`; without one, the last line.
+    """The line after the last `FINAL ANSWER:`; without one, the last line, without `The answer is:` before it.
 
     Args:
         whole: all that stands after it; without one, all but the reasoning in <think>.
@@ -40,7 +40,7 @@ def read_final(text: str, /, *, whole: bool = False, **_: Any) -> str:
     if whole:
         return (answer if mark else text.rpartition("</think>")[2]).strip()
     lines = [line.strip() for line in (answer if mark else text).strip().splitlines() if line.strip()]
-    return (lines[0] if mark else lines[-1]).strip("*` ") if lines else ""
+    return (lines[0] if mark else without_preface(lines[-1].strip("*` "))).strip("*` ") if lines else ""
 
 
 def scores(

@@ -57,7 +57,8 @@ def read_turn(text: str, /, *, whole: bool = False, **_: Any) -> Turn:
     if final >= 0 and (found is None or final < found.start()):
         return Turn("answer", _thought(text[start:final]), answer=read_final(text[final:end], whole=whole))
     if found is None:
-        return Turn("broken", problem="there is neither an action nor an answer")
+        problem = "there is neither an action nor an answer" if text.strip() else "it is empty, or was cut off"
+        return Turn("broken", problem=problem)
     thought, name = _thought(text[start : found.start()]), found[1].strip(_MARKS)
     given = _INPUT.search(text, found.end(), end)
     said = text[given.end() : end].strip() if given else ""

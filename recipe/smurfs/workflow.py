@@ -94,24 +94,25 @@ class Smurfs(base.ToolSystem):
 
         checked, verdict = grammar.well_formed(grammar.CHECK), grammar.well_formed(grammar.VERDICT)
         tasks, filled = grammar.well_formed(grammar.TASKS), grammar.well_formed(grammar.ARGUMENTS)
-        whole: dict[str, Any] = {"actions": lambda text: [(0, len(text))]}  # all of the output is an action
+        # All of the output is an action.
+        acting: dict[str, Any] = {"actions": lambda text: [(0, len(text))], "whole": True}
         return {
-            "planner": Agent(shown.planner, reading(grammar.read_tasks, "planner"), tasks),
-            "tool_check": Agent(shown.tool_check, reading(grammar.read_check, "tool_check"), checked),
+            "planner": Agent(shown.planner, reading(grammar.read_tasks, "planner"), tasks, whole=True),
+            "tool_check": Agent(shown.tool_check, reading(grammar.read_check, "tool_check"), checked, whole=True),
             "thought": Agent(shown.thought),
-            "action": self._chooser(whole),
-            "arguments": Agent(shown.arguments, reading(grammar.read_arguments, "arguments"), filled, **whole),
+            "action": self._chooser(acting),
+            "arguments": Agent(shown.arguments, reading(grammar.read_arguments, "arguments"), filled, **acting),
             "answer": Agent(shown.answer),
-            "verifier": Agent(shown.verifier, reading(grammar.read_verdict, "verifier"), verdict),
+            "verifier": Agent(shown.verifier, reading(grammar.read_verdict, "verifier"), verdict, whole=True),
             "final": Agent(partial(shown.final, **self.form), partial(scoring.read_final, **self.form)),
         }
 
-    def _chooser(self, whole: dict[str, Any]) -> Agent:
+    def _chooser(self, acting: dict[str, Any]) -> Agent:
         if self.tool_choice == "name":
-            return Agent(self.prompts.action, choices=lambda names, **_: names, **whole)
+            return Agent(self.prompts.action, choices=lambda names, **_: names, **acting)
         if not hasattr(self.prompts, "action_by_id"):
             raise ValueError("tool_choice=id needs prompts that ask for a number. Remedy: prompts=faithful, or name")
-        return Agent(self.prompts.action_by_id, grammar.read_choice, grammar.well_formed(grammar.CHOICE), **whole)
+        return Agent(self.prompts.action_by_id, grammar.read_choice, grammar.well_formed(grammar.CHOICE), **acting)
 
     async def run(self, task: Task, ctx: Any) -> Work:
         """Plan; solve each sub-task, which sees the answers before it (least-to-most); answer."""

@@ -101,7 +101,9 @@ def test_a_system_of_agents_its_documents_and_its_bounds(command, tmp_path):
     made = command.results["data"]["made"]
     statuses = {name: agent["statuses"] for name, agent in made["agents"].items()}
     assert statuses == {"judge": {"ok": 9}, "left": {"truncated": 9}, "right": {"unparsable": 9}}
-    assert "what there is of it was used" in as_text(command.results), "what became of an output that was cut off"
+    read = {name: (agent["parsed"], agent["truncated"]) for name, agent in made["agents"].items()}
+    assert read == {"judge": (9, 0), "left": (9, 9), "right": (0, 0)}
+    assert "truncated: outputs that reached max_tokens" in as_text(command.results)
     # Gold titles are Alpha and Gamma; Alpha was found, and chosen.
     assert {name: value["mean"] for name, value in made["recall"].items()} == {
         "recall@5": 0.5,

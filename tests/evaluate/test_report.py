@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import itertools
 import math
+from contextlib import suppress
 from statistics import fmean
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.helpers import Script, chain, forest_of, run, walk
-from verl_ext.evaluate.answers import Answers, Outcome
+from tests.helpers import Script, chain, forest_of, run, speaker, walk
+from verl_ext.evaluate.answers import Answers, Outcome, outcome_of
 from verl_ext.evaluate.recall import recall_scores
 from verl_ext.evaluate.report import as_text, best_of, summarise, write_report
 from verl_ext.evaluate.runner import progress_line
-from verl_ext.mas import Task, Trajectory
+from verl_ext.mas import CallFailed, Task, Trajectory, Unparsable
+from verl_ext.mas.credit import assign_credit
 from verl_ext.mas.types import CallId, Stream, ToolRecord
 from verl_ext.observe.trajectories import evaluation_record, trace_question
 
 
 def outcome(index, sample=0, source="s", status="ok", calls=(), **metrics):
-    calls = [
-        dict(zip(("agent", "status", "prompt_tokens", "generated_tokens", "seconds"), c, strict=True)) for c in calls
-    ]
+    fields = ("agent", "status", "prompt_tokens", "generated_tokens", "seconds", "truncated", "executed", "score")
+    calls = [dict(zip(fields, (*call, False, False, None)[: len(fields)], strict=True)) for call in calls]
     return Outcome((source, index, sample), status, "why" if status != "ok" else "", metrics, calls=calls)
 
 
@@ -119,6 +120,46 @@ def test_failed_trajectories_are_beside_the_means():
     said = as_text({"data": {"s": source}, "average": {}})
     assert "| s    | 1/3 " in said and "s: if they counted as 0: F1 0.500" in said
     assert "1 x engine_error; the first: 'why'" in said and "1 trajectories have not been asked for yet" in said
+
+
+def test_what_became_of_each_agents_outputs():
+    calls = [
+        *[("a", "ok", 10, 4, 1.0, False, True, 1.0), ("a", "truncated", 10, 4, 1.0, True, True, 0.0)],
+        *[("a", "unparsable", 10, 4, 1.0, True, False, 0.5), ("a", "timeout", 10, 0, 1.0, False, False, None)],
+        ("b", "engine_error", 10, 0, 1.0, False, False, None),
+    ]
+    source = results([outcome(0, f1=1.0, calls=calls)], 1)
+    a = source["agents"]["a"]
+    assert (a["parsed"], a["truncated"], a["executed"], a["score"]) == (2, 2, 2, 0.5)
+    rows = [[cell.strip() for cell in line.split("|")[2:-4]] for line in as_text({"data": {"s": source}}).splitlines()]
+    assert ["agent", "calls", "parsed", "truncated", "executed", "score", "failed"] in rows
+    assert ["a", "4", "2", "2", "2", "0.500", "1 timeout"] in rows
+    assert ["b", "1", "0", "0", "0", "–", "1 engine_error"] in rows
+
+
+def test_outputs_before_a_tool_call_count_as_executed_if_they_could_be_read():
+    async def searching(task, ctx):
+        await ctx.call("a")
+        await ctx.tool("search", queries=["q"])
+        await ctx.call("b")
+        with suppress(CallFailed):
+            await ctx.call("c")
+        return await ctx.tool("search", queries=["q"])
+
+    def unreadable(text, /, **_):
+        raise Unparsable("no", "fallback")
+
+    async def search(queries):
+        return []
+
+    agents = {"a": speaker("a"), "b": speaker("b"), "c": speaker("c").changed(parse=unreadable)}
+    forest = forest_of(Script(searching, agents), tools={"search": search})
+    forest.trajectories.append(run(walk(forest)))
+    assign_credit(forest.trajectories)
+    found = {call["agent"]: call for call in outcome_of(record_of(forest)).calls}
+    assert [found[name]["executed"] for name in "abc"] == [True, False, False]
+    assert [found[name]["truncated"] for name in "abc"] == [False] * 3
+    assert {call["score"] for call in found.values()} == {forest.trajectories[0].reward}
 
 
 def test_nothing_answered_at_all():

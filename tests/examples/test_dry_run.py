@@ -29,7 +29,8 @@ ARGUMENTS = {
 COLD_START = "joyagents/train.sh"
 # Parts that scripts read.
 FOLDERS = ("table1", "deepagent", "smurfs", "joyagents", "puppeteer")
-PARTS = {"shared.sh", *(f"{folder}/common.sh" for folder in FOLDERS)}
+# The last one is for test_real.py.
+PARTS = {"shared.sh", *(f"{folder}/common.sh" for folder in FOLDERS), "real/systems.sh"}
 SCRIPTS = sorted({path.relative_to(EXAMPLES).as_posix() for path in EXAMPLES.rglob("*.sh")} - PARTS)
 ROWS = {
     "single_llm": None,

@@ -125,8 +125,14 @@ def test_every_well_formed_list_is_read_as_written(order, n, separator):
 
 
 @pytest.mark.parametrize(
-    "text,expected", [(" Paris. ", "Paris"), ("U.S..", "U.S."), ("", ""), (" . ", ""), ("a. b", "a. b")]
-)
+    "text,expected",
+    [
+        (" Paris. ", "Paris"), ("U.S..", "U.S."), ("", ""), (" . ", ""), ("a. b", "a. b"),
+        ("The answer is: Terry Richardson.", "Terry Richardson"),  # SmolLM2-135M's, as the next one
+        ("The answer to this question is: The series is", "The series is"),
+        ("Answer: yes", "yes"), ("The Final Answer", "The Final Answer"), ("The answer is", "The answer is"),
+    ],
+)  # fmt: skip
 def test_answers(text, expected):
     assert answer(text, question="q", docs=DOCS) == expected
 

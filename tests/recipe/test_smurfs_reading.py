@@ -18,6 +18,7 @@ from verl_ext.rewards.calls import Invocation
         ("Sure! {'Tasks': ['a', 'a']} Done.", ["a"]),
         ('```json\n{"Tasks": ["a"]}\n```', ["a"]),
         ('{"Tasks": ["a", "b"}', ["a", "b"]),
+        ('{"Tasks": ["Task 1", "Task 2: find x", "2."]}', ["Task 2: find x"]),
         ('{"Tasks": ["\\ud800 a"]}', ["? a"]),  # no tokenizer takes half a surrogate pair
     ],
 )
@@ -25,7 +26,13 @@ def test_plans(text, tasks):
     assert grammar.read_tasks(text, question="q") == tasks
 
 
-@pytest.mark.parametrize("text", ["", "no", "[]", '{"Tasks": []}', '{"Tasks": [1]}', '{"Tasks": [" "]}', "{" * 1500])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "no", "[]", '{"Tasks": []}', '{"Tasks": [1]}', '{"Tasks": [" "]}', "{" * 1500),
+        '{"Tasks": ["Task 1", "Task 2"]}',  # SmolLM2-135M's
+    ],
+)
 def test_no_plan(text):
     with pytest.raises(Unparsable) as problem:
         grammar.read_tasks(text, question="q")
@@ -107,7 +114,17 @@ def test_an_object_that_does_not_fit_is_passed_over():
 
 @pytest.mark.parametrize(
     ("text", "answer"),
-    [("a\nFINAL ANSWER: **b**\nc", "b"), ("a\nb", "b"), ("FINAL ANSWER:", ""), ("", ""), ("FINAL ANSWER: [x]", "[x]")],
+    [
+        *[
+            ("a\nFINAL ANSWER: **b**\nc", "b"),
+            ("a\nb", "b"),
+            ("FINAL ANSWER:", ""),
+            ("", ""),
+            ("FINAL ANSWER: [x]", "[x]"),
+        ],
+        # SmolLM2-135M's, on GSM8K.
+        ("3. 3 sprints x 180 meters = 540 meters\n\nThe answer is: 540.", "540."),
+    ],
 )
 def test_final_answers(text, answer):
     assert read_final(text) == answer

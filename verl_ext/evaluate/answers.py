@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from verl_ext.mas.types import Task
+from verl_ext.mas.types import Status, Task
 from verl_ext.observe.record import Record, as_json
 from verl_ext.observe.trajectory_files import EVALUATION_FILE
 from verl_ext.storage.files import lock_folder, write_file
@@ -22,6 +22,8 @@ from verl_ext.trainer.state.run_settings import differences, leaves, plain
 
 SETTINGS = "settings.json"
 
+# Statuses of outputs that their agent's parser could read.
+READ = (Status.OK.value, Status.TRUNCATED.value)
 # (data source, index, sample)
 Key = tuple[str, int, int]
 
@@ -32,7 +34,8 @@ class Outcome:
 
     Attributes:
         metrics: reward and reported quantities of a trajectory that is ok; NaN where one was not finite.
-        calls: of each call the agent, status, prompt_tokens, generated_tokens and seconds.
+        calls: of each call the agent, status, truncated, prompt_tokens, generated_tokens and seconds; executed: its
+            output could be read, and a tool was called right after it; score: the reward of its trajectory, or None.
         result: what the workflow returned, as JSON has it.
     """
 
@@ -60,7 +63,6 @@ def outcome_of(record: Record) -> Outcome:
     """
     question, (trajectory,) = record["question"], record["trajectories"]
     reported = {"reward": trajectory["reward"], **trajectory["metrics"]} if trajectory["status"] == "ok" else {}
-    numbers = ("agent", "status", "prompt_tokens", "generated_tokens", "seconds")
     return Outcome(
         key=(str(question["source"]), int(question["index"]), int(trajectory["number"])),
         status=str(trajectory["status"]),
@@ -68,11 +70,23 @@ def outcome_of(record: Record) -> Outcome:
         metrics={name: math.nan if value is None else float(value) for name, value in reported.items()},
         recall=dict(trajectory["recall"]),
         seconds=float(trajectory["seconds"]),
-        calls=[{name: call[name] for name in numbers} for call in record["calls"]],
+        calls=_calls(record),
         tool_calls=len(record["tools"]),
         tool_failures=sum(tool["failure"] is not None for tool in record["tools"]),
         result=trajectory["result"],
     )
+
+
+def _calls(record: Record) -> list[dict[str, Any]]:
+    acted = {before for tool in record["tools"] for before in tool["after"]}
+    calls = []
+    for call in record["calls"]:
+        numbers = ("agent", "status", "prompt_tokens", "generated_tokens", "seconds")
+        made: dict[str, Any] = {name: call[name] for name in numbers}  # type: ignore[literal-required]
+        made["truncated"] = call.get("truncated", call["status"] == "truncated")  # older records have no such field
+        made["executed"] = call["status"] in READ and call["id"] in acted
+        calls.append(made | {"score": call["rewards"]["shared"]})
+    return calls
 
 
 class Answers:

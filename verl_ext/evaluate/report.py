@@ -11,13 +11,19 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from verl_ext.evaluate.answers import Outcome
+from verl_ext.evaluate.answers import READ, Outcome
 from verl_ext.mas.types import Status, Task
 from verl_ext.mas.workflow import Workflow
 from verl_ext.reports import in_words, markdown, no_headline
 from verl_ext.storage.files import write_file
 
 RESULTS, REPORT = "results.json", "report.md"
+# Columns that count an agent's outputs.
+OUTPUTS = ("parsed", "truncated", "executed")
+EXPLAINED = (
+    "parsed: outputs that could be read. truncated: outputs that reached max_tokens. executed: outputs that were read, "
+    "and a tool was called right after. score: mean reward of the calls' trajectories."
+)
 
 
 def best_of(values: Sequence[float], k: int) -> float:
@@ -130,12 +136,20 @@ def _agents(calls: Iterable[dict[str, Any]]) -> dict[str, dict[str, Any]]:
             "calls": len(made),
             "answered": sum(Status(call["status"]).trainable for call in made),
             "statuses": dict(Counter(call["status"] for call in made)),
+            "parsed": sum(call["status"] in READ for call in made),
+            "truncated": sum(call["truncated"] for call in made),
+            "executed": sum(call["executed"] for call in made),
+            "score": _mean([call["score"] for call in made if call["score"] is not None]),
             "prompt_tokens": sum(call["prompt_tokens"] for call in made),
             "generated_tokens": sum(call["generated_tokens"] for call in made),
             "seconds": fmean(call["seconds"] for call in made),
         }
         for agent, made in sorted(by_agent.items())
     }
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return fmean(values) if values else None
 
 
 def _average(sources: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -178,15 +192,13 @@ def as_text(results: dict[str, Any]) -> str:
     lines += [f"The reward equals {_title(double)}, so it has no column."] if double else []
     lines += ["", *detail_lines(sources, details)] if details else []
     agents = [
-        [source, agent, str(a["calls"]), *_statuses(a), f"{a['prompt_tokens'] / max(a['answered'], 1):.0f}"]
+        [source, agent, str(a["calls"]), *_outputs(a), f"{a['prompt_tokens'] / max(a['answered'], 1):.0f}"]
         + [f"{a['generated_tokens'] / max(a['answered'], 1):.1f}", f"{a['seconds']:.2f}"]
         for source, result in sources.items()
         for agent, a in result["agents"].items()
     ]
-    head = ["data", "agent", "calls", "ok", "not ok", "prompt tok", "gen tok", "seconds"]
-    lines += ["", *markdown(head, agents)] if agents else []
-    if any("truncated" in row[4] for row in agents):
-        lines += ["", "truncated: the output reached max_tokens; what there is of it was used. unparsable: it was not."]
+    head = ["data", "agent", "calls", *OUTPUTS, "score", "failed", "prompt tok", "gen tok", "seconds"]
+    lines += ["", *markdown(head, agents), "", EXPLAINED] if agents else []
     lines += ["", *table_lines(results["table"]), ""] if results.get("table") else [""]
     return "\n".join([*lines, *best_lines(sources), *failure_lines(sources)]).rstrip()
 
@@ -236,9 +248,11 @@ def _cells(result: dict[str, Any], names: list[str]) -> list[str]:
     return [answered, *[_value(values.get(name)) for name in names], *costs, f"{per['seconds']:.2f}", failed]
 
 
-def _statuses(agent: dict[str, Any]) -> list[str]:
-    bad = [f"{count} {status}" for status, count in sorted(agent["statuses"].items()) if status != "ok"]
-    return [str(agent["statuses"].get("ok", 0)), ", ".join(bad)]
+def _outputs(agent: dict[str, Any]) -> list[str]:
+    failed = agent["statuses"].items()
+    bad = [f"{count} {status}" for status, count in sorted(failed) if not Status(status).trainable]
+    score = "–" if agent["score"] is None else f"{agent['score']:.3f}"
+    return [*(str(agent[name]) for name in OUTPUTS), score, ", ".join(bad)]
 
 
 def best_lines(sources: dict[str, dict[str, Any]]) -> list[str]:

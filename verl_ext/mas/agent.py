@@ -38,6 +38,18 @@ def plain(text: str, /, **_: Any) -> str:
     return text.strip()
 
 
+def unless_broken(read: Callable[..., Any], text: str, /, **inputs: Any) -> Any:
+    """A parser from `read`, whose values have a kind: those of kind "broken" count as unparsable, and are used.
+
+    Raises:
+        Unparsable: the value is broken; it is the fallback.
+    """
+    value = read(text, **inputs)
+    if value.kind == "broken":
+        raise Unparsable(value.problem, value)
+    return value
+
+
 @dataclass(frozen=True, eq=False)
 class Agent:
     """A role of the shared policy. Its name is its key in the workflow's `agents`. It cannot be changed: a workflow is
@@ -53,6 +65,8 @@ class Agent:
             sampled at another would be trained off-policy.
         actions: text -> ranges [start, end) of its characters that are actions, e.g. tool calls with their tags. An
             algorithm may give their tokens an advantage of their own (ToolPO).
+        whole: an output that reached max_tokens is not read, as it may end within an action, a plan or a list: it is
+            unparsable, and its value is what `parse` makes of an empty text. For agents whose output is carried out.
         choices: inputs -> the texts among which the agent decides, e.g. who acts next. Its output is one of them, and
             the choice is what trains. Must be pure, as `prompt`.
         cost: of one generated token, relative to other agents (higher for a larger model); see `Call.cost`.
@@ -68,6 +82,7 @@ class Agent:
     penalty: Callable[..., tuple[float, dict[str, float]]] | None = None
     sampling: dict[str, Any] = field(default_factory=dict)
     actions: Callable[[str], list[tuple[int, int]]] | None = None
+    whole: bool = False
     choices: Callable[..., Sequence[str]] | None = None
     cost: float = 1.0
     trained: bool = True
@@ -97,12 +112,19 @@ class Agent:
             raise ValueError("an agent's `choices` are empty; there must be at least one")
         return options
 
-    def read(self, text: str, /, **inputs: Any) -> Any:
-        """The value of an output.
+    def read(self, text: str, cut: bool = False, /, **inputs: Any) -> Any:
+        """The value of an output. cut: it reached max_tokens.
 
         Raises:
-            Unparsable: it breaks the agent's format, or is none of its choices (a served model may say anything).
+            Unparsable: it breaks the agent's format, is none of its choices (a served model may say anything), or was
+                cut off and must be whole.
         """
+        if cut and self.whole:
+            try:
+                value = self.parse("", **inputs)
+            except Unparsable as problem:
+                value = problem.fallback
+            raise Unparsable("the output reached max_tokens and was not read", value)
         if self.choices is not None:
             options = self.options(**inputs)
             chosen = named(text, options)

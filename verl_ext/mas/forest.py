@@ -223,12 +223,13 @@ class Forest:
             call.messages = list(completion.sent) or call.messages
 
     def _finish(self, call: Call, agent: Agent, inputs: dict[str, Any]) -> Call:
+        cut = call.generation.stop_reason == "length"
         try:
-            call.value = agent.read(call.text, **inputs)
+            call.value = agent.read(call.text, cut, **inputs)
         except Unparsable as problem:
             call.unparsable, call.status, call.error = problem, Status.UNPARSABLE, str(problem)
             call.value = problem.fallback if problem.has_fallback else None
-        if call.unparsable is None and call.generation.stop_reason == "length":
+        if call.unparsable is None and cut:
             call.status, call.error = Status.TRUNCATED, "the output reached max_tokens"
         if agent.actions is not None and agent.trained and call.generation.token_ids:
             call.actions = self.llm.locate(call.generation.token_ids, call.text, agent.actions(call.text))

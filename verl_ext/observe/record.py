@@ -107,6 +107,7 @@ class CallFields(TypedDict):
         prompt_tokens, generated_tokens: their numbers; 0 where an endpoint does not report them.
         status: `ok`, `unparsable`, `truncated`, or why there is no output (`verl_ext.mas.types.Status`).
         error: the reason in words; empty if it is ok.
+        truncated: it reached max_tokens, whether it could be read or not.
         rewards: `shared` (Eq. 4), `specific` (of the agent's penalty), `total`; null where credit did not reach.
         ends: `trajectory` and `reward` of each trajectory whose result came from this call.
         decision: `options`, `chosen` (null: none of them) and `log_prob` (null: not known); null if it is no decision.
@@ -138,6 +139,7 @@ class CallFields(TypedDict):
     generated_tokens: int
     status: str
     error: str
+    truncated: bool
     rewards: dict[Literal["shared", "specific", "total"], float | None]
     ends: list[dict[str, Any]]
     decision: dict[str, Any] | None

@@ -136,6 +136,7 @@ def _call(call: Call, among: list[int], trajectories: Mapping[int, Trajectory]) 
         "token_ids": call.generation.token_ids,
         "status": call.status.value,
         "error": call.error,
+        "truncated": call.generation.stop_reason == "length",
         "rewards": {"shared": call.reward_shared, "specific": call.reward_specific, "total": call.reward},
         "ends": [{"trajectory": number, "reward": trajectories[number].reward} for number in ends],
         "decision": asdict(decision) if decision else None,

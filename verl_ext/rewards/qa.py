@@ -12,12 +12,21 @@ from collections.abc import Sequence
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
+# Before an answer; exact match and F1 would count these words as wrong ones.
+_PREFACE = re.compile(
+    r"\A(?:the\s+)?(?:final\s+)?answer(?:\s+to\s+(?:the|this|your)\s+question)?(?:\s+is)?\s*:\s*", re.IGNORECASE
+)
 CLOSED_ANSWERS = frozenset({"yes", "no", "noanswer"})
 
 
 def normalize_answer(text: str) -> str:
     """Lower case, no ASCII punctuation, no English articles, single blanks. May become empty ("The" -> "")."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+
+
+def without_preface(answer: str) -> str:
+    """`The answer is: 540.` -> `540.`: an answer without the words that lead up to it, and blanks."""
+    return _PREFACE.sub("", answer.strip(), count=1).strip()
 
 
 def exact_match(prediction: str, gold: str) -> float:

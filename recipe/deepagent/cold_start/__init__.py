@@ -1,1 +1,5 @@
-"""The demonstrations on which recipe/cold_start/train.py trains the tiny model of the tool-using agent."""
+"""Demonstrations of DeepAgent.
+
+demonstrations   in tiny worlds, with bad habits: for recipe/cold_start/train.py
+gold             on API-Bank, by rule from its gold calls: for +sft=gold
+"""
