@@ -38,14 +38,14 @@ def solution(text: str, /, **_: Any) -> Solution:
 
 
 def verdict(text: str, /, **_: Any) -> Verdict:
-    """`ok` accepts; `wrong 2` rejects and names the first wrong step.
+    """`ok` or `right` accepts; `wrong`, or `wrong 2` with the first wrong step, rejects.
 
     Raises:
         Unparsable: anything else; falls back to accepting, which ends the system.
     """
     stripped = text.strip()
-    if stripped == "ok":
+    if stripped in ("ok", "right"):
         return Verdict(stripped, True)
-    if re.fullmatch(r"wrong [0-9]+", stripped):
+    if re.fullmatch(r"wrong( [0-9]+)?", stripped):
         return Verdict(stripped, False)
     raise Unparsable("expected `ok` or `wrong <step>`", fallback=Verdict("ok", True))

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Any
 
 from verl_ext.mas import Agent, Task, Workflow
 from verl_ext.mas.options import at_least
-from verl_ext.recipe.solver_verifier import parsers, prompts_tiny
+from verl_ext.mas.prompts import prompts_of
+from verl_ext.recipe.solver_verifier import parsers, prompts, prompts_tiny
 from verl_ext.rewards.truth import targets_of
+
+PROMPTS: dict[str, ModuleType] = {"examples": prompts, "tiny": prompts_tiny}
 
 
 class SolveAndVerify(Workflow):
@@ -18,18 +22,25 @@ class SolveAndVerify(Workflow):
     Args:
         max_solutions: solutions at most. 1 is the solver alone: the single-agent baseline.
         unparsable: R_spe of output that breaks its agent's format, <= 0.
+        prompts: examples (for instruction-tuned models; the verifier decides between `right` and `wrong`), tiny (the
+            compact form that the embedded tiny model was trained on: `ok` or `wrong 2`), or a YAML file with texts of
+            your own (`mas/prompts.py`).
     """
 
     headline = "em"
 
-    def __init__(self, max_solutions: int = 3, unparsable: float = -0.5):
+    def __init__(self, max_solutions: int = 3, unparsable: float = -0.5, prompts: str = "tiny"):
         at_least(1, max_solutions=max_solutions)
         if unparsable > 0:
             raise ValueError(f"mas.workflow.unparsable={unparsable} must be <= 0: it is a penalty")
         self.max_solutions, self.unparsable = max_solutions, unparsable
-        self.agents = {"solver": Agent(prompts_tiny.solver, parsers.solution, self._penalty)}
+        ask = prompts_of(prompts, PROMPTS)
+        self.agents = {"solver": Agent(ask.solver, parsers.solution, self._penalty)}
         if max_solutions > 1:
-            self.agents["verifier"] = Agent(prompts_tiny.verifier, parsers.verdict, self._penalty)
+            verdicts = getattr(ask, "VERDICTS", None)
+            self.agents["verifier"] = Agent(
+                *(ask.verifier, parsers.verdict, self._penalty), choices=(lambda **_: verdicts) if verdicts else None
+            )
 
     def _penalty(self, text: str, value: Any, parsable: bool, /, **_: Any) -> tuple[float, dict[str, float]]:
         counted = {"accepted": float(value.accepted)} if hasattr(value, "accepted") else {}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.helpers import FakeLLM, run
+from tests.helpers import DecidingLLM, FakeLLM, run
 from verl_ext.mas import Status, Task, Unparsable
 from verl_ext.mas.credit import assign_credit
 from verl_ext.mas.forest import Forest
@@ -49,6 +49,20 @@ def test_a_rejected_solution_and_its_verdict_are_in_the_next_prompt():
     assert trajectory.reward == 1 and trajectory.metrics["solutions"] == 2
     assert [str(call.id) for call in trajectory.calls] == ["solver.0", "verifier.0", "solver.1", "verifier.1"]
     assert all(call.reward == 1 for call in trajectory.calls), "the shared reward reaches every turn"
+
+
+def test_with_examples_the_verifier_decides_and_a_rejected_solution_is_a_turn():
+    solutions = ["7 + 5 = 11\n#### 11", "7 + 5 = 12\n#### 12"]
+    llm = DecidingLLM(lambda _: solutions.pop(0), lambda _: "wrong")
+    task = Task("Mia has 7 cards. Mia finds 5 cards. How many cards does Mia have now?", {"target": ["12"]})
+    forest = Forest(task, SolveAndVerify(max_solutions=2, prompts="examples"), llm)
+    forest.sampling = {"temperature": 1.0, "max_tokens": 28}
+    trajectory = run(run_once(forest))
+    first, verdict, second = trajectory.calls
+    assert trajectory.reward == 1 and verdict.options == ("right", "wrong")
+    turns = [(message["role"], message["content"]) for message in second.messages]
+    assert turns[: len(first.messages)] == [(one["role"], one["content"]) for one in first.messages]
+    assert turns[-2:] == [("assistant", "7 + 5 = 11\n#### 11"), ("user", "That is wrong. Solve it again.")]
 
 
 def test_the_last_solution_is_not_verified():
@@ -104,7 +118,7 @@ def test_a_solution_without_a_number_falls_back_to_none(text):
     assert problem.value.fallback.answer == ""
 
 
-@pytest.mark.parametrize("text", ["", "okay", "wrong", "wrong two", "ok wrong 2", "OK"])
+@pytest.mark.parametrize("text", ["", "okay", "wrongly", "wrong two", "ok wrong 2", "OK"])
 def test_a_verdict_is_one_of_two_forms_and_falls_back_to_accepting(text):
     with pytest.raises(Unparsable) as problem:
         parsers.verdict(text)

@@ -185,10 +185,10 @@ def test_a_phase_of_the_trainer_that_hangs_is_named_once_and_ended(tmp_path, mon
     with trainer.phase("step"), trainer.phase("gen"):
         assert clock.watch(dog, 5000, Look(1.0, [(SEARCH, 1, 1.0)])) is None  # the rollout workers are at work
     with trainer.phase("step"), trainer.phase("update_actor"):
-        assert clock.watch(dog, 25) is None and not said(tmp_path)
-        assert clock.watch(dog, 375) is None  # the first one, of 400 s
+        assert clock.watch(dog, 295) is None and not said(tmp_path)  # the first update of a large model takes long
+        assert clock.watch(dog, 105) is None  # 400 s in all
     assert said(tmp_path) == [
-        "the trainer has been in update_actor, which has not ended before in this run, for 30 s\nrank 0 is stopped"
+        "the trainer has been in update_actor, which has not ended before in this run, for 300 s\nrank 0 is stopped"
     ]
     with trainer.phase("step"), trainer.phase("update_actor"):
         assert clock.watch(dog, 1995) is None and len(said(tmp_path)) == 1

@@ -110,6 +110,20 @@ def test_arithmetic():
     assert len({chain.text for chain in train}) == 600 and not {c.text for c in train} & {c.text for c in val}
     row = arithmetic.row(chain, "val", 5)
     assert row["reward_model"]["ground_truth"]["target"] == ["17"] and row["extra_info"]["steps"] == 3
+    mixed = draw_chains(60, "train", 0, 2, 20, least_steps=1)
+    assert {len(chain.terms) for chain in mixed} == {1, 2}
+
+
+def test_a_word_problem_says_what_its_sum_says():
+    for chain in draw_chains(100, "train", 0, 3, 30):
+        start, *told, asked = chain.story.replace("?", ".").removesuffix(".").split(". ")
+        assert f" has {chain.start} " in start and asked.startswith("How many ") and chain.story == chain.story
+        for sentence, term in zip(told, chain.terms, strict=True):
+            more = any(f" {verb} " in sentence for verb in ("buys", "finds")) or sentence.startswith("A friend gives")
+            fewer = any(f" {verb} " in sentence for verb in ("loses", "sells")) or sentence.endswith("to a friend")
+            assert f" {abs(term)} " in sentence and (more, fewer) == (term > 0, term < 0)
+    row = arithmetic.row(chain, "val", 5, story=True)
+    assert row["extra_info"]["question"] == chain.story
 
 
 @pytest.mark.parametrize("dial", [Dial(), HARD], ids=["easy", "hard"])

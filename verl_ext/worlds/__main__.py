@@ -11,6 +11,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from verl_ext.arguments import Parser, described, exit_status
 from verl_ext.worlds import arithmetic, biographies, prices_and_sums, shop, tool_chains
@@ -27,7 +28,9 @@ HELP = {
     "val_size": "held-out questions",
     "seed": "of everything that is drawn",
     "steps": "additions and subtractions of a chain",
+    "least_steps": "fewest of a chain; 0: all have `steps`",
     "largest": "largest total, 18 to 99",
+    "stories": "word problems in place of sums",
     "hops": "facts (biographies: 2, 3 or both) or tool calls (tool_chains: 1 to 8, in turn) to an answer",
     "distractors": "relatives of each person, 0 to 3",
     "gap": "share of questions in other words than the passages'",
@@ -47,8 +50,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         one.add_argument("--output_dir", default=place, help=f"folder of the files, {place} by default")
         for option, parameter in list(inspect.signature(module.ensure).parameters.items())[1:]:
             default = parameter.default
-            several = {"nargs": "+", "type": int} if isinstance(default, tuple) else {"type": type(default)}
-            one.add_argument(f"--{option}", default=default, help=f"{HELP[option]} ({default})", **several)
+            reading: dict[str, Any] = {"type": type(default)}
+            if isinstance(default, tuple):
+                reading = {"nargs": "+", "type": int}
+            elif isinstance(default, bool):
+                reading = {"action": "store_true"}
+            one.add_argument(f"--{option}", default=default, help=f"{HELP[option]} ({default})", **reading)
     given = vars(parser.parse_args(argv))
     world = given.pop("world")
     return exit_status(lambda: print(f"{world} in {WORLDS[world].ensure(**given)}"))

@@ -5,6 +5,7 @@ The rollout workers do not see this: for example, a training process hangs in a 
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
 import time
@@ -15,6 +16,8 @@ from typing import Any
 
 # A phase is late after so many times its longest duration so far.
 TIMES = 5.0
+# One that has never ended before, after so many times `warn_after`: the first update of a large model takes minutes.
+FIRST = 10.0
 
 
 class Phases:
@@ -85,7 +88,7 @@ class Phases:
         name, waited = (self._running or ["two steps"])[-1], now - self._since
         longest = self._longest.get(name, 0.0)
         over = self._stop_after is not None and waited >= max(self._stop_after, TIMES * longest)
-        late = self._warn_after is not None and waited >= max(self._warn_after, TIMES * longest)
+        late = waited >= self._patience(longest)
         if not over and (not late or self._reported):
             return "", ""
         self._reported = True
@@ -96,6 +99,14 @@ class Phases:
             return words, ""
         self.hangs = True
         return "", f"the run was ended (mas.limits.stop_after={self._stop_after:g}): {words}"
+
+    def _patience(self, longest: float) -> float:
+        """Seconds after which a phase is late that took at most `longest` before, 0 if it has never ended."""
+        if self._warn_after is None:
+            return math.inf
+        if longest:
+            return max(self._warn_after, TIMES * longest)
+        return min(FIRST * self._warn_after, math.inf if self._stop_after is None else self._stop_after / 2)
 
     def interrupt(self) -> None:
         """Raise KeyboardInterrupt in the trainer's thread, also where it waits for Ray."""
