@@ -130,11 +130,11 @@ def report(footprint: Footprint, budget: float, free: float) -> None:
 
 
 @contextmanager
-def recomputing(model: torch.nn.Module, needed: bool, options: dict[str, Any]) -> Iterator[None]:
+def recomputing(model: Any, needed: bool, options: dict[str, Any]) -> Iterator[None]:
     """Let passes in this block keep the layers' inputs only, and compute the layers again in the backward pass.
 
     Without effect if it is not `needed`, the model cannot do so, or does so anyway (enable_gradient_checkpointing).
-    `options`: of torch.utils.checkpoint.
+    `model`: of transformers. `options`: of torch.utils.checkpoint.
     """
     able = getattr(model, "supports_gradient_checkpointing", False) and not model.is_gradient_checkpointing
     if not (needed and able):
