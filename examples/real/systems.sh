@@ -27,27 +27,24 @@ small=(evaluate.device=cpu evaluate.concurrency=4 evaluate.temperature=0 evaluat
 hotpotqa=data/hotpotqa_real
 recorded=(+base=api_bank mas.tools.tool_call.backend=null)  # API-Bank's recorded results alone; no model plays its tools
 
-# local_file FILE: the option for a local file, if one is given.
-local_file() { if [ -n "$1" ]; then printf -- '--local_dataset_path\n%s\n' "$1"; fi; }
-
 data_of() {
   case $1 in
     mhgpo | single)
       once $hotpotqa/test.parquet python -m verl_ext.data_prep.qa hotpotqa --output_dir $hotpotqa --split all --val_size 128 \
-        --max_samples 5000 $(local_file "${HOTPOTQA:-}")
+        --max_samples 5000 ${HOTPOTQA:+--local_dataset_path "$HOTPOTQA"}
       once $hotpotqa/index python -m verl_ext.data_prep.corpus --input "${CORPUS:-$hotpotqa/corpus.jsonl}" \
         --output_dir $hotpotqa/index ;;
     smurfs | react | dfsdt | deepagent)
       once data/api_bank/test.parquet python -m verl_ext.data_prep.tools api_bank --output_dir data/api_bank --test_size 120 \
-        $(local_file "${API_BANK:-}") ;;
+        ${API_BANK:+--local_dataset_path "$API_BANK"} ;;
     decisions)
       once data/api_bank_turns/test.parquet python -m verl_ext.data_prep.tools api_bank --unit turn --test_size 100 \
-        --output_dir data/api_bank_turns $(local_file "${API_BANK:-}") ;;
+        --output_dir data/api_bank_turns ${API_BANK:+--local_dataset_path "$API_BANK"} ;;
     joyagents)
       once data/joyagents_math/test.parquet python -m verl_ext.recipe.joyagents.data.rl_questions \
         --output_dir data/joyagents_math --specialists math_agent ${GSM8K:+--gsm8k "$GSM8K"} ;;
     puppeteer | cot)
-      once data/gsm8k/test.parquet python -m verl_ext.data_prep.reasoning gsm8k $(local_file "${GSM8K:-}") ;;
+      once data/gsm8k/test.parquet python -m verl_ext.data_prep.reasoning gsm8k ${GSM8K:+--local_dataset_path "$GSM8K"} ;;
   esac
 }
 
