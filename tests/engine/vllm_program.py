@@ -24,6 +24,7 @@ import torch
 
 from tests.engine import fake_vllm
 from tests.engine.lora_models import NAMES, OPTIONS, adapter_parameters, routed
+from verl_ext.engine.hf.params import derived_seed
 
 LORA = {"lora_rank": OPTIONS.rank, "lora_alpha": OPTIONS.alpha}
 ABOUT = {"adapters": list(NAMES), "r": OPTIONS.rank, "lora_alpha": OPTIONS.alpha, "target_modules": ["q_proj"]}
@@ -115,7 +116,7 @@ def check_a_request_goes_to_its_agents_lora(folder: Path) -> None:
     assert [output.extra_fields["adapter"] for output in outputs] == [*NAMES, "", *NAMES]
     got = {params.seed: lora and (lora.lora_name, lora.lora_int_id) for lora, params in engine.asked}
     own = [(name, 1001 + i) for i, name in enumerate(NAMES)]
-    assert [got[seed] for seed in range(7)] == [*own, None, *own]
+    assert [got[derived_seed(seed, 3)] for seed in range(7)] == [*own, None, *own]  # prompts of 3 tokens
     assert all(params.extra_args is None for _, params in engine.asked), "vLLM sees nothing of it"
     asyncio.run(ask(adapter="answerer", extra_args={"mine": 1}))
     assert engine.asked[-1][1].extra_args == {"mine": 1}
