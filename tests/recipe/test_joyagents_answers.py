@@ -24,11 +24,17 @@ def last_of(trajectory, agent):
     return [call for call in trajectory.calls if call.agent == agent][-1]
 
 
-@pytest.mark.parametrize("said", ["<think>total</think> 12", '<think>total</think><tool_call>{"name": "math_a'])
-def test_an_output_that_was_cut_off_is_no_answer(said):
+@pytest.mark.parametrize(
+    ("said", "status"),
+    [
+        ("<think>total</think> 12", Status.TRUNCATED),
+        ('<think>total</think><tool_call>{"name": "math_a', Status.UNPARSABLE),
+    ],
+)
+def test_an_output_that_was_cut_off_is_no_answer(said, status):
     task = task_of("math")
     trajectory, _ = one(task, master=[cut_off(said.replace("12", task.ground_truth["target"][0]))])
-    assert trajectory.ok and trajectory.calls[0].status is Status.TRUNCATED and len(trajectory.calls) == 1
+    assert trajectory.ok and trajectory.calls[0].status is status and len(trajectory.calls) == 1
     assert (trajectory.result.answer, trajectory.result.limit) == ("", "tokens")
     assert trajectory.reward == 0.0 and trajectory.metrics["unanswered"] == 1.0
     assert [use.output for use in trajectory.uses.values()] == [""], "nothing that a memory is made of"
