@@ -14,9 +14,7 @@ class Orchestrated(GatewayWorkflow):
     headline = "accuracy"
     needs = ("run_python", "web_search")
 
-    def program(
-        self, task: Task, endpoint: Endpoint
-    ) -> str:  # smolagents is synchronous, so this is no coroutine function
+    def program(self, task: Task, endpoint: Endpoint) -> str:  # no coroutine: smolagents is synchronous
         def execute(code: str) -> str:
             return str(endpoint.tool("run_python", program=code))
 
