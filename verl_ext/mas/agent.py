@@ -56,7 +56,8 @@ class Agent:
     built with copies (`changed`), so that two configurations in one process share nothing.
 
     Attributes:
-        prompt: inputs of the call -> chat messages. Must be a pure function of its arguments.
+        prompt: inputs of the call -> chat messages. Must be a pure function of its arguments. None: the messages come
+            from a program (`verl_ext.gateway`).
         parse: (text, /, **inputs) -> value; raises `Unparsable`. Must be pure.
         penalty: (text, value, parsable, /, **inputs) -> agent-specific reward R_spe (usually <= 0) and named quantities
             for the metrics (e.g. number of queries). None: R_spe = 0.
@@ -77,7 +78,7 @@ class Agent:
         ValueError: another key in `sampling`.
     """
 
-    prompt: Callable[..., list[dict[str, str]]]
+    prompt: Callable[..., list[dict[str, str]]] | None = None
     parse: Callable[..., Any] = plain
     penalty: Callable[..., tuple[float, dict[str, float]]] | None = None
     sampling: dict[str, Any] = field(default_factory=dict)

@@ -86,6 +86,12 @@ class Forest:
     failure_rewards: Mapping[str, float] = field(default_factory=dict)
     trajectories: list[Trajectory] = field(default_factory=list)
     cost: Cost = field(default_factory=Cost)
+    # Trajectories that diverged and were replaced by independent ones.
+    replaced: list[Trajectory] = field(default_factory=list)
+    # What a workflow keeps for all trajectories of the question, by a name of its own.
+    kept: dict[str, Any] = field(default_factory=dict)
+    # Programs that run and have not yet asked all that they ask next.
+    programs: int = 0
 
     def __post_init__(self) -> None:
         self._calls: dict[tuple[CallId, Stream], asyncio.Task[Call]] = {}
@@ -272,8 +278,8 @@ class Forest:
 
     @property
     def busy(self) -> int:
-        """Number of tool calls (waits between attempts included) and recalls under way."""
-        return sum(not task.done() for task in (*self._tools.values(), *self._recalled.values()))
+        """Number of tool calls (waits between attempts included), recalls and programs under way."""
+        return self.programs + sum(not task.done() for task in (*self._tools.values(), *self._recalled.values()))
 
     def _admit(self) -> None:
         if self.closed:

@@ -49,14 +49,19 @@ class CallId:
 
     `scope` is the path of named branches, `turn` counts this agent's calls inside that scope from 0. Two runs of a
     deterministic workflow give the same call the same identity however its concurrent branches interleave.
+
+    A call of a program that is not written as a workflow (`verl_ext.gateway`) has no place that is known when it is
+    made. Its identity is `content`, a hash of what it asks, and `turn` counts the calls that ask the same.
     """
 
     scope: tuple[str, ...]
     agent: str
     turn: int
+    content: str = ""
 
     def __str__(self) -> str:
-        return "/".join((*self.scope, f"{self.agent}.{self.turn}"))
+        asked = f"~{self.content}" if self.content else ""
+        return "/".join((*self.scope, f"{self.agent}{asked}.{self.turn}"))
 
 
 @dataclass(frozen=True)
@@ -138,7 +143,8 @@ class Call:
     `value` is what the agent's parser made of the text (or its fallback, where `unparsable` holds the parser's error).
     `actions` are the ranges of tokens [start, stop) of the output that the agent's `actions` has marked; `trained` is
     False for calls of helpers (`Agent.trained`). `decides`: the output was one of given texts, `options`
-    (`Agent.choices`). `cost` is what the output cost (`Agent.cost`).
+    (`Agent.choices`). `cost` is what the output cost (`Agent.cost`). `place` is the turn of a call whose identity is
+    its content, known when its trajectory has ended.
 
     `reward_shared` (Eq. 4) and `reward` (R = R_shared + R_spe) are NaN until credit has been assigned, and stay NaN for
     calls that led to no trajectory's end.
@@ -164,6 +170,7 @@ class Call:
     decides: bool = False
     options: tuple[str, ...] = ()
     cost: float = 0.0
+    place: int | None = None
     parents: tuple[Call, ...] = ()
     depth: int = 0
     reward_specific: float = 0.0
@@ -175,6 +182,11 @@ class Call:
     @property
     def agent(self) -> str:
         return self.id.agent
+
+    @property
+    def turn(self) -> int:
+        """Of its agent's calls in its scope, which one it is, from 0."""
+        return self.id.turn if self.place is None else self.place
 
     @property
     def observed(self) -> int:
@@ -220,6 +232,10 @@ class Invocation:
             TypeError: the agent's prompt function returned something else.
         """
         if self.continues is None:
+            if self.agent.prompt is None:
+                raise TypeError(
+                    f"agent {self.id.agent!r} has no prompt function. Remedy: Agent(prompt), or hand over the messages"
+                )
             return checked(self.agent.prompt(**self.inputs), self.agent.prompt)
         return continued(self.continues, self.observation)
 
@@ -248,7 +264,8 @@ class Trajectory:
     `calls` are in topological order (by depth in the call graph, then identity), so the order does not depend on
     timing; calls shared with other trajectories are the same objects. `sinks` are the calls its result came from.
     `tools` are its tool calls in the order in which they were answered, `notes` what `ctx.note` wrote down, `uses` what
-    `ctx.remember` did, by place in the workflow.
+    `ctx.remember` did, by place in the workflow. `agent_rewards` are rewards of agents by name, which their calls get
+    beside the shared one.
     """
 
     stream: Stream
@@ -264,6 +281,7 @@ class Trajectory:
     notes: dict[str, Any] = field(default_factory=dict)
     uses: dict[tuple[str, ...], Use] = field(default_factory=dict)
     tool_failures: int = 0
+    agent_rewards: dict[str, float] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:

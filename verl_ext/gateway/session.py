@@ -1,0 +1,283 @@
+"""GatewaySession: the requests of one program, in one trajectory, as calls of the workflow's session.
+
+The identity of a request is the agent and what it asks (`CallId.content`), not the order of arrival: of a program that
+asks several things at once nothing else is known. A fork runs the program again. A request that the trajectory it forks
+from has made, and that depends on nothing sampled anew, is answered from the record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+import time
+from collections import Counter
+from collections.abc import Coroutine
+from typing import Any
+
+from verl_ext.gateway.asking import Reply, chat
+from verl_ext.gateway.errors import ApiError, ended, of_failure
+from verl_ext.gateway.ledger import Entry, Ledger, Log
+from verl_ext.gateway.pace import Pace
+from verl_ext.gateway.quoting import Answer, quoted_calls, words
+from verl_ext.gateway.requests import ChatRequest, digest
+from verl_ext.mas.context import Context, check_tool
+from verl_ext.mas.session import first_difference
+from verl_ext.mas.types import Call, CallFailed, CallId
+from verl_ext.mas.workflow import Workflow
+
+REMEDY = (
+    "To fork a call the program runs again, and must then ask the same: no clock, random id or order of a set in a "
+    "prompt; let tools be called by endpoint.tool, which records them; take randomness from endpoint.seed; give parts "
+    "that ask at once something of their own in their prompts. Such trajectories are now sampled without forks."
+)
+
+
+class GatewaySession:
+    """One run of a program.
+
+    Args:
+        ctx: the workflow's context, in which nothing else is asked.
+        workflow: whose agents answer.
+        pace: after how long a pause the program has asked all that it asks at once.
+    """
+
+    def __init__(self, ctx: Context, workflow: Workflow, pace: Pace):
+        self.ctx, self.workflow, self.pace = ctx, workflow, pace
+        self.session, self.forest = ctx.session, ctx.session.forest
+        stream = self.session.trajectory.stream
+        self.ledger = Ledger.of(self.forest)
+        self.log = self.ledger.log(stream)
+        self.base: Log | None = None if stream.parent is None else self.ledger.log(stream.parent)
+        self.fork: CallId | None = stream.fork
+        # By identity: the calls that are made or answered, and what has been given to the program.
+        self.made: dict[CallId, asyncio.Task[Reply]] = {}
+        self.given: dict[CallId, Answer] = {}
+        self._asked: Counter[tuple[str, str]] = Counter()
+        # How many of the base's answers the program has been given here, in the same order and unchanged.
+        self._alike = 0
+        self._outstanding = 0
+        self.over = False
+        # What a program in another process has posted as its result.
+        self.posted: Any = None
+        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        # The failure with which the last request was answered, if it was.
+        self.last_failure: CallFailed | None = None
+
+    # The program's requests.
+
+    async def begin(self) -> None:
+        """Wait until it is known what this run shares with the one that it forks from."""
+        if self.base is not None:
+            await (self.base.begun if self.fork is None else self.base.ended).wait()
+        self.pace.begin(lambda: self._outstanding > 0, self.log.begun.set, self._count)
+
+    async def chat(self, request: ChatRequest) -> tuple[Reply, str, int]:
+        """The answer to a request, its name, and the second since 1970 in which it was made.
+
+        Raises:
+            ApiError: the call failed, or the trajectory has ended.
+        """
+        self._check_open()
+        entry = self._enter(request.agent, request.digest, request.content)
+        frontier = list(self.ctx.frontier)
+        self._outstanding += 1
+        self.pace.asked()
+        work = asyncio.ensure_future(self._make(entry, request, frontier))
+        self.made[entry.id] = work
+        try:
+            reply = await asyncio.shield(work)
+            await self._settle(entry, reply)
+        except CallFailed as failure:
+            self.last_failure = failure
+            if self.session.ending is not None:
+                self.fail(self.session.ending)
+            raise of_failure(failure) from failure
+        except asyncio.CancelledError:
+            if self.session.ending is not None:
+                self.fail(self.session.ending)
+            raise ended() from None
+        except Exception as error:
+            self.fail(error)
+            raise ApiError(500, f"{type(error).__name__}: {error}", "internal") from error
+        finally:
+            self._outstanding -= 1
+            self.pace.news()
+        self._check_open()
+        return reply, *self._give(entry, reply, frontier)
+
+    def _check_open(self) -> None:
+        if self.over:
+            raise ended()
+
+    def _enter(self, agent: str, content: str, asked: str) -> Entry:
+        """Give a request its identity and write it down."""
+        call_id = CallId((), agent, self._asked[agent, content], content)
+        self._asked[agent, content] += 1
+        entry = self.log.entries[call_id] = Entry(call_id, asked, len(self.log.given))
+        return entry
+
+    async def _make(self, entry: Entry, request: ChatRequest, frontier: list[Call]) -> Reply:
+        parents, before = await self._dependencies(entry, frontier, request.messages)
+        entry.parents = tuple(parent.id for parent in parents)
+        return await chat(
+            Context(self.session, self.workflow, (), before),
+            request.agent,
+            request.messages,
+            tools=request.tools,
+            tool_choice=request.tool_choice,
+            sampling=request.sampling,
+            id=entry.id,
+            parents=parents,
+        )
+
+    # What a request depends on.
+
+    async def _dependencies(
+        self, entry: Entry, frontier: list[Call], messages: list[dict[str, Any]]
+    ) -> tuple[list[Call], list[Call]]:
+        """The calls that a request uses, and those on which it may depend.
+
+        Raises:
+            CallFailed: the program asks what it did not ask in the run that it forks from.
+        """
+        known = self.base.entries.get(entry.id) if self.base is not None else None
+        if known is not None and known.parents is not None:
+            recorded = await self._calls(known.parents)
+            if recorded is not None:
+                return recorded, recorded
+        if self.base is not None and known is None and self._replaying():
+            raise self._diverged(entry)
+        parents = quoted_calls(self.given.values(), messages) or frontier
+        forked = self.given.get(self.fork) if self.fork is not None else None
+        before = list(dict.fromkeys([*parents, *frontier, *([forked.call] if forked else [])]))
+        return parents, before
+
+    async def _calls(self, ids: tuple[CallId, ...]) -> list[Call] | None:
+        """The calls of this run with these identities; None if it has not made one of them."""
+        if not all(call_id in self.made for call_id in ids):
+            return None
+        works = [self.made[call_id] for call_id in ids]
+        await asyncio.wait(works) if works else None
+        if any(work.cancelled() or work.exception() is not None for work in works):
+            return None
+        return [work.result().call for work in works]
+
+    def _replaying(self) -> bool:
+        """Whether the program has been given nothing yet that was sampled anew."""
+        return not self.given if self.fork is None else self.fork not in self.given
+
+    def _diverged(self, entry: Entry) -> CallFailed:
+        assert self.base is not None
+        missing = [one for call_id, one in self.base.entries.items() if call_id not in self.log.entries]
+        missing = [one for one in missing if one.id.agent == entry.id.agent] or missing
+        nearest = max(missing, key=lambda one: _common(one.asked, entry.asked), default=None)
+        if nearest is None:
+            found = f"a request more, {entry.asked:.200}. {REMEDY}"
+        else:
+            found = first_difference(_readable(nearest.asked), _readable(entry.asked), REMEDY)
+        return self.session.diverge(f"a request to agent {entry.id.agent!r} on replay: {found}")
+
+    # When an answer is given.
+
+    async def _settle(self, entry: Entry, reply: Reply) -> None:
+        """Wait until the program has asked all that it asks without this answer."""
+        while not self.over and ((missing := self._missing()) or not self.pace.quiet):
+            if not missing and self.base is not None and self._replaying() and entry.id in self.base.entries:
+                return  # the base's run says what is asked at once
+            if missing and self.pace.patient_no_more:
+                return
+            await self.pace.change()
+
+    def _missing(self) -> bool:
+        """Whether the program has not yet asked something that it asked in the base after the answers it has here."""
+        if self.base is None:
+            return False
+        expected = (one for one in self.base.entries.values() if one.heard <= self._alike)
+        return any(one.id not in self.log.entries for one in expected)
+
+    def _give(self, entry: Entry, reply: Reply, frontier: list[Call]) -> tuple[str, int]:
+        """Write down that the program is given an answer."""
+        call = reply.call
+        self.last_failure = None
+        self.given[entry.id] = Answer.of(call, reply.content, reply.tool_calls)
+        self.log.given.append(call)
+        self.ctx.advance(list(call.parents), [call])
+        while self.base is not None and self._alike < len(self.base.given):
+            next_one = self.base.given[self._alike]
+            if next_one.id not in self.given or self.given[next_one.id].call is not next_one:
+                break
+            self._alike += 1
+        created = self.ledger.created.setdefault(call, int(time.time()))
+        name = digest("/".join((str(self.forest.seed), *call.stream.path, str(call.id))))
+        self.pace.news()
+        return name, created
+
+    # Tools, rewards, the end.
+
+    async def tool(self, name: str, arguments: dict[str, Any]) -> Any:
+        """Call a tool of `mas.tools`, recorded and replayed as `Context.tool`."""
+        self._check_open()
+        check_tool(name, self.forest.tools, arguments)
+        asked = json.dumps(arguments, ensure_ascii=False, sort_keys=True, default=repr)
+        entry = self._enter(f"tool:{name}", digest(asked), asked)
+        known = self.base.entries.get(entry.id) if self.base is not None else None
+        after = await self._calls(known.parents) if known is not None and known.parents is not None else None
+        if after is None:
+            after = list(self.ctx.frontier)
+        entry.parents = tuple(call.id for call in after)
+        return await self._work(self.session.tool(entry.id, name, copy.deepcopy(arguments), after))
+
+    async def _work(self, work: Coroutine[Any, Any, Any]) -> Any:
+        try:
+            return await work
+        except asyncio.CancelledError:
+            if self.session.ending is not None:
+                self.fail(self.session.ending)
+            raise
+
+    def reward(self, agent: str, value: float) -> None:
+        """Give an agent a reward of its own in this trajectory; the last one counts.
+
+        Raises:
+            ValueError: unknown agent, or a value that is no finite number.
+        """
+        if agent not in self.workflow.agents:
+            allowed = ", ".join(sorted(self.workflow.agents))
+            raise ValueError(f"unknown agent {agent!r}; this workflow's agents are: {allowed}")
+        number = float(value)
+        if number - number != 0:
+            raise ValueError(f"the reward {value!r} of agent {agent!r} is not finite")
+        self.session.trajectory.agent_rewards[agent] = number
+
+    def fail(self, error: BaseException) -> None:
+        """End the program with this error."""
+        if not self.failed.done():
+            self.failed.set_exception(error)
+            self.failed.exception()  # retrieved
+
+    async def close(self) -> None:
+        """End the session: what is still asked is refused."""
+        self.over = True
+        self.pace.end()
+        self.log.end()
+        left = [work for work in self.made.values() if not work.done()]
+        for work in left:
+            work.cancel()
+        if left:
+            await asyncio.wait(left, timeout=5.0)
+        self.pace.news()
+
+    def _count(self, change: int) -> None:
+        self.forest.programs += change
+
+
+def _common(one: str, other: str) -> int:
+    """Length of the common beginning."""
+    return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+
+
+def _readable(asked: str) -> Any:
+    """The messages of what a request asks."""
+    read = json.loads(asked)
+    return words(read[0]) if isinstance(read, list) and read and isinstance(read[0], list) else asked
