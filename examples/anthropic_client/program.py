@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from anthropic import AsyncAnthropic, DefaultAsyncHttpxClient
-from httpx import create_ssl_context
 
-# Made once: it takes longer than a tiny model's answer.
-SSL = create_ssl_context()
+# Runs share their connections, but not their keys: to make a client takes longer than a tiny model's answer.
+HTTP = DefaultAsyncHttpxClient()
 
 
 async def solve(problem: str, base_url: str, api_key: str) -> str:
     """The totals of a sum, after a solution, a check, and up to two more tries."""
-    http = DefaultAsyncHttpxClient(verify=SSL)
-    client = AsyncAnthropic(base_url=base_url, api_key=api_key, max_retries=0, http_client=http)
+    client = AsyncAnthropic(base_url=base_url, api_key=api_key, http_client=HTTP, max_retries=0)
 
     async def ask(model: str, content: str, max_tokens: int) -> str:
         asked = {"role": "user", "content": content}

@@ -13,20 +13,17 @@ from typing import Any
 
 from agents import Agent, AgentsException, FunctionTool, OpenAIChatCompletionsModel, RunConfig, Runner, handoff
 from agents.handoffs import HandoffInputData
-from httpx import create_ssl_context
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
-# Made once: it takes longer than a tiny model's answer.
-SSL = create_ssl_context()
+# Runs share their connections, but not their keys: to make a client takes longer than a tiny model's answer.
+HTTP = DefaultAsyncHttpxClient()
 SHOP = {"type": "object", "properties": {"shop": {"type": "string"}}, "required": ["shop"]}
 Api = Callable[[str, str], Awaitable[str]]  # name, arguments as JSON -> result
 
 
 async def serve(question: str, apis: Sequence[str], call: Api, base_url: str, api_key: str) -> str:
     """Answer a customer's question."""
-    client = AsyncOpenAI(
-        base_url=base_url, api_key=api_key, max_retries=0, http_client=DefaultAsyncHttpxClient(verify=SSL)
-    )
+    client = AsyncOpenAI(base_url=base_url, api_key=api_key, http_client=HTTP, max_retries=0)
 
     def agent(name: str, **options: Any) -> Agent[Any]:
         return Agent(name, model=OpenAIChatCompletionsModel(name, client), **options)

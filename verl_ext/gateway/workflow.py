@@ -18,9 +18,10 @@ class Mine(GatewayWorkflow):
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
+import threading
 from abc import abstractmethod
-from collections.abc import Callable
 from typing import Any
 
 from verl_ext.gateway.endpoint import BlockingEndpoint, Endpoint
@@ -37,9 +38,10 @@ from verl_ext.tools.threads import in_thread
 class GatewayWorkflow(Workflow):
     """A system whose agents are asked over HTTP by a program that knows nothing of verl_ext.
 
-    The program runs once for each trajectory, in a thread of its own: it may block. Its requests are recorded, and a
-    fork runs it again with the earlier ones answered from the record. A program that asks something else then (a clock
-    or a random id in a prompt) is from there on sampled without forks.
+    The program runs once for each trajectory: a plain function in a thread of its own, where it may block; a coroutine
+    function on an event loop that it shares with the other programs of the process, which it must not block. Its
+    requests are recorded, and a fork runs it again with the earlier ones answered from the record. A program that asks
+    something else then (a clock or a random id in a prompt) is from there on sampled without forks.
 
     Attributes:
         gateway: `mas.gateway`, which the trainer sets.
@@ -68,17 +70,19 @@ class GatewayWorkflow(Workflow):
 
     async def _run(self, task: Task, session: GatewaySession, url: str, key: str) -> Any:
         program = self.program
-        asynchronous = inspect.iscoroutinefunction(program)
-        endpoint = (Endpoint if asynchronous else BlockingEndpoint)(session, url, key)
-        runner = _Runner(program, asynchronous)
-        work = asyncio.ensure_future(in_thread(lambda: runner.run(task, endpoint)))
+        work: asyncio.Future[Any]
+        if inspect.iscoroutinefunction(program):
+            running = program(task, Endpoint(session, url, key))
+            work = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(running, _loop_of_programs()))
+        else:
+            endpoint = BlockingEndpoint(session, url, key)
+            work = asyncio.ensure_future(in_thread(lambda: program(task, endpoint)))
         try:
             await asyncio.wait([work, session.failed], return_when=asyncio.FIRST_COMPLETED)
             if session.failed.done():
                 await session.failed
             return self._result(work, session)
         finally:
-            runner.cancel()
             work.cancel()
             await asyncio.wait([work])
 
@@ -96,33 +100,13 @@ class GatewayWorkflow(Workflow):
         self.forkable = False
 
 
-class _Runner:
-    """Runs a program in a thread. One that is asynchronous has an event loop of its own there and can be cancelled."""
+@functools.cache
+def _loop_of_programs() -> asyncio.AbstractEventLoop:
+    """The event loop of all asynchronous programs of this process, in a thread of its own.
 
-    def __init__(self, program: Callable[..., Any], asynchronous: bool):
-        self._program, self._asynchronous = program, asynchronous
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._task: asyncio.Task[Any] | None = None
-        self._over = False
-
-    def run(self, task: Task, endpoint: Endpoint) -> Any:
-        """The program's result; called in the thread."""
-        if not self._asynchronous:
-            return self._program(task, endpoint)
-        return asyncio.run(self._main(task, endpoint))
-
-    async def _main(self, task: Task, endpoint: Endpoint) -> Any:
-        self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
-        if self._over:
-            raise asyncio.CancelledError
-        return await self._program(task, endpoint)
-
-    def cancel(self) -> None:
-        """Cancel the program, if it is asynchronous and runs; called in another thread."""
-        self._over = True
-        loop, task = self._loop, self._task
-        if loop is not None and task is not None and not loop.is_closed():
-            try:
-                loop.call_soon_threadsafe(task.cancel)
-            except RuntimeError:  # it has closed meanwhile
-                pass
+    One loop, not one for each program: clients keep connections open for the next run (LangChain does so in a cache of
+    its own), and a connection fails on any other loop than the one that opened it.
+    """
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="verl_ext programs", daemon=True).start()
+    return loop
