@@ -178,7 +178,9 @@ def _message(given: Any) -> Message:
     plain = given.model_dump(exclude_none=True) if hasattr(given, "model_dump") else given
     role = plain.get("role") if isinstance(plain, Mapping) else None
     if role not in ROLES:
-        raise ValueError(f"ctx.chat: a message has the role {role!r}; allowed: {', '.join(ROLES)}. It is {given!r:.200}")
+        raise ValueError(
+            f"ctx.chat: a message has the role {role!r}; allowed: {', '.join(ROLES)}. It is {given!r:.200}"
+        )
     content = _text(plain.get("content"))
     if role == "assistant":
         message = assistant(content, [_tool_call(call) for call in plain.get("tool_calls") or ()])
@@ -192,9 +194,10 @@ def _message(given: Any) -> Message:
 def _text(content: Any) -> str:
     if content is None or isinstance(content, str):
         return content or ""
-    if isinstance(content, Sequence) and all(isinstance(p, Mapping) and isinstance(p.get("text"), str) for p in content):
-        return "".join(part["text"] for part in content)
-    raise ValueError(f"ctx.chat: the content of a message must be text, or parts that are text, but is {content!r:.200}")
+    parts = content if isinstance(content, Sequence) else [content]
+    if all(isinstance(part, Mapping) and isinstance(part.get("text"), str) for part in parts):
+        return "".join(part["text"] for part in parts)
+    raise ValueError(f"ctx.chat: the content of a message must be text, or parts that are text, but is {content!r:.99}")
 
 
 def _tool_call(given: Any) -> dict[str, Any]:

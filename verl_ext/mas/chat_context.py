@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import inspect
 import json
@@ -180,8 +179,3 @@ def _definition(name: str, tool: Any) -> dict[str, Any]:
             f"the tool {name!r} of mas.tools has no definition for a model, and none can be made: {error}. Remedy: "
             "type hints and such a docstring, or an attribute `definition` in OpenAI's form"
         ) from error
-
-
-def run_from_thread(work: Coroutine[Any, Any, Any], loop: asyncio.AbstractEventLoop) -> Any:
-    """The result of `work` on the event loop of the workflow, for code in another thread."""
-    return asyncio.run_coroutine_threadsafe(work, loop).result()

@@ -31,9 +31,9 @@ OWN_FILES = (__file__, chat_context.__file__)
 class Context(ChatContext):
     """The interface of a workflow: `call`, `tool`, `branch`, `run`, `recall`, `remember`, `note` and `rng`.
 
-    The first four, `chat` and `resume`, are ordinary functions that return coroutines: a call's identity and dependencies are
-    fixed when the workflow makes it, not when the event loop starts it. Otherwise, under `asyncio.gather`, a recorded
-    answer could arrive before the next sibling starts, which would then seem to depend on it.
+    The first four, `chat` and `resume` are ordinary functions that return coroutines: a call's identity and
+    dependencies are fixed when the workflow makes it, not when the event loop starts it. Otherwise, under
+    `asyncio.gather`, a recorded answer could arrive before the next sibling starts, which would seem to depend on it.
     """
 
     def __init__(self, session: Session, workflow: Workflow, scope: tuple[str, ...] = (), frontier: Any = ()):
