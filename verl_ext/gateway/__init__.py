@@ -7,7 +7,6 @@ session     GatewaySession: the requests of one program as calls; replays, forks
 pace        when a program has asked all that it asks at once
 quoting     which earlier answers a request uses
 ledger      what the trajectories of a question have asked
-asking      a request as a call
 requests    OpenAI's requests, checked; responses: OpenAI's answers, whole and streamed
 errors      errors in the form of OpenAI and Anthropic
 settings    the section `mas.gateway`

@@ -13,6 +13,7 @@ FAILED = {
     Status.PROMPT_TOO_LONG: (400, "context_length_exceeded"),
     Status.CALL_LIMIT: (429, "call_limit"),
     Status.TIMEOUT: (504, "timeout"),
+    Status.NO_TOOL_CALL: (422, "no_tool_call"),
 }
 # Clients of both companies repeat requests that failed by themselves. Repeated here, they would fail again.
 HEADERS = {"x-should-retry": "false"}

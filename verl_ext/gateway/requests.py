@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from verl_ext.gateway.errors import ApiError
+from verl_ext.mas.chat import request_of
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 # What is read. `temperature` and `top_p` are those of the configuration, whatever is asked for.
@@ -78,12 +79,17 @@ def read_chat(body: Any, agents: Collection[str]) -> ChatRequest:
         raise ApiError(400, f"n={given['n']!r}, but a request has one answer. Remedy: ask n times", "unsupported", "n")
     ignored = [key for key in given if key not in (*READ, *CONFIGURED)]
     ignored = [key for key in ignored if key != "response_format" or given[key] != {"type": "text"}]
+    messages, sampling = read_messages(given.get("messages")), _sampling(given)
+    try:
+        request_of(messages, given.get("tools"), given.get("tool_choice", "auto"), sampling)
+    except ValueError as error:
+        raise ApiError(400, str(error).removeprefix("ctx.chat: "), "invalid") from None
     return ChatRequest(
         agent,
-        read_messages(given.get("messages")),
+        messages,
         given.get("tools") or None,
         given.get("tool_choice", "auto"),
-        _sampling(given),
+        sampling,
         {key: given[key] for key in ("seed", "user") if key in given},
         bool(given.get("stream", False)),
         bool(_options(given).get("include_usage", False)),

@@ -4,34 +4,48 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
-from verl_ext.gateway.asking import Reply
 from verl_ext.gateway.requests import ChatRequest
+from verl_ext.mas.chat import Reply
 
 # Characters of a piece of a streamed answer.
 PIECE = 24
 
 
-def completion(request: ChatRequest, reply: Reply, name: str, created: int) -> dict[str, Any]:
-    """The body of a chat completion. name: of the answer; created: its second since 1970."""
-    message: dict[str, Any] = {"role": "assistant", "content": reply.content, "refusal": None}
+@dataclass(frozen=True)
+class Given:
+    """An answer as a program is given it.
+
+    Attributes:
+        reply: what was sampled.
+        content: its text, without the stop text with which it ends.
+        name, created: the answer's id, and the second since 1970 in which it was first given; the same on replay.
+    """
+
+    reply: Reply
+    content: str
+    name: str
+    created: int
+
+
+def completion(request: ChatRequest, given: Given) -> dict[str, Any]:
+    """The body of a chat completion."""
+    reply = given.reply
+    message: dict[str, Any] = {"role": "assistant", "content": given.content, "refusal": None}
     if reply.tool_calls:
-        message |= {"content": reply.content or None, "tool_calls": reply.tool_calls}
-    choice = {
-        "index": 0,
-        "message": message,
-        "finish_reason": reply.finish_reason,
-        "logprobs": _logprobs(request, reply),
-    }
-    return {**_head(request, name, created, "chat.completion"), "choices": [choice], "usage": usage(reply)}
+        message |= {"content": given.content or None, "tool_calls": reply.tool_calls}
+    choice = {"index": 0, "message": message, "finish_reason": reply.finish_reason}
+    choice["logprobs"] = _logprobs(request, reply)
+    return {**_head(request, given, "chat.completion"), "choices": [choice], "usage": usage(reply)}
 
 
-def chunks(request: ChatRequest, reply: Reply, name: str, created: int) -> Iterator[bytes]:
+def chunks(request: ChatRequest, given: Given) -> Iterator[bytes]:
     """The same answer as server-sent events."""
-    head = _head(request, name, created, "chat.completion.chunk")
-    deltas: list[dict[str, Any]] = [{"role": "assistant", "content": "" if reply.content else None}]
-    deltas += [{"content": piece} for piece in pieces(reply.content)]
+    head, reply = _head(request, given, "chat.completion.chunk"), given.reply
+    deltas: list[dict[str, Any]] = [{"role": "assistant", "content": None if reply.tool_calls else ""}]
+    deltas += [{"content": piece} for piece in pieces(given.content)]
     deltas += [{"tool_calls": [{"index": i, **call}]} for i, call in enumerate(reply.tool_calls)]
     for delta in deltas:
         yield _event({**head, "choices": [{"index": 0, "delta": delta, "finish_reason": None, "logprobs": None}]})
@@ -54,16 +68,16 @@ def usage(reply: Reply) -> dict[str, int]:
     return {"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output}
 
 
-def _head(request: ChatRequest, name: str, created: int, kind: str) -> dict[str, Any]:
-    return {"id": f"chatcmpl-{name}", "object": kind, "created": created, "model": request.agent}
+def _head(request: ChatRequest, given: Given, kind: str) -> dict[str, Any]:
+    return {"id": f"chatcmpl-{given.name}", "object": kind, "created": given.created, "model": request.agent}
 
 
 def _logprobs(request: ChatRequest, reply: Reply) -> dict[str, Any] | None:
     if not request.logprobs:
         return None
     tokens = [
-        {"token": token, "logprob": logprob, "bytes": list(token.encode()), "top_logprobs": []}
-        for token, logprob in reply.logprobs or ()
+        {"token": one.token, "logprob": one.logprob, "bytes": list(one.token.encode()), "top_logprobs": []}
+        for one in reply.logprobs
     ]
     return {"content": tokens, "refusal": None}
 

@@ -153,10 +153,10 @@ class Gateway:
         for name in request.ignored:
             self.note_once(f"the parameter {name} of requests is ignored")
         self._note_sampling(session, body)
-        reply, name, created = await session.chat(request)
+        given = await session.chat(request)
         if request.stream:
-            return StreamingResponse(_each(chunks(request, reply, name, created)), media_type="text/event-stream")
-        return _json(completion(request, reply, name, created))
+            return StreamingResponse(_each(chunks(request, given)), media_type="text/event-stream")
+        return _json(completion(request, given))
 
     def _note_sampling(self, session: GatewaySession, body: dict[str, Any]) -> None:
         """Say that the policy's temperature and top_p are those of the configuration, whatever is asked for."""

@@ -12,15 +12,16 @@ import copy
 import json
 import time
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
-from verl_ext.gateway.asking import Reply, chat
 from verl_ext.gateway.errors import ApiError, ended, of_failure
 from verl_ext.gateway.ledger import Entry, Ledger, Log
 from verl_ext.gateway.pace import Pace
 from verl_ext.gateway.quoting import Answer, quoted_calls, words
 from verl_ext.gateway.requests import ChatRequest, digest
+from verl_ext.gateway.responses import Given
+from verl_ext.mas.chat import Reply
 from verl_ext.mas.context import Context, check_tool
 from verl_ext.mas.session import first_difference
 from verl_ext.mas.types import Call, CallFailed, CallId
@@ -54,6 +55,8 @@ class GatewaySession:
         self.made: dict[CallId, asyncio.Task[Reply]] = {}
         self.given: dict[CallId, Answer] = {}
         self._asked: Counter[tuple[str, str]] = Counter()
+        # What was sampled, by agent and the text that the program was given, without blanks around it.
+        self._sampled: dict[tuple[str, str], str] = {}
         # How many of the base's answers the program has been given here, in the same order and unchanged.
         self._alike = 0
         self._outstanding = 0
@@ -72,8 +75,8 @@ class GatewaySession:
             await (self.base.begun if self.fork is None else self.base.ended).wait()
         self.pace.begin(lambda: self._outstanding > 0, self.log.begun.set, self._count)
 
-    async def chat(self, request: ChatRequest) -> tuple[Reply, str, int]:
-        """The answer to a request, its name, and the second since 1970 in which it was made.
+    async def chat(self, request: ChatRequest) -> Given:
+        """The answer to a request.
 
         Raises:
             ApiError: the call failed, or the trajectory has ended.
@@ -104,7 +107,7 @@ class GatewaySession:
             self._outstanding -= 1
             self.pace.news()
         self._check_open()
-        return reply, *self._give(entry, reply, frontier)
+        return self._give(entry, request, reply)
 
     def _check_open(self) -> None:
         if self.over:
@@ -120,10 +123,9 @@ class GatewaySession:
     async def _make(self, entry: Entry, request: ChatRequest, frontier: list[Call]) -> Reply:
         parents, before = await self._dependencies(entry, frontier, request.messages)
         entry.parents = tuple(parent.id for parent in parents)
-        return await chat(
-            Context(self.session, self.workflow, (), before),
+        return await Context(self.session, self.workflow, (), before).chat(
             request.agent,
-            request.messages,
+            self._as_sampled(request),
             tools=request.tools,
             tool_choice=request.tool_choice,
             sampling=request.sampling,
@@ -196,11 +198,13 @@ class GatewaySession:
         expected = (one for one in self.base.entries.values() if one.heard <= self._alike)
         return any(one.id not in self.log.entries for one in expected)
 
-    def _give(self, entry: Entry, reply: Reply, frontier: list[Call]) -> tuple[str, int]:
+    def _give(self, entry: Entry, request: ChatRequest, reply: Reply) -> Given:
         """Write down that the program is given an answer."""
         call = reply.call
         self.last_failure = None
-        self.given[entry.id] = Answer.of(call, reply.content, reply.tool_calls)
+        content = without_stop(reply.content or "", request.sampling.get("stop") or ())
+        self.given[entry.id] = Answer.of(call, content, reply.tool_calls)
+        self._sampled[request.agent, content.strip()] = reply.content or ""
         self.log.given.append(call)
         self.ctx.advance(list(call.parents), [call])
         while self.base is not None and self._alike < len(self.base.given):
@@ -211,7 +215,19 @@ class GatewaySession:
         created = self.ledger.created.setdefault(call, int(time.time()))
         name = digest("/".join((str(self.forest.seed), *call.stream.path, str(call.id))))
         self.pace.news()
-        return name, created
+        return Given(reply, content, name, created)
+
+    def _as_sampled(self, request: ChatRequest) -> list[dict[str, Any]]:
+        """The messages with earlier answers as they were sampled, where the program has them without blanks or stops.
+
+        So that they go on token by token.
+        """
+        return [
+            {**one, "content": self._sampled.get((request.agent, one["content"].strip()), one["content"])}
+            if one["role"] == "assistant"
+            else one
+            for one in request.messages
+        ]
 
     # Tools, rewards, the end.
 
@@ -270,6 +286,11 @@ class GatewaySession:
 
     def _count(self, change: int) -> None:
         self.forest.programs += change
+
+
+def without_stop(text: str, stops: Sequence[str]) -> str:
+    """A text without the stop text at its end: OpenAI's answers do not have it."""
+    return next((text.removesuffix(stop) for stop in stops if text.endswith(stop)), text)
 
 
 def _common(one: str, other: str) -> int:
