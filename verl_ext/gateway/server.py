@@ -33,7 +33,7 @@ from verl_ext.mas.types import ToolFailed
 
 logger = logging.getLogger(__name__)
 Handler = Callable[[GatewaySession, Any], Awaitable[Response]]
-# Seconds for which an idle connection stays open: longer than clients keep one. With uvicorn's 5 s, which httpx has, too,
+# Seconds for which an idle connection stays open: longer than clients keep one. With uvicorn's 5 s, as httpx has,
 # a request is now and then sent on a connection that is being closed, and fails.
 KEEP_ALIVE = 3600
 
