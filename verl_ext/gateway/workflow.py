@@ -20,13 +20,13 @@ from __future__ import annotations
 import asyncio
 import inspect
 from abc import abstractmethod
-from collections.abc import Callable
 from typing import Any
 
 from verl_ext.gateway.endpoint import BlockingEndpoint, Endpoint
 from verl_ext.gateway.pace import Pace
+from verl_ext.gateway.running import Runner
 from verl_ext.gateway.server import gateway_here
-from verl_ext.gateway.session import GatewaySession
+from verl_ext.gateway.session import NOTHING, GatewaySession
 from verl_ext.gateway.settings import GatewaySection
 from verl_ext.mas.context import Context
 from verl_ext.mas.types import Task
@@ -45,6 +45,7 @@ class GatewayWorkflow(Workflow):
         gateway: `mas.gateway`, which the trainer sets.
     """
 
+    forks_after_end = True
     gateway: GatewaySection = GatewaySection()
 
     @abstractmethod
@@ -58,7 +59,7 @@ class GatewayWorkflow(Workflow):
     async def run(self, task: Task, ctx: Context) -> Any:
         """See `Workflow`."""
         server = await gateway_here(self.gateway)
-        session = GatewaySession(ctx, self, Pace(self.gateway.quiet))
+        session = GatewaySession(ctx, self, self.gateway, self.pace())
         try:
             await session.begin()
             with server.open(session) as key:
@@ -70,8 +71,8 @@ class GatewayWorkflow(Workflow):
         program = self.program
         asynchronous = inspect.iscoroutinefunction(program)
         endpoint = (Endpoint if asynchronous else BlockingEndpoint)(session, url, key)
-        runner = _Runner(program, asynchronous)
-        work = asyncio.ensure_future(in_thread(lambda: runner.run(task, endpoint)))
+        runner = Runner(lambda: program(task, endpoint), asynchronous)
+        work = asyncio.ensure_future(in_thread(runner.run))
         try:
             await asyncio.wait([work, session.failed], return_when=asyncio.FIRST_COMPLETED)
             if session.failed.done():
@@ -86,43 +87,16 @@ class GatewayWorkflow(Workflow):
         """What the program returned. If it fails after a call of its has failed, that failure is the reason."""
         error = work.exception()
         if error is None:
-            return work.result()
+            result = work.result()
+            return session.posted if result is None and session.posted is not NOTHING else result
         if session.last_failure is not None:
             raise session.last_failure from error
         raise error
 
+    def pace(self) -> Pace:
+        """What tells when a program has asked all that it asks at once."""
+        return Pace(self.gateway.quiet)
+
     def diverged(self, found: str) -> None:
         """From now on, sample independent trajectories; see `Workflow`."""
         self.forkable = False
-
-
-class _Runner:
-    """Runs a program in a thread. One that is asynchronous has an event loop of its own there and can be cancelled."""
-
-    def __init__(self, program: Callable[..., Any], asynchronous: bool):
-        self._program, self._asynchronous = program, asynchronous
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._task: asyncio.Task[Any] | None = None
-        self._over = False
-
-    def run(self, task: Task, endpoint: Endpoint) -> Any:
-        """The program's result; called in the thread."""
-        if not self._asynchronous:
-            return self._program(task, endpoint)
-        return asyncio.run(self._main(task, endpoint))
-
-    async def _main(self, task: Task, endpoint: Endpoint) -> Any:
-        self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
-        if self._over:
-            raise asyncio.CancelledError
-        return await self._program(task, endpoint)
-
-    def cancel(self) -> None:
-        """Cancel the program, if it is asynchronous and runs; called in another thread."""
-        self._over = True
-        loop, task = self._loop, self._task
-        if loop is not None and task is not None and not loop.is_closed():
-            try:
-                loop.call_soon_threadsafe(task.cancel)
-            except RuntimeError:  # it has closed meanwhile
-                pass
