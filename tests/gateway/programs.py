@@ -10,6 +10,7 @@ from urllib.request import Request, urlopen
 
 from tests.helpers import FakeLLM
 from verl_ext.gateway import GatewayWorkflow
+from verl_ext.gateway.pace import Pace
 from verl_ext.gateway.server import close_here
 from verl_ext.mas import Agent, Task
 from verl_ext.mas.forest import Forest
@@ -70,3 +71,42 @@ def ask(endpoint: Any, agent: str, content: str, **fields: Any) -> str:
     status, answer = post(f"{endpoint.base_url}/chat/completions", endpoint.api_key, body)
     assert status == 200, answer
     return answer["choices"][0]["message"]["content"]
+
+
+def numbered() -> FakeLLM:
+    """An engine whose outputs all differ and are long enough to be found again."""
+    llm = FakeLLM(lambda request: f"the output number {len(llm.log)}")
+    return llm
+
+
+def texts(trajectory: Any) -> list[str]:
+    """What was sampled, in the order of the call graph."""
+    return [call.text for call in trajectory.calls]
+
+
+def parents(trajectory: Any, text: str) -> list[str]:
+    """The outputs that the call with this output depends on."""
+    found = next(call for call in trajectory.calls if call.text == text)
+    return sorted(parent.text for parent in found.parents)
+
+
+class ManualPace(Pace):
+    """Is quiet once the program has asked `expected` things in all; no clock decides anything."""
+
+    def __init__(self, expected: int):
+        super().__init__(0.0)
+        self.expected, self.count = expected, 0
+
+    @property
+    def quiet(self) -> bool:
+        return self.count >= self.expected
+
+    @property
+    def patient_no_more(self) -> bool:
+        return False
+
+    def asked(self) -> None:
+        self.count += 1
+        super().asked()
+        if self.quiet:
+            self._quiet()

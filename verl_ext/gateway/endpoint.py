@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any
 
+from verl_ext.gateway.running import environment_of
 from verl_ext.gateway.session import GatewaySession
+from verl_ext.mas.types import Task
 
 
 class Endpoint:
@@ -47,6 +49,27 @@ class Endpoint:
             ValueError: unknown agent, or a value that is no finite number.
         """
         self._session.reward(agent, value)
+
+    def run_process(
+        self,
+        command: Sequence[str],
+        task: Task,
+        folder: str | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> Any:
+        """Run a program in a process of its own and return its result; await it. See `processes`.
+
+        Args:
+            command: the program and its arguments.
+            task: written to its standard input as JSON, without the ground truth.
+            folder: where it starts; None: here.
+            environment: variables besides those of this process and the addresses of this trajectory.
+
+        Raises:
+            RuntimeError: it cannot be started, prints too much, or ends with another status than 0.
+        """
+        found = {**environment_of(self.url, self.api_key, self.seed), **(environment or {})}
+        return self._ask(self._session.run_process(list(command), task, found, folder))
 
     def note(self, name: str, value: Any) -> None:
         """Attach a value to the trajectory, for logs and evaluation; see `Context.note`."""

@@ -37,18 +37,11 @@ class Log:
 
     Attributes:
         begun: set when the program has asked all that it asks before it is given any answer, or has ended.
-        ended: set when it has ended.
     """
 
     entries: dict[CallId, Entry] = field(default_factory=dict)
     given: list[Call] = field(default_factory=list)
     begun: asyncio.Event = field(default_factory=asyncio.Event)
-    ended: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def end(self) -> None:
-        """The trajectory has ended."""
-        self.begun.set()
-        self.ended.set()
 
 
 @dataclass(eq=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,19 +32,36 @@ class Answer:
     def of(cls, call: Call, content: str, tool_calls: Sequence[dict[str, Any]] = ()) -> Answer:
         """The answer of a call whose text the program saw as `content`."""
         asked = words(call.messages)
-        found = {part for part in _parts(content) if part not in asked}
+        found = {part for part in _parts(content) if not stands(part, asked)}
         ids = frozenset(str(tool.get("id")) for tool in tool_calls)
         return cls(call, ids, content.strip(), sorted(found))
+
+    @classmethod
+    def found(cls, call: Call, result: Any) -> Answer:
+        """A tool's result as part of the answer of the call before it: who quotes the result uses that call."""
+        return cls(call, parts=sorted({text.strip() for text in _strings(result) if len(text.strip()) >= USEFUL}))
 
     def quoted(self, messages: list[dict[str, Any]], text: str) -> set[str]:
         """What these messages, whose words are `text`, quote of it."""
         if self.tool_ids and self.tool_ids & set(_tool_ids(messages)):
             return {"tool call", *self.tool_ids}
-        found = {part for part in self.parts if part in text}
+        found = {part for part in self.parts if stands(part, text)}
         said = any(m["role"] == "assistant" and m["content"].strip() == self.whole for m in messages)
-        if self.whole and (said or (len(self.whole) >= USEFUL and self.whole in text)):
+        if self.whole and (said or (len(self.whole) >= USEFUL and stands(self.whole, text))):
             found.add(self.whole)
         return found
+
+
+def stands(part: str, text: str) -> bool:
+    """Whether a part stands in a text as whole words: "option 1" does not stand in "option 12"."""
+    start = text.find(part)
+    while start >= 0:
+        end = start + len(part)
+        cut = start > 0 and text[start - 1].isalnum() and part[0].isalnum()
+        if not cut and not (end < len(text) and text[end].isalnum() and part[-1].isalnum()):
+            return True
+        start = text.find(part, start + 1)
+    return False
 
 
 def quoted_calls(answers: Iterable[Answer], messages: list[dict[str, Any]]) -> list[Call]:
@@ -53,7 +70,10 @@ def quoted_calls(answers: Iterable[Answer], messages: list[dict[str, Any]]) -> l
     An answer that repeats an earlier one, which it depends on, stands for it.
     """
     text = words(messages)
-    found = {answer.call: quoted for answer in answers if (quoted := answer.quoted(messages, text))}
+    found: dict[Call, set[str]] = {}
+    for answer in answers:
+        if quoted := answer.quoted(messages, text):
+            found.setdefault(answer.call, set()).update(quoted)
     repeated = {
         parent
         for call, quoted in found.items()
@@ -80,6 +100,15 @@ def _values(arguments: str) -> list[str]:
     except ValueError:
         return []
     return [value for value in read.values() if isinstance(value, str)] if isinstance(read, dict) else []
+
+
+def _strings(value: Any) -> Iterable[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from (text for one in value.values() for text in _strings(one))
+    elif isinstance(value, Iterable):
+        yield from (text for one in value for text in _strings(one))
 
 
 def _tool_ids(messages: Iterable[dict[str, Any]]) -> Iterable[str]:

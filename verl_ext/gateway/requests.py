@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 from verl_ext.gateway.errors import ApiError
 from verl_ext.mas.chat import request_of
@@ -79,23 +79,39 @@ def read_chat(body: Any, agents: Collection[str]) -> ChatRequest:
         raise ApiError(400, f"n={given['n']!r}, but a request has one answer. Remedy: ask n times", "unsupported", "n")
     ignored = [key for key in given if key not in (*READ, *CONFIGURED)]
     ignored = [key for key in ignored if key != "response_format" or given[key] != {"type": "text"}]
-    messages, sampling = read_messages(given.get("messages")), _sampling(given)
-    try:
-        request_of(messages, given.get("tools"), given.get("tool_choice", "auto"), sampling)
-    except ValueError as error:
-        raise ApiError(400, str(error).removeprefix("ctx.chat: "), "invalid") from None
-    return ChatRequest(
-        agent,
-        messages,
-        given.get("tools") or None,
-        given.get("tool_choice", "auto"),
-        sampling,
-        {key: given[key] for key in ("seed", "user") if key in given},
-        bool(given.get("stream", False)),
-        bool(_options(given).get("include_usage", False)),
-        bool(given.get("logprobs", False)),
-        tuple(ignored),
+    return checked(
+        ChatRequest(
+            agent,
+            read_messages(given.get("messages")),
+            given.get("tools") or None,
+            given.get("tool_choice", "auto"),
+            _sampling(given),
+            {key: given[key] for key in ("seed", "user") if key in given},
+            bool(given.get("stream", False)),
+            bool(_options(given).get("include_usage", False)),
+            bool(given.get("logprobs", False)),
+            tuple(ignored),
+        )
     )
+
+
+def checked(request: ChatRequest) -> ChatRequest:
+    """The request, if `Context.chat` takes it.
+
+    Raises:
+        ApiError: 400; it does not.
+    """
+    limit = request.sampling.get("max_tokens", 1)
+    if type(limit) is not int or limit < 1:
+        raise ApiError(400, f"max_tokens={limit!r} must be a whole number above 0", "invalid", "max_tokens")
+    stops = request.sampling.get("stop", [])
+    if not isinstance(stops, list) or not all(isinstance(stop, str) and stop for stop in stops):
+        raise ApiError(400, f"stop={stops!r} must be a text or a list of texts", "invalid", "stop")
+    try:
+        request_of(request.messages, request.tools, request.tool_choice, request.sampling)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ApiError(400, str(error).removeprefix("ctx.chat: "), "invalid") from None
+    return request
 
 
 def agent_of(model: Any, agents: Collection[str]) -> str:
@@ -125,14 +141,9 @@ def _sampling(given: dict[str, Any]) -> dict[str, Any]:
     sampling: dict[str, Any] = {}
     limits = [given[key] for key in ("max_tokens", "max_completion_tokens") if key in given]
     if limits:
-        if not all(type(limit) is int and limit > 0 for limit in limits):
-            raise ApiError(400, f"max_tokens={limits[0]!r} must be a whole number above 0", "invalid", "max_tokens")
-        sampling["max_tokens"] = min(limits)
+        sampling["max_tokens"] = min(limits) if all(type(limit) is int for limit in limits) else limits[0]
     if "stop" in given:
-        stops = [given["stop"]] if isinstance(given["stop"], str) else given["stop"]
-        if not isinstance(stops, list) or not all(isinstance(stop, str) and stop for stop in stops):
-            raise ApiError(400, f"stop={given['stop']!r} must be a text or a list of texts", "invalid", "stop")
-        sampling["stop"] = list(stops)
+        sampling["stop"] = [given["stop"]] if isinstance(given["stop"], str) else given["stop"]
     return sampling
 
 
@@ -178,12 +189,21 @@ def text_of(content: Any, place: str) -> str:
     for number, part in enumerate(content):
         kind = part.get("type") if isinstance(part, dict) else type(part).__name__
         if kind not in ("text", "refusal") or not isinstance(part.get(kind), str):
-            raise ApiError(
-                400,
-                f"{place}[{number}] is of type {kind!r}; allowed: text. The policy reads texts: images, sound and "
-                "files cannot be trained on",
-                "unsupported_content",
-                place,
-            )
+            refuse_content(kind, f"{place}[{number}]")
         texts.append(part[kind])
     return "\n".join(texts)
+
+
+def refuse_content(kind: Any, place: str) -> NoReturn:
+    """Refuse a part of a message that is no text.
+
+    Raises:
+        ApiError: 400.
+    """
+    raise ApiError(
+        400,
+        f"{place} is of type {kind!r}; allowed: text. The policy reads texts: images, sound and files cannot be "
+        "trained on",
+        "unsupported_content",
+        place,
+    )

@@ -21,11 +21,13 @@ class Given:
     Attributes:
         reply: what was sampled.
         content: its text, without the stop text with which it ends.
+        stopped_by: that stop text; empty if there is none.
         name, created: the answer's id, and the second since 1970 in which it was first given; the same on replay.
     """
 
     reply: Reply
     content: str
+    stopped_by: str
     name: str
     created: int
 

@@ -24,9 +24,10 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from starlette.exceptions import HTTPException
 
+from verl_ext.gateway.anthropic import events, message, read_anthropic
 from verl_ext.gateway.errors import HEADERS, ApiError
-from verl_ext.gateway.requests import read_chat
-from verl_ext.gateway.responses import chunks, completion
+from verl_ext.gateway.requests import ChatRequest, read_chat
+from verl_ext.gateway.responses import Given, chunks, completion
 from verl_ext.gateway.session import GatewaySession
 from verl_ext.gateway.settings import GatewaySection
 from verl_ext.mas.types import ToolFailed
@@ -102,6 +103,7 @@ class Gateway:
         app = FastAPI(title="verl_ext gateway", openapi_url=None)
         app.add_api_route("/v1/chat/completions", self._handle(self._chat), methods=["POST"])
         app.add_api_route("/v1/models", self._handle(self._models), methods=["GET"])
+        app.add_api_route("/v1/messages", self._handle(self._messages), methods=["POST"])
         for path, handler in (("tool", self._tool), ("reward", self._reward), ("result", self._result)):
             app.add_api_route(f"/v1/{path}", self._handle(handler), methods=["POST"])
 
@@ -155,13 +157,23 @@ class Gateway:
 
     async def _chat(self, session: GatewaySession, body: Any) -> Response:
         request = read_chat(body, session.workflow.agents)
-        for name in request.ignored:
-            self.note_once(f"the parameter {name} of requests is ignored")
-        self._note_sampling(session, body)
-        given = await session.chat(request)
+        given = await self._answer(session, request, body)
         if request.stream:
             return StreamingResponse(_each(chunks(request, given)), media_type="text/event-stream")
         return _json(completion(request, given))
+
+    async def _messages(self, session: GatewaySession, body: Any) -> Response:
+        request = read_anthropic(body, session.workflow.agents)
+        given = await self._answer(session, request, body)
+        if request.stream:
+            return StreamingResponse(_each(events(request, given)), media_type="text/event-stream")
+        return _json(message(request, given))
+
+    async def _answer(self, session: GatewaySession, request: ChatRequest, body: Any) -> Given:
+        for name in request.ignored:
+            self.note_once(f"the parameter {name} of requests is ignored")
+        self._note_sampling(session, body)
+        return await session.chat(request)
 
     def _note_sampling(self, session: GatewaySession, body: dict[str, Any]) -> None:
         """Say that the policy's temperature and top_p are those of the configuration, whatever is asked for."""

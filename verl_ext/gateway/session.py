@@ -12,26 +12,25 @@ import copy
 import json
 import time
 from collections import Counter
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine
 from typing import Any
 
 from verl_ext.gateway.errors import ApiError, ended, of_failure
-from verl_ext.gateway.ledger import Entry, Ledger, Log
+from verl_ext.gateway.ledger import Entry, Ledger
 from verl_ext.gateway.pace import Pace
-from verl_ext.gateway.quoting import Answer, quoted_calls, words
+from verl_ext.gateway.quoting import Answer, quoted_calls
+from verl_ext.gateway.replay import Replay
 from verl_ext.gateway.requests import ChatRequest, digest
 from verl_ext.gateway.responses import Given
+from verl_ext.gateway.running import result_of, run_process
+from verl_ext.gateway.settings import GatewaySection
 from verl_ext.mas.chat import Reply
 from verl_ext.mas.context import Context, check_tool
-from verl_ext.mas.session import first_difference
-from verl_ext.mas.types import Call, CallFailed, CallId
+from verl_ext.mas.types import Call, CallFailed, CallId, Task
 from verl_ext.mas.workflow import Workflow
 
-REMEDY = (
-    "To fork a call the program runs again, and must then ask the same: no clock, random id or order of a set in a "
-    "prompt; let tools be called by endpoint.tool, which records them; take randomness from endpoint.seed; give parts "
-    "that ask at once something of their own in their prompts. Such trajectories are now sampled without forks."
-)
+# In place of a result that was not posted.
+NOTHING = object()
 
 
 class GatewaySession:
@@ -40,29 +39,29 @@ class GatewaySession:
     Args:
         ctx: the workflow's context, in which nothing else is asked.
         workflow: whose agents answer.
-        pace: after how long a pause the program has asked all that it asks at once.
+        settings: of `mas.gateway`.
+        pace: tells when the program has asked all that it asks at once.
     """
 
-    def __init__(self, ctx: Context, workflow: Workflow, pace: Pace):
-        self.ctx, self.workflow, self.pace = ctx, workflow, pace
+    def __init__(self, ctx: Context, workflow: Workflow, settings: GatewaySection, pace: Pace):
+        self.ctx, self.workflow, self.settings, self.pace = ctx, workflow, settings, pace
         self.session, self.forest = ctx.session, ctx.session.forest
-        stream = self.session.trajectory.stream
         self.ledger = Ledger.of(self.forest)
-        self.log = self.ledger.log(stream)
-        self.base: Log | None = None if stream.parent is None else self.ledger.log(stream.parent)
-        self.fork: CallId | None = stream.fork
-        # By identity: the calls that are made or answered, and what has been given to the program.
+        self.replay = Replay(self.session.trajectory.stream, self.ledger)
+        self.log = self.replay.log
+        # By identity: the calls that are made, what has been given to the program, and what was answered, failures too.
         self.made: dict[CallId, asyncio.Task[Reply]] = {}
         self.given: dict[CallId, Answer] = {}
+        self.answered: set[CallId] = set()
+        self._found: list[Answer] = []
         self._asked: Counter[tuple[str, str]] = Counter()
         # What was sampled, by agent and the text that the program was given, without blanks around it.
         self._sampled: dict[tuple[str, str], str] = {}
-        # How many of the base's answers the program has been given here, in the same order and unchanged.
-        self._alike = 0
         self._outstanding = 0
         self.over = False
         # What a program in another process has posted as its result.
-        self.posted: Any = None
+        self.posted: Any = NOTHING
+        self.processes: list[asyncio.Task[str]] = []
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         # The failure with which the last request was answered, if it was.
         self.last_failure: CallFailed | None = None
@@ -71,8 +70,7 @@ class GatewaySession:
 
     async def begin(self) -> None:
         """Wait until it is known what this run shares with the one that it forks from."""
-        if self.base is not None:
-            await (self.base.begun if self.fork is None else self.base.ended).wait()
+        await self.replay.ready()
         self.pace.begin(lambda: self._outstanding > 0, self.log.begun.set, self._count)
 
     async def chat(self, request: ChatRequest) -> Given:
@@ -90,9 +88,10 @@ class GatewaySession:
         self.made[entry.id] = work
         try:
             reply = await asyncio.shield(work)
-            await self._settle(entry, reply)
+            await self._settle(entry)
         except CallFailed as failure:
             self.last_failure = failure
+            self.answered.add(entry.id)
             if self.session.ending is not None:
                 self.fail(self.session.ending)
             raise of_failure(failure) from failure
@@ -143,17 +142,17 @@ class GatewaySession:
         Raises:
             CallFailed: the program asks what it did not ask in the run that it forks from.
         """
-        known = self.base.entries.get(entry.id) if self.base is not None else None
+        known, same = self.replay.known(entry.id), self.replay.same_so_far(self.answered)
         if known is not None and known.parents is not None:
             recorded = await self._calls(known.parents)
             if recorded is not None:
                 return recorded, recorded
-        if self.base is not None and known is None and self._replaying():
-            raise self._diverged(entry)
-        parents = quoted_calls(self.given.values(), messages) or frontier
-        forked = self.given.get(self.fork) if self.fork is not None else None
-        before = list(dict.fromkeys([*parents, *frontier, *([forked.call] if forked else [])]))
-        return parents, before
+        if known is None and same:
+            raise self.session.diverge(self.replay.difference(entry))
+        parents = quoted_calls([*self.given.values(), *self._found], messages) or frontier
+        told = self.replay.fork if self.replay.fork in self.answered else None
+        forked = None if told is None else self.session.call_of(told)
+        return parents, list(dict.fromkeys([*parents, *frontier, *([] if forked is None else [forked])]))
 
     async def _calls(self, ids: tuple[CallId, ...]) -> list[Call] | None:
         """The calls of this run with these identities; None if it has not made one of them."""
@@ -165,57 +164,33 @@ class GatewaySession:
             return None
         return [work.result().call for work in works]
 
-    def _replaying(self) -> bool:
-        """Whether the program has been given nothing yet that was sampled anew."""
-        return not self.given if self.fork is None else self.fork not in self.given
-
-    def _diverged(self, entry: Entry) -> CallFailed:
-        assert self.base is not None
-        missing = [one for call_id, one in self.base.entries.items() if call_id not in self.log.entries]
-        missing = [one for one in missing if one.id.agent == entry.id.agent] or missing
-        nearest = max(missing, key=lambda one: _common(one.asked, entry.asked), default=None)
-        if nearest is None:
-            found = f"a request more, {entry.asked:.200}. {REMEDY}"
-        else:
-            found = first_difference(_readable(nearest.asked), _readable(entry.asked), REMEDY)
-        return self.session.diverge(f"a request to agent {entry.id.agent!r} on replay: {found}")
-
     # When an answer is given.
 
-    async def _settle(self, entry: Entry, reply: Reply) -> None:
+    async def _settle(self, entry: Entry) -> None:
         """Wait until the program has asked all that it asks without this answer."""
-        while not self.over and ((missing := self._missing()) or not self.pace.quiet):
-            if not missing and self.base is not None and self._replaying() and entry.id in self.base.entries:
-                return  # the base's run says what is asked at once
+        while not self.over and ((missing := self.replay.missing()) or not self.pace.quiet):
+            if not missing and self.replay.same_so_far(self.answered) and self.replay.known(entry.id) is not None:
+                return  # the base says what is asked at once
             if missing and self.pace.patient_no_more:
-                return
+                self.replay.give_up()
             await self.pace.change()
-
-    def _missing(self) -> bool:
-        """Whether the program has not yet asked something that it asked in the base after the answers it has here."""
-        if self.base is None:
-            return False
-        expected = (one for one in self.base.entries.values() if one.heard <= self._alike)
-        return any(one.id not in self.log.entries for one in expected)
 
     def _give(self, entry: Entry, request: ChatRequest, reply: Reply) -> Given:
         """Write down that the program is given an answer."""
         call = reply.call
         self.last_failure = None
-        content = without_stop(reply.content or "", request.sampling.get("stop") or ())
+        stop = next((stop for stop in request.sampling.get("stop", ()) if (reply.content or "").endswith(stop)), "")
+        content = (reply.content or "").removesuffix(stop)
+        self.answered.add(entry.id)
         self.given[entry.id] = Answer.of(call, content, reply.tool_calls)
         self._sampled[request.agent, content.strip()] = reply.content or ""
         self.log.given.append(call)
         self.ctx.advance(list(call.parents), [call])
-        while self.base is not None and self._alike < len(self.base.given):
-            next_one = self.base.given[self._alike]
-            if next_one.id not in self.given or self.given[next_one.id].call is not next_one:
-                break
-            self._alike += 1
+        self.replay.follow({call_id: answer.call for call_id, answer in self.given.items()})
         created = self.ledger.created.setdefault(call, int(time.time()))
         name = digest("/".join((str(self.forest.seed), *call.stream.path, str(call.id))))
         self.pace.news()
-        return Given(reply, content, name, created)
+        return Given(reply, content, stop, name, created)
 
     def _as_sampled(self, request: ChatRequest) -> list[dict[str, Any]]:
         """The messages with earlier answers as they were sampled, where the program has them without blanks or stops.
@@ -237,12 +212,14 @@ class GatewaySession:
         check_tool(name, self.forest.tools, arguments)
         asked = json.dumps(arguments, ensure_ascii=False, sort_keys=True, default=repr)
         entry = self._enter(f"tool:{name}", digest(asked), asked)
-        known = self.base.entries.get(entry.id) if self.base is not None else None
+        known = self.replay.known(entry.id)
         after = await self._calls(known.parents) if known is not None and known.parents is not None else None
         if after is None:
             after = list(self.ctx.frontier)
         entry.parents = tuple(call.id for call in after)
-        return await self._work(self.session.tool(entry.id, name, copy.deepcopy(arguments), after))
+        result = await self._work(self.session.tool(entry.id, name, copy.deepcopy(arguments), after))
+        self._found += [Answer.found(call, result) for call in after]
+        return result
 
     async def _work(self, work: Coroutine[Any, Any, Any]) -> Any:
         try:
@@ -251,6 +228,17 @@ class GatewaySession:
             if self.session.ending is not None:
                 self.fail(self.session.ending)
             raise
+
+    async def run_process(self, command: list[str], task: Task, environment: dict[str, str], folder: str | None) -> Any:
+        """The result of a program in a process of its own, which ends with the session at the latest."""
+        self._check_open()
+        given = {name: getattr(task, name) for name in ("question", "data_source", "index", "extra")}
+        text = json.dumps(given, ensure_ascii=False, default=str)
+        most = self.settings.max_body
+        work = asyncio.ensure_future(run_process(command, text, environment, folder, most))
+        self.processes.append(work)
+        output = await work
+        return result_of(output) if self.posted is NOTHING else self.posted
 
     def reward(self, agent: str, value: float) -> None:
         """Give an agent a reward of its own in this trajectory; the last one counts.
@@ -276,8 +264,9 @@ class GatewaySession:
         """End the session: what is still asked is refused."""
         self.over = True
         self.pace.end()
-        self.log.end()
-        left = [work for work in self.made.values() if not work.done()]
+        self.log.begun.set()
+        left: list[asyncio.Task[Any]] = [*self.made.values(), *self.processes]
+        left = [work for work in left if not work.done()]
         for work in left:
             work.cancel()
         if left:
@@ -286,19 +275,3 @@ class GatewaySession:
 
     def _count(self, change: int) -> None:
         self.forest.programs += change
-
-
-def without_stop(text: str, stops: Sequence[str]) -> str:
-    """A text without the stop text at its end: OpenAI's answers do not have it."""
-    return next((text.removesuffix(stop) for stop in stops if text.endswith(stop)), text)
-
-
-def _common(one: str, other: str) -> int:
-    """Length of the common beginning."""
-    return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
-
-
-def _readable(asked: str) -> Any:
-    """The messages of what a request asks."""
-    read = json.loads(asked)
-    return words(read[0]) if isinstance(read, list) and read and isinstance(read[0], list) else asked

@@ -18,16 +18,15 @@ class Mine(GatewayWorkflow):
 from __future__ import annotations
 
 import asyncio
-import functools
 import inspect
-import threading
 from abc import abstractmethod
 from typing import Any
 
 from verl_ext.gateway.endpoint import BlockingEndpoint, Endpoint
 from verl_ext.gateway.pace import Pace
+from verl_ext.gateway.running import on_loop_of_programs
 from verl_ext.gateway.server import gateway_here
-from verl_ext.gateway.session import GatewaySession
+from verl_ext.gateway.session import NOTHING, GatewaySession
 from verl_ext.gateway.settings import GatewaySection
 from verl_ext.mas.context import Context
 from verl_ext.mas.types import Task
@@ -47,6 +46,7 @@ class GatewayWorkflow(Workflow):
         gateway: `mas.gateway`, which the trainer sets.
     """
 
+    forks_after_end = True
     gateway: GatewaySection = GatewaySection()
 
     @abstractmethod
@@ -60,7 +60,7 @@ class GatewayWorkflow(Workflow):
     async def run(self, task: Task, ctx: Context) -> Any:
         """See `Workflow`."""
         server = await gateway_here(self.gateway)
-        session = GatewaySession(ctx, self, Pace(self.gateway.quiet))
+        session = GatewaySession(ctx, self, self.gateway, self.pace())
         try:
             await session.begin()
             with server.open(session) as key:
@@ -72,8 +72,7 @@ class GatewayWorkflow(Workflow):
         program = self.program
         work: asyncio.Future[Any]
         if inspect.iscoroutinefunction(program):
-            running = program(task, Endpoint(session, url, key))
-            work = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(running, _loop_of_programs()))
+            work = on_loop_of_programs(program(task, Endpoint(session, url, key)))
         else:
             endpoint = BlockingEndpoint(session, url, key)
             work = asyncio.ensure_future(in_thread(lambda: program(task, endpoint)))
@@ -90,23 +89,16 @@ class GatewayWorkflow(Workflow):
         """What the program returned. If it fails after a call of its has failed, that failure is the reason."""
         error = work.exception()
         if error is None:
-            return work.result()
+            result = work.result()
+            return session.posted if result is None and session.posted is not NOTHING else result
         if session.last_failure is not None:
             raise session.last_failure from error
         raise error
 
+    def pace(self) -> Pace:
+        """What tells when a program has asked all that it asks at once."""
+        return Pace(self.gateway.quiet)
+
     def diverged(self, found: str) -> None:
         """From now on, sample independent trajectories; see `Workflow`."""
         self.forkable = False
-
-
-@functools.cache
-def _loop_of_programs() -> asyncio.AbstractEventLoop:
-    """The event loop of all asynchronous programs of this process, in a thread of its own.
-
-    One loop, not one for each program: clients keep connections open for the next run (LangChain does so in a cache of
-    its own), and a connection fails on any other loop than the one that opened it.
-    """
-    loop = asyncio.new_event_loop()
-    threading.Thread(target=loop.run_forever, name="verl_ext programs", daemon=True).start()
-    return loop

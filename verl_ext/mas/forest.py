@@ -104,7 +104,12 @@ class Forest:
         self._recalled: dict[tuple[str, str], asyncio.Task[list[Memory]]] = {}
         self._waiting: Counter[asyncio.Task[Any]] = Counter()
         self._reading = 0
+        self._ends: dict[Stream, asyncio.Event] = {}
         self.closed = False
+
+    def end_of(self, stream: Stream) -> asyncio.Event:
+        """Set when the trajectory in this stream has ended."""
+        return self._ends.setdefault(stream, asyncio.Event())
 
     async def recall(self, agent: str, query: str) -> list[Memory]:
         """The memories of an agent that are most similar to a query; the same for all trajectories of the question."""

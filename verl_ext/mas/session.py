@@ -122,6 +122,7 @@ class Session:
         self._over = True
         self.trajectory.calls = sorted(self._calls, key=lambda call: (call.depth, call.id))
         number_places(self.trajectory.calls)
+        self.forest.end_of(self.trajectory.stream).set()
         self._announce(None)
 
     def _check_awaited(self, result: Any) -> None:
@@ -174,6 +175,10 @@ class Session:
                 f"{place_of(self.forest.workflow.reward)} raised {error!r} on row {task.index} of {task.data_source!r}"
                 f", result {trajectory.result!r:.500}"
             ) from error
+
+    def call_of(self, call_id: CallId) -> Call | None:
+        """The call of this identity, if it was answered, or has failed."""
+        return next((call for call in self._calls if call.id == call_id), None)
 
     def place_of(self, call_id: CallId) -> tuple[float, CallId]:
         """By which a call of the run, which has ended, comes before others of its agent."""

@@ -34,6 +34,7 @@ class Workflow(ABC):
         judge: the judge of `mas.judge`, or None.
         forkable: False once it has turned out that a replay asks something else (`diverged`): the strategies then
             sample independent trajectories instead of forks.
+        forks_after_end: forks begin when the trajectory that they fork from has ended, not when it has made the call.
         details: quantities reported by `reward` that are no scores (counts, costs): an evaluation shows them apart.
     """
 
@@ -46,6 +47,7 @@ class Workflow(ABC):
     needs_judge: bool = False
     judge: Judge | None = None
     forkable: bool = True
+    forks_after_end: bool = False
     details: tuple[str, ...] = ()
 
     @property

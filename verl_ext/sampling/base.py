@@ -81,6 +81,8 @@ async def run_once(forest: Forest, name: str = "0") -> Trajectory:
 
 async def fork_at(forest: Forest, base: Stream, call_id: CallId, group_size: int) -> list[Trajectory]:
     """G - 1 further samples of call `call_id` of trajectory `base`, each continued to its end."""
+    if forest.workflow.forks_after_end:
+        await forest.end_of(base).wait()
     streams = [Stream(f"{call_id}*{g}", base, call_id) for g in range(1, group_size)]
     return list(await asyncio.gather(*[run_session(forest, Session(forest, stream)) for stream in streams]))
 
