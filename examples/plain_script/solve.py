@@ -1,6 +1,7 @@
 """A program in plain Python. It knows a server by OPENAI_BASE_URL and OPENAI_API_KEY, and nothing of verl_ext.
 
-    OPENAI_BASE_URL=http://127.0.0.1:8000/v1 OPENAI_API_KEY=none python examples/plain_script/solve.py "7 + 5 - 3"
+    export OPENAI_BASE_URL=http://127.0.0.1:8000/v1 OPENAI_API_KEY=none
+    echo '{"question": "7 + 5 - 3"}' | python examples/plain_script/solve.py
 
 It prints the totals of the sum. Any language would do.
 """
@@ -20,7 +21,7 @@ def ask(model: str, content: str) -> str:
         return json.load(response)["choices"][0]["message"]["content"].strip()
 
 
-problem, hint = sys.argv[1], ""
+problem, hint = json.load(sys.stdin)["question"], ""
 for _ in range(3):
     solution = ask("solver", f"solve: {problem}{hint}")
     verdict = ask("verifier", f"check: {problem} : {solution}")

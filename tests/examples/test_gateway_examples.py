@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.gateway.programs import run
 from tests.helpers import FakeLLM, Request, fork, walk
+from verl_ext.gateway import ProgramWorkflow
 from verl_ext.mas import Status, Task, Trajectory
 from verl_ext.mas.forest import Forest
 
@@ -92,9 +94,9 @@ class Tools:
 
 
 SUM = Task("5 + 7", {"target": ["12"]})
-# Example -> its class, a task, the engine's answers, and the agents in the order of their calls.
+# Example -> its class ("": it is configured), a task, the engine's answers, and the agents in the order of their calls.
 RUNS: dict[str, tuple[str, Task, Callable[[str, int], str], str]] = {
-    "plain_script": ("PlainScript", SUM, sums, "solver verifier solver verifier"),
+    "plain_script": ("", SUM, sums, "solver verifier solver verifier"),
     "anthropic_client": ("MessagesClient", SUM, sums, "solver verifier solver verifier"),
     "langgraph": ("GraphQA", Task("who?", {"target": ["Ann Bell"]}), search, "rewriter reranker answerer " * 2),
     "smolagents": ("Orchestrated", SUM, pool, "orchestrator run_python orchestrator"),
@@ -108,8 +110,14 @@ RUNS: dict[str, tuple[str, Task, Callable[[str, int], str], str]] = {
 def made(example: str) -> tuple[Forest, FakeLLM, Tools, list[str]]:
     """A forest of an example, its engine and tools, and the agents that it will ask."""
     name, task, answer, agents = RUNS[example]
-    workflow = getattr(importlib.import_module(f"examples.{example}.system"), name)()
     llm, tools = FakeLLM(), Tools()
+    if name:
+        workflow = getattr(importlib.import_module(f"examples.{example}.system"), name)()
+    else:  # a process: the recipe alone makes the workflow
+        given = yaml.safe_load((EXAMPLES / example / "recipe" / f"{example}.yaml").read_text())["mas"]["workflow"]
+        given = {key: value for key, value in given.items() if value is not None and key != "_target_"}
+        given["command"] = [sys.executable, *given["command"][1:]]
+        workflow = ProgramWorkflow(**given, folder=str(EXAMPLES.parent))
 
     def answered(request: Request) -> str:
         return answer(request.prompt, len(llm.log))
