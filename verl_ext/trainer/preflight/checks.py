@@ -25,7 +25,7 @@ from verl_ext.tools.threads import run_blocking
 from verl_ext.tracebacks import place_of
 from verl_ext.trainer.build import build_workflow, check_arguments, similarity_of
 from verl_ext.trainer.config import optimiser_steps, read_mas_config, strategy_from
-from verl_ext.trainer.lora_setup import check_policy
+from verl_ext.trainer.lora_setup import check_policy, decides
 from verl_ext.trainer.preflight.algorithm import check_algorithm, check_groups
 from verl_ext.trainer.state.best import check_saving
 
@@ -218,8 +218,7 @@ def lacking(config: DictConfig) -> list[str]:
         f"{trainer.nnodes} × {wanted} GPUs (trainer.nnodes × n_gpus_per_node).\nRemedy: pip install -e '.[gpu]' on "
         "such a machine.": (engine in ("vllm", "sglang") and importlib.util.find_spec(engine) is None),
         "the package flash_attn, with which verl trains on GPUs by default, is not installed.\nRemedy: install "
-        "as docs/scaling.md says, or +actor_rollout_ref.model.override_config.attn_implementation=sdpa with "
-        "actor_rollout_ref.model.use_remove_padding=false (slower).": (
+        f"as docs/scaling.md says, or PyTorch's attention, which takes packed rows, too: {without_flash(config)}": (
             flash and importlib.util.find_spec("flash_attn") is None
         ),
         f"trainer.n_gpus_per_node={wanted}, but this machine has {given} GPU(s).\n"
@@ -231,6 +230,20 @@ def lacking(config: DictConfig) -> list[str]:
         ),
     }
     return [message for message, lacks in found.items() if lacks]
+
+
+def without_flash(config: DictConfig) -> str:
+    """Overrides with which a run needs no flash_attn.
+
+    verl takes log-probabilities from flash_attn's kernel, too. Without it, it goes token by token and keeps the logits
+    three times; its fused head keeps those of 512 tokens. Decisions need whole logits, which that head has not.
+    """
+    found = ["+actor_rollout_ref.model.override_config.attn_implementation=sdpa"]
+    if not config.actor_rollout_ref.model.use_remove_padding:
+        found.append("actor_rollout_ref.model.use_remove_padding=true")
+    if not (config.actor_rollout_ref.model.use_fused_kernels or decides(config)):
+        found.append("actor_rollout_ref.model.use_fused_kernels=true")
+    return " ".join(found)
 
 
 def joins_cluster(config: DictConfig) -> bool:
