@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from verl_ext.mas.chat import ChatRequest
 from verl_ext.mas.context import Context
 from verl_ext.mas.forest import CLOSE_TIMEOUT, BrokenReward, Forest
 from verl_ext.mas.types import (
@@ -207,18 +208,18 @@ class Session:
         """Make or replay one call; called by `Context.call` and `Context.resume`."""
         self._admit()
         self._check_limit()
-        call_id, messages = invocation.id, invocation.messages()
+        call_id, asked = invocation.id, invocation.asked()
         after = [call.stream for call in (*invocation.parents, *invocation.before)]
         if call_id == self.trajectory.stream.fork:
-            self._reach_fork(call_id, after, messages)
+            self._reach_fork(call_id, after, asked)
         elif not self._fork_reached and self.trajectory.stream.fork is None:
-            self._enter_sibling(call_id, messages)
-        stream = self._settle(call_id, self._stream_of(call_id, self._floor, after), messages)
+            self._enter_sibling(call_id, asked)
+        stream = self._settle(call_id, self._stream_of(call_id, self._floor, after), asked)
         self._issued += 1
         if invocation.agent.trained:
             self._announce(call_id)
         try:
-            call = await self.forest.call(invocation, stream, messages)
+            call = await self.forest.call(invocation, stream, asked)
         except BrokenReward as error:
             self._fatal = error
             raise
@@ -273,6 +274,8 @@ def _first_difference(recorded: Any, now: Any) -> str:
 
 def _in_words(prompt: Any) -> str:
     """Messages as `role: content` lines, anything else as it prints."""
+    if isinstance(prompt, ChatRequest):
+        return prompt.in_words()
     if isinstance(prompt, list) and all(isinstance(m, dict) and "content" in m for m in prompt):
         return "\n".join(f"{message.get('role')}: {message['content']}" for message in prompt)
     return str(prompt)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from verl_ext.mas.chat import ChatRequest, Written
 from verl_ext.mas.messages import checked, continued
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ class Status(str, enum.Enum):
     OK = "ok"
     # Calls that did produce text: they train, with whatever penalty their agent gives.
     UNPARSABLE = "unparsable"
+    NO_TOOL_CALL = "no_tool_call"  # `ctx.chat` asked for a tool call, and the output has none
     TRUNCATED = "truncated"
     # Calls that produced nothing to train on: the workflow may catch `CallFailed` and go on.
     PROMPT_TOO_LONG = "prompt_too_long"
@@ -40,7 +42,7 @@ class Status(str, enum.Enum):
     @property
     def trainable(self) -> bool:
         """True if a call of this status has tokens that the policy generated."""
-        return self in (Status.OK, Status.UNPARSABLE, Status.TRUNCATED)
+        return self in (Status.OK, Status.UNPARSABLE, Status.NO_TOOL_CALL, Status.TRUNCATED)
 
 
 @dataclass(frozen=True, order=True)
@@ -118,7 +120,8 @@ class Completion:
 
     `text` is without special tokens; token counts are 0 if the engine does not tell. `reasoning` is what the model
     thought before it answered, where the engine keeps the two apart. `sent` is the chat that a server was sent, which
-    for a stream depends on what it can; empty: as it was asked.
+    for a stream depends on what it can; empty: as it was asked. `tool_calls` are those that a server has read; None:
+    they are in the text, if there are any.
     """
 
     text: str
@@ -126,7 +129,8 @@ class Completion:
     prompt_tokens: int = 0
     generated_tokens: int = 0
     reasoning: str = ""
-    sent: Sequence[dict[str, str]] = ()
+    sent: Sequence[dict[str, Any]] = ()
+    tool_calls: Sequence[Written] | None = None
 
 
 @dataclass(eq=False)
@@ -135,6 +139,7 @@ class Call:
 
     A call may continue another one (`Context.resume`): its prompt is then that call's prompt and output, token by
     token, and the `observation` that was put behind them. Calls that continue each other train as one sequence.
+    `chat` is what `Context.chat` asked; its call may continue one, too, and has its observation in `messages`.
     `value` is what the agent's parser made of the text (or its fallback, where `unparsable` holds the parser's error).
     `actions` are the ranges of tokens [start, stop) of the output that the agent's `actions` has marked; `trained` is
     False for calls of helpers (`Agent.trained`). `decides`: the output was one of given texts, `options`
@@ -146,9 +151,11 @@ class Call:
 
     id: CallId
     stream: Stream
-    messages: list[dict[str, str]]
+    messages: list[dict[str, Any]]
     continues: Call | None = None
     observation: str = ""
+    chat: ChatRequest | None = None
+    tool_calls: Sequence[Written] | None = None
     prompt_ids: list[int] = field(default_factory=list)
     generation: Generation = field(default_factory=lambda: Generation([], []))
     text: str = ""
@@ -202,7 +209,8 @@ class Invocation:
 
     `inputs` go to the agent's prompt, parser and penalty. `before` are the ends of what came before in this scope: all
     of it may have had an effect, whatever `parents` says. `parents` are the calls whose output the prompt uses, the
-    edges for credit. `continues` is the call that this one goes on from, with `observation` between them.
+    edges for credit. `continues` is the call that this one goes on from, with `observation` between them. `chat` is
+    what `Context.chat` was given, in place of inputs for the agent's prompt.
     """
 
     id: CallId
@@ -212,13 +220,16 @@ class Invocation:
     parents: list[Call]
     continues: Call | None = None
     observation: str = ""
+    chat: ChatRequest | None = None
 
-    def messages(self) -> list[dict[str, str]]:
-        """The chat that the agent is sent.
+    def asked(self) -> list[dict[str, Any]] | ChatRequest:
+        """What the agent is asked: messages, or a chat with its tools and options. A replay must ask the same.
 
         Raises:
             TypeError: the agent's prompt function returned something else.
         """
+        if self.chat is not None:
+            return self.chat
         if self.continues is None:
             return checked(self.agent.prompt(**self.inputs), self.agent.prompt)
         return continued(self.continues, self.observation)

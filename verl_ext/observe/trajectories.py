@@ -13,6 +13,7 @@ from heapq import nsmallest
 from typing import Any
 
 from verl_ext.mas.forest import Forest
+from verl_ext.mas.tool_texts import written_call, written_out
 from verl_ext.mas.types import Call, CallId, Stream, ToolRecord, Trajectory
 from verl_ext.observe.decisions import decision_of
 from verl_ext.observe.record import Record, as_json
@@ -128,8 +129,8 @@ def _call(call: Call, among: list[int], trajectories: Mapping[int, Trajectory]) 
         # Its row in training or validation, as verl_ext.trainer.rollout.forest_to_rows numbers them.
         "place": (finished[0], trajectories[finished[0]].calls.index(call)) if finished else None,
         "parents": sorted(identity(parent.id, parent.stream) for parent in call.parents),
-        "prompt": call.messages,
-        "output": call.text,
+        "prompt": call.messages if call.chat is None else written_out(call.messages, call.chat.tools),
+        "output": "\n".join(filter(None, [call.text, *map(written_call, call.tool_calls or ())])),
         "reasoning": call.reasoning,
         "prompt_tokens": call.prompt_tokens,
         "generated_tokens": call.generated_tokens,

@@ -3,6 +3,7 @@
 agent_loop      MultiAgentLoopManager: verl's agent-loop manager; deals questions to workers, collects statistics
 worker          RolloutWorker: samples trajectories of its questions with a strategy of verl_ext.sampling
 llm             ServedLLM: the LLM that agents call, over verl's rollout servers
+chat_tokens     ChatTokens: chats with tools as tokens, by verl's builders and parsers
 waves           WaveLLM: the same with a fixed schedule, for bit-identical runs
 watchdog        says what a run waits for when nothing happens, and ends it when that lasts
 phases          knows which phase the trainer is in, says when it takes much longer than before, and ends it

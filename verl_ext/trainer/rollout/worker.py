@@ -35,7 +35,7 @@ from verl_ext.trainer.build import build_tools, build_workflow
 from verl_ext.trainer.config import context_length, read_mas_config, strategy_from
 from verl_ext.trainer.lora_setup import adapters_of, add_agent_ids
 from verl_ext.trainer.rollout.forest_to_rows import training_rows, validation_rows
-from verl_ext.trainer.rollout.llm import ServedLLM, client_of_calls, direct_client, sampling_of, template_of
+from verl_ext.trainer.rollout.llm import ServedLLM, chat_options, client_of_calls, direct_client, sampling_of
 from verl_ext.trainer.rollout.row_writer import RowWriter
 from verl_ext.trainer.rollout.watchdog import Look, Watch
 from verl_ext.trainer.rollout.waves import WaveLLM
@@ -93,17 +93,17 @@ class RolloutWorker:
         self._watch = Watch(self.clock, self._loop, thread)
 
     def _make_llm(self, client: Any) -> ServedLLM:
-        tokenizer = omega_conf_to_dataclass(self.config.actor_rollout_ref.model).tokenizer
-        template = template_of(self.config)
+        model = omega_conf_to_dataclass(self.config.actor_rollout_ref.model)
+        tokenizer, options = model.tokenizer, chat_options(self.config, model.hf_config)
         if self.rollout.name != "hf":
-            return ServedLLM(tokenizer, client_of_calls(client), template, seeded=self.mas.sampling.seeded)
+            return ServedLLM(tokenizer, client_of_calls(client), seeded=self.mas.sampling.seeded, **options)
         from verl_ext.engine.hf.replica import server_handles
 
         servers = server_handles()
         if self.mas.deterministic:
-            return WaveLLM(tokenizer, client, template, servers=servers, busy=self._busy)
+            return WaveLLM(tokenizer, client, servers=servers, busy=self._busy, **options)
         direct = client_of_calls(direct_client(client, servers))
-        return ServedLLM(tokenizer, direct, template, seeded=self.mas.sampling.seeded)
+        return ServedLLM(tokenizer, direct, seeded=self.mas.sampling.seeded, **options)
 
     def _busy(self) -> int:
         return sum(forest.busy for forest in self._forests.values())
