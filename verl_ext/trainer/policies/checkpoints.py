@@ -18,13 +18,18 @@ RECORD = "policies.json"
 
 
 def record_of(config: DictConfig) -> str:
-    """Which policies a run has, as JSON: {name: {agents, model, frozen, chat_template}}."""
-    whole = {}
+    """Which policies a run has, as JSON."""
+    return json.dumps(described(config), indent=1)
+
+
+def described(config: DictConfig) -> dict[str, dict[str, Any]]:
+    """Which policies a run has: {name: {agents, model, frozen, chat_template}}."""
+    whole: dict[str, dict[str, Any]] = {}
     for name, section in read_policies(config).items():
         model = policy_config(config, name).actor_rollout_ref.model
         whole[name] = {"agents": section.agents, "frozen": section.frozen, "model": str(model.path)}
         whole[name]["chat_template"] = section.chat_template
-    return json.dumps(whole, indent=1)
+    return whole
 
 
 def read_record(actor: Path) -> dict[str, dict[str, Any]]:
