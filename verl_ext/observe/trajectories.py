@@ -22,6 +22,7 @@ from verl_ext.observe.record import Record, as_json
 PATIENCE = 16
 # (number of the trajectory, position of the call in it): the row of a call.
 Place = tuple[int, int]
+Decode = Callable[[list[int]], str]
 
 
 @dataclass
@@ -148,16 +149,19 @@ def _call(call: Call, among: list[int], trajectories: Mapping[int, Trajectory]) 
     }
 
 
-def resolve(trace: QuestionTrace, decode: Callable[[list[int]], str] | None = None) -> QuestionTrace:
+def resolve(
+    trace: QuestionTrace, decode: Decode | None = None, decoders: Mapping[str, Decode] | None = None
+) -> QuestionTrace:
     """Replace a trace's token ids by pieces of text, and all values by JSON's own types; returns the trace.
 
     Args:
         decode: token ids to text, without special tokens; None: the pieces are left out.
+        decoders: the same by agent, for agents whose policies have tokenizers of their own.
     """
     for call in trace.calls:
-        ids = call.pop("token_ids", None)
-        if ids is not None and decode is not None:
-            call["tokens"] = token_pieces(ids, call["output"], decode)
+        ids, own = call.pop("token_ids", None), (decoders or {}).get(call["agent"], decode)
+        if ids is not None and own is not None:
+            call["tokens"] = token_pieces(ids, call["output"], own)
     for name in ("question", "trajectories", "tools", "calls"):
         setattr(trace, name, as_json(getattr(trace, name)))
     return trace

@@ -21,6 +21,7 @@ from verl_ext.tools.chat import ChatEndpoint
 from verl_ext.tools.retrieval.dense import check_encoder_name
 from verl_ext.tracebacks import place_of
 from verl_ext.trainer.config import MasConfig
+from verl_ext.trainer.policies.settings import apply_policies
 from verl_ext.trainer.rollout.chat_tokens import check_parser
 from verl_ext.trainer.sections import AgentSection, JudgeSection
 
@@ -147,6 +148,7 @@ def build_workflow(mas: MasConfig) -> Workflow:
             workflow.agents = {**workflow.agents, name: _changed(workflow.agents[name], section, f"mas.agents.{name}")}
         elif name not in workflow.left_out:
             raise ValueError(unknown_key(name, [*workflow.agents, *workflow.left_out], "mas.agents"))
+    apply_policies(workflow, mas)
     return workflow
 
 

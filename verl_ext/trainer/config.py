@@ -15,6 +15,7 @@ from pydantic import Field, field_validator
 from verl_ext.algorithms import row_weights
 from verl_ext.sampling import Strategy, make_strategy
 from verl_ext.settings import Settings, unknown_name
+from verl_ext.trainer.policies.settings import PolicySection, refusals
 from verl_ext.trainer.sections import (
     AgentSection,
     BudgetSection,
@@ -40,6 +41,7 @@ class MasConfig(Settings):
     workflow: dict[str, Any]
     plugins: list[str] = []
     policy: Policy = "shared"
+    policies: dict[str, PolicySection] = {}
     policy_init: dict[str, str] = Field({}, description="agent -> peft folder that its adapter starts from")
     sampling: SamplingSection = SamplingSection()
     credit: CreditSection = CreditSection()
@@ -58,7 +60,7 @@ class MasConfig(Settings):
     prepare: dict[str, Any] | None = None
     trajectory_log: TrajectoryLogSection = TrajectoryLogSection()
 
-    @field_validator("workflow", "agents", "tools", mode="before")
+    @field_validator("workflow", "agents", "tools", "policies", mode="before")
     @classmethod
     def _drop_nulls(cls, given: Any) -> Any:
         """Drop keys that are null: so a recipe removes settings of the recipe that it extends."""
@@ -102,7 +104,7 @@ def _check_together(mas: MasConfig, config: DictConfig) -> None:
     weights, needs = row_weights(), "mas.deterministic=true needs"
     modes, source = (weights[name].loss_agg_modes, weights[name].source) if name in weights else ((mode,), "")
     trainer = verl("trainer.v1.trainer_mode") or TRAINERS[0]
-    refusals = {
+    wrong = {
         f"trainer.v1.trainer_mode={trainer} is a trainer of verl that knows nothing of agents: it would leave out "
         "groups and weights of rows, and separate_async would never send LoRA adapters to the rollout engine. "
         f"Allowed: {', '.join(TRAINERS)}": trainer not in TRAINERS,
@@ -127,7 +129,7 @@ def _check_together(mas: MasConfig, config: DictConfig) -> None:
             unseeded and verl("actor_rollout_ref.rollout.full_determinism")
         ),
     }
-    for message, refused in refusals.items():
+    for message, refused in {**wrong, **refusals(mas, config)}.items():
         if refused:
             raise ValueError(message)
 

@@ -76,7 +76,7 @@ def check_ranks(config: DictConfig) -> None:
     place, ranks = checkpoint.resumed_from(config), config.trainer.nnodes * config.trainer.n_gpus_per_node
     if place is None:
         return
-    names = [path.name for part in checkpoint.WEIGHTS for path in (place / part).glob("*_world_size_*_rank_*.pt")]
+    names = [path.name for part in checkpoint.WEIGHTS for path in (place / part).rglob("*_world_size_*_rank_*.pt")]
     saved = sorted({int(found[1]) for name in names if (found := re.search(r"_world_size_(\d+)_rank_", name))})
     if saved and saved != [ranks]:
         wanted = " and ".join(map(str, saved))
