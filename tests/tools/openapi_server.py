@@ -122,8 +122,9 @@ class Api:
         return "a body is missing" if wanted and operation["requestBody"].get("required") is True else ""
 
     def _answer(self, operation: dict[str, Any]) -> Response:
-        status = min((code for code in operation["responses"] if str(code).startswith("2")), default="200")
-        content = self.resolve(operation["responses"].get(status, {})).get("content", {}).get("application/json")
+        responses = operation.get("responses", {})
+        status = min((code for code in responses if str(code).startswith("2")), default="200")
+        content = self.resolve(responses.get(status, {})).get("content", {}).get("application/json")
         if not content:
             return Response(status_code=int(status))
         return JSONResponse(self.instance(content.get("schema", {})), int(status))

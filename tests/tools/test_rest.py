@@ -248,6 +248,16 @@ def test_answers_are_recorded_and_replayed_without_server_and_key(api, catalogue
     assert again[:2] == first[:2] and again[2]["kind"] == "not_recorded" and len(api.asked) == asked
 
 
+def test_the_same_call_at_the_same_time_is_sent_once(api, catalogue, tmp_path):
+    async def run():
+        backend = rest(server=api.url, allow_private=True, mode="record", cache=str(tmp_path / "c.db"))
+        answers = await asyncio.gather(*(backend(catalogue[FORESTS], {}) for _ in range(5)))
+        await backend.close()
+        return answers
+
+    assert asyncio.run(run()) == [["text"]] * 5 and len(api.asked) == 1
+
+
 def test_a_run_is_checked_before_it_starts(api, catalogue, tmp_path, monkeypatch):
     path = str(tmp_path / "trees.json")
 

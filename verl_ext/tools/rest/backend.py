@@ -14,13 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from verl_ext.tools.base import ToolRefused
+from verl_ext.tools.catalogue.formats.openapi_requests import Request
 from verl_ext.tools.catalogue.types import NOT_RECORDED, CallError, ToolSpec
 from verl_ext.tools.rest import settings as reading_settings
-from verl_ext.tools.rest.reading import answer_of
+from verl_ext.tools.rest.reading import Answer, answer_of
 from verl_ext.tools.rest.sending import Sender
 from verl_ext.tools.rest.settings import RestSettings, check_cache, read_settings, request_of
 from verl_ext.tools.simulator.cache import ResultCache
 from verl_ext.tools.simulator.keys import CallKey, call_key
+from verl_ext.tools.time_limits import not_counted
 
 
 class Counters:
@@ -47,6 +49,7 @@ class RestBackend:
         self._sender = Sender(settings)
         self._record = None if settings.mode == "live" else _open(settings)
         self.counters = Counters(self._sender)
+        self._flights: dict[bytes, asyncio.Task[Answer]] = {}
 
     async def __call__(self, spec: ToolSpec, arguments: dict[str, Any]) -> Any:
         """The result of a call: JSON, or text.
@@ -73,13 +76,39 @@ class RestBackend:
             return answer_of(text).result(spec.name)
         if self.settings.mode == "replay":
             raise CallError(f"nothing is recorded of this call of {spec.name}", NOT_RECORDED)
-        answer = await self._sender.send(spec, request, arguments)
-        if answer.lasting:
-            await asyncio.wrap_future(self._record.store(key, answer.text(), "http"))
+        answer = await self._ask_once(spec, request, arguments, key)
         return answer.result(spec.name)
 
+    async def _ask_once(self, spec: ToolSpec, request: Request, arguments: dict[str, Any], key: CallKey) -> Answer:
+        """Ask the server and record its answer, or wait for it if the same call is pending already."""
+        loop = asyncio.get_running_loop()
+        flight = self._flights.get(key.digest)
+        if flight is None or flight.get_loop() is not loop:
+            flight = self._flights[key.digest] = loop.create_task(self._ask(spec, request, arguments, key))
+            flight.add_done_callback(lambda done: self._finish(key.digest, done))
+        with not_counted():  # the flight has a limit of its own
+            return await asyncio.shield(flight)
+
+    async def _ask(self, spec: ToolSpec, request: Request, arguments: dict[str, Any], key: CallKey) -> Answer:
+        answer = await self._sender.send(spec, request, arguments)
+        if answer.lasting and self._record is not None:
+            # The first answer stays: another process may have asked the same.
+            return answer_of(await asyncio.wrap_future(self._record.store(key, answer.text(), "http")))
+        return answer
+
+    def _finish(self, digest: bytes, flight: asyncio.Task[Answer]) -> None:
+        if self._flights.get(digest) is flight:
+            del self._flights[digest]
+        if not flight.cancelled():
+            flight.exception()  # retrieved, because all callers may be gone
+
     async def close(self) -> None:
-        """Close the connections and the record."""
+        """Cancel pending requests; close the connections and the record."""
+        loop = asyncio.get_running_loop()
+        flights = [flight for flight in self._flights.values() if flight.get_loop() is loop]
+        for flight in flights:
+            flight.cancel()
+        await asyncio.gather(*flights, return_exceptions=True)
         await self._sender.close()
         if self._record is not None:
             self._record.close()
