@@ -25,6 +25,7 @@ from verl_ext.trainer.sections import (
     LossSection,
     MemorySection,
     SamplingSection,
+    TracingSection,
     TrajectoryLogSection,
 )
 
@@ -57,6 +58,7 @@ class MasConfig(Settings):
     poll_interval: float = Field(0.05, gt=0, description="seconds")
     prepare: dict[str, Any] | None = None
     trajectory_log: TrajectoryLogSection = TrajectoryLogSection()
+    tracing: TracingSection = TracingSection()
 
     @field_validator("workflow", "agents", "tools", mode="before")
     @classmethod
