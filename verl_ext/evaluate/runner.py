@@ -218,7 +218,7 @@ class Runner:
         assign_credit([trajectory])
         trace = trace_question(forest, first_number=sample)
         if self.tracing.wanted:
-            self.tracing.emit(trace, "eval", self.model and self.model.step)
+            self.tracing.emit(trace, "eval", self.model.step if self.model is not None else None)
         return self.answers.add(evaluation_record(trace, self.model and self.model.step, about))
 
 

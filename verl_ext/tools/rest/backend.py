@@ -169,7 +169,5 @@ def _key(spec: ToolSpec, arguments: dict[str, Any]) -> CallKey:
 
 # As for the simulator: a run calls `preflight` and `check_tools` before it starts, a resumed one compares `identity`,
 # and a checkpoint holds what was `recorded`.
-rest.preflight = preflight
-rest.check_tools = check_tools
-rest.identity = identity
-rest.recorded = recorded
+for question in (preflight, check_tools, identity, recorded):
+    setattr(rest, question.__name__, question)
