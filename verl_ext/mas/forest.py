@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import math
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -150,6 +151,7 @@ class Forest:
             self._waiting[work] -= 1
 
     async def _generate(self, call: Call, agent: Agent, inputs: dict[str, Any]) -> Call:
+        call.began = call.ended = time.time()
         sampling = {**self.sampling, **agent.sampling, "seed": call_seed(self.seed, call.stream, call.id)}
         llm = agent.llm or self.model_of(call.agent)
         if self.adapters is not None and agent.llm is None:
@@ -192,7 +194,7 @@ class Forest:
             call.status, call.error = Status.ENGINE_ERROR, f"{type(error).__name__}: {error}"
             return call
         finally:
-            call.seconds = self.clock.now() - start
+            call.seconds, call.ended = self.clock.now() - start, time.time()
         self._take(call, completion)
         call.cost = agent.cost * call.generated_tokens
         if call.decides and not call.chosen:

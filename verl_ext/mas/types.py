@@ -147,6 +147,8 @@ class Call:
     False for calls of helpers (`Agent.trained`). `decides`: the output was one of given texts, `options`
     (`Agent.choices`). `cost` is what the output cost (`Agent.cost`).
 
+    `seconds` are those of the generation without pauses; `began` and `ended` are in seconds since 1970.
+
     `reward_shared` (Eq. 4) and `reward` (R = R_shared + R_spe) are NaN until credit has been assigned, and stay NaN for
     calls that led to no trajectory's end.
     """
@@ -180,6 +182,8 @@ class Call:
     reward: float = float("nan")
     metrics: dict[str, float] = field(default_factory=dict)
     seconds: float = 0.0
+    began: float = 0.0
+    ended: float = 0.0
 
     @property
     def agent(self) -> str:
@@ -242,6 +246,7 @@ class ToolRecord:
     """A tool call: its arguments and what it gave, or how its last attempt failed (`trace`: the tool's own lines).
 
     `after` are the calls that came before it in its scope; several trajectories share a tool call as they share calls.
+    `began` and `ended` are in seconds since 1970, retries included.
     """
 
     id: CallId
@@ -252,6 +257,8 @@ class ToolRecord:
     result: Any = None
     failure: str | None = None
     trace: str = ""
+    began: float = 0.0
+    ended: float = 0.0
 
 
 @dataclass

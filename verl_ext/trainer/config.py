@@ -26,6 +26,7 @@ from verl_ext.trainer.sections import (
     LossSection,
     MemorySection,
     SamplingSection,
+    TracingSection,
     TrajectoryLogSection,
 )
 
@@ -59,6 +60,7 @@ class MasConfig(Settings):
     poll_interval: float = Field(0.05, gt=0, description="seconds")
     prepare: dict[str, Any] | None = None
     trajectory_log: TrajectoryLogSection = TrajectoryLogSection()
+    tracing: TracingSection = TracingSection()
 
     @field_validator("workflow", "agents", "tools", "policies", mode="before")
     @classmethod
