@@ -96,7 +96,7 @@ def _planned(given: Any) -> str:
     import hydra
     from hydra.errors import HydraException
 
-    import verl_ext.plugin  # noqa: F401  (recipes on Hydra's search path)
+    import verl  # noqa: F401  (loads the plugin that puts the recipes on Hydra's search path)
     from verl_ext.trainer.preflight.composing import composed
 
     try:

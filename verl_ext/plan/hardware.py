@@ -32,7 +32,7 @@ class Device:
         return self.link if devices <= self.node else min(self.link, self.node * self.network)
 
 
-# Network: the maker's own systems have a port of 400 (H100, H200) or 200 Gb/s (A100) per GPU; here 100 Gb/s for 8 RTX 4090.
+# Network: NVIDIA's systems have a port of 400 (H100, H200) or 200 Gb/s (A100) per GPU; here 100 Gb/s for 8 RTX 4090.
 DEVICES = {
     "h100": Device("H100 SXM", 989e12, 3.35e12, 80 * GIB, 450e9, 50e9, 8, "NVIDIA H100 data sheet; DGX H100"),
     "h200": Device("H200 SXM", 989e12, 4.8e12, 140 * GIB, 450e9, 50e9, 8, "NVIDIA H200 data sheet; DGX H200"),
