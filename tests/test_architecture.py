@@ -31,6 +31,7 @@ MAY_IMPORT = {
     "trainer": {"mas", "sampling", "algorithms", "heads", "observe", "engine", "tools", "rewards", "memory"},
     "evaluate": {"mas", "sampling", "observe", "engine", "tools", "trainer", "memory", "rewards"},
     "compare": {"observe", "tools", "trainer"},
+    "plan": {"sampling", "observe", "trainer"},
     "worlds": {"tools"},
 }
 WITHOUT_TORCH_AND_VERL = ("storage", "mas", "sampling", "tools", "memory", "rewards", "observe", "worlds")
