@@ -4,6 +4,7 @@
 added to verl. Importing `verl_ext` itself imports neither torch nor verl. docs/rooms.md explains the folders:
 
 mas                     multi-agent systems: agents, workflows, recorded runs, credit
+gateway                 programs for the API of OpenAI or Anthropic as such systems
 sampling, algorithms    which calls are sampled again and train; rewards to advantages
 heads, memory           small policies for choices; memories of agents
 tools, rewards, worlds  tools of agents; scores; the generated data sets of the tiny recipes

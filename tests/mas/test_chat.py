@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from tests.chatting import ADD, Scripted, calling, qwen, tiny

@@ -92,6 +92,12 @@ class Forest:
     failure_rewards: Mapping[str, float] = field(default_factory=dict)
     trajectories: list[Trajectory] = field(default_factory=list)
     cost: Cost = field(default_factory=Cost)
+    # Trajectories that diverged and were replaced by independent ones.
+    replaced: list[Trajectory] = field(default_factory=list)
+    # What a workflow keeps for all trajectories of the question, by a name of its own.
+    kept: dict[str, Any] = field(default_factory=dict)
+    # Programs that run and have not yet asked all that they ask next.
+    programs: int = 0
 
     def __post_init__(self) -> None:
         self._calls: dict[tuple[CallId, Stream], asyncio.Task[Call]] = {}
@@ -101,11 +107,16 @@ class Forest:
         self._recalled: dict[tuple[str, str], asyncio.Task[list[Memory]]] = {}
         self._waiting: Counter[asyncio.Task[Any]] = Counter()
         self._reading = 0
+        self._ends: dict[Stream, asyncio.Event] = {}
         self.closed = False
 
     def model_of(self, agent: str) -> LLM:
         """The model of the policy that answers for an agent, and that trains on its calls."""
         return self.models[agent] if self.models else self.llm
+
+    def end_of(self, stream: Stream) -> asyncio.Event:
+        """Set when the trajectory in this stream has ended."""
+        return self._ends.setdefault(stream, asyncio.Event())
 
     async def recall(self, agent: str, query: str) -> list[Memory]:
         """The memories of an agent that are most similar to a query; the same for all trajectories of the question."""
@@ -284,8 +295,9 @@ class Forest:
 
     @property
     def busy(self) -> int:
-        """Number of tool calls (waits between attempts included), recalls and readings of outputs under way."""
-        return self._reading + sum(not task.done() for task in (*self._tools.values(), *self._recalled.values()))
+        """Number of tool calls (waits between attempts included), recalls, readings and programs under way."""
+        running = sum(not task.done() for task in (*self._tools.values(), *self._recalled.values()))
+        return running + self._reading + self.programs
 
     def _admit(self) -> None:
         if self.closed:

@@ -28,6 +28,7 @@ class Cost:
     tool_calls: int = 0
     tool_retries: int = 0
     replayed_calls: int = 0
+    without_forks: int = 0
 
 
 async def attempt(

@@ -125,7 +125,7 @@ def _call(call: Call, among: list[int], trajectories: Mapping[int, Trajectory]) 
         "id": identity(call.id, call.stream),
         "scope": list(call.id.scope),
         "agent": call.agent,
-        "turn": call.id.turn,
+        "turn": call.turn,
         "depth": call.depth,
         "stream": list(call.stream.path),
         "trajectories": among,

@@ -9,6 +9,7 @@ from typing import Any
 from hydra.utils import get_class, get_object, instantiate
 from omegaconf import OmegaConf
 
+from verl_ext.gateway import GatewayWorkflow
 from verl_ext.heads import PolicyHead
 from verl_ext.mas.agent import Agent
 from verl_ext.mas.endpoint import EndpointLLM
@@ -142,6 +143,8 @@ def build_workflow(mas: MasConfig) -> Workflow:
             "mas.judge.url=http://HOST:8100/v1, or mas.judge.checkpoint=FOLDER (docs/judge.md)"
         )
     workflow.judge = build_judge(mas) if workflow.needs_judge else None
+    if isinstance(workflow, GatewayWorkflow):
+        workflow.gateway = mas.gateway
     for name, section in mas.agents.items():
         if name in workflow.agents:
             # A new dictionary: the one of the class may serve another configuration in this process.
