@@ -185,9 +185,14 @@ def test_a_failing_engine_is_a_status_of_its_own():
 
 def test_wrong_rewards_and_tools_are_refused():
     def program(task, endpoint):
-        wrong = [("reward", {"agent": "nobody", "value": 1}), ("reward", {"agent": "planner", "value": "much"}),
-                 ("reward", {"agent": "planner"}), ("tool", {"name": "nothing", "arguments": {}}),
-                 ("tool", {"name": "fails", "arguments": {"wrong": 1}}), ("tool", {"name": "fails", "arguments": {}})]  # fmt: skip
+        wrong = [
+            ("reward", {"agent": "nobody", "value": 1}),
+            ("reward", {"agent": "planner", "value": "much"}),
+            ("reward", {"agent": "planner"}),
+            ("tool", {"name": "nothing", "arguments": {}}),
+            ("tool", {"name": "fails", "arguments": {"wrong": 1}}),
+            ("tool", {"name": "fails", "arguments": {}}),
+        ]
         return [post(f"{endpoint.base_url}/{path}", endpoint.api_key, body) for path, body in wrong]
 
     async def fails():
