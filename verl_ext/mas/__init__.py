@@ -22,7 +22,19 @@ noise       the seed of each call; stopwatch: a clock that stops during weight u
 """
 
 from verl_ext.mas.agent import Agent, Unparsable
+from verl_ext.mas.chat import Reply
 from verl_ext.mas.types import Call, CallFailed, Status, Task, ToolFailed, Trajectory
 from verl_ext.mas.workflow import Workflow
 
-__all__ = ["Agent", "Call", "CallFailed", "Status", "Task", "ToolFailed", "Trajectory", "Unparsable", "Workflow"]
+__all__ = [
+    "Agent",
+    "Call",
+    "CallFailed",
+    "Reply",
+    "Status",
+    "Task",
+    "ToolFailed",
+    "Trajectory",
+    "Unparsable",
+    "Workflow",
+]

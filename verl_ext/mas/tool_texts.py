@@ -68,7 +68,8 @@ def written_out(messages: Sequence[Message], tools: Sequence[dict[str, Any]]) ->
             else:
                 chat.append({"role": "user", "content": response})
         else:
-            calls = [_written(call["function"]) for call in message.get("tool_calls") or ()]
+            functions = [call["function"] for call in message.get("tool_calls") or ()]
+            calls = [written_call((function["name"], function["arguments"])) for function in functions]
             chat.append({"role": role, "content": "\n".join([content, *calls] if content else calls)})
         results = role == "tool"
     if tools:
@@ -80,9 +81,11 @@ def written_out(messages: Sequence[Message], tools: Sequence[dict[str, Any]]) ->
     return chat
 
 
-def _written(function: dict[str, Any]) -> str:
-    call = {"name": function["name"], "arguments": function["arguments"]}
-    return f"<tool_call>\n{json.dumps(call, ensure_ascii=False)}\n</tool_call>"
+def written_call(call: tuple[str, Any]) -> str:
+    """A tool call, its name and its arguments, as text."""
+    arguments = _object(call[1]) if isinstance(call[1], str) else call[1]
+    text = json.dumps({"name": call[0], "arguments": arguments}, ensure_ascii=False)
+    return f"<tool_call>\n{text}\n</tool_call>"
 
 
 def read_calls(text: str) -> tuple[str, list[Written]]:

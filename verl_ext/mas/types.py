@@ -105,6 +105,7 @@ class Generation:
         stop_reason: "completed", "length" or "aborted".
         min_version, max_version: policy versions (training steps) at the first and last token; -1 if unknown.
         adapter: the one that the engine says it used ("": the base alone); None: it does not say.
+        policy: the one of several (`mas.policies`) that the engine says it serves; None or "": it does not say.
         allowed: for each token of a decision, the tokens that were allowed in its place; empty: all were, everywhere.
         decided: of a decision made without tokens (by a policy head), its log-probability.
     """
@@ -115,6 +116,7 @@ class Generation:
     min_version: int = -1
     max_version: int = -1
     adapter: str | None = None
+    policy: str | None = None
     allowed: list[tuple[int, ...]] = field(default_factory=list)
     decided: float | None = None
 
@@ -151,6 +153,8 @@ class Call:
     (`Agent.choices`). `cost` is what the output cost (`Agent.cost`). `place` is the turn of a call whose identity is
     its content, known when its trajectory has ended.
 
+    `seconds` are those of the generation without pauses; `began` and `ended` are in seconds since 1970.
+
     `reward_shared` (Eq. 4) and `reward` (R = R_shared + R_spe) are NaN until credit has been assigned, and stay NaN for
     calls that led to no trajectory's end.
     """
@@ -185,6 +189,8 @@ class Call:
     reward: float = float("nan")
     metrics: dict[str, float] = field(default_factory=dict)
     seconds: float = 0.0
+    began: float = 0.0
+    ended: float = 0.0
 
     @property
     def agent(self) -> str:
@@ -252,6 +258,7 @@ class ToolRecord:
     """A tool call: its arguments and what it gave, or how its last attempt failed (`trace`: the tool's own lines).
 
     `after` are the calls that came before it in its scope; several trajectories share a tool call as they share calls.
+    `began` and `ended` are in seconds since 1970, retries included.
     """
 
     id: CallId
@@ -262,6 +269,8 @@ class ToolRecord:
     result: Any = None
     failure: str | None = None
     trace: str = ""
+    began: float = 0.0
+    ended: float = 0.0
 
 
 @dataclass

@@ -26,6 +26,7 @@ METRICS: dict[str, str] = {
     "agents/<agent>/reward_shared": "mean R_shared after backward propagation (Eq. 4)",
     "agents/<agent>/penalty": "mean agent-specific reward: MHGPO's R_spe (<= 0), JoyAgents-R1's R_F (0 or 1)",
     "agents/<agent>/unparsable": "share of its calls whose output broke the agent's format",
+    "agents/<agent>/no_tool_call": "share of its calls without the tool call that `tool_choice` asked for (ctx.chat)",
     "agents/<agent>/truncated": "share of its calls that reached max_tokens",
     "agents/<agent>/failed": "share of its calls without usable output (time-out, engine error, prompt too long)",
     "agents/<agent>/output_tokens": "mean number of generated tokens",
@@ -157,6 +158,7 @@ def _agent_metrics(agent: str, calls: list[CallStats]) -> dict[str, float]:
     metrics: dict[str, float] = {
         f"{prefix}/calls": n,
         f"{prefix}/unparsable": sum(call.status == "unparsable" for call in calls) / n,
+        f"{prefix}/no_tool_call": sum(call.status == "no_tool_call" for call in calls) / n,
         f"{prefix}/truncated": sum(call.truncated for call in calls) / n,
         f"{prefix}/failed": (n - len(answered)) / n,
     }
