@@ -248,6 +248,24 @@ def test_tools_are_recorded_and_lead_credit():
     assert again.ok, again.error
     assert len(searched) == 1 and again.tools[0] is base.tools[0]
     assert again.calls[:-1] == base.calls[:-1]
+    planner, critic, solver = base.calls
+    assert critic.parents == (planner,) and solver.parents == (critic,)
+
+
+def test_what_a_tool_has_found_leads_to_the_call_before_it():
+    """The solver quotes the critic, and a passage which the planner's query has found."""
+
+    async def search(query: str) -> list[str]:
+        return ["a passage of some length"]
+
+    def program(task, endpoint):
+        hint = ask(endpoint, "critic", task.question)
+        found = endpoint.tool("search", query=ask(endpoint, "planner", task.question))
+        return ask(endpoint, "solver", f"{found[0]}: {hint}")
+
+    base = run(walk(forest_of(Program(program, "planner critic solver"), numbered(), tools={"search": search})))
+    critic, planner, solver = base.calls
+    assert (planner.agent, solver.parents) == ("planner", (critic, planner))
 
 
 def test_a_failed_call_is_replayed_as_failed():

@@ -83,6 +83,17 @@ def quoted_calls(answers: Iterable[Answer], messages: list[dict[str, Any]]) -> l
     return [call for call in found if call not in repeated]
 
 
+def ancestors(calls: Iterable[Call]) -> set[Call]:
+    """These calls and all that they depend on."""
+    found: set[Call] = set()
+    left = list(calls)
+    while left:
+        if (call := left.pop()) not in found:
+            found.add(call)
+            left += call.parents
+    return found
+
+
 def words(messages: Iterable[dict[str, Any]]) -> str:
     """All texts of a chat, one below the other; arguments of tool calls as they stand and unescaped."""
     texts = []
