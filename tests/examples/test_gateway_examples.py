@@ -18,6 +18,7 @@ import yaml
 from tests.gateway.programs import run
 from tests.helpers import FakeLLM, Request, fork, walk
 from verl_ext.gateway import ProgramWorkflow
+from verl_ext.gateway.server import KEEP_ALIVE
 from verl_ext.mas import Status, Task, Trajectory
 from verl_ext.mas.forest import Forest
 
@@ -168,3 +169,11 @@ def test_the_script_needs_nothing_but_python(tmp_path):
     text = (EXAMPLES / "plain_script" / "solve.py").read_text()
     modules = {line.split()[1].partition(".")[0] for line in text.splitlines() if line.startswith(("import ", "from "))}
     assert modules <= set(sys.stdlib_module_names)
+
+
+def test_idle_connections_to_the_gateway_outlive_those_of_the_clients():
+    """A client that keeps one for longer sends a request now and then while the server closes it."""
+    openai = pytest.importorskip("openai", reason="pip install 'verl_ext[agents]'")
+    anthropic = pytest.importorskip("anthropic", reason="pip install 'verl_ext[agents]'")
+    kept = [package.DEFAULT_CONNECTION_LIMITS.keepalive_expiry for package in (openai, anthropic)]
+    assert all(seconds is not None and seconds < KEEP_ALIVE for seconds in kept)
