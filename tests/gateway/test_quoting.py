@@ -64,7 +64,7 @@ def test_tool_calls_are_found_by_their_ids_and_arguments():
 
 def test_an_answer_that_repeats_an_earlier_one_stands_for_it():
     first = answer("The Nile is the longest river.")
-    second = answer("Yes:\nThe Nile is the longest river.", parents=[first.call])
+    second = answer("Yes:\nThe Nile is the longest river.", asked=first.whole, parents=[first.call])
     message = [{"role": "user", "content": second.whole}]
     assert quoted_calls([first, second], message) == [second.call]
     assert quoted_calls([first, second], [{"role": "user", "content": first.whole}]) == [first.call]
