@@ -78,7 +78,7 @@ def quoted_calls(answers: Iterable[Answer], messages: list[dict[str, Any]]) -> l
         parent
         for call, quoted in found.items()
         for parent in call.parents
-        if parent in found and found[parent] <= quoted
+        if parent in found and all(any(part in other for other in quoted) for part in found[parent])
     }
     return [call for call in found if call not in repeated]
 

@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import resource
 import secrets
 import socket
 from collections.abc import Awaitable, Callable, Iterator
@@ -65,6 +66,8 @@ class Gateway:
         Raises:
             ValueError: `mas.gateway.host` and `port` cannot be used.
         """
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # a thousand programs may be connected
         listener = _listen(self.settings)
         self.port = listener.getsockname()[1]
         application = self._application()
