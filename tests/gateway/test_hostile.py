@@ -153,6 +153,21 @@ def test_a_program_that_blocks_its_loop_holds_up_no_other():
     assert other.ok and blocked.result == "released"
 
 
+def test_a_program_that_blocks_the_common_loop_is_left_behind():
+    """Asynchronous programs share a loop. One that blocks it times out, and later ones get another loop."""
+    release = threading.Event()
+
+    async def blocks(task, endpoint):
+        release.wait(600)
+
+    async def asks(task, endpoint):
+        return await asyncio.to_thread(ask, endpoint, "planner", "x")
+
+    assert end_of(blocks, limits={"trajectory_timeout": 0.5}).status is Status.TIMEOUT
+    assert end_of(asks).ok
+    release.set()
+
+
 def test_a_client_that_goes_away_leaves_nothing_broken():
     """It closes the connection while the answer is made. The call is recorded, and the program goes on."""
     begun, gone = threading.Event(), threading.Event()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import json
 import os
 import signal
@@ -17,22 +16,54 @@ from typing import Any
 SHOWN, PIECE = 2000, 65_536
 # Seconds that a process has between SIGTERM and SIGKILL.
 GRACE_S = 2.0
+# Seconds after which an event loop that does not answer counts as blocked.
+BLOCKED_S = 3.0
 
 
-@functools.cache
-def _loop_of_programs() -> asyncio.AbstractEventLoop:
-    loop = asyncio.new_event_loop()
-    threading.Thread(target=loop.run_forever, name="verl_ext programs", daemon=True).start()
-    return loop
-
-
-def on_loop_of_programs(program: Coroutine[Any, Any, Any]) -> asyncio.Future[Any]:
-    """Run an asynchronous program on the event loop of all such programs of this process, in a thread of its own.
+class ProgramLoop:
+    """The event loop of all asynchronous programs of this process, in a thread of its own.
 
     One loop, not one for each program: clients keep connections open for the next run (LangChain does so in a cache of
     its own), and a connection fails on any other loop than the one that opened it.
     """
-    return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(program, _loop_of_programs()))
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def run(self, program: Coroutine[Any, Any, Any]) -> Any:
+        """The program's result. If this is cancelled, so is the program; one that blocks the loop is left there, and
+        later programs get another loop."""
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            threading.Thread(target=self._loop.run_forever, name="verl_ext programs", daemon=True).start()
+        loop = self._loop
+        work = asyncio.run_coroutine_threadsafe(program, loop)
+        try:
+            return await asyncio.wrap_future(work)
+        except asyncio.CancelledError:
+            work.cancel()
+            if not await _answers(loop) and self._loop is loop:
+                self._loop = None
+            raise
+
+
+async def _answers(loop: asyncio.AbstractEventLoop) -> bool:
+    """Whether an event loop in another thread runs, and is not blocked."""
+    here, answered = asyncio.get_running_loop(), asyncio.Event()
+
+    def answer() -> None:
+        with contextlib.suppress(RuntimeError):  # too late: the asking loop has closed
+            here.call_soon_threadsafe(answered.set)
+
+    loop.call_soon_threadsafe(answer)
+    try:
+        await asyncio.wait_for(answered.wait(), BLOCKED_S)
+    except asyncio.TimeoutError:
+        return False
+    return True
+
+
+PROGRAMS = ProgramLoop()
 
 
 def environment_of(url: str, key: str, seed: int) -> dict[str, str]:

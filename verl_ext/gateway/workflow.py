@@ -24,7 +24,7 @@ from typing import Any
 
 from verl_ext.gateway.endpoint import BlockingEndpoint, Endpoint
 from verl_ext.gateway.pace import Pace
-from verl_ext.gateway.running import on_loop_of_programs
+from verl_ext.gateway.running import PROGRAMS
 from verl_ext.gateway.server import gateway_here
 from verl_ext.gateway.session import NOTHING, GatewaySession
 from verl_ext.gateway.settings import GatewaySection
@@ -72,7 +72,7 @@ class GatewayWorkflow(Workflow):
         program = self.program
         work: asyncio.Future[Any]
         if inspect.iscoroutinefunction(program):
-            work = on_loop_of_programs(program(task, Endpoint(session, url, key)))
+            work = asyncio.ensure_future(PROGRAMS.run(program(task, Endpoint(session, url, key))))
         else:
             endpoint = BlockingEndpoint(session, url, key)
             work = asyncio.ensure_future(in_thread(lambda: program(task, endpoint)))
