@@ -75,6 +75,12 @@ def test_the_first_difference_is_named():
     assert "recorded …" in forest.replaced[0].error and "It is 0 o'clock" in forest.replaced[0].error
 
 
+def test_a_difference_in_the_parameters_is_shown_as_well():
+    forest = forest_with(random_id)
+    run(sampled(forest))
+    assert "request-00000000" in forest.replaced[0].error
+
+
 @pytest.mark.parametrize("name", ["rr", "is", "fof"])
 def test_every_strategy_goes_on(name):
     forest = forest_with(clock)

@@ -175,6 +175,7 @@ class GatewaySession:
                 return  # the base says what is asked at once
             if missing and self.pace.patient_no_more:
                 self.replay.give_up()
+                continue
             await self.pace.change()
 
     def _give(self, entry: Entry, request: ChatRequest, reply: Reply) -> Given:
