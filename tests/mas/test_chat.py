@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tests.chatting import ADD, Scripted, calling, qwen, tiny
