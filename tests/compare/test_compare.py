@@ -177,7 +177,7 @@ def test_interrupted_it_ends_what_it_started_and_goes_on_later(tmp_path, hold):
         assert handlers <= {signal.default_int_handler, signal.SIG_IGN}
     study = study_of(tmp_path, overrides=holding(hold, "+child=1"))
     runs = plan(study, tmp_path)
-    hold.write_text(runs[1].folder.name)
+    hold.write_text(str(runs[1].folder))
     process = launched(tmp_path)
     wait_for(process, (runs[1].folder / "child").exists)
     os.kill(process.pid, signal.SIGTERM)
@@ -193,7 +193,7 @@ def test_interrupted_it_ends_what_it_started_and_goes_on_later(tmp_path, hold):
 
 def test_what_a_killed_launcher_left_behind_is_ended_and_two_at_once_are_refused(tmp_path, hold):
     runs = plan(study_of(tmp_path, overrides=holding(hold), seeds=[1]), tmp_path)
-    hold.write_text(runs[0].folder.name)
+    hold.write_text(str(runs[0].folder))
     process = launched(tmp_path)
     wait_for(process, (runs[0].folder / "metrics.jsonl").exists)
     with pytest.raises(BlockingIOError, match="another comparison is running"):
@@ -230,7 +230,7 @@ def release_after(process, file):
 
 def test_a_killed_run_goes_on_from_its_checkpoint_and_its_cost_adds_up(tmp_path, hold):
     run = plan(study_of(tmp_path, overrides=holding(hold, "+save=1"), seeds=[1]), tmp_path)[0]
-    hold.write_text(run.folder.name)
+    hold.write_text(str(run.folder))
     process = launched(tmp_path)
     wait_for(process, lambda: (run.folder / TRACKER).exists() and (run.folder / TRACKER).read_text() == "2")
     os.kill(process.pid, signal.SIGTERM)

@@ -23,7 +23,7 @@ def write(path: Path, text: str) -> None:
 def held(file: str, folder: Path) -> bool:
     """Whether the file names this folder."""
     try:
-        return Path(file).read_text() == folder.name
+        return Path(file).read_text() == str(folder)
     except OSError:
         return False
 
