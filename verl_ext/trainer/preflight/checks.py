@@ -19,6 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from verl_ext.algorithms import System
 from verl_ext.mas.credit import aggregate
 from verl_ext.mas.workflow import Workflow
+from verl_ext.observe import spans
 from verl_ext.rewards.judge import Judge
 from verl_ext.settings import unknown_key
 from verl_ext.tools.threads import run_blocking
@@ -105,6 +106,8 @@ def check_multi_agent(config: DictConfig) -> str:
     if mas.prepare is not None:
         check_arguments(mas.prepare, "mas.prepare")
     aggregate(mas.credit.aggregate)
+    if mas.tracing.otel:
+        spans.library()
     if mas.memory is not None:
         similarity_of(mas.memory.encoder)
     validation = config.actor_rollout_ref.rollout.val_kwargs
