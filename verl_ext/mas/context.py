@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from verl_ext.mas import chat_context
 from verl_ext.mas.chat_context import ChatContext
 from verl_ext.mas.noise import derive_seed
+from verl_ext.mas.tool_calls import BadToolCall
 from verl_ext.mas.types import Call, CallFailed, CallId, Invocation, Status, Task
 from verl_ext.mas.workflow import Workflow
 from verl_ext.memory import Memory, Use
@@ -215,7 +216,7 @@ class Context(ChatContext):
         """
         if tool not in self._session.forest.tools:
             allowed = ", ".join(sorted(self._session.forest.tools)) or "none"
-            raise ValueError(f"unknown tool {tool!r}; tools configured under mas.tools: {allowed}")
+            raise BadToolCall(f"unknown tool {tool!r}; tools configured under mas.tools: {allowed}")
         _check_arguments(tool, self._session.forest.tools[tool], arguments)
         self._check_awaited(f"tool {tool!r}", arguments)
         call_id = self._next_id(f"tool:{tool}")
@@ -295,4 +296,6 @@ def _check_arguments(name: str, tool: Callable[..., Any], arguments: dict[str, A
     try:
         inspect.signature(tool).bind(**arguments)
     except TypeError as error:
-        raise ValueError(f"tool {name!r} cannot be called with {', '.join(arguments) or 'nothing'}: {error}") from error
+        raise BadToolCall(
+            f"tool {name!r} cannot be called with {', '.join(arguments) or 'nothing'}: {error}"
+        ) from error

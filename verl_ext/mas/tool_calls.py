@@ -17,6 +17,10 @@ from verl_ext.tools.time_limits import within
 from verl_ext.tracebacks import users_traceback
 
 
+class BadToolCall(ValueError):
+    """A call of a tool that there is not, or with arguments that it does not have: a bug, or an agent's mistake."""
+
+
 @dataclass
 class Cost:
     """What sampling this question has cost. A shared call counts once."""
