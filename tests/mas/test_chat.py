@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.chatting import ADD, Scripted, calling, qwen, tiny
+from tests.chatting import ADD, Scripted, calling, qwen, smollm2, tiny
 from tests.helpers import Script, forest_of, fork, run, walk
 from verl_ext.mas import Agent, Status
 from verl_ext.mas.chat import request_of
@@ -45,9 +45,9 @@ TEXTS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("tokenizer", [qwen, tiny])
-def test_no_token_differs_over_ten_turns_with_tools(tokenizer):
-    llm = Scripted(TEXTS, tokenizer(), model_type="qwen2")
+@pytest.mark.parametrize(("tokenizer", "kind"), [(qwen, "qwen2"), (tiny, "qwen2"), (smollm2, "llama")])
+def test_no_token_differs_over_ten_turns_with_tools(tokenizer, kind):
+    llm = Scripted(TEXTS, tokenizer(), model_type=kind)
     forest = forest_of(Script(ten_turns, AGENTS), llm, tools={"add": add}, limits={"max_prompt_tokens": 10**5})
     trajectory = run(walk(forest))
     assert trajectory.ok, trajectory.error
@@ -59,12 +59,10 @@ def test_no_token_differs_over_ten_turns_with_tools(tokenizer):
         assert call.prompt_ids[: len(had)] == had
         assert call.observed == len(call.prompt_ids) - len(had) > 0
     last, decode = calls[-1], llm.tokenizer.decode
-    whole = decode(llm.chats.encode(last.chat))
-    if tokenizer is qwen:  # what a template writes of a tool call has other blanks in places
-        whole, joined = (text.replace("\n", "") for text in (whole, decode(last.prompt_ids)))
-        assert joined.replace('": 1.0', '": 1') == whole
-    else:
-        assert decode(last.prompt_ids).count("<|end|>") == whole.count("<|end|>")
+    joined, whole = decode(last.prompt_ids), decode(llm.chats.encode(last.chat))
+    if tokenizer is not tiny:  # a template writes other blanks around a tool call than the model, and 1 for 1.0
+        joined, whole = joined.replace("\n", "").replace('": 1.0', '": 1'), whole.replace("\n", "")
+        assert joined == whole
     forest.trajectories.append(trajectory)
     trajectory.reward = 1.0
     assert [len(sequence) for _, sequence in sequences(forest, calls)] == [len(calls)]  # one row

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from verl_ext.mas.session import Session
 
 T = TypeVar("T")
-# A line of the workflow is the first outside of these.
-OWN_FILES = (__file__, chat_context.__file__)
+OWN_FILES = (__file__, chat_context.__file__)  # a line of the workflow is the first outside of these
 
 
 class Context(ChatContext):
