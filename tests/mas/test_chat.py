@@ -177,11 +177,11 @@ def test_a_sequence_without_room_begins_a_new_row_with_the_same_tokens():
     async def program(task, ctx):
         messages = list(HELLO)
         for _ in range(4):
-            reply = await ctx.chat("writer", messages, sampling={"max_tokens": 30})
+            reply = await ctx.chat("writer", messages, sampling={"max_tokens": 50})
             messages += [reply.message, {"role": "user", "content": "more"}]
 
     limits = {"max_sequence_tokens": 60, "max_prompt_tokens": 10**4}
-    trajectory, llm, forest = answered(program, ["a b c d e"] * 4, limits=limits, sampling={"max_tokens": 40})
+    trajectory, llm, forest = answered(program, ["a b c d e"] * 4, limits=limits, sampling={"max_tokens": 60})
     calls = trajectory.calls
     assert trajectory.ok, trajectory.error
     for before, call in zip(calls, calls[1:], strict=False):
@@ -192,7 +192,7 @@ def test_a_sequence_without_room_begins_a_new_row_with_the_same_tokens():
     rows = [row for _, row in sequences(forest, calls)]
     assert 1 < len(rows) < 4 and sum(map(len, rows)) == 4
     longest = [sampling["max_tokens"] for _, sampling in llm.asked]
-    assert longest[0] == 30 and min(longest) >= 15 and len(set(longest)) > 1  # shortened, but not below a quarter
+    assert longest[0] == 50 and min(longest) >= 15 and len(set(longest)) > 1  # shortened, but not below a quarter
 
 
 def test_an_identity_of_ones_own_and_its_parents_do_not_depend_on_what_came_before():
