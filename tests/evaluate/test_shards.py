@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from peft import LoraConfig, get_peft_model
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
+from transformers import AutoModelForCausalLM
 
 from verl_ext.evaluate.checkpoint import Model, full_weights
 from verl_ext.plugin import package_path
@@ -55,3 +57,23 @@ def test_a_shard_that_would_run_code_is_refused(tmp_path):
     with pytest.raises(ValueError, match="holds more than tensors, and loading it could run code.*model_merger merge"):
         full_weights(model)
     assert not made.exists()
+
+
+def test_a_lora_adapter_is_merged_as_peft_merges_it(tmp_path):
+    base = AutoModelForCausalLM.from_pretrained(TINY)
+    adapted = get_peft_model(base, LoraConfig(r=4, lora_alpha=12, target_modules="all-linear", task_type="CAUSAL_LM"))
+    for name, parameter in adapted.named_parameters():
+        if "lora_B" in name:  # peft begins with zeros, which add nothing
+            torch.nn.init.normal_(parameter, std=0.05)
+    model = checkpoint(tmp_path, dict(adapted.state_dict()))
+    (tmp_path / "lora_train_meta.json").write_text(json.dumps({"r": 4, "lora_alpha": 12, "task_type": "CAUSAL_LM"}))
+    found, wanted = full_weights(model), adapted.merge_and_unload().state_dict()
+    assert found.keys() == wanted.keys()
+    for name, tensor in wanted.items():
+        torch.testing.assert_close(found[name], tensor, rtol=0, atol=0)
+
+
+def test_an_adapter_without_its_rank_is_refused(tmp_path):
+    model = checkpoint(tmp_path, {"base_model.model.a.lora_A.default.weight": torch.zeros(2, 2)})
+    with pytest.raises(ValueError, match="lora_train_meta.json does not say rank and alpha.*merge it with peft"):
+        full_weights(model)

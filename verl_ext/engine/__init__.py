@@ -7,6 +7,7 @@ hf/             rollouts: `actor_rollout_ref.rollout.name=hf`
 lora/           one LoRA adapter per agent, in training and in rollouts
 vllm/           verl's vLLM: the same adapters, and a check of its weights
 precision       the float type of trainer and rollout engine, by measurement
+policy_names    keep the engines of several policies apart
 fingerprints    of weights, to compare those of trainer and rollout engine
 registration    makes hf/ and vllm/ known to verl
 replaced        sets attributes for the time of a block

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import pickle
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from verl_ext.engine.lora.adapter_files import FOLDER, read_record
+from verl_ext.trainer.policies.checkpoints import read_record as read_policies
 from verl_ext.trainer.state.checkpoint import complete_steps
 
+# verl's file with rank and alpha of an adapter.
+LORA = "lora_train_meta.json"
 WEIGHTS = ("*.safetensors", "pytorch_model*.bin", "model_world_size_*_rank_*.pt")
 
 
@@ -24,6 +28,10 @@ class Model:
         shards: folder of the FSDP shards that hold its weights; None: they are in `path`.
         adapters: folder of a checkpoint of adapters per agent, for which `path` is the base; None: there are none.
         lora: of the adapters: names, rank, alpha.
+        policies: of a checkpoint of several policies (`mas.policies`) each one's model, by name; then the rest is the
+            first one's, but for `fingerprint`.
+        agents, chat_templates: of each policy.
+        checkpoint: what names all of them.
         fingerprint: of the files of its weights (names, sizes, times); empty for a hub name.
     """
 
@@ -32,11 +40,15 @@ class Model:
     fingerprint: str = ""
     adapters: Path | None = None
     lora: dict[str, Any] = field(default_factory=dict)
+    policies: dict[str, Model] = field(default_factory=dict)
+    agents: dict[str, list[str]] = field(default_factory=dict)
+    chat_templates: dict[str, dict[str, Any] | None] = field(default_factory=dict)
+    checkpoint: str = ""
 
     @property
     def source(self) -> str:
         """Where its weights are; of a checkpoint of adapters, where the adapters are."""
-        return str(self.adapters or self.shards or self.path)
+        return self.checkpoint or str(self.adapters or self.shards or self.path)
 
     @property
     def step(self) -> int | None:
@@ -61,6 +73,8 @@ def find_model(name: str, base: str = "") -> Model:
             raise ValueError(f"evaluate.model={name} does not exist{_suggestion(folder.parent)}")
         return Model(name)
     actor = folder / "actor" if (folder / "actor").is_dir() else folder
+    if policies := read_policies(actor):
+        return of_policies(policies, actor, str(folder))
     if (adapted := read_record(actor)) is not None:
         lora, own = adapted
         elsewhere = bool(base) and Path(base).expanduser().is_dir() and not Path(own).expanduser().is_dir()
@@ -82,15 +96,40 @@ def find_model(name: str, base: str = "") -> Model:
     )
 
 
+def of_policies(policies: dict[str, dict[str, Any]], actor: Path | None = None, name: str = "") -> Model:
+    """The models of several policies.
+
+    Args:
+        policies: {name: {agents, model, frozen, chat_template}}, as a checkpoint records them.
+        actor: its folder of the policies' weights; None: each has those of its model.
+        name: of the checkpoint.
+
+    Raises:
+        ValueError: see `find_model`.
+    """
+    trained = {one for one, about in policies.items() if actor is not None and not about["frozen"]}
+    found = {one: find_model(str(actor / one) if one in trained else about["model"]) for one, about in policies.items()}
+    whole = hashlib.sha256("".join(model.fingerprint for model in found.values()).encode()).hexdigest()[:16]
+    return replace(
+        next(iter(found.values())),
+        fingerprint=whole,
+        policies=found,
+        agents={one: about["agents"] for one, about in policies.items()},
+        chat_templates={one: about["chat_template"] for one, about in policies.items()},
+        checkpoint=name or ", ".join(model.source for model in found.values()),
+    )
+
+
 def full_weights(model: Model) -> dict[str, Any]:
     """Whole tensors by Hugging Face name, from the shards of a checkpoint, in the precision in which they were saved.
 
     Uses verl's merger without its conversion to bfloat16, which would change the answers of a float32 policy, and
     without its loading of any pickle, which could run code.
 
+    A LoRA adapter is merged into them.
+
     Raises:
-        ValueError: a shard is missing, unreadable or holds more than tensors, ranks disagree, or the checkpoint is that
-            of a LoRA adapter.
+        ValueError: a shard is missing, unreadable or holds more than tensors, or ranks disagree; see `merged`.
     """
     from torch.distributed.tensor import DTensor
     from verl.model_merger.base_model_merger import ModelMergerConfig
@@ -120,12 +159,44 @@ def full_weights(model: Model) -> dict[str, Any]:
         ) from error
     except Exception as error:  # torch and verl raise many kinds of errors for a damaged file
         raise ValueError(f"the checkpoint {folder} cannot be read: {type(error).__name__}: {error}") from error
-    if any("lora_" in name for name in whole):
+    return merged(whole, folder) if any("lora_" in name for name in whole) else whole
+
+
+def merged(whole: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The weights of a model with its LoRA adapter added, W + alpha/r · B·A, under the names of the model itself.
+
+    The product is computed as peft does it: in the precision in which the adapter was saved.
+
+    Args:
+        whole: by peft's names, `base_model.model.….base_layer.weight`, `….lora_A.default.weight`.
+        folder: of the checkpoint; its `lora_train_meta.json` has r and alpha.
+
+    Raises:
+        ValueError: the file is missing or damaged, or the adapter has parts other than those of linear layers.
+    """
+    remedy = "Remedy: merge it with peft (PeftModel.merge_and_unload), then evaluate.model=MERGED"
+    try:
+        about = json.loads((folder / LORA).read_text())
+        scaling = about["lora_alpha"] / about["r"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(
-            f"{folder} is the checkpoint of a LoRA adapter. Remedy: python -m verl.model_merger merge --backend fsdp "
-            f"--local_dir {folder} --target_dir MERGED, serve it with its adapter and give evaluate.endpoint"
-        )
-    return whole
+            f"{folder} is the checkpoint of a LoRA adapter, and its {LORA} does not say rank and alpha: "
+            f"{type(error).__name__}: {error}. {remedy}"
+        ) from error
+    plain, sides = dict[str, Any](), dict[str, dict[str, Any]]()
+    for name, tensor in whole.items():
+        short = name.replace("_fsdp_wrapped_module.", "").removeprefix("base_model.model.")
+        layer, found, side = short.partition(".lora_")
+        if found:
+            sides.setdefault(layer, {})[side.removesuffix(".weight").removesuffix(".default")] = tensor
+        else:
+            plain[short.replace(".base_layer.", ".")] = tensor
+    for layer, parts in sides.items():
+        if parts.keys() != {"A", "B"} or f"{layer}.weight" not in plain:
+            raise ValueError(f"{folder}: the adapter of {layer} has {', '.join(sorted(parts))}, not A and B. {remedy}")
+        weight = plain[f"{layer}.weight"]
+        plain[f"{layer}.weight"] = weight + ((parts["B"] @ parts["A"]) * scaling).to(weight.dtype)
+    return plain
 
 
 def _shard(folder: Path, world: int, rank: int) -> dict[str, Any]:

@@ -10,10 +10,12 @@ from omegaconf import DictConfig, open_dict
 
 from verl_ext.engine.lora.adapter_files import read_adapters
 from verl_ext.engine.lora.adapters import AdapterOptions
-from verl_ext.evaluate.checkpoint import Model, find_model, full_weights
+from verl_ext.evaluate.checkpoint import Model, find_model, full_weights, of_policies
 from verl_ext.evaluate.config import EvaluateConfig
 from verl_ext.mas.endpoint import EndpointLLM
 from verl_ext.tools.chat import ChatEndpoint
+from verl_ext.trainer.policies.checkpoints import described
+from verl_ext.trainer.policies.settings import read_policies
 from verl_ext.trainer.rollout.llm import ServedLLM, chat_options, template_of
 
 
@@ -64,6 +66,22 @@ def _lora_settings(model: Model) -> dict[str, Any]:
     """verl's settings for a model with the adapters of a checkpoint, or without any."""
     names, rank, alpha = (model.lora.get(key) for key in ("names", "rank", "alpha"))
     return {"lora_rank": rank or 0, "lora_alpha": alpha or 1, "lora": {"adapters": names}, "lora_adapter_path": None}
+
+
+def open_policies(config: DictConfig, section: EvaluateConfig, model: Model, seeded: bool) -> dict[str, LocalLLM]:
+    """The model of each agent of a checkpoint of several policies, for `connect` and `close` by policy.
+
+    Raises:
+        ValueError: see `open_llm`.
+    """
+    opened = {}
+    for name, own in model.policies.items():
+        settings = config.copy()
+        if (template := model.chat_templates[name]) is not None:
+            with open_dict(settings):
+                settings.data.apply_chat_template_kwargs = template
+        opened[name] = open_llm(settings, section, own, seeded)
+    return opened
 
 
 def open_llm(config: DictConfig, section: EvaluateConfig, model: Model | None, seeded: bool) -> LocalLLM | EndpointLLM:
@@ -134,7 +152,17 @@ def model_of(config: DictConfig, section: EvaluateConfig) -> Model | None:
         return None
     device_of(config, section)
     base = config.actor_rollout_ref.model.path
-    return find_model(section.model or base, base)
+    sections = read_policies(config)
+    if section.model is None and sections:
+        return of_policies(described(config))
+    model = find_model(section.model or base, base)
+    if sections and model.policies and set(sections) != set(model.policies):
+        raise ValueError(
+            f"{model.source} has the policies {', '.join(model.policies)}, and mas.policies names "
+            f"{', '.join(sections)}. Remedy: the names of the run, or no mas.policies: the checkpoint says which agents "
+            "each has"
+        )
+    return model
 
 
 def device_of(config: DictConfig, section: EvaluateConfig) -> str:

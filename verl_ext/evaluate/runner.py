@@ -18,7 +18,7 @@ from verl_ext.evaluate.answers import Answers, Outcome
 from verl_ext.evaluate.checkpoint import Model
 from verl_ext.evaluate.checkpoint_parts import adapters_to_play, open_memory
 from verl_ext.evaluate.config import EvaluateConfig
-from verl_ext.evaluate.llms import open_llm
+from verl_ext.evaluate.llms import LocalLLM, open_llm, open_policies
 from verl_ext.evaluate.recall import recall_scores
 from verl_ext.mas.credit import assign_credit
 from verl_ext.mas.forest import Forest
@@ -29,6 +29,7 @@ from verl_ext.mas.workflow import Workflow
 from verl_ext.observe.error_log import ErrorLog
 from verl_ext.observe.progress import duration
 from verl_ext.observe.question_stats import question_stats
+from verl_ext.observe.spans import Model as Asked
 from verl_ext.observe.trajectories import evaluation_record, trace_question
 from verl_ext.reports import in_words
 from verl_ext.sampling import run_once
@@ -36,6 +37,7 @@ from verl_ext.tools.threads import Threads, interruptible
 from verl_ext.trainer.build import build_tools
 from verl_ext.trainer.config import SHARED, MasConfig, context_length
 from verl_ext.trainer.rollout.llm import template_of
+from verl_ext.trainer.rollout.tracing import Tracing
 from verl_ext.trainer.state.run_settings import identity_of
 
 # After so many trajectories in a row that failed without an answer, the evaluation stops.
@@ -127,7 +129,10 @@ class Runner:
         memory = open_memory(section, mas)
         self.recall = partial(memory.recall, k=mas.memory.recall) if memory is not None else None
         self.adapters = adapters_to_play(model, mas, workflow)
+        self.models: dict[str, LocalLLM] = {}
         self.threads = Threads()
+        policy = Asked("verl_ext", model.source) if model else Asked("openai", str(section.model or section.endpoint))
+        self.tracing = Tracing(config, mas.tracing, workflow, policy)
         self._ended: list[Outcome] = []
         self._hopeless = 0
         self.errors = ErrorLog(answers.path.parent)
@@ -145,11 +150,13 @@ class Runner:
             await self._run(wanted)
 
     async def _run(self, wanted: list[tuple[Task, int]]) -> None:
-        llm = open_llm(self.config, self.section, self.model, self.mas.sampling.seeded)
+        llms = self._open()
+        llm = next(iter(llms.values()))
         tools = build_tools(self.mas.tools)
         ticker = None
         try:
-            await llm.connect()
+            for one in llms.values():
+                await one.connect()
             ticker = asyncio.ensure_future(self._show_progress(len(wanted)))
             rest = iter(wanted)
             await _all(self._work(rest, llm, tools) for _ in range(min(self.section.concurrency, len(wanted))))
@@ -159,9 +166,22 @@ class Runner:
                 await asyncio.wait([ticker])
             served = [agent.llm for agent in self.workflow.agents.values() if agent.llm is not None]
             judge = [self.workflow.judge] if self.workflow.judge is not None else []
-            for owner in (llm, *served, *tools.values(), *judge):
+            for owner in (*llms.values(), *served, *tools.values(), *judge):
                 with suppress(AttributeError):  # a tool may have no `close`
                     await owner.close()
+            await asyncio.to_thread(self.tracing.close)
+
+    def _open(self) -> dict[str, Any]:
+        """The LLMs by policy; of a model without several, one."""
+        seeded = self.mas.sampling.seeded
+        if self.model is None or not self.model.policies:
+            return {"": open_llm(self.config, self.section, self.model, seeded)}
+        llms = open_policies(self.config, self.section, self.model, seeded)
+        self.models = {agent: llms[name] for name, agents in self.model.agents.items() for agent in agents}
+        own = [name for name, agent in self.workflow.agents.items() if agent.llm is None]
+        if lacking := [name for name in own if name not in self.models]:
+            raise ValueError(f"{self.model.source} has no policy for {', '.join(lacking)}: it is of another system")
+        return llms
 
     async def _show_progress(self, total: int) -> None:
         """Print a line every `INTERVAL` seconds, and one at the end."""
@@ -199,6 +219,7 @@ class Runner:
             name=f"{task.data_source}-{task.index}-{sample}",
             memory=self.recall,
             adapters=self.adapters,
+            models=self.models,
             failure_rewards=self.mas.failure.rewards,
         )
         start = time.monotonic()
@@ -212,6 +233,8 @@ class Runner:
             print(news, flush=True)
         assign_credit([trajectory])
         trace = trace_question(forest, first_number=sample)
+        if self.tracing.wanted:
+            self.tracing.emit(trace, "eval", self.model.step if self.model is not None else None)
         return self.answers.add(evaluation_record(trace, self.model and self.model.step, about))
 
 

@@ -79,8 +79,9 @@ class Agent:
         llm: the model that answers in place of the policy: a served model, which cannot be trained, or a policy head.
         tool_parser: verl's parser of tool calls for `ctx.chat`, e.g. hermes; None: `rollout.multi_turn.format`.
 
-    An agent that is only asked by `ctx.chat`, or by `ctx.openai`, needs no prompt; a chat uses neither `parse` nor
-    `whole`. Its penalty gets the inputs messages and tools, and the assistant's message as the value.
+    An agent that is only asked by `ctx.chat`, by `ctx.openai`, or by a program (`verl_ext.gateway`) needs no prompt; a
+    chat uses neither `parse` nor `whole`. Its penalty gets the inputs messages and tools, and the assistant's message
+    as the value.
 
     Raises:
         ValueError: another key in `sampling`.

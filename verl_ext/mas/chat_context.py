@@ -69,8 +69,7 @@ class ChatContext:
             tools: OpenAI's definitions, e.g. `ctx.tool_schemas("search")`.
             tool_choice: auto, none, required, or {"type": "function", "function": {"name": …}}.
             sampling: top_p, top_k, max_tokens (at most the agent's), stop, for this chat alone.
-            id: the identity of the call, for a caller that knows better than the order of calls in this scope. Then
-                nothing but `parents` counts as having come before.
+            id: the identity of the call, for a caller that knows better than the order of calls in this scope.
             parents: calls whose output this chat uses, where that is not simply "the calls before it".
 
         Raises:
@@ -85,7 +84,7 @@ class ChatContext:
             raise ValueError(f"ctx.chat of agent {agent!r} was given the identity {id} of agent {id.agent!r}")
         request = request_of(messages, tools, tool_choice, sampling).named(role.tool_parser)
         edges = list(self.frontier) if parents is None else list(parents)
-        before = edges if id is not None else list(self.frontier)
+        before = list(self.frontier)
         inputs = {"messages": copy.deepcopy(request.messages), "tools": copy.deepcopy(request.tools)}
         earlier = _earlier(agent, request, [*before, *edges])
         call_id = id or self._next_id(agent)
@@ -94,7 +93,9 @@ class ChatContext:
 
     async def _chat(self, invocation: Invocation) -> Reply:
         call = await self._answered(invocation)
-        return reply_of(call, copy.deepcopy(call.value), invocation.agent.llm or self._session.forest.llm)
+        return reply_of(
+            call, copy.deepcopy(call.value), invocation.agent.llm or self._session.forest.model_of(call.agent)
+        )
 
     def openai(self, agent: str) -> Client:
         """A client with the interface of `openai.AsyncOpenAI` whose every chat completion is a `ctx.chat` of `agent`.

@@ -54,7 +54,7 @@ def _append(made: Generation, part: Generation) -> None:
     made.log_probs += part.log_probs
     made.min_version = min(versions, default=-1)
     made.max_version = max(made.max_version, part.max_version)
-    made.adapter = part.adapter
+    made.adapter, made.policy = part.adapter, part.policy
 
 
 def check_options(options: Mapping[str, Sequence[int]]) -> None:

@@ -8,7 +8,7 @@ import inspect
 import random
 import sys
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from verl_ext.mas import chat_context
@@ -48,6 +48,11 @@ class Context(ChatContext):
         # Of the works of this scope that run, by number: whether it has failed and waits for the others.
         self._failed: dict[int, bool] = {}
         self._waiters: list[asyncio.Future[None]] = []
+
+    @property
+    def session(self) -> Session:
+        """The run of the workflow."""
+        return self._session
 
     @property
     def agents(self) -> dict[str, Any]:
@@ -174,7 +179,7 @@ class Context(ChatContext):
             CallFailed: it gave nothing to go on with.
         """
         call = await self._session.call(invocation)
-        self._advance(invocation.parents, [call])
+        self.advance(invocation.parents, [call])
         if not call.status.trainable:
             raise CallFailed(call.status, f"agent {call.agent!r}: {call.error}")
         cut_off = call.generation.stop_reason == "length"
@@ -213,10 +218,7 @@ class Context(ChatContext):
             ToolFailed: it failed after its bounded retries; catch it to go on without the result.
             ValueError: unknown tool, or arguments that it does not have.
         """
-        if tool not in self._session.forest.tools:
-            allowed = ", ".join(sorted(self._session.forest.tools)) or "none"
-            raise BadToolCall(f"unknown tool {tool!r}; tools configured under mas.tools: {allowed}")
-        _check_arguments(tool, self._session.forest.tools[tool], arguments)
+        check_tool(tool, self._session.forest.tools, arguments)
         self._check_awaited(f"tool {tool!r}", arguments)
         call_id = self._next_id(f"tool:{tool}")
         return self._watched(self._session.tool(call_id, tool, arguments, list(self.frontier)), f"call {call_id}")
@@ -283,17 +285,25 @@ class Context(ChatContext):
             return await work
         finally:
             if child.frontier != child._entry:
-                self._advance(child._entry, child.frontier)
+                self.advance(child._entry, child.frontier)
 
-    def _advance(self, consumed: list[Call], produced: list[Call]) -> None:
+    def advance(self, consumed: list[Call], produced: list[Call]) -> None:
+        """Calls have been answered: the next one depends on them, and no longer on what they have used."""
         kept = [call for call in self.frontier if call not in consumed and call not in produced]
         self.frontier = kept + produced
 
 
-def _check_arguments(name: str, tool: Callable[..., Any], arguments: dict[str, Any]) -> None:
-    """Refuse wrong arguments: they are a bug of the workflow and would look like a tool that always fails."""
+def check_tool(name: str, tools: Mapping[str, Callable[..., Any]], arguments: dict[str, Any]) -> None:
+    """Refuse an unknown tool and wrong arguments: they are a bug of the workflow, not a tool that always fails.
+
+    Raises:
+        BadToolCall: names what is allowed.
+    """
+    if name not in tools:
+        allowed = ", ".join(sorted(tools)) or "none"
+        raise BadToolCall(f"unknown tool {name!r}; tools configured under mas.tools: {allowed}")
     try:
-        inspect.signature(tool).bind(**arguments)
+        inspect.signature(tools[name]).bind(**arguments)
     except TypeError as error:
         raise BadToolCall(
             f"tool {name!r} cannot be called with {', '.join(arguments) or 'nothing'}: {error}"

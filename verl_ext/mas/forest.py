@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import math
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from verl_ext.mas.agent import Agent, Unparsable
 from verl_ext.mas.chat import ChatRequest
 from verl_ext.mas.chat_answers import NoToolCall, read_answer
 from verl_ext.mas.limits import Limits
-from verl_ext.mas.llm import LLM, TokenLLM
+from verl_ext.mas.llm import LLM, TokenLLM, check_continued
 from verl_ext.mas.noise import call_seed
 from verl_ext.mas.prompt_tokens import enter_prompt
 from verl_ext.mas.stopwatch import Stopwatch
@@ -69,6 +70,7 @@ class Forest:
         memory: (agent, query) -> the memories that the agent recalls; always the same answer, from any thread. None:
             there is no memory.
         adapters: name of each agent's adapter ("" is the base alone); None: the policy has no adapters.
+        models: where agents have models of their own (`mas.policies`), each agent's; empty: `llm` answers for all.
         failure_rewards: reward of a trajectory that ends with this status. Others have none and do not train; in
             validation no failed trajectory has one. With "truncated", a call whose output was cut off fails.
     """
@@ -86,9 +88,16 @@ class Forest:
     threads: Threads = field(default_factory=Threads)
     memory: Callable[[str, str], list[Memory]] | None = None
     adapters: Mapping[str, str] | None = None
+    models: Mapping[str, LLM] = field(default_factory=dict)
     failure_rewards: Mapping[str, float] = field(default_factory=dict)
     trajectories: list[Trajectory] = field(default_factory=list)
     cost: Cost = field(default_factory=Cost)
+    # Trajectories that diverged and were replaced by independent ones.
+    replaced: list[Trajectory] = field(default_factory=list)
+    # What a workflow keeps for all trajectories of the question, by a name of its own.
+    kept: dict[str, Any] = field(default_factory=dict)
+    # Programs that run and have not yet asked all that they ask next.
+    programs: int = 0
 
     def __post_init__(self) -> None:
         self._calls: dict[tuple[CallId, Stream], asyncio.Task[Call]] = {}
@@ -98,7 +107,16 @@ class Forest:
         self._recalled: dict[tuple[str, str], asyncio.Task[list[Memory]]] = {}
         self._waiting: Counter[asyncio.Task[Any]] = Counter()
         self._reading = 0
+        self._ends: dict[Stream, asyncio.Event] = {}
         self.closed = False
+
+    def model_of(self, agent: str) -> LLM:
+        """The model of the policy that answers for an agent, and that trains on its calls."""
+        return self.models[agent] if self.models else self.llm
+
+    def end_of(self, stream: Stream) -> asyncio.Event:
+        """Set when the trajectory in this stream has ended."""
+        return self._ends.setdefault(stream, asyncio.Event())
 
     async def recall(self, agent: str, query: str) -> list[Memory]:
         """The memories of an agent that are most similar to a query; the same for all trajectories of the question."""
@@ -144,14 +162,17 @@ class Forest:
             self._waiting[work] -= 1
 
     async def _generate(self, call: Call, agent: Agent, inputs: dict[str, Any]) -> Call:
+        call.began = call.ended = time.time()
         sampling = {**self.sampling, **agent.sampling, "seed": call_seed(self.seed, call.stream, call.id)}
-        llm = agent.llm or self.llm
+        llm = agent.llm or self.model_of(call.agent)
         if self.adapters is not None and agent.llm is None:
             sampling["adapter"] = self.adapters[call.agent]
         if agent.choices is not None:
             call.decides, call.options = True, agent.options(**inputs)
             sampling["choices"] = list(call.options)
         self._apply_chat(call, sampling)
+        if (before := call.continues) is not None:
+            check_continued(before.agent, call.agent, self.model_of(before.agent) is self.model_of(call.agent))
         call.error = enter_prompt(llm, call, sampling, self.limits)
         if call.error:
             call.status = Status.PROMPT_TOO_LONG
@@ -184,7 +205,7 @@ class Forest:
             call.status, call.error = Status.ENGINE_ERROR, f"{type(error).__name__}: {error}"
             return call
         finally:
-            call.seconds = self.clock.now() - start
+            call.seconds, call.ended = self.clock.now() - start, time.time()
         self._take(call, completion)
         call.cost = agent.cost * call.generated_tokens
         if call.decides and not call.chosen:
@@ -226,7 +247,8 @@ class Forest:
         if call.unparsable is None and cut:
             call.status, call.error = Status.TRUNCATED, "the output reached max_tokens"
         if agent.actions is not None and agent.trained and call.generation.token_ids:
-            call.actions = self.llm.locate(call.generation.token_ids, call.text, agent.actions(call.text))
+            locate = self.model_of(call.agent).locate
+            call.actions = locate(call.generation.token_ids, call.text, agent.actions(call.text))
         if agent.penalty is not None:
             try:
                 reward, metrics = agent.penalty(call.text, call.value, call.unparsable is None, **inputs)
@@ -273,8 +295,9 @@ class Forest:
 
     @property
     def busy(self) -> int:
-        """Number of tool calls (waits between attempts included), recalls and readings of outputs under way."""
-        return self._reading + sum(not task.done() for task in (*self._tools.values(), *self._recalled.values()))
+        """Number of tool calls (waits between attempts included), recalls, readings and programs under way."""
+        running = sum(not task.done() for task in (*self._tools.values(), *self._recalled.values()))
+        return running + self._reading + self.programs
 
     def _admit(self) -> None:
         if self.closed:

@@ -51,14 +51,19 @@ class CallId:
 
     `scope` is the path of named branches, `turn` counts this agent's calls inside that scope from 0. Two runs of a
     deterministic workflow give the same call the same identity however its concurrent branches interleave.
+
+    A call of a program that is not written as a workflow (`verl_ext.gateway`) has no place that is known when it is
+    made. Its identity is `content`, a hash of what it asks, and `turn` counts the calls that ask the same.
     """
 
     scope: tuple[str, ...]
     agent: str
     turn: int
+    content: str = ""
 
     def __str__(self) -> str:
-        return "/".join((*self.scope, f"{self.agent}.{self.turn}"))
+        asked = f"~{self.content}" if self.content else ""
+        return "/".join((*self.scope, f"{self.agent}{asked}.{self.turn}"))
 
 
 @dataclass(frozen=True)
@@ -100,6 +105,7 @@ class Generation:
         stop_reason: "completed", "length" or "aborted".
         min_version, max_version: policy versions (training steps) at the first and last token; -1 if unknown.
         adapter: the one that the engine says it used ("": the base alone); None: it does not say.
+        policy: the one of several (`mas.policies`) that the engine says it serves; None or "": it does not say.
         allowed: for each token of a decision, the tokens that were allowed in its place; empty: all were, everywhere.
         decided: of a decision made without tokens (by a policy head), its log-probability.
     """
@@ -110,6 +116,7 @@ class Generation:
     min_version: int = -1
     max_version: int = -1
     adapter: str | None = None
+    policy: str | None = None
     allowed: list[tuple[int, ...]] = field(default_factory=list)
     decided: float | None = None
 
@@ -143,7 +150,10 @@ class Call:
     `value` is what the agent's parser made of the text (or its fallback, where `unparsable` holds the parser's error).
     `actions` are the ranges of tokens [start, stop) of the output that the agent's `actions` has marked; `trained` is
     False for calls of helpers (`Agent.trained`). `decides`: the output was one of given texts, `options`
-    (`Agent.choices`). `cost` is what the output cost (`Agent.cost`).
+    (`Agent.choices`). `cost` is what the output cost (`Agent.cost`). `place` is the turn of a call whose identity is
+    its content, known when its trajectory has ended.
+
+    `seconds` are those of the generation without pauses; `began` and `ended` are in seconds since 1970.
 
     `reward_shared` (Eq. 4) and `reward` (R = R_shared + R_spe) are NaN until credit has been assigned, and stay NaN for
     calls that led to no trajectory's end.
@@ -171,6 +181,7 @@ class Call:
     decides: bool = False
     options: tuple[str, ...] = ()
     cost: float = 0.0
+    place: int | None = None
     parents: tuple[Call, ...] = ()
     depth: int = 0
     reward_specific: float = 0.0
@@ -178,10 +189,17 @@ class Call:
     reward: float = float("nan")
     metrics: dict[str, float] = field(default_factory=dict)
     seconds: float = 0.0
+    began: float = 0.0
+    ended: float = 0.0
 
     @property
     def agent(self) -> str:
         return self.id.agent
+
+    @property
+    def turn(self) -> int:
+        """Of its agent's calls in its scope, which one it is, from 0."""
+        return self.id.turn if self.place is None else self.place
 
     @property
     def observed(self) -> int:
@@ -240,6 +258,7 @@ class ToolRecord:
     """A tool call: its arguments and what it gave, or how its last attempt failed (`trace`: the tool's own lines).
 
     `after` are the calls that came before it in its scope; several trajectories share a tool call as they share calls.
+    `began` and `ended` are in seconds since 1970, retries included.
     """
 
     id: CallId
@@ -250,6 +269,8 @@ class ToolRecord:
     result: Any = None
     failure: str | None = None
     trace: str = ""
+    began: float = 0.0
+    ended: float = 0.0
 
 
 @dataclass
@@ -259,7 +280,8 @@ class Trajectory:
     `calls` are in topological order (by depth in the call graph, then identity), so the order does not depend on
     timing; calls shared with other trajectories are the same objects. `sinks` are the calls its result came from.
     `tools` are its tool calls in the order in which they were answered, `notes` what `ctx.note` wrote down, `uses` what
-    `ctx.remember` did, by place in the workflow.
+    `ctx.remember` did, by place in the workflow. `agent_rewards` are rewards of agents by name, which their calls get
+    beside the shared one.
     """
 
     stream: Stream
@@ -275,6 +297,7 @@ class Trajectory:
     notes: dict[str, Any] = field(default_factory=dict)
     uses: dict[tuple[str, ...], Use] = field(default_factory=dict)
     tool_failures: int = 0
+    agent_rewards: dict[str, float] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:

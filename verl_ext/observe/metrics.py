@@ -74,6 +74,7 @@ METRICS: dict[str, str] = {
     "sampling/generated_tokens": "tokens generated",
     "sampling/prompt_tokens": "prompt tokens of the generations made",
     "sampling/replayed_calls": "calls answered from the record or shared with a running trajectory",
+    "sampling/without_forks": "trajectories sampled independently in the place of forks: replays ask something else",
     "sampling/tool_calls": "tool calls made, retries included",
     "sampling/tool_retries": "tool attempts after a first failure",
     "sampling/tool_failures": "tool calls that failed for good (per trajectory that met them)",
@@ -123,6 +124,7 @@ def reduce_stats(stats: Iterable[QuestionStats]) -> dict[str, float]:
     metrics |= decision_metrics(path for question in stats for path in question.paths)
     for name in ("agent_calls", "generated_tokens", "prompt_tokens", "replayed_calls", "tool_calls", "tool_retries"):
         metrics[f"sampling/{name}"] = sum(question.cost[name] for question in stats)
+    metrics["sampling/without_forks"] = sum(question.cost.get("without_forks", 0) for question in stats)
     metrics["sampling/questions"] = len(stats)
     metrics["sampling/agent_calls_formula"] = sum(question.formula_calls for question in stats)
     metrics["sampling/tool_failures"] = sum(question.tool_failures for question in stats)

@@ -22,6 +22,7 @@ from verl_ext.observe.record import Record, as_json
 PATIENCE = 16
 # (number of the trajectory, position of the call in it): the row of a call.
 Place = tuple[int, int]
+Decode = Callable[[list[int]], str]
 
 
 @dataclass
@@ -32,7 +33,8 @@ class QuestionTrace:
         uid: verl's identifier of this question in this run.
         rank: questions of the smallest rank are chosen for the log.
         question, trajectories, tools, calls: parts of the record as far as they are known; calls have `token_ids` in
-            place of `tokens`, and the `place` of their row.
+            place of `tokens`, and the `place` of their row; calls and tools have `times`, their begin and end in
+            seconds since 1970. A record has neither `place` nor `times`.
     """
 
     uid: str
@@ -111,6 +113,7 @@ def _tool(record: ToolRecord, among: list[int]) -> dict[str, Any]:
         "arguments": record.arguments,
         "result": record.result,
         "failure": record.failure,
+        "times": (record.began, record.ended),
     }
 
 
@@ -122,7 +125,7 @@ def _call(call: Call, among: list[int], trajectories: Mapping[int, Trajectory]) 
         "id": identity(call.id, call.stream),
         "scope": list(call.id.scope),
         "agent": call.agent,
-        "turn": call.id.turn,
+        "turn": call.turn,
         "depth": call.depth,
         "stream": list(call.stream.path),
         "trajectories": among,
@@ -145,19 +148,23 @@ def _call(call: Call, among: list[int], trajectories: Mapping[int, Trajectory]) 
         "versions": [call.generation.min_version, call.generation.max_version],
         "adapter": call.generation.adapter,
         "seconds": call.seconds,
+        "times": (call.began, call.ended),
     }
 
 
-def resolve(trace: QuestionTrace, decode: Callable[[list[int]], str] | None = None) -> QuestionTrace:
+def resolve(
+    trace: QuestionTrace, decode: Decode | None = None, decoders: Mapping[str, Decode] | None = None
+) -> QuestionTrace:
     """Replace a trace's token ids by pieces of text, and all values by JSON's own types; returns the trace.
 
     Args:
         decode: token ids to text, without special tokens; None: the pieces are left out.
+        decoders: the same by agent, for agents whose policies have tokenizers of their own.
     """
     for call in trace.calls:
-        ids = call.pop("token_ids", None)
-        if ids is not None and decode is not None:
-            call["tokens"] = token_pieces(ids, call["output"], decode)
+        ids, own = call.pop("token_ids", None), (decoders or {}).get(call["agent"], decode)
+        if ids is not None and own is not None:
+            call["tokens"] = token_pieces(ids, call["output"], own)
     for name in ("question", "trajectories", "tools", "calls"):
         setattr(trace, name, as_json(getattr(trace, name)))
     return trace
@@ -209,9 +216,9 @@ def training_record(
         learned = {"trained": row is not None, "group": row and row.group}
         learned |= {"weight": row and row.weight, "difference": row and row.difference}
         learned["advantage"] = row and (row.advantages if len(set(row.advantages)) > 1 else row.advantages[0])
-        calls.append({name: value for name, value in call.items() if name != "place"} | learned)
+        calls.append(_recorded(call) | learned)
     head = {"phase": phase, "step": step, "question": {"number": number, **trace.question}}
-    return {**head, "trajectories": trace.trajectories, "tools": trace.tools, "calls": calls}
+    return {**head, "trajectories": trace.trajectories, "tools": [*map(_recorded, trace.tools)], "calls": calls}
 
 
 def evaluation_record(trace: QuestionTrace, step: int | None, about: Mapping[str, Any]) -> Record:
@@ -223,9 +230,14 @@ def evaluation_record(trace: QuestionTrace, step: int | None, about: Mapping[str
     """
     resolve(trace)
     (trajectory,) = trace.trajectories
-    calls = [{name: value for name, value in call.items() if name != "place"} for call in trace.calls]
+    tools, calls = [*map(_recorded, trace.tools)], [*map(_recorded, trace.calls)]
     head = {"phase": "eval", "step": step, "question": trace.question}
-    return {**head, "trajectories": [trajectory | as_json(about)], "tools": trace.tools, "calls": calls}
+    return {**head, "trajectories": [trajectory | as_json(about)], "tools": tools, "calls": calls}
+
+
+def _recorded(part: Mapping[str, Any]) -> dict[str, Any]:
+    """A call or tool call of a trace as a record has it."""
+    return {name: value for name, value in part.items() if name not in ("place", "times")}
 
 
 @dataclass

@@ -10,7 +10,10 @@ trainer         subclasses of verl's V1 trainers; begin here, its docstring list
 step            what a step does between rollouts and the first forward pass
 row             Row: what a call carries from the rollout to the optimiser, as columns and tag of TransferQueue
 batch           TransferQueue's tags as the tensors that algorithms take
+updates         a policy's part of a step: pads and balances rows, updates actor and critic
+policies/       several policies in one run (`mas.policies`)
 doctor          Doctor: asserts and logs at every step that what was sampled is what trains
+row_checks      what the doctor asserts of the rows
 checksums       numbers by which the trainer and the training processes compare rows
 row_selection   drops rows, forms groups across questions, weighs rows
 advantage       makes our algorithms known to verl as advantage estimators

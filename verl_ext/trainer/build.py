@@ -9,6 +9,7 @@ from typing import Any
 from hydra.utils import get_class, get_object, instantiate
 from omegaconf import OmegaConf
 
+from verl_ext.gateway import GatewayWorkflow
 from verl_ext.heads import PolicyHead
 from verl_ext.mas.agent import Agent
 from verl_ext.mas.endpoint import EndpointLLM
@@ -21,6 +22,7 @@ from verl_ext.tools.chat import ChatEndpoint
 from verl_ext.tools.retrieval.dense import check_encoder_name
 from verl_ext.tracebacks import place_of
 from verl_ext.trainer.config import MasConfig
+from verl_ext.trainer.policies.settings import apply_policies
 from verl_ext.trainer.rollout.chat_tokens import check_parser
 from verl_ext.trainer.sections import AgentSection, JudgeSection
 
@@ -141,12 +143,15 @@ def build_workflow(mas: MasConfig) -> Workflow:
             "mas.judge.url=http://HOST:8100/v1, or mas.judge.checkpoint=FOLDER (docs/judge.md)"
         )
     workflow.judge = build_judge(mas) if workflow.needs_judge else None
+    if isinstance(workflow, GatewayWorkflow):
+        workflow.gateway = mas.gateway
     for name, section in mas.agents.items():
         if name in workflow.agents:
             # A new dictionary: the one of the class may serve another configuration in this process.
             workflow.agents = {**workflow.agents, name: _changed(workflow.agents[name], section, f"mas.agents.{name}")}
         elif name not in workflow.left_out:
             raise ValueError(unknown_key(name, [*workflow.agents, *workflow.left_out], "mas.agents"))
+    apply_policies(workflow, mas)
     return workflow
 
 

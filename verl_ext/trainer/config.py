@@ -13,8 +13,10 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from pydantic import Field, field_validator
 
 from verl_ext.algorithms import row_weights
+from verl_ext.gateway.settings import GatewaySection
 from verl_ext.sampling import Strategy, make_strategy
 from verl_ext.settings import Settings, unknown_name
+from verl_ext.trainer.policies.settings import PolicySection, refusals
 from verl_ext.trainer.sections import (
     AgentSection,
     BudgetSection,
@@ -25,6 +27,7 @@ from verl_ext.trainer.sections import (
     LossSection,
     MemorySection,
     SamplingSection,
+    TracingSection,
     TrajectoryLogSection,
 )
 
@@ -40,10 +43,12 @@ class MasConfig(Settings):
     workflow: dict[str, Any]
     plugins: list[str] = []
     policy: Policy = "shared"
+    policies: dict[str, PolicySection] = {}
     policy_init: dict[str, str] = Field({}, description="agent -> peft folder that its adapter starts from")
     sampling: SamplingSection = SamplingSection()
     credit: CreditSection = CreditSection()
     limits: LimitsSection = LimitsSection()
+    gateway: GatewaySection = GatewaySection()
     failure: FailureSection = FailureSection()
     budget: BudgetSection = BudgetSection()
     advantage: dict[str, Any] = {}
@@ -57,8 +62,9 @@ class MasConfig(Settings):
     poll_interval: float = Field(0.05, gt=0, description="seconds")
     prepare: dict[str, Any] | None = None
     trajectory_log: TrajectoryLogSection = TrajectoryLogSection()
+    tracing: TracingSection = TracingSection()
 
-    @field_validator("workflow", "agents", "tools", mode="before")
+    @field_validator("workflow", "agents", "tools", "policies", mode="before")
     @classmethod
     def _drop_nulls(cls, given: Any) -> Any:
         """Drop keys that are null: so a recipe removes settings of the recipe that it extends."""
@@ -102,7 +108,7 @@ def _check_together(mas: MasConfig, config: DictConfig) -> None:
     weights, needs = row_weights(), "mas.deterministic=true needs"
     modes, source = (weights[name].loss_agg_modes, weights[name].source) if name in weights else ((mode,), "")
     trainer = verl("trainer.v1.trainer_mode") or TRAINERS[0]
-    refusals = {
+    wrong = {
         f"trainer.v1.trainer_mode={trainer} is a trainer of verl that knows nothing of agents: it would leave out "
         "groups and weights of rows, and separate_async would never send LoRA adapters to the rollout engine. "
         f"Allowed: {', '.join(TRAINERS)}": trainer not in TRAINERS,
@@ -127,7 +133,7 @@ def _check_together(mas: MasConfig, config: DictConfig) -> None:
             unseeded and verl("actor_rollout_ref.rollout.full_determinism")
         ),
     }
-    for message, refused in refusals.items():
+    for message, refused in {**wrong, **refusals(mas, config)}.items():
         if refused:
             raise ValueError(message)
 

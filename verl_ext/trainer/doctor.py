@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,15 +19,15 @@ from omegaconf import DictConfig, OmegaConf
 from transfer_queue import KVBatchMeta
 
 from verl_ext.algorithms import row_weights
+from verl_ext.engine.policy_names import policy_of, prefix_of
 from verl_ext.trainer.batch import live_rows, live_tags, rows_of
 from verl_ext.trainer.checksums import Nested, of_assignment
 from verl_ext.trainer.loss import ASSIGNED, CHECKSUM
 from verl_ext.trainer.row import Tag, unpack
+from verl_ext.trainer.row_checks import check_adapters, check_assigned, check_policy_rows, check_tokens, check_weights
 
 # Columns of the rows: name -> (N, j) nested.
 Columns = Mapping[str, Nested]
-# Relative error of the sum of the rows' weights, which are float32 in the loss.
-TOLERANCE = 1e-5
 
 
 class Doctor:
@@ -44,6 +44,8 @@ class Doctor:
         # verl then masks some of the tokens that were sampled.
         self.rejects = OmegaConf.select(config, "algorithm.rollout_correction.rollout_rs") is not None
         self.engine = OmegaConf.select(config, "actor_rollout_ref.rollout.name")
+        # "" in a run with one policy.
+        self.policy = policy_of(config.actor_rollout_ref.rollout)
         # By number, as `agent_id` of the rows; None: the policy has none.
         self.adapters: list[str] | None = OmegaConf.select(config, "actor_rollout_ref.model.lora.adapters")
         # Of the step under way: the sum of the rows' `of_assignment`.
@@ -60,7 +62,8 @@ class Doctor:
         tags = unpack(batch.tags)
         metrics = examine(tags, rows, weights, self.expected(live_tags(tags), len(tags)), step, self.bypass)
         metrics |= check_adapters(live_tags(tags), self.adapters, step)
-        metrics |= weights_compared(self.engine)
+        metrics |= check_policy_rows(live_tags(tags), self.policy, step)
+        metrics |= weights_compared(self.engine, self.policy)
         known = torch.tensor([tag["checksum"] for tag in tags])
         adapters = None if self.adapters is None else torch.tensor([tag["adapter"] for tag in tags])
         columns = rows["advantages"], rows["response_mask"]
@@ -91,15 +94,16 @@ class Doctor:
         return found | {"doctor/seconds": ours.get("doctor/seconds", 0.0) + time.perf_counter() - start}
 
 
-def weights_compared(engine: str) -> dict[str, float]:
+def weights_compared(engine: str, policy: str = "") -> dict[str, float]:
     """Metrics: what the weight senders have compared (engine/hf/replica.py, engine/vllm/sender.py).
 
     Args:
         engine: `rollout.name`.
+        policy: whose.
     """
     served = 1.0
     if engine == "vllm":
-        served = ray.get(ray.get_actor("vllm_server_0_0").weights_compared.remote())
+        served = ray.get(ray.get_actor(f"{prefix_of(engine, policy)}server_0_0").weights_compared.remote())
     elif engine != "hf":
         return {"doctor/weights_compared": 0.0}
     return {"doctor/weights_compared": 1.0, "doctor/weights_served": served}
@@ -205,48 +209,6 @@ def _divergence(name: str, values: torch.Tensor) -> dict[str, float]:
     }
 
 
-def check_adapters(tags: list[Tag], adapters: Sequence[str] | None, step: int) -> dict[str, float]:
-    """Check that each row was sampled by the adapter that it trains, which is its agent's.
-
-    Args:
-        tags: of the rows that train.
-        adapters: names by number; None: the policy has none.
-
-    Returns:
-        The share of the rows of which the engine did not say it; nothing if the policy has no adapters.
-
-    Raises:
-        RuntimeError: a row was sampled by another one, or would train another one.
-    """
-    wrong = []
-    for tag in tags:
-        own = set() if adapters is None else {tag["agent"]}
-        trains = {adapters[tag["adapter"]]} if adapters is not None else set()
-        if trains != own or set(tag["sampled_by"]) - own:
-            wrong.append((tag, trains))
-    if wrong:
-        tag, trains = wrong[0]
-        raise RuntimeError(
-            f"step {step}: {len(wrong)} rows were not sampled by the adapter of their agent, or would train another "
-            f"one; the first: {tag['agent']!r} (trajectory {tag['trajectory']}), sampled by {tag['sampled_by']}, would "
-            f"train {sorted(trains)}. This is a defect of verl_ext or verl, not of your system: please report it"
-        )
-    return {} if adapters is None else {"doctor/unknown_adapter": sum(not t["sampled_by"] for t in tags) / len(tags)}
-
-
-def check_weights(total: float, expected: float, step: int) -> None:
-    """Compare the sum of the rows' weights with what the objective implies.
-
-    Raises:
-        RuntimeError: they differ.
-    """
-    if abs(total / expected - 1) > TOLERANCE:
-        raise RuntimeError(
-            f"step {step}: the weights of the rows in the loss sum to {total:.6g}, but in the objective that "
-            f"mas.loss.agent_weights states they sum to {expected:.6g}"
-        )
-
-
 def kl_of_update(metrics: dict[str, Any], lag: float) -> dict[str, float]:
     """The divergence where the trainer computes its log-probabilities in the update only (`bypass_mode`).
 
@@ -260,40 +222,3 @@ def kl_of_update(metrics: dict[str, Any], lag: float) -> dict[str, float]:
     if metrics.get("update/optimiser_steps") != 1 or "actor/ppo_kl" not in metrics:
         return {}
     return {f"doctor/kl_{'stale' if lag > 0 else 'numerical'}": float(metrics["actor/ppo_kl"])}
-
-
-def check_tokens(tags: list[Tag], trained: float, step: int) -> None:
-    """Compare the checksum of the sampled tokens with what the training processes saw in their loss.
-
-    Args:
-        tags: of the rows that train.
-        trained: the sum of the checksums that the training processes computed.
-
-    Raises:
-        RuntimeError: they differ.
-    """
-    sampled = sum(tag["checksum"] for tag in tags)
-    if round(trained) != sampled:
-        raise RuntimeError(
-            f"step {step}: the tokens of the update are not the tokens that were sampled (checksum {trained:.0f}, "
-            f"sampled {sampled}): a row was lost, doubled or changed between rollout and update. This is a defect of "
-            "verl_ext or verl, not of your system: please report it with the run's folder"
-        )
-
-
-def check_assigned(assigned: int, trained: float, step: int) -> None:
-    """Compare weight, advantages and adapter of each row, as they were assigned, with those in the loss.
-
-    Args:
-        assigned: the sum of the rows' `of_assignment`.
-        trained: the same sum, of what the training processes got.
-
-    Raises:
-        RuntimeError: they differ.
-    """
-    if round(trained) != assigned:
-        raise RuntimeError(
-            f"step {step}: a row did not train with the weight, the advantages and the adapter that it was assigned "
-            f"(checksum {trained:.0f}, assigned {assigned}). This is a defect of verl_ext or verl, not of your system: "
-            "please report it with the run's folder"
-        )

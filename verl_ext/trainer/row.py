@@ -42,6 +42,8 @@ class Row:
         status: how its last call ended (`mas.types.Status`), or "idle" or "padding".
         versions: oldest and newest policy version (training step) that sampled its tokens; -1: unknown.
         sampled_by: names of the adapters by which the engine says that it sampled its tokens; empty: it does not say.
+        policy, served_by: of several policies the one that trains on the row, and those whose engines say that they
+            sampled its tokens; None: there is one.
         failed: the trajectory could not finish; `outcome` is then what `mas.failure` says, and `metrics` is empty.
         outcome, metrics: reward of the trajectory, and the other quantities that the workflow's `reward` reported.
         calls: (position in the trajectory, first token, last + 1) of each call's output in the response.
@@ -69,6 +71,8 @@ class Row:
     turn: int = 0
     versions: tuple[int, int] = (-1, -1)
     sampled_by: tuple[str, ...] = ()
+    policy: str | None = None
+    served_by: tuple[str, ...] = ()
     failed: bool = False
     outcome: float = 0.0
     metrics: dict[str, float] = field(default_factory=dict)
@@ -158,6 +162,8 @@ class Row:
             # Position of the row in the batch whatever the order of arrival; uids are random in every run.
             "order": [self.data_source, self.index, self.trajectory, self.position],
         }
+        if self.policy is not None:
+            tag |= {"policy": self.policy, "served_by": list(self.served_by)}
         return tag | {name: True for name in ("idle", "is_padding") if self.status == name.removeprefix("is_")}
 
 

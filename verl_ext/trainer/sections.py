@@ -209,6 +209,13 @@ class TrajectoryLogSection(Settings):
     files: int = Field(8, ge=1)
 
 
+class TracingSection(Settings):
+    """`mas.tracing`: sampled questions as OpenTelemetry spans."""
+
+    otel: bool = False
+    content: bool = False
+
+
 class MemorySection(Rules):
     """`mas.memory`: memories of the agents, which evolve with training (JoyAgents-R1, Algorithm 1)."""
 

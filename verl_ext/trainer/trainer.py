@@ -21,54 +21,39 @@ assumed here is noticed.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import torch
 import transfer_queue as tq
-from omegaconf import DictConfig, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict
 from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.trainer_base import register_trainer
 from verl.trainer.ppo.v1.trainer_colocate_async import PPOTrainerColocateAsync
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
-from verl.utils.config import omega_conf_to_dataclass
 
-from verl_ext.engine.fsdp.masked_logits import ALLOWED
-from verl_ext.engine.lora.adapters import AGENT_ID
 from verl_ext.observe.metrics import group_metrics, reduce_stats
 from verl_ext.trainer import ranks, row_selection
 from verl_ext.trainer.advantage import batch_of, register_estimators
 from verl_ext.trainer.batch import live_tags
 from verl_ext.trainer.build import workflow_class
-from verl_ext.trainer.config import mini_batch_rows, optimiser_steps, read_mas_config
-from verl_ext.trainer.doctor import Doctor, observed_columns
-from verl_ext.trainer.loss import WEIGHT, weighted_ppo_loss
-from verl_ext.trainer.row import unpack
+from verl_ext.trainer.config import read_mas_config
+from verl_ext.trainer.doctor import Columns, Doctor, observed_columns
+from verl_ext.trainer.loss import WEIGHT
+from verl_ext.trainer.row import Tag, unpack
 from verl_ext.trainer.state import checkpoint
 from verl_ext.trainer.state.run_state import RunState
 from verl_ext.trainer.step import Step, after_rollouts, why_it_stopped
+from verl_ext.trainer.updates import READ_BY_WORKERS, PolicyUpdates
 
-# The training processes fetch these fields of a row, where it has them; the others (messages, ground truth, …) are for
-# the trainer's process. verl would send all.
-READ_BY_WORKERS = (
-    *("prompts", "responses", "input_ids", "position_ids", "response_mask", "loss_mask", "rollout_log_probs"),
-    *("old_log_probs", "ref_log_prob", "values", "advantages", "returns", "rollout_is_weights"),
-    *(WEIGHT, ALLOWED, AGENT_ID),
-)
-
-if TYPE_CHECKING:  # the trainer of verl that `MultiAgentTrainer` goes in front of
-    from verl.trainer.ppo.v1.trainer_base import PPOTrainer as Trainer
-
+if TYPE_CHECKING:
     from verl_ext.trainer.rollout.agent_loop import MultiAgentLoopManager
-else:
-    Trainer = object
 
 
-class MultiAgentTrainer(Trainer):
+class MultiAgentTrainer(PolicyUpdates):
     """What both trainers add to verl's: selection and order of rows, row weights, metrics, and state."""
 
     agent_loop_manager: MultiAgentLoopManager
@@ -87,9 +72,8 @@ class MultiAgentTrainer(Trainer):
     # --- life cycle -------------------------------------------------------------------------------------------------
 
     def on_init_end(self) -> None:
-        """Replace verl's loss by the weighted loss on every actor rank, once the workers exist."""
-        actor = omega_conf_to_dataclass(self.config.actor_rollout_ref.actor)
-        self.actor_rollout_wg.set_loss_fn(partial(weighted_ppo_loss, config=actor))
+        """Set our loss, once the workers exist."""
+        self._set_loss()
         super().on_init_end()
 
     def _load_checkpoint(self) -> None:
@@ -138,13 +122,7 @@ class MultiAgentTrainer(Trainer):
         self.agent_loop_manager.raise_if_broken()
         self.now, batch = after_rollouts(self.global_steps, batch, self.state, self.mas, self.agent_loop_manager)
         self.state.error_log.tell(self.now.stats, f"step {self.global_steps}")
-        rows = 0 if self.now.idle else len(batch)
-        multiple = self._get_required_batch_multiple(self._data_parallel_size())
-        batch = row_selection.pad(batch, multiple, self.tokenizer.eos_token_id)
-        batch = super()._balance_batch(batch, metrics, **kwargs)
-        batch.fields = list(READ_BY_WORKERS)
-        self.now.metrics |= {"update/rows": rows, "update/padding_rows": len(batch) - rows}
-        return batch
+        return self._spread(batch, metrics, **kwargs)
 
     def on_step_end(self) -> None:
         """Save the last step of the budget, if verl has not, while the engine sleeps; then verl sends the weights."""
@@ -152,40 +130,6 @@ class MultiAgentTrainer(Trainer):
         if self.state.budget.exhausted and freq > 0 and self.global_steps % freq and not last:
             self._save_checkpoint()
         super().on_step_end()
-
-    # --- optimiser steps --------------------------------------------------------------------------------------------
-
-    def _data_parallel_size(self) -> int:
-        ranks = self.actor_rollout_wg._dispatch_info.get("actor") or self.actor_rollout_wg._query_dispatch_info("actor")
-        return int(max(ranks)) + 1
-
-    def _get_required_batch_multiple(self, dp_size: int) -> int:
-        """The multiple to which a batch is padded: ranks × mini-batches, for any number of rows per question."""
-        multiple = optimiser_steps(self.config, self.config.actor_rollout_ref.actor)
-        if self.use_critic:
-            multiple = math.lcm(multiple, optimiser_steps(self.config, self.config.critic))
-        return dp_size * multiple
-
-    def _update_actor(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
-        if self.now.idle:  # no row trains: weight decay and momentum must not change the weights either
-            self.now.metrics["update/optimiser_steps"] = 0
-            return batch
-        actor = self.config.actor_rollout_ref.actor
-        mini_batches = optimiser_steps(self.config, actor)
-        self.now.metrics["update/optimiser_steps"] = mini_batches * actor.ppo_epochs
-        with mini_batch_rows(self.config, actor, len(batch)):
-            batch = super()._update_actor(batch, metrics)
-        parts = self._data_parallel_size() * mini_batches
-        self.now.metrics |= self.doctor.after_update(self.global_steps, batch, metrics, self.now.metrics, parts)
-        for name in [name for name in metrics if name.startswith("actor/adapters/")]:
-            metrics[name.removeprefix("actor/")] = metrics.pop(name)
-        return batch
-
-    def _update_critic(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
-        if self.now.idle:
-            return batch
-        with mini_batch_rows(self.config, self.config.critic, len(batch)):
-            return super()._update_critic(batch, metrics)
 
     # --- advantages and weights -------------------------------------------------------------------------------------
 
@@ -196,15 +140,22 @@ class MultiAgentTrainer(Trainer):
             self.now.metrics |= group_metrics(live_tags(tags))
         with batch_of(tags, self.state.algorithm), observed_columns() as columns:
             batch = super()._compute_advantage(batch, metrics)
-        mode = self.config.actor_rollout_ref.actor.loss_agg_mode
-        weights = row_selection.weights_of(tags, self.mas.loss.agent_weights, mode)
+        weights = self._weights(tags)
         self.state.trajectories.write_training(self.global_steps, batch, weights)
         if not self.now.idle:
-            self.now.metrics |= self.doctor.examine(self.global_steps, batch, columns, weights)
+            self._examine(batch, columns, weights)
         fields = TensorDict({WEIGHT: weights.float()}, batch_size=len(batch))
         batch = tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=fields)
         batch.fields = list(READ_BY_WORKERS)
         return batch
+
+    def _weights(self, tags: list[Tag]) -> torch.Tensor:
+        """(N,) float64: the weight of each row in the loss."""
+        mode = self.config.actor_rollout_ref.actor.loss_agg_mode
+        return row_selection.weights_of(tags, self.mas.loss.agent_weights, mode)
+
+    def _examine(self, batch: KVBatchMeta, columns: Columns, weights: torch.Tensor) -> None:
+        self.now.metrics |= self.doctor.examine(self.global_steps, batch, columns, weights)
 
     # --- validation and metrics -------------------------------------------------------------------------------------
 
@@ -271,7 +222,7 @@ class MultiAgentTrainer(Trainer):
             self.state.run_log.total_steps = self.global_steps
 
 
-def _reads(mode: str) -> property:
+def reads(mode: str) -> property:
     """verl compares `trainer_mode` with its own names in many places, so a subclass must keep its parent's name."""
     return property(lambda self: mode, lambda self, value: None)
 
@@ -280,14 +231,22 @@ def _reads(mode: str) -> property:
 class MultiAgentTrainerSync(MultiAgentTrainer, PPOTrainerSync):
     """Synchronous: rollout and training alternate."""
 
-    trainer_mode = _reads("sync")
+    trainer_mode = reads("sync")
+
+    def __new__(cls, config: DictConfig) -> MultiAgentTrainerSync:
+        """With `mas.policies`, the trainer of several policies: verl makes a trainer by the name of its mode alone."""
+        if cls is MultiAgentTrainerSync and OmegaConf.select(config, "mas.policies"):
+            from verl_ext.trainer.policies.coordinator import MultiPolicyTrainer
+
+            cls = MultiPolicyTrainer
+        return object.__new__(cls)
 
 
 @register_trainer("mas_colocate_async")
 class MultiAgentTrainerColocateAsync(MultiAgentTrainer, PPOTrainerColocateAsync):
     """Partial rollouts: unfinished trajectories go on with the new weights; rows carry the versions they span."""
 
-    trainer_mode = _reads("colocate_async")
+    trainer_mode = reads("colocate_async")
 
     def on_sample_end(self) -> None:
         """Pause the time limits of calls while the engine pauses, until `on_step_end`."""

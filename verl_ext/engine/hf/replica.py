@@ -19,18 +19,19 @@ from verl_ext.engine.fingerprints import fingerprints
 from verl_ext.engine.hf.server import HFServer
 from verl_ext.engine.lora.adapters import NO_ADAPTERS, AdapterOptions
 from verl_ext.engine.lora.hf_server import HFAdapterServer
+from verl_ext.engine.policy_names import policy_of, prefix_of
 
 __all__ = ["HFReplica", "ServerAdapter", "server_handles", "server_name"]
 
 
-def server_name(replica_rank: int, suffix: str = "") -> str:
-    """Ray name of a replica's server."""
-    return f"hf_server_{replica_rank}_0{suffix}"
+def server_name(replica_rank: int, suffix: str = "", policy: str = "") -> str:
+    """Ray name of a replica's server; `policy` as in `policy_names.policy_of`."""
+    return f"{prefix_of('hf', policy)}server_{replica_rank}_0{suffix}"
 
 
-def server_handles() -> list[ray.actor.ActorHandle]:
+def server_handles(policy: str = "") -> list[ray.actor.ActorHandle]:
     """The policy's servers of this Ray job, by replica rank."""
-    pattern = re.compile(server_name(0).replace("_0_0", r"_(\d+)_0"))
+    pattern = re.compile(rf"{re.escape(prefix_of('hf', policy))}server_(\d+)_0")
     found = {int(match[1]): name for name in ray.util.list_named_actors() if (match := pattern.fullmatch(name))}
     return [ray.get_actor(found[rank]) for rank in sorted(found)]
 
@@ -45,7 +46,8 @@ class HFReplica(RolloutReplica):
     async def launch_servers(self) -> None:
         """Start the server actor; returns once its model is there."""
         kind = "_reward" if self.is_reward_model else "_teacher" if self.is_teacher_model else ""
-        name = server_name(self.replica_rank, f"{kind}{self.name_suffix}")
+        policy = "" if kind else policy_of(self.config)
+        name = server_name(self.replica_rank, f"{kind}{self.name_suffix}", policy)
         options: dict[str, Any] = {"name": name, "num_cpus": 0, "max_concurrency": self.max_concurrency}
         device = get_device_name()
         if self.workers:
@@ -99,7 +101,7 @@ class ServerAdapter(BaseRollout):
     def server(self) -> ray.actor.ActorHandle:
         """The replica's server, which starts after the adapter."""
         if self._server is None:
-            self._server = ray.get_actor(server_name(self.replica_rank))
+            self._server = ray.get_actor(server_name(self.replica_rank, policy=policy_of(self.config)))
         return self._server
 
     async def resume(self, tags: list[str]) -> None:

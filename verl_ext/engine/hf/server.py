@@ -23,6 +23,7 @@ from verl_ext.engine.hf.loop import EngineLoop
 from verl_ext.engine.hf.options import EngineOptions
 from verl_ext.engine.hf.params import Finished, Request, SamplingParams, derived_seed
 from verl_ext.engine.hf.slots import SlotEngine
+from verl_ext.engine.policy_names import POLICY, policy_of
 from verl_ext.engine.precision import choose
 
 T = TypeVar("T")
@@ -128,13 +129,12 @@ class HFServer:
             given["seed"] = derived_seed(self.config.seed, request_id)
         return Request(str(request_id), prompt, SamplingParams.from_mapping(given, default, self.config.ignore_eos))
 
-    @staticmethod
-    def _output(finished: Finished) -> TokenOutput:
+    def _output(self, finished: Finished) -> TokenOutput:
         return TokenOutput(
             token_ids=finished.token_ids,
             log_probs=finished.log_probs,
             stop_reason=finished.stop_reason,
-            extra_fields={"global_steps": finished.version},
+            extra_fields={"global_steps": finished.version, POLICY: policy_of(self.config)},
         )
 
     # -- weights, pauses, memory --------------------------------------------------------------------------------------

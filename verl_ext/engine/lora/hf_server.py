@@ -34,9 +34,8 @@ class HFAdapterServer(HFServer):
         name = given.pop(ADAPTER, None)
         return AdapterRequest.of(super()._request(prompt_ids, given, request_id, **kwargs), name)
 
-    @staticmethod
-    def _output(finished: Finished) -> TokenOutput:
-        output = HFServer._output(finished)
+    def _output(self, finished: Finished) -> TokenOutput:
+        output = super()._output(finished)
         assert isinstance(finished.request, AdapterRequest)
         output.extra_fields[ADAPTER] = finished.request.adapter
         return output

@@ -14,6 +14,7 @@ from verl.workers.rollout.vllm_rollout.bucketed_weight_transfer import BucketedW
 
 from verl_ext.engine.fingerprints import fingerprint
 from verl_ext.engine.lora.adapters import NO_ADAPTERS, AdapterOptions
+from verl_ext.engine.policy_names import address_of, policy_of, prefix_of
 from verl_ext.engine.replaced import replaced
 from verl_ext.engine.vllm.served import check_held
 from verl_ext.engine.vllm.server import is_ours
@@ -33,6 +34,11 @@ class WeightSender(ServerAdapter):
         self.ours = is_ours(self.config)
         self.adapters = AdapterOptions.from_config(self.model_config) if self.ours else None
         self._updating: Any = None
+        self.policy = policy_of(self.config)
+        self.zmq_handle = address_of(self.zmq_handle, self.policy)
+
+    def _get_server_name_prefix(self) -> str:
+        return prefix_of("vllm", self.policy)
 
     async def update_weights(
         self,

@@ -7,6 +7,7 @@ verl has one LoRA, with a fixed number, in the server and in the worker. Here th
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
@@ -17,6 +18,7 @@ from vllm.lora.request import LoRARequest
 
 from verl_ext.engine.hf.params import derived_seed
 from verl_ext.engine.lora.adapters import ADAPTER, BASE, SECTION, AdapterOptions
+from verl_ext.engine.policy_names import POLICY, VARIABLE, policy_of, prefix_of
 from verl_ext.engine.vllm.served import SERVED
 from verl_ext.engine.vllm.worker import FIRST_ID
 
@@ -56,6 +58,11 @@ class VLLMServer(vLLMHttpServer):
 
     compared = 0.0
 
+    def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
+        self.policy = policy_of(config)
+        os.environ[VARIABLE] = self.policy  # vLLM's workers, its child processes, listen at the policy's addresses
+        super().__init__(config, *args, **kwargs)
+
     async def generate(
         self, prompt_ids: list[int], sampling_params: Mapping[str, Any], request_id: str, **kwargs: Any
     ) -> TokenOutput:
@@ -68,7 +75,9 @@ class VLLMServer(vLLMHttpServer):
         given = dict(sampling_params)
         if given.get("seed") is not None:
             given["seed"] = derived_seed(given["seed"], len(prompt_ids))
-        return await super().generate(prompt_ids, given, request_id, **kwargs)
+        output = await super().generate(prompt_ids, given, request_id, **kwargs)
+        output.extra_fields[POLICY] = self.policy
+        return output
 
     def _get_worker_extension_cls(self) -> str:
         return "verl_ext.engine.vllm.worker.WeightWorker"
@@ -131,3 +140,6 @@ class CheckedReplica(vLLMReplica):
         if is_ours(self.config) and not (self.is_reward_model or self.is_teacher_model):
             adapters = AdapterOptions.from_config(self.model_config) is not None
             self.server_class = ray.remote(VLLMAdapterServer if adapters else VLLMServer)
+
+    def _get_server_name_prefix(self) -> str:
+        return prefix_of("vllm", policy_of(self.config))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any, NamedTuple
 
 import torch
@@ -9,6 +10,7 @@ from verl.utils.vllm import TensorLoRARequest
 from verl.workers.rollout.vllm_rollout.utils import vLLMColocateWorkerExtension
 
 from verl_ext.engine.fingerprints import fingerprint, owner_of
+from verl_ext.engine.policy_names import VARIABLE, address_of
 from verl_ext.engine.vllm.served import ARRIVED, DIFFERS, SERVED, ServedAdapter, ServedBase, Shape
 
 # vLLM numbers its LoRAs; verl's has the number 123.
@@ -86,6 +88,9 @@ class WeightWorker(vLLMColocateWorkerExtension):
             )
             self.remove_lora(number)
             self.add_lora(request)
+
+    def _get_zmq_handle(self) -> str:
+        return address_of(super()._get_zmq_handle(), os.environ.get(VARIABLE, ""))
 
     @property
     def _lora_manager(self) -> Any:

@@ -7,6 +7,8 @@ chat_tokens     ChatTokens: chats with tools as tokens, by verl's builders and p
 waves           WaveLLM: the same with a fixed schedule, for bit-identical runs
 watchdog        says what a run waits for when nothing happens, and ends it when that lasts
 phases          knows which phase the trainer is in, says when it takes much longer than before, and ends it
+models          the model of each agent: one of the run, or of its policy
+tracing         sends sampled questions to OpenTelemetry; verl_trace: to the backends of verl's rollout trace
 forest_to_rows  from the calls of a question to training rows
 row_writer      writes rows into TransferQueue
 """

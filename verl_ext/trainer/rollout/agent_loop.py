@@ -61,6 +61,7 @@ class MultiAgentLoopManager:
         self._dead: str | None = None
         self._most_empty = 2 * config.data.train_batch_size
         self._hf = config.actor_rollout_ref.rollout.name == "hf"
+        self._policies = list(config.mas.get("policies") or [""])
         folder = config.trainer.default_local_dir
         self.watchdog = Watchdog(folder, limits.warn_after, limits.stop_after, self._servers)
         threading.Thread(target=self._watch, daemon=True, name="watch").start()
@@ -211,7 +212,11 @@ class MultiAgentLoopManager:
         from verl_ext.engine.hf.replica import server_handles
 
         parts = []
-        for rank, server in enumerate(server_handles() if self._hf else []):
+        servers = (
+            [(name, *one) for name in self._policies for one in enumerate(server_handles(name))] if self._hf else []
+        )
+        for name, number, server in servers:
+            rank = f"{number} of {name}" if name else str(number)
             try:
                 state: Any = ray.get(server.stats.remote(), timeout=BRIEF)
                 parts.append(f"server {rank} runs {state['active']} requests, {state['waiting']} wait there")

@@ -107,7 +107,7 @@ def sequence_row(sequence: Sequence, number: int, forest: Forest, question: dict
         group=group,
         status=calls[-1].status.value,
         position=sequence[0][0],
-        turn=first.id.turn,
+        turn=first.turn,
         prompt=first.prompt_ids,
         response=tokens.response,
         mask=tokens.mask,
@@ -115,6 +115,7 @@ def sequence_row(sequence: Sequence, number: int, forest: Forest, question: dict
         reward=calls[-1].reward + sum(call.reward_specific for call in calls[:-1]),
         versions=_versions(calls),
         sampled_by=tuple(sorted({made for call in calls if (made := call.generation.adapter) is not None})),
+        served_by=tuple(sorted({made for call in calls if (made := call.generation.policy)})),
         calls=tokens.calls,
         actions=tokens.actions,
         allowed=tokens.allowed if decides else None,
@@ -155,7 +156,8 @@ def idle_row(number: int, forest: Forest, question: dict[str, Any]) -> Row:
     Its prompt and its response are one end token each; it has the reward of trajectory `number`. The trainer drops it
     if other rows train, and updates nothing if none does.
     """
-    trajectory, end = forest.trajectories[number], [forest.llm.end_token]
+    trajectory = forest.trajectories[number]
+    end = [forest.model_of(trajectory.calls[0].agent).end_token]
     place = _of_trajectory(number, forest, question)
     return Row(
         agent=trajectory.calls[0].agent,

@@ -12,6 +12,7 @@ import ray
 from omegaconf import DictConfig, OmegaConf
 
 from verl_ext.engine.lora.adapters import ADAPTER
+from verl_ext.engine.policy_names import POLICY
 from verl_ext.mas.chat import ChatRequest, Written
 from verl_ext.mas.llm import TokenLLM
 from verl_ext.mas.offsets import Span, TokenBytes
@@ -255,4 +256,5 @@ def to_generation(output: Any) -> Generation:
         min_version=-1 if oldest is None else int(oldest),
         max_version=-1 if newest is None else int(newest),
         adapter=extra.get(ADAPTER),
+        policy=extra.get(POLICY),
     )

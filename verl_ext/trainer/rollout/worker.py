@@ -13,7 +13,6 @@ from typing import Any
 
 import transfer_queue as tq
 from omegaconf import DictConfig
-from verl.utils.config import omega_conf_to_dataclass
 
 from verl_ext.algorithms import credit_rules
 from verl_ext.heads import Weights
@@ -35,10 +34,11 @@ from verl_ext.trainer.build import build_tools, build_workflow
 from verl_ext.trainer.config import context_length, read_mas_config, strategy_from
 from verl_ext.trainer.lora_setup import adapters_of, add_agent_ids
 from verl_ext.trainer.rollout.forest_to_rows import training_rows, validation_rows
-from verl_ext.trainer.rollout.llm import ServedLLM, chat_options, client_of_calls, direct_client, sampling_of
+from verl_ext.trainer.rollout.llm import sampling_of
+from verl_ext.trainer.rollout.models import add_policies, make_models, models_of_agents
 from verl_ext.trainer.rollout.row_writer import RowWriter
+from verl_ext.trainer.rollout.tracing import Tracing
 from verl_ext.trainer.rollout.watchdog import Look, Watch
-from verl_ext.trainer.rollout.waves import WaveLLM
 from verl_ext.trainer.row import Row
 from verl_ext.trainer.state.decision_heads import set_weights
 from verl_ext.trainer.state.waiting import Waiting
@@ -65,7 +65,9 @@ class RolloutWorker:
         self.tool_objects = build_tools(self.mas.tools)
         # Of the questions that are being sampled, by name.
         self._forests: dict[str, Forest] = {}
-        self.llm = self._make_llm(client)
+        models = make_models(config, self.mas, client, self._busy)
+        self.models = models_of_agents(self.mas, models, list(self.workflow.agents))
+        self.llm = next(iter(models.values()))
         self.strategy = strategy_from(self.mas.sampling, self.workflow.trained_agents)
         self.limits = Limits(
             max_prompt_tokens=config.data.max_prompt_length,
@@ -81,6 +83,7 @@ class RolloutWorker:
         self._streak = 0
         self._validation_stats: list[QuestionStats] = []
         self._traces, self._validation_traces = TraceStore(), TraceStore()
+        self._tracing = Tracing(config, self.mas.tracing, self.workflow)
         # The agents' memories as of the last step, if they have any.
         self._memory: View | None = None
         self._broken: str | None = None
@@ -91,19 +94,6 @@ class RolloutWorker:
         thread = threading.Thread(target=self._loop.run_forever, daemon=True, name="rollouts")
         thread.start()
         self._watch = Watch(self.clock, self._loop, thread)
-
-    def _make_llm(self, client: Any) -> ServedLLM:
-        model = omega_conf_to_dataclass(self.config.actor_rollout_ref.model)
-        tokenizer, options = model.tokenizer, chat_options(self.config, model.hf_config)
-        if self.rollout.name != "hf":
-            return ServedLLM(tokenizer, client_of_calls(client), seeded=self.mas.sampling.seeded, **options)
-        from verl_ext.engine.hf.replica import server_handles
-
-        servers = server_handles()
-        if self.mas.deterministic:
-            return WaveLLM(tokenizer, client, servers=servers, busy=self._busy, **options)
-        direct = client_of_calls(direct_client(client, servers))
-        return ServedLLM(tokenizer, direct, seeded=self.mas.sampling.seeded, **options)
 
     def _busy(self) -> int:
         return sum(forest.busy for forest in self._forests.values())
@@ -147,7 +137,8 @@ class RolloutWorker:
         store = self._validation_traces if uids is None else self._traces
 
         async def take() -> list[QuestionTrace]:  # on the loop, which has the tokenizer
-            return [resolve(trace, self.llm.decode) for trace in store.take(uids, count)]
+            own = {agent: model.decode for agent, model in self.models.items()}
+            return [resolve(trace, self.llm.decode, own) for trace in store.take(uids, count)]
 
         return self._watch.run(take(), self.broken)
 
@@ -246,8 +237,8 @@ class RolloutWorker:
         if self.mas.sampling.group_by == "question":
             samples = one_group(samples)
         rows = validation_rows(forest, question) if validate else training_rows(forest, samples, question)
-        rows = add_agent_ids(rows, self.adapters)
-        self._trace(forest, question["uid"], validate, empty=not rows)
+        rows = add_policies(add_agent_ids(rows, self.adapters), self.mas)
+        self._trace(forest, question, validate, empty=not rows)
         if not validate:
             self._streak = 0 if rows else self._streak + 1
             self._empty += [] if rows else [question["uid"]]
@@ -286,15 +277,20 @@ class RolloutWorker:
             threads=self.threads,
             memory=partial(self._memory.recall, k=self.mas.memory.recall) if self._memory is not None else None,
             adapters=self.adapters,
+            models=self.models,
             failure_rewards=self.mas.failure.rewards,
         )
 
-    def _trace(self, forest: Forest, uid: str, validate: bool, empty: bool) -> None:
+    def _trace(self, forest: Forest, question: dict[str, Any], validate: bool, empty: bool) -> None:
         options = self.mas.trajectory_log
-        if options.val_questions if validate else options.train_questions:
-            # The same order in every step: a question that comes again is logged again.
-            rank = derive_seed(self.mas.seed, "trajectory_log", forest.task.data_source, forest.task.index)
-            trace = trace_question(forest, uid, rank)
+        logged = options.val_questions if validate else options.train_questions
+        if not logged and not self._tracing.wanted:
+            return
+        # The same order in every step: a question that comes again is logged again.
+        rank = derive_seed(self.mas.seed, "trajectory_log", forest.task.data_source, forest.task.index)
+        trace = trace_question(forest, question["uid"], rank)
+        self._tracing.emit(trace, _partition(validate), question.get("global_steps"))
+        if logged:
             (self._validation_traces if validate else self._traces).add(trace, empty and not validate)
 
 

@@ -26,6 +26,7 @@ from verl_ext.observe.runlog import NAME, TRACKER, VALIDATION
 from verl_ext.observe.trajectory_files import FOLDER as TRAJECTORIES
 from verl_ext.observe.trajectory_files import VALIDATION_FOLDER
 from verl_ext.storage.files import lock_folder, write_file
+from verl_ext.trainer.policies.checkpoints import read_record
 
 logger = logging.getLogger(__name__)
 
@@ -71,13 +72,23 @@ def mark_complete(folder: str | Path, step: int, recorded: dict[str, Any] | None
     """
     place, settings = place_of(folder, step), Path(folder) / SETTINGS_FILE
     record = {
-        "weights": [name for name in WEIGHTS if (place / name).is_dir()],
+        "weights": weights_in(place),
         "settings": json.loads(settings.read_text()) if settings.exists() else {},
         "recorded": recorded or {},
     }
     write_file(place / COMPLETE, json.dumps(record))
     (place / SAVING).unlink(missing_ok=True)
     write_file(Path(folder) / TRACKER, str(step))
+
+
+def weights_in(place: Path) -> list[str]:
+    """The folders with weights in a checkpoint: of actor and critic, or of each policy in them (`mas.policies`).
+
+    verl removes those of an old checkpoint one policy at a time, and leaves the folders above them.
+    """
+    parts = [name for name in WEIGHTS if (place / name).is_dir()]
+    policies = [name for name, one in read_record(place / "actor").items() if not one["frozen"]]
+    return [f"{part}/{name}" for part in parts for name in policies] or parts
 
 
 def write_state(folder: str | Path, step: int, state: dict[str, Any]) -> None:

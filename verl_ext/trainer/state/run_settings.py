@@ -20,7 +20,8 @@ FREE = (
     *("trainer.default_*_dir", "trainer.*_name", "trainer.logger", "trainer.log_val_generations", "trainer.*_data_dir"),
     *("trainer.total_*", "trainer.*_freq", "trainer.val_*", "trainer.*_to_keep", "trainer.remove_previous_*"),
     *("trainer.keep_best", "trainer.resume_*", "trainer.esi_*", "trainer.del_local_*", "trainer.checkpoint_callback_*"),
-    *("mas.budget.*", "mas.trajectory_log.*", "mas.poll_interval", "*.trace.*", "*.prometheus.*", "*profiler.*"),
+    *("mas.budget.*", "mas.trajectory_log.*", "mas.tracing.*", "mas.poll_interval"),
+    *("*.trace.*", "*.prometheus.*", "*profiler.*"),
     # machines, processes, memory
     *("trainer.nnodes", "trainer.n_gpus_per_node", "trainer.ray_*", "ray_kwargs.*", "transfer_queue.*"),
     *(
@@ -76,7 +77,7 @@ def check_ranks(config: DictConfig) -> None:
     place, ranks = checkpoint.resumed_from(config), config.trainer.nnodes * config.trainer.n_gpus_per_node
     if place is None:
         return
-    names = [path.name for part in checkpoint.WEIGHTS for path in (place / part).glob("*_world_size_*_rank_*.pt")]
+    names = [path.name for part in checkpoint.WEIGHTS for path in (place / part).rglob("*_world_size_*_rank_*.pt")]
     saved = sorted({int(found[1]) for name in names if (found := re.search(r"_world_size_(\d+)_rank_", name))})
     if saved and saved != [ranks]:
         wanted = " and ".join(map(str, saved))

@@ -1,0 +1,8 @@
+"""Several policies in one run (`mas.policies`): each its own model, tokenizer, optimiser, reference, critic and engine.
+
+settings      which settings may differ, the configuration of one policy, and what is refused
+policy        PolicyTrainer: verl's trainer without its loop is one policy
+fan           one call to the worker groups, or the weight managers, of all policies
+coordinator   MultiPolicyTrainer: one loop, one forest, one credit and one advantage over all of them
+checkpoints   the folders of the policies in a checkpoint, and what is recorded of them
+"""

@@ -1,0 +1,57 @@
+"""One call to the worker groups, or to the weight managers, of all policies, in the order of `mas.policies`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from verl_ext.storage.files import write_file
+from verl_ext.trainer.policies.checkpoints import RECORD
+
+
+class Fan:
+    """Stands where verl's trainer has one worker group or manager; any method is called on each in turn.
+
+    Args:
+        groups: by policy.
+    """
+
+    def __init__(self, groups: Mapping[str, Any]):
+        self._groups = dict(groups)
+
+    def __getattr__(self, method: str) -> Callable[..., list[Any]]:
+        if method.startswith("__"):
+            raise AttributeError(method)
+        return lambda *args, **kwargs: [getattr(group, method)(*args, **kwargs) for group in self._groups.values()]
+
+
+class WorkerGroups(Fan):
+    """Worker groups; of a checkpoint's part (actor or critic) each has a folder of its own.
+
+    Args:
+        saved: the policies that have one: weights that are frozen are those of their model.
+        record: what is written beside the folders (checkpoints.py); "": nothing.
+    """
+
+    def __init__(self, groups: Mapping[str, Any], saved: Collection[str], record: str = ""):
+        super().__init__(groups)
+        self._record = record
+        self._saved = [name for name in groups if name in saved]
+
+    @property
+    def _workers(self) -> list[Any]:
+        return [worker for group in self._groups.values() for worker in group._workers]
+
+    def save_checkpoint(self, local_path: str, hdfs_path: str | None, *args: Any, **kwargs: Any) -> None:
+        """As verl's worker group, into `<path>/<policy>`."""
+        for name in self._saved:
+            remote = None if hdfs_path is None else os.path.join(hdfs_path, name)
+            self._groups[name].save_checkpoint(os.path.join(local_path, name), remote, *args, **kwargs)
+        if self._record:
+            write_file(os.path.join(local_path, RECORD), self._record)
+
+    def load_checkpoint(self, local_path: str, **kwargs: Any) -> None:
+        """As verl's worker group, from `<path>/<policy>`."""
+        for name in self._saved:
+            self._groups[name].load_checkpoint(local_path=os.path.join(local_path, name), **kwargs)
