@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import re
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
@@ -115,8 +114,8 @@ def policy_config(config: DictConfig, name: str, total_steps: int | None = None)
         total_steps: of the run; None: not known yet. Learning-rate schedules end after the policy's last update.
     """
     section = read_policies(config)[name]
-    resolved: Any = OmegaConf.to_container(config, resolve=True)
-    whole = OmegaConf.create(copy.deepcopy({key: value for key, value in resolved.items() if key != "hydra"}))
+    plain = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
+    whole = OmegaConf.create(OmegaConf.to_container(plain, resolve=True))
     before = whole.actor_rollout_ref.model.path
     with open_dict(whole):
         for part, place in PLACES.items():
