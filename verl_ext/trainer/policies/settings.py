@@ -10,7 +10,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from pydantic import Field, model_validator
 
 from verl_ext.arguments import did_you_mean
-from verl_ext.engine.policy_names import POLICY
+from verl_ext.engine.policy_names import NUMBER, POLICY
 from verl_ext.settings import Settings
 
 if TYPE_CHECKING:
@@ -113,7 +113,8 @@ def policy_config(config: DictConfig, name: str, total_steps: int | None = None)
     Args:
         total_steps: of the run; None: not known yet. Learning-rate schedules end after the policy's last update.
     """
-    section = read_policies(config)[name]
+    sections = read_policies(config)
+    section = sections[name]
     plain = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
     whole = OmegaConf.create(OmegaConf.to_container(plain, resolve=True))
     before = whole.actor_rollout_ref.model.path
@@ -121,7 +122,7 @@ def policy_config(config: DictConfig, name: str, total_steps: int | None = None)
         for part, place in PLACES.items():
             OmegaConf.update(whole, place, getattr(section, part), merge=True, force_add=True)
         model, rollout, critic = whole.actor_rollout_ref.model, whole.actor_rollout_ref.rollout, whole.critic
-        rollout.custom = {**(rollout.get("custom") or {}), POLICY: name}
+        rollout.custom = {**(rollout.get("custom") or {}), POLICY: name, NUMBER: len(sections)}
         if section.chat_template is not None:
             whole.data.apply_chat_template_kwargs = section.chat_template
         for key in ("path", "tokenizer_path"):
@@ -223,6 +224,9 @@ def refusals(mas: MasConfig, config: DictConfig) -> dict[str, bool]:
         ),
         "mas.policies does not go with actor_rollout_ref.model.lora.adapters. Remedy: "
         "actor_rollout_ref.model.lora.merge=true, and no lora.adapters": bool(verl(f"{PLACES['model']}.lora.adapters")),
+        "mas.policies does not go with verl's reward workers (reward.num_workers, reward.reward_model.enable): each "
+        "policy would start them again, under the same names. Remedy: reward.num_workers=0; workflows score "
+        "themselves, or ask mas.judge": bool(verl("reward.num_workers") or verl("reward.reward_model.enable")),
         "mas.policies does not go with actor_rollout_ref.rollout.disaggregation.enabled=true: prefill and decode "
         "servers are named by replica alone": bool(verl("actor_rollout_ref.rollout.disaggregation.enabled")),
         "mas.policies does not go with actor_rollout_ref.actor.checkpoint.async_save=true: a checkpoint is complete "
