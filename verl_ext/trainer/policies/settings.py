@@ -186,6 +186,13 @@ def refusals(mas: MasConfig, config: DictConfig) -> dict[str, bool]:
     """What does not go with `mas.policies`: reason and remedy -> whether it is so."""
     if not mas.policies:
         return {}
+    if mas.policy != "shared":  # verl's LoRA settings then follow from the workflow, which is read from here
+        return {
+            "mas.policies does not go with mas.policy=per_agent_lora: a policy is one set of weights, and an adapter "
+            "per agent is a policy of its own. Remedy: mas.policy=shared, and a policy with +base=lora for each agent": (
+                True
+            )
+        }
 
     def verl(key: str) -> Any:
         return OmegaConf.select(config, key)
@@ -203,10 +210,6 @@ def refusals(mas: MasConfig, config: DictConfig) -> dict[str, bool]:
     return {
         f"mas.policies: {', '.join(badly_named)} cannot name a policy: a letter, then letters, digits, - and _; and "
         f"not {', '.join(RESERVED)}, which are names of files in a checkpoint": bool(badly_named),
-        "mas.policies does not go with mas.policy=per_agent_lora: a policy is one set of weights, and an adapter per "
-        "agent is a policy of its own. Remedy: mas.policy=shared, and a policy with +base=lora for each agent": (
-            mas.policy != "shared"
-        ),
         f"mas.policies does not go with trainer.v1.trainer_mode={mode}: rows of several policies would be sampled by "
         "weights of different ages, and verl's asynchronous client and checkpoints know one server group. Remedy: "
         "trainer.v1.trainer_mode=mas_sync": mode not in (None, "mas_sync"),
@@ -250,4 +253,4 @@ def lora_rank(config: DictConfig) -> int:
 def memory_share(section: PolicySection, config: DictConfig) -> float:
     """The share of a GPU's memory that the engine of a policy takes."""
     given = OmegaConf.select(config, f"{PLACES['rollout']}.gpu_memory_utilization")
-    return float(section.rollout.get("gpu_memory_utilization", given))
+    return float(section.rollout.get("gpu_memory_utilization", given) or 0.0)
