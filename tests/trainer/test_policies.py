@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 import torch
-from omegaconf import OmegaConf
+from omegaconf import OmegaConf, open_dict
 
 from tests.helpers import Script, chain, forest_of, run
 from tests.trainer.test_recipes import composed
@@ -26,17 +26,26 @@ from verl_ext.trainer.row_checks import check_policy_rows
 from verl_ext.trainer.state import checkpoint
 
 TINY = package_path("recipe/mhgpo/assets/tiny_model")
-SMALL = "+mas.policies.small={agents: [rewriter, reranker], actor: {optim: {lr: 1e-6}}}"
-LARGE = "+mas.policies.large={model: {path: /models/large}, agents: [answerer]}"
+SMALL = {"agents": ["rewriter", "reranker"], "actor": {"optim": {"lr": 1e-6}}}
+LARGE = {"model": {"path": "/models/large"}, "agents": ["answerer"]}
 
 
-def refused(message, *overrides):
-    with pytest.raises(ValueError, match=message):
-        check_multi_agent(composed("+recipe=mhgpo_tiny", *overrides))
+@pytest.fixture(scope="module")
+def tiny():
+    return composed("+recipe=mhgpo_tiny")
+
+
+def configured(base, settings=None, **policies):
+    """A copy of `base` with these policies and settings."""
+    config = base.copy()
+    with open_dict(config):
+        for key, value in ({"mas.policies": policies} | (settings or {})).items():
+            OmegaConf.update(config, key, value, merge=False, force_add=True)
+    return config
 
 
 def test_a_policy_has_the_runs_settings_but_for_its_own():
-    config = composed("+recipe=mappo_tiny", SMALL, LARGE)
+    config = configured(composed("+recipe=mappo_tiny"), small=SMALL, large=LARGE)
     small, large = policy_config(config, "small"), policy_config(config, "large", total_steps=7)
     actors = [own.actor_rollout_ref.actor for own in (small, large)]
     assert [actor.optim.lr for actor in actors] == [1e-6, config.actor_rollout_ref.actor.optim.lr]
@@ -46,9 +55,9 @@ def test_a_policy_has_the_runs_settings_but_for_its_own():
     assert actors[1].optim.total_training_steps == 7 and small.data == config.data
 
 
-def test_a_frozen_policy_has_no_lora_no_kl_and_agents_that_do_not_train():
-    settings = ["+base=lora", SMALL, LARGE.replace("agents", "frozen: true, agents")]
-    config = composed("+recipe=mhgpo_tiny", *settings)
+def test_a_frozen_policy_has_no_lora_no_kl_and_agents_that_do_not_train(tiny):
+    lora = {"actor_rollout_ref.model.lora_rank": 32, "actor_rollout_ref.model.lora.merge": True}
+    config = configured(tiny, lora, small=SMALL, large=LARGE | {"frozen": True})
     stays = policy_config(config, "large").actor_rollout_ref
     assert stays.model.lora_rank == 0 and not stays.actor.use_kl_loss
     assert policy_config(config, "small").actor_rollout_ref.model.lora_rank == 32
@@ -62,36 +71,51 @@ def test_when_a_policy_trains():
     assert not PolicySection(agents=["a"], frozen=True).trains(1)
 
 
+UNMERGED = {"actor_rollout_ref.model.lora_rank": 32, "actor_rollout_ref.model.lora.merge": False}
+HALF = {"actor_rollout_ref.rollout.name": "vllm", "mas.deterministic": False}
+
+
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("policies", "settings", "message"),
     [
-        ([SMALL], "mas.policies names no policy for answerer"),
-        ([SMALL, LARGE.replace("answerer", "anserer")], "there is no agent 'anserer'; did you mean 'answerer'"),
-        ([SMALL, LARGE.replace("[", "[reranker, ")], "'reranker' is in mas.policies.small and in mas.policies.large"),
-        ([SMALL, LARGE, "mas.policy=per_agent_lora"], "does not go with mas.policy=per_agent_lora.*mas.policy=shared"),
-        ([SMALL, LARGE, "trainer.v1.trainer_mode=mas_colocate_async"], "trainer_mode=mas_colocate_async.*mas_sync"),
-        ([SMALL, LARGE, "+base=lora", "actor_rollout_ref.model.lora.merge=false"], "model.lora.merge=true"),
-        ([SMALL, LARGE, "actor_rollout_ref.rollout.name=sglang"], "rollout.name=hf or vllm"),
-        ([SMALL, LARGE, "trainer.log_val_generations=3"], "trainer.log_val_generations.*one tokenizer"),
-        ([SMALL.replace("agents", "from_step: 0, agents"), LARGE], "from_step=0 must be at least 1"),
-        ([SMALL.replace("agents", "frozen: true, every: 2, agents"), LARGE], "this one is frozen"),
-        ([SMALL.replace("lr: 1e-6", "lr: -1"), LARGE], "mas.policies.small: actor_rollout_ref.actor.optim.lr=-1"),
-        ([SMALL.replace("optim: {lr: 1e-6}", "use_kl_loss: true"), LARGE], "actor.use_kl_loss cannot differ.*run: act"),
-        ([SMALL, LARGE.replace("path", "pth")], "model.pth cannot differ between policies; did you mean 'model.path'"),
-        ([SMALL, LARGE.replace("large=", "hugging_face=").replace("hugging_face", "huggingface")], "cannot name a pol"),
+        ({"large": None}, {}, "mas.policies names no policy for answerer"),
+        ({"large": {"agents": ["anserer"]}}, {}, "there is no agent 'anserer'; did you mean 'answerer'"),
         (
-            [SMALL, LARGE, "actor_rollout_ref.rollout.name=vllm", "mas.deterministic=false"],
-            r"together take 1.00 of a GPU's memory \(small 0.5, large 0.5\)",
+            {"large": {"agents": ["reranker", "answerer"]}},
+            {},
+            "'reranker' is in mas.policies.small and in mas.policies.l",
         ),
+        ({}, {"mas.policy": "per_agent_lora"}, "does not go with mas.policy=per_agent_lora.*mas.policy=shared"),
+        ({}, {"trainer.v1.trainer_mode": "mas_colocate_async"}, "trainer_mode=mas_colocate_async.*mas_sync"),
+        ({}, UNMERGED, "the LoRA of small, large is not merged.*model.lora.merge=true"),
+        ({}, {"actor_rollout_ref.rollout.name": "sglang"}, "rollout.name=hf or vllm"),
+        ({}, {"trainer.log_val_generations": 3}, "trainer.log_val_generations.*one tokenizer"),
+        ({}, {"reward.num_workers": 2}, "reward workers"),
+        ({"small": SMALL | {"from_step": 0}}, {}, "from_step=0 must be at least 1"),
+        ({"small": SMALL | {"frozen": True, "every": 2}}, {}, "this one is frozen"),
+        (
+            {"small": SMALL | {"actor": {"optim": {"lr": -1}}}},
+            {},
+            "mas.policies.small: actor_rollout_ref.actor.optim.lr=-1",
+        ),
+        (
+            {"small": SMALL | {"actor": {"use_kl_loss": True}}},
+            {},
+            "actor.use_kl_loss cannot differ.*run: actor_rollout_ref",
+        ),
+        ({"large": LARGE | {"model": {"pth": "x"}}}, {}, "model.pth cannot differ.*did you mean 'model.path'"),
+        ({"large": None, "huggingface": LARGE}, {}, "mas.policies: huggingface cannot name a policy"),
+        ({}, HALF, r"together take 1.00 of a GPU's memory \(small 0.5, large 0.5\)"),
     ],
 )
-def test_what_is_refused(settings, message):
-    refused(message, *settings)
+def test_what_is_refused(tiny, policies, settings, message):
+    with pytest.raises(ValueError, match=message):
+        check_multi_agent(configured(tiny, settings, **{"small": SMALL, "large": LARGE, **policies}))
 
 
-def test_ray_gets_as_many_logical_cpus_as_the_worker_groups_take():
-    more = [f"+mas.policies.p{i}={{agents: [x{i}]}}" for i in range(4)]
-    assert logical_cpus(composed("+recipe=mhgpo_tiny", *more))["ranks (4 each)"] == 4
+def test_ray_gets_as_many_logical_cpus_as_the_worker_groups_take(tiny):
+    four = {f"p{number}": {"agents": [f"x{number}"]} for number in range(4)}
+    assert logical_cpus(configured(tiny, **four))["ranks (4 each)"] == 4
 
 
 def test_engines_have_names_of_their_own():
@@ -142,8 +166,8 @@ def test_each_policy_saves_into_its_folder(tmp_path):
     assert not groups["stays"].calls, "its weights are those of its model"
 
 
-def test_a_checkpoint_without_one_of_its_policies_is_not_whole(tmp_path):
-    config = composed("+recipe=mhgpo_tiny", SMALL, LARGE)
+def test_a_checkpoint_without_one_of_its_policies_is_not_whole(tiny, tmp_path):
+    config = configured(tiny, small=SMALL, large=LARGE)
     for step in (1, 2):
         place = checkpoint.place_of(tmp_path, step)
         for name in ("small", "large"):
@@ -154,8 +178,8 @@ def test_a_checkpoint_without_one_of_its_policies_is_not_whole(tmp_path):
     assert checkpoint.complete_steps(tmp_path) == [2] and checkpoint.last_checkpoint(tmp_path) == 2
 
 
-def test_a_checkpoint_says_which_models_answer_for_which_agents(tmp_path):
-    config = composed("+recipe=mhgpo_tiny", SMALL, LARGE.replace("/models/large}", f"{TINY}}}, frozen: true"))
+def test_a_checkpoint_says_which_models_answer_for_which_agents(tiny, tmp_path):
+    config = configured(tiny, small=SMALL, large={"agents": ["answerer"], "frozen": True})
     place = tmp_path / "global_step_4"
     shutil.copytree(TINY, place / "actor" / "small" / "huggingface")
     (place / "actor" / "policies.json").write_text(record_of(config))
