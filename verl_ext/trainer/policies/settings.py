@@ -189,7 +189,7 @@ def refusals(mas: MasConfig, config: DictConfig) -> dict[str, bool]:
     if mas.policy != "shared":  # verl's LoRA settings then follow from the workflow, which is read from here
         return {
             "mas.policies does not go with mas.policy=per_agent_lora: a policy is one set of weights, and an adapter "
-            "per agent is a policy of its own. Remedy: mas.policy=shared, and a policy for each agent (+base=lora)": True
+            "per agent is a policy of its own. Remedy: mas.policy=shared, and a policy per agent (+base=lora)": True
         }
 
     def verl(key: str) -> Any:
