@@ -8,7 +8,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf, open_dict
 
-from tests.helpers import Script, chain, forest_of, run
+from tests.helpers import FakeLLM, chain, forest_of, run
 from tests.trainer.test_recipes import composed
 from verl_ext.engine.policy_names import address_of, policy_of, prefix_of
 from verl_ext.evaluate.checkpoint import find_model
@@ -105,7 +105,7 @@ HALF = {"actor_rollout_ref.rollout.name": "vllm", "mas.deterministic": False}
         ),
         ({"large": LARGE | {"model": {"pth": "x"}}}, {}, "model.pth cannot differ.*did you mean 'model.path'"),
         ({"large": None, "huggingface": LARGE}, {}, "mas.policies: huggingface cannot name a policy"),
-        ({}, HALF, r"together take 1.00 of a GPU's memory \(small 0.5, large 0.5\)"),
+        ({}, HALF, r"together take 1.20 of a GPU's memory \(small 0.6, large 0.6\)"),
     ],
 )
 def test_what_is_refused(tiny, policies, settings, message):
@@ -141,11 +141,10 @@ def test_the_rows_of_a_policy_are_those_of_the_whole_batch():
 
 
 def test_each_agent_calls_the_model_of_its_policy():
-    models = {"a": Script(["from a"]), "b": Script(["from b"])}
-    forest = forest_of(chain("a", "b"), models["a"])
-    forest.models = models
+    small, large = FakeLLM(lambda request: "from small"), FakeLLM(lambda request: "from large")
+    forest = forest_of(chain, small, models={"a": small, "b": large, "c": small})
     trajectory = run(run_once(forest, "0"))
-    assert [call.text for call in trajectory.calls] == ["from a", "from b"]
+    assert [call.text for call in trajectory.calls] == ["from small", "from large", "from small"]
 
 
 class Group:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from verl_ext.mas.agent import Agent, Unparsable
 from verl_ext.mas.limits import Limits
-from verl_ext.mas.llm import LLM, check_continued
+from verl_ext.mas.llm import LLM
 from verl_ext.mas.noise import call_seed
 from verl_ext.mas.stopwatch import Stopwatch
 from verl_ext.mas.tool_calls import Cost, attempt
@@ -194,8 +194,6 @@ class Forest:
         A call that continues another one gets what the sequence has left of its tokens as `max_tokens`.
         """
         before, limits = call.continues, self.limits
-        if before is not None:
-            check_continued(before.agent, call.agent, self.model_of(before.agent) is self.model_of(call.agent))
         if before is None:
             call.prompt_ids = llm.encode(call.messages)
             longest = limits.max_prompt_tokens
