@@ -21,7 +21,7 @@ def report(name: str, entries: Entries) -> str:
     lines = [f"{name}: {len(entries)} training steps, {entries[0]['step']} to {entries[-1]['step']}", ""]
     policies = of_policies(entries)
     for title, tell in SECTIONS.items():
-        if not policies or title not in OF_A_POLICY:
+        if not policies or title not in (*OF_A_POLICY, "Adapters"):
             lines.append(f"{title:<15}{tell(entries)}")
     concerns = list(_concerns(entries))
     for policy, own in policies.items():

@@ -157,6 +157,9 @@ class MultiPolicyTrainer(MultiAgentTrainerSync):
         for name, policy in self.policies.items():
             prefix = f"{PREFIX}/{name}/" if self.several else ""
             self.now.metrics |= {f"{prefix}{key}": value for key, value in policy.now.metrics.items()}
+        if self.several:
+            own = [policy.now.metrics.get("doctor/seconds", 0.0) for policy in self.policies.values()]
+            self.now.metrics["doctor/seconds"] = sum(own)
         super()._add_ours(metrics, timing_raw)
 
 
