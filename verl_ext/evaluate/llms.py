@@ -171,8 +171,8 @@ def model_of(config: DictConfig, section: EvaluateConfig) -> Model | None:
     if sections and model.policies and set(sections) != set(model.policies):
         raise ValueError(
             f"{model.source} has the policies {', '.join(model.policies)}, and mas.policies names "
-            f"{', '.join(sections)}. Remedy: the names of the run, or no mas.policies: the checkpoint says which agents "
-            "each has"
+            f"{', '.join(sections)}. Remedy: the names of the run, or no mas.policies: the checkpoint has the agents "
+            "of each"
         )
     return model
 
