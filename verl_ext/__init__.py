@@ -12,9 +12,9 @@ observe                 metrics, progress, the trajectory log and its viewer
 evaluate, compare       evaluation without training; several methods at equal budgets
 storage                 files that survive a kill
 
-Modules beside them: cli (the command `verl_ext`), check, doctor, models, recipe_list and sft (commands); settings
-(which explain what is wrong), arguments (command lines), reports (Markdown tables), tracebacks (the user's lines of
-one).
+Modules beside them: cli (the command `verl_ext`), check, doctor, models, recipe_list and sft (commands);
+environments (recipes of other packages), settings (which explain what is wrong), arguments (command lines), reports
+(Markdown tables), tracebacks (the user's lines of one).
 """
 
 __version__ = "0.1.0"
