@@ -94,9 +94,9 @@ def _fitted(given: Any) -> str:
 
 def _planned(given: Any) -> str:
     import hydra
+    import verl  # noqa: F401  (loads the plugin that puts the recipes on Hydra's search path)
     from hydra.errors import HydraException
 
-    import verl  # noqa: F401  (loads the plugin that puts the recipes on Hydra's search path)
     from verl_ext.trainer.preflight.composing import composed
 
     try:
