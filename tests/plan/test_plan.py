@@ -102,7 +102,10 @@ def test_a_split_is_worth_it_where_sampling_waits_and_says_what_it_waits_for():
     shared, split = colocated(waiting, 8), separate(waiting, 8)
     assert shared.seconds == pytest.approx(sum(shared.phase(name) for name in shared.parts))
     assert split.trainers in range(5, 8)  # 400 GiB do not fit into fewer than 5 GPUs of 80
-    assert split.seconds < shared.seconds and split.limit() == shared.limit() == ("tools", 100)
+    assert split.seconds < shared.seconds and split.limit()[0] == shared.limit()[0] == "tools"
+    terms = shared.critical()
+    assert sum(terms.values()) == pytest.approx(shared.seconds) and terms["tools"] == 100
+    assert sum(split.critical().values()) == pytest.approx(split.seconds)
     assert colocated(job(), 4).problem == "needs 100 GiB of 80" and separate(job(), 4) is None
     fast = job(device=replace(DEVICE, bandwidth=1e9, flops=1e12), load=replace(LOAD, tool_seconds=0))
     assert (

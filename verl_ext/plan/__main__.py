@@ -94,9 +94,9 @@ def _fitted(given: Any) -> str:
 
 def _planned(given: Any) -> str:
     import hydra
+    import verl  # noqa: F401  (loads the plugin that puts the recipes on Hydra's search path)
     from hydra.errors import HydraException
 
-    import verl  # noqa: F401  (loads the plugin that puts the recipes on Hydra's search path)
     from verl_ext.trainer.preflight.composing import composed
 
     try:
@@ -121,8 +121,9 @@ def _report(given: Any, config: DictConfig) -> list[str]:
         rows = [_row(name, jobs[name], *pair) for name, pair in ways.items()]
         lines += [f"{gpus} × {device.name}", *markdown(HEAD, rows, words=1)]
         step = _best(*ways[chosen])
-        term, value = step.limit()
-        lines += [f"{chosen}: {value / step.seconds:.0%} of the step is one thing. {WHY[term]}", ""]
+        term, share, fixed = step.limit()
+        lines.append(f"{chosen}, largest part, {share:.0%}: {WHY[term]}.")
+        lines += [f"{chosen}, what more GPUs do not shorten: {fixed:.0%} of the step.", ""]
     lines += [
         "shared: all GPUs sample, then all train. split: some train on the questions before, while the others sample;",
         "verl_ext has no such mode yet. Phases, tok/s and GiB (of a GPU that trains) are those of the faster way.",
