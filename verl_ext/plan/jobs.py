@@ -13,7 +13,7 @@ from omegaconf import DictConfig
 from verl_ext.arguments import did_you_mean
 from verl_ext.plan.formulas import Load, Terms
 from verl_ext.plan.hardware import GIB, Device
-from verl_ext.plan.scale import ASSUMED, Job
+from verl_ext.plan.scale import ASSUMED, FITTED_CPU, Job
 from verl_ext.plan.workload import expected_load, read_point, sizes_of
 from verl_ext.sampling import STRATEGIES
 from verl_ext.trainer.build import build_workflow
@@ -44,15 +44,21 @@ def jobs_of(given: Any, config: DictConfig, device: Device) -> tuple[dict[str, J
         strategy = strategy_from(mas.sampling.model_copy(update={"strategy": name}), agents)
         jobs[name] = replace(base, load=expected_load(name, strategy, questions, *tokens, **tools))
     facts = [
-        f"{path}: {model.parameters / 1e9:.2f} G parameters, by {model.source}",
+        f"{path}: {model.parameters / 1e6:,.0f} M parameters, by {model.source}",
         f"{questions} questions a step, {len(agents)} agents, G = {mas.sampling.group_size}",
         where,
-        f"{device.name}: {device.flops / 1e12:,.0f} TFLOP/s, {device.bandwidth / 1e12:.2f} TB/s, "
-        f"{device.memory / GIB:.0f} GiB, {device.link / 1e9:.0f} GB/s to a neighbour, {device.network / 1e9:.1f} GB/s "
-        f"to other machines ({device.source})",
+        f"{device.name}: {_peaks(device)}",
     ]
     critic = ["The critic's memory counts; its time is not in the model."] if trains_critic(config) else []
     return jobs, facts + critic
+
+
+def _peaks(device: Device) -> str:
+    if device.node == 1:
+        return device.source
+    speed = f"{device.flops / 1e12:,.0f} TFLOP/s, {device.bandwidth / 1e12:.2f} TB/s, {device.memory / GIB:.0f} GiB"
+    links = f"{device.link / 1e9:.0f} GB/s to a neighbour, {device.network / 1e9:.1f} GB/s to other machines"
+    return f"{speed}, {links} ({device.source})"
 
 
 def _job(given: Any, config: DictConfig, device: Device, model: Model, tokens: tuple[float, float, float]) -> Job:
@@ -65,24 +71,25 @@ def _job(given: Any, config: DictConfig, device: Device, model: Model, tokens: t
         load=Load(1, 1, 1, 1, 1, *tokens),
         sizes=sizes_of(model, str(rollout.dtype)),
         device=device,
-        coefficients=coefficients(given.coefficient),
-        memory=memory_on(config, model, device),
+        coefficients=coefficients(given.coefficient, FITTED_CPU if given.device == "cpu" else ASSUMED),
+        memory=memory_on(config, model),
         phases=(*["old_log_prob"] * old, *["ref"] * bool(reference), "update_actor"),
         max_seqs=rollout.max_num_seqs,
         workers=max(rollout.agent.num_workers, 1),
         tensor=rollout.tensor_model_parallel_size,
         micro_tokens=int(actor.ppo_max_token_len_per_gpu if actor.use_dynamic_bsz else rows),
+        shared=rollout.name == "hf",
         passes=3.0 + bool(settings.enable_gradient_checkpointing) - (settings.lora_rank > 0),
     )
 
 
-def coefficients(given: list[str]) -> Terms:
-    """`ASSUMED`, with the values of the command line.
+def coefficients(given: list[str], known: Terms) -> Terms:
+    """Known ones, with the values of the command line.
 
     Raises:
         ValueError: an unknown name, or a value that is no number of at least 0.
     """
-    found = dict(ASSUMED)
+    found = dict(known)
     for text in given:
         name, _, value = text.partition("=")
         if name not in found:
@@ -92,18 +99,17 @@ def coefficients(given: list[str]) -> Terms:
         except ValueError:
             found[name] = math.nan
         if not 0 <= found[name] < math.inf:
-            raise ValueError(f"--coefficient {text}: give a number of at least 0, e.g. {name}={ASSUMED[name]:g}")
+            raise ValueError(f"--coefficient {text}: give a number of at least 0, e.g. {name}={known[name]:g}")
     return found
 
 
-def memory_on(config: DictConfig, model: Model, device: Device) -> Callable[[int], Memory]:
+def memory_on(config: DictConfig, model: Model) -> Callable[[int], Memory]:
     """devices -> the memory that a run with so many ranks needs of each; a critic's included."""
     changed, critic = config.copy(), trains_critic(config)
 
     @cache
     def memory(devices: int) -> Memory:
-        changed.trainer.nnodes = max(devices // device.node, 1)
-        changed.trainer.n_gpus_per_node = min(devices, device.node)
+        changed.trainer.nnodes, changed.trainer.n_gpus_per_node = 1, devices  # only their product counts
         return estimate(changed, model, critic)
 
     return memory

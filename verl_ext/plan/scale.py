@@ -18,24 +18,16 @@ ASSUMED: Terms = {
     **{"update": 2.5, "update_rows": 0.0, "update_once": 0.0},
     **{"calls": 0.004, "rows": 0.0004, "once": 0.4},
 }
+# Of one core of a CPU, fitted to the runs of docs/results/2026-11-26-plan.md.
+FITTED_CPU: Terms = ASSUMED | {
+    **{"prefill": 3.2, "decode": 1.0, "decode_steps": 0.0274, "weights": 94.0, "sync": 0.0265},
+    **{"forward": 1.42, "forward_rows": 0.0007, "forward_once": 0.17},
+    **{"update": 1.89, "update_rows": 0.0004, "update_once": 0.35},
+}
 # Share of a card that an engine takes where nothing else is on it (vLLM's default).
 ALONE = 0.9
 # Terms that more devices do not shorten.
 FIXED = ("chain", "calls", "tools", "weights", "sync", "rows", "once")
-WHY = {
-    "prefill": "reading prompts, bound by operations: shorter or fewer prompts, or more GPUs, help",
-    "decode": "decoding, bound by the memory's bandwidth for weights, keys and values: more GPUs help",
-    "chain": "the longest chain of calls decodes one token after the other: shorter outputs help, more GPUs do not",
-    "calls": "processes that run the agents: raise actor_rollout_ref.rollout.agent.num_workers",
-    "tools": "the longest chain waits for its tools: faster tools help, more GPUs do not",
-    "forward": "log-probabilities, bound by operations: more GPUs help",
-    "update": "the update, bound by operations: more GPUs help",
-    "traffic": "FSDP's traffic, longer than the operations: larger micro-batches, or more questions a step, help",
-    "weights": "new weights travel to the engines: faster links help, more GPUs do not",
-    "sync": "engines sleep and wake at every step: more questions a step make it rarer",
-    "rows": "the trainer's one process handles all rows: fewer rows help, more GPUs do not",
-    "once": "the trainer's one process: more questions a step help",
-}
 
 
 @dataclass(frozen=True)
