@@ -83,7 +83,7 @@ def _words(name: str, shared: Step, split: Step | None) -> list[str]:
         text = (
             f"{split.trainers} + {split.devices - split.trainers}, {shared.seconds / split.seconds:.2f} times as fast"
         )
-        return [*lines, f"{name}, best: a split, {text}; then the slower side's {WHY[split.limit()[0]]}."]
+        return [*lines, f"{name}, best: a split, {text}. Its largest part: {WHY[split.limit()[0]]}."]
     return [*lines, f"{name}, best: all GPUs sample, then all train."]
 
 

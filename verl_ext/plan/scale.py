@@ -11,18 +11,18 @@ from verl_ext.trainer.preflight.gpu_memory import ENGINE_OVERHEAD, Memory
 
 # Of GPUs. Assumed, not measured: prefill 50 % of the operations, decode 60 % of the bandwidth, 3 ms of scheduling for a
 # decode step, training 40 % (Llama 3 405B: 38 to 43 %, arXiv 2407.21783), links 70 %, 2 s for sleeping and waking the
-# engine. Measured on a CPU: what calls, rows and a step cost in Python (docs/results/2026-11-26-plan.md).
+# engine. Fitted to runs on a CPU: what a call, a row and a step cost in Python (docs/results/2026-11-26-plan.md).
 ASSUMED: Terms = {
     **{"prefill": 2.0, "decode": 1 / 0.6, "decode_steps": 0.003, "tools": 1.0, "weights": 1 / 0.7, "sync": 2.0},
     **{"forward": 2.5, "forward_rows": 0.0, "forward_once": 0.0},
     **{"update": 2.5, "update_rows": 0.0, "update_once": 0.0},
-    **{"calls": 0.004, "rows": 0.0004, "once": 0.4},
+    **{"calls": 0.0035, "rows": 0.0011, "once": 0.23},
 }
-# Of one core of a CPU, fitted to the runs of docs/results/2026-11-26-plan.md.
+# Of one core of a CPU, fitted to the same runs.
 FITTED_CPU: Terms = ASSUMED | {
-    **{"prefill": 3.2, "decode": 1.0, "decode_steps": 0.0274, "weights": 94.0, "sync": 0.0265},
-    **{"forward": 1.42, "forward_rows": 0.0007, "forward_once": 0.17},
-    **{"update": 1.89, "update_rows": 0.0004, "update_once": 0.35},
+    **{"prefill": 2.5, "decode": 1.94, "decode_steps": 0.0237, "weights": 51.7, "sync": 0.0413},
+    **{"forward": 1.29, "forward_rows": 0.00095, "forward_once": 0.147},
+    **{"update": 1.59, "update_rows": 0.00111, "update_once": 0.305},
 }
 # Share of a card that an engine takes where nothing else is on it (vLLM's default).
 ALONE = 0.9
