@@ -17,6 +17,7 @@ import yaml
 
 from tests.gateway.programs import run
 from tests.helpers import FakeLLM, Request, fork, walk
+from verl_ext import check
 from verl_ext.gateway import ProgramWorkflow
 from verl_ext.gateway.server import KEEP_ALIVE
 from verl_ext.mas import Status, Task, Trajectory
@@ -155,6 +156,13 @@ def test_every_call_of_the_program_can_be_forked_without_generating_what_came_be
                 assert len(llm.log) == before + 1 and tools.used == used + after, "a replay used a tool again"
 
     run(scenario())
+
+
+def test_its_recipe_is_right(example, capsys, monkeypatch):
+    monkeypatch.chdir(EXAMPLES.parent)
+    monkeypatch.setenv("VERL_PLATFORM", "cpu")
+    assert check.main(["--config-dir", f"examples/{example}", f"+recipe={example}"]) == 0, capsys.readouterr()
+    assert f"--config-dir examples/{example} +recipe={example}" in capsys.readouterr().out
 
 
 def test_the_programs_are_short(example):
