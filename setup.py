@@ -39,6 +39,8 @@ CORE = [
     "json-repair>=0.64,<1",
     # Stems of words (coverage of concepts).
     "PyStemmer>=2.2,<4",
+    # Which versions of verl_ext a packaged environment wants; Hydra and transformers bring it, too.
+    "packaging>=23",
     # Graphs of who acted after whom; torch brings it, too.
     "networkx>=3,<4",
 ]

@@ -69,10 +69,14 @@ def examine(
     """
     import hydra
 
+    from verl_ext.environments import environments_of
     from verl_ext.trainer.preflight.checks import check_keys_known
+    from verl_ext.trainer.preflight.composing import recipes_in
     from verl_ext.trainer.preflight.plan import Report
 
     report = Report(compose(overrides, config_dir))
+    for one in environments_of(recipes_in(overrides)):
+        report.add("environment", f"{one.package} {one.version}")
     with hydra.initialize_config_module("verl.trainer.config", version_base=None):
         report.attempt(check_keys_known, report.config, list(overrides))
     fill(report, gpu_memory, strict)
@@ -121,6 +125,7 @@ def _check_with_verl(report: Report) -> None:
 
 
 def _add_paths(report: Report, strict: bool) -> None:
+    from verl_ext.trainer.policies.settings import policy_configs
     from verl_ext.trainer.preflight.data import check_data, listed, parquet_rows
     from verl_ext.trainer.preflight.paths import missing_models, unwritable_folder
 
@@ -141,11 +146,12 @@ def _add_paths(report: Report, strict: bool) -> None:
         ]
     if not absent:
         report.attempt(check_data, config)
-    problems, path = missing_models(config, ask_hub=strict), str(config.actor_rollout_ref.model.path)
+    problems = missing_models(config, ask_hub=strict)
     report.missing += problems
-    if not Path(path).expanduser().is_dir():
-        hub = "a hub name; the machine that trains must reach the hub, or have it cached"
-        report.add("model.path", f"{path}: {'missing' if problems else hub}")
+    for path in dict.fromkeys(str(own.actor_rollout_ref.model.path) for own in policy_configs(config).values()):
+        if not Path(path).expanduser().is_dir():
+            hub = "a hub name; the machine that trains must reach the hub, or have it cached"
+            report.add("model.path", f"{path}: {'missing' if any(path in one for one in problems) else hub}")
     report.problems += unwritable_folder(config)
 
 

@@ -13,6 +13,7 @@ import gzip
 import json
 import sys
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -137,7 +138,11 @@ def recomputed_log_probs(
         return None, f"log-probabilities: not recomputed, {others} rows are not of the weights of step {step - 1}"
     if any(row["tag"]["decides"] for row in rows):
         return None, "log-probabilities: not recomputed, there are decisions among given texts"
-    values = log_probs_of(name, rows, about["temperature"])
+    if step == 1 and model is None and (policies := about.get("policies")):
+        given = {policy: (section.get("model") or {}).get("path") or name for policy, section in policies.items()}
+        values, name = _of_policies(given, rows, about["temperature"]), "the policies' models"
+    else:
+        values = log_probs_of(name, rows, about["temperature"])
     if values is None:
         return None, f"log-probabilities: not recomputed, {name} holds adapters"
     worst = max(
@@ -152,20 +157,15 @@ def recomputed_log_probs(
 def log_probs_of(name: str, rows: list[Logged], temperature: float) -> list[list[float]] | None:
     """Log-probabilities of the response tokens of rows under a model in float32; None for a checkpoint of adapters."""
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
 
-    from verl_ext.evaluate.checkpoint import find_model, full_weights
+    from verl_ext.evaluate.checkpoint import find_model
 
     found = find_model(name)
+    if found.policies:
+        return _of_policies({policy: model.source for policy, model in found.policies.items()}, rows, temperature)
     if found.adapters:
         return None
-    if found.shards:
-        model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(found.path), dtype=torch.float32)
-        model.load_state_dict(full_weights(found), strict=False)
-        model.tie_weights()
-    else:
-        model = AutoModelForCausalLM.from_pretrained(found.path, dtype=torch.float32)
-    model.eval()
+    model = _loaded(name)
     values = []
     with torch.no_grad():
         for row in rows:
@@ -177,6 +177,30 @@ def log_probs_of(name: str, rows: list[Logged], temperature: float) -> list[list
     return values
 
 
+def _of_policies(sources: dict[str, str], rows: list[Logged], temperature: float) -> list[list[float]]:
+    """The same where each row has the model of its policy."""
+    found = [log_probs_of(sources[row["tag"]["policy"]], [row], temperature) for row in rows]
+    return [values[0] for values in found if values]
+
+
+@lru_cache(4)  # rows of several policies ask for them in turn
+def _loaded(name: str) -> Any:
+    """The model that `name` names, as `evaluate.model` does, in float32."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    from verl_ext.evaluate.checkpoint import find_model, full_weights
+
+    found = find_model(name)
+    if found.shards:
+        model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(found.path), dtype=torch.float32)
+        model.load_state_dict(full_weights(found), strict=False)
+        model.tie_weights()
+    else:
+        model = AutoModelForCausalLM.from_pretrained(found.path, dtype=torch.float32)
+    return model.eval()
+
+
 def _row_lines(row: Logged, advantage: list[float] | None, log_probs: list[float] | None) -> list[str]:
     tag, on = row["tag"], [place for place, trains in enumerate(row["response_mask"]) if trains]
 
@@ -184,6 +208,7 @@ def _row_lines(row: Logged, advantage: list[float] | None, log_probs: list[float
         return "-" if values is None or not on else f"{sum(values[place] for place in on) / len(on):+.4f}"
 
     adapter = "".join(f", adapter {name}" for name in tag.get("sampled_by", []))
+    adapter += f", policy {tag['policy']}" if "policy" in tag else ""
     versions = "-".join(str(version) for version in dict.fromkeys(tag["versions"]))
     return [
         f"question {row['question']}, trajectory {tag['order'][2]}, {tag['agent']} {tag['turn']}: {tag['ended']}",

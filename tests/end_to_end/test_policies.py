@@ -6,14 +6,18 @@ The runs are deterministic: metrics and weights are compared exactly.
 from __future__ import annotations
 
 import json
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 
 from tests.end_to_end.other_vocabulary import SHIFT, TINY, other_vocabulary
-from tests.end_to_end.running import entries, lasting, records, run, run_again_from, saved, steps, weights
+from tests.end_to_end.running import entries, environment, lasting, records, run, run_again_from, saved, steps, weights
 from tests.end_to_end.trajectory_log import check_tokens
+from verl_ext.doctor import replay, words_of
 
 FIXED = ["mas.deterministic=true", "trainer.total_training_steps=2", "trainer.save_freq=1"]
 SHARD = "model_world_size_1_rank_0.pt"
@@ -102,6 +106,26 @@ def test_a_resumed_run_is_bit_identical(two, trained, tmp_path):
         assert lasting(again) == lasting(once), once["step"]
     for name in ("small", "large"):
         assert same(weights_of(tmp_path, 2, name), weights_of(trained, 2, name))
+
+
+def test_the_doctor_recomputes_the_rows_of_each_policy(trained):
+    folder = trained / "runs" / "mhgpo_tiny"
+    page = words_of(folder)
+    assert "Policy small: trained in 2 of 2 steps" in page and "Nothing to look at." in page
+    for step in (1, 2):  # with the models, and with the checkpoint of step 1
+        found = re.search(r"largest difference from the rollout (\S+)", replay(folder, step, None, None))
+        assert float(found[1]) < 1e-3
+
+
+def test_the_checkpoint_is_evaluated_by_its_policies(trained):
+    checkpoint = "runs/mhgpo_tiny/global_step_2"
+    settings = ["+recipe=mhgpo_tiny", f"evaluate.model={checkpoint}", "evaluate.max_questions=16"]
+    words = [sys.executable, "-m", "verl_ext.evaluate", *settings, "evaluate.output=answers"]
+    done = subprocess.run(words, cwd=trained, env=environment(), capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    answers = [json.loads(line) for line in (trained / "answers" / "trajectories.jsonl").read_text().splitlines()]
+    scores = [trajectory["metrics"]["f1"] for answer in answers for trajectory in answer["trajectories"]]
+    assert len(scores) == 16 and sum(scores) / 16 > 0.1, "an answerer that reads another one's tokens knows nothing"
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ import asyncio
 import concurrent.futures
 import hashlib
 import inspect
+import os
 import sys
 import tempfile
 import threading
@@ -36,14 +37,14 @@ def model_config(folder: Path, adapters: bool = True) -> Any:
     return HFModelConfig(path=str(folder), **LORA, lora={"adapters": list(NAMES)} if adapters else {})
 
 
-def rollout_config(ours: bool = True) -> Any:
+def rollout_config(ours: bool = True, **more: Any) -> Any:
     from verl.workers.config import RolloutConfig
     from verl.workers.config.rollout import AgentLoopConfig
 
     lengths = {"prompt_length": 64, "response_length": 32, "max_model_len": 96}
     manager = "verl_ext.trainer.rollout.agent_loop.MultiAgentLoopManager" if ours else None
     agent = AgentLoopConfig(agent_loop_manager_class=manager)
-    return RolloutConfig(name="vllm", tensor_model_parallel_size=1, agent=agent, **lengths)
+    return RolloutConfig(name="vllm", tensor_model_parallel_size=1, agent=agent, **lengths, **more)
 
 
 def server_of(folder: Path) -> Any:
@@ -99,6 +100,28 @@ def check_runs_of_ours_get_our_server(folder: Path) -> None:
         (False, False),
         (False, False),
     ]
+
+
+def check_policies_have_names_and_sockets_of_their_own(folder: Path) -> None:
+    """What verl names by the replica's rank alone, on both sides: the sender's and that of vLLM's worker."""
+    from verl_ext.engine.policy_names import POLICY, VARIABLE
+    from verl_ext.engine.vllm.sender import WeightSender
+    from verl_ext.engine.vllm.server import CheckedReplica
+    from verl_ext.engine.vllm.worker import WeightWorker
+
+    job, model, found = ray.get_runtime_context().get_job_id(), model_config(folder, adapters=False), []
+    for policy in ("", "small", "large"):
+        config = rollout_config(custom={POLICY: policy} if policy else None)
+        with mock.patch.dict(os.environ, RANK="0", RAY_LOCAL_WORLD_SIZE="1", VERL_REPLICA_RANK="0"):
+            sender = WeightSender(config, model, None)
+            worker = WeightWorker.__new__(WeightWorker)
+            worker.local_rank, worker.model_runner = 0, types.SimpleNamespace(vllm_config=None)
+            os.environ |= {VARIABLE: policy, "VERL_RAY_JOB_ID": job}
+            assert worker._get_zmq_handle() == sender.zmq_handle
+        prefix = CheckedReplica(0, config, model, gpus_per_node=1)._get_server_name_prefix()
+        assert prefix == sender._get_server_name_prefix()
+        found.append((prefix, sender.zmq_handle.removeprefix(f"ipc:///tmp/rl-colocate-zmq-{job}-replica-0-rank-0")))
+    assert found == [("vllm_", ".sock"), ("vllm_small_", "-small.sock"), ("vllm_large_", "-large.sock")]
 
 
 def check_a_request_goes_to_its_agents_lora(folder: Path) -> None:

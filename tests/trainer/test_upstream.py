@@ -17,7 +17,10 @@ from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 
 from verl_ext.engine.lora.fsdp_adapters import PerAgentAdapters
+from verl_ext.trainer.policies.coordinator import MultiPolicyTrainer
+from verl_ext.trainer.policies.policy import PolicyTrainer
 from verl_ext.trainer.trainer import MultiAgentTrainer
+from verl_ext.trainer.updates import PolicyUpdates
 
 # Our file -> {file of verl:function: hash}.
 WATCHED = {
@@ -98,6 +101,31 @@ WATCHED = {
         "workers/rollout/llm_server.py:LLMServerClient._vllm_request_id": "f26c9e3287f5ebf2",
         "workers/rollout/llm_server.py:FullyAsyncLLMServerClient.generate": "3a08d5c6cc4481f4",
     },
+    "verl_ext/trainer/policies": {
+        "trainer/ppo/v1/trainer_base.py:PPOTrainer._setup": "7d33324e434aade2",
+        "trainer/ppo/v1/trainer_base.py:PPOTrainer._init_tokenizer": "f504e7f70bc231dc",
+        "trainer/ppo/v1/trainer_base.py:PPOTrainer._init_dataloader": "f45d901db25c85e1",
+        "trainer/ppo/v1/trainer_base.py:PPOTrainer._init_dump_executor": "ff8c869a009c44d4",
+        "trainer/ppo/v1/trainer_base.py:PPOTrainer._init_resource_pool_mgr": "493680a4725923f9",
+        "trainer/ppo/v1/trainer_base.py:PPOTrainer._build_replay_buffer": "4c66ceb01a2f0c33",
+        "trainer/ppo/v1/trainer_base.py:PPOTrainer._rollout_server_managers": "f91b061e6f644cb6",
+        "trainer/ppo/v1/trainer_base.py:PPOTrainer.get_llm_client": "9ad05f00763a9289",
+        "trainer/ppo/v1/trainer_base.py:PPOTrainer._compute_ref_log_prob": "647f0c685c9972b0",
+        "trainer/ppo/v1/trainer_base.py:PPOTrainer._compute_values": "3ac8f494990fd78e",
+        "single_controller/ray/base.py:ResourcePoolManager": "ce74c038e9ddf290",
+        "single_controller/ray/base.py:RayResourcePool.get_placement_groups": "3257354262ab9d56",
+        "checkpoint_engine/base.py:CheckpointEngineManager.update_weights": "e8393ada5b688380",
+        "workers/rollout/llm_server.py:LLMServerManager._initialize_llm_servers": "2a43cae049ed05b8",
+        "workers/rollout/replica.py:RolloutReplica.init_hybrid": "c52f1bf14925ec8e",
+        "utils/checkpoint/checkpoint_manager.py:find_latest_ckpt_path": "b9bfacf072753475",
+    },
+    "verl_ext/engine/policy_names.py": {
+        "workers/rollout/vllm_rollout/vllm_async_server.py:vLLMReplica._get_server_name_prefix": "8f345b020c259e46",
+        "workers/rollout/vllm_rollout/vllm_async_server.py:vLLMReplica.launch_servers": "1910e1aa53f4ded5",
+        "workers/rollout/vllm_rollout/vllm_rollout.py:ServerAdapter._get_server_name_prefix": "f1b708db6ee33b13",
+        "workers/rollout/vllm_rollout/vllm_rollout.py:ServerAdapter._ensure_server_handle": "aacf5a9209deec91",
+        "workers/rollout/vllm_rollout/utils.py:vLLMColocateWorkerExtension._get_zmq_handle": "9c986a44e8f98f34",
+    },
     "verl_ext/engine/vllm": {
         "workers/rollout/vllm_rollout/vllm_async_server.py:vLLMHttpServer.__init__": "dddff64453440b39",
         "workers/rollout/vllm_rollout/vllm_async_server.py:vLLMHttpServer._get_worker_extension_cls": "3d69431647e96ee2",  # noqa: E501
@@ -133,7 +161,8 @@ def test_upstream_is_what_was_read(ours, name):
 
 def test_every_override_is_watched():
     watched = {name.rpartition(".")[2] for _, name in FUNCTIONS}
-    for mine, verls in ((MultiAgentTrainer, PPOTrainer), (PerAgentAdapters, FSDPEngineWithLMHead)):
+    trainers = (MultiAgentTrainer, PolicyUpdates, PolicyTrainer, MultiPolicyTrainer)
+    for mine, verls in (*((one, PPOTrainer) for one in trainers), (PerAgentAdapters, FSDPEngineWithLMHead)):
         functions = {name for name, value in vars(mine).items() if inspect.isfunction(value)}
         assert {name for name in functions if hasattr(verls, name)} <= watched, mine
 

@@ -11,6 +11,8 @@ from typing import Any
 
 # Key of `rollout.custom`, and of what a server says of an output.
 POLICY = "policy"
+# Key of `rollout.custom`: how many policies the run has, whose engines share each machine.
+NUMBER = "policies"
 # Tells vLLM's workers, which do not see the rollout's configuration, whose they are.
 VARIABLE = "VERL_EXT_POLICY"
 
@@ -18,6 +20,11 @@ VARIABLE = "VERL_EXT_POLICY"
 def policy_of(rollout: Any) -> str:
     """Name of the policy whose rollout configuration this is; "" in a run without `mas.policies`."""
     return str((rollout.get("custom", None) or {}).get(POLICY) or "")
+
+
+def number_of(rollout: Any) -> int:
+    """How many policies the run has."""
+    return int((rollout.get("custom", None) or {}).get(NUMBER) or 1)
 
 
 def prefix_of(engine: str, policy: str) -> str:

@@ -19,11 +19,32 @@ def report(name: str, entries: Entries) -> str:
         entries: its log of training steps, `{"step", "metrics"}` each.
     """
     lines = [f"{name}: {len(entries)} training steps, {entries[0]['step']} to {entries[-1]['step']}", ""]
+    policies = of_policies(entries)
     for title, tell in SECTIONS.items():
-        lines.append(f"{title:<15}{tell(entries)}")
+        if not policies or title not in (*OF_A_POLICY, "Adapters"):
+            lines.append(f"{title:<15}{tell(entries)}")
     concerns = list(_concerns(entries))
+    for policy, own in policies.items():
+        lines += ["", f"Policy {policy}: trained in {len(own)} of {len(entries)} steps"]
+        lines += [f"{title:<15}{SECTIONS[title](own)}" for title in OF_A_POLICY] if own else []
+        concerns += [f"{policy}: {one}" for one in _concerns(own)] if own else []
     lines += ["", "To look at"] + [f"  - {one}" for one in concerns] if concerns else ["", "Nothing to look at."]
     return "\n".join(lines)
+
+
+def of_policies(entries: Entries) -> dict[str, Entries]:
+    """Of a run with several policies, the steps in which each trained, with its metrics under the names of a run's."""
+    names = dict.fromkeys(key.split("/")[1] for one in entries for key in one["metrics"] if key.startswith("policies/"))
+    found: dict[str, Entries] = {}
+    for name in names:
+        prefix = f"policies/{name}/"
+        steps = [{"step": one["step"], "metrics": _under(prefix, one["metrics"])} for one in entries]
+        found[name] = [one for one in steps if not one["metrics"].get("update/rests")]
+    return found
+
+
+def _under(prefix: str, metrics: Mapping[str, Any]) -> dict[str, Any]:
+    return {name.removeprefix(prefix): value for name, value in metrics.items() if name.startswith(prefix)}
 
 
 def taught_nothing(metrics: Mapping[str, Any]) -> str:
@@ -137,6 +158,10 @@ SECTIONS: dict[str, Callable[[Entries], str]] = {
     "Rows dropped": _dropped,
     "Cost": _cost,
 }
+
+
+# What each of several policies has of its own.
+OF_A_POLICY = ("Tokens", "Versions", "Probabilities", "Objective")
 
 
 def _concerns(entries: Entries) -> Iterable[str]:

@@ -19,7 +19,7 @@ from verl_ext.engine.fingerprints import fingerprints
 from verl_ext.engine.hf.server import HFServer
 from verl_ext.engine.lora.adapters import NO_ADAPTERS, AdapterOptions
 from verl_ext.engine.lora.hf_server import HFAdapterServer
-from verl_ext.engine.policy_names import policy_of, prefix_of
+from verl_ext.engine.policy_names import number_of, policy_of, prefix_of
 
 __all__ = ["HFReplica", "ServerAdapter", "server_handles", "server_name"]
 
@@ -58,7 +58,8 @@ class HFReplica(RolloutReplica):
                 options["runtime_env"]["env_vars"][get_visible_devices_keyword()] = visible
         adapters = not kind and AdapterOptions.from_config(self.model_config)
         remote = _RemoteAdapterServer if adapters else _RemoteServer
-        servers = max(1, self.gpus_per_node // self.world_size)  # as many as there are trainer ranks for
+        # On this machine: as many as there are trainer ranks for, and of each policy as many.
+        servers = max(1, self.gpus_per_node // self.world_size) * number_of(self.config)
         server = remote.options(**options).remote(self.config, self.model_config, self.replica_rank, device, servers)
         await server.stats.remote()  # an error of the constructor surfaces here
         self.servers = [server]

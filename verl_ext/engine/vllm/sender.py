@@ -29,6 +29,8 @@ class WeightSender(ServerAdapter):
     In our runs it compares what vLLM's workers got, and serve, with what it sent. Other runs are as without us.
     """
 
+    policy = ""
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.ours = is_ours(self.config)

@@ -56,7 +56,7 @@ class RoutedEngine:
 class VLLMServer(vLLMHttpServer):
     """verl's vLLM server, whose workers say which weights they hold."""
 
-    compared = 0.0
+    compared, policy = 0.0, ""
 
     def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
         self.policy = policy_of(config)

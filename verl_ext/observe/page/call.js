@@ -165,6 +165,7 @@ function particulars(call, question) {
     ["trajectories", listOf(call.trajectories).join(", ")],
     ...(forkOf(call) ? [["forked from", forkOf(call)]] : []),
     ["policy version", low === high ? figure(low) : `${figure(low)} to ${figure(high)}`],
+    ...(call.policy ? [["policy", call.policy]] : []),
     ...(call.adapter == null ? [] : [["adapter", call.adapter || "none (the base alone)"]]),
     ...(call.weight == null ? [] : [["weight in the loss", figure(call.weight)]]),
     ...(call.difference == null ? [] : [["|log π| trainer − rollout", call.difference.toExponential(1)]]),

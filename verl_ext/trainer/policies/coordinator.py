@@ -74,6 +74,11 @@ class MultiPolicyTrainer(MultiAgentTrainerSync):
         model = omega_conf_to_dataclass(own.actor_rollout_ref.model)
         self.tokenizer, self.processor = model.tokenizer, model.processor
 
+    @property
+    def several(self) -> bool:
+        """Whether there are several: the metrics of one alone have the names that they have without `mas.policies`."""
+        return len(self.policies) > 1
+
     def _set_loss(self) -> None:
         for policy in self.policies.values():
             policy._set_loss()
@@ -117,7 +122,7 @@ class MultiPolicyTrainer(MultiAgentTrainerSync):
 
     def _take(self, policy: PolicyTrainer, own: dict[str, Any], metrics: dict[str, Any]) -> None:
         """Where there is one policy, its metrics are the run's."""
-        (metrics if len(self.policies) == 1 else policy.now.metrics).update(own)
+        (policy.now.metrics if self.several else metrics).update(own)
 
     def _compute_old_log_prob(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
         return self._each("_compute_old_log_prob", batch, metrics)
@@ -150,8 +155,11 @@ class MultiPolicyTrainer(MultiAgentTrainerSync):
 
     def _add_ours(self, metrics: dict[str, Any], timing_raw: dict[str, Any]) -> None:
         for name, policy in self.policies.items():
-            prefix = f"{PREFIX}/{name}/" if len(self.policies) > 1 else ""
+            prefix = f"{PREFIX}/{name}/" if self.several else ""
             self.now.metrics |= {f"{prefix}{key}": value for key, value in policy.now.metrics.items()}
+        if self.several:
+            own = [policy.now.metrics.get("doctor/seconds", 0.0) for policy in self.policies.values()]
+            self.now.metrics["doctor/seconds"] = sum(own)
         super()._add_ours(metrics, timing_raw)
 
 

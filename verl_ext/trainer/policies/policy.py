@@ -67,6 +67,8 @@ class PolicyTrainer(PolicyUpdates, PPOTrainerSync):
     def begin(self, step: Step, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
         """Begin a step with the rows of this policy, if there are any."""
         self.now = Step(step.number, idle=step.idle)
+        if self.run.several:
+            self.now.metrics["update/rests"] = int(self.rests or not len(batch))
         if len(batch):
             return self._spread(batch, metrics)
         self.now.metrics |= {"update/rows": 0, "update/padding_rows": 0}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import re
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from pydantic import Field, model_validator
 
 from verl_ext.arguments import did_you_mean
-from verl_ext.engine.policy_names import POLICY
+from verl_ext.engine.policy_names import NUMBER, POLICY
 from verl_ext.settings import Settings
 
 if TYPE_CHECKING:
@@ -114,15 +113,16 @@ def policy_config(config: DictConfig, name: str, total_steps: int | None = None)
     Args:
         total_steps: of the run; None: not known yet. Learning-rate schedules end after the policy's last update.
     """
-    section = read_policies(config)[name]
-    resolved: Any = OmegaConf.to_container(config, resolve=True)
-    whole = OmegaConf.create(copy.deepcopy({key: value for key, value in resolved.items() if key != "hydra"}))
+    sections = read_policies(config)
+    section = sections[name]
+    plain = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
+    whole = OmegaConf.create(OmegaConf.to_container(plain, resolve=True))
     before = whole.actor_rollout_ref.model.path
     with open_dict(whole):
         for part, place in PLACES.items():
             OmegaConf.update(whole, place, getattr(section, part), merge=True, force_add=True)
         model, rollout, critic = whole.actor_rollout_ref.model, whole.actor_rollout_ref.rollout, whole.critic
-        rollout.custom = {**(rollout.get("custom") or {}), POLICY: name}
+        rollout.custom = {**(rollout.get("custom") or {}), POLICY: name, NUMBER: len(sections)}
         if section.chat_template is not None:
             whole.data.apply_chat_template_kwargs = section.chat_template
         for key in ("path", "tokenizer_path"):
@@ -186,6 +186,11 @@ def refusals(mas: MasConfig, config: DictConfig) -> dict[str, bool]:
     """What does not go with `mas.policies`: reason and remedy -> whether it is so."""
     if not mas.policies:
         return {}
+    if mas.policy != "shared":  # verl's LoRA settings then follow from the workflow, which is read from here
+        return {
+            "mas.policies does not go with mas.policy=per_agent_lora: a policy is one set of weights, and an adapter "
+            "per agent is a policy of its own. Remedy: mas.policy=shared, and a policy per agent (+base=lora)": True
+        }
 
     def verl(key: str) -> Any:
         return OmegaConf.select(config, key)
@@ -203,10 +208,6 @@ def refusals(mas: MasConfig, config: DictConfig) -> dict[str, bool]:
     return {
         f"mas.policies: {', '.join(badly_named)} cannot name a policy: a letter, then letters, digits, - and _; and "
         f"not {', '.join(RESERVED)}, which are names of files in a checkpoint": bool(badly_named),
-        "mas.policies does not go with mas.policy=per_agent_lora: a policy is one set of weights, and an adapter per "
-        "agent is a policy of its own. Remedy: mas.policy=shared, and a policy with +base=lora for each agent": (
-            mas.policy != "shared"
-        ),
         f"mas.policies does not go with trainer.v1.trainer_mode={mode}: rows of several policies would be sampled by "
         "weights of different ages, and verl's asynchronous client and checkpoints know one server group. Remedy: "
         "trainer.v1.trainer_mode=mas_sync": mode not in (None, "mas_sync"),
@@ -224,6 +225,9 @@ def refusals(mas: MasConfig, config: DictConfig) -> dict[str, bool]:
         ),
         "mas.policies does not go with actor_rollout_ref.model.lora.adapters. Remedy: "
         "actor_rollout_ref.model.lora.merge=true, and no lora.adapters": bool(verl(f"{PLACES['model']}.lora.adapters")),
+        "mas.policies does not go with verl's reward workers (reward.num_workers, reward.reward_model.enable): each "
+        "policy would start them again, under the same names. Remedy: reward.num_workers=0; workflows score "
+        "themselves, or ask mas.judge": bool(verl("reward.num_workers") or verl("reward.reward_model.enable")),
         "mas.policies does not go with actor_rollout_ref.rollout.disaggregation.enabled=true: prefill and decode "
         "servers are named by replica alone": bool(verl("actor_rollout_ref.rollout.disaggregation.enabled")),
         "mas.policies does not go with actor_rollout_ref.actor.checkpoint.async_save=true: a checkpoint is complete "
@@ -247,4 +251,4 @@ def lora_rank(config: DictConfig) -> int:
 def memory_share(section: PolicySection, config: DictConfig) -> float:
     """The share of a GPU's memory that the engine of a policy takes."""
     given = OmegaConf.select(config, f"{PLACES['rollout']}.gpu_memory_utilization")
-    return float(section.rollout.get("gpu_memory_utilization", given))
+    return float(section.rollout.get("gpu_memory_utilization", given) or 0.0)

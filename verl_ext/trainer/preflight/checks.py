@@ -27,6 +27,7 @@ from verl_ext.tracebacks import place_of
 from verl_ext.trainer.build import build_workflow, check_arguments, similarity_of
 from verl_ext.trainer.config import optimiser_steps, read_mas_config, strategy_from
 from verl_ext.trainer.lora_setup import check_policy, decides
+from verl_ext.trainer.policies.settings import policy_configs
 from verl_ext.trainer.preflight.algorithm import check_algorithm, check_groups
 from verl_ext.trainer.state.best import check_saving
 
@@ -132,18 +133,28 @@ def check_multi_agent(config: DictConfig) -> str:
     check_algorithm(config.algorithm.adv_estimator, mas.advantage, system)
     if not config.trainer.get("val_only", False):
         check_groups(config.algorithm.adv_estimator, mas.sampling)
-    check_policy(config, mas, workflow.policy_agents)
+    for policy, own in policy_configs(config).items():
+        check_policy(own, mas, workflow.policy_agents)
+        _check_training(own, f"mas.policies.{policy}: " if policy else "")
+    return workflow.headline
+
+
+def _check_training(config: DictConfig, place: str) -> None:
+    """Check batch, learning rates and critic of the policy whose configuration this is; `place` begins messages.
+
+    Raises:
+        ValueError: see `optimiser_steps`; a negative learning rate, or no model for the critic.
+    """
     if trains_critic(config) and config.critic.model.path == VERLS_CRITIC:
         raise ValueError(
-            f"algorithm.adv_estimator={config.algorithm.adv_estimator} trains a critic, and no model is chosen for it "
-            f"(critic.model.path={VERLS_CRITIC} is verl's default). Remedy: +base=critic, or critic.model.path=…"
+            f"{place}algorithm.adv_estimator={config.algorithm.adv_estimator} trains a critic, and no model is chosen "
+            f"for it (critic.model.path={VERLS_CRITIC} is verl's default). Remedy: +base=critic, or critic.model.path=…"
         )
     for name in ("actor_rollout_ref.actor", *(["critic"] if trains_critic(config) else [])):
         section = OmegaConf.select(config, name)
         optimiser_steps(config, section)
         if not section.optim.lr >= 0:
-            raise ValueError(f"{name}.optim.lr={section.optim.lr} must be at least 0")
-    return workflow.headline
+            raise ValueError(f"{place}{name}.optim.lr={section.optim.lr} must be at least 0")
 
 
 def trains_critic(config: DictConfig) -> bool:
@@ -259,8 +270,9 @@ def joins_cluster(config: DictConfig) -> bool:
 
 def logical_cpus(config: DictConfig) -> dict[str, int]:
     """The logical CPUs of Ray that each part of the run takes."""
+    each = max(3, len(config.mas.get("policies") or ()))  # worker groups that may share a GPU
     return {
-        "ranks (3 each)": 3 * config.trainer.nnodes * config.trainer.n_gpus_per_node,
+        f"ranks ({each} each)": each * config.trainer.nnodes * config.trainer.n_gpus_per_node,
         "trainer": 2,
         "TransferQueue": config.transfer_queue.backend.SimpleStorage.num_data_storage_units,
         "rollout workers": config.actor_rollout_ref.rollout.agent.num_workers,

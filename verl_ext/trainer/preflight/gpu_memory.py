@@ -122,7 +122,28 @@ class Memory:
         return max(self.training, self.sync, sampling)
 
 
-def estimate(config: DictConfig, model: Model, critic: bool) -> Memory:
+def together(each: dict[str, Memory]) -> Memory:
+    """What several policies need that share a GPU, by policy. One trains while the others rest; all engines are awake.
+
+    While one gets new weights, the others' engines have theirs.
+    """
+    if len(each) == 1:
+        return next(iter(each.values()))
+    resident = sum(one.resident for one in each.values())
+    largest = max(each.values(), key=lambda one: one.training - one.resident)
+    engines = sum(one.engine for one in each.values())
+    sync = max(one.sync - one.resident - one.engine for one in each.values()) + resident + engines
+    return Memory(
+        parts={**largest.parts, "other policies": resident - largest.resident},
+        resident=resident,
+        sync=sync,
+        engine=engines + ENGINE_OVERHEAD * (len(each) - 1),
+        kv_bytes=max(one.kv_bytes for one in each.values()),
+        share=sum(one.share for one in each.values()),
+    )
+
+
+def estimate(config: DictConfig, model: Model, critic: bool, frozen: bool = False) -> Memory:
     """Estimate one GPU's memory. A lower bound within some GiB: allocator, buffers and CUDA itself come on top.
 
     Parameters, gradients and Adam's two moments are sharded over the FSDP ranks in `model_dtype`; LoRA has gradients
@@ -139,6 +160,7 @@ def estimate(config: DictConfig, model: Model, critic: bool) -> Memory:
         config: verl's, with `actor_rollout_ref`.
         model: of the policy; the critic is taken to be of the same size.
         critic: there is a critic.
+        frozen: nothing trains.
     """
     actor, settings = config.actor_rollout_ref.actor, config.actor_rollout_ref.model
     lora, rollout = settings.lora_rank, config.actor_rollout_ref.rollout
@@ -153,6 +175,8 @@ def estimate(config: DictConfig, model: Model, critic: bool) -> Memory:
         "activations": _activations(config, model),
         "logits": _logits(config, model),
     }
+    if frozen:
+        parts = {name: size if name == "parameters" else 0.0 for name, size in parts.items()}
     offload = actor.fsdp_config
     resident = 0 if offload.optimizer_offload else parts["optimiser"]
     resident += 0 if offload.param_offload else parts["parameters"]

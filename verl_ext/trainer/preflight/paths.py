@@ -8,6 +8,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
+from verl_ext.trainer.policies.settings import policy_configs
 from verl_ext.trainer.preflight.checks import joins_cluster, trains_critic
 
 
@@ -35,8 +36,12 @@ def missing_models(config: DictConfig, ask_hub: bool = True) -> list[str]:
     Args:
         ask_hub: look for the name of a model that is not in the hub's cache there (at most 10 seconds each).
     """
-    names = ["actor_rollout_ref.model.path", *(["critic.model.path"] if trains_critic(config) else [])]
-    paths = {str(OmegaConf.select(config, name)): name for name in reversed(names)}
+    paths: dict[str, str] = {}
+    for policy, own in policy_configs(config).items():
+        names = ["actor_rollout_ref.model.path", *(["critic.model.path"] if trains_critic(own) else [])]
+        for name in names:
+            place = name.replace("actor_rollout_ref", f"mas.policies.{policy}") if policy else name
+            paths.setdefault(str(OmegaConf.select(own, name)), place)
     found = {name: _missing(path, ask_hub and not joins_cluster(config)) for path, name in paths.items()}
     return [f"{name}={path}: {found[name]}" for path, name in paths.items() if found[name]]
 

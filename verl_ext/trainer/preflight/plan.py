@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,9 +17,10 @@ from verl_ext.rewards.judged import JUDGED
 from verl_ext.tracebacks import explained
 from verl_ext.trainer.build import build_workflow
 from verl_ext.trainer.config import MasConfig, optimiser_steps, read_mas_config, strategy_from
+from verl_ext.trainer.policies.settings import PolicySection, policy_config, policy_configs, read_policies
 from verl_ext.trainer.preflight import checks
 from verl_ext.trainer.preflight.data import parquet_rows
-from verl_ext.trainer.preflight.gpu_memory import GIB, Memory, Model, estimate, fitting_tokens, read_model
+from verl_ext.trainer.preflight.gpu_memory import GIB, Memory, Model, estimate, fitting_tokens, read_model, together
 from verl_ext.trainer.sections import JudgeSection
 
 
@@ -71,6 +73,8 @@ def add_plan(report: Report) -> None:
         report.add("heads", ", ".join(f"{name}: {head.encoder}, lr {head.lr:g}" for name, head in heads.items()))
     if model.lora.adapters:
         report.add("policy", f"{mas.policy}: rank {model.lora_rank}, alpha {model.lora_alpha}, frozen base")
+    for name, policy in mas.policies.items():
+        report.add(f"policy {name}", _policy(policy, policy_config(config, name)))
     sampling = f"{mas.sampling.strategy}, {mas.sampling.group_size} samples a fork, top_p {rollout.top_p}"
     report.add("algorithm", f"{config.algorithm.adv_estimator}; sampling by {sampling}")
     report.add("judge", _judge(mas.judge, workflow))
@@ -80,6 +84,16 @@ def add_plan(report: Report) -> None:
     if calls is not None:
         each = f"{calls:g} a question, {calls * config.data.train_batch_size:,.0f} a step"
         report.add("agent calls", f"{each} (if each agent is called once; forks included)")
+
+
+def _policy(section: PolicySection, config: DictConfig) -> str:
+    """The agents of a policy, its model, and how it trains."""
+    actor, model = config.actor_rollout_ref.actor, config.actor_rollout_ref.model
+    how = "frozen" if section.frozen else f"lr {actor.optim.lr:g}"
+    how += f", LoRA of rank {model.lora_rank}" if model.lora_rank else ""
+    how += f", every {section.every} steps" if section.every > 1 else ""
+    how += f", from step {section.from_step}" if section.from_step > 1 else ""
+    return f"{', '.join(section.agents)}: {model.path}, {how}"
 
 
 def _judge(given: JudgeSection, workflow: Workflow) -> str:
@@ -173,25 +187,39 @@ def _counted(number: int, noun: str) -> str:
 
 def add_model(report: Report, gpu_memory: float) -> None:
     """Add token limits, the size of the model, and the memory that it needs of a GPU with `gpu_memory` GiB."""
-    path = str(report.config.actor_rollout_ref.model.path)
-    try:
-        model = read_model(path)
-    except LookupError as error:
-        _add_tokens(report, None)
-        report.add("memory", f"not estimated: {error}")
-        return
-    _add_tokens(report, model)
-    report.add("model", f"{path}: {model.parameters / 1e9:.3f} G parameters, by {model.source}")
-    heads, tensor = model.config.num_attention_heads, report.config.actor_rollout_ref.rollout.tensor_model_parallel_size
-    if heads % tensor:
-        report.problems.append(f"rollout.tensor_model_parallel_size={tensor} does not divide {path}'s {heads} heads")
+    models, configs = dict[str, Model](), policy_configs(report.config)
+    for name, own in configs.items():
+        path, of = str(own.actor_rollout_ref.model.path), f" {name}" if name else ""
+        try:
+            model = models[name] = read_model(path)
+        except LookupError as error:
+            _add_tokens(report, None)
+            report.add("memory", f"not estimated: {error}")
+            return
+        report.add(f"model{of}", f"{path}: {model.parameters / 1e9:.3f} G parameters, by {model.source}")
+        heads, tensor = model.config.num_attention_heads, own.actor_rollout_ref.rollout.tensor_model_parallel_size
+        if heads % tensor:
+            report.problems.append(
+                f"rollout.tensor_model_parallel_size={tensor} does not divide {path}'s {heads} heads"
+            )
+    smallest = min(models.values(), key=lambda model: model.positions or sys.maxsize)
+    _add_tokens(report, smallest)
     if report.config.trainer.device != "cpu":
-        _add_memory(report, model, gpu_memory)
+        _add_memory(report, smallest, _memory(report.config, models), gpu_memory)
 
 
-def _add_memory(report: Report, model: Model, gpu_memory: float) -> None:
+def _memory(config: DictConfig, models: dict[str, Model]) -> Memory:
+    """What all policies need of a GPU; `models` by policy."""
+    frozen = {name for name, section in read_policies(config).items() if section.frozen}
+    each = {
+        name: estimate(own, models[name], checks.trains_critic(own) and name not in frozen, name in frozen)
+        for name, own in policy_configs(config).items()
+    }
+    return together(each)
+
+
+def _add_memory(report: Report, model: Model, found: Memory, gpu_memory: float) -> None:
     config = report.config
-    found = estimate(config, model, checks.trains_critic(config))
     parts = ", ".join(f"{name} {size / GIB:.1f}" for name, size in found.parts.items())
     tokens = max(found.kv_tokens(gpu_memory * GIB), 0)
     report.add("memory, training", f"about {found.training / GIB:.0f} GiB a GPU: {parts}")
@@ -233,10 +261,11 @@ def memory_notes(config: DictConfig) -> list[str]:
     if config.trainer.device == "cpu" or not torch.cuda.is_available():
         return []
     try:
-        model = read_model(str(config.actor_rollout_ref.model.path))
+        configs = policy_configs(config)
+        models = {name: read_model(str(own.actor_rollout_ref.model.path)) for name, own in configs.items()}
     except LookupError:
         return []
-    found = estimate(config, model, checks.trains_critic(config))
+    found = _memory(config, models)
     return too_little(config, found, round(torch.cuda.get_device_properties(0).total_memory / GIB, 1))
 
 

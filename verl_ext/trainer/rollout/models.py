@@ -67,9 +67,22 @@ def models_of_agents(mas: MasConfig, models: Mapping[str, ServedLLM], agents: li
     return Models({agent: models[policies.get(agent, next(iter(mas.policies)))] for agent in agents})
 
 
-def add_policies(rows: list[Row], mas: MasConfig) -> list[Row]:
-    """Add to each row the policy of its agent; without `mas.policies` the rows are as they were."""
+def add_policies(rows: list[Row], mas: MasConfig, models: Mapping[str, ServedLLM]) -> list[Row]:
+    """Add to each row the policy of its agent; without `mas.policies` the rows are as they were.
+
+    An idle row may be of an agent whose policy is frozen, or who has none; a policy that trains takes it.
+
+    Args:
+        models: by policy.
+    """
     if not mas.policies:
         return rows
-    policies, first = policies_of_agents(mas), next(iter(mas.policies))
-    return [replace(row, policy=policies.get(row.agent, first)) for row in rows]
+    policies = policies_of_agents(mas)
+    trains = next((name for name, one in mas.policies.items() if not one.frozen), next(iter(mas.policies)))
+    end = [models[trains].end_token]
+    return [
+        replace(row, policy=trains, prompt=end, response=end)
+        if row.status == "idle"
+        else replace(row, policy=policies[row.agent])
+        for row in rows
+    ]

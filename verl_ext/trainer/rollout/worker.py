@@ -65,9 +65,9 @@ class RolloutWorker:
         self.tool_objects = build_tools(self.mas.tools)
         # Of the questions that are being sampled, by name.
         self._forests: dict[str, Forest] = {}
-        models = make_models(config, self.mas, client, self._busy)
-        self.models = models_of_agents(self.mas, models, list(self.workflow.agents))
-        self.llm = next(iter(models.values()))
+        self.policies = make_models(config, self.mas, client, self._busy)
+        self.models = models_of_agents(self.mas, self.policies, list(self.workflow.agents))
+        self.llm = next(iter(self.policies.values()))
         self.strategy = strategy_from(self.mas.sampling, self.workflow.trained_agents)
         self.limits = Limits(
             max_prompt_tokens=config.data.max_prompt_length,
@@ -237,7 +237,7 @@ class RolloutWorker:
         if self.mas.sampling.group_by == "question":
             samples = one_group(samples)
         rows = validation_rows(forest, question) if validate else training_rows(forest, samples, question)
-        rows = add_policies(add_agent_ids(rows, self.adapters), self.mas)
+        rows = add_policies(add_agent_ids(rows, self.adapters), self.mas, self.policies)
         self._trace(forest, question, validate, empty=not rows)
         if not validate:
             self._streak = 0 if rows else self._streak + 1

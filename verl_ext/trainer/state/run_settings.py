@@ -20,7 +20,7 @@ FREE = (
     *("trainer.default_*_dir", "trainer.*_name", "trainer.logger", "trainer.log_val_generations", "trainer.*_data_dir"),
     *("trainer.total_*", "trainer.*_freq", "trainer.val_*", "trainer.*_to_keep", "trainer.remove_previous_*"),
     *("trainer.keep_best", "trainer.resume_*", "trainer.esi_*", "trainer.del_local_*", "trainer.checkpoint_callback_*"),
-    *("mas.budget.*", "mas.trajectory_log.*", "mas.tracing.*", "mas.poll_interval"),
+    *("mas.budget.*", "mas.trajectory_log.*", "mas.tracing.*", "mas.poll_interval", "mas.gateway.*"),
     *("*.trace.*", "*.prometheus.*", "*profiler.*"),
     # machines, processes, memory
     *("trainer.nnodes", "trainer.n_gpus_per_node", "trainer.ray_*", "ray_kwargs.*", "transfer_queue.*"),
@@ -100,7 +100,10 @@ def settings_of(config: DictConfig) -> dict[str, Any]:
     found = {name: value for key in whole for name, value in leaves(whole[key], str(key)).items()}
     kept = {name: value for name, value in found.items() if not any(fnmatchcase(name, free) for free in FREE)}
     horizon = {name: found.get(name) for name in ("trainer.total_epochs", "trainer.total_training_steps")}
-    return kept | (horizon if any(_has_horizon(found, part) for part in ("actor_rollout_ref.actor", "critic")) else {})
+    policies = [f"mas.policies.{name}" for name in whole.get("mas", {}).get("policies") or {}]
+    own = [f"{policy}.{part}" for policy in policies for part in ("actor", "critic")]
+    parts = ("actor_rollout_ref.actor", "critic", *own)
+    return kept | (horizon if any(_has_horizon(found, part) for part in parts) else {})
 
 
 def _has_horizon(settings: dict[str, Any], part: str) -> bool:

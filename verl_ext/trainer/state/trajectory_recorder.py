@@ -28,6 +28,7 @@ ABOUT = {
     "by_std": "algorithm.norm_adv_by_std_in_grpo",
     "temperature": "actor_rollout_ref.rollout.temperature",
     "model": "actor_rollout_ref.model.path",
+    "policies": "mas.policies",
     "folder": "trainer.default_local_dir",
 }
 # Columns of the logged rows.

@@ -1,0 +1,198 @@
+"""`mas.policies`: the configuration of each policy, what is refused, and what keeps them apart."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+import torch
+from omegaconf import OmegaConf, open_dict
+
+from tests.helpers import FakeLLM, chain, forest_of, run
+from tests.trainer.test_recipes import composed
+from verl_ext.engine.policy_names import address_of, policy_of, prefix_of
+from verl_ext.evaluate.checkpoint import find_model
+from verl_ext.observe.doctor_report import report
+from verl_ext.plugin import package_path
+from verl_ext.sampling import run_once
+from verl_ext.trainer.build import build_workflow
+from verl_ext.trainer.config import read_mas_config
+from verl_ext.trainer.policies.checkpoints import record_of
+from verl_ext.trainer.policies.coordinator import _rows_of
+from verl_ext.trainer.policies.fan import WorkerGroups
+from verl_ext.trainer.policies.settings import PolicySection, policy_config
+from verl_ext.trainer.preflight.checks import check_multi_agent, logical_cpus
+from verl_ext.trainer.row_checks import check_policy_rows
+from verl_ext.trainer.state import checkpoint
+
+TINY = package_path("recipe/mhgpo/assets/tiny_model")
+SMALL = {"agents": ["rewriter", "reranker"], "actor": {"optim": {"lr": 1e-6}}}
+LARGE = {"model": {"path": "/models/large"}, "agents": ["answerer"]}
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    return composed("+recipe=mhgpo_tiny")
+
+
+def configured(base, settings=None, **policies):
+    """A copy of `base` with these policies and settings."""
+    config = base.copy()
+    with open_dict(config):
+        for key, value in ({"mas.policies": policies} | (settings or {})).items():
+            OmegaConf.update(config, key, value, merge=False, force_add=True)
+    return config
+
+
+def test_a_policy_has_the_runs_settings_but_for_its_own():
+    config = configured(composed("+recipe=mappo_tiny"), small=SMALL, large=LARGE)
+    small, large = policy_config(config, "small"), policy_config(config, "large", total_steps=7)
+    actors = [own.actor_rollout_ref.actor for own in (small, large)]
+    assert [actor.optim.lr for actor in actors] == [1e-6, config.actor_rollout_ref.actor.optim.lr]
+    assert small.actor_rollout_ref.model.path == TINY and large.actor_rollout_ref.model.path == "/models/large"
+    assert large.critic.model.path == large.critic.model.tokenizer_path == "/models/large", "its critic starts from it"
+    assert [policy_of(own.actor_rollout_ref.rollout) for own in (small, large)] == ["small", "large"]
+    assert actors[1].optim.total_training_steps == 7 and small.data == config.data
+
+
+def test_a_frozen_policy_has_no_lora_no_kl_and_agents_that_do_not_train(tiny):
+    lora = {"actor_rollout_ref.model.lora_rank": 32, "actor_rollout_ref.model.lora.merge": True}
+    config = configured(tiny, lora, small=SMALL, large=LARGE | {"frozen": True})
+    stays = policy_config(config, "large").actor_rollout_ref
+    assert stays.model.lora_rank == 0 and not stays.actor.use_kl_loss
+    assert policy_config(config, "small").actor_rollout_ref.model.lora_rank == 32
+    assert build_workflow(read_mas_config(config)).trained_agents == ["rewriter", "reranker"]
+
+
+def test_when_a_policy_trains():
+    section = PolicySection(agents=["a"], every=3, from_step=2)
+    assert [step for step in range(1, 10) if section.trains(step)] == [2, 5, 8]
+    assert [section.updates(steps) for steps in (1, 2, 4, 5, 9)] == [0, 1, 1, 2, 3]
+    assert not PolicySection(agents=["a"], frozen=True).trains(1)
+
+
+UNMERGED = {"actor_rollout_ref.model.lora_rank": 32, "actor_rollout_ref.model.lora.merge": False}
+HALF = {"actor_rollout_ref.rollout.name": "vllm", "mas.deterministic": False}
+
+
+@pytest.mark.parametrize(
+    ("policies", "settings", "message"),
+    [
+        ({"large": None}, {}, "mas.policies names no policy for answerer"),
+        ({"large": {"agents": ["anserer"]}}, {}, "there is no agent 'anserer'; did you mean 'answerer'"),
+        (
+            {"large": {"agents": ["reranker", "answerer"]}},
+            {},
+            "'reranker' is in mas.policies.small and in mas.policies.l",
+        ),
+        ({}, {"mas.policy": "per_agent_lora"}, "does not go with mas.policy=per_agent_lora.*mas.policy=shared"),
+        ({}, {"trainer.v1.trainer_mode": "mas_colocate_async"}, "trainer_mode=mas_colocate_async.*mas_sync"),
+        ({}, UNMERGED, "the LoRA of small, large is not merged.*model.lora.merge=true"),
+        ({}, {"actor_rollout_ref.rollout.name": "sglang"}, "rollout.name=hf or vllm"),
+        ({}, {"trainer.log_val_generations": 3}, "trainer.log_val_generations.*one tokenizer"),
+        ({}, {"reward.num_workers": 2}, "reward workers"),
+        ({"small": SMALL | {"from_step": 0}}, {}, "from_step=0 must be at least 1"),
+        ({"small": SMALL | {"frozen": True, "every": 2}}, {}, "this one is frozen"),
+        (
+            {"small": SMALL | {"actor": {"optim": {"lr": -1}}}},
+            {},
+            "mas.policies.small: actor_rollout_ref.actor.optim.lr=-1",
+        ),
+        (
+            {"small": SMALL | {"actor": {"use_kl_loss": True}}},
+            {},
+            "actor.use_kl_loss cannot differ.*run: actor_rollout_ref",
+        ),
+        ({"large": LARGE | {"model": {"pth": "x"}}}, {}, "model.pth cannot differ.*did you mean 'model.path'"),
+        ({"large": None, "huggingface": LARGE}, {}, "mas.policies: huggingface cannot name a policy"),
+        ({}, HALF, r"together take 1.20 of a GPU's memory \(small 0.6, large 0.6\)"),
+    ],
+)
+def test_what_is_refused(tiny, policies, settings, message):
+    with pytest.raises(ValueError, match=message):
+        check_multi_agent(configured(tiny, settings, **{"small": SMALL, "large": LARGE, **policies}))
+
+
+def test_ray_gets_as_many_logical_cpus_as_the_worker_groups_take(tiny):
+    four = {f"p{number}": {"agents": [f"x{number}"]} for number in range(4)}
+    assert logical_cpus(configured(tiny, **four))["ranks (4 each)"] == 4
+
+
+def test_engines_have_names_of_their_own():
+    handle = "ipc:///tmp/rl-colocate-zmq-01-replica-0-rank-0.sock"
+    assert prefix_of("vllm", "") == "vllm_" and address_of(handle, "") == handle, "verl's own"
+    assert prefix_of("hf", "a") != prefix_of("hf", "b") and address_of(handle, "a") != address_of(handle, "b")
+    assert policy_of(OmegaConf.create({"name": "hf"})) == ""
+
+
+def test_rows_of_another_policy_are_noticed():
+    good = {"policy": "small", "served_by": ["small"], "agent": "a", "trajectory": "t"}
+    assert check_policy_rows([good, good | {"served_by": []}], "small", 3) == {"doctor/unknown_policy": 0.5}
+    for wrong in (good | {"policy": "large"}, good | {"served_by": ["large"]}):
+        with pytest.raises(RuntimeError, match="step 3: 1 rows would train the policy 'small' that are another one's"):
+            check_policy_rows([good, wrong], "small", 3)
+    assert check_policy_rows([{}], "", 3) == {}, "a run without policies"
+
+
+def test_the_rows_of_a_policy_are_those_of_the_whole_batch():
+    rows = [torch.arange(n).float() for n in (3, 1, 4, 2)]
+    column = torch.nested.as_nested_tensor(rows, layout=torch.jagged)
+    assert all(torch.equal(a, b) for a, b in zip(_rows_of(column, 1, 3).unbind(), rows[1:3], strict=True))
+
+
+def test_each_agent_calls_the_model_of_its_policy():
+    small, large = FakeLLM(lambda request: "from small"), FakeLLM(lambda request: "from large")
+    forest = forest_of(chain, small, models={"a": small, "b": large, "c": small})
+    trajectory = run(run_once(forest, "0"))
+    assert [call.text for call in trajectory.calls] == ["from small", "from large", "from small"]
+
+
+class Group:
+    """Stands for verl's worker group."""
+
+    def __init__(self):
+        self.calls = []
+
+    def save_checkpoint(self, *args, **kwargs):
+        self.calls.append(args)
+
+
+def test_each_policy_saves_into_its_folder(tmp_path):
+    groups = {"small": Group(), "large": Group(), "stays": Group()}
+    fan = WorkerGroups(groups, ["small", "large"], record="{}")
+    fan.save_checkpoint(str(tmp_path / "actor"), "hdfs://x/actor", 3, max_ckpt_to_keep=2)
+    assert groups["large"].calls == [(str(tmp_path / "actor" / "large"), "hdfs://x/actor/large", 3)]
+    assert not groups["stays"].calls, "its weights are those of its model"
+
+
+def test_a_checkpoint_without_one_of_its_policies_is_not_whole(tiny, tmp_path):
+    config = configured(tiny, small=SMALL, large=LARGE)
+    for step in (1, 2):
+        place = checkpoint.place_of(tmp_path, step)
+        for name in ("small", "large"):
+            (place / "actor" / name).mkdir(parents=True)
+        (place / "actor" / "policies.json").write_text(record_of(config))
+        checkpoint.mark_complete(tmp_path, step)
+    shutil.rmtree(tmp_path / "global_step_1" / "actor" / "small")  # verl removes one policy after the other
+    assert checkpoint.complete_steps(tmp_path) == [2] and checkpoint.last_checkpoint(tmp_path) == 2
+
+
+def test_a_checkpoint_says_which_models_answer_for_which_agents(tiny, tmp_path):
+    config = configured(tiny, small=SMALL, large={"agents": ["answerer"], "frozen": True})
+    place = tmp_path / "global_step_4"
+    shutil.copytree(TINY, place / "actor" / "small" / "huggingface")
+    (place / "actor" / "policies.json").write_text(record_of(config))
+    found = find_model(str(place))
+    assert found.agents == {"small": ["rewriter", "reranker"], "large": ["answerer"]} and found.step == 4
+    assert found.policies["small"].path == str(place / "actor" / "small" / "huggingface")
+    assert found.policies["large"].path == TINY, "a frozen policy is its model"
+
+
+def test_the_doctor_tells_each_policy():
+    good = {"update/rows": 4, "update/rests": 0, "doctor/tokens_checked": 1, "doctor/mask_coverage": 1.0}
+    bad = good | {"doctor/kl_numerical": 0.5}
+    metrics = [{f"policies/{n}/{k}": v for n, own in (("a", good), ("b", bad)) for k, v in own.items()}] * 2
+    metrics[1] = metrics[1] | {"policies/b/update/rests": 1}
+    page = report("run", [{"step": step, "metrics": one} for step, one in enumerate(metrics, 1)])
+    assert "Policy a: trained in 2 of 2 steps" in page and "Policy b: trained in 1 of 2 steps" in page
+    assert "b: rollout engine and trainer disagree" in page and "a: rollout engine" not in page
