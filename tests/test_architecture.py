@@ -24,16 +24,18 @@ MAY_IMPORT = {
     "rewards": {"tools"},
     "mas": {"tools", "rewards", "memory"},
     "sampling": {"mas"},
+    "gateway": {"mas", "tools"},
     "algorithms": {"mas"},
     "heads": {"mas", "memory"},
     "observe": {"mas", "sampling", "memory"},
     "engine": set(),
-    "trainer": {"mas", "sampling", "algorithms", "heads", "observe", "engine", "tools", "rewards", "memory"},
+    "trainer": {"mas", "sampling", "algorithms", "heads", "gateway", "observe", "engine", "tools", "rewards", "memory"},
     "evaluate": {"mas", "sampling", "observe", "engine", "tools", "trainer", "memory", "rewards"},
     "compare": {"observe", "tools", "trainer"},
+    "plan": {"sampling", "observe", "trainer"},
     "worlds": {"tools"},
 }
-WITHOUT_TORCH_AND_VERL = ("storage", "mas", "sampling", "tools", "memory", "rewards", "observe", "worlds")
+WITHOUT_TORCH_AND_VERL = ("storage", "mas", "sampling", "gateway", "tools", "memory", "rewards", "observe", "worlds")
 
 
 def imports(path: Path, at_top_only: bool = False) -> set[str]:

@@ -35,6 +35,11 @@ COMMANDS = {
     "check": Command(
         "verl_ext.check", "say what a run would do and what is missing, without starting it", "+recipe=mhgpo"
     ),
+    "plan": Command(
+        "verl_ext.plan",
+        "say how long a step would take on 8, 64 and 512 GPUs, and what limits it",
+        "+recipe=mhgpo --prompt_tokens 1500 --output_tokens 60",
+    ),
     "view": Command("verl_ext.observe.viewer", "write what the agents did as one HTML page", "runs/mhgpo_tiny --open"),
     "doctor": Command(
         "verl_ext.doctor", "say in words what was checked of a run's steps, or recompute a row", "runs/mhgpo_tiny"

@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import psutil
@@ -36,6 +37,29 @@ def launched(folder):
     )
     command = [sys.executable, "-c", code, str(folder), *PROGRAM]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, preexec_fn=heed_signals)
+
+
+@pytest.fixture
+def hold(tmp_path):
+    """While this file is there, runs with the override `holding` wait after their second step."""
+    file = tmp_path / "hold"
+    file.write_text("")
+    return file
+
+
+def holding(file, *more):
+    return ["mas.seed={seed}", "+steps=6", f"+hold={file}", *more]
+
+
+def wait_for(process, holds):
+    """Until a condition holds, as long as the process runs."""
+    while not holds():
+        assert process.poll() is None, process.stdout.read().decode()
+        time.sleep(0.02)
+
+
+def steps_of(run):
+    return [json.loads(line)["step"] for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
 
 
 def started(runs):
@@ -149,65 +173,72 @@ def test_a_failed_run_stops_nothing_and_is_tried_again(tmp_path, capsys):
     assert run_all(runs, tmp_path, 2, PROGRAM) == failed
 
 
-def test_interrupted_it_ends_what_it_started_and_goes_on_later(tmp_path):
+def test_interrupted_it_ends_what_it_started_and_goes_on_later(tmp_path, hold):
     with launcher._signals():
         handlers = {signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
         assert handlers <= {signal.default_int_handler, signal.SIG_IGN}
-    study = study_of(tmp_path, overrides=["mas.seed={seed}", "+steps=6", "+pace=0.1", "+child=1"])
+    study = study_of(tmp_path, overrides=holding(hold, "+child=1"))
     runs = plan(study, tmp_path)
     process = launched(tmp_path)
-    while not runs[1].folder.exists() or not (runs[1].folder / "child").exists():
-        assert process.poll() is None, process.stdout.read().decode()
-        time.sleep(0.05)
+    wait_for(process, (runs[1].folder / "child").exists)
     os.kill(process.pid, signal.SIGTERM)
-    process.wait(20)
+    process.wait(300)
     child = int((runs[1].folder / "child").read_text())
     assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
     assert [run.record is None for run in runs] == [False, True, True, True]
     first = started(runs)[runs[0].name]
+    hold.unlink()
     assert run_all(runs, tmp_path, 4, PROGRAM) == []
     assert started(runs)[runs[0].name] == first and all(run.record is not None for run in runs)
 
 
-def test_what_a_killed_launcher_left_behind_is_ended_and_two_at_once_are_refused(tmp_path):
-    study = study_of(tmp_path, overrides=["mas.seed={seed}", "+steps=6", "+pace=0.15"], seeds=[1])
-    runs = plan(study, tmp_path)
+def test_what_a_killed_launcher_left_behind_is_ended_and_two_at_once_are_refused(tmp_path, hold):
+    runs = plan(study_of(tmp_path, overrides=holding(hold), seeds=[1]), tmp_path)
     process = launched(tmp_path)
-    while not (runs[0].folder / "metrics.jsonl").exists():
-        assert process.poll() is None, process.stdout.read().decode()
-        time.sleep(0.05)
+    wait_for(process, lambda: (runs[1].folder / "metrics.jsonl").exists() and steps_of(runs[1]) == [0, 1, 2])
     with pytest.raises(BlockingIOError, match="another comparison is running"):
         run_all(runs, tmp_path, 1, PROGRAM)
     process.kill()
-    process.wait(20)
-    place = f"trainer.default_local_dir={runs[0].folder}"
+    process.wait(300)
+    place = f"trainer.default_local_dir={runs[1].folder}"
     left = [one for one in psutil.process_iter(["cmdline"]) if place in (one.info["cmdline"] or ())]
     assert len(left) == 1, "nobody is left to end it"
     code = "import time; print(1, flush=True); time.sleep(600)"
     with subprocess.Popen([sys.executable, "-c", code, place], stdout=subprocess.PIPE, start_new_session=True) as other:
         other.stdout.readline()
+        threading.Thread(target=release_after, args=(left[0], hold)).start()
         assert run_all(runs, tmp_path, 2, PROGRAM) == []
         assert other.poll() is None, "another process with the same argument is not ours to end"
         other.kill()
-    assert not left[0].is_running() or left[0].status() == psutil.STATUS_ZOMBIE
-    steps = [json.loads(line)["step"] for line in (runs[0].folder / "metrics.jsonl").read_text().splitlines()]
-    assert steps == [0, 1, 2, 3, 4, 5, 6], "only one process wrote"
+    assert ended(left[0])
+    assert steps_of(runs[1]) == [0, 1, 2, 3, 4, 5, 6], "only one process wrote"
 
 
-def test_a_killed_run_goes_on_from_its_checkpoint_and_its_cost_adds_up(tmp_path):
-    overrides = ["mas.seed={seed}", "+steps=6", "+pace=0.3", "+save=1"]
-    run = plan(study_of(tmp_path, overrides=overrides, seeds=[1]), tmp_path)[0]
+def ended(process):
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def release_after(process, file):
+    """Remove the file once the process has ended."""
+    while not ended(process):
+        time.sleep(0.01)
+    file.unlink()
+
+
+def test_a_killed_run_goes_on_from_its_checkpoint_and_its_cost_adds_up(tmp_path, hold):
+    run = plan(study_of(tmp_path, overrides=holding(hold, "+save=1"), seeds=[1]), tmp_path)[1]
     process = launched(tmp_path)
-    while not (tracker := run.folder / TRACKER).exists() or int(tracker.read_text()) < 2:
-        assert process.poll() is None, process.stdout.read().decode()
-        time.sleep(0.05)
+    wait_for(process, lambda: (run.folder / TRACKER).exists() and (run.folder / TRACKER).read_text() == "2")
     os.kill(process.pid, signal.SIGTERM)
-    process.wait(20)
+    process.wait(300)
+    hold.unlink()
     before = json.loads((run.folder / PROCESS).read_text())
     (run.folder / PROCESS).write_text(json.dumps(before | {"seconds": 1000.0, "commit": "abc"}))
     assert run_all([run], tmp_path, 1, PROGRAM) == []
-    steps = [json.loads(line)["step"] for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
-    assert steps == [0, 1, 2, 3, 4, 5, 6], "no step is run twice"
+    assert steps_of(run) == [0, 1, 2, 3, 4, 5, 6], "no step is run twice"
     assert run.record["seconds"] > 1000 and run.record["commit"].startswith("abc")
     assert not run.folder.with_name(run.folder.name + ".1").exists()
 
@@ -221,7 +252,7 @@ def test_a_process_that_got_the_recorded_number_later_is_left_alone(tmp_path):
         assert other.poll() is None
         (tmp_path / PROCESS).write_text(json.dumps({"pid": other.pid, "started": started}))
         end_left_behind(tmp_path)
-        other.wait(10)
+        other.wait(300)
     end_left_behind(tmp_path)  # it is gone
     end_left_behind(tmp_path / "nothing")
 
@@ -234,7 +265,8 @@ def test_runs_have_cores_of_their_own(tmp_path):
         assert len(dealt) == jobs and all(dealt) and set().union(*dealt) == cores
     if len(cores) > 1:
         assert not shares(2)[0] & shares(2)[1]
-    runs = plan(study_of(tmp_path, seeds=[1]), tmp_path)
+    pinned = max(map(len, shares(2)))
+    runs = plan(study_of(tmp_path, overrides=["mas.seed={seed}", "+steps=6", f"+pinned={pinned}"], seeds=[1]), tmp_path)
     run_all(runs, tmp_path, 2, PROGRAM)
     kept = [set(json.loads((run.folder / "cores").read_text())) for run in runs]
     assert kept == shares(2) and os.sched_getaffinity(0) == cores

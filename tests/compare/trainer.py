@@ -1,7 +1,8 @@
 """Stands for verl's main command in tests of the launcher: reads the overrides it needs, writes a metrics log.
 
-`+pace=` seconds per step; `+fail=1` ends with an error; `+child=1` leaves a child process that outlives nothing;
-`+save=1` writes verl's tracker after every step, and goes on from it.
+`+pinned=N` waits until it has at most N cores; `+fail=1` ends with an error; `+child=1` leaves a child process that outlives
+nothing; `+save=1` writes verl's tracker after every step, and goes on from it; `+hold=FILE` waits after the second step
+for as long as that file is there.
 """
 
 import json
@@ -12,17 +13,26 @@ import time
 from pathlib import Path
 
 
+def write(path: Path, text: str) -> None:
+    """Whole or not at all: tests read these files meanwhile."""
+    new = path.with_suffix(".new")
+    new.write_text(text)
+    new.replace(path)
+
+
 def main() -> None:
     given = dict(argument.lstrip("+").split("=", 1) for argument in sys.argv[1:])
     folder = Path(given["trainer.default_local_dir"])
     seed, slope = int(given["mas.seed"]), float(given["slope"])
     (folder / "started").write_text(" ".join(sys.argv[1:]))
-    time.sleep(0.05)  # the launcher pins a run once it has started
+    until = time.monotonic() + 60  # the launcher pins a run once it has started
+    while "pinned" in given and len(os.sched_getaffinity(0)) > int(given["pinned"]) and time.monotonic() < until:
+        time.sleep(0.01)
     if hasattr(os, "sched_getaffinity"):
         (folder / "cores").write_text(json.dumps(sorted(os.sched_getaffinity(0))))
     if "child" in given:
         child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-        (folder / "child").write_text(str(child.pid))
+        write(folder / "child", str(child.pid))
     if "fail" in given:
         sys.exit("there is no such model")
     only = given.get("trainer.val_only") == "true"
@@ -30,7 +40,8 @@ def main() -> None:
     done = int(tracker.read_text()) if tracker.exists() else -1
     with open(folder / ("validation.jsonl" if only else "metrics.jsonl"), "a" if done >= 0 else "w") as log:
         for step in range(done + 1, 1 if only else int(given["steps"]) + 1):
-            time.sleep(float(given.get("pace", 0)))
+            while step > 2 and Path(given.get("hold", "/nowhere")).exists():
+                time.sleep(0.01)
             metrics = {"budget/generated_tokens": 100 * step, "budget/questions": 8 * step} if step else {}
             if step:
                 metrics |= {"timing_s/step": 2.0, "sampling/agent_calls": 24, "agents/a/penalty": -0.1 / step}
@@ -39,7 +50,7 @@ def main() -> None:
             log.write(json.dumps({"step": step, "time": time.time(), "total_steps": 9, "metrics": metrics}) + "\n")
             log.flush()
             if "save" in given:
-                tracker.write_text(str(step))
+                write(tracker, str(step))
 
 
 main()

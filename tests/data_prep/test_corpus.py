@@ -73,7 +73,7 @@ def test_a_killed_embedding_goes_on_and_leaves_nothing_behind(tmp_path, monkeypa
     )
     arguments = ["--input", str(path), "--output_dir", str(tmp_path / "index"), "--backend", "dense", "--quiet"]
     arguments += ["--device", "cpu"]
-    done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=500)
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert (tmp_path / "index.vectors").is_dir() and not (tmp_path / "index").exists()
     encode, embedded = dense._encode, []

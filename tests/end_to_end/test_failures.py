@@ -61,7 +61,7 @@ def test_a_tool_that_blocks_its_event_loop_is_shown_and_ends_the_run(tmp_path):
             "actor_rollout_ref.rollout.agent.num_workers=1",
             *(f"mas.limits.{name}={seconds}" for name, seconds in limits.items()),
         )
-    assert re.search(r"stop_after=20\): nothing has happened for 2\d s: .* of tool \"search\"", str(error.value))
+    assert re.search(r"stop_after=20\): nothing has happened for \d+ s: .* of tool \"search\"", str(error.value))
     assert "time.sleep(1000)  # as a user may write it" in str(error.value)
     first = next(read_log(tmp_path / "runs/mhgpo_tiny/watchdog.jsonl"))["text"]
     assert first.startswith("nothing has happened for") and "is blocked by this code" in first
@@ -75,7 +75,7 @@ def test_a_stopped_training_process_is_named_and_ends_the_run(tmp_path):
     def stop() -> None:
         while not stopped and not over.wait(0.05):
             if [entry for entry in entries(tmp_path) if entry["step"] == 1]:
-                ranks = [one for one in ours(tmp_path) if "ray::WorkerDict" in " ".join(one.cmdline())]
+                ranks = [one for one in ours(tmp_path) if "ray::WorkerDict" in " ".join(command_of(one))]
                 idle = ranks[-1].cpu_times().user
                 while ranks[-1].cpu_times().user < idle + 0.3:  # then it works for the trainer
                     time.sleep(0.02)
@@ -96,11 +96,19 @@ def test_a_stopped_training_process_is_named_and_ends_the_run(tmp_path):
         reason = r"failed.\nRuntimeError: .*stop_after=15\): the trainer has been in \w+, which "
         assert re.search(reason, text) and f"(process {stopped[0].pid}) is stopped (SIGSTOP)" in text
         assert re.search(r"rank \d \(process \d+\) is here, the innermost call first:\n  File", text)
-        assert psutil.wait_procs(ours(tmp_path), timeout=30)[1] == []
+        assert psutil.wait_procs(ours(tmp_path), timeout=300)[1] == []
     finally:
         over.set()
         for process in ours(tmp_path):
             process.kill()
+
+
+def command_of(process: psutil.Process) -> list[str]:
+    """Nothing for a process that has ended meanwhile."""
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
 
 
 def ours(folder: Path) -> list[psutil.Process]:

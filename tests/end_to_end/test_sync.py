@@ -104,5 +104,5 @@ def test_the_trajectory_log_of_a_resumed_run_has_every_question_once(resumed):
 
 @pytest.mark.slow
 def test_a_finished_run_says_so_and_does_not_start_again(whole):
-    output = run(whole[0], *SETTINGS, timeout=120)
+    output = run(whole[0], *SETTINGS, timeout=500)
     assert "complete already" in output and "Started a local Ray instance" not in output

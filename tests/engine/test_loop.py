@@ -15,7 +15,7 @@ from verl_ext.engine.hf.loop import EngineLoop
 from verl_ext.engine.hf.params import Request, SamplingParams
 from verl_ext.engine.hf.slots import SlotEngine
 
-SECONDS = 30
+SECONDS = 300
 
 
 class Engine(SlotEngine):

@@ -1,6 +1,7 @@
 """verl's engines and its vLLM rollout in processes of their own: what each program of this folder has found.
 
 fsdp_program      verl's engine on the CPU: real FSDP2 over gloo, one rank, every kind of engine
+packed_program    verl's engine over packed rows without flash_attn, and with its fused head
 adapters_program  adapters per agent on that engine: two ranks that hold rows of different agents
 vllm_program      checked weights and adapters per agent under vLLM: verl's classes are real, vLLM's API is a fake
 """
@@ -56,6 +57,16 @@ def test_an_engine_builds_computes_and_trains(engines, kind):
 
 def test_fsdp1_is_refused_with_the_remedy(engines):
     assert "set strategy=fsdp2" in engines["fsdp1"]
+
+
+@pytest.fixture(scope="module")
+def packed(model_dir: Path) -> dict[str, str]:
+    return results_of("packed_program", model_dir)[0]
+
+
+@pytest.mark.parametrize("check", ["packed", "packed_with_lora", "fused", "fused_with_lora"])
+def test_packed_rows_without_flash_attn_are_as_padded_ones(packed, check):
+    assert packed.get(check) == "ok"
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
@@ -65,11 +66,32 @@ def send(server, prompt, request_id="r", **params):
     return server.generate.remote(prompt_ids=prompt, sampling_params=SEEDED | params, request_id=request_id)
 
 
-def wait_until(server, condition, seconds=20.0):
+def wait_until(server, condition, seconds=300.0):
     deadline = time.monotonic() + seconds
     while not condition(ray.get(server.stats.remote())):
         assert time.monotonic() < deadline, "the server never got there"
         time.sleep(0.005)
+
+
+def slow(server, seconds):
+    """Let each forward pass of the engine begin with a sleep: a request is caught before it has ended."""
+
+    def hook(server):
+        if (old := server.__dict__.pop("slowed", None)) is not None:
+            old.remove()
+        if seconds:
+            server.slowed = server._loop._engine.model.register_forward_pre_hook(lambda *_: time.sleep(seconds))
+
+    ray.get(server.__ray_call__.remote(hook))
+
+
+@contextmanager
+def slowed(server, seconds=0.3):
+    slow(server, seconds)
+    try:
+        yield
+    finally:
+        slow(server, 0.0)
 
 
 def test_replica_speaks_verls_names(replica):
@@ -121,10 +143,11 @@ def test_bad_requests_fail_alone(server, prompt, params, message):
 def test_abort_returns_partial_and_resuming_equals_no_interruption(server):
     prompt = [9, 8, 7, 6]
     whole = ray.get(send(server, prompt, ignore_eos=True, max_tokens=128))
-    pending = send(server, prompt, ignore_eos=True, max_tokens=128)
-    wait_until(server, lambda s: s["active"] == 1)
-    aborted = ray.get(server.abort_all_requests.remote())
-    partial = ray.get(pending)
+    with slowed(server):
+        pending = send(server, prompt, ignore_eos=True, max_tokens=128)
+        wait_until(server, lambda s: s["active"] == 1)
+        aborted = ray.get(server.abort_all_requests.remote())
+        partial = ray.get(pending)
     assert aborted == {"aborted_count": 1, "request_ids": ["r"]}
     done = len(partial.token_ids)
     assert partial.stop_reason == "aborted" and 0 < done < 128 and len(partial.log_probs) == done
@@ -141,8 +164,8 @@ def test_control_calls_pass_more_waiting_requests_than_the_actor_takes(server, r
     ray.get(server.abort_all_requests.remote())
     waiting = [send(server, [5], max_tokens=1, seed=i) for i in range(replica.max_concurrency + 50)]
     time.sleep(0.5)
-    ray.get(server.resume_generation.remote(), timeout=20)
-    assert all(len(o.token_ids) == 1 for o in ray.get(waiting, timeout=60))
+    ray.get(server.resume_generation.remote(), timeout=300)
+    assert all(len(o.token_ids) == 1 for o in ray.get(waiting, timeout=300))
 
 
 def test_verls_async_client_never_sees_the_abort(server):
@@ -169,12 +192,14 @@ def test_verls_async_client_never_sees_the_abort(server):
         while not (await server.stats.remote())["active"]:
             await asyncio.sleep(0.001)
         await server.abort_all_requests.remote()
+        await asyncio.to_thread(slow, server, 0.0)
         await server.sleep.remote()
         await server.update_weights.remote(tiny_model("qwen2", seed=5).state_dict(), 1)
         await server.resume_generation.remote()
         return await call
 
-    output = asyncio.run(scenario())
+    with slowed(server, 0.1):
+        output = asyncio.run(scenario())
     assert len(output.token_ids) == len(output.log_probs) == 120 and output.stop_reason == "length"
     assert (output.extra_fields["min_global_steps"], output.extra_fields["max_global_steps"]) == (0, 1)
 
@@ -203,17 +228,19 @@ def test_a_call_that_reached_its_time_limit_generates_no_more(server, determinis
             await asyncio.sleep(0.001)
         return len(kept.token_ids), now["generated_tokens"] - before["generated_tokens"]
 
-    kept, generated = asyncio.run(scenario())
+    with slowed(server, 0.03):
+        kept, generated = asyncio.run(scenario())
     assert kept == 128 and generated < 3 * 128
 
 
 def test_weight_update_changes_the_output_and_aborts_what_runs(server):
     old = ray.get(send(server, [4, 5, 6], ignore_eos=True, max_tokens=16))
-    running = send(server, [4, 5, 6], ignore_eos=True, max_tokens=128)
-    wait_until(server, lambda s: s["active"] == 1)
     other = tiny_model("qwen2", seed=1)
-    ray.get(server.update_weights.remote(other.state_dict(), 7))
-    cut = ray.get(running)
+    with slowed(server):
+        running = send(server, [4, 5, 6], ignore_eos=True, max_tokens=128)
+        wait_until(server, lambda s: s["active"] == 1)
+        ray.get(server.update_weights.remote(other.state_dict(), 7))
+        cut = ray.get(running)
     assert cut.stop_reason == "aborted" and cut.extra_fields["global_steps"] == 0
     new = ray.get(send(server, [4, 5, 6], ignore_eos=True, max_tokens=16))
     assert new.token_ids != old.token_ids and new.extra_fields["global_steps"] == 7

@@ -9,6 +9,7 @@ import pytest
 
 from tests.evaluate.benchmarks import SETS, Benchmark, means_of, needs_shared, small_restbench
 from tests.evaluate.playing import Player
+from tests.tools.openapi_server import serving
 
 # An agent of a server folds and reads by another model, and finds its tools by words instead of a dense retriever.
 SERVED = ["mas.tools.tool_search.method=bm25", "~mas.tools.tool_search.dense"]
@@ -67,6 +68,28 @@ def test_both_scenarios_on_hand_made_files(command, tmp_path, capsys):
     assert again.asked == {"agent": 5}, "all of its calls are in the cache"
     sent = [json.loads(line) for line in (tmp_path / "given" / "trajectories.jsonl").read_text().splitlines()]
     assert all("GET /search" in record["calls"][0]["prompt"][1]["content"] for record in sent)
+
+
+def test_its_tools_are_really_called(command, tmp_path, monkeypatch):
+    """Against a server of the data set's own document; the second run replays its answers without it."""
+    monkeypatch.setenv("FILM_KEY", "the-key")
+    benchmark = Benchmark("tmdb", tmp_path, small_restbench(tmp_path / "source"))
+    document = json.loads((benchmark.data / "openapi.json").read_text())
+    player = Player(benchmark.rows, benchmark.catalogue)
+    backend = "mas.tools.tool_call.backend."
+    live = ["+base=live", f"{backend}endpoint=null", "mas.workflow.tools=given", f"{backend}key_env=FILM_KEY"]
+    live += [f"+{backend}allow_private=true", f"+{backend}key_in=bearer"]
+    with serving(document) as api:
+        results, records = evaluated(benchmark, command, player, *live, f"{backend}server={api.url}")
+    means = means_of(results["tmdb"])
+    assert means["success"] == 1.0 and means["failed_calls"] == 0.0 and player.asked == {"agent": 5}
+    assert sorted(one["target"] for one in api.asked) == ["/film/1", "/search?query=x"], "the same search is recorded"
+    assert all(one["headers"]["authorization"] == "Bearer the-key" for one in api.asked)
+    assert "the-key" not in json.dumps(records)
+    monkeypatch.delenv("FILM_KEY")
+    again = [*live, f"{backend}mode=replay", f"evaluate.output={tmp_path / 'again'}"]
+    results, _ = evaluated(benchmark, command, Player(benchmark.rows, benchmark.catalogue), *again)
+    assert means_of(results["tmdb"])["success"] == 1.0 and len(api.asked) == 2
 
 
 def test_it_samples_as_the_recipe_validates(command, tmp_path):

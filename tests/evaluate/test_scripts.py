@@ -33,7 +33,7 @@ def test_an_evaluation_with_failures_is_not_finished(tmp_path, failed, missing, 
     (tmp_path / "results.json").write_text(json.dumps({"data": data}))
     script = SCRIPT.format(root=ROOT, folder=tmp_path)
     inherited = {name: value for name, value in os.environ.items() if name not in ("DRY_RUN", "MODEL")}
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60, env=inherited)
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=500, env=inherited)
     assert done.returncode == 0, done.stderr
     (output,) = tmp_path.glob("runs/**/results.json")
     assert output.with_name("finished").exists() is finished

@@ -49,7 +49,7 @@ def dry_run(script: Path, *arguments: str, folder: Path, **environment: str) -> 
         (poison / name).chmod(0o755)
     inherited = {name: value for name, value in os.environ.items() if name not in ("MODEL", "GPUS", "RETRIEVAL")}
     settings = inherited | {"DRY_RUN": "1", "PATH": f"{poison}:{os.environ['PATH']}"} | environment
-    done = subprocess.run([str(script), *arguments], env=settings, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([str(script), *arguments], env=settings, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0 and "was started" not in done.stderr, done.stderr
     return [shlex.split(line) for line in done.stdout.splitlines()]
 

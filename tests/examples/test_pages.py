@@ -24,7 +24,7 @@ def blocks(page: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """The three files of own_system.md, each named by its first comment."""
+    """The files of own_system.md, each named by its first comment."""
     room = tmp_path_factory.mktemp("mine")
     for block in blocks("own_system.md"):
         name = next(line for line in block.splitlines() if not line.startswith("# @")).removeprefix("# ")
@@ -53,6 +53,8 @@ def test_the_folder_of_the_page_is_right_and_runs(here, capsys):
     assert "memory: about 47 GiB on each GPU, 24 given" in capsys.readouterr().out
     assert evaluate.main(["--config-dir", ".", "+recipe=capitals", "evaluate.max_questions=4"]) == 0
     assert re.search(r"capitals +\| checker +\| 8 ", capsys.readouterr().out)
+    assert evaluate.main(["--config-dir", ".", "+recipe=capitals_native", "evaluate.max_questions=4"]) == 0
+    assert re.search(r"capitals +\| reader +\| (4|5|6|7|8|9|10|11|12) ", capsys.readouterr().out)
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def run(clone: Path, script: str = "table1/mhgpo_rr.sh", **environment: str) -> 
     inherited = {name: value for name, value in os.environ.items() if name not in ("MODEL", "GPUS", "RETRIEVAL")}
     settings = inherited | {"PATH": f"{clone}/bin:{os.environ['PATH']}"} | environment
     done = subprocess.run(
-        ["bash", f"examples/{script}"], cwd=clone, env=settings, capture_output=True, text=True, timeout=60
+        ["bash", f"examples/{script}"], cwd=clone, env=settings, capture_output=True, text=True, timeout=500
     )
     calls = [line for line in (clone / "calls").read_text().splitlines() if not line.endswith("/health")]
     return done.returncode, done.stdout + done.stderr, "\n".join(calls)
@@ -152,13 +152,13 @@ def test_passages_of_the_dump(tmp_path):
     with gzip.open(source, "wt") as out:
         out.write('id\ttext\ttitle\n1\t"Aaron ( or ; ""Ahärôn"") is a\u2028prophet"\tAaron\n2\tplain\tB "b"\n')
     command = [sys.executable, script, "--input", source, "--output", tmp_path / "p.jsonl"]
-    assert subprocess.run(command, capture_output=True, timeout=60).returncode == 0
+    assert subprocess.run(command, capture_output=True, timeout=500).returncode == 0
     rows = [json.loads(line) for line in (tmp_path / "p.jsonl").read_text().split("\n")[:-1]]
     first = {"pid": "1", "title": "Aaron", "text": 'Aaron ( or ; "Ahärôn") is a\u2028prophet'}
     assert rows == [first, {"pid": "2", "title": 'B "b"', "text": "plain"}]
     (tmp_path / "p.jsonl").unlink()
     source.write_bytes(source.read_bytes()[:-12])
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=500)
     assert done.returncode == 2 and "error:" in done.stderr and not (tmp_path / "p.jsonl").exists()
 
 

@@ -6,12 +6,14 @@ import asyncio
 
 import pytest
 
+from tests.chatting import ADD
 from tests.helpers import Script, forest_of
 from tests.serving import ChatServer, answer, question_of
-from verl_ext.mas import Status
+from verl_ext.mas import Agent, Status
 from verl_ext.mas.endpoint import EndpointLLM
 from verl_ext.mas.session import Session
 from verl_ext.mas.types import PromptTooLong, Stream
+from verl_ext.observe.trajectories import trace_question
 from verl_ext.tools.chat import ChatEndpoint, EndpointFailed
 
 GREEDY = {"temperature": 0.0, "top_p": 1.0, "top_k": -1, "max_tokens": 9, "seed": 3}
@@ -81,3 +83,44 @@ def test_a_workflow_runs_on_it():
     first, second = trajectory.calls
     assert (first.status, first.text, first.prompt_tokens) == (Status.OK, "yes", 7)
     assert second.status is Status.PROMPT_TOO_LONG and not trajectory.ok
+
+
+def test_tools_are_sent_natively_and_read_from_the_message():
+    """Ids of tool calls are ours: a function of the call, not of the server."""
+    function = {"name": "add", "arguments": '{"a": 1, "b": 2}'}
+    called = [{"id": "call_from_server", "type": "function", "function": function}]
+
+    def behave(body, number):
+        return answer(None, "tool_calls", tool_calls=called) if number == 0 else answer("It is 3.")
+
+    async def program(task, ctx):
+        messages = [{"role": "user", "content": "1 + 2?"}]
+        first = await ctx.chat("a", messages, tools=[ADD], tool_choice="required", sampling={"max_tokens": 5})
+        messages += [first.message, *await ctx.run_tools(first)]
+        return first, await ctx.chat("a", messages, tools=[ADD])
+
+    async def add(a: int, b: int) -> int:
+        return a + b
+
+    async def scenario():
+        llm = EndpointLLM(ChatEndpoint(server.url, retries=0))
+        try:
+            sampling = {"temperature": 0.0, "top_p": 1.0, "top_k": -1, "max_tokens": 9}
+            forest = forest_of(Script(program, {"a": Agent()}), llm, sampling=sampling, tools={"add": add})
+            trajectory = await Session(forest, Stream("0")).run()
+            forest.trajectories.append(trajectory)
+            return trajectory, trace_question(forest)
+        finally:
+            await llm.close()
+
+    with ChatServer(behave) as server:
+        trajectory, trace = asyncio.run(scenario())
+    assert trajectory.ok, trajectory.error
+    first, second = trajectory.result
+    assert first.finish_reason == "tool_calls" and first.content is None and second.content == "It is 3."
+    assert first.tool_calls[0]["id"] != "call_from_server" and first.prompt_tokens == 7 and first.logprobs == []
+    sent = server.requests
+    assert sent[0]["tools"] == [ADD] and sent[0]["tool_choice"] == "required" and sent[0]["max_tokens"] == 5
+    assert sent[1]["tool_choice"] == "auto" and sent[1]["messages"][1]["tool_calls"] == first.tool_calls
+    assert sent[1]["messages"][2] == {"role": "tool", "tool_call_id": first.tool_calls[0]["id"], "content": "3"}
+    assert '"name": "add"' in trace.calls[0]["output"]  # the log shows the call

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 
 import pytest
 
@@ -147,11 +146,14 @@ def test_no_more_threads_than_the_limit():
 def test_the_time_that_a_call_waits_for_a_thread_does_not_count():
     async def scenario():
         threads = Threads(limit=1)
-        return await asyncio.gather(
-            *[threads.run(lambda: time.sleep(0.1), 0.5) for _ in range(8)], return_exceptions=True
-        )
+        first = asyncio.ensure_future(threads.run(lambda: free.wait(300)))
+        waiting = [asyncio.ensure_future(threads.run(lambda: None, limit)) for _ in range(3)]
+        await asyncio.sleep(1.2 * limit)
+        free.set()
+        return await asyncio.gather(first, *waiting, return_exceptions=True)
 
-    assert asyncio.run(scenario()) == [None] * 8
+    limit, free = 2.0, threading.Event()
+    assert asyncio.run(scenario()) == [True, None, None, None]
 
 
 def shout(text: str) -> str:

@@ -93,7 +93,7 @@ def test_an_empty_log_and_lone_surrogates_make_a_page():
 def test_the_command_writes_the_page_and_says_where(tmp_path):
     TrajectoryLog(tmp_path / "runs" / "tiny" / FOLDER, 10**6, 2).write(forked(1))
     command = [sys.executable, "-m", "verl_ext.observe.viewer", "runs/tiny"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=500)
     page = tmp_path / "runs" / "tiny" / "trajectories.html"
     assert "runs/tiny/trajectories.html" in done.stdout and "<b>tiny</b>" in page.read_text()
     one, elsewhere = tmp_path / "runs" / "tiny" / FOLDER / "000001.jsonl", tmp_path / "new" / "p.html"

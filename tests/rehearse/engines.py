@@ -18,6 +18,7 @@ import ray
 import torch
 from omegaconf import OmegaConf
 
+from tests.rehearse import DTYPE, ON_GPU
 from verl_ext.engine.lora.adapters import AdapterOptions
 from verl_ext.trainer.rollout.llm import ServedLLM, client_of_calls
 
@@ -31,7 +32,7 @@ BUILD = {
 LENGTH = 1024
 # For every process of vLLM. Compiling a small function of its sampler takes a minute of one core.
 ENVIRONMENT = {
-    "VERL_PLATFORM": "cpu",
+    **({} if ON_GPU else {"VERL_PLATFORM": "cpu"}),
     "OMP_NUM_THREADS": "1",
     "TORCH_COMPILE_DISABLE": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -54,7 +55,7 @@ def rollout_config(name: str = "vllm", **settings: Any) -> Any:
     manager = "verl_ext.trainer.rollout.agent_loop.MultiAgentLoopManager"
     return RolloutConfig(
         name=name,
-        dtype="float32",
+        dtype=DTYPE,
         load_format="auto",
         tensor_model_parallel_size=1,
         prompt_length=LENGTH // 2,
@@ -133,7 +134,7 @@ def _unfinished(server: Any) -> int:
 
 @contextmanager
 def ray_running() -> Iterator[None]:
-    """Ray with verl's platform `cpu` in all processes."""
+    """Ray, without a GPU with verl's platform `cpu` in all processes."""
     os.environ.update(ENVIRONMENT | {"RANK": "0", "RAY_LOCAL_WORLD_SIZE": "1"})
     ray.init(num_cpus=4, num_gpus=1, runtime_env={"env_vars": ENVIRONMENT}, include_dashboard=False)
     try:

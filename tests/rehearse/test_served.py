@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.rehearse import needs_vllm
+from tests.rehearse import DTYPE, needs_vllm
 from tests.rehearse.engines import ENVIRONMENT, LENGTH
 from verl_ext.plugin import package_path
 
@@ -34,7 +34,7 @@ def served(folder: str, log: Path) -> Iterator[str]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = ["serve", folder, "--served-model-name", "tiny", "--host", "127.0.0.1", "--port", str(port)]
-    command += ["--generation-config", "vllm", "--dtype", "float32", "--enforce-eager"]
+    command += ["--generation-config", "vllm", "--dtype", DTYPE, "--enforce-eager"]
     command += ["--max-model-len", str(LENGTH), "--kv-cache-memory-bytes", str(2**28)]
     with open(log, "w") as written:
         program = [str(Path(sys.executable).with_name("vllm")), *command]

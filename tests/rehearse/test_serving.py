@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.rehearse import MODEL, needs_vllm
+from tests.rehearse import MODEL, NEAR, ON_GPU, needs_vllm
 from tests.rehearse.engines import OPTIONS, VLLM, adapters_of, hf_llm, ray_running, until
 from verl_ext.engine.lora.adapters import ADAPTER, BASE
 from verl_ext.mas.types import Generation
@@ -22,7 +22,7 @@ CHAT = [{"role": "user", "content": "What is the population of the city ?"}]
 POOL = ("planning", "reasoning", "critique", "reflect", "summarize", "conclude")
 ALIKE = tuple(f"agent_{number:02d}" for number in range(12))
 SOLVER, CRITIC = OPTIONS.names
-NEAR, SAMPLES = 1e-3, 150
+SAMPLES = 150
 LONG = {"max_tokens": 120, "ignore_eos": True}
 # The update with which the adapters came.
 FIRST = 1
@@ -88,9 +88,14 @@ async def greedy(llm: ServedLLM, adapter: str = SOLVER, **sampling: Any) -> Gene
 
 
 def check_same(served: Generation, ours: Generation) -> None:
-    assert (served.token_ids, served.stop_reason) == (ours.token_ids, ours.stop_reason)
-    assert served.log_probs == pytest.approx(ours.log_probs, abs=NEAR)
+    """The same greedy output. In bf16 the engines may choose differently where two tokens are equally likely."""
     assert served.adapter == ours.adapter
+    pairs = enumerate(zip(served.token_ids, ours.token_ids, strict=False))
+    parted = next((place for place, (one, other) in pairs if one != other), None)
+    if not ON_GPU or parted is None:
+        assert (served.token_ids, served.stop_reason) == (ours.token_ids, ours.stop_reason)
+    until_there = None if parted is None else parted + 1
+    assert served.log_probs[:until_there] == pytest.approx(ours.log_probs[:until_there], abs=NEAR)
 
 
 def test_each_agents_adapter_answers_as_in_our_engine_and_an_update_changes_it(vllm: VLLM, hf: ServedLLM) -> None:

@@ -29,7 +29,7 @@ def start(module, *arguments, says):
 def stop(process):
     """What a server prints after SIGTERM."""
     process.send_signal(signal.SIGTERM)
-    return process.communicate(timeout=60)[0]
+    return process.communicate(timeout=500)[0]
 
 
 @contextmanager
@@ -51,7 +51,7 @@ def post(url, body, path, kind="application/json"):
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     request = urllib.request.Request(url + path, data=data, headers={"Content-Type": kind})
     try:
-        with urllib.request.urlopen(request, timeout=60) as response:
+        with urllib.request.urlopen(request, timeout=300) as response:
             return response.status, json.load(response)
     except urllib.error.HTTPError as error:
         return error.code, json.load(error)

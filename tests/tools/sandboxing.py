@@ -96,7 +96,7 @@ async def running(room: Sandbox, programs: int = 1) -> list[int]:
     return found
 
 
-def gone(pid: int, within_s: float = 5.0) -> bool:
+def gone(pid: int, within_s: float = 30.0) -> bool:
     """Whether the process has ended; waits for that."""
     until = time.monotonic() + within_s
     while time.monotonic() < until:

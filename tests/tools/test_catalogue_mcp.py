@@ -183,7 +183,7 @@ def test_a_server_behind_a_url(script):
         [sys.executable, script, str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
-        for _ in range(300):
+        for _ in range(3000):
             with socket.socket() as one:
                 if one.connect_ex(("127.0.0.1", port)) == 0:
                     break
@@ -199,7 +199,7 @@ def test_a_server_behind_a_url(script):
                 await call("add", a=1)
             return answer
 
-        source = {"kind": "mcp", "url": f"http://127.0.0.1:{port}/mcp", "timeout_s": 10}
+        source = {"kind": "mcp", "url": f"http://127.0.0.1:{port}/mcp", "timeout_s": 60}
         assert using(load_catalogue([source]), program)["result"] == {"result": 3}
     finally:
         process.kill()

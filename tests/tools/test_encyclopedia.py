@@ -155,9 +155,9 @@ def test_sentences():
 @given(st.text(alphabet=st.sampled_from("aB.!? \n\tÉ1")))
 @example("." + " " * 20_000 + "a")
 def test_sentences_lose_nothing(text):
-    started = time.monotonic()
+    started = time.process_time()
     assert "".join("".join(sentences(text)).split()) == "".join(text.split())
-    assert time.monotonic() - started < 1.0
+    assert time.process_time() - started < 1.0
 
 
 def test_hostile_passages_and_questions():

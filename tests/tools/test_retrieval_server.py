@@ -127,7 +127,7 @@ def test_a_running_request_is_answered_before_the_server_stops():
             with socket.socket() as probe:
                 accepts = probe.connect_ex(("127.0.0.1", port)) == 0
         process.stdin.write("\n")
-        rest = process.communicate(timeout=60)[0]
+        rest = process.communicate(timeout=500)[0]
         assert request.result() == (200, {"hits": [[]]}) and rest.endswith("stopped\n")
     listen("127.0.0.1", port).close()  # the port is free again
 

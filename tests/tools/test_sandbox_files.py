@@ -243,7 +243,8 @@ def test_inherited_descriptors_are_none(python):
 
 def test_another_program_s_folder(python):
     """Two at a time: the one cannot read what the other has in its folder, though both run as the same user."""
-    writer = "import os, time\nopen('secret', 'w').write('x')\nprint(os.getcwd(), flush=True)\ntime.sleep(1)"
+    writer = "import os, time\nopen('secret', 'w').write('x')\nprint(os.getcwd(), flush=True)\n"
+    writer += "while not os.path.exists('go'): time.sleep(0.01)"
 
     async def both():
         first = asyncio.ensure_future(python.tool(program=writer))
@@ -253,7 +254,9 @@ def test_another_program_s_folder(python):
         path = f"{server.folder}/{found[0]}"
         attempts = f"attempt(open, {path!r} + '/secret'); attempt(os.listdir, {path!r})\n"
         attempts += f"attempt(open, {path!r} + '/new', 'w'); attempt(os.listdir, {server.folder!r})"
-        return path, await python.tool(program=ATTEMPT + attempts), await first
+        answer = await python.tool(program=ATTEMPT + attempts)
+        Path(path, "go").touch()
+        return path, answer, await first
 
     python.run("1")
     path, answer, wrote = python.loop.run_until_complete(both())

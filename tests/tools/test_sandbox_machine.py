@@ -69,7 +69,7 @@ def as_ordinary(*arguments: str, home: Path) -> subprocess.CompletedProcess[str]
     def run(*words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [python, *words], user=ORDINARY, group=ORDINARY, extra_groups=[], env=environment, cwd=ROOT,
-            capture_output=True, text=True, timeout=120,
+            capture_output=True, text=True, timeout=500,
         )  # fmt: skip
 
     reached = run("-c", "import pytest, tests.helpers, verl_ext.tools.sandbox")
@@ -188,7 +188,7 @@ async def main():
     await tool.close()
 asyncio.run(main())
 """
-    done = subprocess.run([sys.executable, "-c", DOCKER, code], capture_output=True, text=True, cwd=ROOT, timeout=60)
+    done = subprocess.run([sys.executable, "-c", DOCKER, code], capture_output=True, text=True, cwd=ROOT, timeout=500)
     lines = done.stdout.splitlines()
     assert lines[:2] == ["closed in", "65534 42"], done.stdout + done.stderr
     assert lines[-1] == "PermissionError: [Errno 13] Permission denied: '/etc/passwd'"
@@ -244,7 +244,7 @@ def test_children_of_unprotected_programs_end_with_them():
             print(pid, flush=True)
             time.sleep(0.1)
         else:
-            time.sleep(60)
+            time.sleep(600)
     """
     with sandbox(unprotected=True) as room:
         assert gone(int(room(program).split()[0]))

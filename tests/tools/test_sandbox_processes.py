@@ -207,10 +207,10 @@ def test_everything_dies_with_the_trainer(tmp_path):
         import asyncio, os, time
         from verl_ext.tools.sandbox import run_python
         async def main():
-            tool = run_python(wall_s=50.0, cpu_s=50)
+            tool = run_python(wall_s=300.0, cpu_s=300)
             print(await tool(program="import os\\nprint(os.getppid(), os.getcwd())"), flush=True)
             if os.fork() == 0:  # keeps the socket to the server open
-                time.sleep(20)
+                time.sleep(600)
                 os._exit(0)
             await tool(program="open('x', 'w')\\nwhile True: pass")
         asyncio.run(main())

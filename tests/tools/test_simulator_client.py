@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-import time
+import threading
 
 import pytest
 
@@ -26,11 +26,13 @@ def test_a_call_waits_for_a_busy_server(tmp_path):
         while not server.running:
             await asyncio.sleep(0.01)
         refused = await asyncio.to_thread(post, url, {"tool": MOVIE.name, "arguments": {"query": "b"}}, path="/call")
+        free.set()
         found = [await first, await client(MOVIE, {"query": "b"})]
         await client.close()
         return refused, found
 
-    with ChatServer(lambda body, number: time.sleep(0.2) or numbered(body, number)) as server:
+    free = threading.Event()
+    with ChatServer(lambda body, number: free.wait(300) and numbered(body, number)) as server:
         simulator = simulate(server, tmp_path / "c.db")
         with running(create_app(simulator, Catalogue([MOVIE]), max_waiting=1)) as url:
             busy, found = asyncio.run(scenario(url))

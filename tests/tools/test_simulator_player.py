@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import threading
 import time
 
 import pytest
@@ -103,15 +104,19 @@ def test_identical_calls_at_once_ask_once_others_do_not_wait_for_each_other(tmp_
 
 def test_a_caller_who_gives_up_does_not_end_it_for_the_others_nor_for_the_next_attempt(tmp_path):
     """A toolbox's time limit cancels its call; the answer is there when it tries again."""
-    with ChatServer(lambda body, number: answer("1") if number else 0.3) as server:  # first "Paris", which is no JSON
+    free = threading.Event()
+    # First "Paris", which is no JSON.
+    with ChatServer(lambda body, number: answer("1") if number else free.wait(300) and answer()) as server:
         simulator = simulate(server, tmp_path / "c.db")
 
         async def scenario():
             impatient = asyncio.create_task(simulator(MOVIE, CALL))
             patient = asyncio.create_task(simulator(MOVIE, CALL))
-            await asyncio.sleep(0.1)
+            while not server.running:
+                await asyncio.sleep(0.01)
             impatient.cancel()
             await asyncio.gather(impatient, return_exceptions=True)
+            free.set()
             retried = await simulator(MOVIE, CALL)
             found = impatient.cancelled(), await patient, retried, simulator.waiting
             await simulator.close()

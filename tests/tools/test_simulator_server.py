@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
+import threading
 from functools import partial
 
 import pytest
@@ -172,10 +172,12 @@ def test_a_model_that_fails_is_the_tools_failure_and_not_asked_by_the_client_aga
 
 
 def test_a_call_whose_client_has_gone_is_there_at_the_next_attempt(spec, tmp_path):
-    with ChatServer(lambda body, number: time.sleep(0.5) or answer("1")) as model:
+    free = threading.Event()
+    with ChatServer(lambda body, number: free.wait(300) and answer("1")) as model:
         with running(create_app(simulate(model, tmp_path / "c.db"), Catalogue([spec]))) as url:
             ((gone,), _) = ask(url, spec, CALL, timeout_s=0.2, attempts=1)
             assert isinstance(gone, ToolError) and "within 0.2 s" in str(gone)
+            free.set()
             ((found,), client) = ask(url, spec, CALL)
             assert found == 1 and len(model.requests) == 1 and client.counters.hits + client.counters.misses == 1
     assert len(rows(tmp_path / "c.db")) == 1

@@ -12,5 +12,5 @@ def test_import_loads_neither_torch_nor_verl_nor_an_index_library():
         "         'json_repair'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=500)
     assert done.stdout.strip() == "[]", done.stdout + done.stderr

@@ -82,6 +82,37 @@ def test_memory_of_the_papers_run_by_hand():
     assert critic.parts["critic"] == 3 * share and critic.resident == 6 * share
 
 
+HEAD, SDPA = "actor_rollout_ref.model.use_fused_kernels", "actor_rollout_ref.model.override_config.attn_implementation"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "bytes_per_logit", "tokens"),
+    [
+        ([], 2 * 2, 16384),
+        ([f"+{SDPA}=sdpa"], 3 * 2, 16384),
+        (["actor_rollout_ref.actor.entropy_coeff=0.01"], 8 * 2, 16384),
+        ([f"{HEAD}=true", f"+{SDPA}=sdpa"], 20, 512),
+        ([f"{HEAD}=true", "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=100"], 20, 100),
+        ([f"{HEAD}=true", "actor_rollout_ref.actor.entropy_coeff=0.01"], 28, 512),
+    ],
+)
+def test_memory_of_the_logits_follows_the_head(overrides, bytes_per_logit, tokens):
+    found = estimate(composed("+recipe=mhgpo", *overrides), read_model(LLAMA), critic=False)
+    assert found.parts["logits"] == bytes_per_logit * tokens * 128256
+
+
+def test_padded_rows_are_noticed_and_decisions_keep_whole_logits():
+    padded = "actor_rollout_ref.model.use_remove_padding=false"
+    (note,) = examined("+recipe=mhgpo", padded).notes
+    assert note.startswith("rows are not packed")
+    assert examined("+recipe=mhgpo").notes == examined("+recipe=mhgpo_tiny", padded).notes == []
+    expected = {"mhgpo": True, "deepagent": True, "puppeteer": False}
+    fused = {
+        name: composed(f"+recipe={name}", "+base=gpu").actor_rollout_ref.model.use_fused_kernels for name in expected
+    }
+    assert fused == expected
+
+
 def test_memory_with_lora_trains_the_adapters_only():
     model = read_model(SMALL)
     found = estimate(composed("+recipe=mhgpo_24gb"), model, critic=False)

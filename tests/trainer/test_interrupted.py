@@ -47,12 +47,12 @@ def interrupted(command: list[str], folder: Path, moment: str, **environment: st
                 break
         started = psutil.Process(process.pid).children(recursive=True)
         process.send_signal(signal.SIGINT)
-        hangs = threading.Timer(30, process.kill)
+        hangs = threading.Timer(300, process.kill)
         hangs.start()
         seen.append(process.stdout.read())
-        status = process.wait(60)
+        status = process.wait(300)
         hangs.cancel()
-    _, left = psutil.wait_procs(started, timeout=30)
+    _, left = psutil.wait_procs(started, timeout=300)
     return status, "".join(seen), [one.pid for one in left]
 
 
@@ -87,7 +87,7 @@ def test_during_the_imports_it_ends_without_a_traceback(tmp_path):
             time.sleep(0.02)
         process.send_signal(signal.SIGINT)
         said = process.stderr.read()
-        assert process.wait(60) == STATUS and said.strip() == "Interrupted before the run had started."
+        assert process.wait(300) == STATUS and said.strip() == "Interrupted before the run had started."
 
 
 @pytest.mark.slow

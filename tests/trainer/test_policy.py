@@ -25,6 +25,7 @@ from verl_ext.trainer.state.run_settings import check_same_run
 
 PER_AGENT = "mas.policy=per_agent_lora"
 MODEL, ACTOR, ROLLOUT = (f"actor_rollout_ref.{name}" for name in ("model", "actor", "rollout"))
+VLLM = [f"{ROLLOUT}.name=vllm", "trainer.device=cuda"]
 SEARCHERS = ["rewriter", "reranker", "answerer"]
 
 
@@ -116,6 +117,11 @@ def test_the_study_has_the_search_studys_questions_seeds_and_budgets():
         ([PER_AGENT, f"{ROLLOUT}.name=sglang"], "does not go with .*name=sglang. Remedy: .*rollout.name=hf"),
         ([PER_AGENT, f"{ROLLOUT}.checkpoint_engine.backend=nccl"], "Remedy: .*checkpoint_engine.backend=naive"),
         ([PER_AGENT, "trainer.device=npu"], "does not go with trainer.device=npu. Remedy: trainer.device=cpu"),
+        (
+            [PER_AGENT, *VLLM, f"{ROLLOUT}.dtype=float32"],
+            "do not take .*dtype=float32.*Remedy: .*rollout.dtype=bfloat16",
+        ),
+        ([*VLLM, f"{ROLLOUT}.dtype=float32", f"{MODEL}.lora_rank=8"], "Remedy: .*rollout.dtype=bfloat16"),
         ([PER_AGENT, f"{ACTOR}.strategy=fsdp"], f"Remedy: {ACTOR}.strategy=fsdp2"),
         ([PER_AGENT, f"{ACTOR}.fsdp_config.strategy=fsdp"], f"Remedy: {ACTOR}.fsdp_config.strategy=fsdp2"),
         ([PER_AGENT, f"{ACTOR}.ulysses_sequence_parallel_size=2"], "Remedy: .*ulysses_sequence_parallel_size=1"),

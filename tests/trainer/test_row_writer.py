@@ -68,7 +68,7 @@ def test_a_question_that_ends_while_others_are_written_is_not_forgotten(monkeypa
     async def work(writer):
         first = asyncio.ensure_future(writer.end("a", "train", [row("a", 0)]))
         await asyncio.sleep(row_writer.GATHER + 0.002)  # the request of "a" is under way
-        await asyncio.wait_for(writer.end("b", "train", [row("b", 0)]), 2)
+        await asyncio.wait_for(writer.end("b", "train", [row("b", 0)]), 60)
         await first
 
     requests, _ = written(monkeypatch, work)

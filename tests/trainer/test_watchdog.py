@@ -12,6 +12,7 @@ import threading
 import time
 import types
 
+import psutil
 import pytest
 from verl.utils.debug import marked_timer
 
@@ -213,13 +214,16 @@ def test_a_phase_that_is_ended_raises_where_the_trainer_waits():
     trainer.interrupt()  # too late: nothing is raised, and the process lives
 
 
-def test_what_a_training_process_does(tmp_path):
+def test_what_a_training_process_does(tmp_path, monkeypatch):
     """A stopped one, one that waits in native code, one between two tasks, one that is gone, one elsewhere."""
+    monkeypatch.setattr(ranks, "WRITTEN", 60.0)
     (tmp_path / "verl/single_controller").mkdir(parents=True)
-    (tmp_path / "verl/single_controller/own.py").write_text("import time\ndef gather(): time.sleep(600)\n")
+    own = "import threading, time\nentered = threading.Event()\ndef gather():\n    entered.set()\n    time.sleep(600)\n"
+    (tmp_path / "verl/single_controller/own.py").write_text(own)
     code = f"import sys, threading, time; sys.path.insert(0, {str(tmp_path / 'verl/single_controller')!r})\n"
-    code += "from own import gather\nfrom verl_ext.trainer import ranks\nrank = ranks._prepare(None)\n"
-    code += "task, none = threading.Thread(target=gather).start, lambda: None\n"
+    code += "from own import entered, gather\nfrom verl_ext.trainer import ranks\nrank = ranks._prepare(None)\n"
+    code += "def task(): threading.Thread(target=gather).start(); entered.wait()\n"
+    code += "def none(): pass\n"
     end = "print(*rank, flush=True)\ntime.sleep(600)"
     processes = [
         subprocess.Popen([sys.executable, "-c", f"{code}{place}()\n{end}"], stdout=subprocess.PIPE, text=True)
@@ -230,6 +234,8 @@ def test_what_a_training_process_does(tmp_path):
             ranks.Rank(host, int(pid), path) for host, pid, path in (p.stdout.readline().split() for p in processes)
         ]
         processes[2].send_signal(signal.SIGSTOP)
+        while psutil.Process(processes[2].pid).status() != psutil.STATUS_STOPPED:
+            time.sleep(0.01)
         assert re.search(r"\) is here, the innermost call first:\n  File .* in gather", ranks.state(found[0]))
         assert ranks.state(found[1]).endswith(") waits for its next task")
         assert ranks.state(found[2]).endswith(") is stopped (SIGSTOP)")

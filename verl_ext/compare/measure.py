@@ -153,7 +153,16 @@ def table(study: Study, methods: dict[str, Measured], budget: str) -> list[dict[
 
 def quantities(methods: dict[str, Measured]) -> dict[str, list[str]]:
     """What agents report, by kind: `similarity`, `reward`, `penalty`, and `behaviour` (what their penalties count)."""
-    standard = {"calls", "reward_shared", "unparsable", "truncated", "failed", "output_tokens", "seconds"}
+    standard = {
+        "calls",
+        "reward_shared",
+        "unparsable",
+        "no_tool_call",
+        "truncated",
+        "failed",
+        "output_tokens",
+        "seconds",
+    }
     entries = (entry for method in methods.values() for log in method.logs.values() for entry in log)
     names = {name for entry in entries for name in entry["metrics"] if name.startswith("agents/")}
     kinds: dict[str, list[str]] = {"behaviour": [], "similarity": [], "reward": [], "penalty": []}

@@ -16,7 +16,7 @@ from verl_ext.mas.endpoint import EndpointLLM
 from verl_ext.tools.chat import ChatEndpoint
 from verl_ext.trainer.policies.checkpoints import described
 from verl_ext.trainer.policies.settings import read_policies
-from verl_ext.trainer.rollout.llm import ServedLLM, template_of
+from verl_ext.trainer.rollout.llm import ServedLLM, chat_options, template_of
 
 
 class LocalLLM(ServedLLM):
@@ -46,7 +46,8 @@ class LocalLLM(ServedLLM):
             section.rollout.load_format = "dummy" if model.shards else "auto"
         rollout, itself = omega_conf_to_dataclass(section.rollout), omega_conf_to_dataclass(section.model)
         server = (HFAdapterServer if model.adapters else HFServer)(rollout, itself, device=device)
-        super().__init__(server.model_config.tokenizer, server, template_of(config), seeded)
+        options = chat_options(config, server.model_config.hf_config)
+        super().__init__(server.model_config.tokenizer, server, seeded=seeded, **options)
         self.model = model
 
     async def connect(self) -> None:

@@ -29,6 +29,7 @@ from verl_ext.mas.workflow import Workflow
 from verl_ext.observe.error_log import ErrorLog
 from verl_ext.observe.progress import duration
 from verl_ext.observe.question_stats import question_stats
+from verl_ext.observe.spans import Model as Asked
 from verl_ext.observe.trajectories import evaluation_record, trace_question
 from verl_ext.reports import in_words
 from verl_ext.sampling import run_once
@@ -36,6 +37,7 @@ from verl_ext.tools.threads import Threads, interruptible
 from verl_ext.trainer.build import build_tools
 from verl_ext.trainer.config import SHARED, MasConfig, context_length
 from verl_ext.trainer.rollout.llm import template_of
+from verl_ext.trainer.rollout.tracing import Tracing
 from verl_ext.trainer.state.run_settings import identity_of
 
 # After so many trajectories in a row that failed without an answer, the evaluation stops.
@@ -129,6 +131,8 @@ class Runner:
         self.adapters = adapters_to_play(model, mas, workflow)
         self.models: dict[str, LocalLLM] = {}
         self.threads = Threads()
+        policy = Asked("verl_ext", model.source) if model else Asked("openai", str(section.model or section.endpoint))
+        self.tracing = Tracing(config, mas.tracing, workflow, policy)
         self._ended: list[Outcome] = []
         self._hopeless = 0
         self.errors = ErrorLog(answers.path.parent)
@@ -165,6 +169,7 @@ class Runner:
             for owner in (*llms.values(), *served, *tools.values(), *judge):
                 with suppress(AttributeError):  # a tool may have no `close`
                     await owner.close()
+            await asyncio.to_thread(self.tracing.close)
 
     def _open(self) -> dict[str, Any]:
         """The LLMs by policy; of a model without several, one."""
@@ -228,6 +233,8 @@ class Runner:
             print(news, flush=True)
         assign_credit([trajectory])
         trace = trace_question(forest, first_number=sample)
+        if self.tracing.wanted:
+            self.tracing.emit(trace, "eval", self.model.step if self.model is not None else None)
         return self.answers.add(evaluation_record(trace, self.model and self.model.step, about))
 
 

@@ -6,6 +6,9 @@ prompts     the prompts of a recipe by name, or a user's own texts
 workflow    Workflow: the base class of a system, which defines `agents`, `run` and `reward`
 options     checks of the arguments of workflows
 context     Context, the `ctx` of `run`: call agents and tools, open branches, run sub-workflows
+chat        ChatRequest, Reply: chats in OpenAI's form; chat_context: `ctx.chat` and its helpers
+chat_answers    what an output of a chat says; tool_texts: tool calls as text; prompt_tokens: the prompt of a call
+openai_client   `ctx.openai`: a client with the interface of the package `openai`
 session     Session: runs a workflow once, gives every call its identity, records or replays it
 forest      Forest: all calls and trajectories of one question
 types       the records of all this: Task, Call, Trajectory, Status
@@ -19,7 +22,19 @@ noise       the seed of each call; stopwatch: a clock that stops during weight u
 """
 
 from verl_ext.mas.agent import Agent, Unparsable
+from verl_ext.mas.chat import Reply
 from verl_ext.mas.types import Call, CallFailed, Status, Task, ToolFailed, Trajectory
 from verl_ext.mas.workflow import Workflow
 
-__all__ = ["Agent", "Call", "CallFailed", "Status", "Task", "ToolFailed", "Trajectory", "Unparsable", "Workflow"]
+__all__ = [
+    "Agent",
+    "Call",
+    "CallFailed",
+    "Reply",
+    "Status",
+    "Task",
+    "ToolFailed",
+    "Trajectory",
+    "Unparsable",
+    "Workflow",
+]

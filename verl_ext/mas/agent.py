@@ -38,6 +38,11 @@ def plain(text: str, /, **_: Any) -> str:
     return text.strip()
 
 
+def no_prompt(**inputs: Any) -> list[dict[str, str]]:
+    """In place of a prompt, for agents that are only asked by `ctx.chat`."""
+    raise TypeError("ctx.call asks an agent without a prompt. Remedy: Agent(prompt), or ctx.chat(agent, messages)")
+
+
 def unless_broken(read: Callable[..., Any], text: str, /, **inputs: Any) -> Any:
     """A parser from `read`, whose values have a kind: those of kind "broken" count as unparsable, and are used.
 
@@ -72,12 +77,17 @@ class Agent:
         cost: of one generated token, relative to other agents (higher for a larger model); see `Call.cost`.
         trained: False for a helper, whose calls never train; credit passes through them to the calls before.
         llm: the model that answers in place of the policy: a served model, which cannot be trained, or a policy head.
+        tool_parser: verl's parser of tool calls for `ctx.chat`, e.g. hermes; None: `rollout.multi_turn.format`.
+
+    An agent that is only asked by `ctx.chat`, by `ctx.openai`, or by a program (`verl_ext.gateway`) needs no prompt; a
+    chat uses neither `parse` nor `whole`. Its penalty gets the inputs messages and tools, and the assistant's message
+    as the value.
 
     Raises:
         ValueError: another key in `sampling`.
     """
 
-    prompt: Callable[..., list[dict[str, str]]]
+    prompt: Callable[..., list[dict[str, str]]] = no_prompt
     parse: Callable[..., Any] = plain
     penalty: Callable[..., tuple[float, dict[str, float]]] | None = None
     sampling: dict[str, Any] = field(default_factory=dict)
@@ -87,6 +97,7 @@ class Agent:
     cost: float = 1.0
     trained: bool = True
     llm: LLM | None = None
+    tool_parser: str | None = None
 
     def __post_init__(self) -> None:
         unknown = [name for name in self.sampling if name not in SAMPLING]

@@ -8,9 +8,11 @@ import inspect
 import random
 import sys
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from verl_ext.mas import chat_context
+from verl_ext.mas.chat_context import ChatContext
 from verl_ext.mas.noise import derive_seed
 from verl_ext.mas.types import Call, CallFailed, CallId, Invocation, Status, Task
 from verl_ext.mas.workflow import Workflow
@@ -18,17 +20,20 @@ from verl_ext.memory import Memory, Use
 from verl_ext.tracebacks import place_of
 
 if TYPE_CHECKING:
+    from verl_ext.mas.agent import Agent
     from verl_ext.mas.session import Session
 
 T = TypeVar("T")
+# A line of the workflow is the first outside of these.
+OWN_FILES = (__file__, chat_context.__file__)
 
 
-class Context:
+class Context(ChatContext):
     """The interface of a workflow: `call`, `tool`, `branch`, `run`, `recall`, `remember`, `note` and `rng`.
 
-    The first four, and `resume`, are ordinary functions that return coroutines: a call's identity and dependencies are
-    fixed when the workflow makes it, not when the event loop starts it. Otherwise, under `asyncio.gather`, a recorded
-    answer could arrive before the next sibling starts, which would then seem to depend on it.
+    The first four, `chat` and `resume` are ordinary functions that return coroutines: a call's identity and
+    dependencies are fixed when the workflow makes it, not when the event loop starts it. Otherwise, under
+    `asyncio.gather`, a recorded answer could arrive before the next sibling starts, which would seem to depend on it.
     """
 
     def __init__(self, session: Session, workflow: Workflow, scope: tuple[str, ...] = (), frontier: Any = ()):
@@ -43,6 +48,11 @@ class Context:
         # Of the works of this scope that run, by number: whether it has failed and waits for the others.
         self._failed: dict[int, bool] = {}
         self._waiters: list[asyncio.Future[None]] = []
+
+    @property
+    def session(self) -> Session:
+        """The run of the workflow."""
+        return self._session
 
     @property
     def agents(self) -> dict[str, Any]:
@@ -76,12 +86,16 @@ class Context:
             ValueError: unknown agent.
             TypeError: an input is a coroutine that was not awaited.
         """
+        role, before = self._known(agent), list(self.frontier)
+        edges = before if parents is None else list(parents)
+        invocation = Invocation(self._next_id(agent), role, inputs, before, edges)
+        return self._made(invocation, self._call(invocation))
+
+    def _known(self, agent: str) -> Agent:
         if agent not in self.agents:
             allowed = ", ".join(sorted(self.agents))
             raise ValueError(f"unknown agent {agent!r}; this workflow's agents are: {allowed}")
-        before = list(self.frontier)
-        edges = before if parents is None else list(parents)
-        return self._made(Invocation(self._next_id(agent), self.agents[agent], inputs, before, edges))
+        return self.agents[agent]
 
     def resume(self, call: Call, observation: str, /, **inputs: Any) -> Coroutine[Any, Any, Any]:
         """Let the agent of `call` go on after its output and `observation`, token by token in the same sequence.
@@ -103,16 +117,21 @@ class Context:
         before = list(self.frontier)
         parents = before if call in before else [*before, call]
         agent = self.agents[call.agent]
-        return self._made(Invocation(self._next_id(call.agent), agent, inputs, before, parents, call, observation))
+        invocation = Invocation(self._next_id(call.agent), agent, inputs, before, parents, call, observation)
+        return self._made(invocation, self._call(invocation))
 
-    def _made(self, invocation: Invocation) -> Coroutine[Any, Any, Any]:
-        self._check_awaited(f"agent {invocation.id.agent!r}", invocation.inputs)
-        return self._watched(self._call(invocation), f"call {invocation.id}")
+    def _made(self, invocation: Invocation, work: Coroutine[Any, Any, Any]) -> Coroutine[Any, Any, Any]:
+        try:
+            self._check_awaited(f"agent {invocation.id.agent!r}", invocation.inputs)
+        except TypeError:
+            work.close()
+            raise
+        return self._watched(work, f"call {invocation.id}")
 
     def _watched(self, work: Coroutine[Any, Any, Any], what: str) -> Coroutine[Any, Any, Any]:
         """`work`, which the session remembers, to name the line of the workflow that forgot to await it."""
         caller = sys._getframe(2)
-        while caller.f_back is not None and caller.f_code.co_filename == __file__:
+        while caller.f_back is not None and caller.f_code.co_filename in OWN_FILES:
             caller = caller.f_back
         number = len(self._session.made)
         settled = self._settled(work, number)
@@ -153,16 +172,25 @@ class Context:
                 made = [f"{what}, made at {place}" for one, what, place in self._session.made if one is value]
                 raise TypeError(f"the input {name!r} of {whose} was never awaited: {(made or [repr(value)])[0]}")
 
-    async def _call(self, invocation: Invocation) -> Any:
+    async def _answered(self, invocation: Invocation) -> Call:
+        """The answered call.
+
+        Raises:
+            CallFailed: it gave nothing to go on with.
+        """
         call = await self._session.call(invocation)
-        self._advance(invocation.parents, [call])
+        self.advance(invocation.parents, [call])
         if not call.status.trainable:
             raise CallFailed(call.status, f"agent {call.agent!r}: {call.error}")
         cut_off = call.generation.stop_reason == "length"
         if cut_off and Status.TRUNCATED.value in self._session.forest.failure_rewards:
             raise CallFailed(Status.TRUNCATED, f"agent {call.agent!r}: the output reached max_tokens")
         if call.unparsable is not None and not call.unparsable.has_fallback:
-            raise CallFailed(Status.UNPARSABLE, f"agent {call.agent!r}: {call.unparsable}") from call.unparsable
+            raise CallFailed(call.status, f"agent {call.agent!r}: {call.unparsable}") from call.unparsable
+        return call
+
+    async def _call(self, invocation: Invocation) -> Any:
+        call = await self._answered(invocation)
         try:
             return copy.deepcopy(call.value)  # trajectories that share the call must not share what they may change
         except Exception as error:
@@ -190,10 +218,7 @@ class Context:
             ToolFailed: it failed after its bounded retries; catch it to go on without the result.
             ValueError: unknown tool, or arguments that it does not have.
         """
-        if tool not in self._session.forest.tools:
-            allowed = ", ".join(sorted(self._session.forest.tools)) or "none"
-            raise ValueError(f"unknown tool {tool!r}; tools configured under mas.tools: {allowed}")
-        _check_arguments(tool, self._session.forest.tools[tool], arguments)
+        check_tool(tool, self._session.forest.tools, arguments)
         self._check_awaited(f"tool {tool!r}", arguments)
         call_id = self._next_id(f"tool:{tool}")
         return self._watched(self._session.tool(call_id, tool, arguments, list(self.frontier)), f"call {call_id}")
@@ -260,16 +285,24 @@ class Context:
             return await work
         finally:
             if child.frontier != child._entry:
-                self._advance(child._entry, child.frontier)
+                self.advance(child._entry, child.frontier)
 
-    def _advance(self, consumed: list[Call], produced: list[Call]) -> None:
+    def advance(self, consumed: list[Call], produced: list[Call]) -> None:
+        """Calls have been answered: the next one depends on them, and no longer on what they have used."""
         kept = [call for call in self.frontier if call not in consumed and call not in produced]
         self.frontier = kept + produced
 
 
-def _check_arguments(name: str, tool: Callable[..., Any], arguments: dict[str, Any]) -> None:
-    """Refuse wrong arguments: they are a bug of the workflow and would look like a tool that always fails."""
+def check_tool(name: str, tools: Mapping[str, Callable[..., Any]], arguments: dict[str, Any]) -> None:
+    """Refuse an unknown tool and wrong arguments: they are a bug of the workflow, not a tool that always fails.
+
+    Raises:
+        ValueError: names what is allowed.
+    """
+    if name not in tools:
+        allowed = ", ".join(sorted(tools)) or "none"
+        raise ValueError(f"unknown tool {name!r}; tools configured under mas.tools: {allowed}")
     try:
-        inspect.signature(tool).bind(**arguments)
+        inspect.signature(tools[name]).bind(**arguments)
     except TypeError as error:
         raise ValueError(f"tool {name!r} cannot be called with {', '.join(arguments) or 'nothing'}: {error}") from error

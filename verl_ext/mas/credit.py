@@ -39,6 +39,9 @@ def assign_credit(
     trajectories share is one call, its successor set is the union over them. Trajectories that failed without a reward
     (`mas.failure`) contribute nothing. Then R = R_shared + R_spe (the text after Eq. 4).
 
+    Where a trajectory has a reward of the call's agent (`Trajectory.agent_rewards`), R has it as a further term; for a
+    call that several such trajectories share, their mean.
+
     A call from which nothing leads to an end (its branch failed or was cancelled, and the workflow went on without it)
     receives nothing: both rewards stay NaN and it does not train (`Call.credited`). 0 would be an invented reward.
 
@@ -54,6 +57,7 @@ def assign_credit(
     ends: dict[Call, list[float]] = defaultdict(list)
     successors: dict[Call, set[Call]] = defaultdict(set)
     calls: set[Call] = set()
+    given = _rewards_of_agents(scored)
     for trajectory in scored:
         calls.update(trajectory.calls)
         for sink in trajectory.sinks:
@@ -66,13 +70,23 @@ def assign_credit(
         received = ends[call] + ([reward for reward in below if not math.isnan(reward)] if propagate else [])
         nothing = math.nan if propagate else 0.0
         call.reward_shared = operator(received) if received else nothing
-        call.reward = call.reward_shared + call.reward_specific
+        call.reward = call.reward_shared + call.reward_specific + given.get(call, 0.0)
     if aggregate_name == OWN and propagate:
         for call, trajectory in first_trajectories(scored).items():
             call.reward_shared = trajectory.reward
-            call.reward = call.reward_shared + call.reward_specific
+            call.reward = call.reward_shared + call.reward_specific + given.get(call, 0.0)
     for rule in rules:
         rule(scored)
+
+
+def _rewards_of_agents(scored: Sequence[Trajectory]) -> dict[Call, float]:
+    """The mean reward that each call's agent was given in the trajectories with the call."""
+    found: dict[Call, list[float]] = defaultdict(list)
+    for trajectory in scored:
+        for call in trajectory.calls:
+            if call.agent in trajectory.agent_rewards:
+                found[call].append(trajectory.agent_rewards[call.agent])
+    return {call: mean(values) for call, values in found.items()}
 
 
 def first_trajectories(finished: Sequence[Trajectory]) -> dict[Call, Trajectory]:

@@ -52,4 +52,6 @@ class EndpointLLM(LLM):
         stopped = bool(stops) and text.endswith(stops)  # perhaps long before the server ended it
         generation = Generation([], [], stop_reason="completed" if stopped else answer.stop_reason)
         counts = (answer.prompt_tokens, answer.generated_tokens)
-        return Completion(text, generation, *counts, reasoning="" if stops else answer.reasoning, sent=answer.sent)
+        reasoning = "" if stops else answer.reasoning
+        called = answer.tool_calls if "tools" in sampling else None
+        return Completion(text, generation, *counts, reasoning=reasoning, sent=answer.sent, tool_calls=called)

@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 import copy
 import math
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from verl_ext.mas.agent import Agent, Unparsable
+from verl_ext.mas.chat import ChatRequest
+from verl_ext.mas.chat_answers import NoToolCall, read_answer
 from verl_ext.mas.limits import Limits
-from verl_ext.mas.llm import LLM
+from verl_ext.mas.llm import LLM, TokenLLM, check_continued
 from verl_ext.mas.noise import call_seed
+from verl_ext.mas.prompt_tokens import enter_prompt
 from verl_ext.mas.stopwatch import Stopwatch
 from verl_ext.mas.tool_calls import Cost, attempt
 from verl_ext.mas.types import (
@@ -88,6 +92,12 @@ class Forest:
     failure_rewards: Mapping[str, float] = field(default_factory=dict)
     trajectories: list[Trajectory] = field(default_factory=list)
     cost: Cost = field(default_factory=Cost)
+    # Trajectories that diverged and were replaced by independent ones.
+    replaced: list[Trajectory] = field(default_factory=list)
+    # What a workflow keeps for all trajectories of the question, by a name of its own.
+    kept: dict[str, Any] = field(default_factory=dict)
+    # Programs that run and have not yet asked all that they ask next.
+    programs: int = 0
 
     def __post_init__(self) -> None:
         self._calls: dict[tuple[CallId, Stream], asyncio.Task[Call]] = {}
@@ -96,11 +106,17 @@ class Forest:
         self._tools: dict[tuple[CallId, Stream], asyncio.Task[ToolRecord]] = {}
         self._recalled: dict[tuple[str, str], asyncio.Task[list[Memory]]] = {}
         self._waiting: Counter[asyncio.Task[Any]] = Counter()
+        self._reading = 0
+        self._ends: dict[Stream, asyncio.Event] = {}
         self.closed = False
 
     def model_of(self, agent: str) -> LLM:
         """The model of the policy that answers for an agent, and that trains on its calls."""
         return self.models[agent] if self.models else self.llm
+
+    def end_of(self, stream: Stream) -> asyncio.Event:
+        """Set when the trajectory in this stream has ended."""
+        return self._ends.setdefault(stream, asyncio.Event())
 
     async def recall(self, agent: str, query: str) -> list[Memory]:
         """The memories of an agent that are most similar to a query; the same for all trajectories of the question."""
@@ -115,7 +131,7 @@ class Forest:
         """Messages or arguments with which this agent call or tool call was made before, or None if it was not."""
         return self._records.get((call, stream))
 
-    async def call(self, invocation: Invocation, stream: Stream, messages: list[dict[str, str]]) -> Call:
+    async def call(self, invocation: Invocation, stream: Stream, asked: list[dict[str, Any]] | ChatRequest) -> Call:
         """The recorded call, or a new one. Failures are recorded too: a replay meets the same failed call."""
         self._admit()
         key = (invocation.id, stream)
@@ -123,11 +139,13 @@ class Forest:
             self.cost.replayed_calls += 1
             await asyncio.sleep(0)  # a turn of the event loop, like a new call: concurrent siblings all start first
         else:
-            # A copy: a prompt function may hand out a chat history that grows later.
-            call = Call(invocation.id, stream, copy.deepcopy(messages), invocation.continues, invocation.observation)
+            record = copy.deepcopy(asked)  # a prompt function may hand out a chat history that grows later
+            chat = record if isinstance(record, ChatRequest) else None
+            messages = record.messages if isinstance(record, ChatRequest) else record
+            call = Call(invocation.id, stream, messages, invocation.continues, invocation.observation, chat)
             call.trained, call.parents = invocation.agent.trained, tuple(invocation.parents)
             call.depth = 1 + max((parent.depth for parent in call.parents), default=-1)
-            self._records[key] = call.messages
+            self._records[key] = record
             self._calls[key] = asyncio.ensure_future(self._generate(call, invocation.agent, invocation.inputs))
         return await self._share(self._calls[key])
 
@@ -144,6 +162,7 @@ class Forest:
             self._waiting[work] -= 1
 
     async def _generate(self, call: Call, agent: Agent, inputs: dict[str, Any]) -> Call:
+        call.began = call.ended = time.time()
         sampling = {**self.sampling, **agent.sampling, "seed": call_seed(self.seed, call.stream, call.id)}
         llm = agent.llm or self.model_of(call.agent)
         if self.adapters is not None and agent.llm is None:
@@ -151,10 +170,15 @@ class Forest:
         if agent.choices is not None:
             call.decides, call.options = True, agent.options(**inputs)
             sampling["choices"] = list(call.options)
-        call.error = self._enter_prompt(llm, call, sampling)
+        self._apply_chat(call, sampling)
+        if (before := call.continues) is not None:
+            check_continued(before.agent, call.agent, self.model_of(before.agent) is self.model_of(call.agent))
+        call.error = enter_prompt(llm, call, sampling, self.limits)
         if call.error:
             call.status = Status.PROMPT_TOO_LONG
             return call
+        if call.chat is not None and call.chat.tools:
+            sampling.update(_tool_options(llm, call.chat))
         if self.greedy:
             sampling.update({name: self.sampling[name] for name in TRUNCATION if name in self.sampling})
         self.cost.agent_calls += 1
@@ -181,37 +205,20 @@ class Forest:
             call.status, call.error = Status.ENGINE_ERROR, f"{type(error).__name__}: {error}"
             return call
         finally:
-            call.seconds = self.clock.now() - start
+            call.seconds, call.ended = self.clock.now() - start, time.time()
         self._take(call, completion)
         call.cost = agent.cost * call.generated_tokens
         if call.decides and not call.chosen:
             call.trained = False  # there was only one option, or another model than the policy chose
-        return call if call.status is Status.ENGINE_ERROR else self._finish(call, agent, inputs)
+        return call if call.status is Status.ENGINE_ERROR else await self._finish(call, agent, llm, inputs)
 
-    def _enter_prompt(self, llm: LLM, call: Call, sampling: dict[str, Any]) -> str:
-        """Enter the call's prompt tokens; returns why there is no room for them, or nothing.
-
-        A call that continues another one gets what the sequence has left of its tokens as `max_tokens`.
-        """
-        before, limits = call.continues, self.limits
-        if before is None:
-            call.prompt_ids = llm.encode(call.messages)
-            longest = limits.max_prompt_tokens
-            if not call.trained and limits.max_context_tokens is not None:
-                longest = max(longest, limits.max_context_tokens - sampling["max_tokens"])
-            if len(call.prompt_ids) > longest:
-                return f"the prompt has {len(call.prompt_ids)} tokens, allowed are {longest}"
-        elif before.prompt_ids:
-            observation = llm.encode_text(call.observation)
-            call.prompt_ids = [*before.prompt_ids, *before.generation.token_ids, *observation]
-            if limits.max_sequence_tokens is not None:
-                used = len(call.prompt_ids) - len(_beginning(call).prompt_ids)
-                if used >= limits.max_sequence_tokens:
-                    return f"the sequence has {used} tokens, allowed are {limits.max_sequence_tokens}"
-                sampling["max_tokens"] = min(sampling["max_tokens"], limits.max_sequence_tokens - used)
-        else:  # a server has the tokens: tell it where the sequence begins
-            sampling["continue_from"] = len(_beginning(call).messages)
-        return ""
+    def _apply_chat(self, call: Call, sampling: dict[str, Any]) -> None:
+        """Apply the chat's own sampling parameters. It cannot have more tokens than its agent."""
+        if call.chat is not None:
+            longest = sampling.get("max_tokens", math.inf)
+            sampling.update(call.chat.sampling)
+            if "max_tokens" in call.chat.sampling:
+                sampling["max_tokens"] = min(longest, call.chat.sampling["max_tokens"])
 
     def _take(self, call: Call, completion: Completion) -> None:
         """Enter what the engine answered into the call's record, and its cost into the question's."""
@@ -219,7 +226,8 @@ class Forest:
         self.cost.generated_tokens += completion.generated_tokens
         call.generation = completion.generation
         call.prompt_tokens, call.generated_tokens = completion.prompt_tokens, completion.generated_tokens
-        if not completion.generated_tokens and not completion.text:
+        call.tool_calls = completion.tool_calls
+        if not completion.generated_tokens and not completion.text and not completion.tool_calls:
             call.status, call.error = Status.ENGINE_ERROR, f"no token generated ({call.generation.stop_reason})"
         elif call.generation.stop_reason in ABORTED:
             call.status = Status.ENGINE_ERROR
@@ -228,12 +236,13 @@ class Forest:
             call.text, call.reasoning = completion.text, completion.reasoning
             call.messages = list(completion.sent) or call.messages
 
-    def _finish(self, call: Call, agent: Agent, inputs: dict[str, Any]) -> Call:
+    async def _finish(self, call: Call, agent: Agent, llm: LLM, inputs: dict[str, Any]) -> Call:
         cut = call.generation.stop_reason == "length"
         try:
-            call.value = agent.read(call.text, cut, **inputs)
+            call.value = await self._read(call, llm) if call.chat is not None else agent.read(call.text, cut, **inputs)
         except Unparsable as problem:
-            call.unparsable, call.status, call.error = problem, Status.UNPARSABLE, str(problem)
+            call.unparsable, call.error = problem, str(problem)
+            call.status = Status.NO_TOOL_CALL if isinstance(problem, NoToolCall) else Status.UNPARSABLE
             call.value = problem.fallback if problem.has_fallback else None
         if call.unparsable is None and cut:
             call.status, call.error = Status.TRUNCATED, "the output reached max_tokens"
@@ -252,6 +261,13 @@ class Forest:
                     f"{call.text!r:.500}"
                 ) from error
         return call
+
+    async def _read(self, call: Call, llm: LLM) -> Any:
+        self._reading += 1  # verl's tool parsers decode in a thread
+        try:
+            return await read_answer(call, llm)
+        finally:
+            self._reading -= 1
 
     async def tool(
         self, call_id: CallId, stream: Stream, name: str, arguments: dict[str, Any], after: tuple[Call, ...] = ()
@@ -279,8 +295,9 @@ class Forest:
 
     @property
     def busy(self) -> int:
-        """Number of tool calls (waits between attempts included) and recalls under way."""
-        return sum(not task.done() for task in (*self._tools.values(), *self._recalled.values()))
+        """Number of tool calls (waits between attempts included), recalls, readings and programs under way."""
+        running = sum(not task.done() for task in (*self._tools.values(), *self._recalled.values()))
+        return running + self._reading + self.programs
 
     def _admit(self) -> None:
         if self.closed:
@@ -300,8 +317,9 @@ class Forest:
             await asyncio.wait(running, timeout=CLOSE_TIMEOUT)
 
 
-def _beginning(call: Call) -> Call:
-    """The call with which a sequence of calls that continue each other begins."""
-    while call.continues is not None:
-        call = call.continues
-    return call
+def _tool_options(llm: LLM, chat: ChatRequest) -> dict[str, Any]:
+    """Sampling parameters of a chat with tools: stop tokens, or for an engine without tokens the tools themselves."""
+    if not isinstance(llm, TokenLLM):
+        return {"tools": chat.tools, "tool_choice": chat.wire_choice}
+    stops = llm.stop_tokens(chat) if chat.calls_tools else []
+    return {"stop_token_ids": stops} if stops else {}

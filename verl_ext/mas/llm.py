@@ -6,9 +6,11 @@ from abc import ABC, abstractmethod
 from functools import cached_property
 from typing import Any
 
+from verl_ext.mas.chat import ChatRequest, Written
 from verl_ext.mas.choices import choose
 from verl_ext.mas.offsets import Span, locate_by_decoding
-from verl_ext.mas.types import Completion, Generation
+from verl_ext.mas.tool_texts import read_calls, written_out
+from verl_ext.mas.types import Call, Completion, Generation
 
 # Choices whose tokens are cached.
 OPTIONS_KEPT = 65_536
@@ -30,20 +32,59 @@ class LLM(ABC):
         """Ranges of tokens that hold these ranges of characters of `text`, which they decode to."""
         return [(0, 0) for _ in spans]
 
+    def encode_chat(self, chat: ChatRequest) -> list[int]:
+        """Prompt token ids of a chat with tools, as `encode`. By default the tools are written out as text."""
+        return self.encode(written_out(chat.messages, chat.tools))
+
+    def extend_chat(self, before: Call, chat: ChatRequest) -> list[int] | None:
+        """Prompt token ids of a chat that goes on from `before`: its prompt and its output, token by token, then what
+        the new messages add. None: the engine or its chat template cannot do that."""
+        return None
+
+    async def read_tool_calls(self, text: str, token_ids: list[int], chat: ChatRequest) -> tuple[str, list[Written]]:
+        """(text beside the tool calls, tool calls) of an output. By default the form of Hermes is read.
+
+        Raises:
+            Unparsable: there is a tool call that cannot be read.
+        """
+        return read_calls(text)
+
+    def token_texts(self, token_ids: list[int]) -> list[str]:
+        """The text of each token by itself, for people."""
+        return [""] * len(token_ids)
+
     @abstractmethod
     async def complete(
-        self, messages: list[dict[str, str]], prompt_ids: list[int], sampling: dict[str, Any], key: tuple[str, ...]
+        self, messages: list[dict[str, Any]], prompt_ids: list[int], sampling: dict[str, Any], key: tuple[str, ...]
     ) -> Completion:
         """Answer a chat; `prompt_ids` is its encoding by `encode`.
 
         `sampling` holds temperature, top_p, top_k, max_tokens, seed, `adapter` if the policy has adapters (the name of
         the agent's; "" is the base alone), `choices` if the answer is to be one of these texts, and for an engine
-        without tokens `continue_from`: the place of the message with which a continued sequence begins. `key` names
-        the call within the batch (question, stream, call) for ordered scheduling and sticky routing.
+        without tokens `continue_from`: the place of the message with which a continued sequence begins, and `tools` and
+        `tool_choice` in OpenAI's form. `key` names the call within the batch (question, stream, call) for ordered
+        scheduling and sticky routing.
 
         Raises:
             PromptTooLong: the engine refuses the prompt for its length. Any other exception counts as its failure.
         """
+
+
+def check_continued(before: str, agent: str, same: bool) -> None:
+    """Refuse that a call continues a call of another model, whose tokens mean nothing there.
+
+    Args:
+        before, agent: the agents of the two calls.
+        same: whether one model answers for both.
+
+    Raises:
+        ValueError: it does not.
+    """
+    if not same:
+        raise ValueError(
+            f"agent {agent!r} continues a call of agent {before!r}, whose policy (mas.policies) is another one: its "
+            "tokens mean nothing there. Remedy: one policy for both, or a call that continues none"
+        )
 
 
 class TokenLLM(LLM):
@@ -72,6 +113,14 @@ class TokenLLM(LLM):
     def locate(self, token_ids: list[int], text: str, spans: list[Span]) -> list[Span]:
         """See `LLM`."""
         return locate_by_decoding(token_ids, text, spans, self.decode)
+
+    def token_texts(self, token_ids: list[int]) -> list[str]:
+        """See `LLM`."""
+        return [self.decode([token]) for token in token_ids]
+
+    def stop_tokens(self, chat: ChatRequest) -> list[int]:
+        """Tokens that end an output besides the model's own, because a tool call ends with them."""
+        return []
 
     @abstractmethod
     async def generate(self, prompt_ids: list[int], sampling: dict[str, Any], key: tuple[str, ...]) -> Generation:

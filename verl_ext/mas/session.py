@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import copy
 import inspect
+import itertools
 import math
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
+from verl_ext.mas.chat import ChatRequest
 from verl_ext.mas.context import Context
 from verl_ext.mas.forest import CLOSE_TIMEOUT, BrokenReward, Forest
 from verl_ext.mas.types import (
@@ -119,6 +121,8 @@ class Session:
     def _end(self) -> None:
         self._over = True
         self.trajectory.calls = sorted(self._calls, key=lambda call: (call.depth, call.id))
+        number_places(self.trajectory.calls)
+        self.forest.end_of(self.trajectory.stream).set()
         self._announce(None)
 
     def _check_awaited(self, result: Any) -> None:
@@ -172,6 +176,17 @@ class Session:
                 f", result {trajectory.result!r:.500}"
             ) from error
 
+    def call_of(self, call_id: CallId) -> Call | None:
+        """The call of this identity, if it was answered, or has failed."""
+        return next((call for call in self._calls if call.id == call_id), None)
+
+    def place_of(self, call_id: CallId) -> tuple[float, CallId]:
+        """By which a call of the run, which has ended, comes before others of its agent."""
+        if not call_id.content:
+            return (0, call_id)
+        found = (call.turn for call in self.trajectory.calls if call.id == call_id)
+        return (next(found, math.inf), call_id)
+
     def _announce(self, call_id: CallId | None) -> None:
         for listener in self.listeners:
             listener(call_id)
@@ -198,27 +213,35 @@ class Session:
             raise self._diverged(call_id, records[0], now)
         return options[-1]
 
-    def _diverged(self, call_id: CallId, recorded: Any, now: Any) -> Exception:
-        found = f"call {call_id} on replay: {_first_difference(recorded, now)}"
+    @property
+    def ending(self) -> Exception | None:
+        """The error with which the trajectory will end, if it must."""
+        return self._fatal
+
+    def diverge(self, found: str) -> Exception:
+        """End the trajectory, as the workflow has asked something else on replay; returns the error to raise."""
         self._fatal = self._fatal or CallFailed(Status.DIVERGED, found)
         return self._fatal
+
+    def _diverged(self, call_id: CallId, recorded: Any, now: Any) -> Exception:
+        return self.diverge(f"call {call_id} on replay: {first_difference(recorded, now)}")
 
     async def call(self, invocation: Invocation) -> Call:
         """Make or replay one call; called by `Context.call` and `Context.resume`."""
         self._admit()
         self._check_limit()
-        call_id, messages = invocation.id, invocation.messages()
+        call_id, asked = invocation.id, invocation.asked()
         after = [call.stream for call in (*invocation.parents, *invocation.before)]
         if call_id == self.trajectory.stream.fork:
-            self._reach_fork(call_id, after, messages)
+            self._reach_fork(call_id, after, asked)
         elif not self._fork_reached and self.trajectory.stream.fork is None:
-            self._enter_sibling(call_id, messages)
-        stream = self._settle(call_id, self._stream_of(call_id, self._floor, after), messages)
+            self._enter_sibling(call_id, asked)
+        stream = self._settle(call_id, self._stream_of(call_id, self._floor, after), asked)
         self._issued += 1
         if invocation.agent.trained:
             self._announce(call_id)
         try:
-            call = await self.forest.call(invocation, stream, messages)
+            call = await self.forest.call(invocation, stream, asked)
         except BrokenReward as error:
             self._fatal = error
             raise
@@ -234,8 +257,7 @@ class Session:
         made = [record for record in records if record is not None]
         if not made:
             never = f"call {call_id} is to be forked, but the trajectory it forks from never made it"
-            self._fatal = CallFailed(Status.DIVERGED, never)
-            raise self._fatal
+            raise self.diverge(never)
         if messages not in made:
             raise self._diverged(call_id, made[0], messages)
 
@@ -259,20 +281,37 @@ class Session:
         return copy.deepcopy(record.result)
 
 
-def _first_difference(recorded: Any, now: Any) -> str:
+def number_places(calls: list[Call]) -> None:
+    """Give calls whose identity is their content a turn: by depth in the call graph, then by what they ask.
+
+    Calls shared with another trajectory keep theirs; the others get those that are free.
+    """
+    shared = {(call.agent, call.place) for call in calls if call.place is not None}
+    turns: dict[str, Iterator[int]] = {}
+    for call in sorted(calls, key=lambda call: (call.depth, str(call.messages), call.id)):
+        if call.id.content and call.place is None:
+            free = turns.setdefault(call.agent, itertools.count())
+            call.place = next(turn for turn in free if (call.agent, turn) not in shared)
+
+
+REMEDY = (
+    "A workflow must be deterministic given its calls: take randomness from ctx.rng, no clocks or global state; run "
+    "concurrent parts under ctx.branch, and name what one of them uses of another in parents=."
+)
+
+
+def first_difference(recorded: Any, now: Any, remedy: str = REMEDY) -> str:
     """Describe the first difference of two prompts or argument sets."""
     old, new = _in_words(recorded), _in_words(now)
     at = next((i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
     lo = max(0, at - 30)
-    return (
-        f"recorded …{old[lo : at + 40]!r}, now …{new[lo : at + 40]!r} (first difference at character {at}). "
-        "A workflow must be deterministic given its calls: take randomness from ctx.rng, no clocks or global state; "
-        "run concurrent parts under ctx.branch, and name what one of them uses of another in parents=."
-    )
+    return f"recorded …{old[lo : at + 40]!r}, now …{new[lo : at + 40]!r} (first difference at character {at}). {remedy}"
 
 
 def _in_words(prompt: Any) -> str:
     """Messages as `role: content` lines, anything else as it prints."""
+    if isinstance(prompt, ChatRequest):
+        return prompt.in_words()
     if isinstance(prompt, list) and all(isinstance(m, dict) and "content" in m for m in prompt):
         return "\n".join(f"{message.get('role')}: {message['content']}" for message in prompt)
     return str(prompt)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -27,6 +28,7 @@ class Cost:
     tool_calls: int = 0
     tool_retries: int = 0
     replayed_calls: int = 0
+    without_forks: int = 0
 
 
 async def attempt(
@@ -35,8 +37,18 @@ async def attempt(
     """Call a tool with a timeout per attempt and bounded retries; a plain function runs in a thread.
 
     Returns:
-        `record`, with the result or the failure.
+        `record`, with the result or the failure, and when it began and ended.
     """
+    record.began = time.time()
+    try:
+        return await _attempts(record, tool, limits, cost, threads)
+    finally:
+        record.ended = time.time()
+
+
+async def _attempts(
+    record: ToolRecord, tool: Callable[..., Any], limits: Limits, cost: Cost, threads: Threads
+) -> ToolRecord:
     attempts = limits.tool_retries + 1
     for number in range(1, attempts + 1):
         cost.tool_calls += 1

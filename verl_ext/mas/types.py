@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from verl_ext.mas.chat import ChatRequest, Written
 from verl_ext.mas.messages import checked, continued
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ class Status(str, enum.Enum):
     OK = "ok"
     # Calls that did produce text: they train, with whatever penalty their agent gives.
     UNPARSABLE = "unparsable"
+    NO_TOOL_CALL = "no_tool_call"  # `ctx.chat` asked for a tool call, and the output has none
     TRUNCATED = "truncated"
     # Calls that produced nothing to train on: the workflow may catch `CallFailed` and go on.
     PROMPT_TOO_LONG = "prompt_too_long"
@@ -40,7 +42,7 @@ class Status(str, enum.Enum):
     @property
     def trainable(self) -> bool:
         """True if a call of this status has tokens that the policy generated."""
-        return self in (Status.OK, Status.UNPARSABLE, Status.TRUNCATED)
+        return self in (Status.OK, Status.UNPARSABLE, Status.NO_TOOL_CALL, Status.TRUNCATED)
 
 
 @dataclass(frozen=True, order=True)
@@ -49,14 +51,19 @@ class CallId:
 
     `scope` is the path of named branches, `turn` counts this agent's calls inside that scope from 0. Two runs of a
     deterministic workflow give the same call the same identity however its concurrent branches interleave.
+
+    A call of a program that is not written as a workflow (`verl_ext.gateway`) has no place that is known when it is
+    made. Its identity is `content`, a hash of what it asks, and `turn` counts the calls that ask the same.
     """
 
     scope: tuple[str, ...]
     agent: str
     turn: int
+    content: str = ""
 
     def __str__(self) -> str:
-        return "/".join((*self.scope, f"{self.agent}.{self.turn}"))
+        asked = f"~{self.content}" if self.content else ""
+        return "/".join((*self.scope, f"{self.agent}{asked}.{self.turn}"))
 
 
 @dataclass(frozen=True)
@@ -120,7 +127,8 @@ class Completion:
 
     `text` is without special tokens; token counts are 0 if the engine does not tell. `reasoning` is what the model
     thought before it answered, where the engine keeps the two apart. `sent` is the chat that a server was sent, which
-    for a stream depends on what it can; empty: as it was asked.
+    for a stream depends on what it can; empty: as it was asked. `tool_calls` are those that a server has read; None:
+    they are in the text, if there are any.
     """
 
     text: str
@@ -128,7 +136,8 @@ class Completion:
     prompt_tokens: int = 0
     generated_tokens: int = 0
     reasoning: str = ""
-    sent: Sequence[dict[str, str]] = ()
+    sent: Sequence[dict[str, Any]] = ()
+    tool_calls: Sequence[Written] | None = None
 
 
 @dataclass(eq=False)
@@ -137,10 +146,14 @@ class Call:
 
     A call may continue another one (`Context.resume`): its prompt is then that call's prompt and output, token by
     token, and the `observation` that was put behind them. Calls that continue each other train as one sequence.
+    `chat` is what `Context.chat` asked; its call may continue one, too, and has its observation in `messages`.
     `value` is what the agent's parser made of the text (or its fallback, where `unparsable` holds the parser's error).
     `actions` are the ranges of tokens [start, stop) of the output that the agent's `actions` has marked; `trained` is
     False for calls of helpers (`Agent.trained`). `decides`: the output was one of given texts, `options`
-    (`Agent.choices`). `cost` is what the output cost (`Agent.cost`).
+    (`Agent.choices`). `cost` is what the output cost (`Agent.cost`). `place` is the turn of a call whose identity is
+    its content, known when its trajectory has ended.
+
+    `seconds` are those of the generation without pauses; `began` and `ended` are in seconds since 1970.
 
     `reward_shared` (Eq. 4) and `reward` (R = R_shared + R_spe) are NaN until credit has been assigned, and stay NaN for
     calls that led to no trajectory's end.
@@ -148,9 +161,11 @@ class Call:
 
     id: CallId
     stream: Stream
-    messages: list[dict[str, str]]
+    messages: list[dict[str, Any]]
     continues: Call | None = None
     observation: str = ""
+    chat: ChatRequest | None = None
+    tool_calls: Sequence[Written] | None = None
     prompt_ids: list[int] = field(default_factory=list)
     generation: Generation = field(default_factory=lambda: Generation([], []))
     text: str = ""
@@ -166,6 +181,7 @@ class Call:
     decides: bool = False
     options: tuple[str, ...] = ()
     cost: float = 0.0
+    place: int | None = None
     parents: tuple[Call, ...] = ()
     depth: int = 0
     reward_specific: float = 0.0
@@ -173,10 +189,17 @@ class Call:
     reward: float = float("nan")
     metrics: dict[str, float] = field(default_factory=dict)
     seconds: float = 0.0
+    began: float = 0.0
+    ended: float = 0.0
 
     @property
     def agent(self) -> str:
         return self.id.agent
+
+    @property
+    def turn(self) -> int:
+        """Of its agent's calls in its scope, which one it is, from 0."""
+        return self.id.turn if self.place is None else self.place
 
     @property
     def observed(self) -> int:
@@ -204,7 +227,8 @@ class Invocation:
 
     `inputs` go to the agent's prompt, parser and penalty. `before` are the ends of what came before in this scope: all
     of it may have had an effect, whatever `parents` says. `parents` are the calls whose output the prompt uses, the
-    edges for credit. `continues` is the call that this one goes on from, with `observation` between them.
+    edges for credit. `continues` is the call that this one goes on from, with `observation` between them. `chat` is
+    what `Context.chat` was given, in place of inputs for the agent's prompt.
     """
 
     id: CallId
@@ -214,13 +238,16 @@ class Invocation:
     parents: list[Call]
     continues: Call | None = None
     observation: str = ""
+    chat: ChatRequest | None = None
 
-    def messages(self) -> list[dict[str, str]]:
-        """The chat that the agent is sent.
+    def asked(self) -> list[dict[str, Any]] | ChatRequest:
+        """What the agent is asked: messages, or a chat with its tools and options. A replay must ask the same.
 
         Raises:
             TypeError: the agent's prompt function returned something else.
         """
+        if self.chat is not None:
+            return self.chat
         if self.continues is None:
             return checked(self.agent.prompt(**self.inputs), self.agent.prompt)
         return continued(self.continues, self.observation)
@@ -231,6 +258,7 @@ class ToolRecord:
     """A tool call: its arguments and what it gave, or how its last attempt failed (`trace`: the tool's own lines).
 
     `after` are the calls that came before it in its scope; several trajectories share a tool call as they share calls.
+    `began` and `ended` are in seconds since 1970, retries included.
     """
 
     id: CallId
@@ -241,6 +269,8 @@ class ToolRecord:
     result: Any = None
     failure: str | None = None
     trace: str = ""
+    began: float = 0.0
+    ended: float = 0.0
 
 
 @dataclass
@@ -250,7 +280,8 @@ class Trajectory:
     `calls` are in topological order (by depth in the call graph, then identity), so the order does not depend on
     timing; calls shared with other trajectories are the same objects. `sinks` are the calls its result came from.
     `tools` are its tool calls in the order in which they were answered, `notes` what `ctx.note` wrote down, `uses` what
-    `ctx.remember` did, by place in the workflow.
+    `ctx.remember` did, by place in the workflow. `agent_rewards` are rewards of agents by name, which their calls get
+    beside the shared one.
     """
 
     stream: Stream
@@ -266,6 +297,7 @@ class Trajectory:
     notes: dict[str, Any] = field(default_factory=dict)
     uses: dict[tuple[str, ...], Use] = field(default_factory=dict)
     tool_failures: int = 0
+    agent_rewards: dict[str, float] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:

@@ -32,6 +32,9 @@ class Workflow(ABC):
             copies of one, so greedy validations and evaluations are refused.
         needs_judge: its reward asks `judge`, which `mas.judge` configures; it is refused where none is.
         judge: the judge of `mas.judge`, or None.
+        forkable: False once it has turned out that a replay asks something else (`diverged`): the strategies then
+            sample independent trajectories instead of forks.
+        forks_after_end: forks begin when the trajectory that they fork from has ended, not when it has made the call.
         details: quantities reported by `reward` that are no scores (counts, costs): an evaluation shows them apart.
     """
 
@@ -43,6 +46,8 @@ class Workflow(ABC):
     needs_sampling: bool = False
     needs_judge: bool = False
     judge: Judge | None = None
+    forkable: bool = True
+    forks_after_end: bool = False
     details: tuple[str, ...] = ()
 
     @property
@@ -69,6 +74,10 @@ class Workflow(ABC):
         """Shared reward of a result and named metrics (e.g. em, f1, acc). May be `async`: one that takes longer than
         milliseconds must be, or it holds up every other trajectory. Must not raise: a broken reward stops the training,
         because zeros in its place would flatten every group."""
+
+    def diverged(self, found: str) -> None:
+        """A replay asked something else, at `found`. By default the trajectory fails, as this is a bug to be mended."""
+        return
 
     def table(self, answered: Sequence[tuple[Task, Any]]) -> Mapping[str, Mapping[str, float]]:
         """Rows of named columns over all that an evaluation has answered: what no mean over questions gives, e.g. a

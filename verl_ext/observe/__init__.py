@@ -11,6 +11,7 @@ plots                the learning curve
 record               the trajectory record: what training and evaluation log of a question
 trajectories         makes these records from sampled questions
 trajectory_files     writes and reads their files
+spans                a sampled question as OpenTelemetry spans
 viewer               `verl_ext view`: the records of a run or an evaluation as one HTML page
 collaboration        the logged decisions as graphs of who acts after whom
 graph_layout         where nodes and arrows of such a graph are drawn, in the viewer and in the picture of a run

@@ -73,7 +73,7 @@ def decision_of(call: Call) -> Decision | None:
 
 def paths_of(trajectory: Trajectory) -> list[Path]:
     """All paths of a trajectory, by scope and agent."""
-    return as_paths((call.id.scope, call.agent, call.id.turn, decision_of(call)) for call in trajectory.calls)
+    return as_paths((call.id.scope, call.agent, call.turn, decision_of(call)) for call in trajectory.calls)
 
 
 def as_paths(calls: Iterable[tuple[Sequence[str], str, int, Decision | None]]) -> list[Path]:

@@ -5,9 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from verl_ext.mas.types import Status
 from verl_ext.observe.question_stats import QuestionStats, alike
 
 NAME = "error.log"
+# What trajectories did that met a failure and have a reward.
+WENT_ON = {
+    Status.TOOL_ERROR.value: "went on without a tool's result",
+    Status.DIVERGED.value: "could not be forked, and independent ones were sampled in their place",
+}
 
 
 class ErrorLog:
@@ -34,7 +40,7 @@ class ErrorLog:
             if failure.place in self._told:
                 continue
             self._told.add(failure.place)
-            what = "went on without a tool's result" if failure.finished else f"failed: {failure.status}"
+            what = WENT_ON.get(failure.status, "") if failure.finished else f"failed: {failure.status}"
             words = f"{when}: {failure.trajectories} of {total} trajectories {what}. The first one:"
             texts.append(f"\n{words}\n{failure.trace or failure.error}\n")
         return "".join(texts)

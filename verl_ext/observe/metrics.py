@@ -26,6 +26,7 @@ METRICS: dict[str, str] = {
     "agents/<agent>/reward_shared": "mean R_shared after backward propagation (Eq. 4)",
     "agents/<agent>/penalty": "mean agent-specific reward: MHGPO's R_spe (<= 0), JoyAgents-R1's R_F (0 or 1)",
     "agents/<agent>/unparsable": "share of its calls whose output broke the agent's format",
+    "agents/<agent>/no_tool_call": "share of its calls without the tool call that `tool_choice` asked for (ctx.chat)",
     "agents/<agent>/truncated": "share of its calls that reached max_tokens",
     "agents/<agent>/failed": "share of its calls without usable output (time-out, engine error, prompt too long)",
     "agents/<agent>/output_tokens": "mean number of generated tokens",
@@ -73,6 +74,7 @@ METRICS: dict[str, str] = {
     "sampling/generated_tokens": "tokens generated",
     "sampling/prompt_tokens": "prompt tokens of the generations made",
     "sampling/replayed_calls": "calls answered from the record or shared with a running trajectory",
+    "sampling/without_forks": "trajectories sampled independently in the place of forks: replays ask something else",
     "sampling/tool_calls": "tool calls made, retries included",
     "sampling/tool_retries": "tool attempts after a first failure",
     "sampling/tool_failures": "tool calls that failed for good (per trajectory that met them)",
@@ -125,6 +127,7 @@ def reduce_stats(stats: Iterable[QuestionStats]) -> dict[str, float]:
     metrics |= decision_metrics(path for question in stats for path in question.paths)
     for name in ("agent_calls", "generated_tokens", "prompt_tokens", "replayed_calls", "tool_calls", "tool_retries"):
         metrics[f"sampling/{name}"] = sum(question.cost[name] for question in stats)
+    metrics["sampling/without_forks"] = sum(question.cost.get("without_forks", 0) for question in stats)
     metrics["sampling/questions"] = len(stats)
     metrics["sampling/agent_calls_formula"] = sum(question.formula_calls for question in stats)
     metrics["sampling/tool_failures"] = sum(question.tool_failures for question in stats)
@@ -158,6 +161,7 @@ def _agent_metrics(agent: str, calls: list[CallStats]) -> dict[str, float]:
     metrics: dict[str, float] = {
         f"{prefix}/calls": n,
         f"{prefix}/unparsable": sum(call.status == "unparsable" for call in calls) / n,
+        f"{prefix}/no_tool_call": sum(call.status == "no_tool_call" for call in calls) / n,
         f"{prefix}/truncated": sum(call.truncated for call in calls) / n,
         f"{prefix}/failed": (n - len(answered)) / n,
     }

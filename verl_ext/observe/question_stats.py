@@ -60,7 +60,7 @@ class Failure:
         error: the first one's message.
         trace: the lines of the user's code that raised it; "" if none did.
         trajectories: how many.
-        finished: they went on, and have a reward.
+        finished: they went on, or others in their place, and have a reward.
     """
 
     status: str
@@ -107,7 +107,7 @@ def question_stats(forest: Forest, samples: list[Sample]) -> QuestionStats:
         rewards=[trajectory.reward for trajectory in scored],
         quantities=[trajectory.metrics for trajectory in scored],
         failures=dict(Counter(t.status.value for t in forest.trajectories if not t.ok)),
-        errors=alike(_failures(forest.trajectories)),
+        errors=alike([*_failures(forest.trajectories), *_replaced(forest)]),
         tool_failures=sum(trajectory.tool_failures for trajectory in forest.trajectories),
         cost=dict(vars(forest.cost)),
         formula_calls=formula_calls(forest.trajectories),
@@ -125,6 +125,12 @@ def _failures(trajectories: Iterable[Trajectory]) -> Iterator[Failure]:
             if tool.trace and tool.failure is not None:
                 found.append(Failure(Status.TOOL_ERROR.value, tool.failure, tool.trace, finished=trajectory.ok))
         yield from (replace(one, trajectories=1) for one in alike(found))
+
+
+def _replaced(forest: Forest) -> Iterator[Failure]:
+    """The forks in whose place independent trajectories were sampled."""
+    for trajectory in forest.replaced:
+        yield Failure(Status.DIVERGED.value, trajectory.error, "", finished=True)
 
 
 def alike(failures: Iterable[Failure]) -> list[Failure]:

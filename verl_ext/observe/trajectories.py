@@ -13,6 +13,7 @@ from heapq import nsmallest
 from typing import Any
 
 from verl_ext.mas.forest import Forest
+from verl_ext.mas.tool_texts import written_call, written_out
 from verl_ext.mas.types import Call, CallId, Stream, ToolRecord, Trajectory
 from verl_ext.observe.decisions import decision_of
 from verl_ext.observe.record import Record, as_json
@@ -32,7 +33,8 @@ class QuestionTrace:
         uid: verl's identifier of this question in this run.
         rank: questions of the smallest rank are chosen for the log.
         question, trajectories, tools, calls: parts of the record as far as they are known; calls have `token_ids` in
-            place of `tokens`, and the `place` of their row.
+            place of `tokens`, and the `place` of their row; calls and tools have `times`, their begin and end in
+            seconds since 1970. A record has neither `place` nor `times`.
     """
 
     uid: str
@@ -111,6 +113,7 @@ def _tool(record: ToolRecord, among: list[int]) -> dict[str, Any]:
         "arguments": record.arguments,
         "result": record.result,
         "failure": record.failure,
+        "times": (record.began, record.ended),
     }
 
 
@@ -122,15 +125,15 @@ def _call(call: Call, among: list[int], trajectories: Mapping[int, Trajectory]) 
         "id": identity(call.id, call.stream),
         "scope": list(call.id.scope),
         "agent": call.agent,
-        "turn": call.id.turn,
+        "turn": call.turn,
         "depth": call.depth,
         "stream": list(call.stream.path),
         "trajectories": among,
         # Its row in training or validation, as verl_ext.trainer.rollout.forest_to_rows numbers them.
         "place": (finished[0], trajectories[finished[0]].calls.index(call)) if finished else None,
         "parents": sorted(identity(parent.id, parent.stream) for parent in call.parents),
-        "prompt": call.messages,
-        "output": call.text,
+        "prompt": call.messages if call.chat is None else written_out(call.messages, call.chat.tools),
+        "output": "\n".join(filter(None, [call.text, *map(written_call, call.tool_calls or ())])),
         "reasoning": call.reasoning,
         "prompt_tokens": call.prompt_tokens,
         "generated_tokens": call.generated_tokens,
@@ -146,6 +149,7 @@ def _call(call: Call, among: list[int], trajectories: Mapping[int, Trajectory]) 
         "adapter": call.generation.adapter,
         **({"policy": call.generation.policy} if call.generation.policy else {}),
         "seconds": call.seconds,
+        "times": (call.began, call.ended),
     }
 
 
@@ -213,9 +217,9 @@ def training_record(
         learned = {"trained": row is not None, "group": row and row.group}
         learned |= {"weight": row and row.weight, "difference": row and row.difference}
         learned["advantage"] = row and (row.advantages if len(set(row.advantages)) > 1 else row.advantages[0])
-        calls.append({name: value for name, value in call.items() if name != "place"} | learned)
+        calls.append(_recorded(call) | learned)
     head = {"phase": phase, "step": step, "question": {"number": number, **trace.question}}
-    return {**head, "trajectories": trace.trajectories, "tools": trace.tools, "calls": calls}
+    return {**head, "trajectories": trace.trajectories, "tools": [*map(_recorded, trace.tools)], "calls": calls}
 
 
 def evaluation_record(trace: QuestionTrace, step: int | None, about: Mapping[str, Any]) -> Record:
@@ -227,9 +231,14 @@ def evaluation_record(trace: QuestionTrace, step: int | None, about: Mapping[str
     """
     resolve(trace)
     (trajectory,) = trace.trajectories
-    calls = [{name: value for name, value in call.items() if name != "place"} for call in trace.calls]
+    tools, calls = [*map(_recorded, trace.tools)], [*map(_recorded, trace.calls)]
     head = {"phase": "eval", "step": step, "question": trace.question}
-    return {**head, "trajectories": [trajectory | as_json(about)], "tools": trace.tools, "calls": calls}
+    return {**head, "trajectories": [trajectory | as_json(about)], "tools": tools, "calls": calls}
+
+
+def _recorded(part: Mapping[str, Any]) -> dict[str, Any]:
+    """A call or tool call of a trace as a record has it."""
+    return {name: value for name, value in part.items() if name not in ("place", "times")}
 
 
 @dataclass

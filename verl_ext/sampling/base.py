@@ -10,7 +10,7 @@ from pydantic import Field
 
 from verl_ext.mas.forest import Forest
 from verl_ext.mas.session import Session
-from verl_ext.mas.types import Call, CallId, Stream, Trajectory
+from verl_ext.mas.types import Call, CallId, Status, Stream, Trajectory
 from verl_ext.settings import Settings
 
 # Group keys that begin with this reach across the questions of a batch; all others belong to their question.
@@ -55,8 +55,21 @@ class Strategy(Settings, ABC):
 
 
 async def run_session(forest: Forest, session: Session) -> Trajectory:
-    """Run a session and add its trajectory to the forest."""
-    trajectory = await session.run()
+    """Run a session and add its trajectory to the forest.
+
+    A fork of a workflow that cannot be forked (`Workflow.forkable`) is an independent trajectory in its place.
+    """
+    stream, trajectory = session.trajectory.stream, None
+    if stream.parent is None or forest.workflow.forkable:
+        trajectory = await session.run()
+        if stream.parent is not None and trajectory.status is Status.DIVERGED:
+            forest.workflow.diverged(trajectory.error)
+            if not forest.workflow.forkable:
+                forest.replaced.append(trajectory)
+                trajectory = None
+    if trajectory is None:
+        forest.cost.without_forks += 1
+        trajectory = await Session(forest, Stream("+".join(stream.path))).run()
     forest.trajectories.append(trajectory)
     return trajectory
 
@@ -68,6 +81,8 @@ async def run_once(forest: Forest, name: str = "0") -> Trajectory:
 
 async def fork_at(forest: Forest, base: Stream, call_id: CallId, group_size: int) -> list[Trajectory]:
     """G - 1 further samples of call `call_id` of trajectory `base`, each continued to its end."""
+    if forest.workflow.forks_after_end:
+        await forest.end_of(base).wait()
     streams = [Stream(f"{call_id}*{g}", base, call_id) for g in range(1, group_size)]
     return list(await asyncio.gather(*[run_session(forest, Session(forest, stream)) for stream in streams]))
 
@@ -82,7 +97,8 @@ async def fork_on(
     Concurrent branches may each have a first turn of the agent. The fork is then at the smallest identity (scope,
     agent, turn) of them, whichever comes first in time. Nothing is smaller than a call outside all branches and
     sub-workflows, so there the forks start as soon as the base has issued it; otherwise when the base has ended. A base
-    that fails in one of several branches ends when the others have ended (`Context`), so this holds for it, too.
+    that fails in one of several branches ends when the others have ended (`Context`), so this holds for it, too. Where
+    the identity of calls is their content (`CallId`), the fork is at the agent's first call when the base has ended.
 
     Returns:
         The trajectories (base first) and the forked call's identity, or None.
@@ -95,10 +111,10 @@ async def fork_on(
         if point.done():
             return
         if call_id is None:
-            point.set_result(min(candidates, default=None))
-        elif call_id.agent == agent and call_id.turn == 0:
+            point.set_result(min(candidates, key=base.place_of, default=None))
+        elif call_id.agent == agent and (call_id.turn == 0 or call_id.content):
             candidates.append(call_id)
-            if not call_id.scope:
+            if not call_id.scope and not call_id.content:
                 point.set_result(call_id)
 
     async def fork() -> list[Trajectory]:
@@ -138,6 +154,12 @@ def unique_calls(trajectories: list[Trajectory]) -> list[Call]:
     return [call for call in calls if call.trained and call.status.trainable]
 
 
+def calls_at(point: CallId | None, trajectories: list[Trajectory]) -> list[Call]:
+    """The calls that can train in the place of the base's call `point`, its own among them. The base is first."""
+    place = next((by_position(call) for call in trajectories[0].calls if call.id == point), None)
+    return [call for call in unique_calls(trajectories) if by_position(call) == place]
+
+
 def one_group(samples: list[Sample]) -> list[Sample]:
     """All samples of a question in one group, whatever their agents (ablation of Eq. 5's groups)."""
     return [Sample(sample.call, ("all",)) for sample in samples]
@@ -145,7 +167,7 @@ def one_group(samples: list[Sample]) -> list[Sample]:
 
 def by_position(call: Call) -> tuple[str, ...]:
     """The default group: same question, same place in the workflow (scope, agent, turn)."""
-    return (*call.id.scope, call.agent, str(call.id.turn))
+    return (*call.id.scope, call.agent, str(call.turn))
 
 
 def chain_calls(position: int, length: int, group_size: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from verl_ext.mas.forest import Forest
-from verl_ext.sampling.base import Sample, Strategy, by_position, chain_calls, fork_on, unique_calls
+from verl_ext.sampling.base import Sample, Strategy, by_position, calls_at, chain_calls, fork_on
 
 
 class IndependentSampling(Strategy):
@@ -20,10 +20,7 @@ class IndependentSampling(Strategy):
         """The G outputs of each forked call."""
         runs = await asyncio.gather(*[fork_on(forest, agent, self.group_size, name=agent) for agent in self.agents])
         return [
-            Sample(call, by_position(call))
-            for trajectories, point in runs
-            for call in unique_calls(trajectories)
-            if call.id == point
+            Sample(call, by_position(call)) for trajectories, point in runs for call in calls_at(point, trajectories)
         ]
 
     def expected_calls(self, length: int) -> float:

@@ -7,7 +7,7 @@ import asyncio
 from verl_ext.mas.forest import Forest
 from verl_ext.mas.session import Session
 from verl_ext.mas.types import CallId, Stream, Trajectory
-from verl_ext.sampling.base import Sample, Strategy, by_position, chain_calls, fork_at, run_session, unique_calls
+from verl_ext.sampling.base import Sample, Strategy, by_position, calls_at, chain_calls, fork_at, run_session
 
 
 class NodeWiseMonteCarlo(Strategy):
@@ -40,7 +40,7 @@ class NodeWiseMonteCarlo(Strategy):
         continued = await asyncio.gather(*forks)
         samples = []
         for node, trajectories in zip(nodes, continued, strict=True):
-            kept = [call for call in unique_calls([trajectory, *trajectories]) if call.id == node]
+            kept = calls_at(node, [trajectory, *trajectories])
             samples += [Sample(call, by_position(call)) for call in kept]
         return samples
 

@@ -7,6 +7,8 @@ Importing this package loads neither torch nor verl; heavy libraries of a backen
 base                               the interface of a tool
 retrieval/, retrieval_server.py    search in a corpus: BM25, dense vectors
 catalogue/                         catalogues of tools, and search in them
+native                             single tools with a definition: those of verl, and of any catalogue
+rest/                              operations of OpenAPI documents, called over HTTP
 simulator/, simulator_server.py    a model that answers in place of real tools
 sandbox/, web/, files.py           programs, web pages, files
 chat/, http/                       clients and servers

@@ -9,6 +9,7 @@ from typing import Any
 from hydra.utils import get_class, get_object, instantiate
 from omegaconf import OmegaConf
 
+from verl_ext.gateway import GatewayWorkflow
 from verl_ext.heads import PolicyHead
 from verl_ext.mas.agent import Agent
 from verl_ext.mas.endpoint import EndpointLLM
@@ -22,6 +23,7 @@ from verl_ext.tools.retrieval.dense import check_encoder_name
 from verl_ext.tracebacks import place_of
 from verl_ext.trainer.config import MasConfig
 from verl_ext.trainer.policies.settings import apply_policies
+from verl_ext.trainer.rollout.chat_tokens import check_parser
 from verl_ext.trainer.sections import AgentSection, JudgeSection
 
 # Hydra prints there what it raises.
@@ -141,6 +143,8 @@ def build_workflow(mas: MasConfig) -> Workflow:
             "mas.judge.url=http://HOST:8100/v1, or mas.judge.checkpoint=FOLDER (docs/judge.md)"
         )
     workflow.judge = build_judge(mas) if workflow.needs_judge else None
+    if isinstance(workflow, GatewayWorkflow):
+        workflow.gateway = mas.gateway
     for name, section in mas.agents.items():
         if name in workflow.agents:
             # A new dictionary: the one of the class may serve another configuration in this process.
@@ -180,6 +184,9 @@ def _changed(agent: Agent, section: AgentSection, path: str) -> Agent:
     given = {key: value for key, value in vars(section).items() if value is not None}
     endpoint, head, cost = (given.pop(key, None) for key in ("endpoint", "head", "cost"))
     fields: dict[str, Any] = {"trained": given.pop("trained", agent.trained and endpoint is None)}
+    if (parser := given.pop("tool_parser", None)) is not None:
+        check_parser(parser, f"{path}.tool_parser")
+        fields["tool_parser"] = parser
     if cost is not None:
         fields["cost"] = cost
     if endpoint is not None and head is not None:

@@ -13,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from pydantic import Field, field_validator
 
 from verl_ext.algorithms import row_weights
+from verl_ext.gateway.settings import GatewaySection
 from verl_ext.sampling import Strategy, make_strategy
 from verl_ext.settings import Settings, unknown_name
 from verl_ext.trainer.policies.settings import PolicySection, refusals
@@ -26,6 +27,7 @@ from verl_ext.trainer.sections import (
     LossSection,
     MemorySection,
     SamplingSection,
+    TracingSection,
     TrajectoryLogSection,
 )
 
@@ -46,6 +48,7 @@ class MasConfig(Settings):
     sampling: SamplingSection = SamplingSection()
     credit: CreditSection = CreditSection()
     limits: LimitsSection = LimitsSection()
+    gateway: GatewaySection = GatewaySection()
     failure: FailureSection = FailureSection()
     budget: BudgetSection = BudgetSection()
     advantage: dict[str, Any] = {}
@@ -59,6 +62,7 @@ class MasConfig(Settings):
     poll_interval: float = Field(0.05, gt=0, description="seconds")
     prepare: dict[str, Any] | None = None
     trajectory_log: TrajectoryLogSection = TrajectoryLogSection()
+    tracing: TracingSection = TracingSection()
 
     @field_validator("workflow", "agents", "tools", "policies", mode="before")
     @classmethod

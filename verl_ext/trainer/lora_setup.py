@@ -31,6 +31,8 @@ DEFAULTS: dict[str, tuple[Any, Any]] = {
     "merge": (True, False),
     "strategy": ("fsdp", "fsdp2"),
 }
+# vLLM's LoRA kernels for GPUs take 16 bits only: they end the engine at the first call.
+FULL_PRECISION = ("float32", "float")
 VENDOR_KEY = "ray_kwargs.ray_init.runtime_env.env_vars.VERL_ENGINE_VENDOR"
 # Settings that adapters per agent need: the key, and the values that go with them (the first is the remedy).
 NEEDED: tuple[tuple[str, tuple[Any, ...]], ...] = (
@@ -56,11 +58,13 @@ class Adapters(dict[str, str]):
 
 
 def setting(name: str, root: DictConfig) -> Any:
-    """The value of `${verl_ext.policy:name}` in a configuration: `adapters`, or one of DEFAULTS.
+    """The value of `${verl_ext.policy:name}` in a configuration: `adapters`, `fused`, or one of DEFAULTS.
 
     An interpolation, because it holds wherever a configuration is composed: in a run, in the jobs of a multirun, which
     Hydra composes itself, in checks and evaluations.
     """
+    if name == "fused":  # verl's fused head, which has no whole logits
+        return not decides(root)
     agents = _agents_with_adapters(root)
     if name == "adapters":
         return OmegaConf.create(agents) if agents else None
@@ -103,6 +107,7 @@ def check_policy(config: DictConfig, mas: MasConfig, agents: list[str]) -> None:
     """
     model, actor = config.actor_rollout_ref.model, config.actor_rollout_ref.actor
     named, what = model.lora.get("adapters"), f"mas.policy={PER_AGENT_LORA}"
+    _check_served_type(config)
     if mas.policy != PER_AGENT_LORA or not agents:
         if mas.policy_init:
             raise ValueError(f"mas.policy_init={mas.policy_init} needs {what}, and agents that the policy trains")
@@ -144,6 +149,18 @@ def check_policy(config: DictConfig, mas: MasConfig, agents: list[str]) -> None:
         raise ValueError(
             f"{prefix}fsdp_config.strategy={fsdp.strategy} differs from {prefix}strategy={actor.strategy}. "
             f"Remedy: {prefix}fsdp_config.strategy={actor.strategy}"
+        )
+
+
+def _check_served_type(config: DictConfig) -> None:
+    """Refuse adapters in float32 under vLLM on GPUs, whether one per agent or a shared one that is not merged."""
+    model, rollout = config.actor_rollout_ref.model, config.actor_rollout_ref.rollout
+    served = model.lora.get("adapters") or (model.lora_rank > 0 and not model.lora.get("merge"))
+    on_gpu = rollout.name == "vllm" and config.trainer.device == "cuda"
+    if served and on_gpu and str(rollout.dtype) in FULL_PRECISION:
+        raise ValueError(
+            f"vLLM's LoRA kernels for GPUs do not take actor_rollout_ref.rollout.dtype={rollout.dtype}: the engine "
+            "would end at its first call. Remedy: actor_rollout_ref.rollout.dtype=bfloat16"
         )
 
 

@@ -83,6 +83,7 @@ class FailureSection(Settings):
     timeout: float | None = Field(None, allow_inf_nan=False)
     tool_error: float | None = Field(None, allow_inf_nan=False)
     unparsable: float | None = Field(None, allow_inf_nan=False)
+    no_tool_call: float | None = Field(None, allow_inf_nan=False)
     judge_error: float | None = Field(None, allow_inf_nan=False)
     max_left_out: float = Field(0.5, ge=0, le=1, description="share of a step's trajectories")
 
@@ -187,6 +188,7 @@ class AgentSection(Settings):
     max_tokens: int | None = Field(None, ge=1)
     cost: float | None = Field(None, ge=0, description="of one token; 0: free")
     trained: bool | None = None
+    tool_parser: str | None = Field(None, description="verl's, for ctx.chat; null: rollout.multi_turn.format")
     endpoint: EndpointSection | None = None
     head: HeadSection | None = None
 
@@ -205,6 +207,13 @@ class TrajectoryLogSection(Settings):
     every: int = Field(10, ge=1, description="steps")
     file_mb: float = Field(16.0, gt=0)
     files: int = Field(8, ge=1)
+
+
+class TracingSection(Settings):
+    """`mas.tracing`: sampled questions as OpenTelemetry spans."""
+
+    otel: bool = False
+    content: bool = False
 
 
 class MemorySection(Rules):

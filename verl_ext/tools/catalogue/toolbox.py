@@ -199,6 +199,7 @@ def _preflight(**settings: Any) -> None:
         if hasattr(backend, "preflight"):
             backend.preflight()
     of_backend(given.backend, "preflight")
+    of_backend(given.backend, "check_tools", catalogue)
 
 
 def _identity(**settings: Any) -> dict[str, Any]:
@@ -217,8 +218,9 @@ def _read(settings: Mapping[str, Any]) -> ToolboxSettings:
     return options_from(ToolboxSettings, settings, "settings of tool_call")
 
 
-def of_backend(backend: Any, question: str) -> Any:
-    """Call `preflight` or `identity` (`question`) of a back end's factory, given as a mapping with `_target_`.
+def of_backend(backend: Any, question: str, *about: Any) -> Any:
+    """Call `preflight`, `check_tools` or `identity` (`question`) of a back end's factory, given as a mapping with
+    `_target_`. about: positional arguments; `check_tools` gets the catalogue.
 
     Raises:
         ValueError: the mapping has no `_target_`. Errors of the factory are passed on.
@@ -230,8 +232,8 @@ def of_backend(backend: Any, question: str) -> Any:
     from hydra.utils import get_object
 
     settings = {key: value for key, value in backend.items() if not str(key).startswith("_")}
-    answer = getattr(get_object(backend["_target_"]), question, lambda **said: said)
-    return {"_target_": backend["_target_"], "settings": answer(**settings)}
+    answer = getattr(get_object(backend["_target_"]), question, lambda *_, **said: said)
+    return {"_target_": backend["_target_"], "settings": answer(*about, **settings)}
 
 
 def _check_backends(catalogue: Catalogue, backend: Any, recorded: Recorded | None) -> None:

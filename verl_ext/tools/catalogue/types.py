@@ -7,12 +7,15 @@ import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from jsonschema.protocols import Validator
 
 from verl_ext.tools.catalogue.patterns import PatternTimeout, errors_of
 from verl_ext.tools.catalogue.schemas import validator
+
+if TYPE_CHECKING:
+    from verl_ext.tools.catalogue.formats.openapi_requests import Request
 
 # Problems of one call that an agent is shown, and the length of each: a message quotes the arguments, however long.
 MAX_PROBLEMS, MAX_PROBLEM_CHARS = 10, 300
@@ -57,6 +60,7 @@ class ToolSpec:
         source: the kind of source (openapi, toolbench, api_bank, toolhop, functions, mcp, …).
         extra: further facts of the source that a back end may need (method, path, category, …).
         backend: runs the tool, if the source brings one (functions, mcp). Part of neither documentation nor `version`.
+        request: its HTTP request, if the source describes one (openapi). Part of neither, too.
     """
 
     name: str
@@ -66,6 +70,7 @@ class ToolSpec:
     source: str = ""
     extra: Mapping[str, Any] = field(default_factory=dict)
     backend: Backend | None = field(default=None, compare=False, repr=False)
+    request: Request | None = field(default=None, compare=False, repr=False)
 
     @cached_property
     def version(self) -> str:

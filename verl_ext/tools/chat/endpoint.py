@@ -145,6 +145,7 @@ class ChatEndpoint(Connections):
                 choices: the answer must be one of them;
                 adapter: asked in place of `model`, unless it is empty;
                 stop: see `sendable`;
+                tools, tool_choice: OpenAI's;
                 continue_from: index of a message. It and all later ones become one message of the assistant, which the
                     answer continues. A server that cannot do this gets the separate messages.
 
@@ -215,6 +216,8 @@ class ChatEndpoint(Connections):
             body["top_k"] = sampling["top_k"]
         if sampling.get("stop"):
             body["stop"] = sendable(sampling["stop"], self.names_stops)
+        if sampling.get("tools"):
+            body |= {"tools": sampling["tools"], "tool_choice": sampling.get("tool_choice", "auto")}
         if sampling.get("choices"):  # vLLM's parameter; other servers may answer something else
             body["structured_outputs"] = {"choice": list(sampling["choices"])}
         if self.seeded and sampling["temperature"] > 0 and "seed" in sampling:

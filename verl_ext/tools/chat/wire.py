@@ -38,6 +38,7 @@ class Answer:
         prompt_tokens, generated_tokens: numbers of tokens; 0 if the server does not report them.
         stopped_by: the stop string that ended the text, if the server reports it (vLLM, SGLang).
         sent: the messages that were sent.
+        tool_calls: (name, arguments as JSON) of those that the server has read.
     """
 
     text: str
@@ -46,7 +47,8 @@ class Answer:
     prompt_tokens: int = 0
     generated_tokens: int = 0
     stopped_by: str = ""
-    sent: Sequence[dict[str, str]] = ()
+    sent: Sequence[dict[str, Any]] = ()
+    tool_calls: Sequence[tuple[str, str]] = ()
 
 
 def join_stream(messages: list[dict[str, str]], start: int) -> list[dict[str, str]]:
@@ -77,14 +79,22 @@ def answer_of(body: Any) -> Answer:
         message = choice["message"]
         text = _text(message.get("content"))
         reasoning = _text(message.get("reasoning_content") or message.get("reasoning"))
+        tool_calls = [_called(call["function"]) for call in message.get("tool_calls") or ()]
         reason = choice.get("finish_reason")
         stopped_by = next((choice[name] for name in ("stop_reason", "matched_stop") if choice.get(name)), "")
         usage = body.get("usage") or {}
         prompt, generated = (int(usage.get(name) or 0) for name in ("prompt_tokens", "completion_tokens"))
     except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"no chat completion: {error!r}") from error
-    reason = "completed" if reason in (None, "stop") else str(reason)
-    return Answer(text, reasoning, reason, prompt, generated, stopped_by if isinstance(stopped_by, str) else "")
+    reason = "completed" if reason in (None, "stop", "tool_calls") else str(reason)
+    stop = stopped_by if isinstance(stopped_by, str) else ""
+    return Answer(text, reasoning, reason, prompt, generated, stop, tool_calls=tool_calls)
+
+
+def _called(function: Any) -> tuple[str, str]:
+    """(name, arguments as JSON) of a tool call; some servers give the arguments as an object."""
+    arguments = function.get("arguments") or "{}"
+    return str(function["name"]), arguments if isinstance(arguments, str) else json.dumps(arguments)
 
 
 def until_stop(answer: Answer, stops: Sequence[str]) -> str:

@@ -80,6 +80,19 @@ async def _read(response: Any, max_bytes: int) -> Page:
     kind = response.content_type.lower() if "Content-Type" in response.headers else ""
     if not (kind in READ or kind.startswith("text/") or kind.endswith(("+json", "+xml"))):
         raise ToolRefused(f"{host} sent {kind:.100}, which is no text")
+    body, cut = await read_body(response, max_bytes)
+    return Page(kind, response.charset, body, cut)
+
+
+async def read_body(response: Any, max_bytes: int) -> tuple[bytes, bool]:
+    """(at most `max_bytes` of the decompressed body, whether it is longer) of a response of aiohttp.
+
+    Its session must not decompress by itself (`auto_decompress=False`).
+
+    Raises:
+        ToolRefused: the compression is unknown or damaged.
+    """
+    host = response.url.host
     body, unpack = bytearray(), _unpacking(response.headers.get("Content-Encoding", ""), host)
     async for chunk in response.content.iter_chunked(BLOCK):
         body += chunk if unpack is None else _unpacked(unpack, chunk, max_bytes + 1 - len(body), host)
@@ -89,7 +102,7 @@ async def _read(response: Any, max_bytes: int) -> Page:
     cut = len(body) > max_bytes
     if unpack is not None and not cut and not unpack.eof:
         raise ToolRefused(f"{host} sent a damaged page: its compression breaks off")
-    return Page(kind, response.charset, bytes(body[:max_bytes]), cut)
+    return bytes(body[:max_bytes]), cut
 
 
 def _unpacking(encoding: str, host: str | None) -> Any:

@@ -19,13 +19,14 @@ from omegaconf import DictConfig, OmegaConf
 from verl_ext.algorithms import System
 from verl_ext.mas.credit import aggregate
 from verl_ext.mas.workflow import Workflow
+from verl_ext.observe import spans
 from verl_ext.rewards.judge import Judge
 from verl_ext.settings import unknown_key
 from verl_ext.tools.threads import run_blocking
 from verl_ext.tracebacks import place_of
 from verl_ext.trainer.build import build_workflow, check_arguments, similarity_of
 from verl_ext.trainer.config import optimiser_steps, read_mas_config, strategy_from
-from verl_ext.trainer.lora_setup import check_policy
+from verl_ext.trainer.lora_setup import check_policy, decides
 from verl_ext.trainer.policies.settings import policy_configs
 from verl_ext.trainer.preflight.algorithm import check_algorithm, check_groups
 from verl_ext.trainer.state.best import check_saving
@@ -106,6 +107,8 @@ def check_multi_agent(config: DictConfig) -> str:
     if mas.prepare is not None:
         check_arguments(mas.prepare, "mas.prepare")
     aggregate(mas.credit.aggregate)
+    if mas.tracing.otel:
+        spans.library()
     if mas.memory is not None:
         similarity_of(mas.memory.encoder)
     validation = config.actor_rollout_ref.rollout.val_kwargs
@@ -229,8 +232,7 @@ def lacking(config: DictConfig) -> list[str]:
         f"{trainer.nnodes} × {wanted} GPUs (trainer.nnodes × n_gpus_per_node).\nRemedy: pip install -e '.[gpu]' on "
         "such a machine.": (engine in ("vllm", "sglang") and importlib.util.find_spec(engine) is None),
         "the package flash_attn, with which verl trains on GPUs by default, is not installed.\nRemedy: install "
-        "as docs/scaling.md says, or +actor_rollout_ref.model.override_config.attn_implementation=sdpa with "
-        "actor_rollout_ref.model.use_remove_padding=false (slower).": (
+        f"as docs/scaling.md says, or PyTorch's attention, which takes packed rows, too: {without_flash(config)}": (
             flash and importlib.util.find_spec("flash_attn") is None
         ),
         f"trainer.n_gpus_per_node={wanted}, but this machine has {given} GPU(s).\n"
@@ -242,6 +244,20 @@ def lacking(config: DictConfig) -> list[str]:
         ),
     }
     return [message for message, lacks in found.items() if lacks]
+
+
+def without_flash(config: DictConfig) -> str:
+    """Overrides with which a run needs no flash_attn.
+
+    verl takes log-probabilities from flash_attn's kernel, too. Without it, it goes token by token and keeps the logits
+    three times; its fused head keeps those of 512 tokens. Decisions need whole logits, which that head has not.
+    """
+    found = ["+actor_rollout_ref.model.override_config.attn_implementation=sdpa"]
+    if not config.actor_rollout_ref.model.use_remove_padding:
+        found.append("actor_rollout_ref.model.use_remove_padding=true")
+    if not (config.actor_rollout_ref.model.use_fused_kernels or decides(config)):
+        found.append("actor_rollout_ref.model.use_fused_kernels=true")
+    return " ".join(found)
 
 
 def joins_cluster(config: DictConfig) -> bool:

@@ -11,6 +11,13 @@ GIB = 2**30
 BYTES = {"fp32": 4, "float32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2}
 # Bytes that vLLM's activations and CUDA graphs take of its share. An estimate; vLLM measures them when it starts.
 ENGINE_OVERHEAD = 2 * GIB
+# verl's fused head (model.use_fused_kernels, impl_backend=torch) has the logits of so many tokens at a time. Each logit
+# takes so many bytes in its backward pass, by measurement with bf16; the second number: with an entropy bonus.
+FUSED_TOKENS = 512
+FUSED_BYTES = (20, 28)
+# How often the logits of a micro-batch are there otherwise: with flash_attn's kernel for log-probabilities they and
+# their gradients; without it a log-softmax, too; with an entropy bonus its fp32 intermediates, too (both measured).
+COPIES = {"flash": 2, "plain": 3, "entropy": 8}
 # The models of examples/, for machines that cannot reach the hub, by their config.json: hidden_size, intermediate_size,
 # num_hidden_layers, num_attention_heads, num_key_value_heads, vocab_size.
 KNOWN: dict[str, tuple[int, ...]] = {
@@ -141,8 +148,9 @@ def estimate(config: DictConfig, model: Model, critic: bool, frozen: bool = Fals
 
     Parameters, gradients and Adam's two moments are sharded over the FSDP ranks in `model_dtype`; LoRA has gradients
     and moments for its adapters only. Activations: with gradient checkpointing every layer's input and the inside of
-    one layer. Logits: those of one micro-batch and their gradients, in the compute precision. The reference model takes
-    none: verl always offloads its parameters, layer by layer (transformer_impl.py, _build_fsdp_module: forward_only).
+    one layer. Logits: see `_logits`. Rows count as packed; padded ones take more (`plan.notes`). The reference model
+    takes none: verl always offloads its parameters, layer by layer (transformer_impl.py, _build_fsdp_module:
+    forward_only).
 
     When the engine gets new weights, its old ones and the bucket in which the new ones travel are on the GPU, beside
     what training keeps there. Offloaded parameters come back for it; only whole models under FSDP2 go tensor by tensor
@@ -165,7 +173,7 @@ def estimate(config: DictConfig, model: Model, critic: bool, frozen: bool = Fals
         "gradients": trained * size / shards,
         "optimiser": 2 * trained * size / shards,
         "activations": _activations(config, model),
-        "logits": 2 * _compute_bytes(actor.fsdp_config) * _tokens(config) * model.config.vocab_size,
+        "logits": _logits(config, model),
     }
     if frozen:
         parts = {name: size if name == "parameters" else 0.0 for name, size in parts.items()}
@@ -188,7 +196,8 @@ def estimate(config: DictConfig, model: Model, critic: bool, frozen: bool = Fals
 
 def fitting_tokens(config: DictConfig, memory: Memory, card: float) -> int:
     """Tokens of the largest micro-batch whose update fits into a card of so many bytes; 0: no tokens do."""
-    grows = memory.parts["activations"] + memory.parts["logits"]
+    fused = config.actor_rollout_ref.model.use_fused_kernels  # whose logits do not grow with the micro-batch
+    grows = memory.parts["activations"] + (0 if fused else memory.parts["logits"])
     return max(0, int((card - memory.training + grows) * _tokens(config) / grows))
 
 
@@ -208,6 +217,17 @@ def _activations(config: DictConfig, model: Model) -> float:
     layers = text.num_hidden_layers
     numbers = layers * text.hidden_size + inside if checkpointed else layers * inside
     return numbers * tokens * _compute_bytes(config.actor_rollout_ref.actor.fsdp_config)
+
+
+def _logits(config: DictConfig, model: Model) -> float:
+    """Bytes of one micro-batch's logits and what is made of them, in the compute precision; or of the fused head's."""
+    actor, settings, tokens = config.actor_rollout_ref.actor, config.actor_rollout_ref.model, _tokens(config)
+    entropy = actor.entropy_coeff != 0
+    if settings.use_fused_kernels:
+        return FUSED_BYTES[entropy] * min(FUSED_TOKENS, tokens) * model.config.vocab_size
+    attention = OmegaConf.select(settings, "override_config.attn_implementation")
+    head = "entropy" if entropy else "flash" if attention in (None, "flash_attention_2") else "plain"
+    return COPIES[head] * _compute_bytes(actor.fsdp_config) * tokens * model.config.vocab_size
 
 
 def _weight_bytes(fsdp: DictConfig) -> int:

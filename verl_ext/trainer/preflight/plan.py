@@ -114,10 +114,19 @@ def _judge(given: JudgeSection, workflow: Workflow) -> str:
 
 
 def notes(config: DictConfig) -> list[str]:
-    """What this run will not do, and a user may miss at its end: verl's defaults neither validate nor save."""
+    """What this run will not do, and a user may miss at its end: verl's defaults neither validate nor save.
+
+    On GPUs also that rows are padded: the CPU's engine packs its rows in any case.
+    """
     trainer, found = config.trainer, list[str]()
     if trainer.get("val_only", False):
         return found
+    if trainer.device != "cpu" and not config.actor_rollout_ref.model.use_remove_padding:
+        found.append(
+            "rows are not packed: each is padded to the longest of its micro-batch, so that training takes several "
+            "times the memory that is estimated (actor_rollout_ref.model.use_remove_padding=false; true goes with "
+            "attn_implementation=sdpa, too)"
+        )
     if trainer.test_freq <= 0:
         found.append(f"nothing is validated while it trains (trainer.test_freq={trainer.test_freq}; e.g. 5)")
     if trainer.save_freq <= 0:

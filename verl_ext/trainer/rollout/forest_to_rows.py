@@ -107,7 +107,7 @@ def sequence_row(sequence: Sequence, number: int, forest: Forest, question: dict
         group=group,
         status=calls[-1].status.value,
         position=sequence[0][0],
-        turn=first.id.turn,
+        turn=first.turn,
         prompt=first.prompt_ids,
         response=tokens.response,
         mask=tokens.mask,

@@ -13,9 +13,11 @@ from omegaconf import DictConfig, OmegaConf
 
 from verl_ext.engine.lora.adapters import ADAPTER
 from verl_ext.engine.policy_names import POLICY
+from verl_ext.mas.chat import ChatRequest, Written
 from verl_ext.mas.llm import TokenLLM
 from verl_ext.mas.offsets import Span, TokenBytes
-from verl_ext.mas.types import Generation
+from verl_ext.mas.types import Call, Generation
+from verl_ext.trainer.rollout.chat_tokens import ChatTokens
 
 # The adapters that the servers say they used for the generation under way, of which verl's asynchronous client may make
 # several, and then drops what the servers say of them.
@@ -31,14 +33,25 @@ class ServedLLM(TokenLLM):
             wrapped by `client_of_calls`.
         template: keyword arguments for the chat template (`data.apply_chat_template_kwargs`).
         seeded: send per-call seeds; off, the engine's own noise is used and runs are not reproducible.
+        model_type, parser: see `ChatTokens`.
     """
 
-    def __init__(self, tokenizer: Any, client: Any, template: dict[str, Any] | None = None, seeded: bool = True):
+    def __init__(
+        self,
+        tokenizer: Any,
+        client: Any,
+        template: dict[str, Any] | None = None,
+        seeded: bool = True,
+        *,
+        model_type: str | None = None,
+        parser: str = "hermes",
+    ):
         self.tokenizer = tokenizer
         self.client = client
         self.template = dict(template or {})
         self.seeded = seeded
         self._bytes = TokenBytes(tokenizer)
+        self.chats = ChatTokens(tokenizer, self.template, model_type, parser)
 
     @property
     def end_token(self) -> int:
@@ -55,6 +68,22 @@ class ServedLLM(TokenLLM):
     def encode_text(self, text: str) -> list[int]:
         """Token ids of plain text; text that looks like a special token is encoded as text."""
         return encode_plain(self.tokenizer, text)
+
+    def encode_chat(self, chat: ChatRequest) -> list[int]:
+        """See `LLM`."""
+        return self.chats.encode(chat)
+
+    def extend_chat(self, before: Call, chat: ChatRequest) -> list[int] | None:
+        """See `LLM`."""
+        return self.chats.extend(before, chat)
+
+    async def read_tool_calls(self, text: str, token_ids: list[int], chat: ChatRequest) -> tuple[str, list[Written]]:
+        """See `LLM`."""
+        return await self.chats.read(text, token_ids, chat)
+
+    def stop_tokens(self, chat: ChatRequest) -> list[int]:
+        """See `TokenLLM`."""
+        return self.chats.stop_tokens(chat)
 
     def decode(self, token_ids: list[int]) -> str:
         """Text without special tokens."""
@@ -116,6 +145,17 @@ def template_of(config: DictConfig) -> dict[str, Any]:
     given: Any = config.data.get("apply_chat_template_kwargs") or {}
     plain: Any = OmegaConf.to_container(given, resolve=True) if OmegaConf.is_config(given) else given
     return dict(plain)
+
+
+def chat_options(config: DictConfig, model: Any) -> dict[str, Any]:
+    """The arguments of `ServedLLM` that say how chats become tokens, and which tool calls a model writes.
+
+    Args:
+        model: the model's configuration of transformers.
+    """
+    parser = OmegaConf.select(config, "actor_rollout_ref.rollout.multi_turn.format")
+    kind = getattr(model, "model_type", None)
+    return {"template": template_of(config), "model_type": kind, "parser": str(parser or "hermes")}
 
 
 def sampling_of(rollout: DictConfig, validate: bool) -> dict[str, Any]:

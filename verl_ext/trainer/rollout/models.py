@@ -11,7 +11,7 @@ from verl.utils.config import omega_conf_to_dataclass
 
 from verl_ext.trainer.config import MasConfig
 from verl_ext.trainer.policies.settings import policies_of_agents, policy_configs
-from verl_ext.trainer.rollout.llm import ServedLLM, client_of_calls, direct_client, template_of
+from verl_ext.trainer.rollout.llm import ServedLLM, chat_options, client_of_calls, direct_client
 from verl_ext.trainer.rollout.waves import Conductor, WaveLLM
 from verl_ext.trainer.row import Row
 
@@ -29,17 +29,17 @@ def make_models(config: DictConfig, mas: MasConfig, client: Any, busy: Callable[
 
 
 def _make_model(config: DictConfig, mas: MasConfig, client: Any, policy: str, conductor: Conductor) -> ServedLLM:
-    tokenizer = omega_conf_to_dataclass(config.actor_rollout_ref.model).tokenizer
-    template = template_of(config)
+    model = omega_conf_to_dataclass(config.actor_rollout_ref.model)
+    tokenizer, options = model.tokenizer, chat_options(config, model.hf_config)
     if config.actor_rollout_ref.rollout.name != "hf":
-        return ServedLLM(tokenizer, client_of_calls(client), template, seeded=mas.sampling.seeded)
+        return ServedLLM(tokenizer, client_of_calls(client), seeded=mas.sampling.seeded, **options)
     from verl_ext.engine.hf.replica import server_handles
 
     servers = server_handles(policy)
     if mas.deterministic:
-        return WaveLLM(tokenizer, client, template, servers=servers, busy=conductor.busy, conductor=conductor)
+        return WaveLLM(tokenizer, client, servers=servers, busy=conductor.busy, conductor=conductor, **options)
     direct = client_of_calls(direct_client(client, servers))
-    return ServedLLM(tokenizer, direct, template, seeded=mas.sampling.seeded)
+    return ServedLLM(tokenizer, direct, seeded=mas.sampling.seeded, **options)
 
 
 class Models(dict[str, ServedLLM]):

@@ -37,6 +37,7 @@ from verl_ext.trainer.rollout.forest_to_rows import training_rows, validation_ro
 from verl_ext.trainer.rollout.llm import sampling_of
 from verl_ext.trainer.rollout.models import add_policies, make_models, models_of_agents
 from verl_ext.trainer.rollout.row_writer import RowWriter
+from verl_ext.trainer.rollout.tracing import Tracing
 from verl_ext.trainer.rollout.watchdog import Look, Watch
 from verl_ext.trainer.row import Row
 from verl_ext.trainer.state.decision_heads import set_weights
@@ -82,6 +83,7 @@ class RolloutWorker:
         self._streak = 0
         self._validation_stats: list[QuestionStats] = []
         self._traces, self._validation_traces = TraceStore(), TraceStore()
+        self._tracing = Tracing(config, self.mas.tracing, self.workflow)
         # The agents' memories as of the last step, if they have any.
         self._memory: View | None = None
         self._broken: str | None = None
@@ -236,7 +238,7 @@ class RolloutWorker:
             samples = one_group(samples)
         rows = validation_rows(forest, question) if validate else training_rows(forest, samples, question)
         rows = add_policies(add_agent_ids(rows, self.adapters), self.mas, self.policies)
-        self._trace(forest, question["uid"], validate, empty=not rows)
+        self._trace(forest, question, validate, empty=not rows)
         if not validate:
             self._streak = 0 if rows else self._streak + 1
             self._empty += [] if rows else [question["uid"]]
@@ -279,12 +281,16 @@ class RolloutWorker:
             failure_rewards=self.mas.failure.rewards,
         )
 
-    def _trace(self, forest: Forest, uid: str, validate: bool, empty: bool) -> None:
+    def _trace(self, forest: Forest, question: dict[str, Any], validate: bool, empty: bool) -> None:
         options = self.mas.trajectory_log
-        if options.val_questions if validate else options.train_questions:
-            # The same order in every step: a question that comes again is logged again.
-            rank = derive_seed(self.mas.seed, "trajectory_log", forest.task.data_source, forest.task.index)
-            trace = trace_question(forest, uid, rank)
+        logged = options.val_questions if validate else options.train_questions
+        if not logged and not self._tracing.wanted:
+            return
+        # The same order in every step: a question that comes again is logged again.
+        rank = derive_seed(self.mas.seed, "trajectory_log", forest.task.data_source, forest.task.index)
+        trace = trace_question(forest, question["uid"], rank)
+        self._tracing.emit(trace, _partition(validate), question.get("global_steps"))
+        if logged:
             (self._validation_traces if validate else self._traces).add(trace, empty and not validate)
 
 

@@ -1,7 +1,7 @@
 """Reads tools from each kind of source: a file per kind with `load(...) -> list[ToolSpec]`; ../load.py lists them.
 
 json_lines     one function per line, as OpenAI describes functions
-openapi        OpenAPI documents; openapi_schema: their schemas as JSON Schema
+openapi        OpenAPI documents; openapi_schema: their schemas as JSON Schema; openapi_requests: their requests
 toolbench, api_bank, toolhop    the documents of these benchmarks
 functions      plain Python functions
 mcp            MCP servers

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from verl_ext.tools.catalogue.formats.files import Paths, as_paths, read_document
+from verl_ext.tools.catalogue.formats.openapi_requests import Place, Request, base_urls, key_of, place_of
 from verl_ext.tools.catalogue.formats.openapi_schema import SchemaReader, boolean
 from verl_ext.tools.catalogue.schemas import object_of, validator
 from verl_ext.tools.catalogue.types import ToolSpec
@@ -39,7 +40,8 @@ def load(path: Paths, left_out: dict[str, str] | None = None) -> list[ToolSpec]:
     """The operations of OpenAPI 3 documents, in their order.
 
     Each tool's `returns` is the schema of its first successful response; `extra` has operationId, method, path,
-    servers, tags, and `response` (status, description, content type, and an example if there is one).
+    servers, tags, and `response` (status, description, content type, and an example if there is one). `request` says
+    where the arguments go in an HTTP request (tools/rest).
 
     Args:
         left_out: receives the names of operations that cannot be read, with the reason.
@@ -102,7 +104,7 @@ def _reason(name: str, error: Exception) -> str:
 def _operation(name: str, reader: SchemaReader, shared: Mapping[str, Any], document: Mapping[str, Any]) -> ToolSpec:
     method, route = name.split(" ", 1)
     operation = reader.resolve(shared[method.lower()])
-    parameters = _arguments(reader, shared, operation)
+    parameters, places, body = _arguments(reader, shared, operation)
     validator(parameters, f"{name}: the parameters")
     response, returns = _response(reader, operation)
     servers = operation.get("servers") or shared.get("servers") or document.get("servers") or []
@@ -115,11 +117,16 @@ def _operation(name: str, reader: SchemaReader, shared: Mapping[str, Any], docum
         "tags": list(operation.get("tags") or []),
         "response": response,
     }
-    return ToolSpec(name, "\n".join(filter(None, dict.fromkeys(texts))), parameters, returns, "openapi", extra)
+    request = Request(method, route, places, body, base_urls(servers), *key_of(reader, document, operation))
+    description = "\n".join(filter(None, dict.fromkeys(texts)))
+    return ToolSpec(name, description, parameters, returns, "openapi", extra, request=request)
 
 
-def _arguments(reader: SchemaReader, shared: Mapping[str, Any], operation: Mapping[str, Any]) -> dict[str, Any]:
-    """JSON Schema of the arguments."""
+def _arguments(
+    reader: SchemaReader, shared: Mapping[str, Any], operation: Mapping[str, Any]
+) -> tuple[dict[str, Any], tuple[Place, ...], str | None]:
+    """(JSON Schema of the arguments, their places in the request, content type of the body)."""
+    places: list[Place] = []
     properties: dict[str, Any] = {}
     required: list[str] = []
     definitions: dict[str, Any] = {}
@@ -128,15 +135,18 @@ def _arguments(reader: SchemaReader, shared: Mapping[str, Any], operation: Mappi
         argument, place = str(parameter["name"]), parameter["in"]
         while argument in properties or (body and argument == BODY):
             argument = f"{argument}_{place}"
+        places.append(place_of(argument, parameter))
         properties[argument] = _described(reader.part(_content(parameter)[0], definitions), parameter)
         if place == "path" or boolean(parameter.get("required")):
             required.append(argument)
+    kind = None
     if body:
-        properties[BODY] = _described(reader.part(_content(body)[0], definitions), body)
+        schema, kind = _content(body)
+        properties[BODY] = _described(reader.part(schema, definitions), body)
         if boolean(body.get("required")):
             required.append(BODY)
     arguments = object_of(properties, required)
-    return {**arguments, "$defs": definitions} if definitions else arguments
+    return ({**arguments, "$defs": definitions} if definitions else arguments), tuple(places), kind
 
 
 def _parameters(reader: SchemaReader, shared: Mapping[str, Any], operation: Mapping[str, Any]) -> list[dict[str, Any]]:

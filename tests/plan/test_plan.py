@@ -1,0 +1,158 @@
+"""The load model against numbers computed by hand, its fit against coefficients that are known, and the command."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from verl_ext.plan.__main__ import main
+from verl_ext.plan.fit import fit, leave_one_out, predict, terms_of
+from verl_ext.plan.formulas import PHASES, Load, Sizes, communication, rollout, seconds, training
+from verl_ext.plan.hardware import DEVICES, Device, measured_cpu
+from verl_ext.plan.scale import ASSUMED, Job, colocated, separate
+from verl_ext.plan.workload import Point, distinct, expected_load, read_point, read_points, write_points
+from verl_ext.sampling import make_strategy
+from verl_ext.trainer.preflight.gpu_memory import GIB, Memory
+
+SIZES = Sizes(body=1000, head=200, layers=2, width=10, weight_bytes=2400, kv_bytes=8)
+DEVICE = Device("test", flops=1e6, bandwidth=1e4, memory=80 * GIB, link=1000, network=100, node=8, source="")
+LOAD = Load(4, 48, 36, 48, 36, prompt=100, output=10, longest=30, tool_turns=1, tool_seconds=2)
+TINY = Path(__file__).parents[2] / "recipe" / "mhgpo" / "assets" / "tiny_model"
+
+
+def test_a_rollout_by_hand():
+    # Two engines of 8 slots: 480 / 2 tokens, 30 steps, each reads 2400 bytes; a token reads 105 tokens of 8 bytes.
+    terms = rollout(LOAD, SIZES, DEVICE, engines=2, slots=8, workers=4)
+    assert terms["decode_steps"] == 30 and terms["calls"] == 12 and terms["tools"] == 2
+    assert terms["decode"] == pytest.approx((30 * 2400 + 240 * 105 * 8) / 1e4)
+    # 18 prompts of 100 tokens; a token costs 2 · 1200 + 2 · 2 layers · 10 · 100 operations.
+    assert terms["prefill"] == pytest.approx(18 * 100 * 6400 / 1e6)
+    assert rollout(LOAD, SIZES, DEVICE, engines=2, slots=4)["decode_steps"] == 60
+    many = rollout(LOAD, SIZES, DEVICE, engines=480)  # a token each: the longest chain still takes 30 steps
+    assert many["decode"] == pytest.approx((30 * 2400 + 105 * 8) / 1e4)
+    fast = rollout(LOAD, SIZES, replace(DEVICE, bandwidth=1e9), engines=2, slots=8)  # bound by operations
+    assert fast["decode"] == pytest.approx(240 * (2400 + 40 * 210) / 1e6)
+
+
+def test_training_and_its_traffic_by_hand():
+    # 5 devices: two of 9 rows wait for three of 10. A token costs 2 · 1200 + 40 · 110 operations.
+    terms = training(LOAD, SIZES, DEVICE, devices=5, passes=4)
+    assert terms["forward"] == pytest.approx(50 / 48 * 48 * 110 * 6800 / 5e6)
+    assert terms["update"] == pytest.approx(4 * terms["forward"]) and terms["update_rows"] == 48 / 5
+    assert training(LOAD, SIZES, DEVICE, shared=True)["forward"] == pytest.approx((36 * 100 + 480) * 6800 / 1e6)
+    # 16 devices on 2 machines: 330 tokens each are 4 micro-batches; 8 ports of 100 are slower than a link of 1000.
+    gather, update = communication(LOAD, SIZES, DEVICE, devices=16, micro_tokens=100)
+    assert gather == pytest.approx(4 * 2 * 1200 * 15 / 16 / 800) and update == 4 * gather
+    assert communication(LOAD, SIZES, DEVICE, 1, 100) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "calls", "prompts", "rows", "trained"),
+    [("is", 27, 18, 12, 3), ("fof", 12, 9, 12, 9), ("rr", 9, 6, 9, 6), ("nmc", 21, 12, 12, 3)],
+)
+def test_calls_and_prompts_of_the_strategies(name, calls, prompts, rows, trained):
+    """Three agents, G = 4: a fork has one prompt for 4 samples; is and nmc fork at each agent and keep only those."""
+    load = expected_load(name, make_strategy(name, 4, ["a", "b", "c"]), 10, 1, 1, 1)
+    found = [load.calls, load.distinct, load.rows, load.distinct_rows]
+    assert found == pytest.approx([10 * number for number in (calls, prompts, rows, trained)])
+    assert distinct(name, 12 * 10, 10, 3, 1) == 120  # G = 1: no forks
+
+
+def points(known: dict[str, float]) -> list[Point]:
+    """Runs that the model explains exactly."""
+    found = []
+    for number in range(1, 9):
+        calls, rows = 50 * number, 10 + 7 * (number * 5 % 8)
+        load = Load(
+            4, calls, calls - 3 * number**2 % 40, rows, rows, 90 + 13 * (number % 3), 5 + number % 4, 20 + number
+        )
+        sizes = replace(SIZES, body=1000 * (1 + number % 3), weight_bytes=2400 * (1 + number % 3))
+        point = Point(f"run{number}", load, sizes, DEVICE, {}, shared=False)
+        values = {phase: seconds(phase, terms_of(point), known) for phase in PHASES if phase != "old_log_prob"}
+        found.append(replace(point, seconds=values | {"step": sum(values.values())}))
+    return found
+
+
+def test_the_fit_finds_what_made_the_runs_and_never_a_negative_coefficient(tmp_path):
+    known = {name: 0.5 + 0.25 * number for number, name in enumerate(ASSUMED)} | {"tools": 1.0}
+    made = points(known)
+    assert fit(made) == pytest.approx(known, rel=1e-4)
+    for point, found in zip(made, leave_one_out(made), strict=True):
+        assert found == pytest.approx(point.seconds, rel=1e-4)
+    write_points(tmp_path / "points.jsonl", made)
+    assert read_points(tmp_path / "points.jsonl") == made
+    cheaper = [replace(one, seconds=one.seconds | {"rest": 5 - one.load.rows / 100}) for one in made]
+    assert fit(cheaper)["rows"] == 0 and fit(cheaper)["once"] > 4  # fewer rows, longer rest: not "-0.01 s a row"
+    assert predict(made[0], known)["step"] == pytest.approx(made[0].seconds["step"])
+
+
+def job(**changes: float) -> Job:
+    def memory(devices: int) -> Memory:
+        return Memory({"all": 400 * GIB / devices}, resident=0, sync=0, engine=GIB, kv_bytes=1e6, share=0.6)
+
+    base = Job(LOAD, SIZES, DEVICE, ASSUMED, memory, ("ref", "update_actor"))
+    return replace(base, **changes)
+
+
+def test_a_split_is_worth_it_where_sampling_waits_and_says_what_it_waits_for():
+    waiting = job(load=replace(LOAD, tool_seconds=100))
+    shared, split = colocated(waiting, 8), separate(waiting, 8)
+    assert shared.seconds == pytest.approx(sum(shared.phase(name) for name in shared.parts))
+    assert split.trainers in range(5, 8)  # 400 GiB do not fit into fewer than 5 GPUs of 80
+    assert split.seconds < shared.seconds and split.limit() == shared.limit() == ("tools", 100)
+    assert colocated(job(), 4).problem == "needs 100 GiB of 80" and separate(job(), 4) is None
+    fast = job(device=replace(DEVICE, bandwidth=1e9, flops=1e12), load=replace(LOAD, tool_seconds=0))
+    assert (
+        colocated(fast, 512).limit()[0] == "traffic" and colocated(fast, 8).seconds < colocated(fast, 512).seconds + 9
+    )
+    assert "chain" in colocated(job(), 512).parts["gen"] and "decode" in colocated(job(max_seqs=1), 8).parts["gen"]
+
+
+def test_a_run_is_measured_without_its_first_step(tmp_path):
+    with pytest.raises(ValueError, match="metrics.jsonl is not there"):
+        read_point(tmp_path, DEVICE)
+    phases = {"gen": 4.0, "ref": 1.0, "update_actor": 2.0, "update_weights": 0.5, "step": 9.0}
+    counted = {"sampling/questions": 8, "sampling/agent_calls": 96, "sampling/prompt_tokens": 9600, "update/rows": 96}
+    counted |= {"sampling/generated_tokens": 480, "num_turns/max": 3, "response_length/max": 24, "agents/a/calls": 96}
+    lines = []
+    for step, slower in ((1, 10.0), (2, 1.0), (3, 1.0)):
+        timing = {f"timing_s/{name}": 7 * slower for name in phases}
+        timing |= {f"timing_s/{name}_cpu": slower * value for name, value in phases.items()}
+        lines.append(json.dumps({"step": step, "metrics": counted | timing}))
+    (tmp_path / "metrics.jsonl").write_text("\n".join(lines[:1]) + "\n")
+    with pytest.raises(ValueError, match="1 steps of training; 2 are needed"):
+        read_point(tmp_path, DEVICE)
+    (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    settings = {"mas.sampling.strategy": "fof", "mas.sampling.group_size": 4, "actor_rollout_ref.rollout.name": "hf"}
+    settings |= {"actor_rollout_ref.model.path": str(TINY), "actor_rollout_ref.rollout.dtype": "float32"}
+    (tmp_path / "settings.json").write_text(json.dumps(settings))
+    point = read_point(tmp_path, DEVICE)
+    assert point.cpu and point.shared and point.seconds == phases | {"rest": 1.5}
+    assert (point.load.prompt, point.load.output, point.load.longest, point.load.distinct) == (100, 5, 72, 96 - 8 * 3)
+    assert point.sizes.head == 871 * 128 and point.sizes.body == 4 * (4 * 128**2 + 3 * 128 * 256)
+
+
+def test_this_cpu_is_measured_and_the_table_is_in_order():
+    cpu = measured_cpu(size=256, numbers=2**20, repeats=1)
+    assert cpu.flops > 1e8 and cpu.bandwidth > 1e7 and cpu.memory > GIB
+    assert all(device.flops / device.bandwidth > 100 and device.source for device in DEVICES.values())
+
+
+def test_the_command(capsys):
+    tokens = ["--prompt_tokens", "50", "--output_tokens", "5"]
+    assert main(["+recipe=mhgpo_tiny", *tokens, "--gpus", "8"]) == 0
+    said = capsys.readouterr().out
+    # 32 questions; 27 calls of a question under is, 12 under fof
+    assert "| is       |   864 |" in said and "| fof      |   384 |" in said and "fof: " in said
+    assert "Nothing was measured on several GPUs" in said and "Next: verl_ext check +recipe=mhgpo_tiny" in said
+    for wrong, text in [
+        ([], "the tokens of a call are not known. Remedy: --prompt_tokens"),
+        ([*tokens, "--coefficient", "updte=2"], "did you mean 'update'?"),
+        ([*tokens, "--coefficient", "update=-1"], "give a number of at least 0"),
+        (["actor_rollout_ref.model.path=nowhere/model", *tokens], "Remedy: actor_rollout_ref.model.path=FOLDER"),
+    ]:
+        assert main(["+recipe=mhgpo_tiny", *wrong]) == 2
+        assert text in capsys.readouterr().err

@@ -1,0 +1,127 @@
+"""Which earlier answers a request uses: those that it quotes."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from verl_ext.mas.types import Call
+
+# Characters from which on a part of an output is not found in a request by chance.
+USEFUL = 8
+# Parts of a line that programs take out of an output: texts in quotes, between tags, behind a colon.
+PARTS = [
+    re.compile(pattern, re.MULTILINE)
+    for pattern in (r'"((?:[^"\\\n]|\\.)+)"', r"`([^`\n]+)`", r"'([^'\n]+)'", r">([^<>\n]+)<", r":\s+(\S.*)$")
+]
+
+
+@dataclass(eq=False)
+class Answer:
+    """An answered call, with what of it a later request may quote. `tool_ids` are those of its tool calls."""
+
+    call: Call
+    tool_ids: frozenset[str] = frozenset()
+    whole: str = ""
+    parts: list[str] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, call: Call, content: str, tool_calls: Sequence[dict[str, Any]] = ()) -> Answer:
+        """The answer of a call whose text the program saw as `content`."""
+        asked = words(call.messages)
+        found = {part for part in _parts(content) if not stands(part, asked)}
+        ids = frozenset(str(tool.get("id")) for tool in tool_calls)
+        return cls(call, ids, content.strip(), sorted(found))
+
+    @classmethod
+    def found(cls, call: Call, result: Any) -> Answer:
+        """A tool's result as part of the answer of the call before it: who quotes the result uses that call."""
+        return cls(call, parts=sorted({text.strip() for text in _strings(result) if len(text.strip()) >= USEFUL}))
+
+    def quoted(self, messages: list[dict[str, Any]], text: str) -> set[str]:
+        """What these messages, whose words are `text`, quote of it."""
+        if self.tool_ids and self.tool_ids & set(_tool_ids(messages)):
+            return {"tool call", *self.tool_ids}
+        found = {part for part in self.parts if stands(part, text)}
+        said = any(m["role"] == "assistant" and m["content"].strip() == self.whole for m in messages)
+        if self.whole and (said or (len(self.whole) >= USEFUL and stands(self.whole, text))):
+            found.add(self.whole)
+        return found
+
+
+def stands(part: str, text: str) -> bool:
+    """Whether a part stands in a text as whole words: "option 1" does not stand in "option 12"."""
+    start = text.find(part)
+    while start >= 0:
+        end = start + len(part)
+        cut = start > 0 and text[start - 1].isalnum() and part[0].isalnum()
+        if not cut and not (end < len(text) and text[end].isalnum() and part[-1].isalnum()):
+            return True
+        start = text.find(part, start + 1)
+    return False
+
+
+def quoted_calls(answers: Iterable[Answer], messages: list[dict[str, Any]]) -> list[Call]:
+    """The calls whose answers these messages quote.
+
+    An answer that repeats an earlier one, which it depends on, stands for it.
+    """
+    text = words(messages)
+    found: dict[Call, set[str]] = {}
+    for answer in answers:
+        if quoted := answer.quoted(messages, text):
+            found.setdefault(answer.call, set()).update(quoted)
+    repeated = {
+        parent
+        for call, quoted in found.items()
+        for parent in call.parents
+        if parent in found and found[parent] <= quoted
+    }
+    return [call for call in found if call not in repeated]
+
+
+def words(messages: Iterable[dict[str, Any]]) -> str:
+    """All texts of a chat, one below the other; arguments of tool calls as they stand and unescaped."""
+    texts = []
+    for message in messages:
+        texts.append(str(message.get("content") or ""))
+        for call in message.get("tool_calls") or ():
+            arguments = (call.get("function") or {}).get("arguments") or ""
+            texts += [arguments, *_values(arguments)] if isinstance(arguments, str) else [json.dumps(arguments)]
+    return "\n".join(texts)
+
+
+def _values(arguments: str) -> list[str]:
+    try:
+        read = json.loads(arguments)
+    except ValueError:
+        return []
+    return [value for value in read.values() if isinstance(value, str)] if isinstance(read, dict) else []
+
+
+def _strings(value: Any) -> Iterable[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from (text for one in value.values() for text in _strings(one))
+    elif isinstance(value, Iterable):
+        yield from (text for one in value for text in _strings(one))
+
+
+def _tool_ids(messages: Iterable[dict[str, Any]]) -> Iterable[str]:
+    for message in messages:
+        if "tool_call_id" in message:
+            yield message["tool_call_id"]
+        for call in message.get("tool_calls") or ():
+            yield str(call.get("id"))
+
+
+def _parts(text: str) -> Iterable[str]:
+    for line in text.splitlines():
+        if len(line.strip()) >= USEFUL:
+            yield line.strip()
+    for pattern in PARTS:
+        yield from (part.strip() for part in pattern.findall(text) if len(part.strip()) >= USEFUL)

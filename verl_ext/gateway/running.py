@@ -1,0 +1,149 @@
+"""Runs programs: in threads, with an event loop of their own there if they are asynchronous, and in processes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+# Bytes of a process's standard error that an error shows, and of a piece that is read.
+SHOWN, PIECE = 2000, 65_536
+# Seconds that a process has between SIGTERM and SIGKILL.
+GRACE_S = 2.0
+
+
+class Runner:
+    """Runs one program in a thread. One that is asynchronous has an event loop of its own there and can be cancelled.
+
+    Args:
+        program: called with no argument.
+    """
+
+    def __init__(self, program: Callable[[], Any], asynchronous: bool):
+        self._program, self._asynchronous = program, asynchronous
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[Any] | None = None
+        self._over = False
+
+    def run(self) -> Any:
+        """The program's result; called in the thread."""
+        return asyncio.run(self._main()) if self._asynchronous else self._program()
+
+    async def _main(self) -> Any:
+        self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
+        if self._over:
+            raise asyncio.CancelledError
+        return await self._program()
+
+    def cancel(self) -> None:
+        """Cancel the program, if it is asynchronous and runs; called in another thread."""
+        self._over = True
+        if self._loop is not None and self._task is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has closed meanwhile
+                self._loop.call_soon_threadsafe(self._task.cancel)
+
+
+def environment_of(url: str, key: str, seed: int) -> dict[str, str]:
+    """The variables by which clients of OpenAI and Anthropic find a trajectory, and the program its seed."""
+    here = "127.0.0.1,localhost"  # not through a proxy
+    return {
+        "OPENAI_BASE_URL": f"{url}/v1",
+        "OPENAI_API_BASE": f"{url}/v1",
+        "OPENAI_API_KEY": key,
+        "ANTHROPIC_BASE_URL": url,
+        "ANTHROPIC_API_KEY": key,
+        "VERL_EXT_SEED": str(seed),
+        "PYTHONHASHSEED": "0",
+        **{name: ",".join(filter(None, [os.environ.get(name), here])) for name in ("NO_PROXY", "no_proxy")},
+    }
+
+
+async def run_process(
+    command: Sequence[str], given: str, environment: Mapping[str, str], folder: str | None, most: int
+) -> str:
+    """What a process prints on its standard output. It, and what it has started, ends with this coroutine.
+
+    Args:
+        given: its standard input.
+        environment: variables besides those of this process.
+        most: bytes that it may print.
+
+    Raises:
+        RuntimeError: it cannot be started, prints too much, or ends with another status than 0.
+    """
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env={**os.environ, **environment},
+            cwd=folder,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise RuntimeError(f"the program {' '.join(command)} cannot be started: {error}") from error
+    try:
+        output, errors, _ = await asyncio.gather(
+            _read(process.stdout, most), _tail(process.stderr), _write(process.stdin, given)
+        )
+        status = await process.wait()
+    finally:
+        await _end(process)
+    if status:
+        shown = errors.decode("utf-8", "replace").strip()
+        raise RuntimeError(f"the program {' '.join(command)} ended with status {status}:\n{shown}")
+    return output.decode("utf-8", "replace")
+
+
+async def _write(stream: Any, given: str) -> None:
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it need not read its input
+        stream.write(given.encode())
+        await stream.drain()
+    stream.close()
+
+
+async def _read(stream: Any, most: int) -> bytes:
+    parts, size = [], 0
+    while part := await stream.read(PIECE):
+        size += len(part)
+        if size > most:
+            raise RuntimeError(f"the program prints more than mas.gateway.max_body={most} bytes")
+        parts.append(part)
+    return b"".join(parts)
+
+
+async def _tail(stream: Any) -> bytes:
+    last: deque[int] = deque(maxlen=SHOWN)
+    while part := await stream.read(PIECE):
+        last.extend(part[-SHOWN:])
+    return bytes(last)
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """End a process and all that it has started."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM if process.returncode is None else signal.SIGKILL)
+    try:
+        await asyncio.wait_for(process.wait(), GRACE_S)
+    except (asyncio.TimeoutError, asyncio.CancelledError):
+        pass
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def result_of(output: str) -> Any:
+    """A program's result: the last line that it has printed, as JSON if it is JSON."""
+    lines = [line for line in output.splitlines() if line.strip()]
+    if not lines:
+        return ""
+    try:
+        return json.loads(lines[-1])
+    except ValueError:
+        return lines[-1].strip()

@@ -1,0 +1,280 @@
+"""The HTTP server of a process: finds the session of a request by its API key, and answers in the client's form.
+
+POST /v1/chat/completions   OpenAI's, streamed or not
+GET  /v1/models             the agents
+POST /v1/messages           Anthropic's, streamed or not
+POST /v1/tool               {"name": …, "arguments": {…}} -> {"result": …}     a tool of `mas.tools`
+POST /v1/reward             {"agent": …, "value": …}
+POST /v1/result             {"result": …}, of a program in another process
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import secrets
+import socket
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+from starlette.exceptions import HTTPException
+
+from verl_ext.gateway.anthropic import events, message, read_anthropic
+from verl_ext.gateway.errors import HEADERS, ApiError
+from verl_ext.gateway.requests import ChatRequest, read_chat
+from verl_ext.gateway.responses import Given, chunks, completion
+from verl_ext.gateway.session import GatewaySession
+from verl_ext.gateway.settings import GatewaySection
+from verl_ext.mas.types import ToolFailed
+
+logger = logging.getLogger(__name__)
+Handler = Callable[[GatewaySession, Any], Awaitable[Response]]
+
+
+class Gateway:
+    """The server of one event loop.
+
+    Args:
+        settings: of `mas.gateway`.
+    """
+
+    def __init__(self, settings: GatewaySection):
+        self.settings, self.port = settings, 0
+        self.sessions: dict[str, GatewaySession] = {}
+        self._noted: set[str] = set()
+        self._server: uvicorn.Server | None = None
+        self._serving: asyncio.Task[None] | None = None
+
+    @property
+    def url(self) -> str:
+        """The address of the server, without a path."""
+        host = "127.0.0.1" if self.settings.host in ("0.0.0.0", "::") else self.settings.host
+        return f"http://{host}:{self.port}"
+
+    async def start(self) -> None:
+        """Listen.
+
+        Raises:
+            ValueError: `mas.gateway.host` and `port` cannot be used.
+        """
+        listener = _listen(self.settings)
+        self.port = listener.getsockname()[1]
+        config = uvicorn.Config(self._application(), ws="none", log_level="warning", lifespan="off", access_log=False)
+        self._server = _Server(config)
+        self._serving = asyncio.ensure_future(self._server.serve(sockets=[listener]))
+        while not self._server.started:
+            if self._serving.done():
+                self._serving.result()
+            await asyncio.sleep(0.001)
+
+    async def close(self) -> None:
+        """Stop listening."""
+        if self._server is not None and self._serving is not None:
+            self._server.should_exit = self._server.force_exit = True
+            await self._serving
+
+    @contextlib.contextmanager
+    def open(self, session: GatewaySession) -> Iterator[str]:
+        """Let a session be asked under an API key while the block runs."""
+        key = f"sk-verl-ext-{secrets.token_urlsafe(32)}"
+        self.sessions[key] = session
+        try:
+            yield key
+        finally:
+            del self.sessions[key]
+
+    def note_once(self, text: str) -> None:
+        """Log something about the programs once in this process."""
+        if text not in self._noted:
+            self._noted.add(text)
+            logger.warning("gateway: %s", text)
+
+    def _application(self) -> FastAPI:
+        app = FastAPI(title="verl_ext gateway", openapi_url=None)
+        app.add_api_route("/v1/chat/completions", self._handle(self._chat), methods=["POST"])
+        app.add_api_route("/v1/models", self._handle(self._models), methods=["GET"])
+        app.add_api_route("/v1/messages", self._handle(self._messages), methods=["POST"])
+        for path, handler in (("tool", self._tool), ("reward", self._reward), ("result", self._result)):
+            app.add_api_route(f"/v1/{path}", self._handle(handler), methods=["POST"])
+
+        async def unknown(request: Request, error: Any) -> JSONResponse:
+            known = "/v1/chat/completions, /v1/messages, /v1/models, /v1/tool, /v1/reward, /v1/result"
+            hint = " The Responses API is not served: let the client use chat completions." * (
+                "responses" in request.url.path
+            )
+            message = f"{request.method} {request.url.path} is not served; served are {known}.{hint}"
+            return _refusal(ApiError(error.status_code, message, "unknown_path"), request)
+
+        app.add_exception_handler(HTTPException, unknown)
+        return app
+
+    def _handle(self, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
+        """A route that finds the session and answers errors in the client's form."""
+
+        async def route(request: Request) -> Response:
+            try:
+                session = self._session(request)
+                body = await self._body(request) if request.method == "POST" else None
+                return await handler(session, body)
+            except ApiError as error:
+                return _refusal(error, request)
+
+        return route
+
+    def _session(self, request: Request) -> GatewaySession:
+        given = request.headers.get("authorization", "").removeprefix("Bearer ").strip()
+        session = self.sessions.get(given or request.headers.get("x-api-key", ""))
+        if session is None:
+            raise ApiError(
+                401,
+                "this API key belongs to no trajectory that runs. A program gets its key with its endpoint, and the "
+                "key ends with the trajectory",
+                "invalid_api_key",
+            )
+        return session
+
+    async def _body(self, request: Request) -> Any:
+        size, parts, most = 0, [], self.settings.max_body
+        async for part in request.stream():
+            size += len(part)
+            if size > most:
+                raise ApiError(413, f"the body is larger than mas.gateway.max_body={most} bytes", "too_large")
+            parts.append(part)
+        try:
+            return json.loads(b"".join(parts))
+        except ValueError as error:
+            raise ApiError(400, f"the body is no JSON: {error}", "invalid_body") from None
+
+    async def _chat(self, session: GatewaySession, body: Any) -> Response:
+        request = read_chat(body, session.workflow.agents)
+        given = await self._answer(session, request, body)
+        if request.stream:
+            return StreamingResponse(_each(chunks(request, given)), media_type="text/event-stream")
+        return _json(completion(request, given))
+
+    async def _messages(self, session: GatewaySession, body: Any) -> Response:
+        request = read_anthropic(body, session.workflow.agents)
+        given = await self._answer(session, request, body)
+        if request.stream:
+            return StreamingResponse(_each(events(request, given)), media_type="text/event-stream")
+        return _json(message(request, given))
+
+    async def _answer(self, session: GatewaySession, request: ChatRequest, body: Any) -> Given:
+        for name in request.ignored:
+            self.note_once(f"the parameter {name} of requests is ignored")
+        self._note_sampling(session, body)
+        return await session.chat(request)
+
+    def _note_sampling(self, session: GatewaySession, body: dict[str, Any]) -> None:
+        """Say that the policy's temperature and top_p are those of the configuration, whatever is asked for."""
+        for name in ("temperature", "top_p"):
+            own = session.forest.sampling.get(name)
+            if body.get(name) is not None and body[name] != own:
+                self.note_once(f"{name}={body[name]} of requests is ignored: the policy is sampled at {name}={own}")
+
+    async def _models(self, session: GatewaySession, body: Any) -> Response:
+        agents = [
+            {"id": name, "object": "model", "created": 0, "owned_by": "verl_ext"} for name in session.workflow.agents
+        ]
+        return _json({"object": "list", "data": agents})
+
+    async def _tool(self, session: GatewaySession, body: Any) -> Response:
+        name, arguments = _fields(body, "name", "arguments")
+        try:
+            return _json({"result": await session.tool(str(name), dict(arguments or {}))})
+        except ToolFailed as error:
+            raise ApiError(424, str(error), "tool_failed") from error
+        except (ValueError, TypeError) as error:
+            raise ApiError(400, str(error), "invalid") from error
+
+    async def _reward(self, session: GatewaySession, body: Any) -> Response:
+        agent, value = _fields(body, "agent", "value")
+        try:
+            session.reward(agent, value)
+        except (ValueError, TypeError) as error:
+            raise ApiError(400, str(error), "invalid") from error
+        return _json({"agent": agent, "value": value})
+
+    async def _result(self, session: GatewaySession, body: Any) -> Response:
+        (session.posted,) = _fields(body, "result")
+        return _json({})
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's server beside other work: signals are not its business."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave the process's handlers as they are."""
+        yield
+
+
+def _fields(body: Any, *names: str) -> tuple[Any, ...]:
+    if not isinstance(body, dict) or not set(names) <= set(body):
+        raise ApiError(400, f"the body must be a JSON object with {', '.join(names)}", "invalid_body")
+    return tuple(body[name] for name in names)
+
+
+async def _each(events: Iterator[bytes]) -> Any:
+    for event in events:
+        yield event
+
+
+def _json(body: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    data = json.dumps(body, ensure_ascii=False, default=str).encode("utf-8", "surrogatepass")
+    return Response(data, status, headers, media_type="application/json")
+
+
+def _refusal(error: ApiError, request: Request) -> JSONResponse:
+    body = error.anthropic() if request.url.path.startswith("/v1/messages") else error.openai()
+    return JSONResponse(body, error.status, headers=HEADERS)
+
+
+def _listen(settings: GatewaySection) -> socket.socket:
+    """A listening socket; with a given port, the first free one from there on."""
+    ports = [0] if settings.port == 0 else range(settings.port, min(settings.port + settings.ports, 65_536))
+    problem: Exception | None = None
+    for port in ports:
+        try:
+            return socket.create_server((settings.host, port), backlog=2048)
+        except OSError as error:
+            problem = error
+    raise ValueError(
+        f"mas.gateway.host={settings.host} mas.gateway.port={settings.port}: cannot listen there ({problem}). Remedy: "
+        "mas.gateway.port=0 takes any free port"
+    )
+
+
+_STARTING: dict[asyncio.AbstractEventLoop, asyncio.Task[Gateway]] = {}
+
+
+async def gateway_here(settings: GatewaySection) -> Gateway:
+    """The server of this event loop, started when it is first needed.
+
+    Raises:
+        ValueError: see `Gateway.start`.
+    """
+    loop = asyncio.get_running_loop()
+    for other in [one for one in _STARTING if one.is_closed()]:
+        del _STARTING[other]
+    if loop not in _STARTING:
+        _STARTING[loop] = asyncio.ensure_future(_start(settings))
+    return await asyncio.shield(_STARTING[loop])
+
+
+async def _start(settings: GatewaySection) -> Gateway:
+    gateway = Gateway(settings)
+    await gateway.start()
+    return gateway
+
+
+async def close_here() -> None:
+    """Stop the server of this event loop, if there is one."""
+    starting = _STARTING.pop(asyncio.get_running_loop(), None)
+    if starting is not None:
+        await (await starting).close()

@@ -1,0 +1,131 @@
+"""From a configuration and the numbers of the command line to one job per sampling strategy."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+from omegaconf import DictConfig
+
+from verl_ext.arguments import did_you_mean
+from verl_ext.plan.formulas import Load, Terms
+from verl_ext.plan.hardware import GIB, Device
+from verl_ext.plan.scale import ASSUMED, Job
+from verl_ext.plan.workload import expected_load, read_point, sizes_of
+from verl_ext.sampling import STRATEGIES
+from verl_ext.trainer.build import build_workflow
+from verl_ext.trainer.config import MasConfig, read_mas_config, strategy_from
+from verl_ext.trainer.preflight.checks import trains_critic
+from verl_ext.trainer.preflight.gpu_memory import Memory, Model, estimate, read_model
+
+
+def jobs_of(given: Any, config: DictConfig, device: Device) -> tuple[dict[str, Job], list[str]]:
+    """(strategy -> job, lines that say what was assumed).
+
+    Args:
+        given: of the command line, see `verl_ext.plan.__main__`.
+
+    Raises:
+        ValueError: the model's size or the tokens of a call are not known, or a coefficient is not a number above 0.
+    """
+    mas, path = read_mas_config(config), str(config.actor_rollout_ref.model.path)
+    try:
+        model = read_model(path)
+    except LookupError as error:
+        raise ValueError(
+            f"the size of the model is not known: {error}. Remedy: actor_rollout_ref.model.path=FOLDER with a "
+            "config.json (no weights are read), or one of the models in that table"
+        ) from error
+    agents = build_workflow(mas).trained_agents
+    tokens, where = _tokens(given, mas, config, agents, device)
+    tools = {"tool_turns": float(given.tool_turns), "tool_seconds": given.tool_seconds}
+    critic = trains_critic(config)
+    actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
+    lora = config.actor_rollout_ref.model.lora_rank > 0
+    passes = 3.0 + bool(config.actor_rollout_ref.model.enable_gradient_checkpointing) - lora
+    bypass = config.algorithm.rollout_correction.bypass_mode
+    reference = actor.use_kl_loss or config.algorithm.use_kl_in_reward
+    phases = [*([] if bypass else ["old_log_prob"]), *(["ref"] if reference else []), "update_actor"]
+    micro = actor.ppo_max_token_len_per_gpu if actor.use_dynamic_bsz else actor.ppo_micro_batch_size_per_gpu * tokens[0]
+    questions, jobs = config.data.train_batch_size, dict[str, Job]()
+    for name in dict.fromkeys([*STRATEGIES, mas.sampling.strategy]):
+        chosen = mas.sampling if name == mas.sampling.strategy else mas.sampling.model_copy(update={"strategy": name})
+        load = expected_load(name, strategy_from(chosen, agents), questions, *tokens, **tools)
+        jobs[name] = Job(
+            load=load,
+            sizes=sizes_of(model, str(rollout.dtype)),
+            device=device,
+            coefficients=coefficients(given.coefficient),
+            memory=memory_on(config, model, critic, device),
+            phases=tuple(phases),
+            max_seqs=rollout.max_num_seqs,
+            workers=max(rollout.agent.num_workers, 1),
+            tensor=rollout.tensor_model_parallel_size,
+            micro_tokens=int(micro),
+            passes=passes,
+        )
+    facts = [
+        f"{path}: {model.parameters / 1e9:.2f} G parameters, by {model.source}",
+        f"{questions} questions a step, {len(agents)} agents, G = {mas.sampling.group_size}; {where}",
+        f"{device.name}: {device.flops / 1e12:,.0f} TFLOP/s, {device.bandwidth / 1e12:.2f} TB/s, "
+        f"{device.memory / GIB:.0f} GiB, {device.link / 1e9:.0f} GB/s to a neighbour, {device.network / 1e9:.1f} GB/s "
+        f"to other machines ({device.source})",
+    ]
+    return jobs, facts + (["The critic's memory counts; its time is not in the model."] if critic else [])
+
+
+def coefficients(given: list[str]) -> Terms:
+    """`ASSUMED`, with the values of the command line.
+
+    Raises:
+        ValueError: an unknown name, or a value that is no number of at least 0.
+    """
+    found = dict(ASSUMED)
+    for text in given:
+        name, _, value = text.partition("=")
+        if name not in found:
+            raise ValueError(f"--coefficient {text}: unknown{did_you_mean(name, found)} (allowed: {', '.join(found)})")
+        try:
+            found[name] = float(value)
+        except ValueError:
+            found[name] = math.nan
+        if not 0 <= found[name] < math.inf:
+            raise ValueError(f"--coefficient {text}: give a number of at least 0, e.g. {name}={ASSUMED[name]:g}")
+    return found
+
+
+def memory_on(config: DictConfig, model: Model, critic: bool, device: Device) -> Any:
+    """devices -> the memory that a run with so many ranks needs of each."""
+
+    def memory(devices: int) -> Memory:
+        changed = config.copy()
+        changed.trainer.nnodes = max(devices // device.node, 1)
+        changed.trainer.n_gpus_per_node = min(devices, device.node)
+        return estimate(changed, model, critic)
+
+    return memory
+
+
+def _tokens(
+    given: Any, mas: MasConfig, config: DictConfig, agents: list[str], device: Device
+) -> tuple[tuple[float, float, float], str]:
+    """((prompt, output, longest chain), where they come from)."""
+    limit = config.data.max_response_length
+    limits = float(sum((mas.agents[name].max_tokens if name in mas.agents else None) or limit for name in agents))
+    if given.run is not None:
+        load: Load = read_point(given.run, device).load
+        load = replace(load, longest=given.longest or load.longest)
+        source = f"measured in {given.run}"
+    elif given.prompt_tokens and given.output_tokens:
+        load = Load(1, 1, 1, 1, 1, given.prompt_tokens, given.output_tokens, given.longest or limits)
+        source = "given" if given.longest else "given, the longest chain is all agents at max_tokens"
+    else:
+        raise ValueError(
+            "the tokens of a call are not known. Remedy: --prompt_tokens 1500 --output_tokens 60 (means of all calls), "
+            "or --run FOLDER of a run of the same system"
+        )
+    if not (load.prompt > 0 and load.output > 0 and load.longest > 0):
+        raise ValueError("--prompt_tokens, --output_tokens and --longest must be above 0")
+    text = f"a call reads {load.prompt:,.0f} tokens and writes {load.output:,.0f}"
+    return (load.prompt, load.output, load.longest), f"{text}, the longest chain writes {load.longest:,.0f} ({source})"

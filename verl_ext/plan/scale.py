@@ -1,0 +1,154 @@
+"""Seconds of a step on N devices, shared or split between training and rollout, and what limits it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from verl_ext.plan.formulas import PHASES, Load, Sizes, Terms, communication, rollout, synchronisation, training
+from verl_ext.plan.hardware import GIB, Device
+from verl_ext.trainer.preflight.gpu_memory import ENGINE_OVERHEAD, Memory
+
+# Of GPUs. Assumed, not measured: prefill 50 % of the operations, decode 60 % of the bandwidth, 3 ms of scheduling for a
+# decode step, training 40 % (Llama 3 405B: 38 to 43 %, arXiv 2407.21783), links 70 %, 2 s for sleeping and waking the
+# engine. Measured on a CPU: what calls, rows and a step cost in Python (docs/results/2026-11-26-plan.md).
+ASSUMED: Terms = {
+    **{"prefill": 2.0, "decode": 1 / 0.6, "decode_steps": 0.003, "tools": 1.0, "weights": 1 / 0.7, "sync": 2.0},
+    **{"forward": 2.5, "forward_rows": 0.0, "forward_once": 0.0},
+    **{"update": 2.5, "update_rows": 0.0, "update_once": 0.0},
+    **{"calls": 0.003, "rows": 0.001, "once": 0.4},
+}
+# Share of a card that an engine takes where nothing else is on it (vLLM's default).
+ALONE = 0.9
+WHY = {
+    "prefill": "reading prompts is bound by operations: shorter prompts, or fewer calls, help",
+    "decode": "decoding is bound by memory bandwidth, which weights and cached keys and values take: more GPUs help",
+    "chain": "the longest chain of calls decodes one token after the other: more GPUs do not help, shorter outputs do",
+    "calls": "the processes that run the agents: raise actor_rollout_ref.rollout.agent.num_workers",
+    "tools": "the longest chain waits for its tools: faster tools help, more GPUs do not",
+    "forward": "log-probabilities are bound by operations: more GPUs help",
+    "update": "the update is bound by operations: more GPUs help",
+    "traffic": "FSDP's traffic takes longer than the operations: larger micro-batches, or more questions a step, help",
+    "weights": "new weights travel to the engines: faster links help, more GPUs do not",
+    "sync": "engines sleep and wake at every step: more questions a step make it rarer",
+    "rows": "the trainer's one process handles all rows: more GPUs do not help, fewer rows do",
+    "once": "the trainer's one process: more questions a step help",
+}
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is planned, but for the number of devices.
+
+    memory: devices -> what training needs of each (`preflight.gpu_memory.estimate`). phases: of PHASES, those that the
+    run has. max_seqs, workers, tensor, micro_tokens: of the configuration. passes, shared: see `formulas.training`.
+    """
+
+    load: Load
+    sizes: Sizes
+    device: Device
+    coefficients: Terms
+    memory: Callable[[int], Memory]
+    phases: tuple[str, ...]
+    max_seqs: int = 256
+    workers: int = 8
+    tensor: int = 1
+    micro_tokens: int = 16384
+    passes: float = 3.0
+    shared: bool = False
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step on N devices: parts[phase][term] in seconds; trainers: devices that train alone, 0 if all do both.
+
+    seconds: of a step. memory: bytes that a device needs. problem: why it does not fit, or empty.
+    """
+
+    devices: int
+    trainers: int
+    parts: dict[str, Terms]
+    seconds: float
+    memory: float
+    problem: str = ""
+
+    def phase(self, name: str) -> float:
+        """Seconds of a phase."""
+        return sum(self.parts.get(name, {}).values())
+
+    def limit(self) -> tuple[str, float]:
+        """The largest term of the step and its seconds; split, of the side that the other waits for."""
+        phases = dict(self.parts)
+        if self.trainers:
+            gen = self.phase("gen")
+            slower = gen >= sum(self.phase(name) for name in phases if name not in ("gen", "update_weights"))
+            phases = {name: phases[name] for name in phases if name == "update_weights" or (name == "gen") == slower}
+        found = max(((value, term) for terms in phases.values() for term, value in terms.items()))
+        return found[1], found[0]
+
+
+def _engine(job: Job, devices: int, room: float) -> Terms:
+    """Seconds of sampling on so many devices whose cache has `room` tokens each."""
+    engines, load = max(devices // job.tensor, 1), job.load
+    slots = max(min(job.max_seqs, int(room / (load.prompt + load.output))), 1)
+    terms = rollout(load, job.sizes, job.device, engines, job.tensor, slots, job.workers)
+    parts = {name: terms[name] * job.coefficients[name] for name in PHASES["gen"]}
+    decode = parts.pop("decode") + parts.pop("decode_steps")
+    bound = terms["decode_steps"] <= load.longest
+    return parts | {"chain" if bound else "decode": decode}
+
+
+def _trainer(job: Job, devices: int) -> dict[str, Terms]:
+    """Seconds of the other phases but `update_weights`: operations, or FSDP's traffic where that takes longer."""
+    terms = training(job.load, job.sizes, job.device, devices, job.shared, job.passes)
+    traffic = communication(job.load, job.sizes, job.device, devices, job.micro_tokens)
+    found: dict[str, Terms] = {}
+    for phase in job.phases:
+        seconds = {name: terms[name] * job.coefficients[name] for name in PHASES[phase]}
+        main = PHASES[phase][0]
+        sent = traffic[main == "update"] * job.coefficients["weights"]
+        if sent > seconds[main]:
+            seconds["traffic"] = sent
+            del seconds[main]
+        found[phase] = seconds
+    rest = {"rows": job.load.rows, "once": 1.0}
+    return found | {"rest": {name: rest[name] * job.coefficients[name] for name in rest}}
+
+
+def _sync(job: Job, devices: int, hops: int) -> Terms:
+    terms = synchronisation(job.sizes, job.device, devices, hops)
+    return {name: terms[name] * job.coefficients[name] for name in terms}
+
+
+def colocated(job: Job, devices: int) -> Step:
+    """All devices sample, then all train."""
+    memory, card = job.memory(devices), job.device.memory
+    room = memory.kv_tokens(card)
+    parts = {"gen": _engine(job, devices, room), **_trainer(job, devices), "update_weights": _sync(job, devices, 1)}
+    total = sum(sum(terms.values()) for terms in parts.values())
+    problem = _problem(memory.needed(), card) or ("" if room > 0 else "no room for the engine's cache")
+    return Step(devices, 0, parts, total, memory.needed(), problem)
+
+
+def separate(job: Job, devices: int) -> Step | None:
+    """The best split: some devices train on the questions before, while the others sample; None: there is none.
+
+    The policy that samples is one step behind. A machine is not divided where there are several.
+    """
+    unit = job.device.node if devices > job.device.node else 1
+    found: list[Step] = []
+    for trainers in range(unit, devices, unit):
+        memory, engines = job.memory(trainers), devices - trainers
+        room = (ALONE * job.device.memory - memory.engine - ENGINE_OVERHEAD) / memory.kv_bytes
+        problem = _problem(memory.training, job.device.memory)
+        if problem or room <= 0 or engines < job.tensor:
+            continue
+        gen, trained, sync = _engine(job, engines, room), _trainer(job, trainers), _sync(job, devices, 2)
+        slower = max(sum(gen.values()), sum(sum(terms.values()) for terms in trained.values()))
+        parts = {"gen": gen, **trained, "update_weights": sync}
+        found.append(Step(devices, trainers, parts, slower + sum(sync.values()), memory.training))
+    return min(found, key=lambda step: step.seconds, default=None)
+
+
+def _problem(needed: float, card: float) -> str:
+    return f"needs {needed / GIB:.0f} GiB of {card / GIB:.0f}" if needed > card else ""

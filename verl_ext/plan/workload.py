@@ -1,0 +1,173 @@
+"""What a step does, per sampling strategy from a configuration, or measured from the folder of a run."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from verl_ext.observe.runlog import NAME, read_log
+from verl_ext.observe.trajectory_files import FOLDER, read_records
+from verl_ext.plan.formulas import Load, Sizes
+from verl_ext.plan.hardware import Device
+from verl_ext.sampling import Strategy
+from verl_ext.trainer.preflight.gpu_memory import BYTES, Model, read_model
+
+SETTINGS = "settings.json"
+# Strategies that fork once per agent, and keep only the samples of the forked calls; the others fork once and keep all.
+NODE_WISE = ("is", "nmc")
+MEASURED = ("gen", "ref", "update_actor", "update_weights", "step")
+
+
+@dataclass(frozen=True)
+class Point:
+    """One measured run: its load and medians of its steps in seconds (`cpu`: CPU seconds), on one device.
+
+    slots: sequences that its engine decodes at a time. shared: its trainer computes common prompts once. passes: see
+    `formulas.training`.
+    """
+
+    name: str
+    load: Load
+    sizes: Sizes
+    device: Device
+    seconds: dict[str, float]
+    slots: int = 128
+    shared: bool = True
+    passes: float = 3.0
+    cpu: bool = False
+
+
+def sizes_of(model: Model, dtype: str = "bfloat16") -> Sizes:
+    """From the sizes that the memory estimate uses; dtype: of the engine."""
+    text, size = model.config, BYTES.get(dtype, 2)
+    width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    return Sizes(
+        body=sum(inner * outer for inner, outer in model.linear),
+        head=text.vocab_size * text.hidden_size,
+        layers=text.num_hidden_layers,
+        width=text.num_attention_heads * width,
+        weight_bytes=model.parameters * size,
+        kv_bytes=model.kv_bytes * size / 2,
+    )
+
+
+def distinct(name: str, calls: float, questions: float, agents: int, group: int) -> float:
+    """Calls less G − 1 of each fork, which have its prompt in common; one fork per question, or one per agent."""
+    forks = questions * (agents if name in NODE_WISE else 1)
+    return max(calls - forks * (group - 1), questions)
+
+
+def expected_load(
+    name: str, strategy: Strategy, questions: int, prompt: float, output: float, longest: float, **tools: float
+) -> Load:
+    """The load of a strategy in a chain of its agents: calls as `verl_ext check` counts them.
+
+    Raises:
+        ValueError: the strategy does not say how many calls it makes.
+    """
+    agents, group = len(strategy.agents), strategy.group_size
+    each = strategy.expected_calls(agents)
+    if each is None:
+        raise ValueError(f"mas.sampling.strategy={name} has no expected_calls. Remedy: add it (docs/new_strategy.md)")
+    calls, kept = each * questions, (agents * group if name in NODE_WISE else each) * questions
+    counts = (distinct(name, number, questions, agents, group) for number in (calls, kept))
+    return Load(questions, calls, next(counts), kept, next(counts), prompt, output, longest, **tools)
+
+
+def read_point(folder: str | Path, device: Device, slots: int = 128) -> Point:
+    """A run on one device, from metrics.jsonl, settings.json and, for the longest chain, its trajectory log.
+
+    The first step is left out, which warms up. Phases in CPU seconds if the run has them (tests/bench/cpu_seconds.py).
+
+    Raises:
+        ValueError: a file, a second step or a metric is missing; says which.
+    """
+    folder = Path(folder)
+    steps = [entry["metrics"] for entry in _existing(folder / NAME, read_log) if "timing_s/step" in entry["metrics"]]
+    if len(steps) < 2:
+        raise ValueError(f"{folder / NAME}: {len(steps)} steps of training; 2 are needed, as the first only warms up")
+    settings = json.loads(_existing(folder / SETTINGS, lambda path: Path(path).read_text(encoding="utf-8")))
+    name, group = settings["mas.sampling.strategy"], settings["mas.sampling.group_size"]
+    names = {key.split("/")[1] for key in steps[-1] if re.fullmatch(r"agents/[^/]+/calls", key)}
+
+    def middle(key: str) -> float:
+        values = [step[key] for step in steps[1:] if step.get(key) is not None]
+        if not values:
+            raise ValueError(f"{folder / NAME} has no {key}. Remedy: a run of this version of verl_ext")
+        return median(values)
+
+    cpu = "timing_s/step_cpu" in steps[-1]
+    seconds = {
+        phase: middle(f"timing_s/{phase}{'_cpu' * cpu}") for phase in MEASURED if f"timing_s/{phase}" in steps[-1]
+    }
+    calls, rows, questions = (middle(key) for key in ("sampling/agent_calls", "update/rows", "sampling/questions"))
+    counts = [distinct(name, number, questions, len(names), group) for number in (calls, rows)]
+    prompt, output = middle("sampling/prompt_tokens") / calls, middle("sampling/generated_tokens") / calls
+    longest = _longest(folder) or middle("num_turns/max") * middle("response_length/max")
+    path, dtype = str(settings["actor_rollout_ref.model.path"]), str(settings.get("actor_rollout_ref.rollout.dtype"))
+    try:
+        sizes = sizes_of(read_model(path), dtype)
+    except LookupError as error:
+        raise ValueError(f"{folder}: the size of its model is not known: {error}") from error
+    load = Load(questions, calls, counts[0], rows, counts[1], prompt, output, longest)
+    shared = settings.get("actor_rollout_ref.rollout.name") == "hf"
+    return Point(folder.name, load, sizes, device, _with_rest(seconds), slots, shared, cpu=cpu)
+
+
+def write_points(path: str | Path, points: Sequence[Point]) -> None:
+    """As JSON, one point a line, to fit again without the runs."""
+    Path(path).write_text("".join(json.dumps(asdict(point)) + "\n" for point in points), encoding="utf-8")
+
+
+def read_points(path: str | Path) -> list[Point]:
+    """Points that `write_points` wrote, or that were written by hand from published figures.
+
+    Raises:
+        ValueError: a line has other fields than a `Point`.
+    """
+    points = []
+    for number, line in enumerate(_existing(path, lambda file: Path(file).read_text("utf-8").splitlines()), 1):
+        try:
+            row = json.loads(line)
+            parts = {"load": Load(**row["load"]), "sizes": Sizes(**row["sizes"]), "device": Device(**row["device"])}
+            points.append(Point(**row | parts))
+        except (KeyError, TypeError, json.JSONDecodeError) as error:
+            raise ValueError(
+                f"{path}, line {number}: {error}. Remedy: the fields of verl_ext.plan.workload.Point"
+            ) from error
+    return points
+
+
+def _with_rest(seconds: dict[str, float]) -> dict[str, float]:
+    """Adds `rest`, what a step takes beside the phases."""
+    phases = sum(value for name, value in seconds.items() if name != "step")
+    return seconds | {"rest": max(seconds["step"] - phases, 0.0)}
+
+
+def _longest(folder: Path) -> float:
+    """Median over logged steps of the most tokens that any logged trajectory generated; 0: no log."""
+    if not (folder / FOLDER).is_dir():
+        return 0.0
+    most: dict[int, float] = {}
+    for record in read_records(folder):
+        if record["phase"] != "train":
+            continue
+        tokens = [0.0] * (1 + max((one["number"] for one in record["trajectories"]), default=0))
+        for call in record["calls"]:
+            for number in call["trajectories"]:
+                tokens[number] += call["generated_tokens"]
+        most[record["step"]] = max([most.get(record["step"], 0.0), *tokens])
+    return float(median(most.values())) if most else 0.0
+
+
+def _existing(path: str | Path, read: Any) -> Any:
+    if not Path(path).is_file():
+        raise ValueError(
+            f"{path} is not there. Remedy: the folder of a run (trainer.default_local_dir), or a file of points"
+        )
+    return read(path)
