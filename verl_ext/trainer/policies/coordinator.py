@@ -35,6 +35,9 @@ COLOCATED = 3
 class MultiPolicyTrainer(MultiAgentTrainerSync):
     """`mas_sync` with `mas.policies`."""
 
+    checkpoint_manager: Any  # a Fan of verl's
+    teacher_model_manager: Any
+
     def __init__(self, config: DictConfig):
         self.sections = read_policies(config)
         self.policies: dict[str, PolicyTrainer] = {}
@@ -83,7 +86,7 @@ class MultiPolicyTrainer(MultiAgentTrainerSync):
         for policy in self.policies.values():
             policy._set_loss()
 
-    def get_llm_client(self) -> dict[str, Any]:
+    def get_llm_client(self) -> Any:
         """verl's client of each policy's servers."""
         return {name: policy.get_llm_client() for name, policy in self.policies.items()}
 
@@ -184,7 +187,7 @@ def _joined(parts: list[KVBatchMeta]) -> KVBatchMeta:
     )
 
 
-def _rows_of(column: Tensor, start: int, end: int) -> Tensor:
+def _rows_of(column: Any, start: int, end: int) -> Tensor:
     """Rows [start, end) of a jagged column (N, j)."""
     offsets = column.offsets()
     values = column.values()[offsets[start] : offsets[end]]
