@@ -140,7 +140,8 @@ def recomputed_log_probs(
         return None, "log-probabilities: not recomputed, there are decisions among given texts"
     if step == 1 and model is None and (policies := about.get("policies")):
         given = {policy: (section.get("model") or {}).get("path") or name for policy, section in policies.items()}
-        values, name = _of_policies(given, rows, about["temperature"]), "the policies' models"
+        values: list[list[float]] | None = _of_policies(given, rows, about["temperature"])
+        name = "the policies' models"
     else:
         values = log_probs_of(name, rows, about["temperature"])
     if values is None:

@@ -92,7 +92,9 @@ def open_policies(config: DictConfig, section: EvaluateConfig, model: Model, see
         if (template := model.chat_templates[name]) is not None:
             with open_dict(settings):
                 settings.data.apply_chat_template_kwargs = template
-        opened[name] = open_llm(settings, section, own, seeded)
+        one = open_llm(settings, section, own, seeded)
+        assert isinstance(one, LocalLLM)  # a server answers for no checkpoint
+        opened[name] = one
     return opened
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from omegaconf import DictConfig
 from transfer_queue import KVBatchMeta
@@ -46,7 +46,7 @@ class PolicyTrainer(PolicyUpdates, PPOTrainerSync):
         """Of the run."""
         return self.run.global_steps
 
-    def _build_replay_buffer(self) -> None:
+    def _build_replay_buffer(self) -> Any:
         """None: the run has one."""
 
     def _init_dataloader(self) -> None:
@@ -58,8 +58,8 @@ class PolicyTrainer(PolicyUpdates, PPOTrainerSync):
     def _init_resource_pool_mgr(self) -> None:
         """Find verl's worker classes, and take the run's pools."""
         super()._init_resource_pool_mgr()
-        pools = self.run.resource_pool_manager.resource_pool_dict
-        self.resource_pool_manager = ResourcePoolManager({}, self.mapping, resource_pool_dict=pools)
+        pools, mapping = self.run.resource_pool_manager.resource_pool_dict, cast(Any, self.mapping)
+        self.resource_pool_manager = ResourcePoolManager({}, mapping, resource_pool_dict=pools)
 
     def _load_checkpoint(self) -> None:
         """Nothing: the run loads all policies."""
