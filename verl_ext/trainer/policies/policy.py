@@ -42,7 +42,7 @@ class PolicyTrainer(PolicyUpdates, PPOTrainerSync):
         self.now = Step()
 
     @property
-    def global_steps(self) -> int:
+    def global_steps(self) -> int:  # type: ignore[override]
         """Of the run."""
         return self.run.global_steps
 
