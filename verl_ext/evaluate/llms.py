@@ -80,7 +80,7 @@ def _lora_settings(model: Model) -> dict[str, Any]:
     return {"lora_rank": rank or 0, "lora_alpha": alpha or 1, "lora": {"adapters": names}, "lora_adapter_path": None}
 
 
-def open_policies(config: DictConfig, section: EvaluateConfig, model: Model, seeded: bool) -> dict[str, LocalLLM]:
+def open_policies(config: DictConfig, section: EvaluateConfig, model: Model, seeded: bool) -> dict[str, Any]:
     """The model of each agent of a checkpoint of several policies, for `connect` and `close` by policy.
 
     Raises:

@@ -35,6 +35,9 @@ COLOCATED = 3
 class MultiPolicyTrainer(MultiAgentTrainerSync):
     """`mas_sync` with `mas.policies`."""
 
+    checkpoint_manager: Any  # a Fan of verl's
+    teacher_model_manager: Any
+
     def __init__(self, config: DictConfig):
         self.sections = read_policies(config)
         self.policies: dict[str, PolicyTrainer] = {}
@@ -85,7 +88,7 @@ class MultiPolicyTrainer(MultiAgentTrainerSync):
             policy._set_loss()
 
     def get_llm_client(self) -> Any:
-        """verl's client of each policy's servers, by name."""
+        """verl's client of each policy's servers."""
         return {name: policy.get_llm_client() for name, policy in self.policies.items()}
 
     def _rollout_server_managers(self) -> list[Any]:

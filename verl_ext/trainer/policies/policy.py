@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig
 from transfer_queue import KVBatchMeta
@@ -41,10 +41,8 @@ class PolicyTrainer(PolicyUpdates, PPOTrainerSync):
         self.doctor = Doctor(config)
         self.now = Step()
 
-    @property
-    def global_steps(self) -> int:  # type: ignore[override]
-        """Of the run."""
-        return self.run.global_steps
+    # Of the run; verl has a plain attribute.
+    global_steps: Any = property(lambda self: self.run.global_steps)
 
     def _build_replay_buffer(self) -> Any:
         """None: the run has one."""
@@ -58,7 +56,8 @@ class PolicyTrainer(PolicyUpdates, PPOTrainerSync):
     def _init_resource_pool_mgr(self) -> None:
         """Find verl's worker classes, and take the run's pools."""
         super()._init_resource_pool_mgr()
-        pools, mapping = self.run.resource_pool_manager.resource_pool_dict, cast(Any, self.mapping)
+        pools = self.run.resource_pool_manager.resource_pool_dict
+        mapping: Any = self.mapping  # of roles, as verl passes it
         self.resource_pool_manager = ResourcePoolManager({}, mapping, resource_pool_dict=pools)
 
     def _load_checkpoint(self) -> None:
