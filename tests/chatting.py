@@ -63,6 +63,18 @@ def qwen() -> Any:
     return tokenizer
 
 
+def smollm2() -> Any:
+    """The same with the chat template of SmolLM2-Instruct, which knows no tools and ends a turn with a line break."""
+    tokenizer = qwen()
+    tokenizer.chat_template = (
+        "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"
+        "{{ '<|im_start|>system\\nYou are a helpful AI assistant named SmolLM<|im_end|>\\n' }}{% endif %}"
+        "{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n'}}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+    )
+    return tokenizer
+
+
 class Scripted(ServedLLM):
     """Answers with given texts, as tokens of a real tokenizer; `asked` holds the prompts.
 

@@ -16,7 +16,7 @@ from verl_ext.observe.metrics import METRICS
 ROOT = Path(__file__).parents[1]
 TRAINER = ROOT / "verl_ext" / "trainer"
 # Each room may import from itself, from those listed and, except for storage, from EVERYONES.
-EVERYONES = {"storage", "settings", "reports", "arguments", "tracebacks"}
+EVERYONES = {"storage", "settings", "environments", "reports", "arguments", "tracebacks"}
 MAY_IMPORT = {
     "storage": set(),
     "tools": set(),

@@ -82,7 +82,9 @@ def test_the_status_of_the_module_is_the_status_of_the_command(recipe, status, t
 
 def test_every_recipe_describes_itself_and_names_its_page():
     recipes = recipe_list.read_recipes()
-    assert list(recipes)[0].endswith("_tiny") and len(recipes) == len(list(recipe_list.recipe_folder().glob("*.yaml")))
+    assert list(recipes)[0].endswith("_tiny") and len(recipes) == len(
+        list((ROOT / "configs" / "recipe").glob("*.yaml"))
+    )
     for name, recipe in recipes.items():
         assert (ROOT / recipe.page).exists(), name
         assert len(recipe.title) <= 110 and not recipe.title.endswith("."), name

@@ -14,9 +14,9 @@ evaluate, compare       evaluation without training; several methods at equal bu
 plan                    how long a step would take on N GPUs
 storage                 files that survive a kill
 
-Modules beside them: cli (the command `verl_ext`), check, doctor, models, recipe_list and sft (commands); settings
-(which explain what is wrong), arguments (command lines), reports (Markdown tables), tracebacks (the user's lines of
-one).
+Modules beside them: cli (the command `verl_ext`), check, doctor, models, recipe_list and sft (commands);
+environments (recipes of other packages), settings (which explain what is wrong), arguments (command lines), reports
+(Markdown tables), tracebacks (the user's lines of one).
 """
 
 __version__ = "0.1.0"

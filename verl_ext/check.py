@@ -69,10 +69,14 @@ def examine(
     """
     import hydra
 
+    from verl_ext.environments import environments_of
     from verl_ext.trainer.preflight.checks import check_keys_known
+    from verl_ext.trainer.preflight.composing import recipes_in
     from verl_ext.trainer.preflight.plan import Report
 
     report = Report(compose(overrides, config_dir))
+    for one in environments_of(recipes_in(overrides)):
+        report.add("environment", f"{one.package} {one.version}")
     with hydra.initialize_config_module("verl.trainer.config", version_base=None):
         report.attempt(check_keys_known, report.config, list(overrides))
     fill(report, gpu_memory, strict)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from verl_ext.arguments import did_you_mean
+from verl_ext.environments import refusal
 from verl_ext.recipe_list import find_recipes
 
 
@@ -90,6 +91,8 @@ def misspelt_recipe(arguments: Sequence[str]) -> str | None:
     for argument in arguments:
         key, _, name = argument.partition("=")
         if key in ("recipe", "+recipe") and name and not name.startswith("[") and name not in known:
+            if problem := refusal([name]):
+                return problem
             looked = (
                 f"; also looked for {own / name}.yaml: --config-dir is the folder that contains recipe/" if own else ""
             )

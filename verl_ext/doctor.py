@@ -141,7 +141,8 @@ def recomputed_log_probs(
     values: list[list[float]] | None
     if step == 1 and model is None and (policies := about.get("policies")):
         given = {policy: (section.get("model") or {}).get("path") or name for policy, section in policies.items()}
-        values, name = _of_policies(given, rows, about["temperature"]), "the policies' models"
+        values = _of_policies(given, rows, about["temperature"])
+        name = "the policies' models"
     else:
         values = log_probs_of(name, rows, about["temperature"])
     if values is None:

@@ -80,10 +80,12 @@ def _add_recipes() -> None:
     from omegaconf import OmegaConf
 
     class RecipeSearchPath(SearchPathPlugin):
-        """Puts `configs/` behind verl's own configuration."""
+        """Puts `configs/` behind verl's own configuration, and those of packaged environments behind it."""
 
         def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
             search_path.append(provider="verl_ext", path="pkg://verl_ext.configs")
+            for provider, path in importlib.import_module("verl_ext.environments").search_paths():
+                search_path.append(provider=provider, path=path)
             importlib.import_module("verl_ext.trainer.preflight.composing").install()
             _refuse_with_status_2()
 

@@ -13,6 +13,7 @@ from tests.bench import (
     doctor,
     engine_vs_generate,
     evaluation,
+    gateway,
     heads,
     masks,
     memory,
@@ -87,6 +88,10 @@ def main() -> None:
     )
     for line in real_size.run(sys.argv[1] if len(sys.argv) > 1 else None):
         print(line, flush=True)
+    print(
+        "\n(u) a request to the gateway over ctx.chat, with an engine that answers at once (aim < 2 ms at 32 sessions):"
+    )
+    print("\n".join(gateway.run()), flush=True)
 
 
 if __name__ == "__main__":

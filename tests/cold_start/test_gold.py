@@ -105,6 +105,22 @@ def test_the_puppeteer_reasons_and_concludes(tmp_path):
     assert said(rows, "reasoning") == ["REASONING RESULT: 3*4=12.\nFINAL ANSWER: 12"]
 
 
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"question": "Another?", "answer": "#### 1"}, "question 0 ('What is 3?') is not among the 1 of --gsm8k"),
+        ({"question": "What is 3?"}, "field 'answer': given no such field"),
+    ],
+)
+def test_a_question_without_a_solution_is_refused_by_a_sentence(row, message, tmp_path, capsys):
+    write_rows(tmp_path / "gsm8k_train.jsonl", [row])
+    question = question_row("gsm8k", "What is 3?", {"kind": "number", "target": ["3"]}, "math", "train", 0)
+    write_parquet([question], tmp_path / "train.parquet")
+    given = ["--questions", f"{tmp_path}/train.parquet", "--output", f"{tmp_path}/x.parquet", "--gsm8k", str(tmp_path)]
+    assert puppeteer.main(given) == 2
+    assert message in capsys.readouterr().err
+
+
 def test_what_is_too_long_for_a_small_model_is_left_out(bank, capsys):
     with_all = demonstrated(smurfs, bank, "--tools", str(bank))
     longest = max(sum(len(message["content"]) for message in row["messages"]) for row in with_all)

@@ -41,10 +41,8 @@ def launched(folder):
 
 @pytest.fixture
 def hold(tmp_path):
-    """While this file is there, runs with the override `holding` wait after their second step."""
-    file = tmp_path / "hold"
-    file.write_text("")
-    return file
+    """A run with the override `holding` whose folder this file names waits after its second step."""
+    return tmp_path / "hold"
 
 
 def holding(file, *more):
@@ -179,6 +177,7 @@ def test_interrupted_it_ends_what_it_started_and_goes_on_later(tmp_path, hold):
         assert handlers <= {signal.default_int_handler, signal.SIG_IGN}
     study = study_of(tmp_path, overrides=holding(hold, "+child=1"))
     runs = plan(study, tmp_path)
+    hold.write_text(str(runs[1].folder))
     process = launched(tmp_path)
     wait_for(process, (runs[1].folder / "child").exists)
     os.kill(process.pid, signal.SIGTERM)
@@ -194,13 +193,14 @@ def test_interrupted_it_ends_what_it_started_and_goes_on_later(tmp_path, hold):
 
 def test_what_a_killed_launcher_left_behind_is_ended_and_two_at_once_are_refused(tmp_path, hold):
     runs = plan(study_of(tmp_path, overrides=holding(hold), seeds=[1]), tmp_path)
+    hold.write_text(str(runs[0].folder))
     process = launched(tmp_path)
-    wait_for(process, lambda: (runs[1].folder / "metrics.jsonl").exists() and steps_of(runs[1]) == [0, 1, 2])
+    wait_for(process, (runs[0].folder / "metrics.jsonl").exists)
     with pytest.raises(BlockingIOError, match="another comparison is running"):
         run_all(runs, tmp_path, 1, PROGRAM)
     process.kill()
     process.wait(300)
-    place = f"trainer.default_local_dir={runs[1].folder}"
+    place = f"trainer.default_local_dir={runs[0].folder}"
     left = [one for one in psutil.process_iter(["cmdline"]) if place in (one.info["cmdline"] or ())]
     assert len(left) == 1, "nobody is left to end it"
     code = "import time; print(1, flush=True); time.sleep(600)"
@@ -211,7 +211,7 @@ def test_what_a_killed_launcher_left_behind_is_ended_and_two_at_once_are_refused
         assert other.poll() is None, "another process with the same argument is not ours to end"
         other.kill()
     assert ended(left[0])
-    assert steps_of(runs[1]) == [0, 1, 2, 3, 4, 5, 6], "only one process wrote"
+    assert steps_of(runs[0]) == [0, 1, 2, 3, 4, 5, 6], "only one process wrote"
 
 
 def ended(process):
@@ -229,7 +229,8 @@ def release_after(process, file):
 
 
 def test_a_killed_run_goes_on_from_its_checkpoint_and_its_cost_adds_up(tmp_path, hold):
-    run = plan(study_of(tmp_path, overrides=holding(hold, "+save=1"), seeds=[1]), tmp_path)[1]
+    run = plan(study_of(tmp_path, overrides=holding(hold, "+save=1"), seeds=[1]), tmp_path)[0]
+    hold.write_text(str(run.folder))
     process = launched(tmp_path)
     wait_for(process, lambda: (run.folder / TRACKER).exists() and (run.folder / TRACKER).read_text() == "2")
     os.kill(process.pid, signal.SIGTERM)

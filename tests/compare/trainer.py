@@ -1,8 +1,8 @@
 """Stands for verl's main command in tests of the launcher: reads the overrides it needs, writes a metrics log.
 
-`+pinned=N` waits until it has at most N cores; `+fail=1` ends with an error; `+child=1` leaves a child process that outlives
-nothing; `+save=1` writes verl's tracker after every step, and goes on from it; `+hold=FILE` waits after the second step
-for as long as that file is there.
+`+pinned=N` waits until it has at most N cores; `+fail=1` ends with an error; `+child=1` leaves a child process that
+outlives nothing; `+save=1` writes verl's tracker after every step, and goes on from it; `+hold=FILE` waits after the
+second step for as long as that file names the run's folder.
 """
 
 import json
@@ -18,6 +18,14 @@ def write(path: Path, text: str) -> None:
     new = path.with_suffix(".new")
     new.write_text(text)
     new.replace(path)
+
+
+def held(file: str, folder: Path) -> bool:
+    """Whether the file names this folder."""
+    try:
+        return Path(file).read_text() == str(folder)
+    except OSError:
+        return False
 
 
 def main() -> None:
@@ -40,7 +48,7 @@ def main() -> None:
     done = int(tracker.read_text()) if tracker.exists() else -1
     with open(folder / ("validation.jsonl" if only else "metrics.jsonl"), "a" if done >= 0 else "w") as log:
         for step in range(done + 1, 1 if only else int(given["steps"]) + 1):
-            while step > 2 and Path(given.get("hold", "/nowhere")).exists():
+            while step > 2 and held(given.get("hold", "/nowhere"), folder):
                 time.sleep(0.01)
             metrics = {"budget/generated_tokens": 100 * step, "budget/questions": 8 * step} if step else {}
             if step:

@@ -14,6 +14,7 @@ from verl_ext.engine.hf.options import EngineOptions
 def test_cores_are_shared_among_servers_of_large_models(monkeypatch):
     monkeypatch.setattr(hardware.os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
     assert [hardware.idle_threads(size, 2) for size in (10**6, 10**8)] == [1, 4]
+    assert [hardware.idle_threads(10**8, 2, most) for most in (1, 3, 9)] == [1, 3, 4]
 
 
 def test_keys_and_values_fit_into_their_memory():

@@ -15,7 +15,15 @@ from verl.utils import tensordict_utils as tu
 from verl.workers.engine.fsdp import transformer_impl
 
 from verl_ext.engine.fsdp import batching
-from verl_ext.engine.fsdp.batching import OPEN, SPREAD, batches, merge_batches, share, split_rows
+from verl_ext.engine.fsdp.batching import (
+    OPEN,
+    SPREAD,
+    batches,
+    cheapest_number,
+    merge_batches,
+    share,
+    split_rows,
+)
 from verl_ext.engine.fsdp.layout import lay_out, scored_logits, tree_mask
 from verl_ext.engine.fsdp.memory import Footprint, kept_bytes, machine_memory, measure
 from verl_ext.engine.fsdp.shared_prefixes import SharedPrefixes, prompts_and_responses
@@ -183,6 +191,8 @@ def test_rows_of_a_prompt_come_into_one_micro_batch():
 
     class Engine(SharedPrefixes, Upstream):
         can_share = True
+        config = SimpleNamespace(num_hidden_layers=10, hidden_size=0, get_text_config=lambda decoder: Engine.config)
+        module = SimpleNamespace(config=config)
         _footprint, _budget, _reach = Footprint(token=10, scored=100), 1e9, 10**9
 
         def _can_share(self, micro_batch):
@@ -205,10 +215,41 @@ def test_rows_of_a_prompt_come_into_one_micro_batch():
     engine._budget = 600  # of 3,120 bytes: 72 tokens, 24 of them scored
     assert [len(part) for part in engine.forward_backward_batch(data, None)[1]] == [2] * 6
     assert len(engine.forward_backward_batch(data, None, forward_only=True)[1]) == 3, "nothing is kept"
+    # With their layers computed twice 24 tokens keep 24 + 800 bytes: 4/3 of 72 tokens are less than 6 times 22.
+    engine._budget, engine.module.supports_gradient_checkpointing = 750, True
+    assert [len(part) for part in engine.forward_backward_batch(data, None)[1]] == [4] * 3
     engine.can_share = False
     _, indices = engine.forward_backward_batch(data, None)
     assert sorted(sum(indices, [])) == [*range(12)] and len(indices) == 12, "verl's own: 22 tokens each"
     assert transformer_impl.prepare_micro_batches.__module__ == "verl.workers.engine.utils"
+
+
+@pytest.mark.parametrize(
+    ("room", "room_twice", "number"),
+    [
+        (10**6, 10**6, 1),
+        (107, 10**6, 1),  # twice: 4/3 of 108 tokens; in two parts 208
+        (107, 107, 2),  # no room for one part
+        (103, 103, 4),  # nor for two
+        (103, 104, 2),  # but for two whose layers are computed twice
+        (10, 10, 4),  # no row has room: as many parts as there are rows
+    ],
+)
+def test_a_step_is_split_or_computed_twice_whichever_is_cheaper(room, room_twice, number):
+    prompts, responses = [[1] * 100] * 4, [[row, row, row] for row in range(2, 6)]
+
+    def shared(rows):
+        return share([prompts[row] for row in rows], [responses[row] for row in rows], reach=10**9)
+
+    def tokens(part):
+        return sum(map(len, part))
+
+    everything = shared([*range(4)])
+    assert tokens(everything) == 108
+    found = cheapest_number(
+        everything, shared, 1, lambda part: tokens(part) <= room, lambda part: tokens(part) <= room_twice, 10**9
+    )
+    assert found == number
 
 
 @given(ROWS, st.integers(1, 12))

@@ -10,6 +10,8 @@ import pytest
 from hydra.errors import InstantiationException
 from omegaconf import OmegaConf
 
+from tests.trainer.test_recipes import composed
+from verl_ext.engine.hf import hardware
 from verl_ext.evaluate import llms
 from verl_ext.evaluate.__main__ import main
 from verl_ext.evaluate.checkpoint import Model, find_model
@@ -31,6 +33,24 @@ def scores(results):
     (source,) = results["data"].values()
     assert source["answered"] == source["questions"]
     return {name: source["metrics"][name]["mean"] for name in METRICS}
+
+
+@pytest.mark.parametrize(("given", "most"), [("2", 2), ("3,1", 3), ("", None), ("0", None), ("x", None)])
+def test_the_environment_says_how_many_threads_an_evaluation_may_use(given, most, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", given)
+    assert llms.allowed_threads() == most
+
+
+def test_a_model_of_an_evaluation_takes_no_more_threads_than_allowed(monkeypatch):
+    """Large models take all cores otherwise, whatever OMP_NUM_THREADS says."""
+    monkeypatch.setattr(hardware, "THREADS_PAY", 0)
+    monkeypatch.setattr(hardware.os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    taken = []
+    monkeypatch.setattr("verl_ext.engine.hf.server.torch.set_num_threads", taken.append)
+    for given in ("1", "3"):
+        monkeypatch.setenv("OMP_NUM_THREADS", given)
+        llms.LocalLLM(composed("+recipe=mhgpo_tiny"), find_model(str(TINY), str(TINY)), "cpu").client._loop.close()
+    assert taken[0] == 1 and 3 in taken
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import re
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers import run
+from tests.serving import ChatServer, answer
 from verl_ext import check
 from verl_ext.evaluate import __main__ as evaluate
 
@@ -55,6 +57,23 @@ def test_the_folder_of_the_page_is_right_and_runs(here, capsys):
     assert re.search(r"capitals +\| checker +\| 8 ", capsys.readouterr().out)
     assert evaluate.main(["--config-dir", ".", "+recipe=capitals_native", "evaluate.max_questions=4"]) == 0
     assert re.search(r"capitals +\| reader +\| (4|5|6|7|8|9|10|11|12) ", capsys.readouterr().out)
+
+
+def test_a_served_model_calls_the_tool_of_the_page_natively(here, capsys):
+    """The evaluation sends the atlas's definition, runs the call that the server answers with, and sends the result."""
+
+    def behave(body, number):
+        last = body["messages"][-1]
+        if last["role"] == "tool":
+            return answer(last["content"])
+        assert body["tools"][0]["function"]["parameters"]["required"] == ["country"]
+        function = {"name": "atlas", "arguments": json.dumps({"country": last["content"].removeprefix("capital of ")})}
+        return answer(None, "tool_calls", tool_calls=[{"id": "1", "type": "function", "function": function}])
+
+    with ChatServer(behave) as server:
+        asked = ["evaluate.max_questions=4", f"evaluate.endpoint={server.url}", "evaluate.output=served"]
+        assert evaluate.main(["--config-dir", ".", "+recipe=capitals_native", *asked]) == 0
+    assert len(server.requests) == 8 and "1.000" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

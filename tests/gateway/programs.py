@@ -34,10 +34,8 @@ class Program(GatewayWorkflow):
 def forest_of(workflow: GatewayWorkflow, llm: FakeLLM | None = None, **options: Any) -> Forest:
     """A forest on question "q"."""
     limits = {"retry_wait": 0.0, **options.pop("limits", {})}
-    sampling = {"temperature": 1.0, "top_p": 1.0, "max_tokens": 64}
-    return Forest(
-        Task("q"), workflow, llm or FakeLLM(), limits=Limits(**limits), sampling=sampling, name="f", **options
-    )
+    options = {"name": "f", "sampling": {"temperature": 1.0, "top_p": 1.0, "max_tokens": 64}} | options
+    return Forest(Task("q"), workflow, llm or FakeLLM(), limits=Limits(**limits), **options)
 
 
 def run(work: Coroutine[Any, Any, Any]) -> Any:

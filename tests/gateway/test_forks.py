@@ -11,8 +11,10 @@ import pytest
 
 from tests.gateway.programs import ManualPace, Program, ask, forest_of, numbered, parents, post, run, texts
 from tests.helpers import FakeLLM, fork, walk
+from verl_ext.gateway.settings import GatewaySection
 from verl_ext.mas.credit import assign_credit
 from verl_ext.mas.forest import Forest
+from verl_ext.mas.types import Status
 from verl_ext.sampling import make_strategy
 from verl_ext.sampling.base import fork_on
 
@@ -184,6 +186,27 @@ def test_no_answer_is_given_on_replay_before_what_was_asked_beside_it():
     assert again.calls[2].parents == base.calls[2].parents
 
 
+def test_what_is_not_asked_again_is_not_waited_for_without_end():
+    """On replay the second of two concurrent requests is left out: the program diverges, and does not hang."""
+    runs = []
+
+    def program(task, endpoint):
+        runs.append(1)
+        works = [lambda i=i: ask(endpoint, "solver", f"part {i}") for i in range(2)]
+        return ask(endpoint, "joiner", " and ".join(at_once(*works[: 3 - len(runs)])))
+
+    workflow = Program(program, "solver joiner")
+    workflow.gateway = GatewaySection(quiet=0.001)
+
+    async def work():
+        forest = forest_of(workflow, numbered())
+        base = await walk(forest)
+        return await fork(forest, base, base.calls[-1].id)
+
+    again = run(work())
+    assert again.status is Status.DIVERGED and "on replay" in again.error
+
+
 def test_equal_requests_at_once_are_answered_apart_and_replayed():
     def vote(task, endpoint):
         votes = at_once(*[lambda: ask(endpoint, "solver", task.question)] * 3)
@@ -248,6 +271,24 @@ def test_tools_are_recorded_and_lead_credit():
     assert again.ok, again.error
     assert len(searched) == 1 and again.tools[0] is base.tools[0]
     assert again.calls[:-1] == base.calls[:-1]
+    planner, critic, solver = base.calls
+    assert critic.parents == (planner,) and solver.parents == (critic,)
+
+
+def test_what_a_tool_has_found_leads_to_the_call_before_it():
+    """The solver quotes the critic, and a passage which the planner's query has found."""
+
+    async def search(query: str) -> list[str]:
+        return ["a passage of some length"]
+
+    def program(task, endpoint):
+        hint = ask(endpoint, "critic", task.question)
+        found = endpoint.tool("search", query=ask(endpoint, "planner", task.question))
+        return ask(endpoint, "solver", f"{found[0]}: {hint}")
+
+    base = run(walk(forest_of(Program(program, "planner critic solver"), numbered(), tools={"search": search})))
+    critic, planner, solver = base.calls
+    assert (planner.agent, solver.parents) == ("planner", (critic, planner))
 
 
 def test_a_failed_call_is_replayed_as_failed():

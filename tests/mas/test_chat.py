@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.chatting import ADD, Scripted, calling, qwen, tiny
+from tests.chatting import ADD, Scripted, calling, qwen, smollm2, tiny
 from tests.helpers import Script, forest_of, fork, run, walk
 from verl_ext.mas import Agent, Status
 from verl_ext.mas.chat import request_of
@@ -45,9 +45,9 @@ TEXTS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("tokenizer", [qwen, tiny])
-def test_no_token_differs_over_ten_turns_with_tools(tokenizer):
-    llm = Scripted(TEXTS, tokenizer(), model_type="qwen2")
+@pytest.mark.parametrize(("tokenizer", "kind"), [(qwen, "qwen2"), (tiny, "qwen2"), (smollm2, "llama")])
+def test_no_token_differs_over_ten_turns_with_tools(tokenizer, kind):
+    llm = Scripted(TEXTS, tokenizer(), model_type=kind)
     forest = forest_of(Script(ten_turns, AGENTS), llm, tools={"add": add}, limits={"max_prompt_tokens": 10**5})
     trajectory = run(walk(forest))
     assert trajectory.ok, trajectory.error
@@ -59,12 +59,10 @@ def test_no_token_differs_over_ten_turns_with_tools(tokenizer):
         assert call.prompt_ids[: len(had)] == had
         assert call.observed == len(call.prompt_ids) - len(had) > 0
     last, decode = calls[-1], llm.tokenizer.decode
-    whole = decode(llm.chats.encode(last.chat))
-    if tokenizer is qwen:  # what a template writes of a tool call has other blanks in places
-        whole, joined = (text.replace("\n", "") for text in (whole, decode(last.prompt_ids)))
-        assert joined.replace('": 1.0', '": 1') == whole
-    else:
-        assert decode(last.prompt_ids).count("<|end|>") == whole.count("<|end|>")
+    joined, whole = decode(last.prompt_ids), decode(llm.chats.encode(last.chat))
+    if tokenizer is not tiny:  # a template writes other blanks around a tool call than the model, and 1 for 1.0
+        joined, whole = joined.replace("\n", "").replace('": 1.0', '": 1'), whole.replace("\n", "")
+        assert joined == whole
     forest.trajectories.append(trajectory)
     trajectory.reward = 1.0
     assert [len(sequence) for _, sequence in sequences(forest, calls)] == [len(calls)]  # one row
@@ -179,11 +177,11 @@ def test_a_sequence_without_room_begins_a_new_row_with_the_same_tokens():
     async def program(task, ctx):
         messages = list(HELLO)
         for _ in range(4):
-            reply = await ctx.chat("writer", messages, sampling={"max_tokens": 30})
+            reply = await ctx.chat("writer", messages, sampling={"max_tokens": 50})
             messages += [reply.message, {"role": "user", "content": "more"}]
 
     limits = {"max_sequence_tokens": 60, "max_prompt_tokens": 10**4}
-    trajectory, llm, forest = answered(program, ["a b c d e"] * 4, limits=limits, sampling={"max_tokens": 40})
+    trajectory, llm, forest = answered(program, ["a b c d e"] * 4, limits=limits, sampling={"max_tokens": 60})
     calls = trajectory.calls
     assert trajectory.ok, trajectory.error
     for before, call in zip(calls, calls[1:], strict=False):
@@ -193,7 +191,8 @@ def test_a_sequence_without_room_begins_a_new_row_with_the_same_tokens():
     forest.trajectories.append(trajectory)
     rows = [row for _, row in sequences(forest, calls)]
     assert 1 < len(rows) < 4 and sum(map(len, rows)) == 4
-    assert all(sampling["max_tokens"] == 30 for _, sampling in llm.asked)
+    longest = [sampling["max_tokens"] for _, sampling in llm.asked]
+    assert longest[0] == 50 and min(longest) >= 15 and len(set(longest)) > 1  # shortened, but not below a quarter
 
 
 def test_an_identity_of_ones_own_and_its_parents_do_not_depend_on_what_came_before():
@@ -218,6 +217,7 @@ def test_an_identity_of_ones_own_and_its_parents_do_not_depend_on_what_came_befo
         ({"tools": ["add"]}, "ctx.tool_schemas"),
         ({"tool_choice": "required"}, "without tools"),
         ({"tools": [ADD], "tool_choice": "add"}, "allowed: auto, none, required"),
+        ({"sampling": {"max_tokens": 0}}, "max_tokens=0, top_p=1.0; allowed: at least 1"),
         ({"sampling": {"temperature": 0}}, "sampling has temperature; allowed: top_p"),
     ],
 )
@@ -248,7 +248,10 @@ def test_a_tool_that_fails_or_is_unknown_answers_the_agent():
     async def program(task, ctx):
         return await ctx.run_tools(await ctx.chat("writer", HELLO, tools=[ADD, mul]))
 
-    trajectory, _, _ = answered(program, [output])
+    async def add(a: int, b: int) -> str:
+        return f"{a + b}<|im_end|>"
+
+    trajectory, _, _ = answered(program, [output], tools={"add": add})
     assert trajectory.ok, trajectory.error
     texts = [message["content"] for message in trajectory.result]
-    assert texts[0] == "3" and "unknown tool 'mul'" in texts[1] and "cannot be called" in texts[2]
+    assert texts[0] == "3&lt;|im_end|>" and "unknown tool 'mul'" in texts[1] and "cannot be called" in texts[2]

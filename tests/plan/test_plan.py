@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests.bench import cpu_seconds
 from verl_ext.plan.__main__ import main
 from verl_ext.plan.fit import fit, leave_one_out, predict, terms_of
 from verl_ext.plan.formulas import PHASES, Load, Sizes, communication, rollout, seconds, training
@@ -102,7 +104,10 @@ def test_a_split_is_worth_it_where_sampling_waits_and_says_what_it_waits_for():
     shared, split = colocated(waiting, 8), separate(waiting, 8)
     assert shared.seconds == pytest.approx(sum(shared.phase(name) for name in shared.parts))
     assert split.trainers in range(5, 8)  # 400 GiB do not fit into fewer than 5 GPUs of 80
-    assert split.seconds < shared.seconds and split.limit() == shared.limit() == ("tools", 100)
+    assert split.seconds < shared.seconds and split.limit()[0] == shared.limit()[0] == "tools"
+    terms = shared.critical()
+    assert sum(terms.values()) == pytest.approx(shared.seconds) and terms["tools"] == 100
+    assert sum(split.critical().values()) == pytest.approx(split.seconds)
     assert colocated(job(), 4).problem == "needs 100 GiB of 80" and separate(job(), 4) is None
     fast = job(device=replace(DEVICE, bandwidth=1e9, flops=1e12), load=replace(LOAD, tool_seconds=0))
     assert (
@@ -141,12 +146,27 @@ def test_this_cpu_is_measured_and_the_table_is_in_order():
     assert all(device.flops / device.bandwidth > 100 and device.source for device in DEVICES.values())
 
 
+def test_cpu_seconds_stand_beside_wall_seconds(monkeypatch):
+    readings, timing = iter([1.0, 3.5, 4.0, 4.5]), dict[str, float]()
+
+    @contextmanager
+    def stock(name, raw):
+        yield
+        raw[name] = raw.get(name, 0) + 9
+
+    monkeypatch.setattr(cpu_seconds, "spent", lambda: next(readings))
+    for _ in range(2):  # a phase that a step has twice adds up, as verl's own does
+        with cpu_seconds.counting(stock)("gen", timing):
+            pass
+    assert timing == {"gen": 18, "gen_cpu": 3.0}
+
+
 def test_the_command(capsys):
     tokens = ["--prompt_tokens", "50", "--output_tokens", "5"]
     assert main(["+recipe=mhgpo_tiny", *tokens, "--gpus", "8"]) == 0
     said = capsys.readouterr().out
     # 32 questions; 27 calls of a question under is, 12 under fof
-    assert "| is       |   864 |" in said and "| fof      |   384 |" in said and "fof: " in said
+    assert "| is       |   864 |" in said and "| fof      |   384 |" in said and "fof, largest part, " in said
     assert "Nothing was measured on several GPUs" in said and "Next: verl_ext check +recipe=mhgpo_tiny" in said
     for wrong, text in [
         ([], "the tokens of a call are not known. Remedy: --prompt_tokens"),

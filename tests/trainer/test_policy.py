@@ -139,6 +139,11 @@ def test_combinations_that_do_not_go(overrides, message):
         check_multi_agent(composed("+recipe=mhgpo_tiny", *overrides))
 
 
+def test_decisions_do_not_go_with_the_fused_head():
+    with pytest.raises(ValueError, match="Remedy: actor_rollout_ref.model.use_fused_kernels=false"):
+        check_multi_agent(composed("+recipe=puppeteer_tiny", f"{MODEL}.use_fused_kernels=true"))
+
+
 def test_a_run_of_the_other_policy_is_not_continued(tmp_path):
     place = f"trainer.default_local_dir={tmp_path}"
     system = ["+recipe=mhgpo_tiny", place, "mas.tools.search={_target_: tests.helpers.FakeLLM}"]

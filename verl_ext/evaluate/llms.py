@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import Any
 
@@ -17,6 +18,15 @@ from verl_ext.tools.chat import ChatEndpoint
 from verl_ext.trainer.policies.checkpoints import described
 from verl_ext.trainer.policies.settings import read_policies
 from verl_ext.trainer.rollout.llm import ServedLLM, chat_options, template_of
+
+
+def allowed_threads() -> int | None:
+    """Threads that the environment allows this process (OMP_NUM_THREADS); None: it does not say.
+
+    In training the engine does not ask: Ray sets that variable in every worker.
+    """
+    given = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    return int(given) if given.isdecimal() and int(given) > 0 else None
 
 
 class LocalLLM(ServedLLM):
@@ -45,7 +55,9 @@ class LocalLLM(ServedLLM):
             section.model.update(path=model.path, hf_config_path=None, tokenizer_path=None, **_lora_settings(model))
             section.rollout.load_format = "dummy" if model.shards else "auto"
         rollout, itself = omega_conf_to_dataclass(section.rollout), omega_conf_to_dataclass(section.model)
-        server = (HFAdapterServer if model.adapters else HFServer)(rollout, itself, device=device)
+        server = (HFAdapterServer if model.adapters else HFServer)(
+            rollout, itself, device=device, most_threads=allowed_threads()
+        )
         options = chat_options(config, server.model_config.hf_config)
         super().__init__(server.model_config.tokenizer, server, seeded=seeded, **options)
         self.model = model
@@ -80,7 +92,9 @@ def open_policies(config: DictConfig, section: EvaluateConfig, model: Model, see
         if (template := model.chat_templates[name]) is not None:
             with open_dict(settings):
                 settings.data.apply_chat_template_kwargs = template
-        opened[name] = open_llm(settings, section, own, seeded)
+        one = open_llm(settings, section, own, seeded)
+        assert isinstance(one, LocalLLM)  # a server answers for no checkpoint
+        opened[name] = one
     return opened
 
 

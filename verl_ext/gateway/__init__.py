@@ -16,9 +16,9 @@ errors      errors in the form of OpenAI and Anthropic
 settings    the section `mas.gateway`
 """
 
-from verl_ext.gateway.endpoint import Endpoint
+from verl_ext.gateway.endpoint import BlockingEndpoint, Endpoint
 from verl_ext.gateway.processes import ProgramWorkflow
 from verl_ext.gateway.settings import GatewaySection
 from verl_ext.gateway.workflow import GatewayWorkflow
 
-__all__ = ["Endpoint", "GatewaySection", "GatewayWorkflow", "ProgramWorkflow"]
+__all__ = ["BlockingEndpoint", "Endpoint", "GatewaySection", "GatewayWorkflow", "ProgramWorkflow"]

@@ -78,9 +78,20 @@ def quoted_calls(answers: Iterable[Answer], messages: list[dict[str, Any]]) -> l
         parent
         for call, quoted in found.items()
         for parent in call.parents
-        if parent in found and found[parent] <= quoted
+        if parent in found and all(any(part in other for other in quoted) for part in found[parent])
     }
     return [call for call in found if call not in repeated]
+
+
+def ancestors(calls: Iterable[Call]) -> set[Call]:
+    """These calls and all that they depend on."""
+    found: set[Call] = set()
+    left = list(calls)
+    while left:
+        if (call := left.pop()) not in found:
+            found.add(call)
+            left += call.parents
+    return found
 
 
 def words(messages: Iterable[dict[str, Any]]) -> str:

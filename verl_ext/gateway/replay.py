@@ -8,7 +8,7 @@ from typing import Any
 
 from verl_ext.gateway.ledger import Entry, Ledger, Log
 from verl_ext.gateway.quoting import words
-from verl_ext.mas.session import first_difference
+from verl_ext.mas.differences import first_difference
 from verl_ext.mas.types import Call, CallId, Stream
 
 REMEDY = (
@@ -81,7 +81,10 @@ class Replay:
         if nearest is None:
             found = f"one more than recorded, {entry.asked:.200}. {REMEDY}"
         else:
-            found = first_difference(_readable(nearest.asked), _readable(entry.asked), REMEDY)
+            old, new = _readable(nearest.asked), _readable(entry.asked)
+            if old == new:  # in the tools or parameters
+                old, new = nearest.asked, entry.asked
+            found = first_difference(old, new, REMEDY)
         return f"a request to agent {entry.id.agent!r} on replay: {found}"
 
 

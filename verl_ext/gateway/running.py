@@ -1,4 +1,4 @@
-"""Runs programs: in threads, with an event loop of their own there if they are asynchronous, and in processes."""
+"""Runs programs: asynchronous ones on an event loop that they share, and those in processes."""
 
 from __future__ import annotations
 
@@ -7,45 +7,63 @@ import contextlib
 import json
 import os
 import signal
+import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any
 
 # Bytes of a process's standard error that an error shows, and of a piece that is read.
 SHOWN, PIECE = 2000, 65_536
 # Seconds that a process has between SIGTERM and SIGKILL.
 GRACE_S = 2.0
+# Seconds after which an event loop that does not answer counts as blocked.
+BLOCKED_S = 3.0
 
 
-class Runner:
-    """Runs one program in a thread. One that is asynchronous has an event loop of its own there and can be cancelled.
+class ProgramLoop:
+    """The event loop of all asynchronous programs of this process, in a thread of its own.
 
-    Args:
-        program: called with no argument.
+    One loop, not one for each program: clients keep connections open for the next run (LangChain does so in a cache of
+    its own), and a connection fails on any other loop than the one that opened it.
     """
 
-    def __init__(self, program: Callable[[], Any], asynchronous: bool):
-        self._program, self._asynchronous = program, asynchronous
+    def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._task: asyncio.Task[Any] | None = None
-        self._over = False
 
-    def run(self) -> Any:
-        """The program's result; called in the thread."""
-        return asyncio.run(self._main()) if self._asynchronous else self._program()
+    async def run(self, program: Coroutine[Any, Any, Any]) -> Any:
+        """The program's result. If this is cancelled, so is the program; one that blocks the loop is left there, and
+        later programs get another loop."""
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            threading.Thread(target=self._loop.run_forever, name="verl_ext programs", daemon=True).start()
+        loop = self._loop
+        work = asyncio.run_coroutine_threadsafe(program, loop)
+        try:
+            return await asyncio.wrap_future(work)
+        except asyncio.CancelledError:
+            work.cancel()
+            if not await _answers(loop) and self._loop is loop:
+                self._loop = None
+            raise
 
-    async def _main(self) -> Any:
-        self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
-        if self._over:
-            raise asyncio.CancelledError
-        return await self._program()
 
-    def cancel(self) -> None:
-        """Cancel the program, if it is asynchronous and runs; called in another thread."""
-        self._over = True
-        if self._loop is not None and self._task is not None:
-            with contextlib.suppress(RuntimeError):  # the loop has closed meanwhile
-                self._loop.call_soon_threadsafe(self._task.cancel)
+async def _answers(loop: asyncio.AbstractEventLoop) -> bool:
+    """Whether an event loop in another thread runs, and is not blocked."""
+    here, answered = asyncio.get_running_loop(), asyncio.Event()
+
+    def answer() -> None:
+        with contextlib.suppress(RuntimeError):  # too late: the asking loop has closed
+            here.call_soon_threadsafe(answered.set)
+
+    loop.call_soon_threadsafe(answer)
+    try:
+        await asyncio.wait_for(answered.wait(), BLOCKED_S)
+    except asyncio.TimeoutError:
+        return False
+    return True
+
+
+PROGRAMS = ProgramLoop()
 
 
 def environment_of(url: str, key: str, seed: int) -> dict[str, str]:

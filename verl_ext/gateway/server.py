@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import resource
 import secrets
 import socket
 from collections.abc import Awaitable, Callable, Iterator
@@ -34,6 +35,9 @@ from verl_ext.mas.types import ToolFailed
 
 logger = logging.getLogger(__name__)
 Handler = Callable[[GatewaySession, Any], Awaitable[Response]]
+# Seconds for which an idle connection stays open: longer than clients keep one. With uvicorn's 5 s, as httpx has,
+# a request is now and then sent on a connection that is being closed, and fails.
+KEEP_ALIVE = 3600
 
 
 class Gateway:
@@ -62,9 +66,13 @@ class Gateway:
         Raises:
             ValueError: `mas.gateway.host` and `port` cannot be used.
         """
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # a thousand programs may be connected
         listener = _listen(self.settings)
         self.port = listener.getsockname()[1]
-        config = uvicorn.Config(self._application(), ws="none", log_level="warning", lifespan="off", access_log=False)
+        application = self._application()
+        config = uvicorn.Config(application, ws="none", log_level="warning", lifespan="off", access_log=False)
+        config.timeout_keep_alive = KEEP_ALIVE
         self._server = _Server(config)
         self._serving = asyncio.ensure_future(self._server.serve(sockets=[listener]))
         while not self._server.started:

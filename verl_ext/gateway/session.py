@@ -18,7 +18,7 @@ from typing import Any
 from verl_ext.gateway.errors import ApiError, ended, of_failure
 from verl_ext.gateway.ledger import Entry, Ledger
 from verl_ext.gateway.pace import Pace
-from verl_ext.gateway.quoting import Answer, quoted_calls
+from verl_ext.gateway.quoting import Answer, ancestors, quoted_calls
 from verl_ext.gateway.replay import Replay
 from verl_ext.gateway.requests import ChatRequest, digest
 from verl_ext.gateway.responses import Given
@@ -149,7 +149,9 @@ class GatewaySession:
                 return recorded, recorded
         if known is None and same:
             raise self.session.diverge(self.replay.difference(entry))
-        parents = quoted_calls([*self.given.values(), *self._found], messages) or frontier
+        parents = quoted_calls(self.given.values(), messages) or frontier
+        before = ancestors(parents)
+        parents = [*parents, *(call for call in quoted_calls(self._found, messages) if call not in before)]
         told = self.replay.fork if self.replay.fork in self.answered else None
         forked = None if told is None else self.session.call_of(told)
         return parents, list(dict.fromkeys([*parents, *frontier, *([] if forked is None else [forked])]))
@@ -173,6 +175,7 @@ class GatewaySession:
                 return  # the base says what is asked at once
             if missing and self.pace.patient_no_more:
                 self.replay.give_up()
+                continue
             await self.pace.change()
 
     def _give(self, entry: Entry, request: ChatRequest, reply: Reply) -> Given:

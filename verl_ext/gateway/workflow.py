@@ -24,7 +24,7 @@ from typing import Any
 
 from verl_ext.gateway.endpoint import BlockingEndpoint, Endpoint
 from verl_ext.gateway.pace import Pace
-from verl_ext.gateway.running import Runner
+from verl_ext.gateway.running import PROGRAMS
 from verl_ext.gateway.server import gateway_here
 from verl_ext.gateway.session import NOTHING, GatewaySession
 from verl_ext.gateway.settings import GatewaySection
@@ -37,9 +37,10 @@ from verl_ext.tools.threads import in_thread
 class GatewayWorkflow(Workflow):
     """A system whose agents are asked over HTTP by a program that knows nothing of verl_ext.
 
-    The program runs once for each trajectory, in a thread of its own: it may block. Its requests are recorded, and a
-    fork runs it again with the earlier ones answered from the record. A program that asks something else then (a clock
-    or a random id in a prompt) is from there on sampled without forks.
+    The program runs once for each trajectory: a plain function in a thread of its own, where it may block; a coroutine
+    function on an event loop that it shares with the other programs of the process, which it must not block. Its
+    requests are recorded, and a fork runs it again with the earlier ones answered from the record. A program that asks
+    something else then (a clock or a random id in a prompt) is from there on sampled without forks.
 
     Attributes:
         gateway: `mas.gateway`, which the trainer sets.
@@ -69,17 +70,18 @@ class GatewayWorkflow(Workflow):
 
     async def _run(self, task: Task, session: GatewaySession, url: str, key: str) -> Any:
         program = self.program
-        asynchronous = inspect.iscoroutinefunction(program)
-        endpoint = (Endpoint if asynchronous else BlockingEndpoint)(session, url, key)
-        runner = Runner(lambda: program(task, endpoint), asynchronous)
-        work = asyncio.ensure_future(in_thread(runner.run))
+        work: asyncio.Future[Any]
+        if inspect.iscoroutinefunction(program):
+            work = asyncio.ensure_future(PROGRAMS.run(program(task, Endpoint(session, url, key))))
+        else:
+            endpoint = BlockingEndpoint(session, url, key)
+            work = asyncio.ensure_future(in_thread(lambda: program(task, endpoint)))
         try:
             await asyncio.wait([work, session.failed], return_when=asyncio.FIRST_COMPLETED)
             if session.failed.done():
                 await session.failed
             return self._result(work, session)
         finally:
-            runner.cancel()
             work.cancel()
             await asyncio.wait([work])
 

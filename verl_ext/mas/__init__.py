@@ -10,6 +10,7 @@ chat        ChatRequest, Reply: chats in OpenAI's form; chat_context: `ctx.chat`
 chat_answers    what an output of a chat says; tool_texts: tool calls as text; prompt_tokens: the prompt of a call
 openai_client   `ctx.openai`: a client with the interface of the package `openai`
 session     Session: runs a workflow once, gives every call its identity, records or replays it
+differences how a replay differs from the record; the turns of calls whose identity is what they ask
 forest      Forest: all calls and trajectories of one question
 types       the records of all this: Task, Call, Trajectory, Status
 credit      from the reward of a trajectory to the reward of each call

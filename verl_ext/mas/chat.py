@@ -135,6 +135,9 @@ def request_of(
     options = {name: value for name, value in (sampling or {}).items() if value is not None}
     if unknown := [name for name in options if name not in OPTIONS]:
         raise ValueError(f"ctx.chat: sampling has {', '.join(unknown)}; allowed: {', '.join(OPTIONS)}")
+    longest, top_p = options.get("max_tokens", 1), options.get("top_p", 1.0)
+    if not isinstance(longest, int) or longest < 1 or not isinstance(top_p, int | float) or not 0 < top_p <= 1:
+        raise ValueError(f"ctx.chat: max_tokens={longest!r}, top_p={top_p!r}; allowed: at least 1, and within (0, 1]")
     if isinstance(options.get("stop"), str):
         options["stop"] = [options["stop"]]
     return ChatRequest(read_messages(messages), definitions, _choice(tool_choice, names), options)

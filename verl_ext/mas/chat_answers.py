@@ -5,6 +5,7 @@ from __future__ import annotations
 from verl_ext.mas.agent import Unparsable
 from verl_ext.mas.chat import Message, Reply, assistant, tool_calls_of
 from verl_ext.mas.llm import LLM
+from verl_ext.mas.tool_texts import checked_calls
 from verl_ext.mas.types import Call
 
 
@@ -25,7 +26,7 @@ async def read_answer(call: Call, llm: LLM) -> Message:
         return assistant(call.text)
     try:
         if call.tool_calls is not None:  # a server has read them
-            content, written = call.text, list(call.tool_calls)
+            content, written = call.text, checked_calls(call.tool_calls)
         else:
             content, written = await llm.read_tool_calls(call.text, call.generation.token_ids, chat)
     except Unparsable as problem:

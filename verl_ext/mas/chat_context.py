@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from verl_ext.mas.chat import ChatRequest, Message, Reply, continued_length, request_of
 from verl_ext.mas.chat_answers import reply_of
+from verl_ext.mas.tool_calls import BadToolCall
 from verl_ext.mas.types import Call, CallFailed, CallId, Invocation
+from verl_ext.tools.catalogue.render import neutral
 
 if TYPE_CHECKING:
     from verl_ext.mas.agent import Agent
@@ -91,7 +93,9 @@ class ChatContext:
 
     async def _chat(self, invocation: Invocation) -> Reply:
         call = await self._answered(invocation)
-        return reply_of(call, copy.deepcopy(call.value), invocation.agent.llm or self._session.forest.llm)
+        return reply_of(
+            call, copy.deepcopy(call.value), invocation.agent.llm or self._session.forest.model_of(call.agent)
+        )
 
     def openai(self, agent: str) -> Client:
         """A client with the interface of `openai.AsyncOpenAI` whose every chat completion is a `ctx.chat` of `agent`.
@@ -127,7 +131,8 @@ class ChatContext:
     async def run_tools(self, reply: Reply) -> list[Message]:
         """Run the tool calls of a reply, one after the other, and return their results as messages.
 
-        What a tool refuses, and how it failed, stands in its message: the agent reads it.
+        What a tool refuses, and how it failed, stands in its message: the agent reads it. Special tokens in a result
+        are made harmless, so that it cannot end the turn.
         """
         return [await self._run_tool(call) for call in reply.tool_calls]
 
@@ -135,14 +140,10 @@ class ChatContext:
         name, arguments = call["function"]["name"], call["function"]["arguments"]
         try:
             result = await self.tool(name, **json.loads(arguments))
-        except CallFailed as error:
-            result = f"error: {error}"
-        except ValueError as error:
-            if "cannot be called" not in str(error) and "unknown tool" not in str(error):
-                raise
+        except (CallFailed, BadToolCall) as error:
             result = f"error: {error}"
         text = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False, default=str)
-        return {"role": "tool", "tool_call_id": call["id"], "content": text}
+        return {"role": "tool", "tool_call_id": call["id"], "content": neutral(text)}
 
 
 def _earlier(agent: str, request: ChatRequest, before: Iterable[Call]) -> Call | None:

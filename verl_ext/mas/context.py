@@ -8,12 +8,13 @@ import inspect
 import random
 import sys
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from verl_ext.mas import chat_context
 from verl_ext.mas.chat_context import ChatContext
 from verl_ext.mas.noise import derive_seed
+from verl_ext.mas.tool_calls import check_tool
 from verl_ext.mas.types import Call, CallFailed, CallId, Invocation, Status, Task
 from verl_ext.mas.workflow import Workflow
 from verl_ext.memory import Memory, Use
@@ -24,8 +25,7 @@ if TYPE_CHECKING:
     from verl_ext.mas.session import Session
 
 T = TypeVar("T")
-# A line of the workflow is the first outside of these.
-OWN_FILES = (__file__, chat_context.__file__)
+OWN_FILES = (__file__, chat_context.__file__)  # a line of the workflow is the first outside of these
 
 
 class Context(ChatContext):
@@ -291,18 +291,3 @@ class Context(ChatContext):
         """Calls have been answered: the next one depends on them, and no longer on what they have used."""
         kept = [call for call in self.frontier if call not in consumed and call not in produced]
         self.frontier = kept + produced
-
-
-def check_tool(name: str, tools: Mapping[str, Callable[..., Any]], arguments: dict[str, Any]) -> None:
-    """Refuse an unknown tool and wrong arguments: they are a bug of the workflow, not a tool that always fails.
-
-    Raises:
-        ValueError: names what is allowed.
-    """
-    if name not in tools:
-        allowed = ", ".join(sorted(tools)) or "none"
-        raise ValueError(f"unknown tool {name!r}; tools configured under mas.tools: {allowed}")
-    try:
-        inspect.signature(tools[name]).bind(**arguments)
-    except TypeError as error:
-        raise ValueError(f"tool {name!r} cannot be called with {', '.join(arguments) or 'nothing'}: {error}") from error

@@ -15,7 +15,7 @@ from verl_ext.mas.agent import Agent, Unparsable
 from verl_ext.mas.chat import ChatRequest
 from verl_ext.mas.chat_answers import NoToolCall, read_answer
 from verl_ext.mas.limits import Limits
-from verl_ext.mas.llm import LLM, TokenLLM, check_continued
+from verl_ext.mas.llm import LLM, TokenLLM
 from verl_ext.mas.noise import call_seed
 from verl_ext.mas.prompt_tokens import enter_prompt
 from verl_ext.mas.stopwatch import Stopwatch
@@ -171,8 +171,6 @@ class Forest:
             call.decides, call.options = True, agent.options(**inputs)
             sampling["choices"] = list(call.options)
         self._apply_chat(call, sampling)
-        if (before := call.continues) is not None:
-            check_continued(before.agent, call.agent, self.model_of(before.agent) is self.model_of(call.agent))
         call.error = enter_prompt(llm, call, sampling, self.limits)
         if call.error:
             call.status = Status.PROMPT_TOO_LONG

@@ -70,23 +70,6 @@ class LLM(ABC):
         """
 
 
-def check_continued(before: str, agent: str, same: bool) -> None:
-    """Refuse that a call continues a call of another model, whose tokens mean nothing there.
-
-    Args:
-        before, agent: the agents of the two calls.
-        same: whether one model answers for both.
-
-    Raises:
-        ValueError: it does not.
-    """
-    if not same:
-        raise ValueError(
-            f"agent {agent!r} continues a call of agent {before!r}, whose policy (mas.policies) is another one: its "
-            "tokens mean nothing there. Remedy: one policy for both, or a call that continues none"
-        )
-
-
 class TokenLLM(LLM):
     """An `LLM` over token ids. What is generated is what is trained: no text is ever encoded again.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
-from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
 from functools import lru_cache
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -89,7 +89,7 @@ class Client:
 class _Stream:
     """Chunks of an answer, as an asynchronous iterator."""
 
-    def __init__(self, parts: list[Mapping[str, Any]]):
+    def __init__(self, parts: Sequence[Mapping[str, Any]]):
         self.parts: Iterator[Any] = iter([typed("ChatCompletionChunk", part) for part in parts])
 
     def __aiter__(self) -> AsyncIterator[Any]:
@@ -156,7 +156,9 @@ def chunks(reply: Reply, model: str, logprobs: bool = False, usage: bool = False
         deltas.append({"content": reply.content})
     deltas += [{"tool_calls": [{"index": number, **call}]} for number, call in enumerate(reply.tool_calls)]
     body = _body(reply, model, "chat.completion.chunk")
-    choices = [{"index": 0, "delta": delta, "finish_reason": None, "logprobs": None} for delta in deltas]
+    choices: list[dict[str, Any]] = [
+        {"index": 0, "delta": delta, "finish_reason": None, "logprobs": None} for delta in deltas
+    ]
     if logprobs:
         choices[-1]["logprobs"] = {"content": _logprobs(reply), "refusal": None}
     choices.append({"index": 0, "delta": {}, "finish_reason": reply.finish_reason, "logprobs": None})

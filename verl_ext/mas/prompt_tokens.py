@@ -8,6 +8,9 @@ from verl_ext.mas.limits import Limits
 from verl_ext.mas.llm import LLM
 from verl_ext.mas.types import Call
 
+# Share of a row's response that an output of a chat may be shortened to before it gets a row of its own.
+LEAST = 0.25
+
 
 def enter_prompt(llm: LLM, call: Call, sampling: dict[str, Any], limits: Limits) -> str:
     """Enter the call's prompt tokens; returns why there is no room for them, or nothing.
@@ -30,8 +33,9 @@ def enter_prompt(llm: LLM, call: Call, sampling: dict[str, Any], limits: Limits)
 def _enter_chat(llm: LLM, call: Call, sampling: dict[str, Any], limits: Limits) -> str:
     """A chat that goes on where an earlier one ended has the tokens of that one, and the new messages' behind them.
 
-    It is a row of its own where the response of the earlier one's row has no room for a whole output, as long as all of
-    it may be a prompt; also where the chat template cannot go on (see `LLM.extend_chat`), and the tokens are new ones.
+    It is a row of its own where the response of the earlier one's row has no room for a whole output, or for one of
+    LEAST of the response, as long as all of it may be a prompt. It is one with new tokens where the chat template
+    cannot go on (see `LLM.extend_chat`).
     """
     chat, before = call.chat, call.continues
     assert chat is not None
@@ -43,7 +47,9 @@ def _enter_chat(llm: LLM, call: Call, sampling: dict[str, Any], limits: Limits) 
     call.prompt_ids = extended
     if limits.max_sequence_tokens is not None:
         room = limits.max_sequence_tokens - (len(extended) - len(_beginning(call).prompt_ids))
-        if room < sampling["max_tokens"] and not _too_long(call, sampling, limits):
+        if room < min(sampling["max_tokens"], LEAST * limits.max_sequence_tokens) and not _too_long(
+            call, sampling, limits
+        ):
             call.continues = None
             return ""
     return _fit_sequence(call, sampling, limits)

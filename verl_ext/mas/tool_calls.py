@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import inspect
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,6 +17,10 @@ from verl_ext.tools.base import ToolError, ToolRefused
 from verl_ext.tools.threads import Threads, is_async
 from verl_ext.tools.time_limits import within
 from verl_ext.tracebacks import users_traceback
+
+
+class BadToolCall(ValueError):
+    """A call of a tool that there is not, or with arguments that it does not have: a bug, or an agent's mistake."""
 
 
 @dataclass
@@ -73,3 +78,20 @@ async def _attempts(
             cost.tool_retries += 1
             await asyncio.sleep(limits.retry_wait * 2 ** (number - 1))
     return record
+
+
+def check_tool(name: str, tools: Mapping[str, Callable[..., Any]], arguments: dict[str, Any]) -> None:
+    """Refuse an unknown tool and wrong arguments: they are a bug of the workflow, not a tool that always fails.
+
+    Raises:
+        BadToolCall: names what is allowed.
+    """
+    if name not in tools:
+        allowed = ", ".join(sorted(tools)) or "none"
+        raise BadToolCall(f"unknown tool {name!r}; tools configured under mas.tools: {allowed}")
+    try:
+        inspect.signature(tools[name]).bind(**arguments)
+    except TypeError as error:
+        raise BadToolCall(
+            f"tool {name!r} cannot be called with {', '.join(arguments) or 'nothing'}: {error}"
+        ) from error

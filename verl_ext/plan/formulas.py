@@ -74,13 +74,9 @@ def rollout(
     """Terms of the phase `gen`.
 
     An engine reads all weights once for each decode step, and the keys and values of a sequence for each of its tokens.
-    The number of its steps is bounded twice: by its tokens over its slots, and by the longest chain, whose calls wait
-    for each other however many engines there are.
-
-    Args:
-        engines: that share the calls evenly, each on `tensor` devices.
-        slots: sequences that an engine decodes at a time.
-        workers: processes that run the agents.
+    Its steps are at least its tokens over its slots (sequences that it decodes at a time), and at least the tokens of
+    the longest chain, whose calls wait for each other however many engines there are. Engines share the calls evenly,
+    each on `tensor` devices; `workers` processes run the agents.
     """
     tokens, flops, bandwidth = load.generated / engines, tensor * device.flops, tensor * device.bandwidth
     steps = max(load.longest, tokens / slots)
@@ -98,13 +94,10 @@ def rollout(
 def training(
     load: Load, sizes: Sizes, device: Device, devices: int = 1, shared: bool = False, passes: float = 3.0
 ) -> Terms:
-    """Terms of log-probs, reference and update.
+    """Terms of log-probs, reference and update. Rows are not cut: with few rows per device some devices wait.
 
-    Rows are not cut: with few rows per device some devices wait.
-
-    Args:
-        shared: the trainer computes a prompt once that several rows have (the CPU's).
-        passes: forward passes that an update costs: 3, with recomputation of activations 4, LoRA one less.
+    shared: the trainer computes a prompt once that several rows have (the CPU's). passes: forward passes that an update
+    costs: 3, with recomputation of activations 4, under LoRA one less.
     """
     prompts = load.distinct_rows if shared else load.rows
     tokens = prompts * load.prompt + load.rows * load.output

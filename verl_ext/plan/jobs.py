@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from omegaconf import DictConfig
@@ -11,7 +13,7 @@ from omegaconf import DictConfig
 from verl_ext.arguments import did_you_mean
 from verl_ext.plan.formulas import Load, Terms
 from verl_ext.plan.hardware import GIB, Device
-from verl_ext.plan.scale import ASSUMED, Job
+from verl_ext.plan.scale import ASSUMED, FITTED_CPU, Job
 from verl_ext.plan.workload import expected_load, read_point, sizes_of
 from verl_ext.sampling import STRATEGIES
 from verl_ext.trainer.build import build_workflow
@@ -21,10 +23,7 @@ from verl_ext.trainer.preflight.gpu_memory import Memory, Model, estimate, read_
 
 
 def jobs_of(given: Any, config: DictConfig, device: Device) -> tuple[dict[str, Job], list[str]]:
-    """(strategy -> job, lines that say what was assumed).
-
-    Args:
-        given: of the command line, see `verl_ext.plan.__main__`.
+    """(strategy -> job, lines that say what is planned). given: of the command line, see `verl_ext.plan.__main__`.
 
     Raises:
         ValueError: the model's size or the tokens of a call are not known, or a coefficient is not a number above 0.
@@ -39,49 +38,58 @@ def jobs_of(given: Any, config: DictConfig, device: Device) -> tuple[dict[str, J
         ) from error
     agents = build_workflow(mas).trained_agents
     tokens, where = _tokens(given, mas, config, agents, device)
+    base, jobs, questions = _job(given, config, device, model, tokens), dict[str, Job](), config.data.train_batch_size
     tools = {"tool_turns": float(given.tool_turns), "tool_seconds": given.tool_seconds}
-    critic = trains_critic(config)
-    actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
-    lora = config.actor_rollout_ref.model.lora_rank > 0
-    passes = 3.0 + bool(config.actor_rollout_ref.model.enable_gradient_checkpointing) - lora
-    bypass = config.algorithm.rollout_correction.bypass_mode
-    reference = actor.use_kl_loss or config.algorithm.use_kl_in_reward
-    phases = [*([] if bypass else ["old_log_prob"]), *(["ref"] if reference else []), "update_actor"]
-    micro = actor.ppo_max_token_len_per_gpu if actor.use_dynamic_bsz else actor.ppo_micro_batch_size_per_gpu * tokens[0]
-    questions, jobs = config.data.train_batch_size, dict[str, Job]()
     for name in dict.fromkeys([*STRATEGIES, mas.sampling.strategy]):
-        chosen = mas.sampling if name == mas.sampling.strategy else mas.sampling.model_copy(update={"strategy": name})
-        load = expected_load(name, strategy_from(chosen, agents), questions, *tokens, **tools)
-        jobs[name] = Job(
-            load=load,
-            sizes=sizes_of(model, str(rollout.dtype)),
-            device=device,
-            coefficients=coefficients(given.coefficient),
-            memory=memory_on(config, model, critic, device),
-            phases=tuple(phases),
-            max_seqs=rollout.max_num_seqs,
-            workers=max(rollout.agent.num_workers, 1),
-            tensor=rollout.tensor_model_parallel_size,
-            micro_tokens=int(micro),
-            passes=passes,
-        )
+        strategy = strategy_from(mas.sampling.model_copy(update={"strategy": name}), agents)
+        jobs[name] = replace(base, load=expected_load(name, strategy, questions, *tokens, **tools))
     facts = [
-        f"{path}: {model.parameters / 1e9:.2f} G parameters, by {model.source}",
-        f"{questions} questions a step, {len(agents)} agents, G = {mas.sampling.group_size}; {where}",
-        f"{device.name}: {device.flops / 1e12:,.0f} TFLOP/s, {device.bandwidth / 1e12:.2f} TB/s, "
-        f"{device.memory / GIB:.0f} GiB, {device.link / 1e9:.0f} GB/s to a neighbour, {device.network / 1e9:.1f} GB/s "
-        f"to other machines ({device.source})",
+        f"{path}: {model.parameters / 1e6:,.0f} M parameters, by {model.source}",
+        f"{questions} questions a step, {len(agents)} agents, G = {mas.sampling.group_size}",
+        where,
+        f"{device.name}: {_peaks(device)}",
     ]
-    return jobs, facts + (["The critic's memory counts; its time is not in the model."] if critic else [])
+    critic = ["The critic's memory counts; its time is not in the model."] if trains_critic(config) else []
+    return jobs, facts + critic
 
 
-def coefficients(given: list[str]) -> Terms:
-    """`ASSUMED`, with the values of the command line.
+def _peaks(device: Device) -> str:
+    if device.node == 1:
+        return device.source
+    speed = f"{device.flops / 1e12:,.0f} TFLOP/s, {device.bandwidth / 1e12:.2f} TB/s, {device.memory / GIB:.0f} GiB"
+    links = f"{device.link / 1e9:.0f} GB/s to a neighbour, {device.network / 1e9:.1f} GB/s to other machines"
+    return f"{speed}, {links} ({device.source})"
+
+
+def _job(given: Any, config: DictConfig, device: Device, model: Model, tokens: tuple[float, float, float]) -> Job:
+    """What is the same for all strategies; its load is a placeholder."""
+    actor, rollout, settings = (config.actor_rollout_ref[name] for name in ("actor", "rollout", "model"))
+    reference = actor.use_kl_loss or config.algorithm.use_kl_in_reward
+    old = not config.algorithm.rollout_correction.bypass_mode
+    rows = (actor.ppo_micro_batch_size_per_gpu or 1) * (tokens[0] + tokens[1])
+    return Job(
+        load=Load(1, 1, 1, 1, 1, *tokens),
+        sizes=sizes_of(model, str(rollout.dtype)),
+        device=device,
+        coefficients=coefficients(given.coefficient, FITTED_CPU if given.device == "cpu" else ASSUMED),
+        memory=memory_on(config, model),
+        phases=(*["old_log_prob"] * old, *["ref"] * bool(reference), "update_actor"),
+        max_seqs=rollout.max_num_seqs,
+        workers=max(rollout.agent.num_workers, 1),
+        tensor=rollout.tensor_model_parallel_size,
+        micro_tokens=int(actor.ppo_max_token_len_per_gpu if actor.use_dynamic_bsz else rows),
+        shared=rollout.name == "hf",
+        passes=3.0 + bool(settings.enable_gradient_checkpointing) - (settings.lora_rank > 0),
+    )
+
+
+def coefficients(given: list[str], known: Terms) -> Terms:
+    """Known ones, with the values of the command line.
 
     Raises:
         ValueError: an unknown name, or a value that is no number of at least 0.
     """
-    found = dict(ASSUMED)
+    found = dict(known)
     for text in given:
         name, _, value = text.partition("=")
         if name not in found:
@@ -91,17 +99,17 @@ def coefficients(given: list[str]) -> Terms:
         except ValueError:
             found[name] = math.nan
         if not 0 <= found[name] < math.inf:
-            raise ValueError(f"--coefficient {text}: give a number of at least 0, e.g. {name}={ASSUMED[name]:g}")
+            raise ValueError(f"--coefficient {text}: give a number of at least 0, e.g. {name}={known[name]:g}")
     return found
 
 
-def memory_on(config: DictConfig, model: Model, critic: bool, device: Device) -> Any:
-    """devices -> the memory that a run with so many ranks needs of each."""
+def memory_on(config: DictConfig, model: Model) -> Callable[[int], Memory]:
+    """devices -> the memory that a run with so many ranks needs of each; a critic's included."""
+    changed, critic = config.copy(), trains_critic(config)
 
+    @cache
     def memory(devices: int) -> Memory:
-        changed = config.copy()
-        changed.trainer.nnodes = max(devices // device.node, 1)
-        changed.trainer.n_gpus_per_node = min(devices, device.node)
+        changed.trainer.nnodes, changed.trainer.n_gpus_per_node = 1, devices  # only their product counts
         return estimate(changed, model, critic)
 
     return memory

@@ -11,29 +11,23 @@ from verl_ext.trainer.preflight.gpu_memory import ENGINE_OVERHEAD, Memory
 
 # Of GPUs. Assumed, not measured: prefill 50 % of the operations, decode 60 % of the bandwidth, 3 ms of scheduling for a
 # decode step, training 40 % (Llama 3 405B: 38 to 43 %, arXiv 2407.21783), links 70 %, 2 s for sleeping and waking the
-# engine. Measured on a CPU: what calls, rows and a step cost in Python (docs/results/2026-11-26-plan.md).
+# engine. Fitted to runs on a CPU: what a call, a row and a step cost in Python (docs/results/2026-11-26-plan.md).
 ASSUMED: Terms = {
     **{"prefill": 2.0, "decode": 1 / 0.6, "decode_steps": 0.003, "tools": 1.0, "weights": 1 / 0.7, "sync": 2.0},
     **{"forward": 2.5, "forward_rows": 0.0, "forward_once": 0.0},
     **{"update": 2.5, "update_rows": 0.0, "update_once": 0.0},
-    **{"calls": 0.003, "rows": 0.001, "once": 0.4},
+    **{"calls": 0.0035, "rows": 0.0011, "once": 0.23},
+}
+# Of one core of a CPU, fitted to the same runs.
+FITTED_CPU: Terms = ASSUMED | {
+    **{"prefill": 2.5, "decode": 1.94, "decode_steps": 0.0237, "weights": 51.7, "sync": 0.0413},
+    **{"forward": 1.29, "forward_rows": 0.00095, "forward_once": 0.147},
+    **{"update": 1.59, "update_rows": 0.00111, "update_once": 0.305},
 }
 # Share of a card that an engine takes where nothing else is on it (vLLM's default).
 ALONE = 0.9
-WHY = {
-    "prefill": "reading prompts is bound by operations: shorter prompts, or fewer calls, help",
-    "decode": "decoding is bound by memory bandwidth, which weights and cached keys and values take: more GPUs help",
-    "chain": "the longest chain of calls decodes one token after the other: more GPUs do not help, shorter outputs do",
-    "calls": "the processes that run the agents: raise actor_rollout_ref.rollout.agent.num_workers",
-    "tools": "the longest chain waits for its tools: faster tools help, more GPUs do not",
-    "forward": "log-probabilities are bound by operations: more GPUs help",
-    "update": "the update is bound by operations: more GPUs help",
-    "traffic": "FSDP's traffic takes longer than the operations: larger micro-batches, or more questions a step, help",
-    "weights": "new weights travel to the engines: faster links help, more GPUs do not",
-    "sync": "engines sleep and wake at every step: more questions a step make it rarer",
-    "rows": "the trainer's one process handles all rows: more GPUs do not help, fewer rows do",
-    "once": "the trainer's one process: more questions a step help",
-}
+# Terms that more devices do not shorten.
+FIXED = ("chain", "calls", "tools", "weights", "sync", "rows", "once")
 
 
 @dataclass(frozen=True)
@@ -76,15 +70,25 @@ class Step:
         """Seconds of a phase."""
         return sum(self.parts.get(name, {}).values())
 
-    def limit(self) -> tuple[str, float]:
-        """The largest term of the step and its seconds; split, of the side that the other waits for."""
+    def critical(self) -> dict[str, float]:
+        """term -> seconds; split, only of the side that the other waits for, and of the new weights."""
         phases = dict(self.parts)
         if self.trainers:
-            gen = self.phase("gen")
-            slower = gen >= sum(self.phase(name) for name in phases if name not in ("gen", "update_weights"))
-            phases = {name: phases[name] for name in phases if name == "update_weights" or (name == "gen") == slower}
-        found = max(((value, term) for terms in phases.values() for term, value in terms.items()))
-        return found[1], found[0]
+            trained = [name for name in phases if name not in ("gen", "update_weights")]
+            faster = trained if self.phase("gen") >= sum(map(self.phase, trained)) else ["gen"]
+            phases = {name: terms for name, terms in phases.items() if name not in faster}
+        found: dict[str, float] = {}
+        for terms in phases.values():
+            for term, value in terms.items():
+                found[term] = found.get(term, 0.0) + value
+        return found
+
+    def limit(self) -> tuple[str, float, float]:
+        """(the largest term, its share of the step, the share of what more devices do not shorten)."""
+        terms = self.critical()
+        most = max(terms, key=lambda name: terms[name])
+        fixed = sum(terms.get(name, 0.0) for name in FIXED)
+        return most, terms[most] / self.seconds, fixed / self.seconds
 
 
 def _engine(job: Job, devices: int, room: float) -> Terms:

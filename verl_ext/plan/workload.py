@@ -82,18 +82,16 @@ def expected_load(
 def read_point(folder: str | Path, device: Device, slots: int = 128) -> Point:
     """A run on one device, from metrics.jsonl, settings.json and, for the longest chain, its trajectory log.
 
-    The first step is left out, which warms up. Phases in CPU seconds if the run has them (tests/bench/cpu_seconds.py).
+    Medians without the first step, which warms up; CPU seconds if the run has them (tests/bench/cpu_seconds.py).
 
     Raises:
-        ValueError: a file, a second step or a metric is missing; says which.
+        ValueError: a file, a second step or a metric is missing, or the model is not here; says which.
     """
     folder = Path(folder)
     steps = [entry["metrics"] for entry in _existing(folder / NAME, read_log) if "timing_s/step" in entry["metrics"]]
     if len(steps) < 2:
         raise ValueError(f"{folder / NAME}: {len(steps)} steps of training; 2 are needed, as the first only warms up")
     settings = json.loads(_existing(folder / SETTINGS, lambda path: Path(path).read_text(encoding="utf-8")))
-    name, group = settings["mas.sampling.strategy"], settings["mas.sampling.group_size"]
-    names = {key.split("/")[1] for key in steps[-1] if re.fullmatch(r"agents/[^/]+/calls", key)}
 
     def middle(key: str) -> float:
         values = [step[key] for step in steps[1:] if step.get(key) is not None]
@@ -101,22 +99,23 @@ def read_point(folder: str | Path, device: Device, slots: int = 128) -> Point:
             raise ValueError(f"{folder / NAME} has no {key}. Remedy: a run of this version of verl_ext")
         return median(values)
 
-    cpu = "timing_s/step_cpu" in steps[-1]
-    seconds = {
-        phase: middle(f"timing_s/{phase}{'_cpu' * cpu}") for phase in MEASURED if f"timing_s/{phase}" in steps[-1]
-    }
+    kind = "_cpu" if "timing_s/step_cpu" in steps[-1] else ""
+    seconds = {name: middle(f"timing_s/{name}{kind}") for name in MEASURED if f"timing_s/{name}" in steps[-1]}
+    seconds["rest"] = max(2 * seconds["step"] - sum(seconds.values()), 0.0)
     calls, rows, questions = (middle(key) for key in ("sampling/agent_calls", "update/rows", "sampling/questions"))
-    counts = [distinct(name, number, questions, len(names), group) for number in (calls, rows)]
-    prompt, output = middle("sampling/prompt_tokens") / calls, middle("sampling/generated_tokens") / calls
+    agents = sum(bool(re.fullmatch(r"agents/[^/]+/calls", key)) for key in steps[-1])
+    fork = questions, agents, settings["mas.sampling.group_size"]
+    prompts, trained = (distinct(settings["mas.sampling.strategy"], number, *fork) for number in (calls, rows))
+    prompt, output = (middle(f"sampling/{name}_tokens") / calls for name in ("prompt", "generated"))
     longest = _longest(folder) or middle("num_turns/max") * middle("response_length/max")
-    path, dtype = str(settings["actor_rollout_ref.model.path"]), str(settings.get("actor_rollout_ref.rollout.dtype"))
     try:
-        sizes = sizes_of(read_model(path), dtype)
+        model = read_model(str(settings["actor_rollout_ref.model.path"]))
     except LookupError as error:
         raise ValueError(f"{folder}: the size of its model is not known: {error}") from error
-    load = Load(questions, calls, counts[0], rows, counts[1], prompt, output, longest)
+    sizes = sizes_of(model, str(settings.get("actor_rollout_ref.rollout.dtype")))
     shared = settings.get("actor_rollout_ref.rollout.name") == "hf"
-    return Point(folder.name, load, sizes, device, _with_rest(seconds), slots, shared, cpu=cpu)
+    load = Load(questions, calls, prompts, rows, trained, prompt, output, longest)
+    return Point(folder.name, load, sizes, device, seconds, slots, shared, cpu=bool(kind))
 
 
 def write_points(path: str | Path, points: Sequence[Point]) -> None:
@@ -141,12 +140,6 @@ def read_points(path: str | Path) -> list[Point]:
                 f"{path}, line {number}: {error}. Remedy: the fields of verl_ext.plan.workload.Point"
             ) from error
     return points
-
-
-def _with_rest(seconds: dict[str, float]) -> dict[str, float]:
-    """Adds `rest`, what a step takes beside the phases."""
-    phases = sum(value for name, value in seconds.items() if name != "step")
-    return seconds | {"rest": max(seconds["step"] - phases, 0.0)}
 
 
 def _longest(folder: Path) -> float:

@@ -63,8 +63,9 @@ class DescribedTool(Tool):
 
     async def close(self) -> None:
         """Close the back end."""
-        if hasattr(self.spec.backend, "close"):
-            await self.spec.backend.close()
+        close = getattr(self.spec.backend, "close", None)
+        if close is not None:
+            await close()
 
 
 def catalogue_tool(source: Mapping[str, Any], tool: str | None = None) -> DescribedTool:

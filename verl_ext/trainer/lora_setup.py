@@ -108,6 +108,7 @@ def check_policy(config: DictConfig, mas: MasConfig, agents: list[str]) -> None:
     model, actor = config.actor_rollout_ref.model, config.actor_rollout_ref.actor
     named, what = model.lora.get("adapters"), f"mas.policy={PER_AGENT_LORA}"
     _check_served_type(config)
+    _check_whole_logits(config)
     if mas.policy != PER_AGENT_LORA or not agents:
         if mas.policy_init:
             raise ValueError(f"mas.policy_init={mas.policy_init} needs {what}, and agents that the policy trains")
@@ -161,6 +162,15 @@ def _check_served_type(config: DictConfig) -> None:
         raise ValueError(
             f"vLLM's LoRA kernels for GPUs do not take actor_rollout_ref.rollout.dtype={rollout.dtype}: the engine "
             "would end at its first call. Remedy: actor_rollout_ref.rollout.dtype=bfloat16"
+        )
+
+
+def _check_whole_logits(config: DictConfig) -> None:
+    """Refuse verl's fused head, which never has a token's whole logits, where agents choose among given texts."""
+    if config.actor_rollout_ref.model.use_fused_kernels and decides(config):
+        raise ValueError(
+            "agents that choose among given texts need a token's whole logits, which verl's fused head does not have. "
+            "Remedy: actor_rollout_ref.model.use_fused_kernels=false"
         )
 
 

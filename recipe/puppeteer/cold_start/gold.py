@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from verl_ext.data_prep import reasoning
+from verl_ext.data_prep.rows import text_field
 from verl_ext.mas import Task
 from verl_ext.recipe.cold_start import gold
 from verl_ext.recipe.puppeteer.puppets import FINAL, REASONING, TERMINATE
@@ -29,9 +30,16 @@ CALCULATION = re.compile(r"<<.*?>>")
 
 
 def solutions(folder: Path | None) -> dict[str, str]:
-    """Question -> solution, of GSM8K's files; None: of the hub."""
-    rows = [row for _, (_, row) in reasoning.rows_of("gsm8k", folder)]
-    return {row["question"].strip(): CALCULATION.sub("", row["answer"]).partition("####")[0].strip() for row in rows}
+    """Question -> solution, of GSM8K's files; None: of the hub.
+
+    Raises:
+        ValueError: a row has no question or no answer.
+    """
+    found = {}
+    for _, (where, row) in reasoning.rows_of("gsm8k", folder):
+        answer = CALCULATION.sub("", text_field(row, "answer", where))
+        found[text_field(row, "question", where)] = answer.partition("####")[0].strip()
+    return found
 
 
 def rule_of(task: Task, solution: str) -> gold.Rule:
@@ -48,9 +56,24 @@ def rule_of(task: Task, solution: str) -> gold.Rule:
 
 
 def made(given: Namespace) -> Any:
-    """System, tools and rule."""
+    """System, tools and rule.
+
+    Raises:
+        ValueError: see `solutions`; from the rule: GSM8K's files have no solution of a question.
+    """
     solved = solutions(given.gsm8k)
-    return Puppeteer(pool=POOL), {}, lambda task: rule_of(task, solved[task.question.strip()])
+
+    def rule(task: Task) -> gold.Rule:
+        question = task.question.strip()
+        if question not in solved:
+            raise ValueError(
+                f"{given.questions}: question {task.index} ({question[:60]!r}) is not among the {len(solved):,} of "
+                f"--gsm8k {given.gsm8k or '(the hub)'}, which has the solutions. Remedy: questions that "
+                "data_prep/reasoning.py gsm8k has written from the same files"
+            )
+        return rule_of(task, solved[question])
+
+    return Puppeteer(pool=POOL), {}, rule
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from os.path import commonprefix
@@ -13,6 +13,10 @@ from os.path import commonprefix
 SPREAD = 1.4
 # Padded tokens of a batch: its tensors stay in the processor's cache (of 1,024 … 20,000 the fastest).
 BATCH_TOKENS = 2048
+# A token whose layers are computed twice costs so much more: two forward passes and a backward pass, which is as two.
+TWICE = 4 / 3
+# Numbers of parts that are tried grow by this factor.
+GROWTH = 1.25
 # End of a subtree that still grows.
 OPEN = sys.maxsize
 
@@ -84,6 +88,42 @@ def share(
         trees[-1].add(row, prompts[row], responses[row], known)
         previous = read[row]
     return trees
+
+
+def cheapest_number(
+    trees: Sequence[Tree],
+    shared: Callable[[list[int]], list[Tree]],
+    least: int,
+    once: Callable[[list[Tree]], bool],
+    twice: Callable[[list[Tree]], bool],
+    reach: int = 1024,
+) -> int:
+    """Into how many parts `split_rows` should split the rows for a training step.
+
+    More parts compute more tokens, because prefixes that rows of different parts have in common are computed in each.
+    Fewer parts may keep so much for the backward pass that their layers are computed twice.
+
+    Args:
+        trees: of all rows.
+        shared: the trees of some rows alone.
+        least: parts at least.
+        once, twice: whether there is memory for a part, as it is, or if its layers are computed twice.
+        reach: see `share`.
+    """
+    rows = sum(len(tree.rows) for tree in trees)
+    number = best = min(least, rows)
+    lowest = float("inf")
+    while True:
+        parts = [list(trees)] if number == 1 else [shared(part) for part in split_rows(trees, number)]
+        costs = [sum(_cost(len(tree), reach) for tree in part) for part in parts]
+        fit = [once(part) for part in parts]
+        total = sum(cost if kept else TWICE * cost for cost, kept in zip(costs, fit, strict=True))
+        possible = number == rows or all(kept or twice(part) for part, kept in zip(parts, fit, strict=True))
+        if possible and total < lowest:
+            best, lowest = number, total
+        if all(fit) or number == rows:
+            return best
+        number = min(rows, max(number + 1, int(GROWTH * number)))
 
 
 def _cost(tokens: int, reach: int) -> float:

@@ -2,7 +2,8 @@
 
 A model's share is measured, not derived from its configuration: a few tokens go through it, and the storages that
 autograd keeps are added up. So it holds for any architecture, precision, adapter and checkpointing of activations.
-A row that alone is too long for it is computed twice: its layers' insides are not kept, but made again when needed.
+Where that is short, layers may be computed twice: their insides are not kept, but made again when needed. That is done
+where it is cheaper than more micro-batches (batching.cheapest_number), and for a row that alone is too long.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ SHARE = 0.02
 # Of the memory that no program uses, where that is little.
 FREE_SHARE = 0.5
 LEAST = 64 * 2**20
-# A micro-batch of one row cannot be split: from this much over the budget on, its layers are computed twice.
+# From this much over the budget on, the layers of a micro-batch are computed twice.
 SLACK = 1.2
 GIB = 2**30
 logger = logging.getLogger(__name__)
@@ -38,6 +39,10 @@ class Footprint:
     def of(self, tokens: int, scored: int) -> float:
         """Bytes of so many tokens."""
         return tokens * self.token + scored * self.scored
+
+    def of_layers_twice(self, layers: int, width: int) -> Footprint:
+        """If the layers are computed twice: the input of each, in fp32, and the inside of one layer at a time."""
+        return Footprint(min(self.token, 4 * layers * width + self.token / max(layers, 1)), self.scored)
 
 
 def kept_bytes(forward: Callable[[], object]) -> int:
@@ -123,7 +128,7 @@ def report(footprint: Footprint, budget: float, free: float) -> None:
     """Log what was chosen."""
     logger.warning(
         "training engine: a micro-batch may keep %.2f GiB for its backward pass (%.1f GiB of memory are available): "
-        "%s tokens of %.0f KiB, and %.0f KiB for each that is scored; the layers of a longer row are computed twice",
+        "%s tokens of %.0f KiB, and %.0f KiB for each that is scored; the layers of a larger one are computed twice",
         *(budget / GIB, free / GIB, f"{budget / footprint.token:,.0f}" if footprint.token else "any number of"),
         *(footprint.token / 1024, footprint.scored / 1024),
     )

@@ -16,7 +16,6 @@ Log-probs, entropies, values and gradients equal those of verl's padded pass up 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property, partial
@@ -29,7 +28,7 @@ from verl.utils import tensordict_utils as tu
 from verl.utils.torch_functional import entropy_from_logits
 
 from verl_ext.engine.fsdp import memory
-from verl_ext.engine.fsdp.batching import Tree, batches, merge_batches, share, split_rows
+from verl_ext.engine.fsdp.batching import Tree, batches, cheapest_number, merge_batches, share, split_rows
 from verl_ext.engine.fsdp.layout import lay_out, scored_logits
 from verl_ext.engine.fsdp.masked_logits import limited, limits_of
 from verl_ext.engine.replaced import replaced
@@ -68,7 +67,8 @@ class SharedPrefixes(Engine):
     ) -> tuple[list[TensorDict], list[list[int]]]:
         """As verl's prepare_micro_batches: the micro-batches, equally many on every rank, and the rows of each.
 
-        There are as many as the token limit asks for, and in training as the memory for activations asks for.
+        There are as many as the token limit asks for, and in training as many as is cheapest with the memory for
+        activations.
         """
         prompts, responses = prompts_and_responses(data)
         trees = share(prompts, responses, self.kinds_of(data), self._reach)
@@ -76,7 +76,7 @@ class SharedPrefixes(Engine):
         tokens = sum(map(len, trees))
         least = -(-tokens // limit)
         if trains:
-            least = max(least, math.ceil(self._footprint.of(tokens, sum(map(len, responses))) / self._budget))
+            least = self._cheapest(data, trees, least)
         number = torch.tensor(least)
         if self.get_data_parallel_size() > 1:
             torch.distributed.all_reduce(number, torch.distributed.ReduceOp.MAX, group=dp_group)
@@ -84,6 +84,23 @@ class SharedPrefixes(Engine):
             return [data], [list(range(len(data)))]
         rows = split_rows(trees, min(int(number), len(data)))
         return [tu.index_select_tensor_dict(data, part) for part in rows], rows
+
+    def _cheapest(self, data: TensorDict, trees: list[Tree], least: int) -> int:
+        """Micro-batches with which an update computes least."""
+        prompts, responses = prompts_and_responses(data)
+        kinds = self.kinds_of(data) or [0] * len(prompts)
+        config = self.module.config.get_text_config(decoder=True)
+        twice = self._footprint
+        if getattr(self.module, "supports_gradient_checkpointing", False):
+            twice = twice.of_layers_twice(config.num_hidden_layers, config.hidden_size)
+
+        def shared(rows: list[int]) -> list[Tree]:
+            own = [kinds[row] for row in rows]
+            return share([prompts[row] for row in rows], [responses[row] for row in rows], own, self._reach)
+
+        return cheapest_number(
+            trees, shared, least, lambda part: not self._too_long(part), partial(self._fits, twice), self._reach
+        )
 
     def forward_step(
         self, micro_batch: TensorDict, loss_function: Callable[..., Any] | None, forward_only: bool
@@ -155,9 +172,12 @@ class SharedPrefixes(Engine):
         )
 
     def _too_long(self, trees: list[Tree]) -> bool:
-        """Whether a micro-batch, which could not be split, keeps more than it may."""
+        """Whether a micro-batch keeps more than it may, unless its layers are computed twice."""
+        return not self._fits(self._footprint, trees)
+
+    def _fits(self, footprint: memory.Footprint, trees: list[Tree]) -> bool:
         scored = sum(len(response) for tree in trees for _, _, response in tree.rows)
-        return self._footprint.of(sum(map(len, trees)), scored) > memory.SLACK * self._budget
+        return footprint.of(sum(map(len, trees)), scored) <= memory.SLACK * self._budget
 
     def _score(self, micro_batch: TensorDict, trains: bool) -> dict[str, torch.Tensor]:
         """Model outputs of all rows, each (total tokens,) jagged."""

@@ -11,17 +11,18 @@ THREADS_PAY = 30e6  # parameters outside embeddings; smaller matrix products los
 KV_SHARE = 0.25  # of the memory that one server can use
 
 
-def idle_threads(parameters: int, servers: int) -> int:
+def idle_threads(parameters: int, servers: int, most: int | None = None) -> int:
     """Torch threads of a server: its share of the cores, of which the trainer uses none during a rollout.
 
     Args:
         parameters: of the model, without embeddings; a small model gets one thread.
         servers: servers on this machine.
+        most: at most so many threads; None: as many as there are cores.
     """
     if parameters < THREADS_PAY:
         return 1
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, cores // servers)
+    return max(1, min(cores // servers, most or cores))
 
 
 def kv_bytes(config: PreTrainedConfig, dtype: torch.dtype) -> int:

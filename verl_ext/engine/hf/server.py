@@ -43,10 +43,17 @@ class HFServer:
         replica_rank: number of this replica.
         device: device of the model, unless engine_kwargs.hf.device is set.
         servers: servers on this machine, which share its cores and memory.
+        most_threads: torch threads at most, unless engine_kwargs.hf.threads is set; None: as many as there are cores.
     """
 
     def __init__(
-        self, config: Any, model_config: Any, replica_rank: int = 0, device: str = "cpu", servers: int = 1
+        self,
+        config: Any,
+        model_config: Any,
+        replica_rank: int = 0,
+        device: str = "cpu",
+        servers: int = 1,
+        most_threads: int | None = None,
     ) -> None:
         self.config: RolloutConfig = omega_conf_to_dataclass(config, dataclass_type=RolloutConfig)
         self.model_config: HFModelConfig = omega_conf_to_dataclass(model_config, dataclass_type=HFModelConfig)
@@ -55,7 +62,7 @@ class HFServer:
         positions = getattr(hf_config.get_text_config(decoder=True), "max_position_embeddings", None)
         self.options = EngineOptions.from_config(self.config, positions, device)
         model = load_model(self.model_config, self.options, random=self.config.load_format == "dummy")
-        slots, threads = fit(model, self.options, servers)
+        slots, threads = fit(model, self.options, servers, most_threads)
         torch.set_num_threads(threads)
         tokenizer = self.model_config.tokenizer
         engine = self.make_engine(
@@ -251,8 +258,8 @@ def load_model(model_config: HFModelConfig, options: EngineOptions, random: bool
     return model.to(options.device)
 
 
-def fit(model: PreTrainedModel, options: EngineOptions, servers: int) -> tuple[int, int]:
-    """Slots and torch threads of one of `servers` servers on this machine; logs them.
+def fit(model: PreTrainedModel, options: EngineOptions, servers: int, most: int | None = None) -> tuple[int, int]:
+    """Slots and torch threads of one of `servers` servers on this machine, with at most `most` threads; logs them.
 
     Raises:
         ValueError: the keys and values of one request do not fit.
@@ -265,7 +272,7 @@ def fit(model: PreTrainedModel, options: EngineOptions, servers: int) -> tuple[i
         memory = KV_SHARE * machine_memory() / servers
     per_token = kv_bytes(model.config.get_text_config(decoder=True), model.dtype)
     slots = fitting_slots(options.slots, options.max_model_len, per_token, memory)
-    threads = options.threads or idle_threads(model.num_parameters(exclude_embeddings=True), servers)
+    threads = options.threads or idle_threads(model.num_parameters(exclude_embeddings=True), servers, most)
     logger.warning(
         "rollout engine hf: %s, threads: %d, %d slots of %d tokens, up to %.2f GiB of keys and values (%.1f KiB each)",
         *(str(model.dtype).removeprefix("torch."), threads, slots, options.max_model_len),

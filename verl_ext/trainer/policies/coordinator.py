@@ -66,9 +66,10 @@ class MultiPolicyTrainer(MultiAgentTrainerSync):
         if self.use_critic:
             self.critic_wg = WorkerGroups({n: self.policies[n].critic_wg for n in trains}, trains)
         first = next(iter(self.policies.values()))
-        self.reward_loop_manager, self.teacher_model_manager = first.reward_loop_manager, None
+        self.reward_loop_manager, self.teacher_model_manager = first.reward_loop_manager, first.teacher_model_manager
         self.distillation_config = first.distillation_config
-        self.checkpoint_manager = Fan({name: policy.checkpoint_manager for name, policy in self.policies.items()})
+        managers: Any = Fan({name: policy.checkpoint_manager for name, policy in self.policies.items()})
+        self.checkpoint_manager = managers
         self._load_checkpoint()
 
     def _init_tokenizer(self) -> None:

@@ -15,6 +15,8 @@ from hydra.errors import ConfigCompositionException, HydraException, MissingConf
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
+from verl_ext.environments import refusal
+
 # Our groups of configurations: a misspelt `+recipe=…` would be a plain key, and the run a stock one.
 GROUPS = ("recipe", "base")
 
@@ -46,6 +48,8 @@ def install() -> None:
 
     @functools.wraps(stock)
     def compose_config(self: Hydra, config_name: str | None, overrides: list[str], *args: Any, **kw: Any) -> DictConfig:
+        if problem := refusal(recipes_in(overrides)):
+            raise ConfigCompositionException(problem)
         try:
             config = stock(self, config_name, overrides, *args, **kw)
         except ConfigCompositionException as error:
@@ -59,6 +63,12 @@ def install() -> None:
         return config
 
     Hydra.compose_config = compose_config  # type: ignore[method-assign]
+
+
+def recipes_in(overrides: Sequence[str]) -> list[str]:
+    """Names of the recipes that a command line asks for: `+recipe=a`, `+recipe=[a,b]`."""
+    values = [one.partition("=")[2] for one in overrides if one.lstrip("+").partition("=")[0] == "recipe"]
+    return [name.strip() for value in values for name in value.strip("[]").split(",") if name.strip()]
 
 
 def _explanation(error: Exception, overrides: list[str], compose: Callable[[list[str]], DictConfig]) -> str | None:

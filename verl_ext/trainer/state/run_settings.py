@@ -20,7 +20,7 @@ FREE = (
     *("trainer.default_*_dir", "trainer.*_name", "trainer.logger", "trainer.log_val_generations", "trainer.*_data_dir"),
     *("trainer.total_*", "trainer.*_freq", "trainer.val_*", "trainer.*_to_keep", "trainer.remove_previous_*"),
     *("trainer.keep_best", "trainer.resume_*", "trainer.esi_*", "trainer.del_local_*", "trainer.checkpoint_callback_*"),
-    *("mas.budget.*", "mas.trajectory_log.*", "mas.tracing.*", "mas.poll_interval"),
+    *("mas.budget.*", "mas.trajectory_log.*", "mas.tracing.*", "mas.poll_interval", "mas.gateway.*"),
     *("*.trace.*", "*.prometheus.*", "*profiler.*"),
     # machines, processes, memory
     *("trainer.nnodes", "trainer.n_gpus_per_node", "trainer.ray_*", "ray_kwargs.*", "transfer_queue.*"),

@@ -1,0 +1,330 @@
+"""Programs that misbehave: each ends with a typed status or a clear error, and no other notices."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import sys
+import threading
+
+import pytest
+
+from tests.gateway.programs import Program, ask, forest_of, numbered, post, run
+from tests.helpers import FakeLLM, fork, walk
+from verl_ext.gateway import ProgramWorkflow
+from verl_ext.gateway.server import gateway_here
+from verl_ext.gateway.settings import GatewaySection
+from verl_ext.mas.types import Status, Task
+
+BODY = {"model": "planner", "messages": [{"role": "user", "content": "hello"}]}
+
+
+def end_of(program, llm=None, **options):
+    """The trajectory of a program."""
+
+    async def work():
+        forest = forest_of(program if isinstance(program, ProgramWorkflow) else Program(program), llm, **options)
+        trajectory = await walk(forest)
+        await forest.close()
+        assert forest.programs == 0
+        return trajectory
+
+    return run(work())
+
+
+def test_a_program_that_never_asks_has_a_result_and_no_calls():
+    trajectory = end_of(lambda task, endpoint: "nothing to ask")
+    assert trajectory.ok and trajectory.reward == 1.0 and not trajectory.calls
+
+
+def test_a_program_that_raises_is_named():
+    def program(task, endpoint):
+        ask(endpoint, "planner", "x")
+        raise KeyError("no such part")
+
+    trajectory = end_of(program)
+    assert trajectory.status is Status.WORKFLOW_ERROR and "no such part" in trajectory.error
+    assert "test_hostile.py" in trajectory.trace and len(trajectory.calls) == 1
+
+
+@pytest.mark.parametrize("patient", [False, True])
+def test_a_program_that_asks_a_thousand_times_is_ended(patient):
+    """One that takes no notice of the refusals as well."""
+    told = []
+
+    def program(task, endpoint):
+        for number in range(1000):
+            status, answer = post(
+                f"{endpoint.base_url}/chat/completions",
+                endpoint.api_key,
+                {**BODY, "messages": [{"role": "user", "content": f"request {number}"}]},
+            )
+            told.append(status)
+            if status != 200 and not patient:
+                raise RuntimeError("refused")
+
+    trajectory = end_of(program, numbered(), limits={"max_calls": 5})
+    assert trajectory.status is Status.CALL_LIMIT and "max_calls=5" in trajectory.error
+    assert len(trajectory.calls) == 5 and told[:6] == [200] * 5 + [429]
+
+
+def test_a_request_after_the_end_is_refused():
+    """A thread that a program has left behind asks under the key of its trajectory, and of one that runs."""
+    asked, answers = threading.Event(), []
+
+    def program(task, endpoint):
+        def late():
+            assert asked.wait(60)
+            answers.append(post(f"{endpoint.base_url}/chat/completions", endpoint.api_key, BODY))
+
+        threads.append(threading.Thread(target=late))
+        threads[-1].start()
+        return ask(endpoint, "planner", "x")
+
+    threads: list[threading.Thread] = []
+
+    async def work():
+        forest = forest_of(Program(program))
+        trajectory = await walk(forest)
+        asked.set()
+        await asyncio.to_thread(threads[0].join)
+        return trajectory
+
+    trajectory = run(work())
+    assert trajectory.ok and len(trajectory.calls) == 1
+    assert [(status, answer["error"]["code"]) for status, answer in answers] == [(401, "invalid_api_key")]
+
+
+def test_sessions_do_not_mix():
+    """Two programs ask the same at the same time; each is answered in its own trajectory."""
+    barrier = threading.Barrier(2)
+
+    def program(task, endpoint):
+        barrier.wait(60)
+        said = ask(endpoint, "planner", "the same")
+        barrier.wait(60)
+        return endpoint.api_key, said
+
+    async def work():
+        forests = [forest_of(Program(program), FakeLLM(lambda r, i=i: f"of forest {i}"), name=f"{i}") for i in (0, 1)]
+        return await asyncio.gather(*[walk(forest) for forest in forests])
+
+    one, other = run(work())
+    assert (one.result[1], other.result[1]) == ("of forest 0", "of forest 1")
+    assert one.result[0] != other.result[0] and len(one.result[0]) > 40
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_program_that_hangs_times_out(asynchronous):
+    """An asynchronous one is cancelled; the thread of a blocking one is left behind."""
+    release, cancelled = threading.Event(), threading.Event()
+
+    async def waits(task, endpoint):
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    def blocks(task, endpoint):
+        release.wait(60)
+
+    trajectory = end_of(waits if asynchronous else blocks, limits={"trajectory_timeout": 1.0})
+    assert trajectory.status is Status.TIMEOUT
+    assert not asynchronous or cancelled.wait(60)
+    release.set()
+
+
+def test_a_program_that_blocks_its_loop_holds_up_no_other():
+    release = threading.Event()
+
+    async def blocks(task, endpoint):
+        release.wait(60)
+        return "released"
+
+    async def work():
+        blocked = asyncio.ensure_future(walk(forest_of(Program(blocks))))
+        other = await walk(forest_of(Program(lambda task, endpoint: ask(endpoint, "planner", "x"))))
+        release.set()
+        return other, await blocked
+
+    other, blocked = run(work())
+    assert other.ok and blocked.result == "released"
+
+
+def test_a_program_that_blocks_the_common_loop_is_left_behind():
+    """Asynchronous programs share a loop. One that blocks it times out, and later ones get another loop."""
+    release = threading.Event()
+
+    async def blocks(task, endpoint):
+        release.wait(600)
+
+    async def asks(task, endpoint):
+        return await asyncio.to_thread(ask, endpoint, "planner", "x")
+
+    assert end_of(blocks, limits={"trajectory_timeout": 0.5}).status is Status.TIMEOUT
+    assert end_of(asks).ok
+    release.set()
+
+
+def test_a_client_that_goes_away_leaves_nothing_broken():
+    """It closes the connection while the answer is made. The call is recorded, and the program goes on."""
+    begun, gone = threading.Event(), threading.Event()
+
+    class Slow(FakeLLM):
+        async def generate(self, *args):
+            begun.set()
+            await asyncio.to_thread(gone.wait, 60)
+            return await super().generate(*args)
+
+    def program(task, endpoint):
+        host, port = endpoint.url.removeprefix("http://").split(":")
+        data = json.dumps({**BODY, "stream": True}).encode()
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {endpoint.api_key}\r\n"
+        with socket.create_connection((host, int(port))) as connection:
+            connection.sendall(f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data)
+            assert begun.wait(60)
+        gone.set()
+        return ask(endpoint, "solver", "the next")
+
+    trajectory = end_of(program, Slow(lambda request: "an answer"))
+    assert trajectory.ok, trajectory.error
+    assert trajectory.calls[-1].agent == "solver"
+
+
+def test_a_failing_engine_is_a_status_of_its_own():
+    trajectory = end_of(lambda task, endpoint: ask(endpoint, "planner", "x"), FakeLLM(lambda request: OSError("gone")))
+    assert trajectory.status is Status.ENGINE_ERROR and "gone" in trajectory.error
+
+
+def test_wrong_rewards_and_tools_are_refused():
+    def program(task, endpoint):
+        wrong = [
+            ("reward", {"agent": "nobody", "value": 1}),
+            ("reward", {"agent": "planner", "value": "much"}),
+            ("reward", {"agent": "planner"}),
+            ("tool", {"name": "nothing", "arguments": {}}),
+            ("tool", {"name": "fails", "arguments": {"wrong": 1}}),
+            ("tool", {"name": "fails", "arguments": {}}),
+        ]
+        return [post(f"{endpoint.base_url}/{path}", endpoint.api_key, body) for path, body in wrong]
+
+    async def fails():
+        raise ValueError("broken")
+
+    trajectory = end_of(program, tools={"fails": fails}, limits={"tool_retries": 0})
+    assert trajectory.ok, trajectory.trace
+    assert [status for status, _ in trajectory.result] == [400, 400, 400, 400, 400, 424]
+    assert "planner, solver" in trajectory.result[0][1]["error"]["message"]
+
+
+def test_a_used_port_is_named_and_the_next_ones_are_tried():
+    async def work(ports):
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = taken.getsockname()[1]
+            gateway = await gateway_here(GatewaySection(port=port, ports=ports))
+            return port, gateway.port
+
+    port, other = run(work(20))
+    assert port < other < port + 20
+    with pytest.raises(ValueError, match=r"mas\.gateway\.port=\d+: cannot listen there .* mas.gateway.port=0"):
+        run(work(1))
+
+
+# Programs in a process of their own.
+
+ASKING = """
+import json, os, sys
+from urllib.request import Request, urlopen
+
+task = json.load(sys.stdin)
+
+def post(path, **body):
+    request = Request(os.environ["OPENAI_BASE_URL"] + path, json.dumps(body).encode(),
+                      {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"]})
+    return json.load(urlopen(request))
+
+def ask(agent, text):
+    body = post("/chat/completions", model=agent, messages=[{"role": "user", "content": text}])
+    return body["choices"][0]["message"]["content"]
+
+found = post("/tool", name="look", arguments={"at": ask("planner", task["question"])})["result"]
+answer = ask("solver", found)
+post("/reward", agent="planner", value=0.5)
+print("some noise")
+"""
+
+
+def score(task, result):
+    return len(result["answer"])
+
+
+def process(source, tmp_path, **options):
+    path = tmp_path / "program.py"
+    path.write_text(source)
+    return ProgramWorkflow([sys.executable, str(path)], ["planner", "solver"], f"{__name__}.score", **options)
+
+
+@pytest.mark.parametrize("posted", [False, True])
+def test_a_program_in_a_process_is_forked(tmp_path, posted):
+    """Its result is what it prints last, or posts; its tool calls and requests are replayed."""
+    end = 'post("/result", result={"answer": answer})' if posted else 'print(json.dumps({"answer": answer}))'
+    workflow, looked = process(ASKING + end, tmp_path), []
+
+    async def look(at: str) -> str:
+        looked.append(at)
+        return f"a view of {at}"
+
+    async def work():
+        forest = forest_of(workflow, numbered(), tools={"look": look})
+        base = await walk(forest)
+        again = await fork(forest, base, base.calls[-1].id)
+        await forest.close()
+        return base, again
+
+    base, again = run(work())
+    assert base.ok and again.ok, base.error + again.error
+    assert base.result == {"answer": "the output number 2"} and again.result == {"answer": "the output number 3"}
+    assert looked == ["the output number 1"] and again.calls[0] is base.calls[0]
+    assert base.reward == len("the output number 2") and base.agent_rewards == {"planner": 0.5}
+
+
+def test_a_process_that_fails_shows_its_error(tmp_path):
+    trajectory = end_of(process("import sys; sys.exit('no such file')", tmp_path))
+    assert trajectory.status is Status.WORKFLOW_ERROR
+    assert "status 1" in trajectory.error and "no such file" in trajectory.error
+
+
+def test_a_process_and_its_children_end_with_the_trajectory(tmp_path):
+    """It starts a child that ignores SIGTERM, and both hang."""
+    pids = tmp_path / "pids"
+    source = f"""
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+child = os.fork()
+if child:
+    with open({str(pids)!r}, "w") as file: file.write(f"{{os.getpid()}} {{child}}")
+time.sleep(600)
+"""
+
+    async def work():
+        forest = forest_of(process(source, tmp_path), limits={"trajectory_timeout": None})
+        running = asyncio.ensure_future(walk(forest))
+        while not pids.exists() or " " not in pids.read_text():
+            await asyncio.sleep(0.01)
+        running.cancel()
+        await asyncio.wait([running])
+        return [int(pid) for pid in pids.read_text().split()]
+
+    for pid in run(work()):
+        path = f"/proc/{pid}/stat"
+        assert not os.path.exists(path) or open(path).read().split()[2] == "Z", pid
+
+
+def test_settings_of_a_program_are_checked():
+    with pytest.raises(ValueError, match="must be a list"):
+        ProgramWorkflow("python agent.py", ["planner"], f"{__name__}.score")
+    with pytest.raises(ValueError, match="cannot be imported"):
+        ProgramWorkflow(["python"], ["planner"], "no_module.score")
+    assert ProgramWorkflow(["python"], ["planner"], f"{__name__}.score").reward(Task("q"), {"answer": "abc"})[0] == 3.0

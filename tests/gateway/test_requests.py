@@ -1,0 +1,260 @@
+"""What the server serves and refuses, and how it says so."""
+
+from __future__ import annotations
+
+import json
+import logging
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import pytest
+
+from tests.chatting import ADD, Scripted, calling
+from tests.gateway.programs import Program, ask, forest_of, post, run
+from tests.helpers import FakeLLM, walk
+from verl_ext.gateway.settings import GatewaySection
+from verl_ext.mas.types import Status
+
+USER = [{"role": "user", "content": "hello"}]
+
+
+def played(program, llm=None, agents="planner solver", **options):
+    """One run of a program; it must come to its end."""
+    workflow = Program(program, agents)
+    workflow.gateway = GatewaySection(**options.pop("gateway", {}))
+
+    async def work():
+        forest = forest_of(workflow, llm or FakeLLM(lambda request: "an answer"), **options)
+        trajectory = await walk(forest)
+        await forest.close()
+        return trajectory
+
+    trajectory = run(work())
+    assert trajectory.ok, trajectory.error + trajectory.trace
+    return trajectory
+
+
+def refused(body, path="chat/completions", key=None):
+    """The answer to one request of a program."""
+    played_ = played(lambda task, endpoint: post(f"{endpoint.base_url}/{path}", key or endpoint.api_key, body))
+    return played_.result
+
+
+IMAGE = [
+    {"role": "user", "content": [{"type": "text", "text": "see"}, {"type": "image_url", "image_url": {"url": "x"}}]}
+]
+WRONG = [
+    ({"model": "gpt-4", "messages": USER}, 404, "model_not_found", "planner, solver"),
+    ({"messages": USER}, 404, "model_not_found", "planner, solver"),
+    ({"model": "planner", "messages": USER, "n": 2}, 400, "unsupported", "ask n times"),
+    ({"model": "planner", "messages": IMAGE}, 400, "unsupported_content", "image_url"),
+    ({"model": "planner", "messages": [{"role": "robot", "content": "x"}]}, 400, "invalid", "robot"),
+    ({"model": "planner", "messages": [{"role": "function", "content": "x"}]}, 400, "invalid", "tool"),
+    ({"model": "planner", "messages": []}, 400, "invalid", "at least one"),
+    ({"model": "planner", "messages": USER, "functions": []}, 400, "unsupported_parameter", "tools"),
+    ({"model": "planner", "messages": USER, "max_tokens": 0}, 400, "invalid", "max_tokens=0"),
+    ({"model": "planner", "messages": USER, "stop": [""]}, 400, "invalid", "stop"),
+    ({"model": "planner", "messages": USER, "tools": [{"name": "x"}]}, 400, "invalid", "function"),
+    ({"model": "planner", "messages": USER, "tools": [ADD], "tool_choice": "sometimes"}, 400, "invalid", "auto"),
+    (["no object"], 400, "invalid_body", "JSON object"),
+    (b"{no json", 400, "invalid_body", "no JSON"),
+]
+
+
+@pytest.mark.parametrize(("body", "status", "code", "words"), WRONG)
+def test_what_cannot_be_served_is_refused_in_openais_form(body, status, code, words):
+    got, answer = refused(body)
+    assert got == status and set(answer) == {"error"}
+    assert set(answer["error"]) == {"message", "type", "param", "code"}
+    assert answer["error"]["code"] == code and words in answer["error"]["message"]
+
+
+def test_other_paths_and_keys_are_refused():
+    assert refused({}, "responses")[0] == 404 and "chat completions" in refused({}, "responses")[1]["error"]["message"]
+    status, answer = refused({"model": "planner", "messages": USER}, key="sk-guessed")
+    assert (status, answer["error"]["code"]) == (401, "invalid_api_key")
+    status, answer = refused({"model": "nobody", "max_tokens": 5, "messages": USER}, "messages")
+    assert (status, answer["type"], answer["error"]["type"]) == (404, "error", "not_found_error")
+
+
+def test_a_huge_body_is_refused_and_the_program_goes_on():
+    def program(task, endpoint):
+        body = {"model": "planner", "messages": [{"role": "user", "content": "x" * 5000}]}
+        status, answer = post(f"{endpoint.base_url}/chat/completions", endpoint.api_key, body)
+        return status, answer["error"]["message"], ask(endpoint, "planner", "short")
+
+    status, message, text = played(program, gateway={"max_body": 2000}).result
+    assert status == 413 and "mas.gateway.max_body=2000" in message and text == "an answer"
+
+
+def test_models_are_the_agents():
+    def program(task, endpoint):
+        headers = {"x-api-key": endpoint.api_key}
+        with urlopen(Request(f"{endpoint.base_url}/models", headers=headers), timeout=60) as answer:
+            return [model["id"] for model in json.loads(answer.read())["data"]]
+
+    assert played(program).result == ["planner", "solver"]
+
+
+def test_what_is_ignored_is_said_once(caplog):
+    caplog.set_level(logging.WARNING)
+
+    def program(task, endpoint):
+        for temperature in (0.2, 0.2, 1.0):
+            ask(endpoint, "planner", "x", temperature=temperature, presence_penalty=1, response_format={"type": "text"})
+
+    played(program)
+    said = [record.getMessage() for record in caplog.records if "gateway" in record.getMessage()]
+    assert len(said) == 2
+    assert any("temperature=0.2" in text and "temperature=1.0" in text for text in said)
+    assert any("presence_penalty" in text for text in said)
+
+
+def test_sampling_parameters_reach_the_engine_and_the_identity():
+    """max_tokens is at most the configured one; a stop text ends the output and is not part of the answer."""
+    llm = FakeLLM(lambda request: f"text {len(llm.log)} END")
+
+    def program(task, endpoint):
+        return [
+            ask(endpoint, "planner", "x", max_tokens=1000, stop="END"),
+            ask(endpoint, "planner", "x", max_completion_tokens=5, seed=7),
+            ask(endpoint, "planner", "x", max_completion_tokens=5, seed=8),
+        ]
+
+    trajectory = played(program, llm)
+    assert trajectory.result == ["text 1 ", "text 2 END", "text 3 END"]
+    assert [request.sampling["max_tokens"] for request in llm.log] == [64, 5, 5]
+    assert llm.log[0].sampling["stop"] == ["END"]
+    assert len({call.id.content for call in trajectory.calls}) == 3 and {call.id.turn for call in trajectory.calls} == {
+        0
+    }
+
+
+def stream(url, key, body):
+    """The events of a streamed answer."""
+    headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
+    with urlopen(Request(url, json.dumps({**body, "stream": True}).encode(), headers), timeout=60) as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        lines = [line for line in answer.read().decode().splitlines() if line.startswith("data: ")]
+    return [json.loads(line[6:]) for line in lines if line != "data: [DONE]"]
+
+
+def test_a_streamed_answer_is_the_whole_one_in_pieces():
+    text = "A somewhat longer answer, é🙂, in several pieces." + calling(1, 2)
+
+    def program(task, endpoint):
+        body = {"model": "planner", "messages": USER, "tools": [ADD], "stream_options": {"include_usage": True}}
+        body["logprobs"] = True
+        return stream(f"{endpoint.base_url}/chat/completions", endpoint.api_key, body)
+
+    trajectory = played(program, Scripted([text]))
+    events, (call,) = trajectory.result, trajectory.calls
+    deltas = [event["choices"][0]["delta"] for event in events if event["choices"]]
+    assert (
+        "".join(delta.get("content") or "" for delta in deltas) == "A somewhat longer answer, é🙂, in several pieces."
+    )
+    (tool,) = [one for delta in deltas for one in delta.get("tool_calls", ())]
+    assert tool["function"]["name"] == "add" and tool["id"] and tool["index"] == 0
+    assert len({event["id"] for event in events}) == 1
+    assert events[-2]["choices"][0]["finish_reason"] == "tool_calls"
+    assert events[-1]["usage"]["completion_tokens"] == len(call.generation.token_ids)
+    logprobs = events[-2]["choices"][0]["logprobs"]["content"]
+    assert [one["logprob"] for one in logprobs] == call.generation.log_probs
+
+
+def anthropic(endpoint, messages, **fields):
+    body = {"model": "planner", "max_tokens": 50, "messages": messages, "system": "Calculate.", **fields}
+    body["tools"] = [{"name": "add", "input_schema": ADD["function"]["parameters"]}]
+    return f"{endpoint.url}/v1/messages", endpoint.api_key, body
+
+
+def test_anthropics_messages_go_on_token_by_token():
+    """A tool call, its result, and an answer: one sequence of tokens; the last answer is streamed."""
+
+    def program(task, endpoint):
+        messages = [{"role": "user", "content": "1 + 2?"}]
+        status, first = post(*anthropic(endpoint, messages))
+        assert status == 200 and first["stop_reason"] == "tool_use", first
+        text, use = first["content"]
+        assert text["text"] == "Adding." and use["input"] == {"a": 1, "b": 2}
+        result = {"type": "tool_result", "tool_use_id": use["id"], "content": [{"type": "text", "text": "3"}]}
+        messages += [{"role": "assistant", "content": first["content"]}, {"role": "user", "content": [result]}]
+        return stream(*anthropic(endpoint, messages, stop_sequences=["."]))
+
+    trajectory = played(program, Scripted([calling(1, 2, "Adding.\n"), "It is 3."]))
+    one, two = trajectory.calls
+    assert two.continues is one and two.parents == (one,)
+    kinds = [event["type"] for event in trajectory.result]
+    assert kinds[0] == "message_start" and kinds[-1] == "message_stop" and "content_block_delta" in kinds
+    said = "".join(event["delta"]["text"] for event in trajectory.result if event["type"] == "content_block_delta")
+    assert said == "It is 3"
+    assert trajectory.result[-2]["delta"] == {"stop_reason": "stop_sequence", "stop_sequence": "."}
+
+
+def test_images_are_refused_in_anthropics_form():
+    image = [{"role": "user", "content": [{"type": "image", "source": {}}]}]
+    status, answer = played(lambda task, endpoint: post(*anthropic(endpoint, image))).result
+    assert (
+        status == 400 and answer["error"]["type"] == "invalid_request_error" and "image" in answer["error"]["message"]
+    )
+
+
+def test_no_token_differs_over_turns_with_tools():
+    """The program strips the answers, as many do. What was sampled is what the next prompt begins with."""
+    outputs = [calling(1, 2), " It is 3. \n", calling(3, 4, "Let me see: é🙂\n"), "7", "", "Over."]
+
+    def program(task, endpoint):
+        messages = list(USER)
+        for _ in outputs:
+            body = {"model": "planner", "messages": messages, "tools": [ADD]}
+            status, answer = post(f"{endpoint.base_url}/chat/completions", endpoint.api_key, body)
+            assert status == 200, answer
+            message = answer["choices"][0]["message"]
+            message["content"] = (message["content"] or "").strip()
+            messages.append(message)
+            for call in message.get("tool_calls", ()):
+                messages.append({"role": "tool", "tool_call_id": call["id"], "content": "7"})
+            if not message.get("tool_calls"):
+                messages.append({"role": "user", "content": "and more?"})
+
+    calls = played(program, Scripted(outputs), limits={"max_prompt_tokens": 10**5}).calls
+    assert len(calls) == len(outputs)
+    for before, call in zip(calls, calls[1:], strict=False):
+        had = before.prompt_ids + before.generation.token_ids
+        assert call.continues is before and call.prompt_ids[: len(had)] == had
+
+
+def test_a_rewritten_history_starts_afresh():
+    def program(task, endpoint):
+        said = ask(endpoint, "planner", "hello")
+        rewritten = [*USER, {"role": "assistant", "content": said + " (shortened)"}, {"role": "user", "content": "on"}]
+        body = {"model": "planner", "messages": rewritten}
+        return post(f"{endpoint.base_url}/chat/completions", endpoint.api_key, body)
+
+    one, two = played(program, Scripted(["A first answer.", "A second."])).calls
+    assert two.continues is None and two.parents == (one,)
+
+
+def test_a_request_that_is_too_long_has_a_status_of_its_own():
+    def program(task, endpoint):
+        return ask(endpoint, "planner", "x" * 500)
+
+    async def work():
+        forest = forest_of(Program(program), FakeLLM(), limits={"max_prompt_tokens": 100})
+        trajectory = await walk(forest)
+        await forest.close()
+        return trajectory
+
+    trajectory = run(work())
+    assert trajectory.status is Status.PROMPT_TOO_LONG and "100" in trajectory.error
+
+
+def test_an_error_is_not_asked_again_by_clients():
+    def program(task, endpoint):
+        headers = {"Authorization": f"Bearer {endpoint.api_key}"}
+        try:
+            urlopen(Request(f"{endpoint.base_url}/chat/completions", b"{", headers), timeout=60)
+        except HTTPError as error:
+            return error.headers["x-should-retry"]
+
+    assert played(program).result == "false"
