@@ -134,13 +134,11 @@ def events(request: ChatRequest, given: Given) -> Iterator[bytes]:
     for index, block in enumerate(whole["content"]):
         empty: dict[str, Any]
         if block["type"] == "text":
-            empty, deltas = (
-                {"type": "text", "text": ""},
-                [{"type": "text_delta", "text": piece} for piece in pieces(block["text"])],
-            )
+            empty: dict[str, Any] = {"type": "text", "text": ""}
+            deltas = [{"type": "text_delta", "text": piece} for piece in pieces(block["text"])]
         else:
-            text = json.dumps(block["input"], ensure_ascii=False)
-            empty, deltas = {**block, "input": {}}, [{"type": "input_json_delta", "partial_json": text}]
+            empty = {**block, "input": {}}
+            deltas = [{"type": "input_json_delta", "partial_json": json.dumps(block["input"], ensure_ascii=False)}]
         yield _event("content_block_start", {"index": index, "content_block": empty})
         for delta in deltas:
             yield _event("content_block_delta", {"index": index, "delta": delta})
