@@ -138,9 +138,11 @@ def recomputed_log_probs(
         return None, f"log-probabilities: not recomputed, {others} rows are not of the weights of step {step - 1}"
     if any(row["tag"]["decides"] for row in rows):
         return None, "log-probabilities: not recomputed, there are decisions among given texts"
+    values: list[list[float]] | None
     if step == 1 and model is None and (policies := about.get("policies")):
         given = {policy: (section.get("model") or {}).get("path") or name for policy, section in policies.items()}
-        values, name = _of_policies(given, rows, about["temperature"]), "the policies' models"
+        values = _of_policies(given, rows, about["temperature"])
+        name = "the policies' models"
     else:
         values = log_probs_of(name, rows, about["temperature"])
     if values is None:

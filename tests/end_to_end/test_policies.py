@@ -141,7 +141,7 @@ def test_a_frozen_policy_of_the_same_model_is_an_agent_that_does_not_train(tmp_p
     assert frozen["policies/stays/update/rows"] == 0
     for key in ("actor/grad_norm", "actor/pg_loss", "update/rows", "doctor/kl_numerical"):
         assert frozen[f"policies/trains/{key}"] == single[key], key
-    assert frozen["sampling/reward/mean"] == single["sampling/reward/mean"]
+    assert frozen["system/reward"] == single["system/reward"]
     assert same(weights(tmp_path / "single", 1), weights_of(tmp_path / "frozen", 1, "trains"))
     actor = tmp_path / "frozen" / "runs" / "mhgpo_tiny" / "global_step_2" / "actor"
     assert not (actor / "stays").exists()

@@ -166,7 +166,7 @@ def test_the_command(capsys):
     assert main(["+recipe=mhgpo_tiny", *tokens, "--gpus", "8"]) == 0
     said = capsys.readouterr().out
     # 32 questions; 27 calls of a question under is, 12 under fof
-    assert "| is       |   864 |" in said and "| fof      |   384 |" in said and "fof: " in said
+    assert "| is       |   864 |" in said and "| fof      |   384 |" in said and "fof, largest part, " in said
     assert "Nothing was measured on several GPUs" in said and "Next: verl_ext check +recipe=mhgpo_tiny" in said
     for wrong, text in [
         ([], "the tokens of a call are not known. Remedy: --prompt_tokens"),

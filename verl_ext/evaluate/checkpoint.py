@@ -107,8 +107,10 @@ def of_policies(policies: dict[str, dict[str, Any]], actor: Path | None = None, 
     Raises:
         ValueError: see `find_model`.
     """
-    trained = {one for one, about in policies.items() if actor is not None and not about["frozen"]}
-    found = {one: find_model(str(actor / one) if one in trained else about["model"]) for one, about in policies.items()}
+    found = {
+        one: find_model(str(actor / one) if actor is not None and not about["frozen"] else about["model"])
+        for one, about in policies.items()
+    }
     whole = hashlib.sha256("".join(model.fingerprint for model in found.values()).encode()).hexdigest()[:16]
     return replace(
         next(iter(found.values())),

@@ -80,7 +80,7 @@ def _lora_settings(model: Model) -> dict[str, Any]:
     return {"lora_rank": rank or 0, "lora_alpha": alpha or 1, "lora": {"adapters": names}, "lora_adapter_path": None}
 
 
-def open_policies(config: DictConfig, section: EvaluateConfig, model: Model, seeded: bool) -> dict[str, LocalLLM]:
+def open_policies(config: DictConfig, section: EvaluateConfig, model: Model, seeded: bool) -> dict[str, Any]:
     """The model of each agent of a checkpoint of several policies, for `connect` and `close` by policy.
 
     Raises:
@@ -92,7 +92,9 @@ def open_policies(config: DictConfig, section: EvaluateConfig, model: Model, see
         if (template := model.chat_templates[name]) is not None:
             with open_dict(settings):
                 settings.data.apply_chat_template_kwargs = template
-        opened[name] = open_llm(settings, section, own, seeded)
+        one = open_llm(settings, section, own, seeded)
+        assert isinstance(one, LocalLLM)  # a server answers for no checkpoint
+        opened[name] = one
     return opened
 
 

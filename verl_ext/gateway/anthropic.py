@@ -132,6 +132,7 @@ def events(request: ChatRequest, given: Given) -> Iterator[bytes]:
     start["usage"] = {**whole["usage"], "output_tokens": 0}
     yield _event("message_start", {"message": start})
     for index, block in enumerate(whole["content"]):
+        empty: dict[str, Any]
         if block["type"] == "text":
             empty: dict[str, Any] = {"type": "text", "text": ""}
             deltas = [{"type": "text_delta", "text": piece} for piece in pieces(block["text"])]

@@ -114,7 +114,7 @@ class CallFields(TypedDict):
         metrics: what the agent's penalty reports.
         versions: of the policy at its first and last token, in training steps; -1: not known.
         adapter: the one that the engine says it used ("": the base alone); null where it does not say.
-        policy: of several (`mas.policies`) the one whose engine says that it answered; not there in a run with one.
+        policy: of several (`mas.policies`) the one whose engine says that it answered; null in a run with one.
         seconds: of the generation, waiting included, pauses for a weight update not.
         tokens: the output in one piece per generated token; joined they are `output`. Not in an evaluation.
         trained: whether it was a row of the update. Training and validation only, as are the next two.
@@ -147,7 +147,7 @@ class CallFields(TypedDict):
     metrics: dict[str, float | None]
     versions: list[int]
     adapter: str | None
-    policy: NotRequired[str]
+    policy: str | None
     seconds: float
     tokens: NotRequired[list[str]]
     trained: NotRequired[bool]

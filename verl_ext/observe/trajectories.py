@@ -147,7 +147,7 @@ def _call(call: Call, among: list[int], trajectories: Mapping[int, Trajectory]) 
         "metrics": dict(call.metrics),
         "versions": [call.generation.min_version, call.generation.max_version],
         "adapter": call.generation.adapter,
-        **({"policy": call.generation.policy} if call.generation.policy else {}),
+        "policy": call.generation.policy or None,
         "seconds": call.seconds,
         "times": (call.began, call.ended),
     }

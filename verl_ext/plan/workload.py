@@ -106,7 +106,7 @@ def read_point(folder: str | Path, device: Device, slots: int = 128) -> Point:
     agents = sum(bool(re.fullmatch(r"agents/[^/]+/calls", key)) for key in steps[-1])
     fork = questions, agents, settings["mas.sampling.group_size"]
     prompts, trained = (distinct(settings["mas.sampling.strategy"], number, *fork) for number in (calls, rows))
-    means = (middle(f"sampling/{name}_tokens") / calls for name in ("prompt", "generated"))
+    prompt, output = (middle(f"sampling/{name}_tokens") / calls for name in ("prompt", "generated"))
     longest = _longest(folder) or middle("num_turns/max") * middle("response_length/max")
     try:
         model = read_model(str(settings["actor_rollout_ref.model.path"]))
@@ -114,7 +114,7 @@ def read_point(folder: str | Path, device: Device, slots: int = 128) -> Point:
         raise ValueError(f"{folder}: the size of its model is not known: {error}") from error
     sizes = sizes_of(model, str(settings.get("actor_rollout_ref.rollout.dtype")))
     shared = settings.get("actor_rollout_ref.rollout.name") == "hf"
-    load = Load(questions, calls, prompts, rows, trained, *means, longest)
+    load = Load(questions, calls, prompts, rows, trained, prompt, output, longest)
     return Point(folder.name, load, sizes, device, seconds, slots, shared, cpu=bool(kind))
 
 

@@ -95,8 +95,8 @@ class SharedPrefixes(Engine):
             twice = twice.of_layers_twice(config.num_hidden_layers, config.hidden_size)
 
         def shared(rows: list[int]) -> list[Tree]:
-            parts = ([values[row] for row in rows] for values in (prompts, responses, kinds))
-            return share(*parts, self._reach)
+            own = [kinds[row] for row in rows]
+            return share([prompts[row] for row in rows], [responses[row] for row in rows], own, self._reach)
 
         return cheapest_number(
             trees, shared, least, lambda part: not self._too_long(part), partial(self._fits, twice), self._reach

@@ -35,6 +35,9 @@ COLOCATED = 3
 class MultiPolicyTrainer(MultiAgentTrainerSync):
     """`mas_sync` with `mas.policies`."""
 
+    checkpoint_manager: Any  # a Fan of verl's
+    teacher_model_manager: Any
+
     def __init__(self, config: DictConfig):
         self.sections = read_policies(config)
         self.policies: dict[str, PolicyTrainer] = {}
@@ -63,9 +66,10 @@ class MultiPolicyTrainer(MultiAgentTrainerSync):
         if self.use_critic:
             self.critic_wg = WorkerGroups({n: self.policies[n].critic_wg for n in trains}, trains)
         first = next(iter(self.policies.values()))
-        self.reward_loop_manager, self.teacher_model_manager = first.reward_loop_manager, None
+        self.reward_loop_manager, self.teacher_model_manager = first.reward_loop_manager, first.teacher_model_manager
         self.distillation_config = first.distillation_config
-        self.checkpoint_manager = Fan({name: policy.checkpoint_manager for name, policy in self.policies.items()})
+        managers: Any = Fan({name: policy.checkpoint_manager for name, policy in self.policies.items()})
+        self.checkpoint_manager = managers
         self._load_checkpoint()
 
     def _init_tokenizer(self) -> None:
@@ -83,7 +87,7 @@ class MultiPolicyTrainer(MultiAgentTrainerSync):
         for policy in self.policies.values():
             policy._set_loss()
 
-    def get_llm_client(self) -> dict[str, Any]:
+    def get_llm_client(self) -> Any:
         """verl's client of each policy's servers."""
         return {name: policy.get_llm_client() for name, policy in self.policies.items()}
 
@@ -184,7 +188,7 @@ def _joined(parts: list[KVBatchMeta]) -> KVBatchMeta:
     )
 
 
-def _rows_of(column: Tensor, start: int, end: int) -> Tensor:
+def _rows_of(column: Any, start: int, end: int) -> Tensor:
     """Rows [start, end) of a jagged column (N, j)."""
     offsets = column.offsets()
     values = column.values()[offsets[start] : offsets[end]]

@@ -41,12 +41,10 @@ class PolicyTrainer(PolicyUpdates, PPOTrainerSync):
         self.doctor = Doctor(config)
         self.now = Step()
 
-    @property
-    def global_steps(self) -> int:
-        """Of the run."""
-        return self.run.global_steps
+    # Of the run; verl has a plain attribute.
+    global_steps: Any = property(lambda self: self.run.global_steps)
 
-    def _build_replay_buffer(self) -> None:
+    def _build_replay_buffer(self) -> Any:
         """None: the run has one."""
 
     def _init_dataloader(self) -> None:
@@ -59,7 +57,8 @@ class PolicyTrainer(PolicyUpdates, PPOTrainerSync):
         """Find verl's worker classes, and take the run's pools."""
         super()._init_resource_pool_mgr()
         pools = self.run.resource_pool_manager.resource_pool_dict
-        self.resource_pool_manager = ResourcePoolManager({}, self.mapping, resource_pool_dict=pools)
+        mapping: Any = self.mapping  # of roles, as verl passes it
+        self.resource_pool_manager = ResourcePoolManager({}, mapping, resource_pool_dict=pools)
 
     def _load_checkpoint(self) -> None:
         """Nothing: the run loads all policies."""

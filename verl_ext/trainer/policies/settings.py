@@ -116,7 +116,7 @@ def policy_config(config: DictConfig, name: str, total_steps: int | None = None)
     sections = read_policies(config)
     section = sections[name]
     plain = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
-    whole = OmegaConf.create(OmegaConf.to_container(plain, resolve=True))
+    whole: Any = OmegaConf.create(OmegaConf.to_container(plain, resolve=True))
     before = whole.actor_rollout_ref.model.path
     with open_dict(whole):
         for part, place in PLACES.items():
