@@ -24,7 +24,8 @@ class Worker(RolloutWorker):
     """A rollout worker that has sampled already."""
 
     def __init__(self, *uids):
-        self._stats, self._empty, self._traces, self._broken, self.llm = {}, [], TraceStore(), None, FakeLLM()
+        self._stats, self._empty, self._traces, self._broken = {}, [], TraceStore(), None
+        self.llm, self.models = FakeLLM(), {}
         self._loop = asyncio.new_event_loop()
         thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         thread.start()

@@ -105,7 +105,7 @@ class Generation:
         stop_reason: "completed", "length" or "aborted".
         min_version, max_version: policy versions (training steps) at the first and last token; -1 if unknown.
         adapter: the one that the engine says it used ("": the base alone); None: it does not say.
-        policy: the one of several (`mas.policies`) that the engine says it serves; None or "": it does not say.
+        policy: the one of several (`mas.policies`) that the engine says it serves; None: it does not say.
         allowed: for each token of a decision, the tokens that were allowed in its place; empty: all were, everywhere.
         decided: of a decision made without tokens (by a policy head), its log-probability.
     """

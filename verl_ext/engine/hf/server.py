@@ -137,11 +137,12 @@ class HFServer:
         return Request(str(request_id), prompt, SamplingParams.from_mapping(given, default, self.config.ignore_eos))
 
     def _output(self, finished: Finished) -> TokenOutput:
+        policy = policy_of(self.config)
         return TokenOutput(
             token_ids=finished.token_ids,
             log_probs=finished.log_probs,
             stop_reason=finished.stop_reason,
-            extra_fields={"global_steps": finished.version, POLICY: policy_of(self.config)},
+            extra_fields={"global_steps": finished.version} | ({POLICY: policy} if policy else {}),
         )
 
     # -- weights, pauses, memory --------------------------------------------------------------------------------------

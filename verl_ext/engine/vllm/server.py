@@ -76,7 +76,8 @@ class VLLMServer(vLLMHttpServer):
         if given.get("seed") is not None:
             given["seed"] = derived_seed(given["seed"], len(prompt_ids))
         output = await super().generate(prompt_ids, given, request_id, **kwargs)
-        output.extra_fields[POLICY] = self.policy
+        if self.policy:
+            output.extra_fields[POLICY] = self.policy
         return output
 
     def _get_worker_extension_cls(self) -> str:
