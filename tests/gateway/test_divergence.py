@@ -75,6 +75,14 @@ def test_the_first_difference_is_named():
     assert "recorded …" in forest.replaced[0].error and "It is 0 o'clock" in forest.replaced[0].error
 
 
+def test_it_is_said_what_equal_requests_need_and_what_happens_now():
+    """Equal requests at once are told apart by nothing but their order, which may change."""
+    forest = forest_with(race_of_threads)
+    run(sampled(forest))
+    assert "a `user` of their own" in forest.replaced[0].error
+    assert "All further trajectories of this worker are sampled without forks" in forest.replaced[0].error
+
+
 def test_a_difference_in_the_parameters_is_shown_as_well():
     forest = forest_with(random_id)
     run(sampled(forest))

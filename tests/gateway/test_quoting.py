@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from verl_ext.gateway.quoting import Answer, quoted_calls, stands
+from verl_ext.gateway.quoting import Answer, named_calls, quoted_calls, stands
 from verl_ext.mas.types import Call, CallId, Stream
 
 
@@ -52,6 +52,21 @@ def test_what_stood_in_its_own_prompt_is_no_quotation():
 def test_a_short_answer_is_found_as_a_message_of_its_own():
     assert quotes(answer("42"), {"role": "assistant", "content": " 42"}, {"content": "sure?"})
     assert not quotes(answer("42"), {"content": "I have 42 apples"})
+
+
+@pytest.mark.parametrize(
+    ("text", "asked", "content", "expected"),
+    [
+        (" Arvik", "who?", "Bellini or Arvik?", True),
+        ("Arvik", "who?", "Arviks", False),
+        ("yes", "yes or no?", "is it yes", False),
+        (".", "who?", "He said.", False),
+        ("a longer answer", "who?", "a longer answer", False),
+    ],
+)
+def test_a_short_answer_may_be_named_inside_a_text(text, asked, content, expected):
+    made = answer(text, asked)
+    assert named_calls([made], [{"role": "user", "content": content}]) == ([made.call] if expected else [])
 
 
 def test_tool_calls_are_found_by_their_ids_and_arguments():

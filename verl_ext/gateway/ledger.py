@@ -23,12 +23,18 @@ class Entry:
         asked: what it asks, as a text.
         heard: how many answers the program had been given when it asked.
         parents: the calls that it depends on; known once it has been made.
+        frontier: the calls answered before it that no answered call depends on.
+        quoted: the calls that it quotes.
+        named: the calls whose short outputs stand in it.
     """
 
     id: CallId
     asked: str
     heard: int
     parents: tuple[CallId, ...] | None = None
+    frontier: list[Call] = field(default_factory=list)
+    quoted: list[Call] = field(default_factory=list)
+    named: list[Call] = field(default_factory=list)
 
 
 @dataclass(eq=False)
@@ -42,6 +48,11 @@ class Log:
     entries: dict[CallId, Entry] = field(default_factory=dict)
     given: list[Call] = field(default_factory=list)
     begun: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def quoted_beside(self, entry: Entry) -> set[Call]:
+        """What is quoted by others than this request that had heard no more answers than it when they were made."""
+        others = [one for one in self.entries.values() if one is not entry and one.heard <= entry.heard]
+        return {call for one in others for call in one.quoted}
 
 
 @dataclass(eq=False)

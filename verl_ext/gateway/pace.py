@@ -36,7 +36,7 @@ class Pace:
         self._waits: Callable[[], bool] = lambda: False
         self._quiet: Callable[[], None] = lambda: None
         self._busy: Callable[[int], None] = lambda change: None
-        self._counted = 0
+        self._counted = self._undecided = 0
 
     def begin(self, waits: Callable[[], bool], quiet: Callable[[], None], busy: Callable[[int], None]) -> None:
         """The program begins.
@@ -81,6 +81,16 @@ class Pace:
             self._handle = self._loop.call_later(self._nap, self._tick)
         await waiter
 
+    async def all_asked(self) -> None:
+        """Wait until the program has asked what it asks at once. It counts as at work until this has been used."""
+        self._undecided += 1
+        try:
+            while not self.quiet and not self._over:
+                await self.change()
+        finally:
+            self._undecided -= 1
+            self.news()
+
     def end(self) -> None:
         """The program has ended."""
         self._over = True
@@ -104,7 +114,8 @@ class Pace:
         self._count()
 
     def _count(self) -> None:
-        works = not self._over and not (self._waits() and self._settled >= NAPS)
+        waits = self._waits() and not self._undecided and self._settled >= NAPS
+        works = not self._over and not waits
         if works != bool(self._counted):
             self._counted = int(works)
             self._busy(1 if works else -1)

@@ -21,20 +21,25 @@ PARTS = [
 
 @dataclass(eq=False)
 class Answer:
-    """An answered call, with what of it a later request may quote. `tool_ids` are those of its tool calls."""
+    """An answered call, with what of it a later request may quote. `tool_ids` are those of its tool calls.
+
+    `short` is an output of under `USEFUL` characters, if it does not stand in its own prompt.
+    """
 
     call: Call
     tool_ids: frozenset[str] = frozenset()
     whole: str = ""
     parts: list[str] = field(default_factory=list)
+    short: str = ""
 
     @classmethod
     def of(cls, call: Call, content: str, tool_calls: Sequence[dict[str, Any]] = ()) -> Answer:
         """The answer of a call whose text the program saw as `content`."""
-        asked = words(call.messages)
+        asked, whole = words(call.messages), content.strip()
         found = {part for part in _parts(content) if not stands(part, asked)}
         ids = frozenset(str(tool.get("id")) for tool in tool_calls)
-        return cls(call, ids, content.strip(), sorted(found))
+        short = len(whole) < USEFUL and any(map(str.isalnum, whole)) and not stands(whole, asked)
+        return cls(call, ids, whole, sorted(found), whole if short else "")
 
     @classmethod
     def found(cls, call: Call, result: Any) -> Answer:
@@ -81,6 +86,12 @@ def quoted_calls(answers: Iterable[Answer], messages: list[dict[str, Any]]) -> l
         if parent in found and all(any(part in other for other in quoted) for part in found[parent])
     }
     return [call for call in found if call not in repeated]
+
+
+def named_calls(answers: Iterable[Answer], messages: list[dict[str, Any]]) -> list[Call]:
+    """The calls whose short outputs stand in these messages: perhaps by chance."""
+    text = words(messages)
+    return [answer.call for answer in answers if answer.short and stands(answer.short, text)]
 
 
 def ancestors(calls: Iterable[Call]) -> set[Call]:

@@ -13,8 +13,9 @@ from verl_ext.mas.types import Call, CallId, Stream
 
 REMEDY = (
     "To fork a call the program runs again, and must then ask the same: no clock, random id or order of a set in a "
-    "prompt; let tools be called by endpoint.tool, which records them; take randomness from endpoint.seed; give parts "
-    "that ask at once something of their own in their prompts. Such trajectories are now sampled without forks."
+    "prompt; let tools be called by endpoint.tool, which records them; take randomness from endpoint.seed; give equal "
+    "requests that are made at once a `user` of their own each, for which of them comes first may change. All "
+    "further trajectories of this worker are sampled without forks."
 )
 
 

@@ -18,7 +18,7 @@ from typing import Any
 from verl_ext.gateway.errors import ApiError, ended, of_failure
 from verl_ext.gateway.ledger import Entry, Ledger
 from verl_ext.gateway.pace import Pace
-from verl_ext.gateway.quoting import Answer, ancestors, quoted_calls
+from verl_ext.gateway.quoting import Answer, ancestors, named_calls, quoted_calls
 from verl_ext.gateway.replay import Replay
 from verl_ext.gateway.requests import ChatRequest, digest
 from verl_ext.gateway.responses import Given
@@ -81,10 +81,12 @@ class GatewaySession:
         """
         self._check_open()
         entry = self._enter(request.agent, request.digest, request.content)
-        frontier = list(self.ctx.frontier)
+        entry.frontier = list(self.ctx.frontier)
+        entry.quoted = quoted_calls(self.given.values(), request.messages)
+        entry.named = named_calls(self.given.values(), request.messages)
         self._outstanding += 1
         self.pace.asked()
-        work = asyncio.ensure_future(self._make(entry, request, frontier))
+        work = asyncio.ensure_future(self._make(entry, request))
         self.made[entry.id] = work
         try:
             reply = await asyncio.shield(work)
@@ -119,8 +121,8 @@ class GatewaySession:
         entry = self.log.entries[call_id] = Entry(call_id, asked, len(self.log.given))
         return entry
 
-    async def _make(self, entry: Entry, request: ChatRequest, frontier: list[Call]) -> Reply:
-        parents, before = await self._dependencies(entry, frontier, request.messages)
+    async def _make(self, entry: Entry, request: ChatRequest) -> Reply:
+        parents, before = await self._dependencies(entry, request.messages)
         entry.parents = tuple(parent.id for parent in parents)
         return await Context(self.session, self.workflow, (), before).chat(
             request.agent,
@@ -134,9 +136,7 @@ class GatewaySession:
 
     # What a request depends on.
 
-    async def _dependencies(
-        self, entry: Entry, frontier: list[Call], messages: list[dict[str, Any]]
-    ) -> tuple[list[Call], list[Call]]:
+    async def _dependencies(self, entry: Entry, messages: list[dict[str, Any]]) -> tuple[list[Call], list[Call]]:
         """The calls that a request uses, and those on which it may depend.
 
         Raises:
@@ -149,12 +149,27 @@ class GatewaySession:
                 return recorded, recorded
         if known is None and same:
             raise self.session.diverge(self.replay.difference(entry))
-        parents = quoted_calls(self.given.values(), messages) or frontier
-        before = ancestors(parents)
-        parents = [*parents, *(call for call in quoted_calls(self._found, messages) if call not in before)]
         told = self.replay.fork if self.replay.fork in self.answered else None
         forked = None if told is None else self.session.call_of(told)
-        return parents, list(dict.fromkeys([*parents, *frontier, *([] if forked is None else [forked])]))
+        found = quoted_calls(self._found, messages)
+        parents = await self._used(entry)
+        before = ancestors(parents)
+        parents = [*parents, *(call for call in found if call not in before)]
+        return parents, list(dict.fromkeys([*parents, *entry.frontier, *([] if forked is None else [forked])]))
+
+    async def _used(self, entry: Entry) -> list[Call]:
+        """The calls that a request quotes, and in doubt those answered before it that nothing else quotes.
+
+        An edge too many costs a sample; without a true one a fork would share what has to be sampled anew.
+        """
+        parents = entry.quoted or entry.frontier
+        before = ancestors(parents)
+        if doubtful := [call for call in entry.frontier if call not in before]:
+            await self.pace.all_asked()
+            quoted = self.log.quoted_beside(entry)
+            parents = [*parents, *(call for call in doubtful if call not in quoted)]
+            before = ancestors(parents)
+        return [*parents, *(call for call in entry.named if call not in before)]
 
     async def _calls(self, ids: tuple[CallId, ...]) -> list[Call] | None:
         """The calls of this run with these identities; None if it has not made one of them."""
