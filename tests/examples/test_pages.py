@@ -19,6 +19,7 @@ from tests.serving import ChatServer, answer
 from verl_ext import check
 from verl_ext.evaluate import __main__ as evaluate
 from verl_ext.gateway import ProgramWorkflow
+from verl_ext.gateway.running import result_of
 from verl_ext.mas import Task
 from verl_ext.mas.forest import Forest
 from verl_ext.tools.retrieval import Passage, SearchTool, build_retriever
@@ -129,14 +130,16 @@ def test_the_program_of_the_gateways_page_is_right_and_is_rewarded(own_program, 
     search = SearchTool(build_retriever([Passage(**passage)]), top_k=1)
     llm = FakeLLM(lambda request: "Ann Bell" if "Ann Bell directed it." in request.prompt else "who directed the film")
 
+    task = Task("Who directed it?", {"target": ["Ann Bell"]})
+
     async def scenario():
-        task = Task("Who directed it?", {"target": ["Ann Bell"]})
         forest = Forest(task, workflow, llm, tools={"search": search}, sampling={"max_tokens": 64}, name="f")
         return await walk(forest)
 
     trajectory = in_gateway(scenario())
     assert trajectory.ok, trajectory.error
     assert trajectory.result == "Ann Bell" and trajectory.reward == 1.0 and trajectory.metrics["em"] == 1.0
+    assert workflow.reward(task, result_of('["Ann", "Bell"]'))[0] < 1.0, "a list that a model wrote raises"
 
 
 @pytest.fixture
