@@ -119,10 +119,6 @@ def own_program(tmp_path, monkeypatch):
 
 def test_the_program_of_the_gateways_page_is_right_and_is_rewarded(own_program, capsys):
     assert check.main(["--config-dir", ".", "+recipe=mine"]) == 0, capsys.readouterr()
-    assert check.main(["--config-dir", ".", "+recipe=mine", "mas.agents.solver.max_tokens=3"]) == 2
-    assert "it is added with a plus: +mas.agents.solver.max_tokens=3" in capsys.readouterr().err
-    assert check.main(["--config-dir", ".", "+recipe=mine", "mas.agents.solvr.max_tokens=3"]) == 2
-    assert "did you mean 'solver'? (allowed: planner, solver)" in capsys.readouterr().err
     pytest.importorskip("openai", reason="pip install 'verl_ext[agents]'")
     settings = yaml.safe_load((own_program / "recipe" / "mine.yaml").read_text())["mas"]["workflow"]
     workflow = ProgramWorkflow(**{name: settings[name] for name in settings if name[0] != "_" and settings[name]})
@@ -139,7 +135,7 @@ def test_the_program_of_the_gateways_page_is_right_and_is_rewarded(own_program, 
     trajectory = in_gateway(scenario())
     assert trajectory.ok, trajectory.error
     assert trajectory.result == "Ann Bell" and trajectory.reward == 1.0 and trajectory.metrics["em"] == 1.0
-    assert workflow.reward(task, result_of('["Ann", "Bell"]'))[0] < 1.0, "a list that a model wrote raises"
+    assert 0 < workflow.reward(task, result_of('{"answer": "Bell"}'))[0] < 1, "an object that a model wrote"
 
 
 @pytest.fixture
