@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -161,6 +162,7 @@ def test_every_call_of_the_program_can_be_forked_without_generating_what_came_be
 def test_its_recipe_is_right(example, capsys, monkeypatch):
     monkeypatch.chdir(EXAMPLES.parent)
     monkeypatch.setenv("VERL_PLATFORM", "cpu")
+    monkeypatch.setenv("PATH", os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
     assert check.main(["--config-dir", f"examples/{example}", f"+recipe={example}"]) == 0, capsys.readouterr()
     assert f"--config-dir examples/{example} +recipe={example}" in capsys.readouterr().out
 

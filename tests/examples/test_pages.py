@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
-from tests.helpers import run
+from tests.gateway.programs import run as in_gateway
+from tests.helpers import FakeLLM, run, walk
 from tests.serving import ChatServer, answer
 from verl_ext import check
 from verl_ext.evaluate import __main__ as evaluate
+from verl_ext.gateway import ProgramWorkflow
+from verl_ext.gateway.running import result_of
+from verl_ext.mas import Task
+from verl_ext.mas.forest import Forest
+from verl_ext.tools.retrieval import Passage, SearchTool, build_retriever
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"```(?:python|yaml)\n(.*?)```", re.DOTALL)
@@ -92,6 +100,42 @@ def test_what_a_beginner_gets_wrong_is_named(here, capsys, override, message):
     assert check.main(["--config-dir", ".", *recipe, override]) == 2
     output = capsys.readouterr()
     assert message in output.out + output.err
+
+
+@pytest.fixture
+def own_program(tmp_path, monkeypatch):
+    """The folder of gateway.md's program, recipe and reward, where the page's commands run."""
+    named = [(re.search(r"\A(?:# @.*\n)?# (\S+\.(?:py|yaml))\n", block), block) for block in blocks("gateway.md")]
+    for name, block in ((found[1], block) for found, block in named if found):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(block)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("VERL_PLATFORM", "cpu")
+    monkeypatch.setenv("PATH", os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
+    yield tmp_path
+    sys.modules.pop("my_rewards", None)
+
+
+def test_the_program_of_the_gateways_page_is_right_and_is_rewarded(own_program, capsys):
+    assert check.main(["--config-dir", ".", "+recipe=mine"]) == 0, capsys.readouterr()
+    pytest.importorskip("openai", reason="pip install 'verl_ext[agents]'")
+    settings = yaml.safe_load((own_program / "recipe" / "mine.yaml").read_text())["mas"]["workflow"]
+    workflow = ProgramWorkflow(**{name: settings[name] for name in settings if name[0] != "_" and settings[name]})
+    passage = {"pid": "1", "title": "Film", "text": "Ann Bell directed it."}
+    search = SearchTool(build_retriever([Passage(**passage)]), top_k=1)
+    llm = FakeLLM(lambda request: "Ann Bell" if "Ann Bell directed it." in request.prompt else "who directed the film")
+
+    task = Task("Who directed it?", {"target": ["Ann Bell"]})
+
+    async def scenario():
+        forest = Forest(task, workflow, llm, tools={"search": search}, sampling={"max_tokens": 64}, name="f")
+        return await walk(forest)
+
+    trajectory = in_gateway(scenario())
+    assert trajectory.ok, trajectory.error
+    assert trajectory.result == "Ann Bell" and trajectory.reward == 1.0 and trajectory.metrics["em"] == 1.0
+    assert 0 < workflow.reward(task, result_of('{"answer": "Bell"}'))[0] < 1, "an object that a model wrote"
 
 
 @pytest.fixture

@@ -326,5 +326,6 @@ def test_settings_of_a_program_are_checked():
     with pytest.raises(ValueError, match="must be a list"):
         ProgramWorkflow("python agent.py", ["planner"], f"{__name__}.score")
     with pytest.raises(ValueError, match="cannot be imported"):
-        ProgramWorkflow(["python"], ["planner"], "no_module.score")
-    assert ProgramWorkflow(["python"], ["planner"], f"{__name__}.score").reward(Task("q"), {"answer": "abc"})[0] == 3.0
+        ProgramWorkflow([sys.executable], ["planner"], "no_module.score")
+    workflow = ProgramWorkflow([sys.executable], ["planner"], f"{__name__}.score")
+    assert workflow.reward(Task("q"), {"answer": "abc"})[0] == 3.0

@@ -102,10 +102,13 @@ def test_what_is_ignored_is_said_once(caplog):
     def program(task, endpoint):
         for temperature in (0.2, 0.2, 1.0):
             ask(endpoint, "planner", "x", temperature=temperature, presence_penalty=1, response_format={"type": "text"})
+        for top in (0, 2, 2):
+            ask(endpoint, "planner", "x", logprobs=True, top_logprobs=top)
 
     played(program)
     said = [record.getMessage() for record in caplog.records if "gateway" in record.getMessage()]
-    assert len(said) == 2
+    assert len(said) == 3
+    assert any("top_logprobs" in text for text in said)
     assert any("temperature=0.2" in text and "temperature=1.0" in text for text in said)
     assert any("presence_penalty" in text for text in said)
 

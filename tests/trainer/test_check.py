@@ -195,6 +195,20 @@ def test_a_key_that_the_recipe_does_not_set(override, message):
 
 
 @pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("reader", "mas.agents.reader is not set by .* plus: [+]mas.agents.reader.max_tokens=3"),
+        ("rewriter_", "unknown key mas.agents.rewriter_ .allowed: reader, solver."),
+    ],
+)
+def test_the_agents_of_a_program_are_those_that_its_recipe_lists(name, message):
+    """Not those of the recipe that it extends, which it sets to null."""
+    program = ["++mas.workflow.agents=[reader,solver]", "mas.agents={rewriter: null, reranker: null, answerer: null}"]
+    with pytest.raises(HydraException, match=message):
+        compose(["+recipe=mhgpo_tiny", *program, f"mas.agents.{name}.max_tokens=3"])
+
+
+@pytest.mark.parametrize(
     "overrides",
     [
         ["+recipe=joyagents_tiny", "+mas.memory.capacity=5", "+mas.agents.math_agent.trained=false"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Collection
@@ -14,8 +15,10 @@ from verl_ext.mas.chat import request_of
 ROLES = ("system", "developer", "user", "assistant", "tool")
 # What is read. `temperature` and `top_p` are those of the configuration, whatever is asked for.
 READ = ("model", "messages", "tools", "tool_choice", "stop", "max_tokens", "max_completion_tokens", "seed", "logprobs",
-        "n", "stream", "stream_options", "user", "top_logprobs", "parallel_tool_calls", "store")  # fmt: skip
+        "n", "stream", "stream_options", "user", "parallel_tool_calls", "store")  # fmt: skip
 CONFIGURED = ("temperature", "top_p")
+# Parameters that are not served, with the value that asks for nothing.
+PLAIN = {"response_format": {"type": "text"}, "top_logprobs": 0}
 # What would change the meaning of the answer and cannot be served.
 REFUSED = {"functions": "tools", "function_call": "tool_choice"}
 
@@ -78,7 +81,7 @@ def read_chat(body: Any, agents: Collection[str]) -> ChatRequest:
     if given.get("n", 1) != 1:
         raise ApiError(400, f"n={given['n']!r}, but a request has one answer. Remedy: ask n times", "unsupported", "n")
     ignored = [key for key in given if key not in (*READ, *CONFIGURED)]
-    ignored = [key for key in ignored if key != "response_format" or given[key] != {"type": "text"}]
+    ignored = [key for key in ignored if key not in PLAIN or given[key] != PLAIN[key]]
     return checked(
         ChatRequest(
             agent,
@@ -130,6 +133,22 @@ def agent_of(model: Any, agents: Collection[str]) -> str:
             "model",
         )
     return str(model)
+
+
+def arguments_of(given: Any) -> dict[str, Any]:
+    """The arguments of a tool: an object, or JSON of one as a text, as OpenAI's tool calls have it.
+
+    Raises:
+        ApiError: 400; anything else.
+    """
+    read = given
+    if isinstance(given, str):
+        with contextlib.suppress(ValueError):
+            read = json.loads(given) if given.strip() else {}
+    if read is not None and not isinstance(read, dict):
+        message = f"arguments must be an object, or JSON of an object as a text, but is {given!r:.100}"
+        raise ApiError(400, message, "invalid", "arguments")
+    return dict(read or {})
 
 
 def _options(given: dict[str, Any]) -> dict[str, Any]:

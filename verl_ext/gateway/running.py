@@ -16,6 +16,9 @@ from typing import Any
 SHOWN, PIECE = 2000, 65_536
 # Seconds that a process has between SIGTERM and SIGKILL.
 GRACE_S = 2.0
+# Seconds for which the pipes of a program that has ended are waited for, and naps that make them up: the event loop
+# reads between two naps, so that a busy machine loses nothing.
+LINGER_S, NAPS = 1.0, 20
 # Seconds after which an event loop that does not answer counts as blocked.
 BLOCKED_S = 3.0
 
@@ -81,6 +84,67 @@ def environment_of(url: str, key: str, seed: int) -> dict[str, str]:
     }
 
 
+class _Protocol(asyncio.subprocess.SubprocessStreamProtocol):
+    """Tells when the process itself has ended. asyncio's `wait` also waits for its pipes, which a child may hold."""
+
+    def __init__(self) -> None:
+        super().__init__(limit=PIECE, loop=asyncio.get_running_loop())
+        self.exited = asyncio.Event()
+
+    def process_exited(self) -> None:
+        """See `asyncio.SubprocessProtocol`."""
+        super().process_exited()
+        self.exited.set()
+
+
+class _Process:
+    """A process that has been started, as the leader of a process group of its own."""
+
+    def __init__(self, transport: asyncio.SubprocessTransport, protocol: _Protocol) -> None:
+        self._transport, self.exited = transport, protocol.exited
+        self.stdin, self.stdout, self.stderr = protocol.stdin, protocol.stdout, protocol.stderr
+
+    @property
+    def status(self) -> int | None:
+        """With which it has ended."""
+        return self._transport.get_returncode()
+
+    async def finish(self, reading: asyncio.Future[Any]) -> None:
+        """Wait until it has ended, and for what is in its pipes; not for a child that it has left with them."""
+        exited = asyncio.ensure_future(self.exited.wait())
+        try:
+            await asyncio.wait([exited, reading], return_when=asyncio.FIRST_COMPLETED)
+            if reading.done() and reading.exception() is None:
+                await exited
+        finally:
+            exited.cancel()
+        for last in (False, True):
+            for _ in range(NAPS):
+                await asyncio.wait([reading], timeout=LINGER_S / NAPS)
+                if reading.done():
+                    return
+            self.close() if last else self._signal(signal.SIGKILL)
+
+    async def end(self) -> None:
+        """End it and all that it has started."""
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            self._signal(signal.SIGKILL if self.exited.is_set() else number)
+            if not self.exited.is_set():
+                with contextlib.suppress(asyncio.TimeoutError, asyncio.CancelledError):
+                    await asyncio.wait_for(self.exited.wait(), GRACE_S)
+        self.close()
+
+    def _signal(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._transport.get_pid(), number)
+
+    def close(self) -> None:
+        """Close the pipes on this side: readers get what has arrived."""
+        if self.stdin is not None and self.stdin.transport.get_write_buffer_size():
+            self.stdin.transport.abort()  # `close` would wait until everything is written
+        self._transport.close()
+
+
 async def run_process(
     command: Sequence[str], given: str, environment: Mapping[str, str], folder: str | None, most: int
 ) -> str:
@@ -95,7 +159,8 @@ async def run_process(
         RuntimeError: it cannot be started, prints too much, or ends with another status than 0.
     """
     try:
-        process = await asyncio.create_subprocess_exec(
+        transport, protocol = await asyncio.get_running_loop().subprocess_exec(
+            _Protocol,
             *command,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
@@ -106,16 +171,17 @@ async def run_process(
         )
     except OSError as error:
         raise RuntimeError(f"the program {' '.join(command)} cannot be started: {error}") from error
+    process = _Process(transport, protocol)
+    reading = asyncio.gather(_read(process.stdout, most), _tail(process.stderr), _write(process.stdin, given))
     try:
-        output, errors, _ = await asyncio.gather(
-            _read(process.stdout, most), _tail(process.stderr), _write(process.stdin, given)
-        )
-        status = await process.wait()
+        await process.finish(reading)
+        output, errors, _ = await reading
     finally:
-        await _end(process)
-    if status:
+        reading.cancel()
+        await process.end()
+    if process.status:
         shown = errors.decode("utf-8", "replace").strip()
-        raise RuntimeError(f"the program {' '.join(command)} ended with status {status}:\n{shown}")
+        raise RuntimeError(f"the program {' '.join(command)} ended with status {process.status}:\n{shown}")
     return output.decode("utf-8", "replace")
 
 
@@ -143,25 +209,16 @@ async def _tail(stream: Any) -> bytes:
     return bytes(last)
 
 
-async def _end(process: asyncio.subprocess.Process) -> None:
-    """End a process and all that it has started."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGTERM if process.returncode is None else signal.SIGKILL)
-    try:
-        await asyncio.wait_for(process.wait(), GRACE_S)
-    except (asyncio.TimeoutError, asyncio.CancelledError):
-        pass
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-
-
 def result_of(output: str) -> Any:
-    """A program's result: the last line that it has printed, as JSON if it is JSON."""
+    """A program's result: the last line that it has printed. A JSON object or list is read, anything else is a text.
+
+    So a program that prints its answer has a text as its result, whatever the answer looks like: 42, true, null.
+    """
     lines = [line for line in output.splitlines() if line.strip()]
     if not lines:
         return ""
-    try:
-        return json.loads(lines[-1])
-    except ValueError:
-        return lines[-1].strip()
+    last = lines[-1].strip()
+    if last.startswith(("{", "[")):
+        with contextlib.suppress(ValueError, RecursionError):
+            return json.loads(last)
+    return last

@@ -27,7 +27,7 @@ from starlette.exceptions import HTTPException
 
 from verl_ext.gateway.anthropic import events, message, read_anthropic
 from verl_ext.gateway.errors import HEADERS, ApiError
-from verl_ext.gateway.requests import ChatRequest, read_chat
+from verl_ext.gateway.requests import ChatRequest, arguments_of, read_chat
 from verl_ext.gateway.responses import Given, chunks, completion
 from verl_ext.gateway.session import GatewaySession
 from verl_ext.gateway.settings import GatewaySection
@@ -194,7 +194,7 @@ class Gateway:
     async def _tool(self, session: GatewaySession, body: Any) -> Response:
         name, arguments = _fields(body, "name", "arguments")
         try:
-            return _json({"result": await session.tool(str(name), dict(arguments or {}))})
+            return _json({"result": await session.tool(str(name), arguments_of(arguments))})
         except ToolFailed as error:
             raise ApiError(424, str(error), "tool_failed") from error
         except (ValueError, TypeError) as error:
@@ -203,7 +203,12 @@ class Gateway:
     async def _reward(self, session: GatewaySession, body: Any) -> Response:
         agent, value = _fields(body, "agent", "value")
         try:
-            session.reward(agent, value)
+            number = float(value)
+        except (ValueError, TypeError, OverflowError):
+            message = f"value={value!r:.100} must be a number: the reward of agent {agent!r}"
+            raise ApiError(400, message, "invalid", "value") from None
+        try:
+            session.reward(agent, number)
         except (ValueError, TypeError) as error:
             raise ApiError(400, str(error), "invalid") from error
         return _json({"agent": agent, "value": value})

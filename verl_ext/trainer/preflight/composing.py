@@ -105,12 +105,23 @@ def _missing_key(override: str, config: DictConfig) -> str | None:
     section = section_at(MasConfig, above[1:]) if ours else None
     if not OmegaConf.is_dict(node) and (node is not None or section is None):
         return None
-    if section and part in section.model_fields:
+    known = _known_names(config, path, node)
+    if part in known or section and part in section.model_fields:
         null = f" ({path} is null)" if node is None else ""
         return f"{path}.{part} is not set by this recipe{null}; it is added with a plus: +{override}"
-    text = unknown_key(part, section.model_fields if section else map(str, node), path)
+    text = unknown_key(part, section.model_fields if section else known, path)
     takes = (node.get("_target_") if node else None) or (path if ours and section is None else None)
     return f"{text}; what else {takes} takes is added with a plus: +{override}" if takes else text
+
+
+def _known_names(config: DictConfig, path: str, node: Any) -> list[str]:
+    """The keys of a section. Of `mas.agents`: without those that are null, with the names that the workflow lists."""
+    names = list(map(str, node)) if OmegaConf.is_dict(node) else []
+    if path != "mas.agents":
+        return names
+    listed = OmegaConf.select(config, "mas.workflow.agents")
+    names = [name for name in names if node[name] is not None]
+    return names + [str(name) for name in listed if name not in names] if OmegaConf.is_list(listed) else names
 
 
 def _check_groups(overrides: list[str], groups: list[str]) -> None:
