@@ -134,7 +134,7 @@ def events(request: ChatRequest, given: Given) -> Iterator[bytes]:
     for index, block in enumerate(whole["content"]):
         empty: dict[str, Any]
         if block["type"] == "text":
-            empty: dict[str, Any] = {"type": "text", "text": ""}
+            empty = {"type": "text", "text": ""}
             deltas = [{"type": "text_delta", "text": piece} for piece in pieces(block["text"])]
         else:
             empty = {**block, "input": {}}
