@@ -20,7 +20,7 @@ def machine(monkeypatch, gpus: int, cores: int, packages: bool) -> None:
 
 
 def test_all_that_a_machine_lacks_is_listed(monkeypatch):
-    config = composed("+recipe=mhgpo")
+    config, deciding = composed("+recipe=mhgpo"), composed("+recipe=puppeteer")
     machine(monkeypatch, gpus=8, cores=42, packages=True)
     assert checks.lacking(config) == [] and checks.check_resources(config) is None
     machine(monkeypatch, gpus=2, cores=41, packages=False)
@@ -30,7 +30,7 @@ def test_all_that_a_machine_lacks_is_listed(monkeypatch):
     assert "41 core(s) as logical CPUs; 42 are taken" in cores and "ray_kwargs.ray_init.num_cpus=42" in cores
     packed = "+actor_rollout_ref.model.override_config.attn_implementation=sdpa"
     assert attention.endswith(f"{packed} actor_rollout_ref.model.use_fused_kernels=true")
-    assert checks.without_flash(composed("+recipe=puppeteer")) == packed, "decisions need whole logits"
+    assert checks.without_flash(deciding) == packed, "decisions need whole logits"
     with pytest.raises(ValueError, match="(?s)vllm.*flash_attn.*2 GPU.*41 core.*mhgpo_tiny"):
         checks.check_resources(config)
 
