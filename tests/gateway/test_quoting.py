@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from verl_ext.gateway.quoting import Answer, named_calls, quoted_calls, stands
+from verl_ext.gateway.quoting import Answer, Asked, named_calls, quoted_calls, stands
 from verl_ext.mas.types import Call, CallId, Stream
 
 
@@ -17,7 +17,7 @@ def answer(text, asked="a question", tools=(), parents=()):
 
 
 def quotes(made, *messages):
-    return bool(quoted_calls([made], [{"role": "user", "content": "", **message} for message in messages]))
+    return bool(quoted_calls([made], Asked([{"role": "user", "content": "", **message} for message in messages])))
 
 
 PLAN = (
@@ -66,7 +66,7 @@ def test_a_short_answer_is_found_as_a_message_of_its_own():
 )
 def test_a_short_answer_may_be_named_inside_a_text(text, asked, content, expected):
     made = answer(text, asked)
-    assert named_calls([made], [{"role": "user", "content": content}]) == ([made.call] if expected else [])
+    assert named_calls([made], Asked([{"role": "user", "content": content}])) == ([made.call] if expected else [])
 
 
 def test_tool_calls_are_found_by_their_ids_and_arguments():
@@ -80,9 +80,8 @@ def test_tool_calls_are_found_by_their_ids_and_arguments():
 def test_an_answer_that_repeats_an_earlier_one_stands_for_it():
     first = answer("The Nile is the longest river.")
     second = answer("Yes:\nThe Nile is the longest river.", asked=first.whole, parents=[first.call])
-    message = [{"role": "user", "content": second.whole}]
-    assert quoted_calls([first, second], message) == [second.call]
-    assert quoted_calls([first, second], [{"role": "user", "content": first.whole}]) == [first.call]
+    assert quoted_calls([first, second], Asked([{"role": "user", "content": second.whole}])) == [second.call]
+    assert quoted_calls([first, second], Asked([{"role": "user", "content": first.whole}])) == [first.call]
 
 
 def test_whole_words():

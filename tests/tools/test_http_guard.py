@@ -11,11 +11,14 @@ import pytest
 
 from tests.tools.requesting import running
 from tests.tools.simulating import MOVIE
+from verl_ext.gateway import server as gateway_server
+from verl_ext.gateway.settings import GatewaySection
 from verl_ext.tools import retrieval_server, simulator_server
 from verl_ext.tools.base import ToolRefused
 from verl_ext.tools.catalogue import Catalogue
 from verl_ext.tools.http import guard
 from verl_ext.tools.http.client import TOKEN
+from verl_ext.tools.http.server import listen
 from verl_ext.tools.retrieval import HttpRetriever
 from verl_ext.tools.simulator import ResultCache, Simulator
 
@@ -191,3 +194,11 @@ def test_requests_that_do_not_end(server, tmp_path, monkeypatch):
             connection.close()
         assert time.monotonic() < until
         assert sent(url, request("/health", method="GET", kind=None))[0] == 200
+
+
+@pytest.mark.parametrize("open_", [lambda: listen("127.0.0.1", 0), lambda: gateway_server._listen(GatewaySection())])
+def test_the_parts_of_an_answer_do_not_wait_for_one_another(open_):
+    with open_() as listener, socket.create_connection(listener.getsockname()) as client:
+        with listener.accept()[0] as connection:
+            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+            assert client

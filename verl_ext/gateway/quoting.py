@@ -19,6 +19,21 @@ PARTS = [
 ]
 
 
+class Asked:
+    """The messages of a request, read once for all answers that it may quote.
+
+    Attributes:
+        text: all words, see `words`.
+        said: what stands in them as the assistant's, without blanks around it.
+        tool_ids: the tool calls that are in them, or answered.
+    """
+
+    def __init__(self, messages: Sequence[dict[str, Any]]):
+        self.text = words(messages)
+        self.said = {message["content"].strip() for message in messages if message["role"] == "assistant"}
+        self.tool_ids = frozenset(_tool_ids(messages))
+
+
 @dataclass(eq=False)
 class Answer:
     """An answered call, with what of it a later request may quote. `tool_ids` are those of its tool calls.
@@ -46,13 +61,12 @@ class Answer:
         """A tool's result as part of the answer of the call before it: who quotes the result uses that call."""
         return cls(call, parts=sorted({text.strip() for text in _strings(result) if len(text.strip()) >= USEFUL}))
 
-    def quoted(self, messages: list[dict[str, Any]], text: str) -> set[str]:
-        """What these messages, whose words are `text`, quote of it."""
-        if self.tool_ids and self.tool_ids & set(_tool_ids(messages)):
+    def quoted(self, asked: Asked) -> set[str]:
+        """What a request quotes of it."""
+        if self.tool_ids & asked.tool_ids:
             return {"tool call", *self.tool_ids}
-        found = {part for part in self.parts if stands(part, text)}
-        said = any(m["role"] == "assistant" and m["content"].strip() == self.whole for m in messages)
-        if self.whole and (said or (len(self.whole) >= USEFUL and stands(self.whole, text))):
+        found = {part for part in self.parts if stands(part, asked.text)}
+        if self.whole and (self.whole in asked.said or (len(self.whole) >= USEFUL and stands(self.whole, asked.text))):
             found.add(self.whole)
         return found
 
@@ -69,15 +83,14 @@ def stands(part: str, text: str) -> bool:
     return False
 
 
-def quoted_calls(answers: Iterable[Answer], messages: list[dict[str, Any]]) -> list[Call]:
-    """The calls whose answers these messages quote.
+def quoted_calls(answers: Iterable[Answer], asked: Asked) -> list[Call]:
+    """The calls whose answers a request quotes.
 
     An answer that repeats an earlier one, which it depends on, stands for it.
     """
-    text = words(messages)
     found: dict[Call, set[str]] = {}
     for answer in answers:
-        if quoted := answer.quoted(messages, text):
+        if quoted := answer.quoted(asked):
             found.setdefault(answer.call, set()).update(quoted)
     repeated = {
         parent
@@ -88,10 +101,9 @@ def quoted_calls(answers: Iterable[Answer], messages: list[dict[str, Any]]) -> l
     return [call for call in found if call not in repeated]
 
 
-def named_calls(answers: Iterable[Answer], messages: list[dict[str, Any]]) -> list[Call]:
-    """The calls whose short outputs stand in these messages: perhaps by chance."""
-    text = words(messages)
-    return [answer.call for answer in answers if answer.short and stands(answer.short, text)]
+def named_calls(answers: Iterable[Answer], asked: Asked) -> list[Call]:
+    """The calls whose short outputs stand in a request: perhaps by chance."""
+    return [answer.call for answer in answers if answer.short and stands(answer.short, asked.text)]
 
 
 def ancestors(calls: Iterable[Call]) -> set[Call]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from typing import Any
 
 from verl_ext.gateway.ledger import Entry, Ledger, Log
-from verl_ext.gateway.quoting import words
+from verl_ext.gateway.quoting import Answer, words
 from verl_ext.mas.differences import first_difference
-from verl_ext.mas.types import Call, CallId, Stream
+from verl_ext.mas.types import CallId, Stream
 
 REMEDY = (
     "To fork a call the program runs again, and must then ask the same: no clock, random id or order of a set in a "
@@ -65,11 +65,12 @@ class Replay:
         if self._base is not None:
             self._given_up |= self._base.entries.keys() - self.log.entries.keys()
 
-    def follow(self, calls: dict[CallId, Call]) -> None:
-        """The program has been given the answers of these calls."""
+    def follow(self, given: Mapping[CallId, Answer]) -> None:
+        """The program has been given these answers."""
         while self._base is not None and self._alike < len(self._base.given):
             expected = self._base.given[self._alike]
-            if calls.get(expected.id) is not expected:
+            answer = given.get(expected.id)
+            if answer is None or answer.call is not expected:
                 break
             self._alike += 1
 

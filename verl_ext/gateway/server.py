@@ -21,9 +21,11 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import uvicorn
-from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse, Response, StreamingResponse
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
 
 from verl_ext.gateway.anthropic import events, message, read_anthropic
 from verl_ext.gateway.errors import HEADERS, ApiError
@@ -32,6 +34,7 @@ from verl_ext.gateway.responses import Given, chunks, completion
 from verl_ext.gateway.session import GatewaySession
 from verl_ext.gateway.settings import GatewaySection
 from verl_ext.mas.types import ToolFailed
+from verl_ext.tools.http.server import answer_at_once
 
 logger = logging.getLogger(__name__)
 Handler = Callable[[GatewaySession, Any], Awaitable[Response]]
@@ -102,24 +105,29 @@ class Gateway:
             self._noted.add(text)
             logger.warning("gateway: %s", text)
 
-    def _application(self) -> FastAPI:
-        app = FastAPI(title="verl_ext gateway", openapi_url=None)
-        app.add_api_route("/v1/chat/completions", self._handle(self._chat), methods=["POST"])
-        app.add_api_route("/v1/models", self._handle(self._models), methods=["GET"])
-        app.add_api_route("/v1/messages", self._handle(self._messages), methods=["POST"])
-        for path, handler in (("tool", self._tool), ("reward", self._reward), ("result", self._result)):
-            app.add_api_route(f"/v1/{path}", self._handle(handler), methods=["POST"])
+    def _application(self) -> Starlette:
+        handlers: dict[str, Handler] = {
+            "chat/completions": self._chat,
+            "messages": self._messages,
+            "models": self._models,
+            "tool": self._tool,
+            "reward": self._reward,
+            "result": self._result,
+        }
+        routes = [
+            Route(f"/v1/{name}", self._handle(handler), methods=["GET" if name == "models" else "POST"])
+            for name, handler in handlers.items()
+        ]
+        known = ", ".join(route.path for route in routes)
 
         async def unknown(request: Request, error: Any) -> JSONResponse:
-            known = "/v1/chat/completions, /v1/messages, /v1/models, /v1/tool, /v1/reward, /v1/result"
             hint = " The Responses API is not served: let the client use chat completions." * (
                 "responses" in request.url.path
             )
             message = f"{request.method} {request.url.path} is not served; served are {known}.{hint}"
             return _refusal(ApiError(error.status_code, message, "unknown_path"), request)
 
-        app.add_exception_handler(HTTPException, unknown)
-        return app
+        return Starlette(routes=routes, exception_handlers={HTTPException: unknown})
 
     def _handle(self, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
         """A route that finds the session and answers errors in the client's form."""
@@ -254,7 +262,9 @@ def _listen(settings: GatewaySection) -> socket.socket:
     problem: Exception | None = None
     for port in ports:
         try:
-            return socket.create_server((settings.host, port), backlog=2048)
+            listener = socket.create_server((settings.host, port), backlog=2048)
+            answer_at_once(listener)
+            return listener
         except OSError as error:
             problem = error
     raise ValueError(

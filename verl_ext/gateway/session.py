@@ -18,7 +18,7 @@ from typing import Any
 from verl_ext.gateway.errors import ApiError, ended, of_failure
 from verl_ext.gateway.ledger import Entry, Ledger
 from verl_ext.gateway.pace import Pace
-from verl_ext.gateway.quoting import Answer, ancestors, named_calls, quoted_calls
+from verl_ext.gateway.quoting import Answer, Asked, ancestors, named_calls, quoted_calls
 from verl_ext.gateway.replay import Replay
 from verl_ext.gateway.requests import ChatRequest, digest
 from verl_ext.gateway.responses import Given
@@ -82,11 +82,12 @@ class GatewaySession:
         self._check_open()
         entry = self._enter(request.agent, request.digest, request.content)
         entry.frontier = list(self.ctx.frontier)
-        entry.quoted = quoted_calls(self.given.values(), request.messages)
-        entry.named = named_calls(self.given.values(), request.messages)
+        asked = Asked(request.messages)
+        entry.quoted = quoted_calls(self.given.values(), asked)
+        entry.named = named_calls(self.given.values(), asked)
         self._outstanding += 1
         self.pace.asked()
-        work = asyncio.ensure_future(self._make(entry, request))
+        work = asyncio.ensure_future(self._make(entry, request, asked))
         self.made[entry.id] = work
         try:
             reply = await asyncio.shield(work)
@@ -121,8 +122,8 @@ class GatewaySession:
         entry = self.log.entries[call_id] = Entry(call_id, asked, len(self.log.given))
         return entry
 
-    async def _make(self, entry: Entry, request: ChatRequest) -> Reply:
-        parents, before = await self._dependencies(entry, request.messages)
+    async def _make(self, entry: Entry, request: ChatRequest, asked: Asked) -> Reply:
+        parents, before = await self._dependencies(entry, asked)
         entry.parents = tuple(parent.id for parent in parents)
         return await Context(self.session, self.workflow, (), before).chat(
             request.agent,
@@ -136,7 +137,7 @@ class GatewaySession:
 
     # What a request depends on.
 
-    async def _dependencies(self, entry: Entry, messages: list[dict[str, Any]]) -> tuple[list[Call], list[Call]]:
+    async def _dependencies(self, entry: Entry, asked: Asked) -> tuple[list[Call], list[Call]]:
         """The calls that a request uses, and those on which it may depend.
 
         Raises:
@@ -151,7 +152,7 @@ class GatewaySession:
             raise self.session.diverge(self.replay.difference(entry))
         told = self.replay.fork if self.replay.fork in self.answered else None
         forked = None if told is None else self.session.call_of(told)
-        found = quoted_calls(self._found, messages)
+        found = quoted_calls(self._found, asked)
         parents = await self._used(entry)
         before = ancestors(parents)
         parents = [*parents, *(call for call in found if call not in before)]
@@ -204,7 +205,7 @@ class GatewaySession:
         self._sampled[request.agent, content.strip()] = reply.content or ""
         self.log.given.append(call)
         self.ctx.advance(list(call.parents), [call])
-        self.replay.follow({call_id: answer.call for call_id, answer in self.given.items()})
+        self.replay.follow(self.given)
         created = self.ledger.created.setdefault(call, int(time.time()))
         name = digest("/".join((str(self.forest.seed), *call.stream.path, str(call.id))))
         self.pace.news()
