@@ -10,7 +10,8 @@ HTTP = DefaultAsyncHttpxClient()
 
 async def solve(problem: str, base_url: str, api_key: str) -> str:
     """The totals of a sum, after a solution, a check, and up to two more tries."""
-    client = AsyncAnthropic(base_url=base_url, api_key=api_key, http_client=HTTP, max_retries=0)
+    # Its default is to give up connecting after 5 s, which a machine at its limit may need.
+    client = AsyncAnthropic(base_url=base_url, api_key=api_key, http_client=HTTP, max_retries=0, timeout=600)
 
     async def ask(model: str, content: str, max_tokens: int) -> str:
         asked = {"role": "user", "content": content}
