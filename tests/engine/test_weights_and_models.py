@@ -79,12 +79,25 @@ def test_other_architectures_run_too():
     assert done.token_ids == want[0, 9:].tolist()
 
 
-def test_a_model_that_ignores_its_cache_is_refused():
+@pytest.mark.parametrize("sharp", [1, 1000])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_model_that_ignores_its_cache_is_refused(dtype, sharp):
     class Forgetful(type(tiny_model("qwen2"))):
         def forward(self, *args, past_key_values=None, **kwargs):
             return super().forward(*args, past_key_values=DynamicCache() if past_key_values else None, **kwargs)
 
-    model = tiny_model("qwen2")
+    model = sharper(sharp).to(dtype)
     model.__class__ = Forgetful
     with pytest.raises(ValueError, match="rollout.name=hf cannot run Forgetful"):
         SlotEngine(model, 4, LENGTH)
+
+
+def test_large_logits_may_be_rounded_as_half_precision_rounds_them():
+    SlotEngine(sharper(1000).to(torch.bfloat16), 4, LENGTH)
+
+
+def sharper(factor: float):
+    """A model with logits so many times as large."""
+    model = tiny_model("qwen2")
+    model.model.norm.weight.data *= factor
+    return model
