@@ -15,6 +15,7 @@ from tests.bench import (
     evaluation,
     gateway,
     heads,
+    many,
     masks,
     memory,
     real_size,
@@ -92,6 +93,8 @@ def main() -> None:
         "\n(u) a request to the gateway over ctx.chat, with an engine that answers at once (aim < 2 ms at 32 sessions):"
     )
     print("\n".join(gateway.run()), flush=True)
+    print("\n(v) a rollout worker with 2,000 trajectories at once (aim: lags of its loop <= 50 ms):", flush=True)
+    print("\n".join(many.run()), flush=True)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ offsets     from ranges of characters to ranges of tokens
 tool_calls  the attempts of a tool call, and what sampling costs
 limits      bounds of a trajectory (calls, tokens, seconds), and of the time in which nothing happens
 noise       the seed of each call; stopwatch: a clock that stops during weight updates, and what is waited for
+turns       what begins at once, spread over turns of the event loop
 """
 
 from verl_ext.mas.agent import Agent, Unparsable

@@ -10,5 +10,6 @@ phases          knows which phase the trainer is in, says when it takes much lon
 models          the model of each agent: one of the run, or of its policy
 tracing         sends sampled questions to OpenTelemetry; verl_trace: to the backends of verl's rollout trace
 forest_to_rows  from the calls of a question to training rows
+garbage         when Python's garbage collector works
 row_writer      writes rows into TransferQueue
 """

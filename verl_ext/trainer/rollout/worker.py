@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import logging
 import threading
@@ -21,6 +22,7 @@ from verl_ext.mas.forest import BrokenReward, Forest
 from verl_ext.mas.limits import Limits
 from verl_ext.mas.noise import derive_seed
 from verl_ext.mas.stopwatch import Stopwatch
+from verl_ext.mas.turns import Turns
 from verl_ext.mas.types import Status, Task
 from verl_ext.memory import View
 from verl_ext.observe.metrics import failure_report
@@ -34,6 +36,7 @@ from verl_ext.trainer.build import build_tools, build_workflow
 from verl_ext.trainer.config import context_length, read_mas_config, strategy_from
 from verl_ext.trainer.lora_setup import adapters_of, add_agent_ids
 from verl_ext.trainer.rollout.forest_to_rows import training_rows, validation_rows
+from verl_ext.trainer.rollout.garbage import collect_between_steps
 from verl_ext.trainer.rollout.llm import sampling_of
 from verl_ext.trainer.rollout.models import add_policies, make_models, models_of_agents
 from verl_ext.trainer.rollout.row_writer import RowWriter
@@ -75,7 +78,7 @@ class RolloutWorker:
             max_sequence_tokens=config.data.max_response_length,
             **vars(self.mas.limits),
         )
-        self.clock, self.threads = Stopwatch(), Threads()
+        self.clock, self.threads, self.turns = Stopwatch(), Threads(), Turns()
         self._writer = RowWriter()
         self._stats: dict[str, QuestionStats] = {}
         self._empty: list[str] = []
@@ -94,6 +97,7 @@ class RolloutWorker:
         thread = threading.Thread(target=self._loop.run_forever, daemon=True, name="rollouts")
         thread.start()
         self._watch = Watch(self.clock, self._loop, thread)
+        collect_between_steps()
 
     def _busy(self) -> int:
         return sum(forest.busy for forest in self._forests.values())
@@ -130,6 +134,7 @@ class RolloutWorker:
             return taken
         taken = [self._stats.pop(uid) for uid in (*uids, *self._empty) if uid in self._stats]
         self._empty.clear()
+        gc.collect()  # see garbage.py
         return taken
 
     def take_traces(self, uids: list[str] | None, count: int) -> list[QuestionTrace]:
@@ -222,6 +227,7 @@ class RolloutWorker:
             await tq.async_kv_put(key=uid, partition_id=_partition(validate), tag={"status": "failure"})
 
     async def _rows(self, name: str, question: dict[str, Any], validate: bool) -> list[Row]:
+        await self.turns.take()  # a thousand questions may begin at once
         forest = self._forests[name] = self._forest(name, question, validate)
         samples = await self._sample(forest, validate)
         forest.trajectories.sort(key=lambda trajectory: trajectory.stream.path)
@@ -275,6 +281,7 @@ class RolloutWorker:
             name=name,
             clock=self.clock,
             threads=self.threads,
+            turns=self.turns,
             memory=partial(self._memory.recall, k=self.mas.memory.recall) if self._memory is not None else None,
             adapters=self.adapters,
             models=self.models,
