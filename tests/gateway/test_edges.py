@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import threading
 
+import pytest
+
 from tests.gateway.programs import ManualPace, Program, ask, forest_of, run
 from tests.gateway.test_forks import at_once
 from tests.helpers import FakeLLM, fork, walk
+from verl_ext.gateway import GatewaySection
 from verl_ext.mas.credit import assign_credit
 
 
@@ -100,3 +103,62 @@ def test_conversations_that_go_on_side_by_side_stay_apart():
     for agent in ("one", "two"):
         calls = [call for call in base.calls if call.agent == agent]
         assert [call.parents for call in calls] == [(), (calls[0],), (calls[1],)]
+
+
+def two_chains(meet=lambda: None):
+    """Two chains side by side, which `meet` in their middle, and a judge who is shown all that they said."""
+
+    def program(task, endpoint):
+        def chain(first, second):
+            said = ask(endpoint, first, task.question)
+            meet()
+            return [said, ask(endpoint, second, f"check: {said}")]
+
+        said = at_once(lambda: chain("eager", "critic"), lambda: chain("careful", "doubter"))
+        return ask(endpoint, "judge", " : ".join(sum(said, [])))
+
+    return program
+
+
+def edges(trajectory):
+    """The agents that each agent's call depends on."""
+    return {call.agent: {parent.agent for parent in call.parents} for call in trajectory.calls}
+
+
+CHAINS = {"eager": set(), "careful": set(), "critic": {"eager"}, "doubter": {"careful"}}
+
+
+def test_short_outputs_keep_conversations_apart_and_are_direct_parents():
+    outputs = {"eager": "17 13", "careful": "9", "critic": "ok", "doubter": "no", "judge": "14"}
+    both = threading.Barrier(2)
+    base = run(walk(forest_with(two_chains(lambda: both.wait(60)), " ".join(outputs), outputs, (2, 4, 5))))
+    assert base.ok, base.error
+    assert edges(base) == {**CHAINS, "judge": set(CHAINS)}
+
+
+@pytest.mark.parametrize("forked", ["eager", "careful", "critic"])
+def test_a_fork_has_the_edges_of_the_run_that_it_forks_from(forked):
+    """What is replayed does not run ahead of what is sampled anew."""
+    seen = []
+
+    def answer(request):
+        agent = request.agent.split("~")[0].split("#")[0]
+        seen.append(agent)
+        return f"a long output of the {agent}, number {len(seen)}"
+
+    def delay(request):
+        return 0.5 if request.agent.split("~")[0].split("#")[0] == forked and len(seen) >= 5 else 0.0
+
+    workflow = Program(two_chains(), "eager careful critic doubter judge")
+    workflow.gateway = GatewaySection(quiet=0.3)
+    forest = forest_of(workflow, FakeLLM(answer, delay=delay))
+
+    async def work():
+        base = await walk(forest)
+        again = await fork(forest, base, next(call.id for call in base.calls if call.agent == forked))
+        await forest.close()
+        return base, again
+
+    base, again = run(work())
+    assert base.ok and again.ok, (base.error, again.error)
+    assert edges(base) == edges(again) == {**CHAINS, "judge": {"eager", "critic", "careful", "doubter"}}

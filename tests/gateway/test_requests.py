@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
@@ -14,6 +13,8 @@ from tests.gateway.programs import Program, ask, forest_of, post, run
 from tests.helpers import FakeLLM, walk
 from verl_ext.gateway.settings import GatewaySection
 from verl_ext.mas.types import Status
+from verl_ext.observe.error_log import ErrorLog
+from verl_ext.observe.question_stats import question_stats
 
 USER = [{"role": "user", "content": "hello"}]
 
@@ -96,21 +97,24 @@ def test_models_are_the_agents():
     assert played(program).result == ["planner", "solver"]
 
 
-def test_what_is_ignored_is_said_once(caplog):
-    caplog.set_level(logging.WARNING)
-
+def test_what_is_ignored_is_said_once(tmp_path):
     def program(task, endpoint):
         for temperature in (0.2, 0.2, 1.0):
             ask(endpoint, "planner", "x", temperature=temperature, presence_penalty=1, response_format={"type": "text"})
         for top in (0, 2, 2):
             ask(endpoint, "planner", "x", logprobs=True, top_logprobs=top)
 
-    played(program)
-    said = [record.getMessage() for record in caplog.records if "gateway" in record.getMessage()]
-    assert len(said) == 3
-    assert any("top_logprobs" in text for text in said)
-    assert any("temperature=0.2" in text and "temperature=1.0" in text for text in said)
-    assert any("presence_penalty" in text for text in said)
+    forests = [forest_of(Program(program)) for _ in range(2)]
+    for forest in forests:
+        assert run(walk(forest)).ok
+    log = ErrorLog(tmp_path)
+    log.tell([question_stats(forest, []) for forest in forests], "step 1")
+    log.tell([question_stats(forests[0], [])], "step 2")
+    said = log.path.read_text().split("\n\n")
+    assert len(said) == 3 and all(text.strip().startswith("step 1: gateway: ") for text in said)
+    for words in ("top_logprobs", "temperature=0.2 of requests is ignored: the policy is sampled at temperature=1.0",
+                  "presence_penalty"):  # fmt: skip
+        assert sum(words in text for text in said) == 1
 
 
 def test_sampling_parameters_reach_the_engine_and_the_identity():

@@ -6,9 +6,17 @@ import shlex
 import sys
 from pathlib import Path
 
+from verl_ext.observe.doctor_report import report
 from verl_ext.observe.progress import Progress
 from verl_ext.observe.runlog import NAME, TRACKER, VALIDATION, RunLog, read_log
-from verl_ext.observe.summary import CRITICS, next_steps, nothing_learned, print_summary, what_was_learned
+from verl_ext.observe.summary import (
+    CRITICS,
+    next_steps,
+    nothing_learned,
+    print_summary,
+    what_was_learned,
+    without_forks,
+)
 from verl_ext.observe.trajectory_files import FOLDER
 from verl_ext.reports import docs_page
 
@@ -148,6 +156,12 @@ def test_a_run_that_could_not_learn_says_so():
     assert not nothing_learned([flat(0.97, 0.0), flat(0.5, 0.01)])
     assert not nothing_learned([flat(1.0, 1.0)])  # solved
     assert not nothing_learned([{"step": 0, "metrics": {}}])
+
+
+def test_independent_trajectories_in_the_place_of_forks_are_told_at_the_end_and_by_the_doctor():
+    entries = [{"step": step, "metrics": {"sampling/without_forks": count}} for step, count in ((1, 3), (2, 24))]
+    assert "27 trajectories" in " ".join(without_forks(entries)) and without_forks(entries[:0]) == []
+    assert "27 trajectories" in report("run", entries).partition("To look at")[2]
 
 
 def test_a_system_without_rewards_of_its_agents_own_does_not_speak_of_them():

@@ -24,8 +24,7 @@ class Entry:
         heard: how many answers the program had been given when it asked.
         parents: the calls that it depends on; known once it has been made.
         frontier: the calls answered before it that no answered call depends on.
-        quoted: the calls that it quotes.
-        named: the calls whose short outputs stand in it.
+        used: the calls that it quotes, and those whose short outputs stand in it.
     """
 
     id: CallId
@@ -33,8 +32,7 @@ class Entry:
     heard: int
     parents: tuple[CallId, ...] | None = None
     frontier: list[Call] = field(default_factory=list)
-    quoted: list[Call] = field(default_factory=list)
-    named: list[Call] = field(default_factory=list)
+    used: list[Call] = field(default_factory=list)
 
 
 @dataclass(eq=False)
@@ -49,10 +47,10 @@ class Log:
     given: list[Call] = field(default_factory=list)
     begun: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def quoted_beside(self, entry: Entry) -> set[Call]:
-        """What is quoted by others than this request that had heard no more answers than it when they were made."""
+    def used_beside(self, entry: Entry) -> set[Call]:
+        """What is used by others than this request that had heard no more answers than it when they were made."""
         others = [one for one in self.entries.values() if one is not entry and one.heard <= entry.heard]
-        return {call for one in others for call in one.quoted}
+        return {call for one in others for call in one.used}
 
 
 @dataclass(eq=False)

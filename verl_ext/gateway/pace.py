@@ -59,7 +59,12 @@ class Pace:
 
     def asked(self) -> None:
         """The program has asked something."""
-        self._asked, self._naps = True, 0
+        self._asked = True
+        self.restart()
+
+    def restart(self) -> None:
+        """Count a pause from now on."""
+        self._naps = 0
         self.news()
 
     def news(self) -> None:

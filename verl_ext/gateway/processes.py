@@ -19,6 +19,7 @@ import importlib
 import inspect
 import os
 import shutil
+import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ class ProgramWorkflow(GatewayWorkflow):
     """A program that is started anew for each trajectory.
 
     Args:
-        command: the program and its arguments.
+        command: the program and its arguments. `python` is the interpreter of the training.
         agents: names of the agents, first to last. A request's `model` names one.
         reward: module.function, (task, result) -> a number, or a number and quantities to log.
         headline: the quantity that a person watches.
@@ -45,6 +46,8 @@ class ProgramWorkflow(GatewayWorkflow):
     Raises:
         ValueError: no command, no agents or one twice, no such program, or no such function.
     """
+
+    quiet = 0.1  # what a process asks at once comes later apart than what a thread does
 
     def __init__(
         self,
@@ -63,6 +66,8 @@ class ProgramWorkflow(GatewayWorkflow):
         if twice:
             raise ValueError(f"mas.workflow.agents={list(agents)!r} names {', '.join(twice)} twice")
         self.command, self.folder, self.environment = [str(part) for part in command], folder, dict(environment or {})
+        if self.command[0] == "python" and "PATH" not in self.environment:
+            self.command[0] = sys.executable  # that of the training, whether or not its environment is activated
         self.agents = {str(name): Agent() for name in agents}
         _check_command(self.command, folder, {**os.environ, **self.environment}.get("PATH"))
         self.headline = headline

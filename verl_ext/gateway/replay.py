@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Mapping, Set
 from typing import Any
@@ -13,9 +14,9 @@ from verl_ext.mas.types import CallId, Stream
 
 REMEDY = (
     "To fork a call the program runs again, and must then ask the same: no clock, random id or order of a set in a "
-    "prompt; let tools be called by endpoint.tool, which records them; take randomness from endpoint.seed; give equal "
-    "requests that are made at once a `user` of their own each, for which of them comes first may change. All "
-    "further trajectories of this worker are sampled without forks."
+    "prompt; let tools be called by endpoint.tool (in a process: /v1/tool), which records them; take randomness from "
+    "endpoint.seed (VERL_EXT_SEED); give equal requests that are made at once a `user` of their own each, for which of "
+    "them comes first may change. All further trajectories of this worker are sampled without forks."
 )
 
 
@@ -59,6 +60,16 @@ class Replay:
             one.heard <= self._alike and one.id not in self.log.entries and one.id not in self._given_up
             for one in self._base.entries.values()
         )
+
+    def early(self, call_id: CallId, answered: Set[CallId]) -> bool:
+        """Whether the base was given an answer before this one that is still on its way here: sampled anew.
+
+        Otherwise what is replayed would run ahead, and requests would depend on more than in the base.
+        """
+        if self._base is None or all(call.id != call_id for call in self._base.given):
+            return False
+        before = itertools.takewhile(lambda call: call.id != call_id, self._base.given)
+        return any(call.id in self.log.entries and call.id not in answered for call in before)
 
     def give_up(self) -> None:
         """Wait no longer for what is missing now."""

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import logging
 import resource
 import secrets
 import socket
@@ -36,7 +35,6 @@ from verl_ext.gateway.settings import GatewaySection
 from verl_ext.mas.types import ToolFailed
 from verl_ext.tools.http.server import answer_at_once
 
-logger = logging.getLogger(__name__)
 Handler = Callable[[GatewaySession, Any], Awaitable[Response]]
 # Seconds for which an idle connection stays open: longer than clients keep one. With uvicorn's 5 s, as httpx has,
 # a request is now and then sent on a connection that is being closed, and fails.
@@ -53,7 +51,6 @@ class Gateway:
     def __init__(self, settings: GatewaySection):
         self.settings, self.port = settings, 0
         self.sessions: dict[str, GatewaySession] = {}
-        self._noted: set[str] = set()
         self._server: uvicorn.Server | None = None
         self._serving: asyncio.Task[None] | None = None
 
@@ -98,12 +95,6 @@ class Gateway:
             yield key
         finally:
             del self.sessions[key]
-
-    def note_once(self, text: str) -> None:
-        """Log something about the programs once in this process."""
-        if text not in self._noted:
-            self._noted.add(text)
-            logger.warning("gateway: %s", text)
 
     def _application(self) -> Starlette:
         handlers: dict[str, Handler] = {
@@ -182,16 +173,16 @@ class Gateway:
 
     async def _answer(self, session: GatewaySession, request: ChatRequest, body: Any) -> Given:
         for name in request.ignored:
-            self.note_once(f"the parameter {name} of requests is ignored")
-        self._note_sampling(session, body)
+            session.remark(f"the parameter {name} of requests is ignored")
+        self._remark_on_sampling(session, body)
         return await session.chat(request)
 
-    def _note_sampling(self, session: GatewaySession, body: dict[str, Any]) -> None:
+    def _remark_on_sampling(self, session: GatewaySession, body: dict[str, Any]) -> None:
         """Say that the policy's temperature and top_p are those of the configuration, whatever is asked for."""
         for name in ("temperature", "top_p"):
             own = session.forest.sampling.get(name)
             if body.get(name) is not None and body[name] != own:
-                self.note_once(f"{name}={body[name]} of requests is ignored: the policy is sampled at {name}={own}")
+                session.remark(f"{name}={body[name]} of requests is ignored: the policy is sampled at {name}={own}")
 
     async def _models(self, session: GatewaySession, body: Any) -> Response:
         agents = [

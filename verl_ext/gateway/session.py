@@ -83,8 +83,8 @@ class GatewaySession:
         entry = self._enter(request.agent, request.digest, request.content)
         entry.frontier = list(self.ctx.frontier)
         asked = Asked(request.messages)
-        entry.quoted = quoted_calls(self.given.values(), asked)
-        entry.named = named_calls(self.given.values(), asked)
+        answers = self.given.values()
+        entry.used = list(dict.fromkeys([*quoted_calls(answers, asked), *named_calls(answers, asked)]))
         self._outstanding += 1
         self.pace.asked()
         work = asyncio.ensure_future(self._make(entry, request, asked))
@@ -159,18 +159,17 @@ class GatewaySession:
         return parents, list(dict.fromkeys([*parents, *entry.frontier, *([] if forked is None else [forked])]))
 
     async def _used(self, entry: Entry) -> list[Call]:
-        """The calls that a request quotes, and in doubt those answered before it that nothing else quotes.
+        """The calls that a request quotes or names, and in doubt those answered before it that nothing else quotes.
 
         An edge too many costs a sample; without a true one a fork would share what has to be sampled anew.
         """
-        parents = entry.quoted or entry.frontier
+        parents = entry.used or entry.frontier
         before = ancestors(parents)
         if doubtful := [call for call in entry.frontier if call not in before]:
             await self.pace.all_asked()
-            quoted = self.log.quoted_beside(entry)
-            parents = [*parents, *(call for call in doubtful if call not in quoted)]
-            before = ancestors(parents)
-        return [*parents, *(call for call in entry.named if call not in before)]
+            used = self.log.used_beside(entry)
+            parents = [*parents, *(call for call in doubtful if call not in used)]
+        return parents
 
     async def _calls(self, ids: tuple[CallId, ...]) -> list[Call] | None:
         """The calls of this run with these identities; None if it has not made one of them."""
@@ -185,10 +184,18 @@ class GatewaySession:
     # When an answer is given.
 
     async def _settle(self, entry: Entry) -> None:
-        """Wait until the program has asked all that it asks without this answer."""
-        while not self.over and ((missing := self.replay.missing()) or not self.pace.quiet):
-            if not missing and self.replay.same_so_far(self.answered) and self.replay.known(entry.id) is not None:
-                return  # the base says what is asked at once
+        """Wait until the program has asked all that it asks without this answer, and been given what comes first."""
+        held = False
+        while not self.over:
+            missing, early = self.replay.missing(), self.replay.early(entry.id, self.answered)
+            if held and not early:
+                self.pace.restart()  # what it has just been given may lead it to ask
+            held = early
+            if not early and not missing:
+                if self.pace.quiet:
+                    return
+                if self.replay.same_so_far(self.answered) and self.replay.known(entry.id) is not None:
+                    return  # the base says what is asked at once
             if missing and self.pace.patient_no_more:
                 self.replay.give_up()
                 continue
@@ -272,6 +279,11 @@ class GatewaySession:
         if number - number != 0:
             raise ValueError(f"the reward {value!r} of agent {agent!r} is not finite")
         self.session.trajectory.agent_rewards[agent] = number
+
+    def remark(self, text: str) -> None:
+        """Tell the user something about the program; once in a run."""
+        if (said := f"gateway: {text}") not in self.forest.remarks:
+            self.forest.remarks.append(said)
 
     def fail(self, error: BaseException) -> None:
         """End the program with this error."""

@@ -44,9 +44,11 @@ class GatewayWorkflow(Workflow):
 
     Attributes:
         gateway: `mas.gateway`, which the trainer sets.
+        quiet: seconds that stand for `mas.gateway.quiet: null`.
     """
 
     forks_after_end = True
+    quiet = 0.02
     gateway: GatewaySection = GatewaySection()
 
     @abstractmethod
@@ -97,7 +99,7 @@ class GatewayWorkflow(Workflow):
 
     def pace(self) -> Pace:
         """What tells when a program has asked all that it asks at once."""
-        return Pace(self.gateway.quiet)
+        return Pace(self.quiet if self.gateway.quiet is None else self.gateway.quiet)
 
     def diverged(self, found: str) -> None:
         """From now on, sample independent trajectories; see `Workflow`."""

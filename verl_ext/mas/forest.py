@@ -20,6 +20,7 @@ from verl_ext.mas.noise import call_seed
 from verl_ext.mas.prompt_tokens import enter_prompt
 from verl_ext.mas.stopwatch import Stopwatch
 from verl_ext.mas.tool_calls import Cost, attempt
+from verl_ext.mas.turns import Turns
 from verl_ext.mas.types import (
     Call,
     CallId,
@@ -67,6 +68,7 @@ class Forest:
         greedy: validation; temperature and truncation are taken from `sampling` for every agent.
         clock: measures calls and their timeouts; paused while the weights are updated.
         threads: for tools that are plain functions; shared by the questions of a process.
+        turns: in which prompts are made; shared likewise.
         memory: (agent, query) -> the memories that the agent recalls; always the same answer, from any thread. None:
             there is no memory.
         adapters: name of each agent's adapter ("" is the base alone); None: the policy has no adapters.
@@ -86,6 +88,7 @@ class Forest:
     name: str = ""
     clock: Stopwatch = field(default_factory=Stopwatch)
     threads: Threads = field(default_factory=Threads)
+    turns: Turns = field(default_factory=Turns)
     memory: Callable[[str, str], list[Memory]] | None = None
     adapters: Mapping[str, str] | None = None
     models: Mapping[str, LLM] = field(default_factory=dict)
@@ -96,6 +99,8 @@ class Forest:
     replaced: list[Trajectory] = field(default_factory=list)
     # What a workflow keeps for all trajectories of the question, by a name of its own.
     kept: dict[str, Any] = field(default_factory=dict)
+    # What the user should be told once, beside failures.
+    remarks: list[str] = field(default_factory=list)
     # Programs that run and have not yet asked all that they ask next.
     programs: int = 0
 
@@ -162,6 +167,7 @@ class Forest:
             self._waiting[work] -= 1
 
     async def _generate(self, call: Call, agent: Agent, inputs: dict[str, Any]) -> Call:
+        await self.turns.take()
         call.began = call.ended = time.time()
         sampling = {**self.sampling, **agent.sampling, "seed": call_seed(self.seed, call.stream, call.id)}
         llm = agent.llm or self.model_of(call.agent)

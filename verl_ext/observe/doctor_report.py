@@ -177,6 +177,11 @@ def _concerns(entries: Entries) -> Iterable[str]:
         yield "some rows have no token that trains"
     if any(_values(entries, "doctor/unknown_version")):
         yield "the engine did not always say which weights sampled a row"
+    if independent := sum(_values(entries, "sampling/without_forks")):
+        yield (
+            f"{independent:.0f} trajectories were sampled independently in the place of forks: run again, the system "
+            "asks something else (error.log has the first difference)"
+        )
     worst = max(entries, key=lambda entry: entry["metrics"].get("sampling/left_out") or 0.0)
     if (share := worst["metrics"].get("sampling/left_out") or 0.0) > 0.1:
         yield f"step {worst['step']} left out {share:.0%} of its trajectories: mas.failure can give them a reward"

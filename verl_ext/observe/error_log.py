@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from verl_ext.mas.types import Status
-from verl_ext.observe.question_stats import QuestionStats, alike
+from verl_ext.observe.question_stats import REMARK, QuestionStats, alike
 
 NAME = "error.log"
 # What trajectories did that met a failure and have a reward.
@@ -40,6 +40,9 @@ class ErrorLog:
             if failure.place in self._told:
                 continue
             self._told.add(failure.place)
+            if failure.status == REMARK:
+                texts.append(f"\n{when}: {failure.error}\n")
+                continue
             what = WENT_ON.get(failure.status, "") if failure.finished else f"failed: {failure.status}"
             words = f"{when}: {failure.trajectories} of {total} trajectories {what}. The first one:"
             texts.append(f"\n{words}\n{failure.trace or failure.error}\n")

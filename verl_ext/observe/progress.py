@@ -109,6 +109,8 @@ class Progress:
             parts.append(f"{duration(per_step * (total - step))} left")
         if metrics.get("sampling/failed_trajectories"):
             parts.append(f"{metrics['sampling/failed_trajectories']:.0f} trajectories failed: {failures(metrics)}")
+        if metrics.get("sampling/without_forks"):
+            parts.append(f"{metrics['sampling/without_forks']:.0f} trajectories without forks")
         validation = metrics.get(f"val/system/{self.headline}")
         if validation is not None:
             failed = metrics.get("val/sampling/failed_trajectories")

@@ -51,12 +51,17 @@ class HeadDecision:
     reward: float
 
 
+# In place of a status: what the user should be told, see `Forest.remarks`.
+REMARK = "remark"
+
+
 @dataclass(frozen=True)
 class Failure:
     """Why trajectories of a question failed; one for all that failed alike: with the same status, in the same place.
 
     Attributes:
-        status: of the trajectories; "tool_error" also for a tool without whose result they went on.
+        status: of the trajectories; "tool_error" also for a tool without whose result they went on; `REMARK` for what
+            is no failure.
         error: the first one's message.
         trace: the lines of the user's code that raised it; "" if none did.
         trajectories: how many.
@@ -72,7 +77,7 @@ class Failure:
     @property
     def place(self) -> tuple[str, ...]:
         """Equal for failures that are alike."""
-        return (self.status, *frames_of(self.trace))
+        return (self.status, self.error) if self.status == REMARK else (self.status, *frames_of(self.trace))
 
 
 @dataclass
@@ -107,7 +112,7 @@ def question_stats(forest: Forest, samples: list[Sample]) -> QuestionStats:
         rewards=[trajectory.reward for trajectory in scored],
         quantities=[trajectory.metrics for trajectory in scored],
         failures=dict(Counter(t.status.value for t in forest.trajectories if not t.ok)),
-        errors=alike([*_failures(forest.trajectories), *_replaced(forest)]),
+        errors=alike([*_failures(forest.trajectories), *_replaced(forest), *_remarks(forest)]),
         tool_failures=sum(trajectory.tool_failures for trajectory in forest.trajectories),
         cost=dict(vars(forest.cost)),
         formula_calls=formula_calls(forest.trajectories),
@@ -125,6 +130,11 @@ def _failures(trajectories: Iterable[Trajectory]) -> Iterator[Failure]:
             if tool.trace and tool.failure is not None:
                 found.append(Failure(Status.TOOL_ERROR.value, tool.failure, tool.trace, finished=trajectory.ok))
         yield from (replace(one, trajectories=1) for one in alike(found))
+
+
+def _remarks(forest: Forest) -> Iterator[Failure]:
+    for text in dict.fromkeys(forest.remarks):
+        yield Failure(REMARK, text, "", finished=True)
 
 
 def _replaced(forest: Forest) -> Iterator[Failure]:

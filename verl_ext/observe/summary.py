@@ -44,6 +44,7 @@ def print_summary(log: Path, headline: str, strategy: str, arguments: Sequence[s
         return
     lines = ["", "This run is complete already." if again else "Done."]
     lines += what_was_learned(entries, headline) + not_finished(entries, folder) + nothing_learned(entries)
+    lines += without_forks(entries)
     lines += [line for agent in collapsed(entries) for line in ("", *advice(agent))] + [""]
     if log.name == NAME:
         lines.append(f"  learning curve   {learning_curve(entries, headline, folder / 'learning_curve.png')}")
@@ -108,6 +109,18 @@ def not_finished(entries: list[dict[str, Any]], folder: Path) -> list[str]:
     told = folder / error_log.NAME
     where = f" ({told} has the first of each kind)" if told.exists() else ""
     return ["", f"  {lost:.0f} of {total:.0f} training trajectories of the last step failed: {reasons}{where}"]
+
+
+def without_forks(entries: list[dict[str, Any]]) -> list[str]:
+    """How many trajectories stand in the place of forks, if any do."""
+    _, values = series(entries, "sampling/without_forks")
+    if not (total := sum(values)):
+        return []
+    return [
+        "",
+        f"  {total:.0f} trajectories were sampled independently in the place of forks: run again, the system asks",
+        f"  something else. The first difference is in {error_log.NAME} ({docs_page('gateway.md')}).",
+    ]
 
 
 def nothing_learned(entries: list[dict[str, Any]]) -> list[str]:
