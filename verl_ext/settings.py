@@ -122,13 +122,12 @@ def unknown_name(what: str, name: object, known: Iterable[str]) -> str:
     return f"{what}={name!r} is unknown{did_you_mean(name, known)} (allowed: {', '.join(known)})"
 
 
-def check_keys(given: Iterable[str], known: Iterable[str], path: str) -> None:
+def check_keys(given: Iterable[str], known: Iterable[str], path: str, remedy: str = "") -> None:
     """Refuse keys that a section does not have.
 
     Raises:
-        ValueError: names the first, the closest known one, and all known ones.
+        ValueError: a line for each, with the closest known one and all known ones; then the remedy.
     """
     allowed = set(known)
-    for key in given:
-        if key not in allowed:
-            raise ValueError(unknown_key(key, allowed, path))
+    if unknown := [unknown_key(key, allowed, path) for key in given if key not in allowed]:
+        raise ValueError("\n".join([*unknown, *([remedy] if remedy else [])]))

@@ -90,7 +90,8 @@ def check_arguments(section: dict[str, Any], path: str) -> None:
             raise ValueError(f"{path}.{parameter.name}={value!r} must be of type {kind.__name__}")
     if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         given = [key for key in section if not key.startswith("_")]
-        check_keys(given, [parameter.name for parameter in parameters], path)
+        known = [parameter.name for parameter in parameters]
+        check_keys(given, known, path, "A key of a recipe that is extended is taken away by null, e.g. {name: null}.")
 
 
 def workflow_class(mas: MasConfig) -> type[Workflow]:
