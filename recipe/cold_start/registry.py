@@ -40,10 +40,12 @@ class ColdStart:
         demonstrations: module with `Teacher`, `scaled` (factor -> shares of wrong demonstrations), and with `words` and
             `marks` where there are any.
         examinations: number of questions -> examinations by name.
+        streams: outputs go on after each tool's answer, and begin with a mark.
     """
 
     demonstrations: ModuleType
     examinations: Callable[[int], dict[str, Examination]]
+    streams: bool = False
 
     def words(self) -> list[str]:
         """Each becomes one token together with the space before it."""
@@ -123,7 +125,7 @@ def _smurf_examinations(questions: int) -> dict[str, Examination]:
 COLD_STARTS = {
     "search": ColdStart(tiny_demos, _search_examinations),
     "arithmetic": ColdStart(arithmetic_demos, _arithmetic_examinations),
-    "tools": ColdStart(tool_demos, _tool_examinations),
+    "tools": ColdStart(tool_demos, _tool_examinations, streams=True),
     "shop": ColdStart(shop_demos, _shop_examinations),
     "pool": ColdStart(pool_demos, _pool_examinations),
     "smurfs": ColdStart(smurf_demos, _smurf_examinations),

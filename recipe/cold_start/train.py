@@ -42,10 +42,12 @@ CHAT_TEMPLATE = (
     "{% for message in messages %}{{ '<|' + message['role'] + '|> ' + message['content'] + '<|end|>' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
 )
+# For outputs that begin with a mark, without a space: a server that continues one (vLLM) lets the template write it.
+STREAM_TEMPLATE = CHAT_TEMPLATE.replace("'|> ' +", "('|>' if message['role'] == 'assistant' else '|> ') +")
 MAX_LENGTH = 4096  # positions of the model; the tiny worlds need about 150, real passages some thousands
 
 
-def build_tokenizer(words: list[str], marks: Sequence[str] = ()) -> Qwen2Tokenizer:
+def build_tokenizer(words: list[str], marks: Sequence[str] = (), template: str = CHAT_TEMPLATE) -> Qwen2Tokenizer:
     """Byte-level BPE in which each of `words`, with the space before it, is one token; other text is bytes.
 
     Each of `marks` is one token wherever it occurs.
@@ -74,7 +76,7 @@ def build_tokenizer(words: list[str], marks: Sequence[str] = ()) -> Qwen2Tokeniz
         unk_token=None,
         pad_token=PAD,
         eos_token=END,
-        chat_template=CHAT_TEMPLATE,
+        chat_template=template,
         model_max_length=MAX_LENGTH,
         padding_side="left",
     )
@@ -83,6 +85,12 @@ def build_tokenizer(words: list[str], marks: Sequence[str] = ()) -> Qwen2Tokeniz
     tokenizer.add_tokens([AddedToken(f" {word}", normalized=False) for word in words if word.isdigit()])
     tokenizer.add_tokens([AddedToken(mark, normalized=False) for mark in marks])
     return tokenizer
+
+
+def tokenizer_of(world: str) -> Qwen2Tokenizer:
+    """The tokenizer of a world's tiny model."""
+    start = COLD_STARTS[world]
+    return build_tokenizer(start.words(), start.marks(), STREAM_TEMPLATE if start.streams else CHAT_TEMPLATE)
 
 
 def build_model(tokenizer: Any, seed: int) -> Qwen2ForCausalLM:
@@ -216,7 +224,7 @@ def make(args: argparse.Namespace) -> None:
     """Build, train in two stages, report after each, save."""
     torch.set_num_threads(args.threads)
     start = COLD_STARTS[args.world]
-    tokenizer = build_tokenizer(start.words(), start.marks())
+    tokenizer = tokenizer_of(args.world)
     model = load_model(args.start, tokenizer) if args.start else build_model(tokenizer, args.seed)
     print(f"{model.num_parameters():,} parameters, {len(tokenizer)} tokens", flush=True)
     stages = [("skills", 0.0, args.steps, args.lr), ("with habits", args.habits, args.habit_steps, args.habit_lr)]

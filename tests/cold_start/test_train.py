@@ -16,6 +16,7 @@ import verl_ext.recipe as recipes
 from verl_ext.recipe.cold_start import train
 from verl_ext.recipe.cold_start.evaluate import run_workflow, summary
 from verl_ext.recipe.cold_start.registry import COLD_STARTS
+from verl_ext.recipe.deepagent.cold_start import demonstrations as tool_demos
 from verl_ext.recipe.joyagents.cold_start import demonstrations as shop_demos
 from verl_ext.recipe.joyagents.cold_start import improvised
 
@@ -28,7 +29,7 @@ EACH = pytest.mark.parametrize("world", list(SYSTEMS))
 @cache
 def built(world):
     """The tokenizer that the script builds."""
-    return train.build_tokenizer(COLD_STARTS[world].words(), COLD_STARTS[world].marks())
+    return train.tokenizer_of(world)
 
 
 def teacher_of(world, seed):
@@ -99,6 +100,19 @@ def test_a_chat_ends_a_turn_with_eos_and_the_script_renders_it_as_the_template_d
     assert ids[0][0] == tokenizer.convert_tokens_to_ids("<|user|>") and ids[0][-1] == tokenizer.eos_token_id
     prompt = tokenizer.apply_chat_template(messages[:1], add_generation_prompt=True, return_dict=False)
     assert ids[0].tolist()[: len(prompt)] == prompt and tokenizer.pad_token_id != tokenizer.eos_token_id
+
+
+def test_a_server_that_continues_an_output_reads_the_tokens_of_this_process():
+    """The chat template writes what vLLM continues."""
+    tokenizer, teacher = built("tools"), teacher_of("tools", 5)
+    plays = [play for plays in teacher.batch(20, tool_demos.Habits()).values() for play in plays if len(play[1]) > 1]
+    assert plays
+    for prompt, segments in plays:
+        said = [text for text, _ in segments[:-1]]
+        ids = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=False)
+        ids = [*ids, *(token for text in said for token in tokenizer.encode(text))]
+        chat = [*prompt, {"role": "assistant", "content": "".join(said)}]
+        assert ids == list(tokenizer.apply_chat_template(chat, continue_final_message=True, return_dict=False))
 
 
 @EACH
