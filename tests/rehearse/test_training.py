@@ -50,12 +50,12 @@ CASES = {
     # One agent whose output goes on after each tool's answer: streams and stop strings.
     "toolpo": ["+recipe=toolpo_tiny"],
 }
+# Trajectories of different lengths: when a batch is complete, others are in the middle of an output.
 PARTIAL = [
-    "+recipe=mhgpo_tiny",
+    "+recipe=toolpo_tiny",
     "trainer.v1.trainer_mode=mas_colocate_async",
     "trainer.v1.colocate_async.num_warmup_batches=1",
-    # The head start is used up after two steps; from then on weights change under unfinished outputs.
-    "trainer.total_training_steps=6",
+    "trainer.total_training_steps=5",
 ]
 
 
@@ -90,8 +90,7 @@ def test_three_steps_train_what_vllm_sampled_with_the_weights_it_was_sent(case: 
 def test_outputs_that_an_update_interrupts_go_on_with_the_new_weights(tmp_path: Path) -> None:
     run = tmp_path / "run"
     steps = trained(run, PARTIAL)
-    assert len(steps) == 6 and all(step["sampling/failed_trajectories"] == 0 for step in steps)
+    assert len(steps) == 5 and all(step["sampling/failed_trajectories"] == 0 for step in steps)
     lines = [line for path in (run / "trajectories").glob("*.jsonl") for line in path.read_text().splitlines()]
     versions = [call["versions"] for line in lines for call in json.loads(line)["calls"]]
-    assert len(versions) == 6 * 48
     assert any(newest > oldest for oldest, newest in versions), "some tokens of an output are of earlier weights"
