@@ -266,12 +266,25 @@ def test_a_misspelt_section_in_a_recipe_is_named(command, tmp_path, capsys):
     assert "unknown key data.val_fils; did you mean 'val_files'" in capsys.readouterr().err
 
 
-def test_an_endpoint_that_serves_an_adapter_per_agent_is_asked_for_each(command, tmp_path):
+def test_an_endpoint_that_serves_an_adapter_per_agent_is_asked_for_each(command, tmp_path, capsys):
     """As `vllm serve BASE --lora-modules left=… right=…` names them; a role that does not train gets the base."""
     overrides = ["mas.policy=per_agent_lora", "evaluate.model=base", "+mas.agents.judge.trained=false"]
     with ChatServer(parrot, models=("base", "left", "right")) as server:
         assert command(*overrides, recipe="team", server=server, files=[questions(tmp_path, 2)]) == 0
     asked = {(body["model"], question_of(body).split()[0]) for body in server.requests}
     assert asked == {("left", "left"), ("right", "right"), ("base", "question")}
+    assert "Note:" not in capsys.readouterr().out
     with ChatServer(parrot, models=("base",)) as server:
         assert command("evaluate.model=base", recipe="team", server=server, files=[questions(tmp_path, 2)]) == 2
+
+
+def test_adapters_that_an_endpoint_does_not_list_are_named_with_the_remedy(command, tmp_path, capsys):
+    given = {"recipe": "team", "files": [questions(tmp_path, 2)]}
+    with ChatServer(parrot, models=("base", "left")) as server:
+        assert command("mas.policy=per_agent_lora", "evaluate.model=base", server=server, **given) == 0
+    said = capsys.readouterr().out
+    assert "does not list right, judge (it lists base, left)" in said and "or mas.policy=shared" in said
+    with ChatServer(parrot, models=None) as server:  # it lists none
+        overrides = ["mas.policy=per_agent_lora", "evaluate.model=base", f"evaluate.output={tmp_path / 'other'}"]
+        assert command(*overrides, server=server, **given) == 0
+    assert "does not list" not in capsys.readouterr().out

@@ -112,10 +112,12 @@ def prepare(config: DictConfig) -> tuple[Any, ...]:
     from hydra.utils import call
     from omegaconf import OmegaConf
 
+    from verl_ext.engine.lora.adapters import BASE
     from verl_ext.evaluate.config import read_config
     from verl_ext.evaluate.llms import model_of, served_model
     from verl_ext.evaluate.questions import read_tasks
     from verl_ext.trainer.build import build_workflow
+    from verl_ext.trainer.lora_setup import adapters_of
     from verl_ext.trainer.preflight.checks import check_judge, check_sampled, check_tools
     from verl_ext.trainer.run_callback import choose_cpu_platform
 
@@ -129,7 +131,8 @@ def prepare(config: DictConfig) -> tuple[Any, ...]:
     tasks = read_tasks(config.data.val_files, section.max_questions)
     model = model_of(config, section)
     if model is None:
-        section = section.model_copy(update={"model": asyncio.run(served_model(config, section))})
+        own = [name for name in (adapters_of(mas, workflow) or {}).values() if name != BASE]
+        section = section.model_copy(update={"model": asyncio.run(served_model(config, section, own))})
     check_tools(config)
     check_judge(config)
     return section, mas, model, workflow, tasks

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Collection
 from typing import Any
 
 from hydra.errors import InstantiationException
@@ -143,17 +144,30 @@ def endpoint_of(config: DictConfig, section: EvaluateConfig, seeded: bool = True
     )
 
 
-async def served_model(config: DictConfig, section: EvaluateConfig) -> str:
+async def served_model(config: DictConfig, section: EvaluateConfig, adapters: Collection[str] = ()) -> str:
     """The name of the model that requests to the endpoint will carry.
+
+    Args:
+        adapters: names of models that some agents' requests carry instead. Prints those that the server does not list:
+            not every server lists all that it answers for.
 
     Raises:
         ValueError: see `ChatEndpoint.find_model`.
     """
     chat = endpoint_of(config, section)
     try:
-        return await chat.find_model()
+        model = await chat.find_model()
     finally:
         await chat.close()
+    lacking = [name for name in adapters if name not in chat.listed]
+    if chat.listed and lacking:
+        print(
+            f"Note: {chat.url} does not list {', '.join(lacking)} (it lists {', '.join(chat.listed)}). Under "
+            "mas.policy=per_agent_lora each agent that trains is answered by the adapter of its name. Remedy: serve "
+            "them (docs/per_agent_lora.md), or mas.policy=shared, under which the model answers for all agents",
+            flush=True,
+        )
+    return model
 
 
 def model_of(config: DictConfig, section: EvaluateConfig) -> Model | None:

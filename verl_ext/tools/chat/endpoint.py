@@ -61,6 +61,7 @@ class ChatEndpoint(Connections):
 
     Attributes:
         ignored: parameters that the server refused and that are no longer sent.
+        listed: names under /models, once `find_model` has asked; empty: the server has no such page.
         names_stops: whether the server has ever named the stop string that ended an output.
     """
 
@@ -81,6 +82,7 @@ class ChatEndpoint(Connections):
         self.timeout, self.retries, self.seeded = timeout, retries, seeded
         self.template = dict(template or {})
         self.ignored: list[str] = []
+        self.listed: list[str] = []
         self.names_stops = False
         self._setting = setting
         self._limit_name = "max_tokens"
@@ -118,7 +120,7 @@ class ChatEndpoint(Connections):
     async def _find_model(self) -> str:
         """As `find_model`, but raises Transient if no server answers."""
         status, content, _ = await self._request("GET", "/models")
-        served = model_names(content)
+        served = self.listed = model_names(content)
         if status in (401, 403):
             known = os.environ.get(self.api_key_env)
             given = "was refused" if known else "is needed"
