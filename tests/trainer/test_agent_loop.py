@@ -15,7 +15,8 @@ from verl_ext.mas.stopwatch import Stopwatch
 from verl_ext.mas.tool_calls import Cost
 from verl_ext.observe.question_stats import QuestionStats
 from verl_ext.trainer.rollout import agent_loop
-from verl_ext.trainer.rollout.agent_loop import MultiAgentLoopManager, deal
+from verl_ext.trainer.rollout.agent_loop import MultiAgentLoopManager
+from verl_ext.trainer.rollout.remote_workers import deal
 from verl_ext.trainer.rollout.watchdog import Look, Watch, Watchdog
 from verl_ext.trainer.rollout.worker import RolloutWorker
 from verl_ext.trainer.step import Step, collect_statistics

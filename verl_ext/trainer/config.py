@@ -125,8 +125,8 @@ def _check_together(mas: MasConfig, config: DictConfig) -> None:
         ),
         f"{needs} trainer.v1.trainer_mode=mas_sync: under mas_colocate_async it depends on timing which trajectories "
         "are unfinished when the weights change": fixed and verl("trainer.v1.trainer_mode") == "mas_colocate_async",
-        f"{needs} actor_rollout_ref.rollout.agent.num_workers=0 (given: {workers}): one process orders the calls of a "
-        "whole batch": fixed and workers not in (0, None),
+        f"{needs} actor_rollout_ref.rollout.agent.num_workers=0 or 1 (given: {workers}): one process orders the calls "
+        "of a whole batch": fixed and workers not in (0, 1, None),
         f"{needs} a seed for every call. Remedy: mas.sampling.seeded=true": fixed and unseeded,
         "actor_rollout_ref.rollout.full_determinism=true with mas.sampling.seeded=false would give all samples of a "
         "question the same noise. Remedy: mas.sampling.seeded=true": (

@@ -1,4 +1,4 @@
-"""A phase that hangs: what the training processes on the trainer's machine do meanwhile, and the end of the run."""
+"""A training process that hangs or dies: what those on the trainer's machine do meanwhile, and the end of the run."""
 
 from __future__ import annotations
 
@@ -8,20 +8,26 @@ import signal
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psutil
 import ray
+from ray.exceptions import RayActorError
 from verl.trainer.ppo.v1 import trainer_base, trainer_colocate_async, trainer_sync
 
+from verl_ext.trainer.nodes import BROKEN, Pings
 from verl_ext.trainer.rollout.phases import Phases
 
 if TYPE_CHECKING:
     from verl_ext.trainer.rollout.agent_loop import MultiAgentLoopManager
     from verl_ext.trainer.sections import LimitsSection
 
+LOST = (
+    "The run cannot go on without one of its training processes. Remedy: bring its node back into the Ray cluster, or "
+    "another one (ray start --address=…)"
+)
 # Seconds in which a process writes its stack, and the lines of it that are shown.
 WRITTEN, LINES = 1.0, 8
 # In the stack of the thread in which Ray carries out a task of verl's; which one it is depends on the version.
@@ -29,43 +35,49 @@ WORK = "/verl/single_controller/"
 
 
 class Rank(NamedTuple):
-    """A training process: its host, its number there, and the file to which it writes its stack on SIGUSR1."""
+    """A training process: its host, its number there, and the file to which it writes its stack on SIGUSR1.
+
+    node: of Ray's, the first letters of its identity.
+    """
 
     host: str
     pid: int
     path: str
+    node: str = ""
 
 
 @contextmanager
 def watched(manager: MultiAgentLoopManager, limits: LimitsSection, workers: list[Any]) -> Iterator[None]:
-    """Let the manager's watchdog watch the phases of verl's trainer.
+    """Let the manager's watchdog watch the training processes, and the phases of verl's trainer.
 
     Raises:
-        RuntimeError: a phase was ended, because it hung.
+        RuntimeError: a phase was ended, because it hung, or a training process has died.
     """
-    phases = Phases(limits.warn_after, limits.stop_after, observed(workers))
+    ranks: list[Rank] = ray.get([worker.__ray_call__.remote(_prepare) for worker in workers])
+    phases = Phases(limits.warn_after, limits.stop_after, lambda: states(ranks))
+    names = [f"rank {n} (process {one.pid} on {one.host}, Ray node {one.node})" for n, one in enumerate(ranks)]
+    manager.watchdog.lost = Pings(dict(zip(names, workers, strict=True)), LOST).lost
     try:
         with phases.watched([trainer_base, trainer_sync, trainer_colocate_async]):
             manager.watchdog.phases = phases
             yield
-    except KeyboardInterrupt:
-        manager.raise_if_broken()
+    except (KeyboardInterrupt, RayActorError):
+        manager.raise_if_broken(BROKEN)
         raise
     finally:
         manager.watchdog.phases = None
 
 
-def observed(workers: list[Any]) -> Callable[[], str]:
-    """Let these Ray actors write their stack when they get SIGUSR1; returns () -> what they do, in words."""
-    ranks: list[Rank] = ray.get([worker.__ray_call__.remote(_prepare) for worker in workers])
-    return lambda: "".join(f"\nrank {number} {state(rank)}" for number, rank in enumerate(ranks))
+def states(ranks: list[Rank]) -> str:
+    """What the training processes do, in words."""
+    return "".join(f"\nrank {number} {state(rank)}" for number, rank in enumerate(ranks))
 
 
 def _prepare(actor: Any) -> Rank:
     # faulthandler holds the file; it writes even while the process waits in native code.
     file = tempfile.NamedTemporaryFile("w", prefix="verl_ext_stack_", delete=False)  # noqa: SIM115
     faulthandler.register(signal.SIGUSR1, file=file)
-    return Rank(socket.gethostname(), os.getpid(), file.name)
+    return Rank(socket.gethostname(), os.getpid(), file.name, ray.get_runtime_context().get_node_id()[:8])
 
 
 def state(rank: Rank) -> str:

@@ -43,8 +43,9 @@ class RunCallback(Callback):
 
     def on_run_start(self, config: DictConfig, **_: Any) -> None:
         """Set what depends on this machine: the job gets a copy of the configuration as it is after this method."""
-        from verl_ext.trainer import lora_setup
+        from verl_ext.trainer import lora_setup, nodes
 
+        nodes.join(config)
         lora_setup.choose_engine(config)
         self.template = preload.start(config)
         self.float_type = precision.settle_run(config)  # meanwhile the template imports torch
@@ -59,6 +60,7 @@ class RunCallback(Callback):
                 traceback.print_exc()
             print(f"\nThis run cannot start.\n{text}\n", file=sys.stderr, flush=True)
             raise SystemExit(2) from None
+        from verl_ext.trainer import nodes
         from verl_ext.trainer.preflight.plan import memory_notes, notes
 
         folder, strategy = Path(config.trainer.default_local_dir), config.mas.sampling.strategy
@@ -72,6 +74,7 @@ class RunCallback(Callback):
             "".join([*kind, *(f"Note: {note}\n" for note in notes(config) + memory_notes(config))]), end="", flush=True
         )
         silence_verl()
+        nodes.keep_task_runner_here()
         interrupt.end_on_interrupt(self.progress, folder, config.trainer.save_freq, self.template)
 
     def on_job_end(self, config: DictConfig, job_return: Any, **_: Any) -> None:

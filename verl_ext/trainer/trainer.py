@@ -36,7 +36,7 @@ from verl.trainer.ppo.v1.trainer_colocate_async import PPOTrainerColocateAsync
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
 from verl_ext.observe.metrics import group_metrics, reduce_stats
-from verl_ext.trainer import ranks, row_selection
+from verl_ext.trainer import nodes, ranks, row_selection
 from verl_ext.trainer.advantage import batch_of, register_estimators
 from verl_ext.trainer.batch import live_tags
 from verl_ext.trainer.build import workflow_class
@@ -63,6 +63,8 @@ class MultiAgentTrainer(PolicyUpdates):
         workflow_class(self.mas)  # its module may bring algorithms of its own
         checkpoint.keep_two(config)
         register_estimators()
+        nodes.check_cluster(config)
+        nodes.keep_balancer_here()
         super().__init__(config)
         self.replay_buffer.poll_interval = self.mas.poll_interval
         self.state = RunState(config, self.mas)
@@ -86,7 +88,10 @@ class MultiAgentTrainer(PolicyUpdates):
     def fit(self, agent_loop_manager: Any) -> None:
         """Give the rollout workers what the checkpoint has for them, then run verl's `fit`."""
         self.state.publish(agent_loop_manager)
-        with ranks.watched(agent_loop_manager, self.mas.limits, self.actor_rollout_wg._workers):
+        with (
+            ranks.watched(agent_loop_manager, self.mas.limits, self.actor_rollout_wg._workers),
+            nodes.between_polls(self.replay_buffer, agent_loop_manager.replace_dead),
+        ):
             super().fit(agent_loop_manager)
 
     def _save_checkpoint(self) -> None:
@@ -111,7 +116,7 @@ class MultiAgentTrainer(PolicyUpdates):
         try:
             yield
         except Exception as error:
-            self.agent_loop_manager.raise_if_broken()
+            self.agent_loop_manager.raise_if_broken(nodes.BROKEN)
             stats = self.agent_loop_manager.take_stats(None if phase == "validation" else [])
             if words := why_it_stopped(error, stats, f"{phase} at step {self.global_steps}"):
                 raise RuntimeError(words) from error

@@ -11,7 +11,7 @@ import sys
 
 
 def main() -> None:
-    """Ask the preloaded process for a worker with our arguments, environment and outputs; wait until it ends."""
+    """Ask the preloaded process for a worker with our arguments, environment, cores and outputs; wait until it ends."""
     address, arguments = sys.argv[1], sys.argv[2:]
     server = socket.socket(socket.AF_UNIX)
     try:
@@ -19,6 +19,7 @@ def main() -> None:
     except OSError:  # the preloaded process has ended or could not start
         os.execv(sys.executable, [sys.executable, *arguments])
     request = {"arguments": arguments, "environment": dict(os.environ), "folder": os.getcwd()}
+    request["cores"] = sorted(os.sched_getaffinity(0))
     outputs = array.array("i", [1, 2])
     body = json.dumps(request).encode()
     server.sendmsg([len(body).to_bytes(8, "big")], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, outputs)])

@@ -74,6 +74,8 @@ def run_worker(connection: socket.socket) -> None:
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
+    os.setpgid(0, 0)  # a raylet kills the group of a worker that has ended: the others must not be in it
+    os.sched_setaffinity(0, request["cores"])
     os.chdir(request["folder"])
     os.environ.clear()
     os.environ.update(request["environment"])

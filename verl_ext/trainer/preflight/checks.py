@@ -33,8 +33,10 @@ from verl_ext.trainer.state.best import check_saving
 
 # Sections in which every key is allowed: verl passes them on unchanged.
 OPEN = ("hydra", "mas", "ray_kwargs.ray_init", "reward.custom_reward_function.reward_kwargs")
+# TransferQueue's own, which verl passes on.
+QUEUE_NODES = "transfer_queue.backend.SimpleStorage.required_node_resource"
 # Our own keys in verl's sections.
-OWN = ("actor_rollout_ref.model.lora.adapters", "actor_rollout_ref.model.lora.start", "trainer.keep_best")
+OWN = ("actor_rollout_ref.model.lora.adapters", "actor_rollout_ref.model.lora.start", "trainer.keep_best", QUEUE_NODES)
 # verl's default of critic.model.path.
 VERLS_CRITIC = "~/models/deepseek-llm-7b-chat"
 FACTORY = (

@@ -1,6 +1,7 @@
 """Samples the questions of a training step: takes the place of verl's agent loops.
 
 agent_loop      MultiAgentLoopManager: verl's agent-loop manager; deals questions to workers, collects statistics
+remote_workers  RemoteWorkers: rollout workers in other processes and on other nodes; replaces one that dies
 worker          RolloutWorker: samples trajectories of its questions with a strategy of verl_ext.sampling
 llm             ServedLLM: the LLM that agents call, over verl's rollout servers
 chat_tokens     ChatTokens: chats with tools as tokens, by verl's builders and parsers

@@ -19,44 +19,29 @@ from verl_ext.memory import View
 from verl_ext.observe.question_stats import QuestionStats
 from verl_ext.observe.trajectories import QuestionTrace, first
 from verl_ext.trainer.config import read_mas_config
+from verl_ext.trainer.rollout.remote_workers import RemoteWorkers
 from verl_ext.trainer.rollout.watchdog import Look, Watchdog
 from verl_ext.trainer.rollout.worker import RolloutWorker
 from verl_ext.trainer.state.waiting import Waiting
 
 logger = logging.getLogger(__name__)
-# Seconds between two looks at the workers, and those in which one must answer.
-WATCH, ANSWER = 5.0, 20.0
+# Seconds between two looks at the workers.
+WATCH = 5.0
 # Seconds in which a server must answer.
 BRIEF = 2.0
-
-
-@ray.remote
-class RemoteRolloutWorker(RolloutWorker):
-    """A `RolloutWorker` in a process of its own."""
-
-    def __init__(self, *args: Any, **kwargs: Any):
-        tq.init()
-        super().__init__(*args, **kwargs)
 
 
 class MultiAgentLoopManager:
     """Deals questions out to rollout workers and collects their statistics.
 
     `rollout.agent.num_workers=0` samples in the trainer's own process (one process fewer: right for small machines);
-    n > 0 starts n Ray actors, which get the questions round robin.
+    n > 0 starts n Ray actors on any nodes, which get the questions round robin (`RemoteWorkers`).
     """
 
     def __init__(self, config: DictConfig, client: Any):
         n, limits = config.actor_rollout_ref.rollout.agent.num_workers, read_mas_config(config).limits
         self._local = RolloutWorker(config, client) if n == 0 else None
-        self._remote = [
-            # Two calls at a time: `look` while another method waits for the event loop.
-            RemoteRolloutWorker.options(
-                name=f"rollout_worker_{rank}", scheduling_strategy="SPREAD", max_concurrency=2
-            ).remote(config, client, rank)
-            for rank in range(n)
-        ]
-        self._dealt = 0
+        self._remote = RemoteWorkers(config, client, n) if n else None
         self._given: set[str] = set()
         self._dead: str | None = None
         self._most_empty = 2 * config.data.train_batch_size
@@ -88,9 +73,12 @@ class MultiAgentLoopManager:
         if self._local is not None:
             self._local.submit(questions, validate)
             return
-        shares = deal(questions, len(self._remote), self._dealt)
-        self._dealt += len(questions)
-        ray.get([w.submit.remote(s, validate) for w, s in zip(self._remote, shares, strict=True) if s])
+        self._remote.submit(questions, validate)
+
+    def replace_dead(self) -> None:
+        """Replace rollout workers that have died, and let the new ones sample their questions (`RemoteWorkers`)."""
+        if self._remote is not None and self._dead is None:
+            self._remote.replace()
 
     def pause(self) -> None:
         """Stop the time limits of calls while the weights are being updated."""
@@ -112,12 +100,15 @@ class MultiAgentLoopManager:
         """Call a method of every worker; returns their answers."""
         if self._local is not None:
             return [getattr(self._local, method)(*arguments)]
-        return ray.get([getattr(worker, method).remote(*arguments) for worker in self._remote])
+        return self._remote.ask(method, *arguments)
 
     def take_stats(self, uids: list[str] | None) -> list[QuestionStats]:
         """Statistics of these training questions, or (None) of all of the validation since the last call, in a fixed
         order."""
-        return sorted(chain.from_iterable(self._ask("take_stats", uids)), key=lambda stats: stats.index)
+        found = list(chain.from_iterable(self._ask("take_stats", uids)))
+        if self._remote:
+            self._remote.taken(uids)
+        return sorted(found, key=lambda stats: stats.index)
 
     def take_traces(self, uids: list[str] | None, count: int) -> list[QuestionTrace]:
         """The first `count` traces for the log of these training questions and of those that gave no rows, or (None) of
@@ -139,7 +130,7 @@ class MultiAgentLoopManager:
         if self._local is not None:
             self._local.restore(kept)
         elif kept:
-            ray.get(self._remote[0].restore.remote(kept))
+            self._remote.first("restore", kept)
 
     def dropped(self, uids: list[str]) -> list[str]:
         """Questions that were sampled and are neither among `uids` nor in the queue: verl has evicted them as too old.
@@ -155,14 +146,17 @@ class MultiAgentLoopManager:
         keys = dict.fromkeys(key for counts in found for key in counts)  # a kind of answer that one worker has met
         return {f"tools/{key}": sum(counts.get(key, 0) for counts in found) for key in keys}
 
-    def raise_if_broken(self) -> None:
+    def raise_if_broken(self, seconds: float = 0.0) -> None:
         """Raise the error with which a worker has stopped.
 
+        Args:
+            seconds: in which it shows whether a training process has died.
+
         Raises:
-            RuntimeError: a reward or penalty function raised, an internal error occurred, a worker died, nothing
-                happened for long, or no question has given a row for two batches.
+            RuntimeError: a reward or penalty function raised, an internal error occurred, a training process died,
+                nothing happened for long, or no question has given a row for two batches.
         """
-        if reason := self._dead or self._reason(self._ask("look")):
+        if reason := self._dead or self.watchdog.lost(seconds) or self._reason(self._ask("look")):
             raise RuntimeError(reason)
 
     def _reason(self, looks: list[Look]) -> str | None:
@@ -187,8 +181,8 @@ class MultiAgentLoopManager:
             return
         if self._local is not None:
             self._local.stop(self._dead)
-        for worker in self._remote:
-            worker.stop.remote(self._dead)
+        if self._remote:
+            self._remote.stop(self._dead)
         for partition, tags in tq.kv_list().items():
             for uid, tag in tags.items():
                 if uid in self._given and tag.get("status") in ("pending", "running"):
@@ -197,14 +191,9 @@ class MultiAgentLoopManager:
     def _look(self) -> list[Look]:
         if self._local is not None:
             return [self._local.look()]
-        looks = []
-        for rank, look in enumerate([worker.look.remote() for worker in self._remote]):
-            try:
-                looks.append(ray.get(look, timeout=ANSWER))
-            except ray.exceptions.GetTimeoutError:
-                looks.append(Look(ANSWER, blocked="  unknown: the worker's process does not answer\n"))
-            except ray.exceptions.RayActorError as error:
-                self._dead = f"rollout worker {rank} died: {str(error).strip().splitlines()[0]}"
+        looks, dead = self._remote.looks()
+        for words in dead:
+            self.watchdog.write(words)
         return looks
 
     def _servers(self) -> str:
@@ -223,14 +212,6 @@ class MultiAgentLoopManager:
             except ray.exceptions.RayError as error:
                 parts.append(f"server {rank} does not answer ({type(error).__name__})")
         return "; ".join(parts)
-
-
-def deal(questions: list[Any], workers: int, dealt: int) -> list[list[Any]]:
-    """Each worker's share, round robin from where the last deal ended (`dealt` questions so far).
-
-    An asynchronous trainer refills its batch question by question: always starting over would give all to one worker.
-    """
-    return [questions[(rank - dealt) % workers :: workers] for rank in range(workers)]
 
 
 def _row(batch: TensorDict, i: int) -> dict[str, Any]:

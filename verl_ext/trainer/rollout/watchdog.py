@@ -117,6 +117,7 @@ class Watchdog:
 
     Attributes:
         phases: of the trainer's process; None until its training begins.
+        lost: (seconds in which it shows) -> which training process has died, in words, or nothing.
     """
 
     def __init__(
@@ -130,9 +131,12 @@ class Watchdog:
         self.warn_after, self.stop_after = warn_after, stop_after
         self._next = warn_after
         self.phases: Phases | None = None
+        self.lost: Callable[[float], str] = lambda seconds: ""
 
     def check(self, looks: Sequence[Look]) -> str | None:
         """Write down what the run waits for, where that is due; returns why the run must end, if it must."""
+        if lost := self.lost(BLOCKED):
+            return lost
         silent = silence(looks)
         if self.stop_after is not None and silent >= self.stop_after:
             return f"the run was ended (mas.limits.stop_after={self.stop_after:g}): {self._words(silent, looks)}"
@@ -140,13 +144,14 @@ class Watchdog:
             self._next = self.warn_after
         elif silent >= self._next:
             self._next = 2 * silent
-            self._write(self._words(silent, looks))
+            self.write(self._words(silent, looks))
         late, over = self.phases.late(any(look.waits for look in looks)) if self.phases is not None else ("", "")
         if late:
-            self._write(late)
+            self.write(late)
         return over or None
 
-    def _write(self, text: str) -> None:
+    def write(self, text: str) -> None:
+        """Show a line in the terminal."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         jsonl.append(self.path, [{"time": time.time(), "text": text}])
 

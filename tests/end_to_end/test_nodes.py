@@ -1,0 +1,98 @@
+"""A training over Ray nodes: equal to that on one node, also where nodes die in the middle."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.end_to_end.cluster import Nodes, ray_nodes, until
+from tests.end_to_end.running import command, entries, environment, lasting, run
+from verl_ext.storage.jsonl import read_log
+from verl_ext.tools.retrieval import SearchTool
+from verl_ext.tools.retrieval.search import search_tool
+
+pytestmark = pytest.mark.slow
+
+SHORT = [
+    *("mas.deterministic=true", "actor_rollout_ref.rollout.agent.num_workers=1"),
+    *("trainer.total_training_steps=4", "trainer.test_freq=-1", "trainer.val_before_train=false"),
+    "mas.tools.search._target_=tests.end_to_end.test_nodes.search",
+]
+# Seconds in which the death of a node must be noticed.
+NOTICED = 10
+
+
+class Searching(SearchTool):
+    """The search tool. Where the folder of its process has the file `wait`, it says that it searches, and waits."""
+
+    async def __call__(self, queries: list[str]) -> list[dict[str, str]]:  # type: ignore[override]
+        while Path("wait").exists():
+            Path("searching").touch()
+            await asyncio.sleep(0.1)
+        return await super().__call__(queries)
+
+
+def search(**settings: Any) -> SearchTool:
+    """The search tool of a recipe."""
+    tool = search_tool(**settings)
+    tool.__class__ = Searching
+    return tool
+
+
+def start(nodes: Nodes, log: Path) -> subprocess.Popen[str]:
+    """Start the training on two nodes with a rank each, and a third one for the rollout worker."""
+    two = ["trainer.nnodes=2", "trainer.n_gpus_per_node=1"]
+    with open(log, "w") as output:
+        return subprocess.Popen(
+            command(*SHORT, *two, *nodes.overrides),
+            cwd=nodes.folder / "head",
+            env=environment(),
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+
+def test_a_training_over_nodes_of_which_two_die_is_the_one_on_a_single_node(tmp_path):
+    alone, head = tmp_path / "alone", tmp_path / "head"
+    run(alone, *SHORT, "trainer.n_gpus_per_node=2")
+    expected = [lasting(entry) for entry in entries(alone)]
+    assert len(expected) == 4
+    shutil.copytree(alone / "data", head / "data")
+    with ray_nodes(tmp_path) as nodes:
+        nodes.add("first", core=0, num_cpus=3, num_gpus=1)
+        nodes.add("second", core=1, num_cpus=3, num_gpus=1)
+        nodes.add("tools", num_cpus=2, resources={"rollout": 1}, data=alone / "data")
+        log = tmp_path / "killed.log"
+        process = start(nodes, log)
+
+        def running() -> bool:
+            return process.poll() is None or pytest.fail(log.read_text()[-6000:])
+
+        # The node of the rollout worker, in the middle of the rollouts of a step.
+        until(lambda: entries(head), running, "its first step")
+        (tmp_path / "tools/wait").touch()
+        until((tmp_path / "tools/searching").exists, running, "its second step")
+        nodes.kill("tools")
+        killed = time.time()
+        waits = head / "runs/mhgpo_tiny/watchdog.jsonl"
+        (told,) = until(lambda: waits.exists() and list(read_log(waits)), running, "the worker was missed")
+        assert "rollout worker 0 died, and a new one takes its place" in told["text"]
+        assert told["time"] - killed < NOTICED
+        # The node of a rank, after the checkpoint of step 2.
+        until(lambda: entries(head)[2:], running, "its third step")
+        nodes.kill("second")
+        killed = time.time()
+        assert process.wait(60) == 1
+        output = log.read_text()
+        assert "RuntimeError: rank 1 (process" in output and "mhgpo_tiny/global_step_2" in output
+        assert (head / "runs/mhgpo_tiny/error.log").stat().st_mtime - killed < NOTICED
+        nodes.add("third", core=1, num_cpus=3, num_gpus=1)
+        assert start(nodes, tmp_path / "resumed.log").wait(120) == 0, (tmp_path / "resumed.log").read_text()[-6000:]
+    assert [lasting(entry) for entry in entries(head)] == expected

@@ -1,0 +1,176 @@
+"""A run on a Ray cluster: what has its place on the driver's node, and who notices that a node has died.
+
+On the driver's node are the task runner, which writes logs and checkpoints that the driver reads, and TransferQueue's
+controller. Training processes, their rollout servers and the rollout workers may be on any node.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import ray
+from omegaconf import DictConfig, OmegaConf, open_dict
+from ray.exceptions import RayActorError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from verl_ext.trainer.preflight.checks import logical_cpus
+
+# Arguments of `ray.init` that describe a new Ray instance: it refuses them together with an address.
+OF_NEW = ("num_cpus", "num_gpus", "resources", "labels", "object_store_memory", "_system_config")
+# Nodes that have this resource take the rollout workers, if any has: ray start --resources='{"rollout": 1}'.
+RESOURCE = "rollout"
+# Seconds within which the loss of a connection to an actor shows.
+BROKEN = 2.0
+
+
+def join(config: DictConfig) -> None:
+    """Prepare the configuration of a run that is given a Ray cluster: `ray.init` takes no resources then.
+
+    The folder of the run becomes absolute: processes on other nodes start in other folders.
+    """
+    address = OmegaConf.select(config, "ray_kwargs.ray_init.address") or os.environ.get("RAY_ADDRESS")
+    if not address or address == "local":
+        return
+    with open_dict(config):
+        for name in OF_NEW:
+            if OmegaConf.select(config, f"ray_kwargs.ray_init.{name}") is not None:
+                config.ray_kwargs.ray_init[name] = None
+        folder = str(config.trainer.default_local_dir)
+        if "://" not in folder:
+            config.trainer.default_local_dir = str(Path(folder).absolute())
+
+
+class OnThisNode:
+    """An actor class whose actors start on the node of the process that makes them. Ray would choose any node."""
+
+    def __init__(self, actor_class: Any, **options: Any):
+        self._actor_class, self._options = actor_class, options
+
+    def options(self, **options: Any) -> OnThisNode:
+        """The same with further options of Ray's."""
+        return OnThisNode(self._actor_class, **self._options, **options)
+
+    def remote(self, *arguments: Any, **named: Any) -> Any:
+        """Start an actor."""
+        made = self._actor_class.options(**self._options, scheduling_strategy=this_node())
+        return made.remote(*arguments, **named)
+
+
+def this_node() -> NodeAffinitySchedulingStrategy:
+    """The node of this process as a place for Ray's actors."""
+    return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+
+
+def keep_task_runner_here() -> None:
+    """Let verl start its task runner on the driver's node."""
+    main = vars(sys.modules["__main__"])
+    if "TaskRunnerV1" in main:
+        main["TaskRunnerV1"] = OnThisNode(main["TaskRunnerV1"])
+
+
+def keep_balancer_here() -> None:
+    """Let verl start the load balancer of its rollout servers on the trainer's node."""
+    from verl.workers.rollout import router
+
+    if router.ray is ray:
+        router.ray = SimpleNamespace(remote=lambda cls: OnThisNode(ray.remote(cls)), actor=ray.actor)
+
+
+def place_of_rollout_workers() -> dict[str, Any]:
+    """Ray's options for rollout workers: on the nodes that are meant for them, if there are such, else on all."""
+    wanted = {"resources": {RESOURCE: 0.001}} if ray.cluster_resources().get(RESOURCE) else {}
+    return {"scheduling_strategy": "SPREAD", **wanted}
+
+
+def check_cluster(config: DictConfig) -> None:
+    """Check that the cluster has what the run takes; Ray would wait for it for ever.
+
+    Raises:
+        ValueError: too few nodes with enough GPUs (on the CPU: tokens, one a rank), or too few logical CPUs.
+    """
+    if not ray.is_initialized():
+        return
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    ranks, wanted, needed = config.trainer.n_gpus_per_node, config.trainer.nnodes, logical_cpus(config)
+    fitting = [one for one in nodes if one.get("GPU", one.get("NPU", 0)) >= ranks]
+    cpus = [f"{one.get('CPU', 0):g}" for one in nodes]
+    if len(fitting) < wanted:
+        gpus = ", ".join(f"{one.get('GPU', one.get('NPU', 0)):g}" for one in nodes)
+        raise ValueError(
+            f"trainer.nnodes={wanted} with trainer.n_gpus_per_node={ranks}, but {len(fitting)} node(s) of the Ray "
+            f"cluster have as many: there are {gpus} (on the CPU: logical GPUs, one a rank). Remedy: start more nodes "
+            f"(ray start --address=… --num-gpus={ranks}), or lower trainer.nnodes or trainer.n_gpus_per_node"
+        )
+    if sum(one.get("CPU", 0) for one in nodes) < sum(needed.values()):
+        parts = ", ".join(f"{name} {number}" for name, number in needed.items())
+        raise ValueError(
+            f"the nodes of the Ray cluster have {' + '.join(cpus)} logical CPUs, and the run takes "
+            f"{sum(needed.values())} ({parts}). Ray would wait for ever. Remedy: ray start with a larger --num-cpus "
+            "(no need for as many cores)"
+        )
+
+
+class Pings:
+    """Notices that an actor's process, or its node, has died: a question to it breaks with the connection.
+
+    A question waits in the actor's queue while the actor works, so a busy actor is no lost one. All methods may be
+    called from any thread.
+
+    Args:
+        actors: Ray actors by what they are called in messages.
+        advice: ends the message.
+    """
+
+    def __init__(self, actors: dict[str, Any], advice: str):
+        self._actors, self._advice = actors, advice
+        self._asked: dict[str, Any] = {}
+        self._lock = threading.Lock()
+        self._lost = ""
+
+    def lost(self, seconds: float = BROKEN) -> str:
+        """Which actor has died, in words, as far as that shows within `seconds`; nothing if all live."""
+        with self._lock:
+            if self._lost:
+                return self._lost
+            for name, actor in self._actors.items():
+                if name not in self._asked:
+                    self._asked[name] = actor.__ray_call__.remote(_answer)
+            done, _ = ray.wait(list(self._asked.values()), num_returns=len(self._asked), timeout=seconds)
+            for name in [name for name, question in self._asked.items() if question in done]:
+                try:
+                    ray.get(self._asked.pop(name))
+                except RayActorError as error:
+                    self._lost = self._lost or f"{name} died: {first_line(error)}\n{self._advice}"
+            return self._lost
+
+
+def _answer(actor: Any) -> None:
+    """Runs in the actor."""
+
+
+def first_line(error: Exception) -> str:
+    """The first line of what Ray says of a dead actor."""
+    return str(error).strip().splitlines()[0]
+
+
+@contextmanager
+def between_polls(replay_buffer: Any, work: Any) -> Iterator[None]:
+    """Call `work` in the trainer's thread whenever verl waits for rows: nobody else changes the queue's groups then."""
+    stock = replay_buffer._wait_for_next_poll
+
+    def wait(*arguments: Any) -> Any:
+        work()
+        return stock(*arguments)
+
+    replay_buffer._wait_for_next_poll = wait
+    try:
+        yield
+    finally:
+        replay_buffer._wait_for_next_poll = stock
