@@ -6,6 +6,7 @@ import os
 import shlex
 import shutil
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,7 +27,7 @@ class Nodes:
     """
 
     def __init__(self, folder: Path):
-        self.folder, self.cluster, self.nodes = folder, Cluster(), dict[str, Any]()
+        self.folder, self.cluster = folder, Cluster()
         self._template = preload._launch()
         self.add("head", num_cpus=8, include_dashboard=False, _system_config={"enable_worker_prestart": False})
 
@@ -44,16 +45,15 @@ class Nodes:
         os.chdir(place)
         os.sched_setaffinity(0, cores if core is None else {core})
         try:
-            self.nodes[name] = self.cluster.add_node(**resources)
+            self.cluster.add_node(**resources)
         finally:
             os.chdir(before)
             os.sched_setaffinity(0, cores)
 
     def kill(self, name: str) -> None:
-        """Kill -9 the node's raylet, which ends its workers, too."""
-        node = self.nodes.pop(name)
-        raylet = psutil.Process(node.all_processes["raylet"][0].process.pid)
-        for process in [raylet, *raylet.children(recursive=True)]:
+        """Kill -9 the node's raylet and its workers, which all are in its folder."""
+        place = str(self.folder / name)
+        for process in [one for one in psutil.process_iter(["cwd"]) if one.info["cwd"] == place]:
             process.kill()
 
     @property
@@ -85,8 +85,6 @@ def ray_nodes(folder: Path) -> Iterator[Nodes]:
 
 def until(happened: Callable[[], Any], alive: Callable[[], bool], what: str) -> Any:
     """Wait until `happened` gives something, and return it; as long as `alive`."""
-    import time
-
     while not (found := happened()):
         assert alive(), f"the run ended before {what}"
         time.sleep(0.02)

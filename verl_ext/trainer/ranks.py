@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psutil
 import ray
-from ray.exceptions import RayActorError
 from verl.trainer.ppo.v1 import trainer_base, trainer_colocate_async, trainer_sync
 
 from verl_ext.trainer.nodes import BROKEN, Pings
@@ -35,15 +34,11 @@ WORK = "/verl/single_controller/"
 
 
 class Rank(NamedTuple):
-    """A training process: its host, its number there, and the file to which it writes its stack on SIGUSR1.
-
-    node: of Ray's, the first letters of its identity.
-    """
+    """A training process: its host, its number there, and the file to which it writes its stack on SIGUSR1."""
 
     host: str
     pid: int
     path: str
-    node: str = ""
 
 
 @contextmanager
@@ -55,17 +50,26 @@ def watched(manager: MultiAgentLoopManager, limits: LimitsSection, workers: list
     """
     ranks: list[Rank] = ray.get([worker.__ray_call__.remote(_prepare) for worker in workers])
     phases = Phases(limits.warn_after, limits.stop_after, lambda: states(ranks))
-    names = [f"rank {n} (process {one.pid} on {one.host}, Ray node {one.node})" for n, one in enumerate(ranks)]
+    places: list[str] = ray.get([worker.__ray_call__.remote(_node) for worker in workers])
+    names = [
+        f"rank {number} (process {one.pid} on {one.host}, Ray node {place})"
+        for number, (one, place) in enumerate(zip(ranks, places, strict=True))
+    ]
     manager.watchdog.lost = Pings(dict(zip(names, workers, strict=True)), LOST).lost
     try:
         with phases.watched([trainer_base, trainer_sync, trainer_colocate_async]):
             manager.watchdog.phases = phases
             yield
-    except (KeyboardInterrupt, RayActorError):
+    except (KeyboardInterrupt, Exception):  # of those that live, one may say first that it has lost the other
         manager.raise_if_broken(BROKEN)
         raise
     finally:
         manager.watchdog.phases = None
+
+
+def _node(actor: Any) -> str:
+    """Runs in the actor: the first letters of the name of its Ray node."""
+    return ray.get_runtime_context().get_node_id()[:8]
 
 
 def states(ranks: list[Rank]) -> str:
@@ -77,7 +81,7 @@ def _prepare(actor: Any) -> Rank:
     # faulthandler holds the file; it writes even while the process waits in native code.
     file = tempfile.NamedTemporaryFile("w", prefix="verl_ext_stack_", delete=False)  # noqa: SIM115
     faulthandler.register(signal.SIGUSR1, file=file)
-    return Rank(socket.gethostname(), os.getpid(), file.name, ray.get_runtime_context().get_node_id()[:8])
+    return Rank(socket.gethostname(), os.getpid(), file.name)
 
 
 def state(rank: Rank) -> str:
