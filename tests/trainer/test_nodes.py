@@ -83,7 +83,8 @@ def test_all_questions_of_a_dead_worker_are_sampled_anew_and_only_those(queue):
     # One of its questions has ended; of the other it was storing the rows.
     queue.put(a="finished", a_0_0="row", b="finished", b_0_0="row", b_1_0="row", c="running", d="running", d_0_0="row")
     dead.dead = True
-    assert workers.looks()[0] == ["look of 0"]
+    assert workers.looks() == ["look of 0"]
+    assert workers.news() == [f"rollout worker 1 died, and a new one takes its place: {DEAD}"] and not workers.news()
     workers.replace()
     assert workers._workers[0] is other and other.sampled() == ["a", "c"]
     fresh = workers._workers[1]

@@ -47,6 +47,13 @@ WATCHED = {
         "utils/tensordict_utils.py:make_iterator": "ad6989036b7966de",
         "utils/seqlen_balancing.py:get_seqlen_balanced_partitions": "f8f2c027ffb6b6c7",
     },
+    "verl_ext/trainer/nodes.py": {
+        "trainer/main_ppo.py:run_ppo": "16cd2df01be6db77",
+        "trainer/ppo/v1/replay_buffer.py:ReplayBuffer._wait_for_next_poll": "2a2b9e7c1cb9937d",
+        "trainer/ppo/v1/replay_buffer.py:ReplayBuffer.sample": "93761c3e79effd5f",
+        "trainer/ppo/v1/replay_buffer.py:ReplayBufferAsync.wait_for_sampleable": "b092e9a762f15863",
+        "workers/rollout/router.py:_create_global_sticky_inflight": "aa45137340ea9f74",
+    },
     "verl_ext/trainer/row.py": {
         "trainer/ppo/padding_utils.py:upsample_batch_to_divisible_size": "712c98ce70fa43ac",
         "trainer/ppo/padding_utils.py:construct_minimal_padding_template": "8da2149e76c4eeba",

@@ -80,7 +80,7 @@ def keep_balancer_here() -> None:
     from verl.workers.rollout import router
 
     if router.ray is ray:
-        router.ray = SimpleNamespace(remote=lambda cls: OnThisNode(ray.remote(cls)), actor=ray.actor)
+        vars(router)["ray"] = SimpleNamespace(remote=lambda cls: OnThisNode(ray.remote(cls)), actor=ray.actor)
 
 
 def place_of_rollout_workers() -> dict[str, Any]:

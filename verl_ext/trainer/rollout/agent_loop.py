@@ -41,7 +41,7 @@ class MultiAgentLoopManager:
     def __init__(self, config: DictConfig, client: Any):
         n, limits = config.actor_rollout_ref.rollout.agent.num_workers, read_mas_config(config).limits
         self._local = RolloutWorker(config, client) if n == 0 else None
-        self._remote = RemoteWorkers(config, client, n) if n else None
+        self._remote: Any = RemoteWorkers(config, client, n) if n else None
         self._given: set[str] = set()
         self._dead: str | None = None
         self._most_empty = 2 * config.data.train_batch_size
@@ -78,6 +78,7 @@ class MultiAgentLoopManager:
     def replace_dead(self) -> None:
         """Replace rollout workers that have died, and let the new ones sample their questions (`RemoteWorkers`)."""
         if self._remote is not None and self._dead is None:
+            self._tell()
             self._remote.replace()
 
     def pause(self) -> None:
@@ -191,10 +192,13 @@ class MultiAgentLoopManager:
     def _look(self) -> list[Look]:
         if self._local is not None:
             return [self._local.look()]
-        looks, dead = self._remote.looks()
-        for words in dead:
-            self.watchdog.write(words)
+        looks = self._remote.looks()
+        self._tell()
         return looks
+
+    def _tell(self) -> None:
+        for words in self._remote.news():
+            self.watchdog.write(words)
 
     def _servers(self) -> str:
         """What the servers of our engine do, in words; of other engines nothing is known."""

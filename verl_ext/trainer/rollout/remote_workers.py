@@ -21,7 +21,7 @@ from verl_ext.trainer.rollout.worker import RolloutWorker
 
 # Seconds in which a worker must answer.
 ANSWER = 20.0
-# Workers that may die between two steps. More: something is wrong with the questions, or with the machines.
+# Deaths a worker between two steps. More: something is wrong with the questions, or with the machines.
 MOST_LOST = 3
 # What a new worker is told of the state of the run.
 STATE = ("set_memory", "set_heads")
@@ -61,6 +61,7 @@ class RemoteWorkers:
         self._dealt: dict[str, Dealt] = {}
         self._state: dict[str, tuple[Any, ...]] = {}
         self._lost: dict[Any, str] = {}  # dead worker -> why, in words
+        self._news: list[str] = []
         self._replaced = 0
 
     def _start(self, place: dict[str, Any]) -> Any:
@@ -97,8 +98,19 @@ class RemoteWorkers:
             try:
                 answers.append(ray.get(call))
             except RayActorError as error:
-                self._lost.setdefault(worker, nodes.first_line(error))
+                self._lose(worker, error)
         return answers
+
+    def _lose(self, worker: Any, error: RayActorError) -> None:
+        if worker not in self._lost:
+            self._lost[worker] = nodes.first_line(error)
+            rank = self._workers.index(worker)
+            self._news.append(f"rollout worker {rank} died, and a new one takes its place: {self._lost[worker]}")
+
+    def news(self) -> list[str]:
+        """Which workers have died since the last call, in words."""
+        told, self._news = self._news, []
+        return told
 
     def first(self, method: str, *arguments: Any) -> Any:
         """Call a method of the first worker."""
@@ -109,19 +121,17 @@ class RemoteWorkers:
         for worker in self._workers:
             worker.stop.remote(reason)
 
-    def looks(self) -> tuple[list[Look], list[str]]:
-        """(the state of the workers that live, in words which ones were found dead). From another thread."""
-        found, dead = [], []
-        for rank, (worker, look) in enumerate([(worker, worker.look.remote()) for worker in list(self._workers)]):
+    def looks(self) -> list[Look]:
+        """The state of the workers that live. Called from another thread than the trainer's."""
+        found = []
+        for worker, look in [(worker, worker.look.remote()) for worker in list(self._workers)]:
             try:
                 found.append(ray.get(look, timeout=ANSWER))
             except GetTimeoutError:
                 found.append(Look(ANSWER, blocked="  unknown: the worker's process does not answer\n"))
             except RayActorError as error:
-                if worker not in self._lost:
-                    self._lost[worker] = nodes.first_line(error)
-                    dead.append(f"rollout worker {rank} died, and a new one takes its place: {self._lost[worker]}")
-        return found, dead
+                self._lose(worker, error)
+        return found
 
     def replace(self) -> None:
         """Start a new worker on this node for each that has died, and let it sample the dead one's questions.
@@ -129,20 +139,21 @@ class RemoteWorkers:
         Called while verl waits for rows, in its thread: what the queue holds of these questions is not taken meanwhile.
 
         Raises:
-            RuntimeError: more than MOST_LOST workers have died since the last step, or one with what it had counted of
+            RuntimeError: more than MOST_LOST deaths a worker since the last step, or one with what it had counted of
                 questions that are taken from the queue already.
         """
-        for position, worker in enumerate(self._workers):
-            if worker not in self._lost:
-                continue
-            self._replaced += 1
-            if self._replaced > MOST_LOST:
-                raise RuntimeError(
-                    f"{self._replaced} rollout workers died within one step; the last: {self._lost[worker]}. Remedy: "
-                    "see the workers' logs; a worker that outgrows the memory of its node dies in this way"
-                )
+        dead = [(position, worker) for position, worker in enumerate(self._workers) if worker in self._lost]
+        self._replaced += len(dead)
+        if self._replaced > MOST_LOST * len(self._workers):
+            raise RuntimeError(
+                f"{self._replaced} rollout workers died within one step; the last: {self._lost[dead[-1][1]]}. Remedy: "
+                "see the workers' logs; a worker that outgrows the memory of its node dies in this way"
+            )
+        for position, worker in dead:  # they start at the same time
             ray.kill(worker)  # should it live after all, behind a broken connection: it must store nothing more
-            fresh = self._workers[position] = self._start({"scheduling_strategy": nodes.this_node()})
+            self._workers[position] = self._start({"scheduling_strategy": nodes.this_node()})
+        for position, worker in dead:
+            fresh = self._workers[position]
             for method, arguments in self._state.items():
                 ray.get(getattr(fresh, method).remote(*arguments))
             ray.get(fresh.look.remote())
