@@ -6,8 +6,8 @@
 #   on the head node:      examples/ray_multi_node.sh NODES http://RETRIEVAL_HOST:8000 [overrides]
 #
 # On every node, run `ray start` in this repository's folder and environment: Ray's workers keep that folder, and the
-# recipe's paths (data/, runs/) are relative to it. Code, data and model must have the same paths on every node (a shared
-# file system). All nodes must reach the retrieval server (--host 0.0.0.0), because rollout workers run on all of them.
+# recipe's paths (data/, runs/) are relative to it. Code and model must have the same paths on every node; checkpoints go to
+# a shared folder. All nodes must reach the retrieval server (--host 0.0.0.0), because rollout workers run on all of them.
 # table1/common.sh describes the settings, DRY_RUN among them.
 . "$(dirname "$0")/table1/common.sh"
 nodes=${1:?number of nodes}

@@ -26,7 +26,7 @@ from verl_ext.trainer.state.waiting import Waiting
 
 logger = logging.getLogger(__name__)
 # Seconds between two looks at the workers.
-WATCH = 5.0
+WATCH = 3.0
 # Seconds in which a server must answer.
 BRIEF = 2.0
 
