@@ -65,7 +65,7 @@ def queue(monkeypatch):
     made = Queue()
     monkeypatch.setattr(remote_workers, "ray", SimpleNamespace(get=get, kill=lambda worker: None))
     monkeypatch.setattr(remote_workers, "tq", made)
-    monkeypatch.setattr(nodes, "this_node", lambda: None)
+    monkeypatch.setattr(nodes, "this_node", dict)
     monkeypatch.setattr(nodes, "place_of_rollout_workers", dict)
     monkeypatch.setattr(RemoteWorkers, "_start", lambda self, place: Worker(next(self._names)))
     return made

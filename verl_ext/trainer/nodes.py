@@ -59,13 +59,13 @@ class OnThisNode:
 
     def remote(self, *arguments: Any, **named: Any) -> Any:
         """Start an actor."""
-        made = self._actor_class.options(**self._options, scheduling_strategy=this_node())
-        return made.remote(*arguments, **named)
+        return self._actor_class.options(**self._options, **this_node()).remote(*arguments, **named)
 
 
-def this_node() -> NodeAffinitySchedulingStrategy:
-    """The node of this process as a place for Ray's actors."""
-    return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+def this_node() -> dict[str, Any]:
+    """Ray's options for an actor on the node of this process, also where no logical CPU is left."""
+    node = ray.get_runtime_context().get_node_id()
+    return {"scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=False), "num_cpus": 0}
 
 
 def keep_task_runner_here() -> None:

@@ -18,8 +18,8 @@ def main() -> None:
         server.connect(address)
     except OSError:  # the preloaded process has ended or could not start
         os.execv(sys.executable, [sys.executable, *arguments])
-    request = {"arguments": arguments, "environment": dict(os.environ), "folder": os.getcwd()}
-    request["cores"] = sorted(os.sched_getaffinity(0))
+    cores, folder = list(os.sched_getaffinity(0)), os.getcwd()
+    request = {"arguments": arguments, "environment": dict(os.environ), "folder": folder, "cores": cores}
     outputs = array.array("i", [1, 2])
     body = json.dumps(request).encode()
     server.sendmsg([len(body).to_bytes(8, "big")], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, outputs)])

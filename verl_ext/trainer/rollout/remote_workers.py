@@ -69,7 +69,8 @@ class RemoteWorkers:
         number = next(self._names)
         # Two calls at a time: `look` while another method waits for the event loop.
         options = {"name": f"rollout_worker_{number}", "max_concurrency": 2, **place}
-        return RemoteRolloutWorker.options(**options).remote(self._config, self._client, number)
+        actor: Any = RemoteRolloutWorker
+        return actor.options(**options).remote(self._config, self._client, number)
 
     def submit(self, questions: list[dict[str, Any]], validate: bool) -> None:
         """Deal questions out. Those of a dead worker wait for `replace`."""
@@ -151,7 +152,7 @@ class RemoteWorkers:
             )
         for position, worker in dead:  # they start at the same time
             ray.kill(worker)  # should it live after all, behind a broken connection: it must store nothing more
-            self._workers[position] = self._start({"scheduling_strategy": nodes.this_node()})
+            self._workers[position] = self._start(nodes.this_node())
         for position, worker in dead:
             fresh = self._workers[position]
             for method, arguments in self._state.items():
