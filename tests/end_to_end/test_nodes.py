@@ -67,6 +67,7 @@ def said(folder: Path, words: str) -> dict[str, Any] | None:
 
 
 def test_a_training_over_nodes_of_which_two_die_is_the_one_on_a_single_node(tmp_path):
+    """Three runs of their own: no other joins a Ray cluster, and each death shows in one that goes on without it."""
     alone, head = tmp_path / "alone", tmp_path / "head"
     run(alone, *SHORT, "trainer.n_gpus_per_node=2")
     expected = [lasting(entry) for entry in entries(alone)]
