@@ -55,10 +55,11 @@ def register() -> None:
     after_import("verl.workers.engine.fsdp.transformer_impl", "verl_ext.engine.fsdp.cuda")
     # The rollout engine `rollout.name=hf`, on both sides: replicas (driver) and weight senders (workers).
     after_import("verl.workers.rollout", "verl_ext.engine.registration")
-    # The trainers `trainer.v1.trainer_mode=mas_sync | mas_colocate_async`, and our advantage estimators.
+    # The trainers `trainer.v1.trainer_mode=mas_sync | mas_colocate_async | mas_separate_async`, and our estimators.
     after_import("verl.trainer.ppo.v1", "verl_ext.trainer.trainer")
-    # `+recipe=…`, and the resolvers `${verl_ext.path:…}` for files inside the package and `${verl_ext.policy:…}` for
-    # what follows from mas.policy, `${verl_ext.sum:…}`; last, see above.
+    after_import("verl.trainer.ppo.v1", "verl_ext.trainer.separate_async")
+    # `+recipe=…`, and the resolvers `${verl_ext.path:…}` for files inside the package, `${verl_ext.policy:…}` and
+    # `${verl_ext.mode:…}` for what follows from mas.policy and trainer_mode, `${verl_ext.sum:…}`; last, see above.
     _add_recipes()
 
 
@@ -92,6 +93,7 @@ def _add_recipes() -> None:
     Plugins.instance().register(RecipeSearchPath)
     OmegaConf.register_new_resolver("verl_ext.path", package_path, replace=True)
     OmegaConf.register_new_resolver("verl_ext.policy", policy_setting, replace=True)
+    OmegaConf.register_new_resolver("verl_ext.mode", mode_setting, replace=True)
     OmegaConf.register_new_resolver("verl_ext.sum", lambda *numbers: sum(numbers), replace=True)
 
 
@@ -134,6 +136,11 @@ def package_path(name: str) -> str:
 def policy_setting(name: str, *, _root_: Any) -> Any:
     """A setting of verl's as `mas.policy` has it; `_root_` is the whole configuration."""
     return importlib.import_module("verl_ext.trainer.lora_setup").setting(name, _root_)
+
+
+def mode_setting(name: str, *, _root_: Any) -> Any:
+    """A setting of verl's as `trainer.v1.trainer_mode` has it; `_root_` is the whole configuration."""
+    return importlib.import_module("verl_ext.trainer.modes").setting(name, _root_)
 
 
 class _AfterImport(importlib.abc.MetaPathFinder):

@@ -16,6 +16,7 @@ from verl_ext.algorithms import row_weights
 from verl_ext.gateway.settings import GatewaySection
 from verl_ext.sampling import Strategy, make_strategy
 from verl_ext.settings import Settings, unknown_name
+from verl_ext.trainer import modes
 from verl_ext.trainer.policies.settings import PolicySection, refusals
 from verl_ext.trainer.sections import (
     AgentSection,
@@ -33,8 +34,6 @@ from verl_ext.trainer.sections import (
 
 Policy = Literal["shared", "per_agent_lora"]
 SHARED, PER_AGENT_LORA = typing.get_args(Policy)
-# Ours, trainer.py; those of verl do not call our algorithms.
-TRAINERS = ("mas_sync", "mas_colocate_async")
 
 
 class MasConfig(Settings):
@@ -107,11 +106,7 @@ def _check_together(mas: MasConfig, config: DictConfig) -> None:
     fixed, unseeded = mas.deterministic, not mas.sampling.seeded
     weights, needs = row_weights(), "mas.deterministic=true needs"
     modes, source = (weights[name].loss_agg_modes, weights[name].source) if name in weights else ((mode,), "")
-    trainer = verl("trainer.v1.trainer_mode") or TRAINERS[0]
     wrong = {
-        f"trainer.v1.trainer_mode={trainer} is a trainer of verl that knows nothing of agents: it would leave out "
-        "groups and weights of rows, and separate_async would never send LoRA adapters to the rollout engine. "
-        f"Allowed: {', '.join(TRAINERS)}": trainer not in TRAINERS,
         "mas.workflow._target_ is missing: name the workflow class, e.g. verl_ext.recipe.mhgpo.SearchQA": (
             "_target_" not in mas.workflow
         ),
@@ -123,8 +118,6 @@ def _check_together(mas: MasConfig, config: DictConfig) -> None:
         f"{needs} actor_rollout_ref.rollout.name=hf (given: {engine}); other engines schedule by arrival": (
             fixed and engine != "hf"
         ),
-        f"{needs} trainer.v1.trainer_mode=mas_sync: under mas_colocate_async it depends on timing which trajectories "
-        "are unfinished when the weights change": fixed and verl("trainer.v1.trainer_mode") == "mas_colocate_async",
         f"{needs} actor_rollout_ref.rollout.agent.num_workers=0 or 1 (given: {workers}): one process orders the calls "
         "of a whole batch": fixed and workers not in (0, 1, None),
         f"{needs} a seed for every call. Remedy: mas.sampling.seeded=true": fixed and unseeded,
@@ -133,7 +126,7 @@ def _check_together(mas: MasConfig, config: DictConfig) -> None:
             unseeded and verl("actor_rollout_ref.rollout.full_determinism")
         ),
     }
-    for message, refused in {**wrong, **refusals(mas, config)}.items():
+    for message, refused in {**wrong, **refusals(mas, config), **modes.refusals(mas, config)}.items():
         if refused:
             raise ValueError(message)
 
@@ -174,12 +167,14 @@ def context_length(config: DictConfig) -> int:
 
 
 def optimiser_steps(config: DictConfig, section: DictConfig) -> int:
-    """Mini-batches into which one training batch is cut: train_batch_size / ppo_mini_batch_size, both in questions.
+    """Mini-batches into which one update is cut: train_batch_size / ppo_mini_batch_size, both in questions.
+
+    Under `mas_separate_async` a step may have several updates, each with its part of the questions.
 
     Raises:
         ValueError: one is below 1, or they do not divide.
     """
-    questions, mini = config.data.train_batch_size, section.ppo_mini_batch_size
+    questions, mini, parts = config.data.train_batch_size, section.ppo_mini_batch_size, modes.parts_of_step(config)
     for name, given in (("data.train_batch_size", questions), ("ppo_mini_batch_size", mini)):
         if given < 1:
             raise ValueError(f"{name}={given} must be at least 1 (questions)")
@@ -188,7 +183,13 @@ def optimiser_steps(config: DictConfig, section: DictConfig) -> int:
             f"data.train_batch_size={questions} must be a multiple of ppo_mini_batch_size={mini} (both count "
             "questions): their ratio is the number of optimiser steps of one training step"
         )
-    return int(questions // mini)
+    if questions // mini % parts:
+        raise ValueError(
+            f"trainer.v1.separate_async.parameter_sync_step={parts} must divide the {questions // mini} optimiser "
+            f"step(s) of a training step (data.train_batch_size={questions} / ppo_mini_batch_size={mini}). Remedy: "
+            "parameter_sync_step=1, or a smaller ppo_mini_batch_size"
+        )
+    return int(questions // mini // parts)
 
 
 @contextmanager

@@ -168,8 +168,8 @@ def examine(
         torch.zeros(len(tags)).index_add(0, owner, some.float())[live]
         for some in (on, on & (rows["advantages"].values() != 0))
     )
-    newest = torch.tensor([tag["versions"][0] for tag in tags])
-    known, lag = newest >= 0, step - 1 - newest
+    oldest, newest = torch.tensor([tag["versions"] for tag in tags]).unbind(1)
+    known, lag, span = oldest >= 0, step - 1 - oldest, newest - oldest + 1
     found = {
         "doctor/mask_coverage": (trained.sum() / lengths[live].sum()).item(),
         "doctor/without_trained_tokens": (trained == 0).double().mean().item(),
@@ -177,7 +177,9 @@ def examine(
         "doctor/unknown_version": (~known[live]).double().mean().item(),
     }
     if len(lags := lag[live & known]):
+        spans = span[live & known]
         found |= {"doctor/version_lag": lags.double().mean().item(), "doctor/version_lag_max": int(lags.max())}
+        found |= {"doctor/versions": spans.double().mean().item(), "doctor/versions_max": int(spans.max())}
     if not bypass:
         difference = rows["old_log_probs"].values().double() - rows["rollout_log_probs"].values().double()
         fresh = (known & (lag <= 0))[owner]

@@ -37,7 +37,7 @@ VENDOR_KEY = "ray_kwargs.ray_init.runtime_env.env_vars.VERL_ENGINE_VENDOR"
 # Settings that adapters per agent need: the key, and the values that go with them (the first is the remedy).
 NEEDED: tuple[tuple[str, tuple[Any, ...]], ...] = (
     ("actor_rollout_ref.rollout.name", ("hf", "vllm")),
-    ("actor_rollout_ref.rollout.checkpoint_engine.backend", ("naive",)),
+    ("actor_rollout_ref.rollout.checkpoint_engine.backend", ("naive", "object_store")),
     ("actor_rollout_ref.rollout.disaggregation.enabled", (False,)),
     ("trainer.device", ("cpu", "cuda")),
 )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psutil
 import ray
-from verl.trainer.ppo.v1 import trainer_base, trainer_colocate_async, trainer_sync
+from verl.trainer.ppo.v1 import trainer_base, trainer_colocate_async, trainer_separate_async, trainer_sync
 
 from verl_ext.trainer.nodes import BROKEN, Pings
 from verl_ext.trainer.rollout.phases import Phases
@@ -57,7 +57,7 @@ def watched(manager: MultiAgentLoopManager, limits: LimitsSection, workers: list
     ]
     manager.watchdog.lost = Pings(dict(zip(names, workers, strict=True)), LOST).lost
     try:
-        with phases.watched([trainer_base, trainer_sync, trainer_colocate_async]):
+        with phases.watched([trainer_base, trainer_sync, trainer_colocate_async, trainer_separate_async]):
             manager.watchdog.phases = phases
             yield
     except (KeyboardInterrupt, Exception):  # of those that live, one may say first that it has lost the other

@@ -44,7 +44,7 @@ from verl_ext.trainer.config import read_mas_config
 from verl_ext.trainer.doctor import Columns, Doctor, observed_columns
 from verl_ext.trainer.loss import WEIGHT
 from verl_ext.trainer.row import Tag, unpack
-from verl_ext.trainer.state import checkpoint
+from verl_ext.trainer.state import checkpoint, waiting
 from verl_ext.trainer.state.run_state import RunState
 from verl_ext.trainer.step import Step, after_rollouts, why_it_stopped
 from verl_ext.trainer.updates import READ_BY_WORKERS, PolicyUpdates
@@ -81,6 +81,7 @@ class MultiAgentTrainer(PolicyUpdates):
     def _load_checkpoint(self) -> None:
         checkpoint.prepare_start(self.config)
         super()._load_checkpoint()
+        waiting.clear_trained()
         self.state.start(self.global_steps, self.total_training_steps)
         if self.state.budget.exhausted:  # complete already: verl's loop ends before its first step
             self.total_training_steps = 0 if self.config.trainer.get("val_only", False) else self.global_steps

@@ -15,7 +15,7 @@ from verl.workers.rollout.base import BaseRollout
 from verl.workers.rollout.replica import CONTROL_METHOD_CONCURRENCY, RolloutReplica
 from verl.workers.rollout.utils import ensure_async_iterator
 
-from verl_ext.engine.fingerprints import fingerprints
+from verl_ext.engine.fingerprints import fingerprints, owner_of
 from verl_ext.engine.hf.server import HFServer
 from verl_ext.engine.lora.adapters import NO_ADAPTERS, AdapterOptions
 from verl_ext.engine.lora.hf_server import HFAdapterServer
@@ -129,8 +129,9 @@ class ServerAdapter(BaseRollout):
             weights: (name, tensor) pairs, a generator or an asynchronous one; producing them is collective.
             wire_format: "named_tensors" only.
             global_steps: version of the weights.
-            peft_config: with adapters per agent: their description by fsdp_adapters.py; else None.
-            base_sync_done: with adapters per agent: these are adapters, not the base.
+            peft_config: with adapters per agent: their description by fsdp_adapters.py. None: a checkpoint engine has
+                brought the weights, without one.
+            base_sync_done: no effect; the names of the tensors tell adapters from the base.
 
         Raises:
             ValueError: another wire format, adapters of another kind, or weights that do not fit the server's model.
@@ -142,18 +143,26 @@ class ServerAdapter(BaseRollout):
             )
         if self.adapters is None and peft_config is not None:
             raise ValueError(_LORA_HELP)
-        if self.adapters is not None and (peft_config or {}).get("adapters") != list(self.adapters.names):
-            raise ValueError(NO_ADAPTERS)
+        if self.adapters is not None and peft_config is not None:
+            if peft_config.get("adapters") != list(self.adapters.names):
+                raise ValueError(NO_ADAPTERS)
         state = {}
         async for name, tensor in ensure_async_iterator(weights):
             if self.is_leader_rank:
                 # Cloned: a producer may reuse its buffer for the next tensor.
                 state[name] = tensor.detach().to("cpu", copy=True)
-        if self.is_leader_rank:
-            only_adapters = self.adapters is not None and base_sync_done
-            send = self.server.update_adapters if only_adapters else self.server.update_weights
-            await send.remote(state, global_steps)
-            await self._check_held(state, global_steps)
+        if not self.is_leader_rank:
+            return
+        parts: dict[bool, dict[str, torch.Tensor]] = {False: {}, True: {}}
+        for name, tensor in state.items():
+            parts[bool(owner_of(name))][name] = tensor
+        brought = {owner_of(name) for name in parts[True]}
+        if self.adapters is not None and peft_config is None and brought != set(self.adapters.names):
+            raise ValueError(NO_ADAPTERS)
+        for own, part in parts.items():
+            if part:
+                await (self.server.update_adapters if own else self.server.update_weights).remote(part, global_steps)
+                await self._check_held(part, global_steps)
 
     async def _check_held(self, sent: dict[str, torch.Tensor], step: int | None) -> None:
         """Compare what the server now holds with what was sent.

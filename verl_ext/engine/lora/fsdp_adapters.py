@@ -9,6 +9,7 @@ import dataclasses
 import logging
 import math
 from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,6 +57,8 @@ class PerAgentAdapters(Engine):
         # Rows that train, per adapter, since the last optimiser step; and its gradient norms.
         self._rows = torch.zeros(len(self.adapters.names), dtype=torch.int64)
         self._norms: dict[str, float] = {}
+        # To replicas on ranks of their own.
+        self._base_sent = False
 
     def _check_settings(self) -> None:
         config = self.engine_config
@@ -167,21 +170,20 @@ class PerAgentAdapters(Engine):
     ) -> tuple[Iterator[tuple[str, torch.Tensor]], dict[str, Any] | None]:
         """Weights for the rollout engine: first the base, once, by Hugging Face names; then adapters only.
 
+        Args:
+            base_sync_done: whether the engine has the base. None: a checkpoint engine other than naive asks, which
+                keeps no count and passes on names and tensors alone. The first time it gets the base and the adapters.
+
         Returns:
             (name, whole tensor) pairs, whose iteration is collective; and a description of the adapters.
-
-        Raises:
-            ValueError: the caller does not support adapters (checkpoint engines other than naive).
         """
         if self.adapters is None:
             return super().get_per_tensor_param(layered_summon, bool(base_sync_done), **kwargs)
-        if base_sync_done is None:
-            raise ValueError(
-                "adapters per agent are pushed by rollout.checkpoint_engine.backend=naive only; other backends would "
-                "send the base without them"
-            )
         state = self.module.state_dict()
-        tensors = self._adapter_tensors(state.items()) if base_sync_done else normalize_peft_param_name(state).items()
+        adapters, base = self._adapter_tensors(state.items()), normalize_peft_param_name(state).items()
+        tensors = adapters if base_sync_done else base
+        if base_sync_done is None:
+            tensors, self._base_sent = adapters if self._base_sent else chain(base, adapters), True
         return ((name, _whole(tensor)) for name, tensor in tensors), self._about()
 
     def _about(self) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from verl_ext.rewards.judge import Judge
 from verl_ext.settings import unknown_key
 from verl_ext.tools.threads import run_blocking
 from verl_ext.tracebacks import place_of
+from verl_ext.trainer import modes
 from verl_ext.trainer.build import build_workflow, check_arguments, similarity_of
 from verl_ext.trainer.config import optimiser_steps, read_mas_config, strategy_from
 from verl_ext.trainer.lora_setup import check_policy, decides
@@ -226,7 +227,7 @@ def lacking(config: DictConfig) -> list[str]:
     trainer, engine, local = config.trainer, config.actor_rollout_ref.rollout.name, not joins_cluster(config)
     attention = OmegaConf.select(config, "actor_rollout_ref.model.override_config.attn_implementation")
     flash = trainer.device == "cuda" and attention in (None, "flash_attention_2")
-    given, wanted = torch.cuda.device_count(), trainer.n_gpus_per_node
+    given, pool, wanted = torch.cuda.device_count(), modes.rollout_ranks(config), trainer.n_gpus_per_node
     cores, needed = get_num_cpus(override_docker_cpu_warning=True), sum(logical_cpus(config).values())
     counted = local and config.ray_kwargs.ray_init.num_cpus is None and trainer.nnodes == 1
     found = {
@@ -237,9 +238,9 @@ def lacking(config: DictConfig) -> list[str]:
         f"as docs/scaling.md says, or PyTorch's attention, which takes packed rows, too: {without_flash(config)}": (
             flash and importlib.util.find_spec("flash_attn") is None
         ),
-        f"trainer.n_gpus_per_node={wanted}, but this machine has {given} GPU(s).\n"
-        f"Remedy: trainer.n_gpus_per_node={max(given, 1)} with a model that fits; on a Ray cluster start on its "
-        "head node with RAY_ADDRESS=auto.": local and trainer.device != "cpu" and given < wanted,
+        f"trainer.n_gpus_per_node={wanted}{modes.and_pool(config)}, but this machine has {given} GPU(s).\n"
+        f"Remedy: trainer.n_gpus_per_node={max(given - pool, 1)} with a model that fits; on a Ray cluster start on its "
+        "head node with RAY_ADDRESS=auto.": local and trainer.device != "cpu" and given < wanted + pool,
         f"Ray counts this machine's {cores} core(s) as logical CPUs; {_shares(config)}. It would wait for ever.\n"
         f"Remedy: ray_kwargs.ray_init.num_cpus={needed} (logical: no need for as many cores).": (
             counted and cores < needed
@@ -273,7 +274,7 @@ def joins_cluster(config: DictConfig) -> bool:
 def logical_cpus(config: DictConfig) -> dict[str, int]:
     """The logical CPUs of Ray that each part of the run takes."""
     each = max(3, len(config.mas.get("policies") or ()))  # worker groups that may share a GPU
-    return {
+    return modes.logical_cpus(config) | {
         f"ranks ({each} each)": each * config.trainer.nnodes * config.trainer.n_gpus_per_node,
         "trainer": 2,
         "TransferQueue": config.transfer_queue.backend.SimpleStorage.num_data_storage_units,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 from verl_ext.mas import Workflow
 from verl_ext.rewards.judged import JUDGED
 from verl_ext.tracebacks import explained
+from verl_ext.trainer import modes
 from verl_ext.trainer.build import build_workflow
 from verl_ext.trainer.config import MasConfig, optimiser_steps, read_mas_config, strategy_from
 from verl_ext.trainer.policies.settings import PolicySection, policy_config, policy_configs, read_policies
@@ -145,6 +147,7 @@ def _add_steps(report: Report, mas: MasConfig) -> None:
     if budget := [f"{most:,} {name}" for name, most in vars(mas.budget).items() if most is not None]:
         end += f", or until {' and '.join(budget)} are used"
     steps = optimiser_steps(config, config.actor_rollout_ref.actor) * config.actor_rollout_ref.actor.ppo_epochs
+    steps *= modes.parts_of_step(config)
     often = f"validation every {trainer.test_freq}" if trainer.test_freq > 0 else "no validation"
     often += f", checkpoint every {trainer.save_freq}" if trainer.save_freq > 0 else ", no checkpoint"
     report.notes += notes(config)
@@ -153,23 +156,21 @@ def _add_steps(report: Report, mas: MasConfig) -> None:
 
 def _add_machines(report: Report) -> None:
     config, trainer, rollout = report.config, report.config.trainer, report.config.actor_rollout_ref.rollout
-    ranks = trainer.nnodes * trainer.n_gpus_per_node
-    engine = rollout.tensor_model_parallel_size * rollout.data_parallel_size * rollout.pipeline_model_parallel_size
-    if ranks % engine:
-        report.problems.append(
-            f"{ranks} ranks (trainer.nnodes × n_gpus_per_node) cannot be shared out to rollout engines of {engine} "
-            "(rollout.tensor_model_parallel_size × data_parallel_size × pipeline_model_parallel_size): it must divide"
-        )
+    pool, engine = modes.rollout_ranks(config), math.prod(rollout[key] for key in modes.SIZES)
+    if (ranks := pool or trainer.nnodes * trainer.n_gpus_per_node) % engine:
+        named = f"{ranks} ranks (trainer.nnodes × n_gpus_per_node)"
+        report.problems.append(f"{named} cannot be shared out to engines of {engine} ({modes.ENGINE}): it must divide")
         return
     report.attempt(checks.check_logical_cpus, config)
     report.lacking += checks.lacking(config)
     kind = "CPU rank" if trainer.device == "cpu" else "GPU"
     where = f"{_counted(trainer.nnodes, 'machine')} with {_counted(trainer.n_gpus_per_node, kind)}"
-    where += " each" if trainer.nnodes > 1 else ""
+    where += " each" * (trainer.nnodes > 1) + f", {_counted(pool, kind)} for the rollouts" * (pool > 0)
     engines = f"{_counted(ranks // engine, f'{rollout.name} engine')} of {_counted(engine, kind)}"
     counted = "" if config.ray_kwargs.ray_init.num_cpus else " (Ray counts the machines' cores)"
     cpus = f"Ray needs {sum(checks.logical_cpus(config).values())} logical CPUs{counted}"
     report.add("runs on", f"{where}; {engines}; {cpus}")
+    report.facts += [("asynchronous", modes.described(config))] if pool else []
 
 
 # What makes a part of training's memory smaller.

@@ -11,6 +11,7 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import transfer_queue as tq
 from pydantic import TypeAdapter
 
 from verl_ext.observe.question_stats import QuestionStats
@@ -55,3 +56,16 @@ def load(place: Path) -> dict[str, Waiting]:
     file = place / FILE
     held = json.loads(gzip.decompress(file.read_bytes())) if file.exists() else {}
     return TypeAdapter(dict[str, Waiting]).validate_python(held)
+
+
+def clear_trained(partition: str = "train") -> int:
+    """Remove the rows of no question from the queue of a checkpoint; returns how many.
+
+    verl saves the queue while it still has the rows of the step that has just trained. Nobody would take them.
+    """
+    tags = (tq.kv_list(partition) or {}).get(partition, {})
+    questions = {key for key, tag in tags.items() if tag.get("is_prompt")}
+    left = [key for key in tags if key.partition("_")[0] not in questions]
+    if left:
+        tq.kv_clear(keys=left, partition_id=partition)
+    return len(left)

@@ -1,0 +1,137 @@
+"""Weights over Ray's object store, from the trainer's ranks to rollout replicas on ranks of their own.
+
+`actor_rollout_ref.rollout.checkpoint_engine.backend=object_store`, for which `custom_backend_module` names this module.
+It needs no accelerator. The first rank sends parcels of tensors; every rank of the replicas reads them all, in order.
+The last parcel has the step and the fingerprints of what was sent, which the readers compare with what they got.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, ClassVar
+
+import ray
+import torch
+from verl.checkpoint_engine.base import CheckpointEngine, CheckpointEngineRegistry
+from verl.workers.rollout.utils import ensure_async_iterator
+
+from verl_ext.engine.fingerprints import fingerprint
+
+# Parcels that may lie in the object store, and the bytes of one at most: a checkpoint need not fit into it.
+AHEAD, LARGEST = 2, 256 << 20
+
+
+class Mailbox:
+    """References of parcels, for several readers. An asynchronous Ray actor."""
+
+    def __init__(self) -> None:
+        self._parcels: dict[int, Any] = {}
+        self._next: list[int] = []
+
+    async def open(self, readers: int) -> None:
+        """Begin anew, for so many readers."""
+        self._parcels, self._next, self._changed = {}, [0] * readers, asyncio.Condition()
+
+    async def put(self, number: int, parcel: Any) -> None:
+        """Put the parcel of this number; returns once at most AHEAD wait for the slowest reader."""
+        async with self._changed:
+            self._parcels[number] = parcel
+            self._changed.notify_all()
+            await self._changed.wait_for(lambda: number - min(self._next) < AHEAD)
+
+    async def take(self, reader: int, number: int) -> Any:
+        """Wait for the parcel of this number. The reader needs those before it no more."""
+        async with self._changed:
+            self._next[reader] = number
+            self._parcels = {n: parcel for n, parcel in self._parcels.items() if n >= min(self._next)}
+            self._changed.notify_all()
+            await self._changed.wait_for(lambda: number in self._parcels)
+            return self._parcels[number]
+
+
+@CheckpointEngineRegistry.register("object_store")
+class ObjectStoreEngine(CheckpointEngine):
+    """One end of the way: a training rank, or a rank of a replica.
+
+    Args:
+        bucket_size: bytes of a parcel, but LARGEST at most.
+        is_master: this is the rank that sends.
+    """
+
+    _mailbox: ClassVar[Any] = None
+
+    def __init__(self, bucket_size: int, is_master: bool = False) -> None:
+        self.size, self.is_master = min(bucket_size, LARGEST), is_master
+        self.mailbox: Any = None
+        self.reader = -1
+
+    def prepare(self) -> None:
+        """Nothing to prepare."""
+
+    @classmethod
+    def build_topology(
+        cls, actor_wg_world_size: int, rollout_world_size: int, metadata: list[Any]
+    ) -> tuple[dict[str, list[Any]], dict[str, list[Any]]]:
+        """The mailbox for all, and a number for each reader. Called in the trainer's process."""
+        if cls._mailbox is None:
+            cls._mailbox = ray.remote(Mailbox).options(num_cpus=0).remote()
+        ray.get(cls._mailbox.open.remote(rollout_world_size))
+        senders = {"mailbox": [cls._mailbox] * actor_wg_world_size, "reader": [-1] * actor_wg_world_size}
+        readers = list(range(rollout_world_size))
+        return senders, {"mailbox": [cls._mailbox] * rollout_world_size, "reader": readers}
+
+    def init_process_group(self, mailbox: Any, reader: int) -> None:
+        """Take what `build_topology` has for this rank."""
+        self.mailbox, self.reader = mailbox, reader
+
+    def finalize(self) -> None:
+        """Forget the mailbox."""
+        self.mailbox = None
+
+    async def send_weights(self, weights: Any, global_steps: int | None = None) -> dict[str, float]:
+        """Send (name, tensor) pairs, whose iteration is collective. Returns metrics of the trainer."""
+        parcel: list[tuple[str, torch.Tensor]] = []
+        number = filled = total = sum_ = 0
+        async for name, tensor in ensure_async_iterator(weights):
+            if not self.is_master:
+                continue
+            whole = tensor.detach().to("cpu", copy=True)  # a producer may use its buffer again
+            parcel.append((name, whole))
+            filled, total, sum_ = filled + whole.nbytes, total + whole.nbytes, sum_ ^ fingerprint(name, whole)
+            if filled >= self.size:
+                await self._put(number, parcel)
+                number, filled, parcel = number + 1, 0, []
+        if not self.is_master:
+            return {}
+        await self._put(number, parcel)
+        await self._put(number + 1, (global_steps, sum_))
+        return {"update/sent_mb": total / 1e6}
+
+    async def _put(self, number: int, parcel: Any) -> None:
+        # In a list: Ray would replace a plain argument by its value, and the mailbox would hold the tensors themselves.
+        await self.mailbox.put.remote(number, [ray.put(parcel)])
+
+    async def receive_weights(self, global_steps: int | None = None) -> AsyncIterator[tuple[str, torch.Tensor]]:
+        """The (name, tensor) pairs that were sent.
+
+        Raises:
+            RuntimeError: they are of another step, or not what was sent.
+        """
+        number = found = 0
+        while True:
+            (reference,) = await self.mailbox.take.remote(self.reader, number)
+            parcel = await reference
+            if isinstance(parcel, tuple):
+                break
+            for name, tensor in parcel:
+                found ^= fingerprint(name, tensor)
+                yield name, tensor
+            number += 1
+        step, sent = parcel
+        if (step, sent) != (global_steps, found):
+            raise RuntimeError(
+                f"the rollout engine asked for the weights of step {global_steps} and got those of step {step}"
+                if step != global_steps
+                else f"the weights of step {step} that arrived at the rollout engine are not those that were sent"
+            )
