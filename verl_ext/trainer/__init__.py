@@ -1,12 +1,14 @@
 """Connects multi-agent rollouts with verl's trainer. No other folder overrides verl's trainer or agent loop.
 
 run_callback    Hydra calls it before and after a run: checks, progress, summary; interrupt: what Ctrl-C does
+modes           `trainer.v1.trainer_mode`: what follows from it, and what is refused
 config          the section `mas`, typed and checked; sections: its parts
 build           builds the workflow and its tools from `mas`
 checkpoint_chat a checkpoint that judges, in the process of the rollouts
 lora_setup      `mas.policy`: one policy for all agents, or one LoRA adapter each
 preflight/      checks before a run starts
 trainer         subclasses of verl's V1 trainers; begin here, its docstring lists the ten parts of a training step
+separate_async  the mode in which rollouts go on beside the training
 step            what a step does between rollouts and the first forward pass
 row             Row: what a call carries from the rollout to the optimiser, as columns and tag of TransferQueue
 batch           TransferQueue's tags as the tensors that algorithms take

@@ -27,6 +27,7 @@ class Step:
         uids: the questions that gave rows, sorted.
         dropped: questions that verl has evicted since the step before, as too old to train on.
         stats: what the rollout workers recorded of the questions.
+        sampled: the same, with that of dropped questions.
         metrics: ours, logged at the end of the step.
         idle: no row trains: only policy heads do, or an algorithm that drops groups without variance has dropped all.
             The weights are not updated.
@@ -37,15 +38,22 @@ class Step:
     uids: list[str] = field(default_factory=list)
     dropped: list[str] = field(default_factory=list)
     stats: list[QuestionStats] = field(default_factory=list)
+    sampled: list[QuestionStats] = field(default_factory=list)
     metrics: dict[str, float] = field(default_factory=dict)
     idle: bool = False
     limit_reached: bool = False
 
 
 def after_rollouts(
-    number: int, batch: KVBatchMeta, state: RunState, mas: MasConfig, manager: Any
+    number: int,
+    batch: KVBatchMeta,
+    state: RunState,
+    mas: MasConfig,
+    manager: Any,
+    before: Sequence[Step] = (),
+    last: bool = True,
 ) -> tuple[Step, KVBatchMeta]:
-    """Do this work for one training step.
+    """Do this work for one training step, or for a part of one.
 
     Args:
         number: of the step.
@@ -53,16 +61,20 @@ def after_rollouts(
         state: what the step changes.
         mas: the configuration.
         manager: of the rollout workers (`rollout.agent_loop.MultiAgentLoopManager`).
+        before: the parts of the same step that have trained already.
+        last: this is its last part, or all of it.
 
     Returns:
-        The step, and the rows that train. If none does: one idle row.
+        The step, or the part, and the rows that train. If none does: one idle row.
     """
     step = Step(number, uids=sorted({tag["question"] for tag in unpack(batch.tags)}))
     collect_statistics(step, manager)
-    check_left_out(step, mas.failure.max_left_out)
     step.limit_reached = state.budget.spend(step.metrics)
-    # The next rollouts see what memories and policy heads learn here.
-    step.metrics |= state.memory.learn(number, (episode for one in step.stats for episode in one.episodes))
+    # The next rollouts see what memories and policy heads learn here. A memory has one change per step.
+    if last:
+        whole = merged([*before, step])
+        check_left_out(whole, mas.failure.max_left_out)
+        step.metrics |= state.memory.learn(number, (episode for one in whole.stats for episode in one.episodes))
     step.metrics |= state.heads.learn(number, step.stats)
     # The trajectory log collects its questions now, and is written once advantages are known.
     state.trajectories.collect(number, [*step.uids, *step.dropped], manager, last=state.budget.exhausted)
@@ -101,10 +113,55 @@ def collect_statistics(step: Step, manager: Any) -> None:
     """
     step.dropped = manager.dropped(step.uids)
     step.stats = manager.take_stats(step.uids)
-    sampled = [*step.stats, *(manager.take_stats(step.dropped) if step.dropped else [])]
-    step.metrics |= reduce_stats(sampled)
+    step.sampled = [*step.stats, *(manager.take_stats(step.dropped) if step.dropped else [])]
+    step.metrics |= reduce_stats(step.sampled)
     step.metrics["sampling/dropped_questions"] = len(step.dropped)
     step.metrics |= manager.take_tool_counts()
+
+
+# Metrics of the parts of a step that add up (names or their beginnings), and those of which the last or largest counts;
+# of the others the mean over the rows is taken.
+SUMMED = ("tools/", "selection/kept", "selection/dropped", "groups/count", "groups/dropped_rows", "update/rows")
+SUMMED += ("update/padding_rows", "update/optimiser_steps", "sampling/dropped_questions", "doctor/seconds")
+LAST, LARGEST = ("budget/", "memory/"), ("doctor/log_prob_difference",)
+
+
+def merged(parts: Sequence[Step]) -> Step:
+    """One step of its parts."""
+    if len(parts) == 1:
+        return parts[0]
+    sampled = [one for part in parts for one in part.sampled]
+    rows = [part.metrics.get("update/rows", 0) for part in parts]
+    names = dict.fromkeys(name for part in parts for name in part.metrics)
+    known = {
+        name: [(part.metrics[name], count) for part, count in zip(parts, rows, strict=True) if name in part.metrics]
+        for name in names
+    }
+    return Step(
+        parts[0].number,
+        uids=[uid for part in parts for uid in part.uids],
+        dropped=[uid for part in parts for uid in part.dropped],
+        stats=[one for part in parts for one in part.stats],
+        sampled=sampled,
+        metrics={name: _merged(name, values) for name, values in known.items()} | reduce_stats(sampled),
+        idle=all(part.idle for part in parts),
+        limit_reached=any(part.limit_reached for part in parts),
+    )
+
+
+def _merged(name: str, values: list[tuple[float, float]]) -> float:
+    """The value of a step from those of its parts, each with its number of rows."""
+    alone = [value for value, _ in values]
+    if name.startswith(SUMMED):
+        return sum(alone)
+    if name.startswith(LAST):
+        return alone[-1]
+    if name.endswith("_max") or name.startswith(LARGEST):
+        return max(alone)
+    if name.endswith("_min"):
+        return min(alone)
+    rows = sum(count for _, count in values)
+    return sum(value * count for value, count in values) / rows if rows else sum(alone) / len(alone)
 
 
 def why_it_stopped(error: Exception, stats: Sequence[QuestionStats], when: str) -> str:

@@ -22,7 +22,7 @@ assumed here is noticed.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -57,6 +57,8 @@ class MultiAgentTrainer(PolicyUpdates):
     """What both trainers add to verl's: selection and order of rows, row weights, metrics, and state."""
 
     agent_loop_manager: MultiAgentLoopManager
+    # Of a step that trains in several (separate_async.py): those that have trained.
+    parts: Sequence[Step] = ()
 
     def __init__(self, config: DictConfig):
         self.mas = read_mas_config(config)
@@ -126,7 +128,10 @@ class MultiAgentTrainer(PolicyUpdates):
     def _balance_batch(self, batch: KVBatchMeta, metrics: dict[str, Any], **kwargs: Any) -> KVBatchMeta:
         """Do the work that follows the rollouts (step.py), then verl's balancing."""
         self.agent_loop_manager.raise_if_broken()
-        self.now, batch = after_rollouts(self.global_steps, batch, self.state, self.mas, self.agent_loop_manager)
+        last = len(self.parts) + 1 == self.parameter_sync_step
+        self.now, batch = after_rollouts(
+            self.global_steps, batch, self.state, self.mas, self.agent_loop_manager, self.parts, last
+        )
         self.state.error_log.tell(self.now.stats, f"step {self.global_steps}")
         return self._spread(batch, metrics, **kwargs)
 

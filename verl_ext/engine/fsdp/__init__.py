@@ -3,6 +3,7 @@
 cpu              actor, reference model and critic on the CPU; imports the other modules of this folder
 cuda             actor and reference model on CUDA, with adapters per agent and decisions
 shared_prefixes  mixin: common prefixes of rows are computed once
+copies           the weights from before a step, where it trains in parts
 memory           how much a micro-batch may hold
 batching         which rows form a tree of prefixes, and which trees a batch; no tensors
 layout           trees as inputs of a model, and its output where rows predict

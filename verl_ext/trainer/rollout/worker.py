@@ -132,8 +132,8 @@ class RolloutWorker:
         if uids is None:
             taken, self._validation_stats = self._validation_stats, []
             return taken
-        taken = [self._stats.pop(uid) for uid in (*uids, *self._empty) if uid in self._stats]
-        self._empty.clear()
+        empty, self._empty = self._empty, []  # the rollouts may add to it meanwhile
+        taken = [self._stats.pop(uid) for uid in (*uids, *empty) if uid in self._stats]
         gc.collect()  # see garbage.py
         return taken
 

@@ -39,7 +39,8 @@ COLUMNS = ("prompts", "responses", *OF_TOKENS)
 class TrajectoryRecorder:
     """Writes the trajectory log of a run (`mas.trajectory_log`).
 
-    `collect` and `write_training` belong to one training step, in this order; `write_validation` to one validation.
+    `collect` and `write_training` belong to one training step, or a part of one, in this order; `write_validation` to
+    one validation.
 
     Args:
         config: verl's whole configuration.
@@ -57,6 +58,8 @@ class TrajectoryRecorder:
         self._trainer = config.trainer
         self._last_step = 0
         self._traces: list[QuestionTrace] = []
+        # Of the step under way, which may train in parts: its number, its logged questions so far, and their rows.
+        self._step, self._logged, self._rows = 0, 0, list[dict[str, Any]]()
 
     def start(self, restored_step: int, last_step: int) -> None:
         """Prepare the log for a run that goes on after `restored_step` (0: from scratch)."""
@@ -64,13 +67,16 @@ class TrajectoryRecorder:
         self.log.start(restored_step, validates_again=bool(self._trainer.get("val_before_train", True)))
 
     def collect(self, step: int, uids: list[str], manager: Any, last: bool = False) -> None:
-        """Fetch the traces of this step's logged questions; those of its other questions are dropped.
+        """Fetch the traces of logged questions among these of the step; those of the others are dropped.
 
         `last`: the budget ends the run with this step.
         """
+        if step != self._step:
+            self._step, self._logged, self._rows = step, 0, []
         wanted = last or step % self.options.every == 0 or step in (1, self._last_step)
         questions = self.options.train_questions
-        self._traces = manager.take_traces(uids, questions if wanted else 0) if questions else []
+        count = max(questions - self._logged, 0) if wanted else 0
+        self._traces = manager.take_traces(uids, count) if questions else []
 
     def write_training(self, step: int, batch: KVBatchMeta, weights: torch.Tensor) -> None:
         """Write the collected questions with the groups and advantages that TransferQueue now holds for `batch`.
@@ -87,18 +93,20 @@ class TrajectoryRecorder:
                     rows[tag["question"]][tag["order"][2], position] = (row, start, stop)
         columns = _columns(batch, sorted({row for places in rows.values() for row, _, _ in places.values()}))
         if columns:
-            numbers = {trace.uid: number for number, trace in enumerate(self._traces)}
+            numbers = {trace.uid: number for number, trace in enumerate(self._traces, self._logged)}
             about = ({"question": numbers[tags[row]["question"]], "tag": tags[row]} for row in columns)
             own = ({"weight": weights[row].item(), **columns[row]} for row in columns)
-            self._write_rows(step, [one | other for one, other in zip(about, own, strict=True)])
+            self._rows += [one | other for one, other in zip(about, own, strict=True)]
+            self._write_rows(step, self._rows)
         records = []
-        for number, trace in enumerate(self._traces):
+        for number, trace in enumerate(self._traces, self._logged):
             trained = {
                 place: self._trained(tags[row]["group"].removeprefix(f"{trace.uid}/"), columns[row], weights[row], span)
                 for place, (row, *span) in rows[trace.uid].items()
             }
             records.append(training_record(trace, "train", step, number, trained))
         self.log.write(records)
+        self._logged += len(self._traces)
         self._traces = []
 
     def _trained(self, group: str, row: dict[str, list[Any]], weight: torch.Tensor, span: list[int]) -> Trained:
