@@ -160,6 +160,8 @@ def test_what_is_logged():
         "doctor/unknown_version": 0.0,
         "doctor/version_lag": 1.0,
         "doctor/version_lag_max": 2,
+        "doctor/versions": 2.0,
+        "doctor/versions_max": 3,
         "doctor/kl_numerical": 0.0,
         "doctor/log_prob_difference_numerical": 0.0,
         "doctor/kl_stale": pytest.approx(math.exp(0.2) - 0.2 - 1, rel=1e-6),

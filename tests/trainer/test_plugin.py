@@ -113,7 +113,8 @@ def test_stock_names_stay(reports, registry):
 
 def test_what_is_added(reports):
     added = {name: set(reports[1][name]) - set(reports[0][name]) for name in ("platforms", "trainers", "replicas")}
-    assert added == {"platforms": {"cpu"}, "trainers": {"mas_sync", "mas_colocate_async"}, "replicas": {"hf"}}
+    trainers = {"mas_sync", "mas_colocate_async", "mas_separate_async"}
+    assert added == {"platforms": {"cpu"}, "trainers": trainers, "replicas": {"hf"}}
 
 
 def test_platform_is_the_same_with_or_without_an_accelerator(reports):

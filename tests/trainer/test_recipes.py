@@ -269,7 +269,7 @@ def test_key_added_on_purpose_passes():
             "backend=nccl sends the frozen base and never the LoRA adapter",
         ),
         (["trainer.v1.trainer_mode=sync"], "trainer.v1.trainer_mode=sync is a trainer of verl that knows nothing of"),
-        (["trainer.v1.trainer_mode=separate_async"], "rollout engine. Allowed: mas_sync, mas_colocate_async"),
+        (["trainer.v1.trainer_mode=separate_async"], "Allowed: mas_sync, mas_colocate_async, mas_sep"),
         (["mas.deterministic=true", "trainer.v1.trainer_mode=mas_colocate_async"], "mas.deterministic=true needs"),
         (["mas.deterministic=true", "actor_rollout_ref.rollout.name=vllm"], "needs actor_rollout_ref.rollout.name=hf"),
         (

@@ -14,11 +14,13 @@ from pathlib import Path
 import pytest
 import verl
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
+from verl.trainer.ppo.v1.trainer_separate_async import PPOTrainerSeparateAsync
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 
 from verl_ext.engine.lora.fsdp_adapters import PerAgentAdapters
 from verl_ext.trainer.policies.coordinator import MultiPolicyTrainer
 from verl_ext.trainer.policies.policy import PolicyTrainer
+from verl_ext.trainer.separate_async import MultiAgentTrainerSeparateAsync
 from verl_ext.trainer.trainer import MultiAgentTrainer
 from verl_ext.trainer.updates import PolicyUpdates
 
@@ -53,6 +55,37 @@ WATCHED = {
         "trainer/ppo/v1/replay_buffer.py:ReplayBuffer.sample": "93761c3e79effd5f",
         "trainer/ppo/v1/replay_buffer.py:ReplayBufferAsync.wait_for_sampleable": "b092e9a762f15863",
         "workers/rollout/router.py:_create_global_sticky_inflight": "aa45137340ea9f74",
+    },
+    "verl_ext/trainer/separate_async.py": {
+        "trainer/ppo/v1/trainer_separate_async.py:PPOTrainerSeparateAsync.__init__": "c14061862b726615",
+        "trainer/ppo/v1/trainer_separate_async.py:PPOTrainerSeparateAsync._init_resource_pool_mgr": "10f9f9e87f079a63",
+        "trainer/ppo/v1/trainer_separate_async.py:PPOTrainerSeparateAsync._setup": "f99e865d867fdee8",
+        "trainer/ppo/v1/trainer_separate_async.py:PPOTrainerSeparateAsync._compute_old_log_prob": "ea39221768e27ccc",
+        "trainer/ppo/v1/trainer_separate_async.py:PPOTrainerSeparateAsync.on_init_end": "f5968163ab8a15b3",
+        "trainer/ppo/v1/trainer_separate_async.py:PPOTrainerSeparateAsync.on_train_begin": "c9780e8219ef3240",
+        "trainer/ppo/v1/trainer_separate_async.py:PPOTrainerSeparateAsync.on_validate_begin": "4a063f0d77c74a4a",
+        "trainer/ppo/v1/trainer_separate_async.py:PPOTrainerSeparateAsync.on_step_begin": "0b2ff29bba31e985",
+        "trainer/ppo/v1/trainer_separate_async.py:PPOTrainerSeparateAsync.on_sample_begin": "89cb287451ef7c0d",
+        "trainer/ppo/v1/trainer_separate_async.py:PPOTrainerSeparateAsync.on_sample_end": "b5d5d947b4b02025",
+        "trainer/ppo/v1/trainer_separate_async.py:PPOTrainerSeparateAsync.on_step_end": "887d232a9eff2496",
+        "trainer/ppo/v1/replay_buffer.py:ReplayBufferAsync._stale_terminal_keys": "42532e82067ccc07",
+        "trainer/ppo/v1/replay_buffer.py:ReplayBufferAsync._has_enough_samples": "faf54d17a0f8aec0",
+        "workers/rollout/replica.py:RolloutReplica.init_standalone": "b7e88856a7b1ea18",
+    },
+    "verl_ext/trainer/state/waiting.py": {
+        "trainer/ppo/v1/trainer_base.py:PPOTrainer._reissue_inflight_prompts": "60c978f445af83d9",
+        "trainer/ppo/v1/trainer_base.py:PPOTrainer._submit_batch_to_rollout": "47880198c29c523e",
+        "trainer/ppo/v1/replay_buffer.py:ReplayBuffer._materialize_batch": "ae33f44b6caa9915",
+    },
+    "verl_ext/engine/object_store.py": {
+        "checkpoint_engine/base.py:CheckpointEngine": "2c120ed3be72b995",
+        "checkpoint_engine/base.py:CheckpointEngineWorker": "f657b7e565eec4e0",
+        "checkpoint_engine/base.py:CheckpointEngineManager.build_process_group": "a0d2ea67af3955b9",
+    },
+    "verl_ext/engine/fsdp/copies.py": {
+        "experimental/separation/engine_workers.py:DetachActorWorker.save_model_to_cpu": "9e02130313ff67eb",
+        "experimental/separation/engine_workers.py:DetachActorWorker.restore_model_from_cpu": "f6cc8d99d946a1da",
+        "utils/fsdp_utils.py:fsdp2_sharded_save_to_cpu": "5e1356156fc38b8b",
     },
     "verl_ext/trainer/row.py": {
         "trainer/ppo/padding_utils.py:upsample_batch_to_divisible_size": "712c98ce70fa43ac",
@@ -169,7 +202,8 @@ def test_upstream_is_what_was_read(ours, name):
 def test_every_override_is_watched():
     watched = {name.rpartition(".")[2] for _, name in FUNCTIONS}
     trainers = (MultiAgentTrainer, PolicyUpdates, PolicyTrainer, MultiPolicyTrainer)
-    for mine, verls in (*((one, PPOTrainer) for one in trainers), (PerAgentAdapters, FSDPEngineWithLMHead)):
+    separate = (MultiAgentTrainerSeparateAsync, PPOTrainerSeparateAsync)
+    for mine, verls in (*((one, PPOTrainer) for one in trainers), separate, (PerAgentAdapters, FSDPEngineWithLMHead)):
         functions = {name for name, value in vars(mine).items() if inspect.isfunction(value)}
         assert {name for name in functions if hasattr(verls, name)} <= watched, mine
 
