@@ -11,7 +11,7 @@ from tests.trainer.test_agent_loop import Queue
 from tests.trainer.test_recipes import RECIPES, composed, examined
 from tests.trainer.test_trajectories import Manager, recorder
 from verl_ext.engine.fsdp.copies import CopyingActor
-from verl_ext.mas.types import Cost
+from verl_ext.mas.tool_calls import Cost
 from verl_ext.observe.question_stats import QuestionStats
 from verl_ext.trainer import step as steps
 from verl_ext.trainer.config import optimiser_steps
@@ -98,7 +98,9 @@ def test_the_optimiser_steps_of_a_training_step_are_shared_out_to_its_parts():
 
 def question(index, reward):
     cost = vars(Cost())
-    return QuestionStats(index, [reward], [{}], trajectories=1, cost=cost, episodes=[f"episode {index}"])
+    return QuestionStats(
+        index, rewards=[reward], quantities=[{}], trajectories=1, cost=cost, episodes=[f"episode {index}"]
+    )
 
 
 def part(rows, index, reward, **metrics):
