@@ -39,7 +39,7 @@ def search_tool(median: float = 0.5, longest: float = 20.0, **settings: Any) -> 
 
 def settings(mode: str, staleness: int = 1) -> list[str]:
     """Overrides of a mode whose rows are at most so many updates old."""
-    found = [f"trainer.v1.trainer_mode={mode}", "actor_rollout_ref.rollout.engine_kwargs={hf: {threads: 1}}"]
+    found = [f"trainer.v1.trainer_mode={mode}"]
     if mode == "mas_sync":
         return found
     own = mode.removeprefix("mas_")

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from verl_ext.engine import object_store
-from verl_ext.engine.object_store import AHEAD, Mailbox, ObjectStoreEngine
+from verl_ext.engine.mailbox import AHEAD, Mailbox
+from verl_ext.engine.object_store import ObjectStoreEngine
 
 
 class Remote:

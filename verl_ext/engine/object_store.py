@@ -7,7 +7,6 @@ The last parcel has the step and the fingerprints of what was sent, which the re
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from typing import Any, ClassVar
 
@@ -17,37 +16,10 @@ from verl.checkpoint_engine.base import CheckpointEngine, CheckpointEngineRegist
 from verl.workers.rollout.utils import ensure_async_iterator
 
 from verl_ext.engine.fingerprints import fingerprint
+from verl_ext.engine.mailbox import Mailbox
 
-# Parcels that may lie in the object store, and the bytes of one at most: a checkpoint need not fit into it.
-AHEAD, LARGEST = 2, 256 << 20
-
-
-class Mailbox:
-    """References of parcels, for several readers. An asynchronous Ray actor."""
-
-    def __init__(self) -> None:
-        self._parcels: dict[int, Any] = {}
-        self._next: list[int] = []
-
-    async def open(self, readers: int) -> None:
-        """Begin anew, for so many readers."""
-        self._parcels, self._next, self._changed = {}, [0] * readers, asyncio.Condition()
-
-    async def put(self, number: int, parcel: Any) -> None:
-        """Put the parcel of this number; returns once at most AHEAD wait for the slowest reader."""
-        async with self._changed:
-            self._parcels[number] = parcel
-            self._changed.notify_all()
-            await self._changed.wait_for(lambda: number - min(self._next) < AHEAD)
-
-    async def take(self, reader: int, number: int) -> Any:
-        """Wait for the parcel of this number. The reader needs those before it no more."""
-        async with self._changed:
-            self._next[reader] = number
-            self._parcels = {n: parcel for n, parcel in self._parcels.items() if n >= min(self._next)}
-            self._changed.notify_all()
-            await self._changed.wait_for(lambda: number in self._parcels)
-            return self._parcels[number]
+# Bytes of a parcel at most: a checkpoint need not fit into the object store.
+LARGEST = 256 << 20
 
 
 @CheckpointEngineRegistry.register("object_store")
