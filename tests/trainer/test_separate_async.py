@@ -24,7 +24,7 @@ OWN, SAMPLER, ROLLOUT = "trainer.v1.separate_async", "trainer.v1.sampler", "acto
 CORRECTION = "algorithm.rollout_correction"
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("recipe", ["mhgpo", *(recipe for recipe in RECIPES if recipe.endswith("_tiny"))])
 def test_one_setting_is_enough_for_every_recipe(recipe):
     assert examined(f"+recipe={recipe}", MODE).problems == []
 
