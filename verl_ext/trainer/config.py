@@ -105,15 +105,15 @@ def _check_together(mas: MasConfig, config: DictConfig) -> None:
     engine, workers = verl("actor_rollout_ref.rollout.name"), verl("actor_rollout_ref.rollout.agent.num_workers")
     fixed, unseeded = mas.deterministic, not mas.sampling.seeded
     weights, needs = row_weights(), "mas.deterministic=true needs"
-    modes, source = (weights[name].loss_agg_modes, weights[name].source) if name in weights else ((mode,), "")
+    fitting, source = (weights[name].loss_agg_modes, weights[name].source) if name in weights else ((mode,), "")
     wrong = {
         "mas.workflow._target_ is missing: name the workflow class, e.g. verl_ext.recipe.mhgpo.SearchQA": (
             "_target_" not in mas.workflow
         ),
         unknown_name("mas.loss.agent_weights", name, ["none", *weights]): name not in ("none", *weights),
         f"mas.loss.agent_weights={name} reproduces {source} only under actor_rollout_ref.actor.loss_agg_mode="
-        f"{' or '.join(map(str, modes))}, but that is {mode!r}: change it, or set mas.loss.agent_weights=none": (
-            mode not in modes
+        f"{' or '.join(map(str, fitting))}, but that is {mode!r}: change it, or set mas.loss.agent_weights=none": (
+            mode not in fitting
         ),
         f"{needs} actor_rollout_ref.rollout.name=hf (given: {engine}); other engines schedule by arrival": (
             fixed and engine != "hf"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from verl.experimental.separation.engine_workers import DetachActorWorker
 from verl.single_controller.base.decorator import Dispatch, register
-from verl.utils.device import get_device_name
 
 
 class CopyingActor(DetachActorWorker):
@@ -17,7 +16,7 @@ class CopyingActor(DetachActorWorker):
     def save_model_to_cpu(self, n: int) -> None:
         """Keep the present weights as number `n`."""
         super().save_model_to_cpu(n)
-        if get_device_name() == "cpu":
+        if next(self.actor.engine.module.parameters()).device.type == "cpu":
             state, spec = self.cpu_saved_models[n]
             copied = {name: (tensor.clone(), own) for name, (tensor, own) in state.items()}
             self.cpu_saved_models[n] = (copied, spec)
