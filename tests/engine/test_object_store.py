@@ -37,7 +37,7 @@ def ends(monkeypatch, readers=2, size=64):
     mailbox, engines = Remote(), [ObjectStoreEngine(size, is_master=True)]
     engines += [ObjectStoreEngine(size) for _ in range(readers)]
     for number, engine in enumerate(engines):
-        engine.init_process_group(mailbox, number - 1)
+        engine.init_process_group(mailbox=mailbox, reader=number - 1)
     return mailbox, engines[0], engines[1:]
 
 

@@ -7,7 +7,6 @@ The last parcel has the step and the fingerprints of what was sent, which the re
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any, ClassVar
 
 import ray
@@ -38,8 +37,9 @@ class ObjectStoreEngine(CheckpointEngine):
         self.mailbox: Any = None
         self.reader = -1
 
-    def prepare(self) -> None:
+    def prepare(self) -> dict[str, Any]:
         """Nothing to prepare."""
+        return {}
 
     @classmethod
     def build_topology(
@@ -53,9 +53,9 @@ class ObjectStoreEngine(CheckpointEngine):
         readers = list(range(rollout_world_size))
         return senders, {"mailbox": [cls._mailbox] * rollout_world_size, "reader": readers}
 
-    def init_process_group(self, mailbox: Any, reader: int) -> None:
+    def init_process_group(self, **kwargs: Any) -> None:
         """Take what `build_topology` has for this rank."""
-        self.mailbox, self.reader = mailbox, reader
+        self.mailbox, self.reader = kwargs["mailbox"], kwargs["reader"]
 
     def finalize(self) -> None:
         """Forget the mailbox."""
@@ -84,8 +84,8 @@ class ObjectStoreEngine(CheckpointEngine):
         # In a list: Ray would replace a plain argument by its value, and the mailbox would hold the tensors themselves.
         await self.mailbox.put.remote(number, [ray.put(parcel)])
 
-    async def receive_weights(self, global_steps: int | None = None) -> AsyncIterator[tuple[str, torch.Tensor]]:
-        """The (name, tensor) pairs that were sent.
+    async def receive_weights(self, global_steps: int | None = None) -> Any:
+        """The (name, tensor) pairs that were sent, asynchronously.
 
         Raises:
             RuntimeError: they are of another step, or not what was sent.
