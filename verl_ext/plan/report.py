@@ -31,7 +31,7 @@ WHY = {
 }
 LEGEND = (
     "shared: all GPUs sample, then all train. split: some train on the questions before, while the others sample;",
-    "verl_ext has no such mode yet. The other columns are those of shared; GiB: what a GPU needs at least.",
+    "that is mas_separate_async. The other columns are those of shared; GiB: what a GPU needs at least.",
     "Nothing was measured on several GPUs: utilisations are assumed (docs/plan.md), all of this is extrapolated.",
 )
 
