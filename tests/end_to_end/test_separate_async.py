@@ -8,7 +8,7 @@ from __future__ import annotations
 from tests.end_to_end.running import entries, records, run, run_and_kill
 from tests.end_to_end.trajectory_log import check_tokens
 
-STEPS = 5
+STEPS = 4
 SETTINGS = [
     "trainer.v1.trainer_mode=mas_separate_async",
     "mas.policy=per_agent_lora",
@@ -31,7 +31,7 @@ SETTINGS = [
 
 
 def test_a_killed_run_goes_on_beside_its_rollouts(tmp_path):
-    run_and_kill(tmp_path, *SETTINGS, after_step=3)
+    run_and_kill(tmp_path, *SETTINGS, after_step=2)
     run(tmp_path, *SETTINGS)
     log = {entry["step"]: entry["metrics"] for entry in entries(tmp_path)}
     assert tuple(log) == tuple(range(1, STEPS + 1))
