@@ -265,8 +265,7 @@ def without_flash(config: DictConfig) -> str:
 
 def joins_cluster(config: DictConfig) -> bool:
     """True if `ray.init` would join a running Ray: a given one, or the one that `ray start` has written down."""
-    address = OmegaConf.select(config, "ray_kwargs.ray_init.address") or os.environ.get("RAY_ADDRESS")
-    if not address:
+    if not (address := OmegaConf.select(config, "ray_kwargs.ray_init.address") or os.environ.get("RAY_ADDRESS")):
         return (Path(tempfile.gettempdir()) / "ray" / "ray_current_cluster").exists()
     return bool(address != "local")
 
