@@ -13,7 +13,7 @@ THRESHOLDS = (10_000, 10, 1_000)
 def collect_between_steps() -> None:
     """Leave what is there now out of all later collections, and let those of all objects be rare.
 
-    Whoever calls this calls `gc.collect()` when nothing is sampled.
+    Whoever calls this calls `gc.collect()` once a step.
     """
     gc.collect()
     gc.freeze()
