@@ -57,7 +57,7 @@ def register() -> None:
     after_import("verl.workers.rollout", "verl_ext.engine.registration")
     # The trainers `trainer.v1.trainer_mode=mas_sync | mas_colocate_async | mas_separate_async`, and our estimators.
     after_import("verl.trainer.ppo.v1", "verl_ext.trainer.trainer")
-    after_import("verl.trainer.ppo.v1", "verl_ext.trainer.separate_async")
+    after_import("verl_ext.trainer.trainer", "verl_ext.trainer.separate_async")  # made of a class of the former
     # `+recipe=…`, and the resolvers `${verl_ext.path:…}` for files inside the package, `${verl_ext.policy:…}` and
     # `${verl_ext.mode:…}` for what follows from mas.policy and trainer_mode, `${verl_ext.sum:…}`; last, see above.
     _add_recipes()

@@ -24,10 +24,13 @@ from verl_ext.trainer.trainer import MultiAgentTrainer
 
 @pytest.fixture(autouse=True)
 def unwatched(monkeypatch):
-    """No Ray actors to look at: the watchdog over ranks has tests of its own."""
+    """No Ray actors to look at or to replace, and no rows in a queue: these have tests of their own."""
+    monkeypatch.setattr("verl_ext.trainer.state.waiting.clear_trained", lambda: 0)
     monkeypatch.setattr("verl_ext.trainer.ranks.watched", lambda *_: nullcontext())
+    monkeypatch.setattr("verl_ext.trainer.nodes.between_polls", lambda *_: nullcontext())
     group = SimpleNamespace(_workers=[])
     monkeypatch.setattr("verl_ext.trainer.trainer.MultiAgentTrainer.actor_rollout_wg", group, raising=False)
+    monkeypatch.setattr("verl_ext.trainer.trainer.MultiAgentTrainer.replay_buffer", None, raising=False)
 
 
 class Upstream:
