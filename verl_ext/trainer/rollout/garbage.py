@@ -5,8 +5,8 @@ from __future__ import annotations
 import gc
 
 # Objects made until young ones are looked at, times that until middle-aged ones are, times that until all are. Python's
-# own 700, 10, 10 looks at all records of all open trajectories every few seconds: with 2,000 of them that took a
-# quarter of the worker's processor time, and up to a second at a time.
+# own 700, 10, 10 looks at all records of all open trajectories every few seconds: with 2,000 of them that held up the
+# event loop for up to a second at a time, and took a tenth of the worker's processor time.
 THRESHOLDS = (10_000, 10, 1_000)
 
 
