@@ -93,7 +93,7 @@ def test_a_model_that_ignores_its_cache_is_refused(dtype, sharp):
 
 
 def test_large_logits_may_be_rounded_as_half_precision_rounds_them():
-    SlotEngine(sharper(1000).to(torch.bfloat16), 4, LENGTH)
+    assert SlotEngine(sharper(1000).to(torch.bfloat16), 4, LENGTH).generate([request(9)])[0].token_ids
 
 
 def sharper(factor: float):
