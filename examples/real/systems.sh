@@ -85,17 +85,25 @@ overrides_of() {
 
 # start_of NAME: sets `model` to its cold start, which is made if it is not there; returns 1 for a system without one.
 start_of() {
-  local rule=(--questions data/api_bank/train.parquet --tools data/api_bank) module name=$1
+  local rule=(--questions data/api_bank/train.parquet --tools data/api_bank) module name=$1 size=16
   case $1 in
-    smurfs | deepagent) module=$1 ;;
-    decisions) module=joyagents rule=(--questions data/api_bank_turns/train.parquet --tools data/api_bank_turns --max_chars 6000) ;;
+    smurfs) module=$1 ;;
+    deepagent) module=$1 size=4 ;;  # its conversations are three times as long
+    decisions) module=joyagents size=4 rule=(--questions data/api_bank_turns/train.parquet --tools data/api_bank_turns --max_chars 6000) ;;
     puppeteer) module=puppeteer rule=(--questions data/gsm8k/train.parquet ${GSM8K:+--gsm8k "$GSM8K"}) ;;
+    mhgpo)
+      model=runs/mhgpo_real_cold_start/global_step_36/huggingface
+      once $hotpotqa/cold_start/demonstrations.parquet python -m verl_ext.recipe.mhgpo.cold_start.questions \
+        --questions $hotpotqa/train.parquet --index $hotpotqa/index --output_dir $hotpotqa/cold_start
+      once "$model/config.json" python -m verl_ext.sft +sft=mhgpo_real "model.path=$MODEL"
+      return ;;
     *) return 1 ;;
   esac
   model=runs/${name}_cold_start/global_step_24/huggingface
   once "data/cold_start/$name.parquet" python -m "verl_ext.recipe.$module.cold_start.gold" "${rule[@]}" \
     --output "data/cold_start/$name.parquet"
-  once "$model/config.json" python -m verl_ext.sft +sft=gold "system=$name" "model.path=$MODEL"
+  once "$model/config.json" python -m verl_ext.sft +sft=gold "system=$name" "model.path=$MODEL" \
+    "data.train_batch_size=$size"
 }
 
 failed=()

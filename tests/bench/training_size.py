@@ -70,7 +70,14 @@ def worker(folder: str, dtype: str, checkpointing: bool = False, rank: int = 0) 
         infer_max_token_len_per_gpu=TOKENS,
     )
     optimiser = FSDPOptimizerConfig(lr=1e-6, total_training_steps=1000)
-    made = TrainingWorker(TrainingWorkerConfig("language_model", model, engine, optimiser, CheckpointConfig()))
+    config = TrainingWorkerConfig(
+        model_type="language_model",
+        model_config=model,
+        engine_config=engine,
+        optimizer_config=optimiser,
+        checkpoint_config=CheckpointConfig(),
+    )
+    made = TrainingWorker(config)
     made.reset()
     torch.set_num_threads(1)  # the engine has taken all cores
     return made
