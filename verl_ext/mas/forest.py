@@ -103,6 +103,9 @@ class Forest:
     remarks: list[str] = field(default_factory=list)
     # Programs that run and have not yet asked all that they ask next.
     programs: int = 0
+    # Trajectories that were begun, and the seconds that they have taken together, pauses not included.
+    begun: int = 0
+    seconds: float = 0.0
 
     def __post_init__(self) -> None:
         self._calls: dict[tuple[CallId, Stream], asyncio.Task[Call]] = {}

@@ -60,6 +60,8 @@ class Session:
         coroutine = self._work()
         work = asyncio.ensure_future(coroutine)
         limit, clock = self.forest.limits.trajectory_timeout, self.forest.clock
+        self.forest.begun += 1
+        start = clock.now()
         try:
             with clock.waiting("run of the workflow", coroutine):
                 await clock.wait_for(work, limit)  # a task of its own: a cancellation here came from outside
@@ -70,6 +72,8 @@ class Session:
         except asyncio.CancelledError:
             await self._give_up(work)
             raise
+        finally:
+            self.forest.seconds += clock.now() - start
         if self.forest.closed:
             raise asyncio.CancelledError
         trajectory = self.trajectory

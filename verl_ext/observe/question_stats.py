@@ -98,6 +98,7 @@ class QuestionStats:
     episodes: list[Episode] = field(default_factory=list)
     paths: list[Path] = field(default_factory=list)
     head_decisions: list[HeadDecision] = field(default_factory=list)
+    seconds: float = 0.0  # of all trajectories together
 
 
 def question_stats(forest: Forest, samples: list[Sample]) -> QuestionStats:
@@ -120,6 +121,7 @@ def question_stats(forest: Forest, samples: list[Sample]) -> QuestionStats:
         paths=[path for trajectory in finished for path in paths_of(trajectory)],
         episodes=[_episode(forest, trajectory) for trajectory in finished if forest.memory is not None],
         head_decisions=_head_decisions(forest, samples),
+        seconds=forest.seconds,
     )
 
 

@@ -254,6 +254,12 @@ class TraceStore:
         if empty:
             self._empty.add(trace.uid)
 
+    def drop(self, uids: Iterable[str]) -> None:
+        """Remove these questions."""
+        for uid in uids:
+            self._held.pop(uid, None)
+            self._empty.discard(uid)
+
     def held(self) -> dict[str, QuestionTrace]:
         """All traces by uid. They stay."""
         return dict(self._held)

@@ -8,6 +8,7 @@ checkpoint_chat a checkpoint that judges, in the process of the rollouts
 lora_setup      `mas.policy`: one policy for all agents, or one LoRA adapter each
 preflight/      checks before a run starts
 trainer         subclasses of verl's V1 trainers; begin here, its docstring lists the ten parts of a training step
+first_to_end    the synchronous mode in which a step begins more questions than it trains on
 separate_async  the mode in which rollouts go on beside the training
 step            what a step does between rollouts and the first forward pass
 row             Row: what a call carries from the rollout to the optimiser, as columns and tag of TransferQueue

@@ -92,6 +92,8 @@ def refusals(mas: MasConfig, config: DictConfig) -> dict[str, bool]:
         f"mas.deterministic=true needs trainer.v1.trainer_mode={SYNC}: under {mode} it depends on timing which "
         "trajectories are unfinished when the weights change": mas.deterministic and mode in (COLOCATE, SEPARATE),
     }
+    if mas.sampling.oversample > 1:
+        found |= _refusals_of_oversampling(mas, config, mode)
     if mode != SEPARATE:
         return found
     ahead, bound, parts = (
@@ -137,3 +139,39 @@ def refusals(mas: MasConfig, config: DictConfig) -> dict[str, bool]:
         f"engine within a process only. Remedy: mas.policy=shared, {ROLLOUT}.name=hf, or trainer.v1.trainer_mode="
         f"{SYNC}": mas.policy != "shared" and engine != "hf",
     }
+
+
+def _refusals_of_oversampling(mas: MasConfig, config: DictConfig, mode: str) -> dict[str, bool]:
+    what, remedy = f"mas.sampling.oversample={mas.sampling.oversample:g}", "Remedy: mas.sampling.oversample=1"
+    batch, filtered, refilled = (
+        OmegaConf.select(config, key)
+        for key in ("data.gen_batch_size", "algorithm.filter_groups.enable", f"{SAMPLER}.sync_refill_failed_groups")
+    )
+    return {
+        f"{what} needs trainer.v1.trainer_mode={SYNC}: under {mode} trajectories go on while the weights change, so "
+        f"none holds up a step. {remedy}": mode in (COLOCATE, SEPARATE),
+        f"{what} does not go with mas.deterministic=true: the clock decides which questions end first, and so which "
+        f"train. {remedy}": mas.deterministic,
+        f"{what} does not go with data.gen_batch_size={batch}: questions are taken from the data set one by one. "
+        "Remedy: leave data.gen_batch_size out": batch not in (None, 1),
+        f"{what} does not go with verl's own refilling of a batch (algorithm.filter_groups.enable={filtered}, "
+        f"{SAMPLER}.sync_refill_failed_groups={refilled}). {remedy}, or switch both off": bool(filtered or refilled),
+    }
+
+
+def oversampled(config: DictConfig) -> str:
+    """What `mas.sampling.oversample` does in this run, in words; "" where it is off."""
+    sampling, questions = config.mas.sampling, int(config.data.train_batch_size)
+    if (begun := begun_in_a_step(questions, sampling.get("oversample", 1.0))) == questions:
+        return ""
+    most = sampling.get("max_cuts", 3)
+    limit = "" if most is None else f", at most {most} times each"
+    return (
+        f"a step begins {begun} questions and trains on the {questions} that end first; the others are cut{limit}, and "
+        "begin again in the next step; the last step of an epoch waits for all"
+    )
+
+
+def begun_in_a_step(questions: int, factor: float) -> int:
+    """How many questions a step begins that trains on `questions`."""
+    return max(questions, math.ceil(questions * factor - 1e-9))

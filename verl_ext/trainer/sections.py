@@ -31,6 +31,10 @@ class SamplingSection(OpenSettings):
     group_size: int = Field(4, ge=1, description="samples of a fork")
     group_by: Literal["position", "question"] = "position"
     seeded: bool = True
+    oversample: float = Field(
+        1.0, ge=1, allow_inf_nan=False, description="questions begun / data.train_batch_size; 1: none is cut"
+    )
+    max_cuts: int | None = Field(3, ge=1, description="cuts of a question after which it is waited for; null: never")
 
     @model_validator(mode="after")
     def _check_strategies(self) -> SamplingSection:

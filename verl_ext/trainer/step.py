@@ -69,6 +69,7 @@ def after_rollouts(
     """
     step = Step(number, uids=sorted({tag["question"] for tag in unpack(batch.tags)}))
     collect_statistics(step, manager)
+    state.oversampling.add_metrics(step.metrics)
     step.limit_reached = state.budget.spend(step.metrics)
     # The next rollouts see what memories and policy heads learn here. A memory has one change per step.
     if last:

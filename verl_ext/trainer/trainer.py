@@ -42,6 +42,7 @@ from verl_ext.trainer.batch import live_tags
 from verl_ext.trainer.build import workflow_class
 from verl_ext.trainer.config import read_mas_config
 from verl_ext.trainer.doctor import Columns, Doctor, observed_columns
+from verl_ext.trainer.first_to_end import FirstToEnd
 from verl_ext.trainer.loss import WEIGHT
 from verl_ext.trainer.row import Tag, unpack
 from verl_ext.trainer.state import checkpoint, waiting
@@ -239,7 +240,7 @@ def reads(mode: str) -> property:
 
 
 @register_trainer("mas_sync")
-class MultiAgentTrainerSync(MultiAgentTrainer, PPOTrainerSync):
+class MultiAgentTrainerSync(FirstToEnd, MultiAgentTrainer, PPOTrainerSync):
     """Synchronous: rollout and training alternate."""
 
     trainer_mode = reads("sync")

@@ -171,6 +171,7 @@ def _add_machines(report: Report) -> None:
     cpus = f"Ray needs {sum(checks.logical_cpus(config).values())} logical CPUs{counted}"
     report.add("runs on", f"{where}; {engines}; {cpus}")
     report.facts += [("asynchronous", modes.described(config))] if pool else []
+    report.facts += [("oversampling", words)] if (words := modes.oversampled(config)) else []
 
 
 # What makes a part of training's memory smaller.

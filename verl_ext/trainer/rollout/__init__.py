@@ -3,6 +3,8 @@
 agent_loop      MultiAgentLoopManager: verl's agent-loop manager; deals questions to workers, collects statistics
 remote_workers  RemoteWorkers: rollout workers in other processes and on other nodes; replaces one that dies
 worker          RolloutWorker: samples trajectories of its questions with a strategy of verl_ext.sampling
+question_forest the forest of a question, with what a worker brings to it
+cutting         ends the sampling of questions whose step has enough others
 llm             ServedLLM: the LLM that agents call, over verl's rollout servers
 chat_tokens     ChatTokens: chats with tools as tokens, by verl's builders and parsers
 waves           WaveLLM: the same with a fixed schedule, for bit-identical runs

@@ -19,6 +19,7 @@ from verl_ext.memory import View
 from verl_ext.observe.question_stats import QuestionStats
 from verl_ext.observe.trajectories import QuestionTrace, first
 from verl_ext.trainer.config import read_mas_config
+from verl_ext.trainer.rollout.cutting import Waste, together
 from verl_ext.trainer.rollout.remote_workers import RemoteWorkers
 from verl_ext.trainer.rollout.watchdog import Look, Watchdog
 from verl_ext.trainer.rollout.worker import RolloutWorker
@@ -140,6 +141,17 @@ class MultiAgentLoopManager:
         """
         left = set().union(*self._ask("sampled")) - set(uids)
         return sorted(left - tq.kv_list("train").get("train", {}).keys()) if left else []
+
+    def cut(self, uids: list[str]) -> Waste:
+        """End the sampling of these training questions, and remove them and their rows from the queue.
+
+        Returns what they have cost; of a worker that has died, nothing is known.
+        """
+        found, cut = self._ask("cut", uids), set(uids)
+        keys = [key for key in tq.kv_list("train").get("train", {}) if key.partition("_")[0] in cut]
+        if keys:
+            tq.kv_clear(keys=keys, partition_id="train")
+        return together(found)
 
     def take_tool_counts(self) -> dict[str, int]:
         """Metrics `tools/<tool>/<quantity>`: the counts of the tools of all workers since the last call."""

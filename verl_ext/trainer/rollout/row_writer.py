@@ -46,7 +46,12 @@ class RowWriter:
         self._ended.append(ended)
         if self._writing is None:
             self._writing = asyncio.ensure_future(self._write())
-        await ended.stored
+        await asyncio.shield(ended.stored)  # a cancellation of one must not fail those that share its request
+
+    async def settled(self) -> None:
+        """Wait until the rows of all questions that have ended are stored, or could not be."""
+        if self._writing is not None:
+            await self._writing
 
     async def _write(self) -> None:
         while self._ended:

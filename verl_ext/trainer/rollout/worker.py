@@ -9,7 +9,6 @@ import logging
 import threading
 import traceback
 from collections.abc import Coroutine
-from functools import partial
 from typing import Any
 
 import transfer_queue as tq
@@ -23,7 +22,7 @@ from verl_ext.mas.limits import Limits
 from verl_ext.mas.noise import derive_seed
 from verl_ext.mas.stopwatch import Stopwatch
 from verl_ext.mas.turns import Turns
-from verl_ext.mas.types import Status, Task
+from verl_ext.mas.types import Status
 from verl_ext.memory import View
 from verl_ext.observe.metrics import failure_report
 from verl_ext.observe.question_stats import QuestionStats, question_stats
@@ -35,10 +34,11 @@ from verl_ext.tracebacks import users_traceback
 from verl_ext.trainer.build import build_tools, build_workflow
 from verl_ext.trainer.config import context_length, read_mas_config, strategy_from
 from verl_ext.trainer.lora_setup import adapters_of, add_agent_ids
+from verl_ext.trainer.rollout.cutting import Cuts, Waste
 from verl_ext.trainer.rollout.forest_to_rows import training_rows, validation_rows
 from verl_ext.trainer.rollout.garbage import collect_between_steps
-from verl_ext.trainer.rollout.llm import sampling_of
 from verl_ext.trainer.rollout.models import add_policies, make_models, models_of_agents
+from verl_ext.trainer.rollout.question_forest import make_forest
 from verl_ext.trainer.rollout.row_writer import RowWriter
 from verl_ext.trainer.rollout.tracing import Tracing
 from verl_ext.trainer.rollout.watchdog import Look, Watch
@@ -88,11 +88,12 @@ class RolloutWorker:
         self._traces, self._validation_traces = TraceStore(), TraceStore()
         self._tracing = Tracing(config, self.mas.tracing, self.workflow)
         # The agents' memories as of the last step, if they have any.
-        self._memory: View | None = None
+        self.memory: View | None = None
         self._broken: str | None = None
         self._counter = itertools.count()
         self._tool_counts: dict[str, int] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._cuts = Cuts()
         self._loop = asyncio.new_event_loop()
         thread = threading.Thread(target=self._loop.run_forever, daemon=True, name="rollouts")
         thread.start()
@@ -118,7 +119,7 @@ class RolloutWorker:
 
     def set_memory(self, view: View) -> None:
         """Set the memory from which questions that begin from now on recall."""
-        self._memory = view
+        self.memory = view
 
     def set_heads(self, weights: dict[str, Weights]) -> None:
         """Set the weights of the policy heads."""
@@ -167,6 +168,10 @@ class RolloutWorker:
             if question.trace is not None:
                 self._traces.add(question.trace, question.empty)
 
+    def cut(self, uids: list[str]) -> Waste:
+        """End the sampling of these training questions, and forget them; returns what they have cost in vain."""
+        return self._watch.run(self._cut(set(uids)), self.broken)
+
     def sampled(self) -> set[str]:
         """The training questions whose statistics nobody has taken yet, but for those without rows."""
         return set(self._stats) - set(self._empty)
@@ -194,10 +199,10 @@ class RolloutWorker:
     async def _start(self, questions: list[dict[str, Any]], validate: bool) -> None:
         await self._writer.begin([question["uid"] for question in questions], _partition(validate))
         for question in questions:  # all at once and in this order, which the names of their calls follow
-            self._begin(self._answer(question, validate))
+            self._begin(self._answer(question, validate), question["uid"])
 
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.ensure_future(work)
+    def _begin(self, work: Coroutine[Any, Any, None], name: str | None = None) -> None:
+        task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -211,14 +216,19 @@ class RolloutWorker:
             logger.exception("a reward or penalty raised")
             self.stop(f"{error}\n\n{users_traceback(error.__cause__ or error)}")
         except asyncio.CancelledError:
-            if self._broken is None:
+            if self._broken is None and uid not in self._cuts:
                 raise
         except Exception as error:  # ours: never a silent loss
             trace = users_traceback(error) or traceback.format_exc()
             self.stop(f"internal error while sampling a question: {error!r}\n\n{trace}")
         finally:
             if name in self._forests:
-                await self._forests.pop(name).close()
+                forest = self._forests.pop(name)
+                await forest.close()
+                if uid in self._cuts:
+                    self._cuts.waste[uid] = Waste(forest.begun, forest.seconds, forest.cost.generated_tokens)
+        if uid in self._cuts:
+            return
         try:
             with self.clock.waiting("question waiting for TransferQueue to store its rows"):
                 await self._writer.end(uid, _partition(validate), rows)
@@ -228,7 +238,7 @@ class RolloutWorker:
 
     async def _rows(self, name: str, question: dict[str, Any], validate: bool) -> list[Row]:
         await self.turns.take()  # a thousand questions may begin at once
-        forest = self._forests[name] = self._forest(name, question, validate)
+        forest = self._forests[name] = make_forest(self, name, question, validate)
         samples = await self._sample(forest, validate)
         forest.trajectories.sort(key=lambda trajectory: trajectory.stream.path)
         assign_credit(forest.trajectories, self.mas.credit.aggregate, self.mas.credit.propagate, self.credit_rules)
@@ -250,6 +260,16 @@ class RolloutWorker:
             self._empty += [] if rows else [question["uid"]]
         return rows
 
+    async def _cut(self, uids: set[str]) -> Waste:
+        await self._cuts.end(uids, [task for task in self._tasks if task.get_name() in uids])
+        await self._writer.settled()
+        for uid in uids:  # those that have ended, but too late
+            if (stats := self._stats.pop(uid, None)) is not None:
+                self._cuts.waste[uid] = Waste(stats.trajectories, stats.seconds, stats.cost["generated_tokens"])
+        self._empty = [uid for uid in self._empty if uid not in uids]
+        self._traces.drop(uids)
+        return self._cuts.take()
+
     def _close_all(self) -> None:
         for forest in self._forests.values():
             self._begin(forest.close())
@@ -259,34 +279,6 @@ class RolloutWorker:
             return await self.strategy.sample(forest)
         await asyncio.gather(*[run_once(forest, str(i)) for i in range(self.rollout.val_kwargs.n)])
         return []
-
-    def _forest(self, name: str, question: dict[str, Any], validate: bool) -> Forest:
-        task = Task(
-            question=question["raw_prompt"][-1]["content"],
-            ground_truth=(question.get("reward_model") or {}).get("ground_truth"),
-            data_source=str(question.get("data_source", "unknown")),
-            index=int(question["index"]),
-            extra=question.get("extra_info") or {},
-        )
-        moment = "validate" if validate else int(question["global_steps"])
-        return Forest(
-            task,
-            self.workflow,
-            self.llm,
-            self.tool_objects,
-            seed=derive_seed(self.mas.seed, moment, task.data_source, task.index),
-            sampling=sampling_of(self.rollout, validate),
-            greedy=validate,
-            limits=self.limits,
-            name=name,
-            clock=self.clock,
-            threads=self.threads,
-            turns=self.turns,
-            memory=partial(self._memory.recall, k=self.mas.memory.recall) if self._memory is not None else None,
-            adapters=self.adapters,
-            models=self.models,
-            failure_rewards=self.mas.failure.rewards,
-        )
 
     def _trace(self, forest: Forest, question: dict[str, Any], validate: bool, empty: bool) -> None:
         options = self.mas.trajectory_log

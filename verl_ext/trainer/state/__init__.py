@@ -7,6 +7,7 @@ run_settings           the settings that must not change when a run continues
 tool_caches            what the caches of tools held at a checkpoint
 agent_memory           the agents' memories (`mas.memory`)
 waiting                questions that wait in the queue of an asynchronous run
+oversampling           questions that were cut, and which questions a step begins (`mas.sampling.oversample`)
 decision_heads         the policy heads (`mas.agents.<name>.head`)
 trajectory_recorder    chooses the questions that the trajectory log gets, and adds their advantages
 """

@@ -16,13 +16,14 @@ from verl_ext.trainer.state import checkpoint, waiting
 from verl_ext.trainer.state.agent_memory import AgentMemory
 from verl_ext.trainer.state.best import BestCheckpoint
 from verl_ext.trainer.state.decision_heads import DecisionHeads
+from verl_ext.trainer.state.oversampling import Oversampling
 from verl_ext.trainer.state.tool_caches import recorded_results
 from verl_ext.trainer.state.trajectory_recorder import TrajectoryRecorder
 from verl_ext.trainer.state.waiting import Waiting
 
 
 class RunState:
-    """The logs, the budget, the agents' memory, policy heads and the algorithm's state of one run.
+    """The logs, the budget, memories, policy heads, questions that were cut, and the algorithm's state of one run.
 
     Args:
         config: verl's whole configuration.
@@ -38,6 +39,7 @@ class RunState:
         self.trajectories = TrajectoryRecorder(config, mas.trajectory_log)
         self.memory = AgentMemory(mas.memory, self.folder)
         self.heads = DecisionHeads(mas, self.algorithm, self.folder, config.actor_rollout_ref.rollout.temperature)
+        self.oversampling = Oversampling(config, mas.sampling)
         self.best = BestCheckpoint(self.folder, config.trainer.get("keep_best"))
         # Questions of the loaded checkpoint that wait in its queue, until the rollout workers have them.
         self._waiting: dict[str, Waiting] = {}
@@ -54,6 +56,7 @@ class RunState:
         self.trajectories.start(kept, last_step)
         self.memory.start(loaded)
         self.heads.start(loaded)
+        self.oversampling.start(loaded)
         self._waiting = waiting.load(loaded) if loaded else {}
         self.algorithm.state.update(checkpoint.read_state(loaded) if loaded else {})
 
@@ -82,7 +85,8 @@ class RunState:
         """Refuse a checkpoint of this run that lacks a part. Only `resume_path` may go on from one without it."""
         if loaded is None or self.config.trainer.resume_mode == "resume_path":
             return
-        lacking = [part for part in (*self.memory.parts, *self.heads.parts) if not (loaded / part).exists()]
+        parts = (*self.memory.parts, *self.heads.parts, *self.oversampling.parts)
+        lacking = [part for part in parts if not (loaded / part).exists()]
         if lacking:
             raise ValueError(
                 f"the checkpoint {loaded} lacks {', '.join(lacking)}, so the run cannot continue as it was. Remedy: "
@@ -110,6 +114,7 @@ class RunState:
             checkpoint.begin(self.folder, step)
         self.memory.save(step)
         self.heads.save(step)
+        self.oversampling.save(step)
         checkpoint.write_state(self.folder, step, self.algorithm.state)
 
     def mark_complete(self, step: int, manager: Any) -> None:
