@@ -2,6 +2,7 @@
 
     python -m tests.bench.asynchronous                      # seconds per step
     python -m tests.bench.asynchronous --learning --steps 20    # rewards at staleness 0, 1 and 4
+    python -m tests.bench.asynchronous --oversample 1 1.25 1.5  # seconds per step by mas.sampling.oversample
 
 Every search waits for a time of a log-normal distribution: its median is `--median` seconds, and one in a hundred takes
 over ten times as long. The machine's cores hardly matter, the waiting does.
@@ -49,8 +50,7 @@ def settings(mode: str, staleness: int = 1) -> list[str]:
 
 def speed(count: int, median: float, questions: int) -> None:
     """Print seconds per step of the modes, without the first two steps."""
-    late = ["mas.tools.search._target_=tests.bench.asynchronous.search_tool", f"+mas.tools.search.median={median}"]
-    base = None
+    late, base = late_tools(median), None
     for mode in MODES:
         found = _run(mode, settings(mode) + late, count, questions)
         seconds = [one["timing_s/step"] for one in found[2:]]
@@ -59,6 +59,28 @@ def speed(count: int, median: float, questions: int) -> None:
         print(
             f"  {mode:<20} {statistics.fmean(seconds):6.2f} s a step (median {statistics.median(seconds):.2f}), "
             f"{base / statistics.fmean(seconds):.2f} x; {lag:.2f} updates old; reward {_reward(found):.3f}",
+            flush=True,
+        )
+
+
+def late_tools(median: float) -> list[str]:
+    """Overrides that make the search tool late."""
+    return ["mas.tools.search._target_=tests.bench.asynchronous.search_tool", f"+mas.tools.search.median={median}"]
+
+
+def oversampling(count: int, median: float, questions: int, factors: list[float]) -> None:
+    """Print seconds per step of `mas_sync`, without the first two steps, and what was cut."""
+    for factor in factors:
+        found = _run("mas_sync", [*late_tools(median), f"mas.sampling.oversample={factor}"], count, questions)
+        seconds = [one["timing_s/step"] for one in found[2:]]
+        cut, again, tokens = (
+            sum(one.get(f"sampling/cut_{name}", 0) for one in found) for name in ("questions", "again", "tokens")
+        )
+        share = tokens / sum(one["sampling/generated_tokens"] for one in found)
+        print(
+            f"  oversample={factor:<5g} {statistics.fmean(seconds):6.2f} s a step (median "
+            f"{statistics.median(seconds):.2f}, longest {max(seconds):.2f}); {cut} questions cut, {again} again; "
+            f"{share:.0%} of the tokens in vain; reward {_reward(found):.3f}",
             flush=True,
         )
 
@@ -97,10 +119,13 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--questions", type=int, default=8)
     parser.add_argument("--median", type=float, default=0.5, help="seconds of a search")
+    parser.add_argument("--oversample", type=float, nargs="+", help="values of mas.sampling.oversample")
     given = parser.parse_args()
     print(f"{machine()}\n")
     if given.learning:
         learning(given.steps, given.questions)
+    elif given.oversample:
+        oversampling(given.steps, given.median, given.questions, given.oversample)
     else:
         speed(given.steps, given.median, given.questions)
 

@@ -4,8 +4,8 @@ The process of the trainer and the rollouts imports this module as that of the w
 
     begun.jsonl   the index of each question as its first trajectory begins
     tools.jsonl   a line for each call of the tool that was cancelled
-    cut.jsonl     a line per step, before the engine sleeps: its requests aborted so far, under way and waiting; how many
-                  questions are in the queue
+    cut.jsonl     a line per step, before the engine sleeps: its requests aborted so far, under way and waiting; the
+                  number of questions in the queue
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import ray
 import transfer_queue as tq
 
 from verl_ext.engine.hf.replica import server_handles
-from verl_ext.mas import Task
+from verl_ext.mas import Agent, Task
 from verl_ext.recipe.mhgpo import SearchQA
 from verl_ext.storage.jsonl import read_log
 from verl_ext.tools.retrieval import SearchTool
@@ -45,6 +45,9 @@ class Stragglers(SearchQA):
     def __init__(self, **settings: Any):
         super().__init__(**settings)
         self.runs: dict[int, int] = {}
+        talker = Agent(lambda question: [{"role": "user", "content": question}], trained=False)
+        talker.sampling.update(max_tokens=400, ignore_eos=True)
+        self.agents["talker"] = talker
 
     async def run(self, task: Task, ctx: Any) -> str:
         self.runs[id(task)] = number = self.runs.get(id(task), 0) + 1
@@ -55,7 +58,7 @@ class Stragglers(SearchQA):
         stragglers = list(dict.fromkeys(begun))[:2]
         if number == 3 and task.index in stragglers and begun.count(task.index) <= TIMES:
             while task.index == stragglers[0]:
-                await ctx.call("answerer", question=task.question, docs=[])
+                await ctx.call("talker", question=task.question)
             await ctx.tool("search", queries=[NEVER])
         return result
 

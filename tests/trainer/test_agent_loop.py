@@ -14,8 +14,10 @@ from tests.helpers import FakeLLM, Script, chain, forest_of, walk
 from verl_ext.mas.stopwatch import Stopwatch
 from verl_ext.mas.tool_calls import Cost
 from verl_ext.observe.question_stats import QuestionStats
+from verl_ext.observe.trajectories import TraceStore
 from verl_ext.trainer.rollout import agent_loop
 from verl_ext.trainer.rollout.agent_loop import MultiAgentLoopManager
+from verl_ext.trainer.rollout.cutting import Cuts
 from verl_ext.trainer.rollout.remote_workers import deal
 from verl_ext.trainer.rollout.watchdog import Look, Watch, Watchdog
 from verl_ext.trainer.rollout.worker import RolloutWorker
@@ -122,6 +124,7 @@ class Sampler(RolloutWorker):
     def __init__(self):
         self.rank, self.clock, self._counter = 0, Stopwatch(), itertools.count()
         self._broken, self._streak, self._forests, self._tasks, self._empty = None, 0, {}, set(), []
+        self._stats, self._traces, self._cuts = {}, TraceStore(), Cuts()
         self._writer, self.ended, self.llm = self, {}, FakeLLM(delay=lambda request: 1000.0)
         self._loop = asyncio.new_event_loop()
         thread = threading.Thread(target=self._loop.run_forever, daemon=True)

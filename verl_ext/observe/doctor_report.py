@@ -9,6 +9,8 @@ from typing import Any
 Entries = Sequence[Mapping[str, Any]]
 # KL of rollout engine and trainer under the same weights above which their arithmetic differs too much.
 NUMERICAL = 1e-3
+# Share of the tokens above which questions that are cut waste much; number of them below which nothing is said of them.
+WASTED, FEW = 0.25, 10
 
 
 def report(name: str, entries: Entries) -> str:
@@ -21,8 +23,8 @@ def report(name: str, entries: Entries) -> str:
     lines = [f"{name}: {len(entries)} training steps, {entries[0]['step']} to {entries[-1]['step']}", ""]
     policies = of_policies(entries)
     for title, tell in SECTIONS.items():
-        if not policies or title not in (*OF_A_POLICY, "Adapters"):
-            lines.append(f"{title:<15}{tell(entries)}")
+        if (not policies or title not in (*OF_A_POLICY, "Adapters")) and (words := tell(entries)):
+            lines.append(f"{title:<15}{words}")
     concerns = list(_concerns(entries))
     for policy, own in policies.items():
         lines += ["", f"Policy {policy}: trained in {len(own)} of {len(entries)} steps"]
@@ -142,6 +144,22 @@ def _dropped(entries: Entries) -> str:
     return f"{groups:.0f} by regrouping, {selected:.0f} by the algorithm's selection; {padding:.0f} padding rows added"
 
 
+def _cut(entries: Entries) -> str:
+    cut, again, seconds = (sum(_values(entries, f"sampling/cut_{name}")) for name in ("questions", "again", "seconds"))
+    if not cut:
+        return ""
+    begun = cut + sum(_values(entries, "sampling/questions"))
+    return (
+        f"{cut:,.0f} of {begun:,.0f} that were begun, {again / cut:.0%} of them not for the first time; in vain were "
+        f"{_cut_share(entries):.0%} of the tokens, and {seconds:,.0f} s of trajectories"
+    )
+
+
+def _cut_share(entries: Entries) -> float:
+    tokens = sum(_values(entries, "sampling/generated_tokens"))
+    return sum(_values(entries, "sampling/cut_tokens")) / tokens if tokens else 0.0
+
+
 def _cost(entries: Entries) -> str:
     spent, steps = sum(_values(entries, "doctor/seconds")), sum(_values(entries, "timing_s/step"))
     return f"these checks took {spent / steps:.2%} of the time of the steps" if steps else "not measured"
@@ -156,6 +174,7 @@ SECTIONS: dict[str, Callable[[Entries], str]] = {
     "Objective": _objective,
     "Trajectories": _left_out,
     "Rows dropped": _dropped,
+    "Questions cut": _cut,
     "Cost": _cost,
 }
 
@@ -181,6 +200,14 @@ def _concerns(entries: Entries) -> Iterable[str]:
         yield (
             f"{independent:.0f} trajectories were sampled independently in the place of forks: run again, the system "
             "asks something else (error.log has the first difference)"
+        )
+    if (share := _cut_share(entries)) > WASTED:
+        yield f"{share:.0%} of the tokens were those of questions that were cut: a smaller mas.sampling.oversample"
+    cut, again = (sum(_values(entries, f"sampling/cut_{name}")) for name in ("questions", "again"))
+    if cut >= FEW and again > cut / 2:
+        yield (
+            f"{again / cut:.0%} of the questions that were cut had been cut before: always the same ones, which then "
+            "train late, and on short trajectories. A smaller mas.sampling.max_cuts waits for them sooner"
         )
     worst = max(entries, key=lambda entry: entry["metrics"].get("sampling/left_out") or 0.0)
     if (share := worst["metrics"].get("sampling/left_out") or 0.0) > 0.1:

@@ -32,7 +32,7 @@ class SamplingSection(OpenSettings):
     group_by: Literal["position", "question"] = "position"
     seeded: bool = True
     oversample: float = Field(
-        1.0, ge=1, allow_inf_nan=False, description="questions begun / data.train_batch_size; 1: none is cut"
+        1.0, ge=1, allow_inf_nan=False, description="questions begun / data.train_batch_size; 1: off"
     )
     max_cuts: int | None = Field(3, ge=1, description="cuts of a question after which it is waited for; null: never")
 
