@@ -1,9 +1,12 @@
 """`mas.sampling.oversample`: stragglers are cut, come again, and are neither lost nor doubled, also after kill -9.
 
-A run of its own: no other cuts questions, or saves questions under the synchronous mode.
+A run of its own: no other cuts questions, or saves questions under the synchronous mode. It is resumed with rollout
+workers in processes of their own.
 """
 
 from __future__ import annotations
+
+import pytest
 
 from tests.end_to_end.running import entries, records, run, run_and_kill
 from tests.end_to_end.trajectory_log import check_tokens
@@ -27,9 +30,11 @@ SETTINGS = [
 ]
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_stragglers_are_cut_and_come_again_after_a_kill_too(tmp_path):
     run_and_kill(tmp_path, *SETTINGS, after_step=2)
-    run(tmp_path, *SETTINGS)
+    run(tmp_path, *SETTINGS, "actor_rollout_ref.rollout.agent.num_workers=2")
     log = {entry["step"]: entry["metrics"] for entry in entries(tmp_path)}
     assert tuple(log) == tuple(range(1, STEPS + 1))
     # The last step of the epoch begins what is left of it, and waits for all of it.

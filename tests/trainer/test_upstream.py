@@ -18,6 +18,7 @@ from verl.trainer.ppo.v1.trainer_separate_async import PPOTrainerSeparateAsync
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 
 from verl_ext.engine.lora.fsdp_adapters import PerAgentAdapters
+from verl_ext.trainer.first_to_end import FirstToEnd
 from verl_ext.trainer.policies.coordinator import MultiPolicyTrainer
 from verl_ext.trainer.policies.policy import PolicyTrainer
 from verl_ext.trainer.separate_async import MultiAgentTrainerSeparateAsync
@@ -55,6 +56,14 @@ WATCHED = {
         "trainer/ppo/v1/replay_buffer.py:ReplayBuffer.sample": "93761c3e79effd5f",
         "trainer/ppo/v1/replay_buffer.py:ReplayBufferAsync.wait_for_sampleable": "b092e9a762f15863",
         "workers/rollout/router.py:_create_global_sticky_inflight": "aa45137340ea9f74",
+    },
+    "verl_ext/trainer/first_to_end.py": {
+        "trainer/ppo/v1/trainer_base.py:PPOTrainer._fetch_one_gen_batch": "7a45f41ecc0323a4",
+        "trainer/ppo/v1/trainer_base.py:PPOTrainer._next_train_batch": "f5c79bf97efb52a4",
+        "trainer/ppo/v1/trainer_base.py:PPOTrainer.prepare_step": "1d6fd706f9f0b9b9",
+        "trainer/ppo/v1/trainer_sync.py:PPOTrainerSync.on_sample_end": "0ee64f77079790ba",
+        "checkpoint_engine/base.py:CheckpointEngineManager.abort_replicas": "c5f4a960c480b8c9",
+        "checkpoint_engine/base.py:CheckpointEngineManager.resume_generation_replicas": "5e0c0aeac99285bf",
     },
     "verl_ext/trainer/separate_async.py": {
         "trainer/ppo/v1/trainer_separate_async.py:PPOTrainerSeparateAsync.__init__": "c14061862b726615",
@@ -201,7 +210,7 @@ def test_upstream_is_what_was_read(ours, name):
 
 def test_every_override_is_watched():
     watched = {name.rpartition(".")[2] for _, name in FUNCTIONS}
-    trainers = (MultiAgentTrainer, PolicyUpdates, PolicyTrainer, MultiPolicyTrainer)
+    trainers = (MultiAgentTrainer, FirstToEnd, PolicyUpdates, PolicyTrainer, MultiPolicyTrainer)
     separate = (MultiAgentTrainerSeparateAsync, PPOTrainerSeparateAsync)
     for mine, verls in (*((one, PPOTrainer) for one in trainers), separate, (PerAgentAdapters, FSDPEngineWithLMHead)):
         functions = {name for name, value in vars(mine).items() if inspect.isfunction(value)}

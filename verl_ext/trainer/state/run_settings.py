@@ -41,6 +41,8 @@ FREE = (
     ),
 )
 
+OVERSAMPLING = ("mas.sampling.oversample", "mas.sampling.max_cuts")
+
 
 def check_same_run(config: DictConfig) -> None:
     """Record the settings of a run for its checkpoints; refuse to continue from a checkpoint with other settings.
@@ -99,6 +101,8 @@ def settings_of(config: DictConfig) -> dict[str, Any]:
             tools[name] = plain(identity_of(section))
     found = {name: value for key in whole for name, value in leaves(whole[key], str(key)).items()}
     kept = {name: value for name, value in found.items() if not any(fnmatchcase(name, free) for free in FREE)}
+    if kept.get("mas.sampling.oversample") == 1:  # off: as it was before there was the setting, so older runs go on
+        kept = {name: value for name, value in kept.items() if name not in OVERSAMPLING}
     horizon = {name: found.get(name) for name in ("trainer.total_epochs", "trainer.total_training_steps")}
     policies = [f"mas.policies.{name}" for name in whole.get("mas", {}).get("policies") or {}]
     own = [f"{policy}.{part}" for policy in policies for part in ("actor", "critic")]
