@@ -125,7 +125,10 @@ def test_the_memory_learns_once_of_all_parts(monkeypatch):
     heads = SimpleNamespace(learn=lambda number, stats: {})
     budget = SimpleNamespace(spend=lambda metrics: False, exhausted=False)
     recorder = SimpleNamespace(collect=lambda *args, **kwargs: None)
-    state = SimpleNamespace(memory=memory, heads=heads, budget=budget, trajectories=recorder, algorithm=None)
+    off = SimpleNamespace(add_metrics=lambda metrics: None)
+    state = SimpleNamespace(
+        memory=memory, heads=heads, budget=budget, trajectories=recorder, algorithm=None, oversampling=off
+    )
     for name in ("order", "drop_idle"):
         monkeypatch.setattr(steps.row_selection, name, lambda batch: batch)
     for name in ("regroup", "select"):
