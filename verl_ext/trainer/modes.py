@@ -79,6 +79,12 @@ def described(config: DictConfig) -> str:
     return f"{questions} questions ahead; rows are {limit}; {weights}"
 
 
+def facts(config: DictConfig) -> list[tuple[str, str]]:
+    """What `verl_ext check` says of the mode: name and words."""
+    ahead = [("asynchronous", described(config))] if mode_of(config) == SEPARATE else []
+    return ahead + ([("oversampling", words)] if (words := oversampled(config)) else [])
+
+
 def refusals(mas: MasConfig, config: DictConfig) -> dict[str, bool]:
     """What does not go with the mode: reason and remedy -> whether it is so."""
 

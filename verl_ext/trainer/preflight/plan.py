@@ -170,8 +170,7 @@ def _add_machines(report: Report) -> None:
     counted = "" if config.ray_kwargs.ray_init.num_cpus else " (Ray counts the machines' cores)"
     cpus = f"Ray needs {sum(checks.logical_cpus(config).values())} logical CPUs{counted}"
     report.add("runs on", f"{where}; {engines}; {cpus}")
-    report.facts += [("asynchronous", modes.described(config))] if pool else []
-    report.facts += [("oversampling", words)] if (words := modes.oversampled(config)) else []
+    report.facts += modes.facts(config)
 
 
 # What makes a part of training's memory smaller.
