@@ -18,8 +18,8 @@ from typing import Any
 import psutil
 import torch
 
-# Of the machine's memory. 0.02 of 24 GB took 1.5 to 1.8 times the processor time with 135M parameters, because layers were
-# computed twice; with 0.15 it is no faster: 2,048 tokens go through the model at a time.
+# Of the machine's memory. With 135M parameters 0.02 of 24 GB took 1.5 to 1.8 times the processor time, because layers
+# were computed twice; with 0.15 it is no faster: 2,048 tokens go through the model at a time.
 SHARE = 0.06
 # Of the memory that no program uses, where that is little.
 FREE_SHARE = 0.5
