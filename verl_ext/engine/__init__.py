@@ -8,6 +8,7 @@ lora/           one LoRA adapter per agent, in training and in rollouts
 vllm/           verl's vLLM: the same adapters, and a check of its weights
 precision       the float type of trainer and rollout engine, by measurement
 policy_names    keep the engines of several policies apart
+policy_replica  replicas on ranks of their own, named by policy
 object_store    weights to rollouts on ranks of their own, over Ray's object store; mailbox: its post office
 fingerprints    of weights, to compare those of trainer and rollout engine
 registration    makes hf/ and vllm/ known to verl

@@ -2,11 +2,13 @@
 
 `actor_rollout_ref.rollout.checkpoint_engine.backend=object_store`, for which `custom_backend_module` names this module.
 It needs no accelerator. The first rank sends parcels of tensors; every rank of the replicas reads them all, in order.
-The last parcel has the step and the fingerprints of what was sent, which the readers compare with what they got.
+The last parcel has the step and the fingerprints of what was sent, which the readers compare with what they got. Each
+policy (`mas.policies`) has a mailbox of its own, and its name is part of the fingerprints.
 """
 
 from __future__ import annotations
 
+import zlib
 from typing import Any, ClassVar
 
 import ray
@@ -28,30 +30,40 @@ class ObjectStoreEngine(CheckpointEngine):
     Args:
         bucket_size: bytes of a parcel, but LARGEST at most.
         is_master: this is the rank that sends.
+        policy: whose weights; "" in a run with one.
     """
 
-    _mailbox: ClassVar[Any] = None
+    _mailboxes: ClassVar[dict[str, Any]] = {}
 
-    def __init__(self, bucket_size: int, is_master: bool = False) -> None:
-        self.size, self.is_master = min(bucket_size, LARGEST), is_master
+    def __init__(self, bucket_size: int, is_master: bool = False, policy: str = "") -> None:
+        self.size, self.is_master, self.policy = min(bucket_size, LARGEST), is_master, policy
         self.mailbox: Any = None
         self.reader = -1
 
     def prepare(self) -> dict[str, Any]:
-        """Nothing to prepare."""
-        return {}
+        """Whose weights this rank sends or takes."""
+        return {"policy": self.policy}
 
     @classmethod
     def build_topology(
         cls, actor_wg_world_size: int, rollout_world_size: int, metadata: list[Any]
     ) -> tuple[dict[str, list[Any]], dict[str, list[Any]]]:
-        """The mailbox for all, and a number for each reader. Called in the trainer's process."""
-        if cls._mailbox is None:
-            cls._mailbox = ray.remote(Mailbox).options(num_cpus=0).remote()
-        ray.get(cls._mailbox.open.remote(rollout_world_size))
-        senders = {"mailbox": [cls._mailbox] * actor_wg_world_size, "reader": [-1] * actor_wg_world_size}
+        """The policy's mailbox for all, and a number for each reader. Called in the trainer's process.
+
+        Raises:
+            RuntimeError: the ranks are of several policies.
+        """
+        policies = {one["policy"] for one in metadata}
+        if len(policies) > 1:
+            raise RuntimeError(f"weights would go from one policy to another: {', '.join(sorted(policies))}")
+        (policy,) = policies
+        if policy not in cls._mailboxes:
+            cls._mailboxes[policy] = ray.remote(Mailbox).options(num_cpus=0).remote()
+        mailbox = cls._mailboxes[policy]
+        ray.get(mailbox.open.remote(rollout_world_size))
+        senders = {"mailbox": [mailbox] * actor_wg_world_size, "reader": [-1] * actor_wg_world_size}
         readers = list(range(rollout_world_size))
-        return senders, {"mailbox": [cls._mailbox] * rollout_world_size, "reader": readers}
+        return senders, {"mailbox": [mailbox] * rollout_world_size, "reader": readers}
 
     def init_process_group(self, **kwargs: Any) -> None:
         """Take what `build_topology` has for this rank."""
@@ -64,7 +76,8 @@ class ObjectStoreEngine(CheckpointEngine):
     async def send_weights(self, weights: Any, global_steps: int | None = None) -> dict[str, float]:
         """Send (name, tensor) pairs, whose iteration is collective. Returns metrics of the trainer."""
         parcel: list[tuple[str, torch.Tensor]] = []
-        number = filled = total = sum_ = 0
+        number = filled = total = 0
+        sum_ = zlib.crc32(self.policy.encode())
         async for name, tensor in ensure_async_iterator(weights):
             if not self.is_master:
                 continue
@@ -90,7 +103,7 @@ class ObjectStoreEngine(CheckpointEngine):
         Raises:
             RuntimeError: they are of another step, or not what was sent.
         """
-        number = found = 0
+        number, found = 0, zlib.crc32(self.policy.encode())
         while True:
             (reference,) = await self.mailbox.take.remote(self.reader, number)
             parcel = await reference

@@ -13,6 +13,8 @@ from typing import Any
 POLICY = "policy"
 # Key of `rollout.custom`: how many policies the run has, whose engines share each machine.
 NUMBER = "policies"
+# Arguments of checkpoint engines that take the name of the policy whose weights they carry.
+ARGUMENTS = {"object_store": "policy", "nccl": "group_name"}
 # Tells vLLM's workers, which do not see the rollout's configuration, whose they are.
 VARIABLE = "VERL_EXT_POLICY"
 

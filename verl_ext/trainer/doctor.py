@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -35,9 +35,11 @@ class Doctor:
 
     Args:
         config: verl's whole configuration.
+        updates: how often the weights have changed after so many steps; None: in each.
     """
 
-    def __init__(self, config: DictConfig):
+    def __init__(self, config: DictConfig, updates: Callable[[int], int] | None = None):
+        self.updates = updates or int
         self.mode = str(config.actor_rollout_ref.actor.loss_agg_mode)
         self.kind = str(config.mas.loss.agent_weights)
         self.bypass = bool(OmegaConf.select(config, "algorithm.rollout_correction.bypass_mode"))
@@ -60,7 +62,8 @@ class Doctor:
         """
         start = time.perf_counter()
         tags = unpack(batch.tags)
-        metrics = examine(tags, rows, weights, self.expected(live_tags(tags), len(tags)), step, self.bypass)
+        expected = self.expected(live_tags(tags), len(tags))
+        metrics = examine(tags, rows, weights, expected, step, self.bypass, self.updates)
         metrics |= check_adapters(live_tags(tags), self.adapters, step)
         metrics |= check_policy_rows(live_tags(tags), self.policy, step)
         metrics |= weights_compared(self.engine, self.policy)
@@ -145,7 +148,13 @@ def observed_columns() -> Iterator[Columns]:
 
 
 def examine(
-    tags: list[Tag], rows: Columns, weights: torch.Tensor, expected: float, step: int, bypass: bool
+    tags: list[Tag],
+    rows: Columns,
+    weights: torch.Tensor,
+    expected: float,
+    step: int,
+    bypass: bool,
+    updates: Callable[[int], int] = int,
 ) -> dict[str, float]:
     """The metrics doctor/* of a batch, and update/weight_*; padding rows do not count.
 
@@ -156,6 +165,7 @@ def examine(
         expected: their sum, by the objective.
         step: number of the training step.
         bypass: the trainer has not computed π_old itself.
+        updates: how often the weights have changed after so many steps.
 
     Raises:
         RuntimeError: the weights do not sum to `expected`.
@@ -168,8 +178,9 @@ def examine(
         torch.zeros(len(tags)).index_add(0, owner, some.float())[live]
         for some in (on, on & (rows["advantages"].values() != 0))
     )
-    oldest, newest = torch.tensor([tag["versions"] for tag in tags]).unbind(1)
-    known, lag, span = oldest >= 0, step - 1 - oldest, newest - oldest + 1
+    known = torch.tensor([min(tag["versions"]) >= 0 for tag in tags])
+    oldest, newest = torch.tensor([[updates(max(version, 0)) for version in tag["versions"]] for tag in tags]).unbind(1)
+    lag, span = updates(step - 1) - oldest, newest - oldest + 1
     found = {
         "doctor/mask_coverage": (trained.sum() / lengths[live].sum()).item(),
         "doctor/without_trained_tokens": (trained == 0).double().mean().item(),

@@ -28,6 +28,8 @@ CORRECTION = "algorithm.rollout_correction"
 # Whose product is the number of ranks of a rollout engine.
 SIZES = ("tensor_model_parallel_size", "data_parallel_size", "pipeline_model_parallel_size")
 ENGINE = f"rollout.{' × '.join(SIZES)}"
+# Whose product is the number of ranks of the rollouts' own pool.
+POOL = ("nnodes", "n_gpus_per_node")
 
 
 def mode_of(config: DictConfig) -> str:
@@ -47,9 +49,20 @@ def setting(name: str, root: DictConfig) -> Any:
 
 def rollout_ranks(config: DictConfig) -> int:
     """GPUs, or CPU ranks, of the rollouts' own pool; 0 where they are on those of the trainer."""
-    if mode_of(config) != SEPARATE:
-        return 0
-    return int(OmegaConf.select(config, f"{ROLLOUT}.nnodes") * OmegaConf.select(config, f"{ROLLOUT}.n_gpus_per_node"))
+    return sum(ranks for ranks, _ in engines(config).values()) if mode_of(config) == SEPARATE else 0
+
+
+def engines(config: DictConfig) -> dict[str, tuple[int, int]]:
+    """By policy ("": the only one of a run without `mas.policies`): ranks of all its rollout engines, and of each."""
+    rollout, trainer = OmegaConf.select(config, ROLLOUT), OmegaConf.select(config, "trainer")
+    found = {}
+    for name, section in (OmegaConf.select(config, "mas.policies") or {"": {}}).items():
+        own = section and section.get("rollout") or {}
+        pool = {key: own.get(key, rollout[key]) if mode_of(config) == SEPARATE else trainer[key] for key in POOL}
+        if section is not None:
+            sizes = (int(own.get(key) or rollout.get(key) or 1) for key in SIZES)
+            found[str(name)] = math.prod(int(number) for number in pool.values()), math.prod(sizes)
+    return found
 
 
 def logical_cpus(config: DictConfig) -> dict[str, int]:
@@ -112,15 +125,19 @@ def refusals(mas: MasConfig, config: DictConfig) -> dict[str, bool]:
         verl(f"{ROLLOUT}.name"),
         verl("data.train_batch_size"),
     )
-    pool = {key: verl(f"{ROLLOUT}.{key}") for key in ("nnodes", "n_gpus_per_node")}
+    pool = {key: verl(f"{ROLLOUT}.{key}") for key in POOL}
     weighed, bypass = verl(f"{CORRECTION}.rollout_is"), verl(f"{CORRECTION}.bypass_mode")
     bounded, what = isinstance(bound, int) and bound >= 1, f"trainer.v1.trainer_mode={SEPARATE}"
-    world = math.prod(int(verl(f"{ROLLOUT}.{key}") or 1) for key in SIZES)
+    for name, (ranks, world) in engines(config).items():
+        own = f"mas.policies.{name}.rollout" if name else ROLLOUT
+        found |= {
+            f"{what} needs machines for the rollouts{name and f' of {name}'} (given: "
+            f"{', '.join(f'{ROLLOUT}.{k}={v}' for k, v in pool.items())}). Remedy: {own}.nnodes=1 "
+            f"{own}.n_gpus_per_node=1, or more": ranks < 1,
+            f"the rollouts' pool of {ranks} ranks ({own}.nnodes × n_gpus_per_node) cannot be shared out to engines of "
+            f"{world} ({ENGINE}): it must divide": ranks % world > 0,
+        }
     return found | {
-        f"{what} needs machines for the rollouts (given: {', '.join(f'{ROLLOUT}.{k}={v}' for k, v in pool.items())}). "
-        f"Remedy: {ROLLOUT}.nnodes=1 {ROLLOUT}.n_gpus_per_node=1, or more": min(pool.values()) < 1,
-        f"the rollouts' pool of {rollout_ranks(config)} ranks ({ROLLOUT}.nnodes × n_gpus_per_node) cannot be shared "
-        f"out to engines of {world} ({ENGINE}): it must divide": rollout_ranks(config) % world > 0,
         f"{what} does not go with {ROLLOUT}.checkpoint_engine.backend={backend}, which hands weights over within a "
         f"process. Remedy: {ROLLOUT}.checkpoint_engine.backend={OBJECT_STORE} (Ray's object store), or on GPUs nccl": (
             backend == "naive"

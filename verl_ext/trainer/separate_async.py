@@ -24,9 +24,8 @@ from verl_ext.trainer.step import Step, merged
 from verl_ext.trainer.trainer import MultiAgentTrainer, reads
 
 
-@register_trainer(modes.SEPARATE)
-class MultiAgentTrainerSeparateAsync(MultiAgentTrainer, PPOTrainerSeparateAsync):
-    """Rollouts never wait for the training; rows carry the versions of the weights that they span."""
+class SeparateAsync(PPOTrainerSeparateAsync):
+    """verl's trainer, of a run or of one policy of several (policies/trainers.py)."""
 
     trainer_mode = reads("separate_async")
 
@@ -52,6 +51,11 @@ class MultiAgentTrainerSeparateAsync(MultiAgentTrainer, PPOTrainerSeparateAsync)
         with replaced(trainer_separate_async.logger, disabled=True):
             super()._setup()
 
+
+@register_trainer(modes.SEPARATE)
+class MultiAgentTrainerSeparateAsync(MultiAgentTrainer, SeparateAsync):
+    """Rollouts never wait for the training; rows carry the versions of the weights that they span."""
+
     def step(self, metrics: dict[str, Any], timing_raw: dict[str, Any]) -> KVBatchMeta:
         """As in the other modes; our metrics of its parts become those of the step."""
         self.parts: list[Step] = []
@@ -63,8 +67,6 @@ class MultiAgentTrainerSeparateAsync(MultiAgentTrainer, PPOTrainerSeparateAsync)
         batch = super()._step_once(metrics, timing_raw, sample_batch_size)
         self.now.metrics |= self.state.algorithm.measured
         self.state.algorithm.measured.clear()
-        if self.parts and self.doctor.bypass:  # the part before has moved the weights
-            self.now.metrics.pop("doctor/kl_numerical", None)
         self.parts.append(self.now)
         return batch
 

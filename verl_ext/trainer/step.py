@@ -146,7 +146,8 @@ def merged(parts: Sequence[Step]) -> Step:
         dropped=[uid for part in parts for uid in part.dropped],
         stats=[one for part in parts for one in part.stats],
         sampled=sampled,
-        metrics={name: _merged(name, values) for name, values in known.items()} | reduce_stats(sampled),
+        metrics={name: _merged(name, values) for name, values in known.items()}
+        | (reduce_stats(sampled) if sampled else {}),
         idle=all(part.idle for part in parts),
         limit_reached=any(part.limit_reached for part in parts),
     )
@@ -159,9 +160,9 @@ def _merged(name: str, values: list[tuple[float, float]]) -> float:
         return sum(alone)
     if name.startswith(LAST):
         return alone[-1]
-    if name.endswith("_max") or name.startswith(LARGEST):
+    if name.endswith(("_max", "/max")) or name.startswith(LARGEST):
         return max(alone)
-    if name.endswith("_min"):
+    if name.endswith(("_min", "/min")):
         return min(alone)
     rows = sum(count for _, count in values)
     return sum(value * count for value, count in values) / rows if rows else sum(alone) / len(alone)

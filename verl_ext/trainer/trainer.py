@@ -61,6 +61,14 @@ class MultiAgentTrainer(PolicyUpdates):
     # Of a step that trains in several (separate_async.py): those that have trained.
     parts: Sequence[Step] = ()
 
+    def __new__(cls, config: DictConfig) -> MultiAgentTrainer:
+        """With `mas.policies`, the trainer of several policies: verl makes a trainer by the name of its mode alone."""
+        if OmegaConf.select(config, "mas.policies"):
+            from verl_ext.trainer.policies.trainers import TRAINERS
+
+            cls = TRAINERS.get(cls, cls)
+        return object.__new__(cls)
+
     def __init__(self, config: DictConfig):
         self.mas = read_mas_config(config)
         workflow_class(self.mas)  # its module may bring algorithms of its own
@@ -244,14 +252,6 @@ class MultiAgentTrainerSync(FirstToEnd, MultiAgentTrainer, PPOTrainerSync):
     """Synchronous: rollout and training alternate."""
 
     trainer_mode = reads("sync")
-
-    def __new__(cls, config: DictConfig) -> MultiAgentTrainerSync:
-        """With `mas.policies`, the trainer of several policies: verl makes a trainer by the name of its mode alone."""
-        if cls is MultiAgentTrainerSync and OmegaConf.select(config, "mas.policies"):
-            from verl_ext.trainer.policies.coordinator import MultiPolicyTrainer
-
-            cls = MultiPolicyTrainer
-        return object.__new__(cls)
 
 
 @register_trainer("mas_colocate_async")

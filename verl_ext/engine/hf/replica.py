@@ -12,7 +12,7 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 from verl.utils.device import get_device_name, get_visible_devices_keyword
 from verl.workers.rollout.base import BaseRollout
-from verl.workers.rollout.replica import CONTROL_METHOD_CONCURRENCY, RolloutReplica
+from verl.workers.rollout.replica import CONTROL_METHOD_CONCURRENCY
 from verl.workers.rollout.utils import ensure_async_iterator
 
 from verl_ext.engine.fingerprints import fingerprints, owner_of
@@ -20,6 +20,7 @@ from verl_ext.engine.hf.server import HFServer
 from verl_ext.engine.lora.adapters import NO_ADAPTERS, AdapterOptions
 from verl_ext.engine.lora.hf_server import HFAdapterServer
 from verl_ext.engine.policy_names import number_of, policy_of, prefix_of
+from verl_ext.engine.policy_replica import PolicyReplica
 
 __all__ = ["HFReplica", "ServerAdapter", "server_handles", "server_name"]
 
@@ -36,7 +37,7 @@ def server_handles(policy: str = "") -> list[ray.actor.ActorHandle]:
     return [ray.get_actor(found[rank]) for rank in sorted(found)]
 
 
-class HFReplica(RolloutReplica):
+class HFReplica(PolicyReplica):
     """One server per replica, on the node of its first trainer rank.
 
     tensor, data and pipeline parallel sizes do not split the model; their product is the number of trainer ranks that
@@ -46,8 +47,8 @@ class HFReplica(RolloutReplica):
     async def launch_servers(self) -> None:
         """Start the server actor; returns once its model is there."""
         kind = "_reward" if self.is_reward_model else "_teacher" if self.is_teacher_model else ""
-        policy = "" if kind else policy_of(self.config)
-        name = server_name(self.replica_rank, f"{kind}{self.name_suffix}", policy)
+        suffix = f"{kind}{self.name_suffix}" if kind else ""
+        name = server_name(self.replica_rank, suffix, self.policy)
         options: dict[str, Any] = {"name": name, "num_cpus": 0, "max_concurrency": self.max_concurrency}
         device = get_device_name()
         if self.workers:

@@ -19,6 +19,8 @@ from vllm.lora.request import LoRARequest
 from verl_ext.engine.hf.params import derived_seed
 from verl_ext.engine.lora.adapters import ADAPTER, BASE, SECTION, AdapterOptions
 from verl_ext.engine.policy_names import POLICY, VARIABLE, policy_of, prefix_of
+from verl_ext.engine.policy_replica import PolicyReplica
+from verl_ext.engine.replaced import replaced
 from verl_ext.engine.vllm.served import SERVED
 from verl_ext.engine.vllm.worker import FIRST_ID
 
@@ -133,7 +135,7 @@ class VLLMAdapterServer(VLLMServer):
         return output
 
 
-class CheckedReplica(vLLMReplica):
+class CheckedReplica(PolicyReplica, vLLMReplica):
     """verl's vLLM replica. The policy of our runs gets a `VLLMServer`."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -142,5 +144,10 @@ class CheckedReplica(vLLMReplica):
             adapters = AdapterOptions.from_config(self.model_config) is not None
             self.server_class = ray.remote(VLLMAdapterServer if adapters else VLLMServer)
 
+    async def launch_servers(self) -> None:
+        """As verl's method. The prefix names the policy, and senders look for a server without a suffix."""
+        with replaced(self, name_suffix="" if self.policy else self.name_suffix):
+            await super().launch_servers()
+
     def _get_server_name_prefix(self) -> str:
-        return prefix_of("vllm", policy_of(self.config))
+        return prefix_of("vllm", self.policy)

@@ -2,7 +2,8 @@
 
 settings      which settings may differ, the configuration of one policy, and what is refused
 policy        PolicyTrainer: verl's trainer without its loop is one policy
-fan           one call to the worker groups, or the weight managers, of all policies
+trainers      both in each mode: synchronous, colocated asynchronous, rollouts on ranks of their own
+fan           one call to the worker groups, or the weight managers, of all policies; which weights are sent
 coordinator   MultiPolicyTrainer: one loop, one forest, one credit and one advantage over all of them
 checkpoints   the folders of the policies in a checkpoint, and what is recorded of them
 """

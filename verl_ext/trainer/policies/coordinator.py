@@ -1,5 +1,7 @@
 """The trainer of several policies: one loop, one forest, one credit and one advantage; the updates are the policies'.
 
+It goes in front of our trainer of a mode (trainers.py).
+
 A training step is that of trainer.py. What a policy does, the coordinator asks of each in turn, with the rows of its
 agents: to pad and balance them, log-probabilities, values, and updates. The advantages are computed over all rows; the
 weights of the rows are those of a batch that holds the policy's rows alone, because its loss is a mean over them.
@@ -7,7 +9,7 @@ weights of the rows are those of a batch that holds the policy's rows alone, bec
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from omegaconf import DictConfig
@@ -17,24 +19,23 @@ from verl.utils.config import omega_conf_to_dataclass
 
 from verl_ext.trainer.doctor import Columns
 from verl_ext.trainer.policies import checkpoints
-from verl_ext.trainer.policies.fan import Fan, WorkerGroups
+from verl_ext.trainer.policies.fan import PREFIX, Fan, WorkerGroups
 from verl_ext.trainer.policies.policy import PolicyTrainer
 from verl_ext.trainer.policies.settings import policy_config, read_policies
 from verl_ext.trainer.row import Tag, unpack
-from verl_ext.trainer.trainer import MultiAgentTrainerSync
+from verl_ext.trainer.trainer import MultiAgentTrainer
 
-# Metrics of a policy begin with this and its name. They are added once they are reduced: verl chooses mean, sum or
-# maximum by what a name contains, and would sum those of a policy "summariser".
-PREFIX = "policies"
 # Columns that the doctor reads.
 EXAMINED = ("response_mask", "rollout_log_probs", "old_log_probs", "advantages")
 # Worker groups that share a GPU, as verl counts them; every policy has one.
 COLOCATED = 3
 
 
-class MultiPolicyTrainer(MultiAgentTrainerSync):
-    """`mas_sync` with `mas.policies`."""
+class MultiPolicyTrainer(MultiAgentTrainer):
+    """What all modes add to our trainer with `mas.policies`."""
 
+    # Of this mode.
+    policy: ClassVar[type[Any]]
     checkpoint_manager: Any  # a Fan of verl's
     teacher_model_manager: Any
 
@@ -57,7 +58,7 @@ class MultiPolicyTrainer(MultiAgentTrainerSync):
         self.resource_pool_manager.create_resource_pool()
         for name, section in self.sections.items():
             own = policy_config(self.config, name, self.total_training_steps)
-            self.policies[name] = PolicyTrainer(name, section, own, self)
+            self.policies[name] = self.policy(name, section, own, self)
             self.policies[name]._setup()
         trains = [name for name, section in self.sections.items() if not section.frozen]
         actors = {name: policy.actor_rollout_wg for name, policy in self.policies.items()}
@@ -70,7 +71,11 @@ class MultiPolicyTrainer(MultiAgentTrainerSync):
         self.distillation_config = first.distillation_config
         managers: Any = Fan({name: policy.checkpoint_manager for name, policy in self.policies.items()})
         self.checkpoint_manager = managers
+        self._setup_rollouts()
         self._load_checkpoint()
+
+    def _setup_rollouts(self) -> None:
+        """Set up what the mode has beside the training."""
 
     def _init_tokenizer(self) -> None:
         """The data set measures prompts with the tokenizer of the first policy."""
@@ -92,7 +97,14 @@ class MultiPolicyTrainer(MultiAgentTrainerSync):
         return {name: policy.get_llm_client() for name, policy in self.policies.items()}
 
     def _rollout_server_managers(self) -> list[Any]:
-        return [policy.llm_server_manager for policy in self.policies.values()]
+        return [manager for policy in self.policies.values() for manager in policy._rollout_server_managers()]
+
+    def step(self, metrics: dict[str, Any], timing_raw: dict[str, Any]) -> KVBatchMeta:
+        """As in our trainer; then the policies end the step, too."""
+        batch = super().step(metrics, timing_raw)
+        for policy in self.policies.values():
+            policy.end()
+        return batch
 
     # --- the step -----------------------------------------------------------------------------------------------------
 

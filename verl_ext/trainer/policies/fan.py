@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from verl_ext.storage.files import write_file
 from verl_ext.trainer.policies.checkpoints import RECORD
+from verl_ext.trainer.policies.settings import PolicySection
+
+# Metrics of a policy begin with this and its name. They are added once they are reduced: verl chooses mean, sum or
+# maximum by what a name contains, and would sum those of a policy "summariser".
+PREFIX = "policies"
 
 
 class Fan:
@@ -55,3 +61,32 @@ class WorkerGroups(Fan):
         """As verl's worker group, from `<path>/<policy>`."""
         for name in self._saved:
             self._groups[name].load_checkpoint(local_path=os.path.join(local_path, name), **kwargs)
+
+
+class WeightManagers(Fan):
+    """verl's managers of weights for rollouts on ranks of their own, whose engines keep what they have.
+
+    A policy that does not train in a step is not sent again. The version of its engine's weights stays that of the step
+    after which they were sent.
+
+    Args:
+        sections: `mas.policies`.
+    """
+
+    def __init__(self, groups: Mapping[str, Any], sections: Mapping[str, PolicySection]):
+        super().__init__(groups)
+        self._sections = sections
+        self._sent: set[str] = set()
+
+    def update_weights(self, step: int) -> dict[str, float]:
+        """As verl's manager, for one policy after another: the engines of the others go on. Returns metrics."""
+        total: Counter[str] = Counter()
+        own: dict[str, float] = {}
+        for name, manager in self._groups.items():
+            if name in self._sent and not self._sections[name].trains(step):
+                continue
+            found = manager.update_weights(step) or {}
+            self._sent.add(name)
+            total.update(found)
+            own |= {f"{PREFIX}/{name}/{key}": value for key, value in found.items()}
+        return dict(total) | (own if len(self._groups) > 1 else {})

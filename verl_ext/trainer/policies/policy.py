@@ -1,4 +1,4 @@
-"""One policy of several: verl's trainer without its loop."""
+"""One policy of several: verl's trainer without its loop, in front of which this class goes (trainers.py)."""
 
 from __future__ import annotations
 
@@ -7,19 +7,17 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import DictConfig
 from transfer_queue import KVBatchMeta
 from verl.single_controller.ray import ResourcePoolManager
-from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
 from verl_ext.trainer.doctor import Doctor
 from verl_ext.trainer.policies.settings import PolicySection
 from verl_ext.trainer.step import Step
-from verl_ext.trainer.trainer import reads
 from verl_ext.trainer.updates import PolicyUpdates
 
 if TYPE_CHECKING:
     from verl_ext.trainer.policies.coordinator import MultiPolicyTrainer
 
 
-class PolicyTrainer(PolicyUpdates, PPOTrainerSync):
+class PolicyTrainer(PolicyUpdates):
     """verl's trainer on one policy's own configuration; `fit` and `step` are never called.
 
     The data, the steps, the resource pools, saving and loading are the run's.
@@ -31,14 +29,12 @@ class PolicyTrainer(PolicyUpdates, PPOTrainerSync):
         run: the coordinator.
     """
 
-    trainer_mode = reads("sync")
-
     def __init__(self, name: str, section: PolicySection, config: DictConfig, run: MultiPolicyTrainer):
         self.name, self.section, self.run = name, section, run
         super().__init__(config)
         if section.frozen:
             self.use_critic = self.use_reference_policy = False
-        self.doctor = Doctor(config)
+        self.doctor = Doctor(config, section.updates)
         self.now = Step()
 
     # Of the run; verl has a plain attribute.
@@ -72,6 +68,9 @@ class PolicyTrainer(PolicyUpdates, PPOTrainerSync):
             return self._spread(batch, metrics)
         self.now.metrics |= {"update/rows": 0, "update/padding_rows": 0}
         return batch
+
+    def end(self) -> None:
+        """End a step, before its metrics are read."""
 
     @property
     def rests(self) -> bool:

@@ -10,8 +10,9 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from pydantic import Field, model_validator
 
 from verl_ext.arguments import did_you_mean
-from verl_ext.engine.policy_names import NUMBER, POLICY
+from verl_ext.engine.policy_names import ARGUMENTS, NUMBER, POLICY
 from verl_ext.settings import Settings
+from verl_ext.trainer import modes
 
 if TYPE_CHECKING:
     from verl_ext.mas.workflow import Workflow
@@ -34,6 +35,7 @@ OF_A_MODEL = (
     *(f"rollout.{key}" for key in ("gpu_memory_utilization", "tensor_model_parallel_size", "max_num_*")),
     *(f"rollout.{key}" for key in ("engine_kwargs.*", "log_prob_max_token_len_per_gpu", "enforce_eager")),
     *(f"rollout.{key}" for key in ("log_prob_micro_batch_size_per_gpu", "enable_prefix_caching", "load_format")),
+    *(f"rollout.{key}" for key in modes.POOL),
     *(f"critic.{key}" for key in ("model.*", "optim.*", "fsdp.*", "ppo_mini_batch_size", "ppo_epochs", "cliprange*")),
     *(f"critic.{key}" for key in ("ppo_max_token_len_per_gpu", "ppo_infer_max_token_len_per_gpu", "grad_clip")),
 )
@@ -123,6 +125,12 @@ def policy_config(config: DictConfig, name: str, total_steps: int | None = None)
             OmegaConf.update(whole, place, getattr(section, part), merge=True, force_add=True)
         model, rollout, critic = whole.actor_rollout_ref.model, whole.actor_rollout_ref.rollout, whole.critic
         rollout.custom = {**(rollout.get("custom") or {}), POLICY: name, NUMBER: len(sections)}
+        if argument := ARGUMENTS.get(rollout.checkpoint_engine.backend):
+            given = rollout.checkpoint_engine.engine_kwargs
+            given[rollout.checkpoint_engine.backend] = {
+                **(given.get(rollout.checkpoint_engine.backend) or {}),
+                argument: name,
+            }
         if section.chat_template is not None:
             whole.data.apply_chat_template_kwargs = section.chat_template
         for key in ("path", "tokenizer_path"):
@@ -133,7 +141,7 @@ def policy_config(config: DictConfig, name: str, total_steps: int | None = None)
             whole.actor_rollout_ref.actor.use_kl_loss = whole.algorithm.use_kl_in_reward = False
         if total_steps is not None:
             for part in (whole.actor_rollout_ref.actor, whole.critic):
-                part.optim.total_training_steps = max(1, section.updates(total_steps))
+                part.optim.total_training_steps = max(1, section.updates(total_steps)) * modes.parts_of_step(whole)
     OmegaConf.set_struct(whole, True)
     return whole
 
@@ -197,7 +205,9 @@ def refusals(mas: MasConfig, config: DictConfig) -> dict[str, bool]:
 
     names = list(mas.policies)
     badly_named = [name for name in names if not NAME.fullmatch(name) or name in RESERVED]
-    mode, engine = verl("trainer.v1.trainer_mode"), verl("actor_rollout_ref.rollout.name")
+    separate, engine = modes.mode_of(config) == modes.SEPARATE, verl("actor_rollout_ref.rollout.name")
+    backend, sent = verl(f"{modes.ROLLOUT}.checkpoint_engine.backend"), tuple(ARGUMENTS) if separate else ("naive",)
+    pooled = [name for name, section in mas.policies.items() if section.rollout.keys() & set(modes.POOL)]
     decoded = [
         key for key in ("log_val_generations", "validation_data_dir", "rollout_data_dir") if verl(f"trainer.{key}")
     ]
@@ -208,9 +218,14 @@ def refusals(mas: MasConfig, config: DictConfig) -> dict[str, bool]:
     return {
         f"mas.policies: {', '.join(badly_named)} cannot name a policy: a letter, then letters, digits, - and _; and "
         f"not {', '.join(RESERVED)}, which are names of files in a checkpoint": bool(badly_named),
-        f"mas.policies does not go with trainer.v1.trainer_mode={mode}: rows of several policies would be sampled by "
-        "weights of different ages, and verl's asynchronous client and checkpoints know one server group. Remedy: "
-        "trainer.v1.trainer_mode=mas_sync": mode not in (None, "mas_sync"),
+        f"mas.policies: {', '.join(pooled)} sets rollout.{' or rollout.'.join(modes.POOL)}, ranks of its rollouts, "
+        f"which needs trainer.v1.trainer_mode={modes.SEPARATE}: in other modes they are the trainer's": (
+            bool(pooled) and not separate
+        ),
+        f"mas.policies does not go with actor_rollout_ref.hybrid_engine=true under trainer.v1.trainer_mode="
+        f"{modes.SEPARATE}: each policy has rollout ranks of its own. Remedy: actor_rollout_ref.hybrid_engine=false": (
+            separate and bool(verl("actor_rollout_ref.hybrid_engine"))
+        ),
         f"mas.policies needs actor_rollout_ref.rollout.name=hf or vllm (given: {engine}): the servers of other engines "
         "would share their names and sockets, and weights would arrive in the wrong one": engine not in ("hf", "vllm"),
         f"mas.policies does not go with trainer.{', trainer.'.join(decoded)}: verl would decode the outputs of all "
@@ -232,12 +247,12 @@ def refusals(mas: MasConfig, config: DictConfig) -> dict[str, bool]:
         "servers are named by replica alone": bool(verl("actor_rollout_ref.rollout.disaggregation.enabled")),
         "mas.policies does not go with actor_rollout_ref.actor.checkpoint.async_save=true: a checkpoint is complete "
         "when all its policies are": bool(verl("actor_rollout_ref.actor.checkpoint.async_save")),
-        "mas.policies needs actor_rollout_ref.rollout.checkpoint_engine.backend=naive: the weights of each policy go "
-        "from its ranks to its own servers": verl("actor_rollout_ref.rollout.checkpoint_engine.backend") != "naive",
+        f"mas.policies needs {modes.ROLLOUT}.checkpoint_engine.backend={' or '.join(sent)} (given: {backend}): "
+        "the weights of each policy go from its ranks to its own servers": backend not in sent,
         f"mas.policies: the engines together take {sum(shares.values()):.2f} of a GPU's memory "
         f"({', '.join(f'{name} {share:g}' for name, share in shares.items())}); all are awake at once, so at most "
         f"{MOST_MEMORY:g}. Remedy: mas.policies.<name>.rollout.gpu_memory_utilization for each": (
-            engine == "vllm" and len(names) > 1 and sum(shares.values()) > MOST_MEMORY + 1e-9
+            engine == "vllm" and not separate and len(names) > 1 and sum(shares.values()) > MOST_MEMORY + 1e-9
         ),
     }
 

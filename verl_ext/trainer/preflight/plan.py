@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -156,17 +155,21 @@ def _add_steps(report: Report, mas: MasConfig) -> None:
 
 def _add_machines(report: Report) -> None:
     config, trainer, rollout = report.config, report.config.trainer, report.config.actor_rollout_ref.rollout
-    pool, engine = modes.rollout_ranks(config), math.prod(rollout[key] for key in modes.SIZES)
-    if (ranks := pool or trainer.nnodes * trainer.n_gpus_per_node) % engine:
-        named = f"{ranks} ranks (trainer.nnodes × n_gpus_per_node)"
-        report.problems.append(f"{named} cannot be shared out to engines of {engine} ({modes.ENGINE}): it must divide")
-        return
+    pool, policies = modes.rollout_ranks(config), modes.engines(config)
+    for ranks, engine in policies.values():
+        if ranks % engine:
+            named = f"{ranks} ranks (trainer.nnodes × n_gpus_per_node) cannot be shared out to engines of {engine}"
+            report.problems.append(f"{named} ({modes.ENGINE}): it must divide")
+            return
     report.attempt(checks.check_logical_cpus, config)
     report.lacking += checks.lacking(config)
     kind = "CPU rank" if trainer.device == "cpu" else "GPU"
     where = f"{_counted(trainer.nnodes, 'machine')} with {_counted(trainer.n_gpus_per_node, kind)}"
     where += " each" * (trainer.nnodes > 1) + f", {_counted(pool, kind)} for the rollouts" * (pool > 0)
-    engines = f"{_counted(ranks // engine, f'{rollout.name} engine')} of {_counted(engine, kind)}"
+    engines = ", ".join(
+        f"{_counted(ranks // engine, f'{rollout.name} engine')} of {_counted(engine, kind)}{name and f' for {name}'}"
+        for name, (ranks, engine) in policies.items()
+    )
     counted = "" if config.ray_kwargs.ray_init.num_cpus else " (Ray counts the machines' cores)"
     cpus = f"Ray needs {sum(checks.logical_cpus(config).values())} logical CPUs{counted}"
     report.add("runs on", f"{where}; {engines}; {cpus}")

@@ -19,9 +19,9 @@ from verl_ext.mas.offsets import Span, TokenBytes
 from verl_ext.mas.types import Call, Generation
 from verl_ext.trainer.rollout.chat_tokens import ChatTokens
 
-# The adapters that the servers say they used for the generation under way, of which verl's asynchronous client may make
-# several, and then drops what the servers say of them.
-ADAPTERS_USED: ContextVar[set[str | None]] = ContextVar("adapters_used")
+# What the servers say of the generation under way: the adapters that they used, the policies that they serve. verl's
+# asynchronous client may make several requests of it, and then drops what the servers say.
+SAID: ContextVar[dict[str, set[str | None]]] = ContextVar("said")
 
 
 class ServedLLM(TokenLLM):
@@ -103,12 +103,13 @@ class ServedLLM(TokenLLM):
 
     async def generate(self, prompt_ids: list[int], sampling: dict[str, Any], key: tuple[str, ...]) -> Generation:
         """Generate once. If this is cancelled, the engine stops, too."""
-        ADAPTERS_USED.set(used := set())
+        SAID.set(said := {ADAPTER: set(), POLICY: set()})
         output = await self.client.generate(
             request_id="/".join(key), prompt_ids=prompt_ids, sampling_params=self.request(sampling)
         )
-        if used - {None}:  # None: an engine that does not say it of all parts
-            output.extra_fields[ADAPTER] = None if None in used else ", ".join(sorted(used))
+        for field, names in said.items():
+            if known := sorted(name for name in names if name is not None):  # None: an engine that does not say it
+                output.extra_fields[field] = None if None in names else ", ".join(known)
         return self._ended(to_generation(output), sampling)
 
     def _ended(self, generation: Generation, sampling: dict[str, Any]) -> Generation:
@@ -205,7 +206,8 @@ class _Cancellable:
         answer = self._server.generate.remote(**request)
         try:
             output = await answer
-            ADAPTERS_USED.get().add(output.extra_fields.get(ADAPTER))
+            for field, names in SAID.get().items():
+                names.add(output.extra_fields.get(field))
             return output
         except asyncio.CancelledError:
             # Cancels the coroutine in the actor, running or still queued by Ray. There our server aborts the request,
