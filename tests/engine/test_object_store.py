@@ -111,3 +111,24 @@ def test_weights_of_another_step_and_changed_ones_end_the_run(asked, changed, me
 
     with pytest.raises(RuntimeError, match=message):
         asyncio.run(scenario())
+
+
+def test_the_weights_of_one_policy_do_not_arrive_at_another(monkeypatch):
+    """Even where both have the same tensors at the same step."""
+
+    async def scenario(theirs):
+        mailbox, sender, _ = ends(monkeypatch, readers=0)
+        sender.policy, reader = "small", ObjectStoreEngine(64, policy=theirs)
+        reader.init_process_group(mailbox=mailbox, reader=0)
+        await mailbox.box.open(1)
+        return (await asyncio.gather(sender.send_weights(iter(WEIGHTS.items()), 3), read(reader, 3)))[1]
+
+    assert torch.equal(asyncio.run(scenario("small"))["layer"], WEIGHTS["layer"])
+    with pytest.raises(RuntimeError, match="of step 3 that arrived at the rollout engine are not those that were sent"):
+        asyncio.run(scenario("large"))
+    metadata = [ObjectStoreEngine(64, policy=name).prepare() for name in ("small", "large")]
+    with pytest.raises(RuntimeError, match="from one policy to another: large, small"):
+        ObjectStoreEngine.build_topology(1, 1, metadata)
+
+
+WEIGHTS = {"layer": torch.ones(3)}

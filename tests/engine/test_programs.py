@@ -33,6 +33,7 @@ ADAPTERS = (
 VLLM = (
     "runs_of_ours_get_our_server",
     "policies_have_names_and_sockets_of_their_own",
+    "ranks_of_their_own_are_named_by_policy_and_servers_once",
     "a_request_goes_to_its_agents_lora",
     "the_noise_goes_on_where_an_output_is_continued",
     "a_cancelled_call_ends_in_the_engine",

@@ -124,6 +124,33 @@ def check_policies_have_names_and_sockets_of_their_own(folder: Path) -> None:
     assert found == [("vllm_", ".sock"), ("vllm_small_", "-small.sock"), ("vllm_large_", "-large.sock")]
 
 
+def check_ranks_of_their_own_are_named_by_policy_and_servers_once(folder: Path) -> None:
+    from verl.workers.rollout.replica import RolloutReplica
+    from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMReplica
+
+    from verl_ext.engine.policy_names import POLICY
+    from verl_ext.engine.vllm.server import CheckedReplica
+
+    found = []
+
+    async def init_standalone(self):
+        found.append(self.name_suffix)
+        await self.launch_servers()
+
+    async def launch_servers(self):
+        found.append(self.name_suffix)
+
+    for policy in ("", "small"):
+        config = rollout_config(custom={POLICY: policy} if policy else None)
+        replica = CheckedReplica(0, config, model_config(folder, adapters=False), gpus_per_node=1)
+        with (
+            mock.patch.object(RolloutReplica, "init_standalone", init_standalone),
+            mock.patch.object(vLLMReplica, "launch_servers", launch_servers),
+        ):
+            asyncio.run(replica.init_standalone())
+    assert found == ["", "", "_small", ""]
+
+
 def check_a_request_goes_to_its_agents_lora(folder: Path) -> None:
     server = server_of(folder)
     engine = server.engine._engine

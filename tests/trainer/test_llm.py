@@ -102,15 +102,15 @@ async def test_an_aborted_generation_is_resumed_by_the_asynchronous_client():
     ("said", "known"),
     [(("a", "a"), "a"), (("a", "b"), "a, b"), (("a", None), None), (("", ""), ""), ((None, None), None)],
 )
-async def test_the_adapter_of_a_resumed_generation_is_that_of_all_its_parts(said, known):
-    fields = [{} if name is None else {"adapter": name} for name in said]
+async def test_adapter_and_policy_of_a_resumed_generation_are_those_of_all_its_parts(said, known):
+    fields = [{} if name is None else {"adapter": name, "policy": name} for name in said]
     first = TokenOutput(token_ids=[5], log_probs=[-1.0], stop_reason="aborted", extra_fields=fields[0])
     last = TokenOutput(token_ids=[7], log_probs=[-2.0], stop_reason="completed", extra_fields=fields[1])
     server = Server(0, [first, last])
     server.go.set()
     client = client_of_calls(direct_client(FullyAsyncLLMServerClient(CONFIG), [server]))
     generation = await ServedLLM(SimpleNamespace(eos_token_id=1), client).generate([1], {"max_tokens": 9}, ("q", "a"))
-    assert generation.token_ids == [5, 7] and generation.adapter == known
+    assert generation.token_ids == [5, 7] and generation.adapter == generation.policy == known
 
 
 @pytest.mark.parametrize(

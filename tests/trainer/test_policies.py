@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shutil
+from types import SimpleNamespace
 
 import pytest
 import torch
 from omegaconf import OmegaConf, open_dict
 
 from tests.helpers import FakeLLM, chain, forest_of, run
-from tests.trainer.test_recipes import composed
+from tests.trainer.test_recipes import composed, examined
 from verl_ext.engine.policy_names import address_of, policy_of, prefix_of
 from verl_ext.evaluate.checkpoint import find_model
 from verl_ext.observe.doctor_report import report
@@ -19,11 +20,15 @@ from verl_ext.trainer.build import build_workflow
 from verl_ext.trainer.config import read_mas_config
 from verl_ext.trainer.policies.checkpoints import record_of
 from verl_ext.trainer.policies.coordinator import _rows_of
-from verl_ext.trainer.policies.fan import WorkerGroups
+from verl_ext.trainer.policies.fan import WeightManagers, WorkerGroups
+from verl_ext.trainer.policies.policy import PolicyTrainer
 from verl_ext.trainer.policies.settings import PolicySection, policy_config
+from verl_ext.trainer.policies.trainers import PolicySeparateAsync
 from verl_ext.trainer.preflight.checks import check_multi_agent, logical_cpus
+from verl_ext.trainer.preflight.gpu_memory import estimate, read_model, together
 from verl_ext.trainer.row_checks import check_policy_rows
 from verl_ext.trainer.state import checkpoint
+from verl_ext.trainer.step import Step
 
 TINY = package_path("recipe/mhgpo/assets/tiny_model")
 SMALL = {"agents": ["rewriter", "reranker"], "actor": {"optim": {"lr": 1e-6}}}
@@ -73,6 +78,7 @@ def test_when_a_policy_trains():
 
 UNMERGED = {"actor_rollout_ref.model.lora_rank": 32, "actor_rollout_ref.model.lora.merge": False}
 HALF = {"actor_rollout_ref.rollout.name": "vllm", "mas.deterministic": False}
+SENT = {"trainer.v1.trainer_mode": "mas_separate_async", "mas.deterministic": False}
 
 
 @pytest.mark.parametrize(
@@ -86,7 +92,23 @@ HALF = {"actor_rollout_ref.rollout.name": "vllm", "mas.deterministic": False}
             "'reranker' is in mas.policies.small and in mas.policies.l",
         ),
         ({}, {"mas.policy": "per_agent_lora"}, "does not go with mas.policy=per_agent_lora.*mas.policy=shared"),
-        ({}, {"trainer.v1.trainer_mode": "mas_colocate_async"}, "trainer_mode=mas_colocate_async.*mas_sync"),
+        (
+            {"small": SMALL | {"rollout": {"n_gpus_per_node": 2}}},
+            {},
+            "small sets rollout.nnodes or rollout.n_gpus_per_node.*needs trainer.v1.trainer_mode=mas_separate_async",
+        ),
+        ({}, SENT | {"actor_rollout_ref.rollout.checkpoint_engine.backend": "nixl"}, "=object_store or nccl .given: n"),
+        ({}, SENT | {"actor_rollout_ref.hybrid_engine": True}, "Remedy: actor_rollout_ref.hybrid_engine=false"),
+        (
+            {"large": LARGE | {"rollout": {"n_gpus_per_node": 0}}},
+            SENT,
+            "machines for the rollouts of large .given: .*large.rollout.n_gpus_per_node=0",
+        ),
+        (
+            {"large": LARGE | {"rollout": {"n_gpus_per_node": 3, "tensor_model_parallel_size": 2}}},
+            SENT,
+            "3 ranks .mas.policies.large.rollout.nnodes.* engines of 2",
+        ),
         ({}, UNMERGED, "the LoRA of small, large is not merged.*model.lora.merge=true"),
         ({}, {"actor_rollout_ref.rollout.name": "sglang"}, "rollout.name=hf or vllm"),
         ({}, {"trainer.log_val_generations": 3}, "trainer.log_val_generations.*one tokenizer"),
@@ -111,6 +133,70 @@ HALF = {"actor_rollout_ref.rollout.name": "vllm", "mas.deterministic": False}
 def test_what_is_refused(tiny, policies, settings, message):
     with pytest.raises(ValueError, match=message):
         check_multi_agent(configured(tiny, settings, **{"small": SMALL, "large": LARGE, **policies}))
+
+
+def test_check_tells_the_rollout_ranks_of_each_policy():
+    two = ["+mas.policies.small={agents: [rewriter, reranker]}", "+mas.policies.large={agents: [answerer]}"]
+    mode = "trainer.v1.trainer_mode=mas_separate_async"
+    config = composed("+recipe=mhgpo_tiny", mode, *two)
+    assert config.ray_kwargs.ray_init.num_gpus == 1 + 2 and logical_cpus(config)["rollouts' ranks (2 each)"] == 4
+    runs = dict(examined("+recipe=mhgpo_tiny", mode, *two, "+mas.policies.large.rollout.n_gpus_per_node=2").facts)
+    assert "3 CPU ranks for the rollouts; 1 hf engine of 1 CPU rank for small, 2 hf engines of" in runs["runs on"]
+    assert runs["runs on"].endswith("Ray needs 12 logical CPUs")
+
+
+def test_engines_on_gpus_of_their_own_do_not_share_a_card():
+    mode, two = "trainer.v1.trainer_mode=mas_separate_async", {"a": SMALL, "b": {"agents": ["answerer"]}}
+    model = read_model(TINY)
+    for overrides, apart, share in (([], False, 1.2), ([mode], True, 0.6)):
+        config = configured(composed("+recipe=mhgpo", *overrides), **two)
+        both = together({name: estimate(policy_config(config, name), model, critic=False) for name in two})
+        assert (both.apart, both.share) == (apart, pytest.approx(share))
+
+
+def test_each_policy_s_weights_travel_under_its_name():
+    config = configured(composed("+recipe=mhgpo_tiny", "trainer.v1.trainer_mode=mas_separate_async"), a=SMALL, b=LARGE)
+    sent = [policy_config(config, name).actor_rollout_ref.rollout.checkpoint_engine for name in "ab"]
+    assert [one.engine_kwargs.object_store.policy for one in sent] == ["a", "b"]
+    one = policy_config(configured(config, {"trainer.v1.separate_async.parameter_sync_step": 2}, a=SMALL), "a", 7)
+    assert one.actor_rollout_ref.actor.optim.total_training_steps == 14, "a learning rate changes with each part"
+
+
+class Manager:
+    """Stands for verl's manager of weights."""
+
+    def __init__(self):
+        self.steps = []
+
+    def update_weights(self, step):
+        self.steps.append(step)
+        return {"update/sent_mb": 2.0}
+
+
+def test_weights_that_have_not_changed_are_not_sent_again():
+    settings = {"always": {}, "turns": {"every": 2}, "stays": {"frozen": True}}
+    sections = {name: PolicySection(agents=["a"], **more) for name, more in settings.items()}
+    managers = {name: Manager() for name in sections}
+    fan = WeightManagers(managers, sections)
+    sent = [fan.update_weights(step) for step in range(2, 6)]  # as after a resume
+    assert [manager.steps for manager in managers.values()] == [[2, 3, 4, 5], [2, 3, 5], [2]]
+    assert sent[2] == {"update/sent_mb": 2.0, "policies/always/update/sent_mb": 2.0}
+    assert WeightManagers({"a": Manager()}, {"a": sections["always"]}).update_weights(0) == {"update/sent_mb": 2.0}
+
+
+def test_a_policy_counts_the_parts_of_a_step_in_which_it_has_rows(monkeypatch):
+    """verl keeps the weights for π_old in part 0; without rows there it would take those of a step before."""
+    monkeypatch.setattr(PolicyTrainer, "_spread", lambda self, batch, metrics: batch)
+    policy = object.__new__(PolicySeparateAsync)
+    policy.run, policy.section = SimpleNamespace(several=True, global_steps=2), PolicySection(agents=["a"])
+    policy.now, policy.parts, found = Step(), [], []
+    for number, rows in ((1, "ab"), (1, ""), (1, "c"), (2, ""), (2, "d")):
+        policy.begin(Step(number), rows, {})
+        policy.now.metrics |= {"update/rows": len(rows), "update/optimiser_steps": len(rows) > 0}
+        found.append(policy.local_trigger_step)
+    assert found == [0, 0, 1, -1, 0]
+    policy.end()
+    assert policy.now.metrics.items() >= {"update/rows": 1, "update/optimiser_steps": 1, "update/rests": 0}.items()
 
 
 def test_ray_gets_as_many_logical_cpus_as_the_worker_groups_take(tiny):

@@ -73,12 +73,10 @@ def test_check_says_how_far_the_rollouts_are_ahead():
         ([f"{OWN}.num_warmup_batches=8"], "num_warmup_batches=7 or less, or .*max_off_policy_threshold=9"),
         ([f"{CORRECTION}.rollout_is=token"], "rollout_is=token has no effect with .*bypass_mode=true"),
         (["mas.policy=per_agent_lora", f"{ROLLOUT}.name=vllm"], "does not go with mas.policy=per_agent_lora and"),
-        (["mas.policies.a={agents: [rewriter, reranker, answerer]}"], "Remedy: trainer.v1.trainer_mode=mas_sync"),
         (["+base=lora", "actor_rollout_ref.model.lora.merge=false"], "sends the frozen base and never the"),
     ],
 )
 def test_what_does_not_go_with_it_is_refused(overrides, message):
-    overrides = [f"+{one}" if one.startswith("mas.policies") else one for one in overrides]
     with pytest.raises(ValueError, match=message):
         checks.check_multi_agent(composed("+recipe=mhgpo_tiny", MODE, *overrides))
 

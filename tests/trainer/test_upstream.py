@@ -21,7 +21,8 @@ from verl_ext.engine.lora.fsdp_adapters import PerAgentAdapters
 from verl_ext.trainer.first_to_end import FirstToEnd
 from verl_ext.trainer.policies.coordinator import MultiPolicyTrainer
 from verl_ext.trainer.policies.policy import PolicyTrainer
-from verl_ext.trainer.separate_async import MultiAgentTrainerSeparateAsync
+from verl_ext.trainer.policies.trainers import MultiPolicySeparateAsync, PolicySeparateAsync
+from verl_ext.trainer.separate_async import MultiAgentTrainerSeparateAsync, SeparateAsync
 from verl_ext.trainer.trainer import MultiAgentTrainer
 from verl_ext.trainer.updates import PolicyUpdates
 
@@ -79,7 +80,6 @@ WATCHED = {
         "trainer/ppo/v1/trainer_separate_async.py:PPOTrainerSeparateAsync.on_step_end": "887d232a9eff2496",
         "trainer/ppo/v1/replay_buffer.py:ReplayBufferAsync._stale_terminal_keys": "42532e82067ccc07",
         "trainer/ppo/v1/replay_buffer.py:ReplayBufferAsync._has_enough_samples": "faf54d17a0f8aec0",
-        "workers/rollout/replica.py:RolloutReplica.init_standalone": "b7e88856a7b1ea18",
     },
     "verl_ext/trainer/state/waiting.py": {
         "trainer/ppo/v1/trainer_base.py:PPOTrainer._reissue_inflight_prompts": "60c978f445af83d9",
@@ -166,9 +166,16 @@ WATCHED = {
         "checkpoint_engine/base.py:CheckpointEngineManager.update_weights": "e8393ada5b688380",
         "workers/rollout/llm_server.py:LLMServerManager._initialize_llm_servers": "2a43cae049ed05b8",
         "workers/rollout/replica.py:RolloutReplica.init_hybrid": "c52f1bf14925ec8e",
+        "trainer/ppo/v1/trainer_separate_async.py:PPOTrainerSeparateAsync._get_n_gpus_for_throughput": (
+            "fbd8381d69999a06"
+        ),
         "utils/checkpoint/checkpoint_manager.py:find_latest_ckpt_path": "b9bfacf072753475",
     },
+    "verl_ext/engine/policy_replica.py": {
+        "workers/rollout/replica.py:RolloutReplica.init_standalone": "b7e88856a7b1ea18",
+    },
     "verl_ext/engine/policy_names.py": {
+        "checkpoint_engine/nccl_checkpoint_engine.py:NCCLCheckpointEngine.__init__": "eb37ddec8a5d1045",
         "workers/rollout/vllm_rollout/vllm_async_server.py:vLLMReplica._get_server_name_prefix": "8f345b020c259e46",
         "workers/rollout/vllm_rollout/vllm_async_server.py:vLLMReplica.launch_servers": "1910e1aa53f4ded5",
         "workers/rollout/vllm_rollout/vllm_rollout.py:ServerAdapter._get_server_name_prefix": "f1b708db6ee33b13",
@@ -211,8 +218,9 @@ def test_upstream_is_what_was_read(ours, name):
 def test_every_override_is_watched():
     watched = {name.rpartition(".")[2] for _, name in FUNCTIONS}
     trainers = (MultiAgentTrainer, FirstToEnd, PolicyUpdates, PolicyTrainer, MultiPolicyTrainer)
-    separate = (MultiAgentTrainerSeparateAsync, PPOTrainerSeparateAsync)
-    for mine, verls in (*((one, PPOTrainer) for one in trainers), separate, (PerAgentAdapters, FSDPEngineWithLMHead)):
+    separate = (MultiAgentTrainerSeparateAsync, SeparateAsync, MultiPolicySeparateAsync, PolicySeparateAsync)
+    pairs = [(one, PPOTrainer) for one in trainers] + [(one, PPOTrainerSeparateAsync) for one in separate]
+    for mine, verls in (*pairs, (PerAgentAdapters, FSDPEngineWithLMHead)):
         functions = {name for name, value in vars(mine).items() if inspect.isfunction(value)}
         assert {name for name in functions if hasattr(verls, name)} <= watched, mine
 

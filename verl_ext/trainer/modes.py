@@ -129,10 +129,10 @@ def refusals(mas: MasConfig, config: DictConfig) -> dict[str, bool]:
     weighed, bypass = verl(f"{CORRECTION}.rollout_is"), verl(f"{CORRECTION}.bypass_mode")
     bounded, what = isinstance(bound, int) and bound >= 1, f"trainer.v1.trainer_mode={SEPARATE}"
     for name, (ranks, world) in engines(config).items():
-        own = f"mas.policies.{name}.rollout" if name else ROLLOUT
+        own, section = (f"mas.policies.{name}.rollout", mas.policies[name].rollout) if name else (ROLLOUT, {})
+        given = ", ".join(f"{own}.{key}={section.get(key, number)}" for key, number in pool.items())
         found |= {
-            f"{what} needs machines for the rollouts{name and f' of {name}'} (given: "
-            f"{', '.join(f'{ROLLOUT}.{k}={v}' for k, v in pool.items())}). Remedy: {own}.nnodes=1 "
+            f"{what} needs machines for the rollouts{name and f' of {name}'} (given: {given}). Remedy: {own}.nnodes=1 "
             f"{own}.n_gpus_per_node=1, or more": ranks < 1,
             f"the rollouts' pool of {ranks} ranks ({own}.nnodes × n_gpus_per_node) cannot be shared out to engines of "
             f"{world} ({ENGINE}): it must divide": ranks % world > 0,

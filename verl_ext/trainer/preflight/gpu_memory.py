@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
+
+from verl_ext.trainer import modes
 
 GIB = 2**30
 BYTES = {"fp32": 4, "float32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2}
@@ -98,6 +100,7 @@ class Memory:
     resident: what training keeps there while the engine samples. training: the peak of an actor update, without the
     engine, which sleeps. sync: the peak while the engine gets the new weights. engine: weights of the rollout engine.
     kv_bytes: of one token in its cache, per GPU. parts: what `training` consists of.
+    apart: the engine is on GPUs of its own (`mas_separate_async`).
     """
 
     parts: dict[str, float]
@@ -106,11 +109,19 @@ class Memory:
     engine: float
     kv_bytes: float
     share: float
+    apart: bool = False
 
     @property
     def training(self) -> float:
         """Peak of an actor update."""
         return sum(self.parts.values())
+
+    @property
+    def sampling(self) -> str:
+        """Who has what of a card while the engine samples, in words."""
+        if self.apart:
+            return f"the engine takes {self.share:.0%} of a GPU of its own"
+        return f"about {self.resident / GIB:.0f} GiB stay; the engine takes {self.share:.0%} of the card"
 
     def kv_tokens(self, card: float) -> int:
         """Tokens that the KV cache holds on a card of so many bytes; 0 or less: the engine's weights do not fit."""
@@ -118,23 +129,28 @@ class Memory:
 
     def needed(self) -> float:
         """Bytes of the smallest card that holds training, the weights' way, and training's rest beside the engine."""
-        sampling = max(self.resident / (1 - self.share), (self.engine + ENGINE_OVERHEAD) / self.share)
-        return max(self.training, self.sync, sampling)
+        beside = 0.0 if self.apart else self.resident / (1 - self.share)
+        return max(self.training, self.sync, beside, (self.engine + ENGINE_OVERHEAD) / self.share)
 
 
 def together(each: dict[str, Memory]) -> Memory:
     """What several policies need that share a GPU, by policy. One trains while the others rest; all engines are awake.
 
-    While one gets new weights, the others' engines have theirs.
+    While one gets new weights, the others' engines have theirs. Engines on GPUs of their own share none.
     """
     if len(each) == 1:
         return next(iter(each.values()))
     resident = sum(one.resident for one in each.values())
     largest = max(each.values(), key=lambda one: one.training - one.resident)
+    parts = {**largest.parts, "other policies": resident - largest.resident}
+    if largest.apart:
+        tightest = max(each.values(), key=lambda one: (one.engine + ENGINE_OVERHEAD) / one.share)
+        sync = max(one.sync - one.resident for one in each.values()) + resident
+        return replace(tightest, parts=parts, resident=resident, sync=sync)
     engines = sum(one.engine for one in each.values())
     sync = max(one.sync - one.resident - one.engine for one in each.values()) + resident + engines
     return Memory(
-        parts={**largest.parts, "other policies": resident - largest.resident},
+        parts=parts,
         resident=resident,
         sync=sync,
         engine=engines + ENGINE_OVERHEAD * (len(each) - 1),
@@ -190,8 +206,9 @@ def estimate(config: DictConfig, model: Model, critic: bool, frozen: bool = Fals
     engine = served * BYTES.get(str(rollout.dtype), 2) / tensor
     comes_back = offload.param_offload and (lora > 0 or actor.strategy == "fsdp")
     bucket = rollout.checkpoint_engine.update_weights_bucket_megabytes * 2**20
-    sync = resident + (parts["parameters"] if comes_back else 0) + engine + bucket
-    return Memory(parts, resident, sync, engine, model.kv_bytes / tensor, rollout.gpu_memory_utilization)
+    apart = modes.rollout_ranks(config) > 0 and not config.actor_rollout_ref.hybrid_engine
+    sync = resident + (parts["parameters"] if comes_back else 0) + (0 if apart else engine) + bucket
+    return Memory(parts, resident, sync, engine, model.kv_bytes / tensor, rollout.gpu_memory_utilization, apart)
 
 
 def fitting_tokens(config: DictConfig, memory: Memory, card: float) -> int:
