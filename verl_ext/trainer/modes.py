@@ -55,13 +55,13 @@ def rollout_ranks(config: DictConfig) -> int:
 def engines(config: DictConfig) -> dict[str, tuple[int, int]]:
     """By policy ("": the only one of a run without `mas.policies`): ranks of all its rollout engines, and of each."""
     rollout, trainer = OmegaConf.select(config, ROLLOUT), OmegaConf.select(config, "trainer")
+    policies = {name: one for name, one in (OmegaConf.select(config, "mas.policies") or {}).items() if one}
     found = {}
-    for name, section in (OmegaConf.select(config, "mas.policies") or {"": {}}).items():
-        own = section and section.get("rollout") or {}
-        pool = {key: own.get(key, rollout[key]) if mode_of(config) == SEPARATE else trainer[key] for key in POOL}
-        if section is not None:
-            sizes = (int(own.get(key) or rollout.get(key) or 1) for key in SIZES)
-            found[str(name)] = math.prod(int(number) for number in pool.values()), math.prod(sizes)
+    for name, section in (policies or {"": {}}).items():
+        own = section.get("rollout") or {}
+        pool = [own.get(key, rollout[key]) if mode_of(config) == SEPARATE else trainer[key] for key in POOL]
+        sizes = [own.get(key) or rollout.get(key) or 1 for key in SIZES]
+        found[str(name)] = math.prod(map(int, pool)), math.prod(map(int, sizes))
     return found
 
 
