@@ -78,7 +78,8 @@ class MultiPolicySeparateAsync(MultiPolicyTrainer, MultiAgentTrainerSeparateAsyn
     standalone_checkpoint_manager: Any
 
     def _setup_rollouts(self) -> None:
-        managers = {name: policy.standalone_checkpoint_manager for name, policy in self.policies.items()}
+        policies: dict[str, Any] = dict(self.policies)
+        managers = {name: policy.standalone_checkpoint_manager for name, policy in policies.items()}
         self.standalone_checkpoint_manager = WeightManagers(managers, self.sections)
         self.current_mode = HybridEngineMode.TRAINER  # there are no replicas on the training ranks
 

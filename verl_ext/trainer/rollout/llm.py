@@ -103,7 +103,8 @@ class ServedLLM(TokenLLM):
 
     async def generate(self, prompt_ids: list[int], sampling: dict[str, Any], key: tuple[str, ...]) -> Generation:
         """Generate once. If this is cancelled, the engine stops, too."""
-        SAID.set(said := {ADAPTER: set(), POLICY: set()})
+        said: dict[str, set[str | None]] = {ADAPTER: set(), POLICY: set()}
+        SAID.set(said)
         output = await self.client.generate(
             request_id="/".join(key), prompt_ids=prompt_ids, sampling_params=self.request(sampling)
         )
