@@ -179,10 +179,11 @@ def log_probs_of(name: str, rows: list[Logged], temperature: float) -> list[list
     return values
 
 
-def _of_policies(sources: dict[str, str], rows: list[Logged], temperature: float) -> list[list[float]]:
-    """The same where each row has the model of its policy."""
+def _of_policies(sources: dict[str, str], rows: list[Logged], temperature: float) -> list[list[float]] | None:
+    """The same where each row has the model of its policy; None if one of these is a checkpoint of adapters."""
     found = [log_probs_of(sources[row["tag"]["policy"]], [row], temperature) for row in rows]
-    return [values[0] for values in found if values]
+    known = [values[0] for values in found if values]
+    return known if len(known) == len(rows) else None
 
 
 @lru_cache(4)  # rows of several policies ask for them in turn

@@ -112,7 +112,6 @@ def prepare(config: DictConfig) -> tuple[Any, ...]:
     from hydra.utils import call
     from omegaconf import OmegaConf
 
-    from verl_ext.engine.lora.adapters import BASE
     from verl_ext.evaluate.config import read_config
     from verl_ext.evaluate.llms import model_of, served_model
     from verl_ext.evaluate.questions import read_tasks
@@ -131,7 +130,7 @@ def prepare(config: DictConfig) -> tuple[Any, ...]:
     tasks = read_tasks(config.data.val_files, section.max_questions)
     model = model_of(config, section)
     if model is None:
-        own = [name for name in (adapters_of(mas, workflow) or {}).values() if name != BASE]
+        own = [name for name in (adapters_of(mas, workflow) or {}).values() if name]
         section = section.model_copy(update={"model": asyncio.run(served_model(config, section, own))})
     check_tools(config)
     check_judge(config)

@@ -26,6 +26,8 @@ def adapters_to_play(model: Model | None, mas: MasConfig, workflow: Workflow) ->
     """
     if model is None:
         return adapters_of(mas, workflow)
+    if model.policies:
+        return _of_policies(model, workflow)
     if not model.adapters:
         return None
     names = model.lora["names"]
@@ -37,6 +39,18 @@ def adapters_to_play(model: Model | None, mas: MasConfig, workflow: Workflow) ->
             "base alone is to answer"
         )
     return Adapters({name: name if name in names else BASE for name in workflow.agents})
+
+
+def _of_policies(model: Model, workflow: Workflow) -> Adapters | None:
+    """The same for a checkpoint of several policies, some of which have adapters."""
+    have = {name: own.lora["names"] for name, own in model.policies.items() if own.adapters}
+    found = {a: a if a in names else BASE for name, names in have.items() for a in model.agents[name]}
+    if without := [agent for agent in workflow.policy_agents if found.get(agent) == BASE]:
+        raise ValueError(
+            f"{model.source} has no adapter of {', '.join(without)}, which did not train there. Remedy: "
+            "++mas.agents.<name>.trained=false for roles that the base alone is to answer"
+        )
+    return Adapters({agent: found.get(agent) for agent in workflow.agents}) if found else None
 
 
 def load_heads(section: EvaluateConfig, workflow: Workflow) -> str | None:

@@ -62,6 +62,8 @@ def settings_of(
         optional["judge"] = mas.judge.identity
     if not local and mas.policy != SHARED:  # it decides which of an endpoint's models answer
         optional["policy"] = mas.policy
+    if not local and (own := {n: one.agents for n, one in mas.policies.items() if one.per_agent_lora}):
+        optional["per_agent_lora"] = own
     return optional | {
         "model": model.source if local else section.model,
         "engine": "verl_ext" if local else "endpoint",

@@ -71,7 +71,7 @@ class Forest:
         turns: in which prompts are made; shared likewise.
         memory: (agent, query) -> the memories that the agent recalls; always the same answer, from any thread. None:
             there is no memory.
-        adapters: name of each agent's adapter ("" is the base alone); None: the policy has no adapters.
+        adapters: name of each agent's adapter ("" is the base alone; None: its policy has none); None: there are none.
         models: where agents have models of their own (`mas.policies`), each agent's; empty: `llm` answers for all.
         failure_rewards: reward of a trajectory that ends with this status. Others have none and do not train; in
             validation no failed trajectory has one. With "truncated", a call whose output was cut off fails.
@@ -90,7 +90,7 @@ class Forest:
     threads: Threads = field(default_factory=Threads)
     turns: Turns = field(default_factory=Turns)
     memory: Callable[[str, str], list[Memory]] | None = None
-    adapters: Mapping[str, str] | None = None
+    adapters: Mapping[str, str | None] | None = None
     models: Mapping[str, LLM] = field(default_factory=dict)
     failure_rewards: Mapping[str, float] = field(default_factory=dict)
     trajectories: list[Trajectory] = field(default_factory=list)
@@ -174,8 +174,8 @@ class Forest:
         call.began = call.ended = time.time()
         sampling = {**self.sampling, **agent.sampling, "seed": call_seed(self.seed, call.stream, call.id)}
         llm = agent.llm or self.model_of(call.agent)
-        if self.adapters is not None and agent.llm is None:
-            sampling["adapter"] = self.adapters[call.agent]
+        if self.adapters is not None and agent.llm is None and (adapter := self.adapters[call.agent]) is not None:
+            sampling["adapter"] = adapter
         if agent.choices is not None:
             call.decides, call.options = True, agent.options(**inputs)
             sampling["choices"] = list(call.options)

@@ -68,7 +68,9 @@ class Doctor:
         metrics |= check_policy_rows(live_tags(tags), self.policy, step)
         metrics |= weights_compared(self.engine, self.policy)
         known = torch.tensor([tag["checksum"] for tag in tags])
-        adapters = None if self.adapters is None else torch.tensor([tag["adapter"] for tag in tags])
+        # Of all rows or of none: if another policy has adapters, the rows of this one have a number, too.
+        numbers = [tag["adapter"] for tag in tags]
+        adapters = None if None in numbers else torch.tensor(numbers)
         columns = rows["advantages"], rows["response_mask"]
         self._assigned = int(of_assignment(known, weights, *columns, adapters).sum())
         return metrics | {"doctor/seconds": time.perf_counter() - start}

@@ -7,6 +7,8 @@ learning), there are no adapters, and nothing moves the base.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,9 +17,11 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from verl_ext.engine.lora.adapter_files import check_same_adapters, check_start, read_record
 from verl_ext.engine.lora.adapters import BASE, VENDOR, AdapterOptions, check_settings
+from verl_ext.engine.policy_names import policy_of
 from verl_ext.mas.workflow import Workflow
 from verl_ext.trainer.build import build_workflow
 from verl_ext.trainer.config import PER_AGENT_LORA, MasConfig, read_mas_config
+from verl_ext.trainer.policies.settings import policies_of_agents, policy_configs
 
 if TYPE_CHECKING:
     from verl_ext.trainer.row import Row
@@ -43,8 +47,8 @@ NEEDED: tuple[tuple[str, tuple[Any, ...]], ...] = (
 )
 
 
-class Adapters(dict[str, str]):
-    """The adapter of each agent, BASE for agents that do not train.
+class Adapters(dict[str, str | None]):
+    """The adapter of each agent, BASE for agents that do not train; None: its policy (`mas.policies`) has none.
 
     Raises:
         ValueError: for an agent that is not in it.
@@ -71,6 +75,20 @@ def setting(name: str, root: DictConfig) -> Any:
     return DEFAULTS[name][bool(agents)]
 
 
+def set_adapters(config: DictConfig) -> None:
+    """Set what `setting` gives under per_agent_lora, in the configuration of a policy, which has no interpolations.
+
+    Rank and alpha are those of the run if that has LoRA; the adapters of other policies may be merged.
+    """
+    if not (agents := _agents_with_adapters(config)):
+        return
+    parts = config.actor_rollout_ref
+    if not parts.model.lora_rank:
+        parts.model.lora_rank, parts.model.lora_alpha = (DEFAULTS[key][True] for key in ("lora_rank", "lora_alpha"))
+    parts.model.lora.update(adapters=agents, start=config.mas.policy_init, merge=False)
+    parts.actor.strategy = parts.actor.fsdp_config.strategy = parts.ref.strategy = DEFAULTS["strategy"][True]
+
+
 def _agents_with_adapters(root: DictConfig) -> list[str]:
     """The agents that have an adapter of their own; none for a workflow that other checks refuse."""
     if OmegaConf.select(root, "mas.policy") != PER_AGENT_LORA:
@@ -82,18 +100,34 @@ def _agents_with_adapters(root: DictConfig) -> list[str]:
 
 
 def adapters_of(mas: MasConfig, workflow: Workflow) -> Adapters | None:
-    """The adapters of a workflow's agents; None under a shared policy, or if the policy trains for no agent."""
-    if mas.policy != PER_AGENT_LORA or not workflow.policy_agents:
+    """The adapters of a workflow's agents; None if no policy has adapters, or none of its agents train."""
+    policies, whole = policies_of_agents(mas), mas.policy == PER_AGENT_LORA
+    have = {name for name, section in mas.policies.items() if section.per_agent_lora} or ({None} if whole else set())
+    trained = [name for name in workflow.policy_agents if policies.get(name) in have]
+    have &= {policies.get(name) for name in trained}
+    if not trained:
         return None
-    return Adapters({name: name if name in workflow.policy_agents else BASE for name in workflow.agents})
+    below = {name: BASE if policies.get(name) in have else None for name in workflow.agents}
+    return Adapters(below | {name: name for name in trained})
 
 
-def add_agent_ids(rows: list[Row], adapters: Adapters | None) -> list[Row]:
-    """Add to each row the number of its agent's adapter (-1: the base, in validation), for the training engine."""
+def add_agent_ids(rows: list[Row], adapters: Adapters | None, policies: Mapping[str, str] | None = None) -> list[Row]:
+    """Add to each row the number of its agent's adapter, for the training engine.
+
+    All rows have one, since a column that some lack would be lost: -1 for the base, in validation, and for a policy
+    without adapters. An idle row has the first: it may be given to a policy that takes no other number.
+
+    Args:
+        policies: of the agents; each counts from 0.
+    """
     if adapters is None:
         return rows
-    numbers = {name: number for number, name in enumerate(name for name in adapters.values() if name != BASE)}
-    return [replace(row, adapter=numbers.get(adapters[row.agent], -1)) for row in rows]
+    numbers, counts = dict[str | None, int](), Counter[str]()
+    for name in filter(None, adapters.values()):
+        policy = (policies or {}).get(name, "")
+        numbers[name] = counts[policy]
+        counts[policy] += 1
+    return [replace(row, adapter=0 if row.status == "idle" else numbers.get(adapters[row.agent], -1)) for row in rows]
 
 
 def check_policy(config: DictConfig, mas: MasConfig, agents: list[str]) -> None:
@@ -107,6 +141,8 @@ def check_policy(config: DictConfig, mas: MasConfig, agents: list[str]) -> None:
     """
     model, actor = config.actor_rollout_ref.model, config.actor_rollout_ref.actor
     named, what = model.lora.get("adapters"), f"mas.policy={PER_AGENT_LORA}"
+    if policy := policy_of(config.actor_rollout_ref.rollout):
+        what = f"mas.policies.{policy}.per_agent_lora=true"
     _check_served_type(config)
     _check_whole_logits(config)
     if mas.policy != PER_AGENT_LORA or not agents:
@@ -175,7 +211,7 @@ def _check_whole_logits(config: DictConfig) -> None:
 
 
 def check_resumed(config: DictConfig) -> None:
-    """Check that the checkpoint that `resume_path` names has the adapters that are configured.
+    """Check that the checkpoint that `resume_path` names has the adapters that are configured, in each policy.
 
     For resume_mode=auto, `check_same_run` already compares the settings.
 
@@ -185,17 +221,19 @@ def check_resumed(config: DictConfig) -> None:
     trainer = config.trainer
     if trainer.resume_mode != "resume_path" or not trainer.resume_from_path:
         return
-    actor = Path(trainer.resume_from_path) / "actor"
-    options = AdapterOptions.from_config(config.actor_rollout_ref.model)
-    if not actor.is_dir():
-        return  # absent, or on another machine: verl reports it
-    if options is not None:
-        check_same_adapters(actor, options)
-    elif (found := read_record(actor)) is not None:
-        raise ValueError(
-            f"{actor} holds adapters {found[0]}, the configuration has none. Remedy: mas.policy={PER_AGENT_LORA}, or a "
-            "run of its own (trainer.resume_mode=disable, another trainer.default_local_dir)"
-        )
+    for policy, own in policy_configs(config).items():
+        actor = Path(trainer.resume_from_path) / "actor" / policy
+        options = AdapterOptions.from_config(own.actor_rollout_ref.model)
+        if not actor.is_dir():
+            continue  # absent, or on another machine: verl reports it
+        if options is not None:
+            check_same_adapters(actor, options)
+        elif (found := read_record(actor)) is not None:
+            setting = f"mas.policies.{policy}.per_agent_lora=true" if policy else f"mas.policy={PER_AGENT_LORA}"
+            raise ValueError(
+                f"{actor} holds adapters {found[0]}, the configuration has none. Remedy: {setting}, or a "
+                "run of its own (trainer.resume_mode=disable, another trainer.default_local_dir)"
+            )
 
 
 def choose_engine(config: DictConfig) -> None:
@@ -213,8 +251,8 @@ def check_engine(config: DictConfig) -> None:
     """
     if _needs_vendor(config) and OmegaConf.select(config, VENDOR_KEY) != VENDOR:
         what, risk = "an agent that decides among given choices", "decisions as free text"
-        if _agents_with_adapters(config):
-            what, risk = f"mas.policy={PER_AGENT_LORA}", "one adapter for all agents"
+        if _has_adapters(config):
+            what, risk = PER_AGENT_LORA, "one adapter for all agents"
         raise ValueError(
             f"{what} needs VERL_ENGINE_VENDOR={VENDOR} in the environment of all workers, or verl would train {risk}. "
             f"Remedy: ++{VENDOR_KEY}={VENDOR}"
@@ -224,7 +262,15 @@ def check_engine(config: DictConfig) -> None:
 def _needs_vendor(config: DictConfig) -> bool:
     if OmegaConf.select(config, "mas") is None or OmegaConf.select(config, "trainer.device") == "cpu":
         return False
-    return bool(_agents_with_adapters(config)) or decides(config)
+    return _has_adapters(config) or decides(config)
+
+
+def _has_adapters(config: DictConfig) -> bool:
+    """True if agents have adapters of their own; False for policies that other checks refuse."""
+    try:
+        return any(map(_agents_with_adapters, policy_configs(config).values()))
+    except ValueError:
+        return False
 
 
 def decides(config: DictConfig) -> bool:

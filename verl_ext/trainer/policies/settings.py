@@ -52,6 +52,7 @@ class PolicySection(Settings):
 
     agents: list[str] = Field(min_length=1)
     frozen: bool = False
+    per_agent_lora: bool = False
     every: int = Field(1, ge=1, description="steps")
     from_step: int = Field(1, ge=1, description="the first step in which it trains")
     chat_template: dict[str, Any] | None = None
@@ -65,6 +66,8 @@ class PolicySection(Settings):
     def _check_keys(self) -> PolicySection:
         if self.frozen and (self.every != 1 or self.from_step != 1):
             raise ValueError("every and from_step are for policies that train, and this one is frozen: true")
+        if self.frozen and self.per_agent_lora:
+            raise ValueError("per_agent_lora: true trains an adapter for each agent, and this policy is frozen: true")
         for place in (place for name in PLACES for place in leaves(getattr(self, name), name)):
             if not any(fnmatchcase(place, pattern) for pattern in OF_A_MODEL):
                 whole = place.partition(".")
@@ -121,6 +124,7 @@ def policy_config(config: DictConfig, name: str, total_steps: int | None = None)
     whole: Any = OmegaConf.create(OmegaConf.to_container(plain, resolve=True))
     before = whole.actor_rollout_ref.model.path
     with open_dict(whole):
+        _restrict(whole, section)
         for part, place in PLACES.items():
             OmegaConf.update(whole, place, getattr(section, part), merge=True, force_add=True)
         model, rollout, critic = whole.actor_rollout_ref.model, whole.actor_rollout_ref.rollout, whole.critic
@@ -144,6 +148,20 @@ def policy_config(config: DictConfig, name: str, total_steps: int | None = None)
                 part.optim.total_training_steps = max(1, section.updates(total_steps)) * modes.parts_of_step(whole)
     OmegaConf.set_struct(whole, True)
     return whole
+
+
+def _restrict(config: DictConfig, section: PolicySection) -> None:
+    """Leave what is said of the adapters of this policy's agents: of a policy with some, as in a run of its own."""
+    mas, own = config.mas, section.agents
+    mas.policy_init = {agent: place for agent, place in (mas.get("policy_init") or {}).items() if agent in own}
+    if section.per_agent_lora:
+        from verl_ext.trainer.lora_setup import set_adapters  # which imports this module
+
+        others = [agent for one in read_policies(config).values() for agent in one.agents if agent not in own]
+        mas.policy, mas.policies = "per_agent_lora", {}
+        for agent in others:
+            mas.agents[agent] = {**(mas.agents.get(agent) or {}), "trained": False}
+        set_adapters(config)
 
 
 def policy_configs(config: DictConfig) -> dict[str, DictConfig]:
@@ -196,8 +214,8 @@ def refusals(mas: MasConfig, config: DictConfig) -> dict[str, bool]:
         return {}
     if mas.policy != "shared":  # verl's LoRA settings then follow from the workflow, which is read from here
         return {
-            "mas.policies does not go with mas.policy=per_agent_lora: a policy is one set of weights, and an adapter "
-            "per agent is a policy of its own. Remedy: mas.policy=shared, and a policy per agent (+base=lora)": True
+            "mas.policies does not go with mas.policy=per_agent_lora, which is for a run with one policy. Remedy: "
+            "mas.policy=shared, and mas.policies.<name>.per_agent_lora=true where agents have adapters": True
         }
 
     def verl(key: str) -> Any:
@@ -212,7 +230,10 @@ def refusals(mas: MasConfig, config: DictConfig) -> dict[str, bool]:
         key for key in ("log_val_generations", "validation_data_dir", "rollout_data_dir") if verl(f"trainer.{key}")
     ]
     ranked = [name for name, section in mas.policies.items() if section.model.get("lora_rank", lora_rank(config)) > 0]
-    unmerged = [name for name in ranked if not mas.policies[name].frozen and not verl(f"{PLACES['model']}.lora.merge")]
+    single = [name for name in ranked if not (mas.policies[name].frozen or mas.policies[name].per_agent_lora)]
+    unmerged = [] if verl(f"{PLACES['model']}.lora.merge") else single
+    routed = {name: section.agents for name, section in mas.policies.items() if section.per_agent_lora}
+    started = sorted(set(mas.policy_init) - {agent for agents in routed.values() for agent in agents})
     adapted = [name for name, one in mas.policies.items() if one.frozen and one.model.get("lora_adapter_path")]
     shares = {name: memory_share(section, config) for name, section in mas.policies.items()}
     return {
@@ -238,8 +259,14 @@ def refusals(mas: MasConfig, config: DictConfig) -> dict[str, bool]:
         "and none is merged. Remedy: merge it into a model (peft's merge_and_unload), and name that in model.path": (
             len(adapted) > 0
         ),
+        f"mas.policies: {', '.join(routed)} has per_agent_lora: true, which does not go with trainer.v1.trainer_mode="
+        f"{mode}: it was not tried. Remedy: trainer.v1.trainer_mode=mas_sync": (
+            len(routed) > 0 and mode not in (None, "mas_sync")
+        ),
+        f"mas.policy_init names {', '.join(started)}, and the policy of that agent has no adapter per agent. Remedy: "
+        "mas.policies.<name>.per_agent_lora=true": bool(started),
         "mas.policies does not go with actor_rollout_ref.model.lora.adapters. Remedy: "
-        "actor_rollout_ref.model.lora.merge=true, and no lora.adapters": bool(verl(f"{PLACES['model']}.lora.adapters")),
+        "mas.policies.<name>.per_agent_lora=true, which sets it": bool(verl(f"{PLACES['model']}.lora.adapters")),
         "mas.policies does not go with verl's reward workers (reward.num_workers, reward.reward_model.enable): each "
         "policy would start them again, under the same names. Remedy: reward.num_workers=0; workflows score "
         "themselves, or ask mas.judge": bool(verl("reward.num_workers") or verl("reward.reward_model.enable")),

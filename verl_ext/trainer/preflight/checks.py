@@ -137,7 +137,8 @@ def check_multi_agent(config: DictConfig) -> str:
     if not config.trainer.get("val_only", False):
         check_groups(config.algorithm.adv_estimator, mas.sampling)
     for policy, own in policy_configs(config).items():
-        check_policy(own, mas, workflow.policy_agents)
+        its = read_mas_config(own)
+        check_policy(own, its, build_workflow(its).policy_agents)
         _check_training(own, f"mas.policies.{policy}: " if policy else "")
     return workflow.headline
 

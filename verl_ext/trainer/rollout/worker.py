@@ -34,6 +34,7 @@ from verl_ext.tracebacks import users_traceback
 from verl_ext.trainer.build import build_tools, build_workflow
 from verl_ext.trainer.config import context_length, read_mas_config, strategy_from
 from verl_ext.trainer.lora_setup import adapters_of, add_agent_ids
+from verl_ext.trainer.policies.settings import policies_of_agents
 from verl_ext.trainer.rollout.cutting import Cuts, Waste
 from verl_ext.trainer.rollout.forest_to_rows import training_rows, validation_rows
 from verl_ext.trainer.rollout.garbage import collect_between_steps
@@ -253,7 +254,8 @@ class RolloutWorker:
         if self.mas.sampling.group_by == "question":
             samples = one_group(samples)
         rows = validation_rows(forest, question) if validate else training_rows(forest, samples, question)
-        rows = add_policies(add_agent_ids(rows, self.adapters), self.mas, self.policies)
+        rows = add_agent_ids(rows, self.adapters, policies_of_agents(self.mas))
+        rows = add_policies(rows, self.mas, self.policies)
         self._trace(forest, question, validate, empty=not rows)
         if not validate:
             self._streak = 0 if rows else self._streak + 1
