@@ -47,7 +47,7 @@ def rollout_config(ours: bool = True, **more: Any) -> Any:
     return RolloutConfig(name="vllm", tensor_model_parallel_size=1, agent=agent, **lengths, **more)
 
 
-def server_of(folder: Path) -> Any:
+def server_of(folder: Path, **more: Any) -> Any:
     """A server whose start of vLLM is replaced."""
     from verl.workers.rollout.replica import RolloutMode
     from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMHttpServer
@@ -61,7 +61,7 @@ def server_of(folder: Path) -> Any:
         self.engine = fake_vllm.AsyncLLM(loaded={1001, 1002, 1003})
 
     server = VLLMAdapterServer(
-        config=rollout_config(),
+        config=rollout_config(**more),
         model_config=model_config(folder),
         rollout_mode=RolloutMode.HYBRID,
         workers=[],
@@ -152,7 +152,9 @@ def check_ranks_of_their_own_are_named_by_policy_and_servers_once(folder: Path) 
 
 
 def check_a_request_goes_to_its_agents_lora(folder: Path) -> None:
-    server = server_of(folder)
+    """Also of a policy of several, whose name the outputs then have."""
+    with mock.patch.dict(os.environ):
+        server = server_of(folder, custom={"policy": "small"})
     engine = server.engine._engine
 
     async def ask(**sampling: Any) -> Any:
@@ -164,6 +166,7 @@ def check_a_request_goes_to_its_agents_lora(folder: Path) -> None:
     outputs = asyncio.run(ask_all())
     assert [output.token_ids for output in outputs] == [[7]] * 7
     assert [output.extra_fields["adapter"] for output in outputs] == [*NAMES, "", *NAMES]
+    assert {output.extra_fields["policy"] for output in outputs} == {"small"}
     got = {params.seed: lora and (lora.lora_name, lora.lora_int_id) for lora, params in engine.asked}
     own = [(name, 1001 + i) for i, name in enumerate(NAMES)]
     assert [got[derived_seed(seed, 3)] for seed in range(7)] == [*own, None, *own]  # prompts of 3 tokens

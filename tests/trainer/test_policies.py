@@ -32,6 +32,7 @@ from verl_ext.trainer.step import Step
 
 TINY = package_path("recipe/mhgpo/assets/tiny_model")
 SMALL = {"agents": ["rewriter", "reranker"], "actor": {"optim": {"lr": 1e-6}}}
+ADAPTED = SMALL | {"per_agent_lora": True}
 LARGE = {"model": {"path": "/models/large"}, "agents": ["answerer"]}
 
 
@@ -77,6 +78,7 @@ def test_when_a_policy_trains():
 
 
 UNMERGED = {"actor_rollout_ref.model.lora_rank": 32, "actor_rollout_ref.model.lora.merge": False}
+CONTENTS = {"actor_rollout_ref.actor.checkpoint.save_contents": ["model", "hf_model"]}
 HALF = {"actor_rollout_ref.rollout.name": "vllm", "mas.deterministic": False}
 SENT = {"trainer.v1.trainer_mode": "mas_separate_async", "mas.deterministic": False}
 
@@ -91,7 +93,6 @@ SENT = {"trainer.v1.trainer_mode": "mas_separate_async", "mas.deterministic": Fa
             {},
             "'reranker' is in mas.policies.small and in mas.policies.l",
         ),
-        ({}, {"mas.policy": "per_agent_lora"}, "does not go with mas.policy=per_agent_lora.*mas.policy=shared"),
         (
             {"small": SMALL | {"rollout": {"n_gpus_per_node": 2}}},
             {},
@@ -109,6 +110,21 @@ SENT = {"trainer.v1.trainer_mode": "mas_separate_async", "mas.deterministic": Fa
             SENT,
             "3 ranks .mas.policies.large.rollout.nnodes.* engines of 2",
         ),
+        (
+            {},
+            {"mas.policy": "per_agent_lora"},
+            "does not go with mas.policy=per_agent_lora.*<name>.per_agent_lora=true",
+        ),
+        ({"small": SMALL | {"per_agent_lora": True, "frozen": True}}, {}, "per_agent_lora: true trains .* is frozen"),
+        ({"small": ADAPTED}, {"mas.policy_init": {"answerer": "x"}}, "mas.policy_init names answerer, and the policy"),
+        ({"small": ADAPTED}, {"mas.policy_init": {"reranker": "x"}}, "mas.policy_init.reranker=x is no peft folder"),
+        ({"small": ADAPTED}, CONTENTS, "take hf_model out of checkpoint.save_contents"),
+        (
+            {"small": ADAPTED},
+            {"trainer.device": "npu"},
+            "small.per_agent_lora=true does not go with trainer.device=npu",
+        ),
+        ({"small": ADAPTED}, SENT, "small has per_agent_lora: true, .* trainer_mode=mas_separate_async: it was not tr"),
         ({}, UNMERGED, "the LoRA of small, large is not merged.*model.lora.merge=true"),
         ({}, {"actor_rollout_ref.rollout.name": "sglang"}, "rollout.name=hf or vllm"),
         ({}, {"trainer.log_val_generations": 3}, "trainer.log_val_generations.*one tokenizer"),

@@ -27,6 +27,7 @@ PER_AGENT = "mas.policy=per_agent_lora"
 MODEL, ACTOR, ROLLOUT = (f"actor_rollout_ref.{name}" for name in ("model", "actor", "rollout"))
 VLLM = [f"{ROLLOUT}.name=vllm", "trainer.device=cuda"]
 SEARCHERS = ["rewriter", "reranker", "answerer"]
+ONE_OF_POLICIES = f"+mas.policies.x={{agents: [{', '.join(SEARCHERS)}], per_agent_lora: true}}"
 
 
 # --- what the override sets -------------------------------------------------------------------------------------------
@@ -157,12 +158,13 @@ def test_a_run_of_the_other_policy_is_not_continued(tmp_path):
 # --- CUDA: the environment of the workers -----------------------------------------------------------------------------
 
 
-def test_on_cuda_the_job_asks_for_the_engine_with_adapters():
+@pytest.mark.parametrize("setting", [PER_AGENT, ONE_OF_POLICIES])
+def test_on_cuda_the_job_asks_for_the_engine_with_adapters(setting):
     """Ray's runtime_env takes it to every worker, also of a cluster; Hydra gives the job what the callback has set."""
-    config = composed("+recipe=mhgpo", PER_AGENT)
+    config = composed("+recipe=mhgpo", setting)
     with pytest.raises(ValueError, match="one adapter for all agents. Remedy: (.*)$") as error:
         lora_setup.check_engine(config)  # as in the jobs of a multirun, which Hydra composes itself
-    lora_setup.check_engine(composed("+recipe=mhgpo", PER_AGENT, str(error.value).rpartition(" ")[2]))
+    lora_setup.check_engine(composed("+recipe=mhgpo", setting, str(error.value).rpartition(" ")[2]))
     RunCallback().on_run_start(config)
     assert config.ray_kwargs.ray_init.runtime_env.env_vars == {"VERL_ENGINE_VENDOR": "verl_ext"}
     lora_setup.check_engine(config)

@@ -28,7 +28,8 @@ def report(name: str, entries: Entries) -> str:
     concerns = list(_concerns(entries))
     for policy, own in policies.items():
         lines += ["", f"Policy {policy}: trained in {len(own)} of {len(entries)} steps"]
-        lines += [f"{title:<15}{SECTIONS[title](own)}" for title in OF_A_POLICY] if own else []
+        titles = [*OF_A_POLICY, *(["Adapters"] if _values(own, "doctor/unknown_adapter") else [])]
+        lines += [f"{title:<15}{SECTIONS[title](own)}" for title in titles] if own else []
         concerns += [f"{policy}: {one}" for one in _concerns(own)] if own else []
     lines += ["", "To look at"] + [f"  - {one}" for one in concerns] if concerns else ["", "Nothing to look at."]
     return "\n".join(lines)
