@@ -54,7 +54,8 @@ def test_a_policy_has_adapters_for_those_of_its_agents_that_train(tiny):
     assert (large.lora.adapters, large.lora_rank, large.lora.merge) == (None, 32, True), "verl's, merged"
     nothing = configured(config, {"mas.agents.rewriter": {"trained": False}}, small=ADAPTED, large=LARGE)
     assert policy_config(nothing, "small").actor_rollout_ref.model.lora.adapters is None
-    assert adapters_of(mas := read_mas_config(nothing), build_workflow(mas)) is None
+    mas = read_mas_config(nothing)
+    assert adapters_of(mas, build_workflow(mas)) is None
 
 
 def test_calls_name_their_adapter_and_rows_its_number_in_the_policy():
@@ -100,4 +101,4 @@ def test_an_agent_that_did_not_train_in_a_policy_with_adapters_is_told(tiny):
         "answerer": None,
     }
     with pytest.raises(ValueError, match="here has no adapter of reranker, which did not train there"):
-        adapters_to_play(found, mas := read_mas_config(tiny), build_workflow(mas))
+        adapters_to_play(found, mas, build_workflow(read_mas_config(tiny)))
