@@ -91,8 +91,7 @@ def _policy(section: PolicySection, config: DictConfig) -> str:
     """The agents of a policy, its model, and how it trains."""
     actor, model = config.actor_rollout_ref.actor, config.actor_rollout_ref.model
     how = "frozen" if section.frozen else f"lr {actor.optim.lr:g}"
-    whose = " for each agent, frozen base" * bool(model.lora.get("adapters"))
-    how += f", LoRA of rank {model.lora_rank}{whose}" if model.lora_rank else ""
+    how += f", LoRA of rank {model.lora_rank}{' for each agent' * bool(model.lora.adapters)}" * (model.lora_rank > 0)
     how += f", every {section.every} steps" if section.every > 1 else ""
     how += f", from step {section.from_step}" if section.from_step > 1 else ""
     return f"{', '.join(section.agents)}: {model.path}, {how}"
