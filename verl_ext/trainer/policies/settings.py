@@ -260,8 +260,8 @@ def refusals(mas: MasConfig, config: DictConfig) -> dict[str, bool]:
             len(adapted) > 0
         ),
         f"mas.policies: {', '.join(routed)} has per_agent_lora: true, which does not go with trainer.v1.trainer_mode="
-        f"{mode}: it was not tried. Remedy: trainer.v1.trainer_mode=mas_sync": (
-            len(routed) > 0 and mode not in (None, "mas_sync")
+        f"{modes.mode_of(config)}: it was not tried. Remedy: trainer.v1.trainer_mode={modes.SYNC}": (
+            len(routed) > 0 and modes.mode_of(config) != modes.SYNC
         ),
         f"mas.policy_init names {', '.join(started)}, and the policy of that agent has no adapter per agent. Remedy: "
         "mas.policies.<name>.per_agent_lora=true": bool(started),
