@@ -154,6 +154,12 @@ def test_one_and_two_processes_learn_the_same_and_leave_a_model_for_rl(folder, t
     assert tokenizer.chat_template == AutoTokenizer.from_pretrained(MODEL).chat_template
 
 
+@pytest.mark.parametrize(("cold_start", "recipe"), [("mhgpo_real", "mhgpo_real"), ("gold", "RECIPE")])
+def test_the_next_command_names_a_recipe_that_is_there(cold_start, recipe):
+    config = composed(f"+sft={cold_start}", *(["system=smurfs"] if cold_start == "gold" else []))
+    assert f"main_ppo +recipe={recipe} actor" in sft.report(config, 24, cold_start)
+
+
 def test_losses_are_read_per_step_the_last_run_counts(tmp_path):
     entries = [(1, {"train/loss": 3.0}), (2, {"train/loss": 2.0}), (2, {"val/loss": 2.5}), (2, {"train/loss": 1.0})]
     log = tmp_path / "sft.jsonl"

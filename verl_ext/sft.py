@@ -30,6 +30,7 @@ from hydra.utils import call
 from omegaconf import DictConfig, OmegaConf
 
 import verl_ext.plugin  # noqa: F401  (configs/ on Hydra's search path, as `import verl` does it)
+from verl_ext.recipe_list import find_recipes
 
 VENDOR = "verl_ext"  # of our engines (verl_ext/engine/lora/adapters.py)
 HF_MODEL = "hf_model"  # of checkpoint.save_contents: the folder that RL starts from
@@ -201,7 +202,8 @@ def report(config: DictConfig, steps: int, recipe: str | None) -> str:
     if held:
         lines.append(f"  held out     {' → '.join(f'{loss:.3f}' for loss in held)}")
     lines += [f"  log          {folder / LOG}", f"  model        {model}", "", "Reinforcement learning from it:"]
-    lines.append(f"  python -m verl.trainer.main_ppo +recipe={recipe or 'RECIPE'} {start}{model}")
+    named = recipe if recipe in find_recipes() else "RECIPE"  # some cold starts are of no recipe, or of several
+    lines.append(f"  python -m verl.trainer.main_ppo +recipe={named} {start}{model}")
     return "\n".join(lines)
 
 
