@@ -103,7 +103,8 @@ def test_a_killed_run_goes_on_with_each_policy_beside_its_rollouts(tmp_path):
     # Its only updates are those of steps 1 and 3: the rows of step 3 were sampled by what step 1 made.
     assert max(lags["large"]) <= 1 and lags["large"][2] == 0
     sent = [step for step, metrics in log.items() if "policies/large/update/sent_mb" in metrics]
-    assert sent == [1, 3], "the weights of a step in which it did not train are not sent again"
+    # The kill may have come before step 1 sent them.
+    assert {3} <= set(sent) <= {1, 3}, "the weights of a step in which it did not train are not sent again"
     page = words_of(tmp_path / "runs" / "mhgpo_tiny")
     assert f"Policy small: trained in {STEPS} of {STEPS} steps" in page and "Policy large: trained in 2 of" in page
     assert "Nothing to look at." in page

@@ -76,6 +76,9 @@ def run_state(config, budget):
 
 
 class Trainer(MultiAgentTrainer, Upstream):
+    def __new__(cls, *args, **kwargs):
+        return object.__new__(cls)
+
     def __init__(self, folder, total=4, test_freq=1, before=True, **limits):
         trainer = {"default_local_dir": str(folder), "resume_mode": "auto", "total_training_steps": total}
         actor = {"checkpoint": {}}

@@ -60,7 +60,7 @@ def test_where_the_policy_trains_for_no_agent_there_are_no_adapters(recipe, over
 
 def test_decisions_ask_for_our_engine_on_gpus_and_for_none_on_the_cpu():
     config = composed("+recipe=puppeteer")
-    with pytest.raises(ValueError, match="mas.policy=per_agent_lora needs VERL_ENGINE_VENDOR=verl_ext"):
+    with pytest.raises(ValueError, match="per_agent_lora needs VERL_ENGINE_VENDOR=verl_ext"):
         lora_setup.check_engine(config)
     with pytest.raises(ValueError, match="an agent that decides .* needs VERL_ENGINE_VENDOR=verl_ext"):
         lora_setup.check_engine(composed("+recipe=puppeteer", "mas.policy=shared"))
