@@ -93,16 +93,16 @@ def tokenizer_of(world: str) -> Qwen2Tokenizer:
     return build_tokenizer(start.words(), start.marks(), STREAM_TEMPLATE if start.streams else CHAT_TEMPLATE)
 
 
-def build_model(tokenizer: Any, seed: int) -> Qwen2ForCausalLM:
-    """The untrained model: 4 layers, 128 wide, 4 heads of 32, tied embeddings, float32."""
+def build_model(tokenizer: Any, seed: int, layers: int = 4, width: int = 128) -> Qwen2ForCausalLM:
+    """The untrained model: heads of 32, an MLP twice as wide, tied embeddings, float32. `width`: a multiple of 32."""
     torch.manual_seed(seed)
     config = Qwen2Config(
         vocab_size=len(tokenizer),
-        hidden_size=128,
-        intermediate_size=256,
-        num_hidden_layers=4,
-        num_attention_heads=4,
-        num_key_value_heads=4,
+        hidden_size=width,
+        intermediate_size=2 * width,
+        num_hidden_layers=layers,
+        num_attention_heads=width // 32,
+        num_key_value_heads=width // 32,
         max_position_embeddings=MAX_LENGTH,
         tie_word_embeddings=True,
         bos_token_id=None,
@@ -214,6 +214,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--lr", type=float, default=2.5e-3, help="highest learning rate of the first stage")
     parser.add_argument("--habit_lr", type=float, default=5e-4, help="highest learning rate of the second stage")
     parser.add_argument("--habits", type=float, default=1.0, help="noise of the cold start: 0 none, 1 the shipped one")
+    parser.add_argument("--layers", type=int, default=4, help="of an untrained model")
+    parser.add_argument("--width", type=int, default=128, help="of an untrained model's layers, a multiple of 32")
     parser.add_argument("--seed", type=int, default=0, help="of the initial weights and the demonstrations")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads; more cost more than they give here")
     arguments = parser.parse_args(argv)
@@ -225,7 +227,12 @@ def make(args: argparse.Namespace) -> None:
     torch.set_num_threads(args.threads)
     start = COLD_STARTS[args.world]
     tokenizer = tokenizer_of(args.world)
-    model = load_model(args.start, tokenizer) if args.start else build_model(tokenizer, args.seed)
+    if args.layers < 1 or args.width < 32 or args.width % 32:
+        raise ValueError(
+            f"--layers {args.layers} --width {args.width}: there must be a layer, and the width a multiple of 32"
+        )
+    fresh = None if args.start else build_model(tokenizer, args.seed, args.layers, args.width)
+    model = fresh or load_model(args.start, tokenizer)
     print(f"{model.num_parameters():,} parameters, {len(tokenizer)} tokens", flush=True)
     stages = [("skills", 0.0, args.steps, args.lr), ("with habits", args.habits, args.habit_steps, args.habit_lr)]
     for number, (stage, factor, steps, lr) in enumerate(stages):

@@ -190,6 +190,15 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     assert train.main(other) == 2 and "its tokens are not this world's" in capsys.readouterr().err
 
 
+def test_the_command_makes_a_smaller_model_and_refuses_sizes_that_cannot_be(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(train, "evaluate", lambda *given: {})
+    given = ["--output_dir", str(tmp_path), "--steps", "1", "--habit_steps", "0", "--batch_size", "1"]
+    assert train.main([*given, "--world", "arithmetic", "--layers", "2", "--width", "64"]) == 0
+    model = AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert (model.config.num_hidden_layers, model.config.hidden_size, model.config.num_attention_heads) == (2, 64, 2)
+    assert train.main([*given, "--width", "48"]) == 2 and "a multiple of 32" in capsys.readouterr().err
+
+
 def test_the_loss_counts_output_tokens_only():
     tokenizer = built("search")
     model = train.build_model(tokenizer, seed=0)

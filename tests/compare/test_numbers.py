@@ -11,7 +11,7 @@ from verl_ext.compare import figures, launcher
 from verl_ext.compare.__main__ import main
 from verl_ext.compare.launcher import DONE, plan, run_all
 from verl_ext.compare.measure import estimate, measure, quantities, table
-from verl_ext.compare.report import write_report
+from verl_ext.compare.report import write_report, write_tables
 
 AS_IS = {"name": "as_is", "label": "As it is", "overrides": ["+slope=0.0", "trainer.val_only=true"]}
 
@@ -29,6 +29,10 @@ def folder(tmp_path_factory):
 def of(folder, **changes):
     """The study of these runs, reported in another way."""
     return study_of(folder, methods=[*STUDY["methods"], AS_IS], **changes)
+
+
+def measured(folder):
+    return measure(of(folder), plan(of(folder), folder))
 
 
 @pytest.fixture
@@ -60,6 +64,15 @@ def test_numbers_by_hand(folder):
     assert methods["as_is"].untrained and not methods["fast"].untrained
     assert tokens["As it is"]["scores"]["f1"].mean == pytest.approx(0.2 + 0.01 * 1.5)
     assert tokens["As it is"]["costs"]["steps"] == 0
+
+
+def test_a_study_with_a_budget_of_operations_has_a_table_and_a_curve_of_them(folder, tmp_path):
+    study = of(folder, budget={"generated_tokens": 300, "questions": 32, "operations": 4_500_000})
+    (row,) = [row for row in table(study, measured(folder), "operations") if row["label"] == "Fast"]
+    assert row["costs"]["operations"] == 6_000_000 and row["costs"]["steps"] == 6  # the first validated step after 4.5
+    text = write_tables(study, measured(folder), [], tmp_path).read_text()
+    assert "## At equal operations (4.5e+06)" in text and "steps | operations |" in text and " 6e+06 |" in text
+    assert list(json.loads((tmp_path / "results.json").read_text())) == ["generated_tokens", "questions", "operations"]
 
 
 def test_a_budget_that_a_run_did_not_reach_gives_no_number(folder):

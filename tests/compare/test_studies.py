@@ -11,6 +11,7 @@ from hydra.core.global_hydra import GlobalHydra
 
 import verl_ext.plugin  # noqa: F401  (search path and resolvers, as `import verl` does it)
 from verl_ext.compare.study import read_study
+from verl_ext.trainer.budget import parameters_of_agents
 from verl_ext.trainer.config import read_mas_config
 from verl_ext.trainer.preflight.checks import check_multi_agent
 
@@ -51,7 +52,7 @@ def test_every_run_composes_and_reports_the_studys_headline(name, method):
     mas = read_mas_config(config)
     assert check_multi_agent(config) == study.headline
     assert (mas.seed, config.data.seed) == (2, 2), "what differs between seeds"
-    assert vars(mas.budget) == study.budget
+    assert vars(mas.budget) == {"operations": None} | study.budget
     estimator, strategy = ESTIMATORS.get(method), STRATEGIES.get(method)
     assert config.algorithm.adv_estimator == estimator or estimator is None
     assert mas.sampling.strategy == strategy or strategy is None
@@ -62,7 +63,8 @@ def test_the_small_form_composes(name):
     quick = read_study(name, quick=True)
     (method, seed) = quick.runs[0]
     config = settings(name, method.name, True, seed)
-    assert check_multi_agent(config) == quick.headline and vars(read_mas_config(config).budget) == quick.budget
+    assert check_multi_agent(config) == quick.headline
+    assert vars(read_mas_config(config).budget) == {"operations": None} | quick.budget
 
 
 def test_the_ablations_of_the_tool_study_are_what_they_are_called():
@@ -71,3 +73,23 @@ def test_the_ablations_of_the_tool_study_are_what_they_are_called():
     )
     assert grpo.advantage == {} and grpo.loss.agent_weights == "none"
     assert no_folding.workflow["max_folds"] == 0 and no_tool_advantage.advantage["tool_advantage"] is False
+
+
+def test_the_policies_of_the_size_study_are_what_they_are_called():
+    small, large = settings("policy_sizes", "shared_small"), settings("policy_sizes", "shared")
+    own = {
+        method: {
+            name: (section.agents, (section.model.get("path") or large.actor_rollout_ref.model.path))
+            for name, section in read_mas_config(settings("policy_sizes", method)).policies.items()
+        }
+        for method in ("shared", "two_large", "small_large")
+    }
+    both, last = ["rewriter", "reranker"], ["answerer"]
+    paths = {"small": small.actor_rollout_ref.model.path, "large": large.actor_rollout_ref.model.path}
+    assert parameters_of_agents(large, read_mas_config(large)) == dict.fromkeys((*both, *last), 769_536)
+    assert paths["small"] == f"{Path.cwd()}/models/tiny_small" and paths["large"].endswith("tiny_model")
+    assert own == {
+        "shared": {},
+        "two_large": {"first": (both, paths["large"]), "second": (last, paths["large"])},
+        "small_large": {"small": (both, paths["small"]), "large": (last, paths["large"])},
+    }

@@ -52,6 +52,7 @@ def main() -> None:
                 time.sleep(0.01)
             metrics = {"budget/generated_tokens": 100 * step, "budget/questions": 8 * step} if step else {}
             if step:
+                metrics["budget/operations"] = 1_000_000 * step
                 metrics |= {"timing_s/step": 2.0, "sampling/agent_calls": 24, "agents/a/penalty": -0.1 / step}
             if step % 2 == 0:
                 metrics["val/system/f1"] = metrics["val/system/em"] = 0.2 + slope * step + 0.01 * seed

@@ -1,6 +1,6 @@
 """`mas.budget`: counting over resumes, and which step reaches what."""
 
-from verl_ext.trainer.budget import Budget
+from verl_ext.trainer.budget import Budget, operations
 from verl_ext.trainer.sections import BudgetSection
 
 
@@ -32,3 +32,18 @@ def test_a_resumed_run_goes_on_counting_from_the_kept_steps_and_a_new_one_begins
     assert budget.used == {"generated_tokens": 100, "questions": 6}
     budget.resume([])
     assert budget.used == {"generated_tokens": 0, "questions": 0} and not budget.exhausted
+
+
+def test_operations_are_counted_by_the_model_of_each_agent_where_they_have_a_limit():
+    calls = {"agents/a/calls": 4, "agents/a/failed": 0.25, "agents/a/prompt_tokens": 90, "agents/a/output_tokens": 10}
+    calls |= {"agents/b/calls": 2, "agents/b/failed": 1.0}  # none was answered: no tokens are logged
+    calls |= {f"agents/c/{name}": value for name, value in (("calls", 1), ("failed", 0), ("output_tokens", 5))}
+    calls |= {"agents/c/prompt_tokens": 15, "agents/served/calls": 9}
+    sizes = {"a": 1000, "b": 10, "c": 50, "silent": 7}
+    assert operations(calls, sizes) == 2 * 1000 * 3 * 100 + 2 * 50 * 1 * 20
+    budget = Budget(BudgetSection(operations=700_000), sizes)
+    metrics = [step(1) | calls, step(1) | calls]
+    assert [budget.spend(one) for one in metrics] == [False, True] and budget.exhausted
+    assert metrics[1]["sampling/operations"] == 602_000 and metrics[1]["budget/operations"] == 1_204_000
+    budget.resume([{"metrics": {"budget/operations": 5}}])
+    assert budget.used == {"generated_tokens": 0, "questions": 0, "operations": 5}

@@ -58,10 +58,10 @@ def draw_all(study: Study, methods: Methods, folder: Path) -> dict[str, Path]:
 def _curves(study: Study, methods: Methods, looks: Looks, folder: Path) -> Path:
     """A row of panels per score, a column per budget."""
     rows = len(study.plotted)
-    figure = Figure((12, 0.8 + 4.0 * rows), layout="constrained")
-    axes = figure.subplots(rows, 2, sharey="row", squeeze=False)
-    for (left, right), score in zip(axes, study.plotted, strict=True):
-        for axis, over in ((left, "generated_tokens"), (right, "questions")):
+    figure = Figure((6 * len(study.budget), 0.8 + 4.0 * rows), layout="constrained")
+    axes = figure.subplots(rows, len(study.budget), sharey="row", squeeze=False)
+    for row, score in zip(axes, study.plotted, strict=True):
+        for axis, over in zip(row, study.budget, strict=True):
             for name, method in methods.items():
                 curve = method.curve(f"val/system/{score}", over)
                 if curve is not None:
@@ -71,7 +71,7 @@ def _curves(study: Study, methods: Methods, looks: Looks, folder: Path) -> Path:
             axis.set_xlim(0, min(axis.get_xlim()[1], 2 * study.budget[over]))
             axis.set_xlabel(over.replace("_", " "))
             _tidy(axis)
-        left.set_ylabel(f"validation {in_words(score)}{', mean over seeds' if len(study.seeds) > 1 else ''}")
+        row[0].set_ylabel(f"validation {in_words(score)}{', mean over seeds' if len(study.seeds) > 1 else ''}")
     _legend(figure, *axes.flat)
     return _save(figure, folder / "curves.png")
 

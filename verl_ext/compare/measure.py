@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from verl_ext.compare.launcher import Run
-from verl_ext.compare.study import BUDGETS, Study
+from verl_ext.compare.study import BUDGETS, OPERATIONS, Study
 from verl_ext.observe.runlog import NAME, VALIDATION, read_log
 from verl_ext.settings import unknown_name
 
@@ -21,6 +21,7 @@ COSTS = {
     "questions": "questions seen in training",
     "agent_calls": "agent calls made for training",
     "steps": "training steps",
+    OPERATIONS: "operations of the agent calls made for training, in a study with such a budget",
 }
 # Of the actor's worker and the critic's.
 MEMORY = "/perf/max_memory_allocated_gb"
@@ -133,6 +134,11 @@ def measure(study: Study, runs: list[Run]) -> dict[str, Measured]:
     return found
 
 
+def costs_of(study: Study) -> list[str]:
+    """The names of `COSTS` that the tables of a study have."""
+    return [name for name in COSTS if name != OPERATIONS or name in study.budget]
+
+
 def table(study: Study, methods: dict[str, Measured], budget: str) -> list[dict[str, Any]]:
     """One row per method that reached the budget.
 
@@ -146,7 +152,7 @@ def table(study: Study, methods: dict[str, Measured], budget: str) -> list[dict[
         found = method.at(budget, study.budget[budget])
         if found:
             scores = {name: estimate([_score(m, name) for m in found.values()]) for name in study.scores}
-            costs = {name: fmean(m[name] for m in found.values()) for name in COSTS}
+            costs = {name: fmean(m[name] for m in found.values()) for name in costs_of(study)}
             rows.append({"label": method.label, "seeds": list(found), "scores": scores, "costs": costs})
     return rows
 
@@ -189,5 +195,5 @@ def used(entry: dict[str, Any], budget: str) -> float:
 
 def _with_sums(log: list[dict[str, Any]]) -> dict[str, float]:
     calls = sum(entry["metrics"].get("sampling/agent_calls") or 0 for entry in log)
-    spent = {name: used(log[-1], name) for name in BUDGETS}
+    spent = {name: used(log[-1], name) for name in (*BUDGETS, OPERATIONS)}
     return log[-1]["metrics"] | spent | {"agent_calls": calls, "steps": log[-1]["step"]}

@@ -9,11 +9,11 @@ from typing import Any
 
 from verl_ext.compare.figures import draw_all
 from verl_ext.compare.launcher import Run
-from verl_ext.compare.measure import COSTS, Estimate, Measured, estimate, measure, table
-from verl_ext.compare.study import BUDGETS, Study
+from verl_ext.compare.measure import Estimate, Measured, costs_of, estimate, measure, table
+from verl_ext.compare.study import OPERATIONS, Study
 from verl_ext.reports import markdown
 
-WORDS = {"generated_tokens": "generated tokens", "questions": "questions"}
+WORDS = {"generated_tokens": "generated tokens", "questions": "questions", OPERATIONS: "operations"}
 
 
 def write_report(study: Study, runs: list[Run], folder: Path, command: str) -> Path:
@@ -30,10 +30,11 @@ def write_report(study: Study, runs: list[Run], folder: Path, command: str) -> P
 
 def write_tables(study: Study, methods: dict[str, Measured], about: list[str], folder: Path) -> Path:
     """Write report.md, results.json and the figures; `about`: lines on how the numbers came about."""
-    tables = {budget: table(study, methods, budget) for budget in BUDGETS}
+    tables = {budget: table(study, methods, budget) for budget in study.budget}
     lines = [f"# {study.title}", "", *about, ""]
     for budget, rows in tables.items():
-        lines += [f"## At equal {WORDS[budget]} ({study.budget[budget]:,})", "", *_scores(study, rows), ""]
+        limit = _number(budget, study.budget[budget])
+        lines += [f"## At equal {WORDS[budget]} ({limit})", "", *_scores(study, rows), ""]
     lines += ["## Cost of a step", "", *_costs(methods), ""]
     for caption, path in draw_all(study, methods, folder).items():
         lines += [f"## {caption}", "", f"![{caption}]({path.name})", ""]
@@ -60,7 +61,8 @@ def _circumstances(study: Study, runs: list[Run], command: str) -> list[str]:
 
 
 def _scores(study: Study, rows: list[dict[str, Any]]) -> list[str]:
-    heads = ["method", *(score.upper() if len(score) < 3 else score.capitalize() for score in study.scores), *COSTS]
+    names = (score.upper() if len(score) < 3 else score.capitalize() for score in study.scores)
+    heads = ["method", *names, *costs_of(study)]
     whole = [row for row in rows if len(row["seeds"]) == len(study.seeds)]  # others are not of the same worlds
     best = max((row["scores"][study.headline].mean for row in whole), default=None)
     cells = []
@@ -69,12 +71,16 @@ def _scores(study: Study, rows: list[dict[str, Any]]) -> list[str]:
         if row in whole and row["scores"][study.headline].mean == best:
             place = study.scores.index(study.headline)
             scores[place] = f"**{scores[place]}**"
-        cells.append([row["label"], *scores, *(f"{row['costs'][name]:,.0f}" for name in COSTS)])
+        cells.append([row["label"], *scores, *(_number(*cost) for cost in row["costs"].items())])
     lines = markdown([head.replace("_", " ") for head in heads], cells, words=1)
     seeds = {row["label"]: row["seeds"] for row in rows}
     missing = {m.label: [seed for seed in study.seeds if seed not in seeds.get(m.label, ())] for m in study.methods}
     absent = [f"{label}: {', '.join(map(str, lacking))}" for label, lacking in missing.items() if lacking]
     return [*lines, "", f"Seeds not there (yet), so not in the means: {'; '.join(absent)}."] if absent else lines
+
+
+def _number(cost: str, value: float) -> str:
+    return f"{value:.3g}" if cost == OPERATIONS else f"{value:,.0f}"
 
 
 def _costs(methods: dict[str, Measured]) -> list[str]:

@@ -10,6 +10,7 @@ import yaml
 from verl_ext.settings import Settings, unknown_name
 
 BUDGETS = ("generated_tokens", "questions")
+OPERATIONS = "operations"  # a budget that a study may have
 VALIDATE = "trainer.val_only=true"
 
 
@@ -54,7 +55,8 @@ class Study(Settings):
         headline: the score, one of `scores`, by which the best method is chosen.
         scores: quantities of validation (`val/system/<score>`) in the tables.
         seeds: each is a run of every method. All methods see the same questions for the same seed.
-        budget: generated_tokens and questions; every run goes on until it has used both, and is measured at each.
+        budget: generated_tokens and questions, and perhaps operations (`mas.budget`); every run goes on until it has
+            used all of them, and is measured at each.
         methods: in the order of the tables.
         overrides: common to all methods, which may override them.
         curves: which of `scores` are plotted, a row of panels each; none: the headline alone.
@@ -138,8 +140,10 @@ def _check(study: Study, path: Path) -> None:
         raise ValueError(f"{path}: methods must have names of their own; given: {', '.join(names) or 'none'}")
     if len(set(study.seeds)) < len(study.seeds) or not study.seeds:
         raise ValueError(f"{path}: seeds={study.seeds} must be distinct, at least one")
-    if set(study.budget) != set(BUDGETS) or min(study.budget.values()) < 1:
-        raise ValueError(f"{path}: budget={study.budget} must give {' and '.join(BUDGETS)}, at least 1 each")
+    if set(study.budget) - {OPERATIONS} != set(BUDGETS) or min(study.budget.values()) < 1:
+        raise ValueError(
+            f"{path}: budget={study.budget} must give {' and '.join(BUDGETS)}, at least 1 each; it may give {OPERATIONS}"
+        )
     if study.headline not in study.scores:
         raise ValueError(f"{path}: {unknown_name('headline', study.headline, study.scores)}")
     for name, plotted in (("curves", study.curves), ("frontier", study.frontier)):

@@ -30,6 +30,7 @@ METRICS: dict[str, str] = {
     "agents/<agent>/truncated": "share of its calls that reached max_tokens",
     "agents/<agent>/failed": "share of its calls without usable output (time-out, engine error, prompt too long)",
     "agents/<agent>/output_tokens": "mean number of generated tokens",
+    "agents/<agent>/prompt_tokens": "mean number of prompt tokens",
     "agents/<agent>/seconds": "mean seconds of a call, waiting for a slot included, pauses for a weight update not",
     "agents/<agent>/similarity": "mean pairwise F1 between the outputs of a group (Figure 9)",
     "agents/<agent>/<quantity>": "mean of what the agent's penalty reports, e.g. queries, chosen, words",
@@ -78,6 +79,7 @@ METRICS: dict[str, str] = {
     "sampling/agent_calls_formula": "what the strategy's formula gives for the lengths of the base trajectories",
     "sampling/generated_tokens": "tokens generated",
     "sampling/prompt_tokens": "prompt tokens of the generations made",
+    "sampling/operations": "with mas.budget.operations: 2 x parameters of the agent's model x tokens of its calls",
     "sampling/replayed_calls": "calls answered from the record or shared with a running trajectory",
     "sampling/without_forks": "trajectories sampled independently in the place of forks: replays ask something else",
     "sampling/tool_calls": "tool calls made, retries included",
@@ -92,6 +94,7 @@ METRICS: dict[str, str] = {
     "what a simulator behind it counts",
     "budget/generated_tokens": "tokens generated for training since the run began (`mas.budget`)",
     "budget/questions": "questions sampled for training since the run began (`mas.budget`)",
+    "budget/operations": "with mas.budget.operations: sampling/operations since the run began",
     "doctor/tokens_checked": "1 if the update's tokens were compared with the sampled ones; 0 where verl rejects some",
     "doctor/mask_coverage": "share of the response tokens that train",
     "doctor/without_trained_tokens": "share of the rows in which no token trains",
@@ -173,7 +176,10 @@ def _agent_metrics(agent: str, calls: list[CallStats]) -> dict[str, float]:
         f"{prefix}/truncated": sum(call.truncated for call in calls) / n,
         f"{prefix}/failed": (n - len(answered)) / n,
     }
-    own = [{"output_tokens": call.tokens, "seconds": call.seconds, "penalty": call.penalty} for call in answered]
+    own = [
+        {"output_tokens": c.tokens, "prompt_tokens": c.prompt_tokens, "seconds": c.seconds, "penalty": c.penalty}
+        for c in answered
+    ]
     credited = [call for call in calls if not math.isnan(call.reward)]
     _means(metrics, prefix, own)
     _means(metrics, prefix, [{"reward": call.reward, "reward_shared": call.reward_shared} for call in credited])

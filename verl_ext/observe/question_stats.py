@@ -28,6 +28,7 @@ class CallStats:
     reward_shared: float
     penalty: float
     seconds: float
+    prompt_tokens: int = 0
     quantities: dict[str, float] = field(default_factory=dict)
 
 
@@ -190,6 +191,7 @@ def _call_stats(call: Call) -> CallStats:
         reward_shared=call.reward_shared,
         penalty=call.reward_specific if call.status.trainable else float("nan"),
         seconds=call.seconds,
+        prompt_tokens=call.prompt_tokens,
         quantities=dict(call.metrics),
     )
 

@@ -106,6 +106,7 @@ class BudgetSection(Settings):
 
     generated_tokens: int | None = Field(None, ge=1, description="null: no budget")
     questions: int | None = Field(None, ge=1, description="null: no budget")
+    operations: int | None = Field(None, ge=1, description="null: no budget")
 
 
 class LossSection(Settings):

@@ -10,7 +10,7 @@ from omegaconf import DictConfig, open_dict
 from verl_ext.algorithms import make_algorithm
 from verl_ext.observe.error_log import ErrorLog
 from verl_ext.observe.runlog import CUT_SHORT, PARTIAL, RunLog, log_name, read_log
-from verl_ext.trainer.budget import Budget
+from verl_ext.trainer.budget import Budget, parameters_of_agents
 from verl_ext.trainer.config import MasConfig
 from verl_ext.trainer.state import checkpoint, waiting
 from verl_ext.trainer.state.agent_memory import AgentMemory
@@ -35,7 +35,7 @@ class RunState:
         self.algorithm = make_algorithm(config.algorithm.adv_estimator, mas.advantage)
         self.run_log = RunLog(self.folder, log_name(config))
         self.error_log = ErrorLog(self.folder)
-        self.budget = Budget(mas.budget)
+        self.budget = Budget(mas.budget, parameters_of_agents(config, mas))
         self.trajectories = TrajectoryRecorder(config, mas.trajectory_log)
         self.memory = AgentMemory(mas.memory, self.folder)
         self.heads = DecisionHeads(mas, self.algorithm, self.folder, config.actor_rollout_ref.rollout.temperature)
