@@ -13,6 +13,8 @@ corrects the habits. The committed checkpoints, recipe/*/assets/tiny_model, were
     --world smurfs --steps 1200 --habit_steps 300 --batch_size 16                            smurfs
     --world shop --steps 1600 --habit_steps 0, then verl's SFTTrainer (examples/joyagents)   joyagents
 
+Not committed: --world search --layers 2 --width 64, a sixth of the parameters, for configs/compare/policy_sizes.yaml.
+
 Stages: tokenizer (seconds), right demonstrations (skills), demonstrations with habits (minutes each on one core),
 evaluation on held-out questions after each. To try other habits, run the second stage alone: the command with
 --habit_steps 0 into a folder, then with --start FOLDER --steps 0.

@@ -142,7 +142,7 @@ def _check(study: Study, path: Path) -> None:
         raise ValueError(f"{path}: seeds={study.seeds} must be distinct, at least one")
     if set(study.budget) - {OPERATIONS} != set(BUDGETS) or min(study.budget.values()) < 1:
         raise ValueError(
-            f"{path}: budget={study.budget} must give {' and '.join(BUDGETS)}, at least 1 each; it may give {OPERATIONS}"
+            f"{path}: budget={study.budget} must give {' and '.join(BUDGETS)}, at least 1 each, and may {OPERATIONS}"
         )
     if study.headline not in study.scores:
         raise ValueError(f"{path}: {unknown_name('headline', study.headline, study.scores)}")
