@@ -123,8 +123,9 @@ def collect_statistics(step: Step, manager: Any) -> None:
 # Metrics of the parts of a step that add up (names or their beginnings), and those of which the last or largest counts;
 # of the others the mean over the rows is taken.
 SUMMED = (
-    *("tools/", "selection/kept", "selection/dropped", "sampling/dropped_questions", "groups/count"),
-    *("groups/dropped_rows", "update/rows", "update/padding_rows", "update/optimiser_steps", "doctor/seconds"),
+    *("tools/", "selection/kept", "selection/dropped", "sampling/dropped_questions", "sampling/operations"),
+    *("groups/count", "groups/dropped_rows", "update/rows", "update/padding_rows", "update/optimiser_steps"),
+    "doctor/seconds",
 )
 LAST, LARGEST = ("budget/", "memory/"), ("doctor/log_prob_difference",)
 
