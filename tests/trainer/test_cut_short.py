@@ -70,6 +70,7 @@ def run_state(config, budget):
     state.config, state.folder, state._unfinished = config, Path(config.trainer.default_local_dir), None
     state.run_log, state.error_log, state.budget = RunLog(state.folder), ErrorLog(state.folder), budget
     state.trajectories, state.memory, state.heads = Mock(), Mock(parts=()), Mock(parts=())
+    state.oversampling = Mock(parts=())
     state.algorithm = SimpleNamespace(state={}, measured={})
     state.best = BestCheckpoint(state.folder, config.trainer.get("keep_best"))
     return state
