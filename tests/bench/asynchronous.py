@@ -80,7 +80,7 @@ def oversampling(count: int, median: float, questions: int, factors: list[float]
         print(
             f"  oversample={factor:<5g} {statistics.fmean(seconds):6.2f} s a step (median "
             f"{statistics.median(seconds):.2f}, longest {max(seconds):.2f}); {cut} questions cut, {again} again; "
-            f"{share:.0%} of the tokens in vain; reward {_reward(found):.3f}",
+            f"{share:.0%} of the tokens wasted; reward {_reward(found):.3f}",
             flush=True,
         )
 

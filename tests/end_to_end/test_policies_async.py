@@ -14,6 +14,7 @@ import pytest
 from tests.end_to_end.other_vocabulary import SHIFT, other_vocabulary
 from tests.end_to_end.running import entries, lasting, records, run, run_and_kill
 from tests.end_to_end.test_policies import policy, weights_of
+from tests.end_to_end.test_separate_async import BESIDE
 from tests.end_to_end.trajectory_log import check_tokens
 from verl_ext.doctor import words_of
 
@@ -65,23 +66,12 @@ def test_one_policy_is_the_run_without_policies(tmp_path):
 def test_a_killed_run_goes_on_with_each_policy_beside_its_rollouts(tmp_path):
     """Two vocabularies, one policy that trains in every other step, steps of two parts, π_old computed."""
     settings = [
-        SEPARATE,
+        *BESIDE,
         "mas.deterministic=false",
         policy("small", "rewriter, reranker"),
         policy("large", "answerer", other_vocabulary(tmp_path / "other"), every="2", actor="{optim: {lr: 1e-3}}"),
-        "actor_rollout_ref.actor.ppo_mini_batch_size=4",
-        "trainer.v1.separate_async.parameter_sync_step=2",
-        # No row is begun more than one step before, and none is given up.
-        "trainer.v1.sampler.max_off_policy_threshold=2",
-        "trainer.v1.sampler.max_off_policy_strategy=wait",
-        "algorithm.rollout_correction.bypass_mode=false",
-        "algorithm.rollout_correction.rollout_is=token",
         f"trainer.total_training_steps={STEPS}",
-        "trainer.save_freq=1",
         f"trainer.test_freq={STEPS}",
-        "trainer.val_before_train=false",
-        "mas.trajectory_log.train_questions=8",
-        "mas.trajectory_log.files=100",
     ]
     run_and_kill(tmp_path, *settings, after_step=1)
     run(tmp_path, *settings)

@@ -9,24 +9,28 @@ from tests.end_to_end.running import entries, records, run, run_and_kill
 from tests.end_to_end.trajectory_log import check_tokens
 
 STEPS = 4
-SETTINGS = [
+# Rollouts beside steps of two parts, π_old computed, and all trajectories recorded.
+BESIDE = [
     "trainer.v1.trainer_mode=mas_separate_async",
-    "mas.policy=per_agent_lora",
     "data.train_batch_size=8",
     "actor_rollout_ref.actor.ppo_mini_batch_size=4",
-    "actor_rollout_ref.actor.optim.lr=1e-3",
     "trainer.v1.separate_async.parameter_sync_step=2",
-    # No row is older than one update, and none is given up.
+    # No row is begun more than one step before, and none is given up.
     "trainer.v1.sampler.max_off_policy_threshold=2",
     "trainer.v1.sampler.max_off_policy_strategy=wait",
     "algorithm.rollout_correction.bypass_mode=false",
     "algorithm.rollout_correction.rollout_is=token",
-    f"trainer.total_training_steps={STEPS}",
     "trainer.save_freq=1",
-    f"trainer.test_freq={STEPS}",
     "trainer.val_before_train=false",
     "mas.trajectory_log.train_questions=8",
     "mas.trajectory_log.files=100",
+]
+SETTINGS = [
+    *BESIDE,
+    "mas.policy=per_agent_lora",
+    "actor_rollout_ref.actor.optim.lr=1e-3",
+    f"trainer.total_training_steps={STEPS}",
+    f"trainer.test_freq={STEPS}",
 ]
 
 

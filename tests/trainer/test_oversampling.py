@@ -190,7 +190,7 @@ def test_the_doctor_says_when_much_is_wasted_and_when_it_is_always_the_same():
         return report("run", [{"step": number, "metrics": metrics} for number in range(1, 11)])
 
     fine, wasteful = told(8, 1000, 2, 0, 60.0, 100), told(8, 1000, 2, 2, 60.0, 400)
-    assert "Questions cut  20 of 100 that were begun, 0% of them not for the first time; in vain were 10%" in fine
+    assert "Questions cut  20 of 100 that were begun, 0% of them not for the first time; wasted: 10%" in fine
     assert "Nothing to look at" in fine and "Questions cut" not in told(8, 1000, 0, 0, 0.0, 0)
     assert "40% of the tokens were those of questions that were cut: a smaller mas.sampling.oversample" in wasteful
     assert "100% of the questions that were cut had been cut before" in wasteful

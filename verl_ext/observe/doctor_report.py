@@ -151,8 +151,8 @@ def _cut(entries: Entries) -> str:
         return ""
     begun = cut + sum(_values(entries, "sampling/questions"))
     return (
-        f"{cut:,.0f} of {begun:,.0f} that were begun, {again / cut:.0%} of them not for the first time; in vain were "
-        f"{_cut_share(entries):.0%} of the tokens, and {seconds:,.0f} s of trajectories"
+        f"{cut:,.0f} of {begun:,.0f} that were begun, {again / cut:.0%} of them not for the first time; wasted: "
+        f"{_cut_share(entries):.0%} of the tokens, {seconds:,.0f} s of trajectories"
     )
 
 

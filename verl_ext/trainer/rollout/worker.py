@@ -170,7 +170,7 @@ class RolloutWorker:
                 self._traces.add(question.trace, question.empty)
 
     def cut(self, uids: list[str]) -> Waste:
-        """End the sampling of these training questions, and forget them; returns what they have cost in vain."""
+        """End the sampling of these training questions, and forget them; returns what they have cost."""
         return self._watch.run(self._cut(set(uids)), self.broken)
 
     def sampled(self) -> set[str]:
