@@ -32,9 +32,9 @@ class SamplingSection(OpenSettings):
     group_by: Literal["position", "question"] = "position"
     seeded: bool = True
     oversample: float = Field(
-        1.0, ge=1, allow_inf_nan=False, description="questions begun / data.train_batch_size; 1: off"
+        1.0, ge=1, allow_inf_nan=False, description="questions begun, in multiples of data.train_batch_size; 1: off"
     )
-    max_cuts: int | None = Field(3, ge=1, description="cuts of a question after which it is waited for; null: never")
+    max_cuts: int | None = Field(3, ge=1, description="how often a question may be cut; null: no limit")
 
     @model_validator(mode="after")
     def _check_strategies(self) -> SamplingSection:
