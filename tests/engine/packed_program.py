@@ -1,7 +1,8 @@
 """Run by test_programs.py in a process of its own: rows without flash_attn. Prints `RESULT <check> ok`.
 
-On GPUs verl packs the rows of a micro-batch into one sequence. Without flash_attn, transformers' sdpa attention keeps
-them apart by their positions; and verl's fused head gives log-probs and entropies without the micro-batch's logits.
+On GPUs verl packs the rows of a micro-batch into one sequence. Without flash_attn, packed_sdpa computes each by itself,
+or transformers' sdpa keeps them apart by their positions; and verl's fused head gives log-probs and entropies without
+the micro-batch's logits.
 Each check compares verl's own pass over packed rows with its pass over padded ones: outputs and gradients.
 """
 
@@ -25,7 +26,7 @@ NEAR, NEAR_FUSED = 3e-5, 5e-4  # of outputs and gradients; of the fused head's g
 Pass = tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]
 
 
-def build(folder: str, lora: int, fused: bool) -> Any:
+def build(folder: str, lora: int, fused: bool, attention: str = "packed_sdpa") -> Any:
     """verl's actor, with a random adapter of rank `lora`."""
     engine = EngineRegistry.new(
         "language_model",
@@ -36,7 +37,7 @@ def build(folder: str, lora: int, fused: bool) -> Any:
             use_fused_kernels=fused,
             fused_kernel_options={"impl_backend": "torch"},
             enable_gradient_checkpointing=True,
-            override_config={"attn_implementation": "sdpa"},
+            override_config={"attn_implementation": attention},
             lora_rank=lora,
             lora_alpha=2 * lora,
             target_modules="all-linear",
@@ -51,8 +52,8 @@ def build(folder: str, lora: int, fused: bool) -> Any:
         optimizer_config=FSDPOptimizerConfig(lr=1e-3, total_training_steps=10),
         checkpoint_config=CheckpointConfig(),
     )
-    engine.initialize()
     torch.manual_seed(1)
+    engine.initialize()
     with torch.no_grad():
         for name, parameter in engine.module.named_parameters():
             if "lora_B" in name:  # 0 in a fresh adapter
@@ -92,10 +93,11 @@ def check_same(one: Pass, other: Pass, near: float) -> None:
 
 def check(lora: int, folder: str) -> Pass:
     """Compare packed with padded rows; returns the pass over the padded ones."""
-    engine = build(folder, lora, fused=False)
+    engine = build(folder, lora, fused=False, attention="sdpa")
     padded = passed(engine, packed=False, fused=False)
     assert all(("lora_" in name) == (lora > 0) for name in padded[1])
     check_same(passed(engine, packed=True, fused=False), padded, NEAR)
+    check_same(passed(build(folder, lora, fused=False), packed=True, fused=False), padded, NEAR)
     return padded
 
 

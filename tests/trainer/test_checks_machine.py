@@ -28,7 +28,7 @@ def test_all_that_a_machine_lacks_is_listed(monkeypatch):
     assert "package vllm is not installed" in vllm and "package flash_attn" in attention
     assert "n_gpus_per_node=8, but this machine has 2 GPU(s)" in gpus
     assert "41 core(s) as logical CPUs; 42 are taken" in cores and "ray_kwargs.ray_init.num_cpus=42" in cores
-    packed = "+actor_rollout_ref.model.override_config.attn_implementation=sdpa"
+    packed = "++actor_rollout_ref.model.override_config.attn_implementation=packed_sdpa"
     assert attention.endswith(f"{packed} actor_rollout_ref.model.use_fused_kernels=true")
     assert checks.without_flash(deciding) == packed, "decisions need whole logits"
     with pytest.raises(ValueError, match="(?s)vllm.*flash_attn.*2 GPU.*41 core.*mhgpo_tiny"):

@@ -249,6 +249,10 @@ def test_key_added_on_purpose_passes():
         (["actor_rollout_ref.actor.ppo_mini_batch_size=7"], "must be a multiple of ppo_mini_batch_size=7"),
         (["actor_rollout_ref.actor.optim.lr=-0.1"], "actor_rollout_ref.actor.optim.lr=-0.1 must be at least 0"),
         (["data.train_batch_size=0"], "data.train_batch_size=0 must be at least 1"),
+        (
+            ["actor_rollout_ref.actor.ulysses_sequence_parallel_size=2"],
+            "=2 shares a row among ranks, which verl does for",
+        ),
         (["actor_rollout_ref.rollout.n=1"], "group_size=1: algorithm.adv_estimator=mhgpo compares the samples of a"),
         (["+mas.prepare.output=x"], "unknown key mas.prepare.output; did you mean 'output_dir'"),
         (["algorithm.adv_estimator=rloo"], "those of different agents (rewriter, reranker, answerer); it is for"),

@@ -3,6 +3,7 @@
 cpu              actor, reference model and critic on the CPU; imports the other modules of this folder
 cuda             actor and reference model on CUDA, with adapters per agent and decisions
 shared_prefixes  mixin: common prefixes of rows are computed once
+packed_attention packed rows one by one, by PyTorch alone: attn_implementation=packed_sdpa
 copies           the weights from before a step, where it trains in parts
 memory           how much a micro-batch may hold
 batching         which rows form a tree of prefixes, and which trees a batch; no tensors

@@ -1,8 +1,8 @@
 """verl's FSDP engine on CUDA, with adapters per agent and decisions.
 
 It is registered under a vendor of its own, so verl's engine does not change: VERL_ENGINE_VENDOR=verl_ext in the
-workers' environment (ray_kwargs.ray_init.runtime_env.env_vars) selects it. Not run: no GPU was there. The two mixins
-are tested on the CPU, over gloo.
+workers' environment (ray_kwargs.ray_init.runtime_env.env_vars) selects it. The two mixins are tested on the CPU, over
+gloo; what has run on GPUs is in docs/gpu.md.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from verl.workers.engine.base import EngineRegistry
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 
+from verl_ext.engine.fsdp import packed_attention  # noqa: F401 - its name is known to transformers from here on
 from verl_ext.engine.fsdp.masked_logits import OnlyAllowed
 from verl_ext.engine.lora.adapters import VENDOR
 from verl_ext.engine.lora.fsdp_adapters import PerAgentAdapters

@@ -40,6 +40,8 @@ QUEUE_NODES = "transfer_queue.backend.SimpleStorage.required_node_resource"
 OWN = ("actor_rollout_ref.model.lora.adapters", "actor_rollout_ref.model.lora.start", "trainer.keep_best", QUEUE_NODES)
 # verl's default of critic.model.path.
 VERLS_CRITIC = "~/models/deepseek-llm-7b-chat"
+ATTENTION = "actor_rollout_ref.model.override_config.attn_implementation"
+FLASH = "flash_attention_2"  # the package flash_attn; verl's default
 FACTORY = (
     ". {place} must be a factory: its arguments are the settings of the section, and it returns the tool. Remedy: set "
     "the argument in the section; or, if the function is the tool itself: +mas.tools.{name}._partial_=true"
@@ -144,11 +146,20 @@ def check_multi_agent(config: DictConfig) -> str:
 
 
 def _check_training(config: DictConfig, place: str) -> None:
-    """Check batch, learning rates and critic of the policy whose configuration this is; `place` begins messages.
+    """Check batch, attention, learning rates and critic of the policy of this configuration; `place` begins messages.
 
     Raises:
-        ValueError: see `optimiser_steps`; a negative learning rate, or no model for the critic.
+        ValueError: see `optimiser_steps`; a negative learning rate, no model for the critic, or parts of a row on
+            several ranks without flash_attn.
     """
+    actor, attention = config.actor_rollout_ref.actor, OmegaConf.select(config, ATTENTION) or FLASH
+    parallel = max(actor.ulysses_sequence_parallel_size, actor.fsdp_config.ulysses_sequence_parallel_size)
+    if parallel > 1 and not attention.startswith("flash_"):
+        raise ValueError(
+            f"{place}actor_rollout_ref.actor.ulysses_sequence_parallel_size={parallel} shares a row among ranks, which "
+            f"verl does for flash_attn alone: with {ATTENTION}={attention} a token would not see what other ranks "
+            f"hold.\nRemedy: actor_rollout_ref.actor.ulysses_sequence_parallel_size=1, or {ATTENTION}={FLASH}"
+        )
     if trains_critic(config) and config.critic.model.path == VERLS_CRITIC:
         raise ValueError(
             f"{place}algorithm.adv_estimator={config.algorithm.adv_estimator} trains a critic, and no model is chosen "
@@ -226,8 +237,7 @@ def lacking(config: DictConfig) -> list[str]:
     from ray._private.utils import get_num_cpus  # what `ray.init` counts by default, a container's quota included
 
     trainer, engine, local = config.trainer, config.actor_rollout_ref.rollout.name, not joins_cluster(config)
-    attention = OmegaConf.select(config, "actor_rollout_ref.model.override_config.attn_implementation")
-    flash = trainer.device == "cuda" and attention in (None, "flash_attention_2")
+    flash = trainer.device == "cuda" and (OmegaConf.select(config, ATTENTION) or FLASH) == FLASH
     given, pool, wanted = torch.cuda.device_count(), modes.rollout_ranks(config), trainer.n_gpus_per_node
     cores, needed = get_num_cpus(override_docker_cpu_warning=True), sum(logical_cpus(config).values())
     counted = local and config.ray_kwargs.ray_init.num_cpus is None and trainer.nnodes == 1
@@ -256,7 +266,7 @@ def without_flash(config: DictConfig) -> str:
     verl takes log-probabilities from flash_attn's kernel, too. Without it, it goes token by token and keeps the logits
     three times; its fused head keeps those of 512 tokens. Decisions need whole logits, which that head has not.
     """
-    found = ["+actor_rollout_ref.model.override_config.attn_implementation=sdpa"]
+    found = [f"++{ATTENTION}=packed_sdpa"]
     if not config.actor_rollout_ref.model.use_remove_padding:
         found.append("actor_rollout_ref.model.use_remove_padding=true")
     if not (config.actor_rollout_ref.model.use_fused_kernels or decides(config)):

@@ -126,7 +126,7 @@ def notes(config: DictConfig) -> list[str]:
         found.append(
             "rows are not packed: each is padded to the longest of its micro-batch, so that training takes several "
             "times the memory that is estimated (actor_rollout_ref.model.use_remove_padding=false; true goes with "
-            "attn_implementation=sdpa, too)"
+            "attn_implementation=packed_sdpa, too)"
         )
     if trainer.test_freq <= 0:
         found.append(f"nothing is validated while it trains (trainer.test_freq={trainer.test_freq}; e.g. 5)")
