@@ -32,6 +32,7 @@ ADAPTERS = (
 )
 VLLM = (
     "runs_of_ours_get_our_server",
+    "the_runner_that_keeps_allowed_tokens_serves_unless_told_otherwise",
     "policies_have_names_and_sockets_of_their_own",
     "ranks_of_their_own_are_named_by_policy_and_servers_once",
     "a_request_goes_to_its_agents_lora",

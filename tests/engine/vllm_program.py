@@ -102,6 +102,13 @@ def check_runs_of_ours_get_our_server(folder: Path) -> None:
     ]
 
 
+def check_the_runner_that_keeps_allowed_tokens_serves_unless_told_otherwise(folder: Path) -> None:
+    for given in ("0", "1"):
+        with mock.patch.dict(os.environ, {"VLLM_USE_V2_MODEL_RUNNER": given} if given == "1" else {}):
+            server_of(folder)
+            assert os.environ["VLLM_USE_V2_MODEL_RUNNER"] == given
+
+
 def check_policies_have_names_and_sockets_of_their_own(folder: Path) -> None:
     """What verl names by the replica's rank alone, on both sides: the sender's and that of vLLM's worker."""
     from verl_ext.engine.policy_names import POLICY, VARIABLE

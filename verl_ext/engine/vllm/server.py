@@ -24,6 +24,10 @@ from verl_ext.engine.replaced import replaced
 from verl_ext.engine.vllm.served import SERVED
 from verl_ext.engine.vllm.worker import FIRST_ID
 
+# vLLM 0.24 has two model runners. The newer one, its default for Llama, Mistral, Qwen3 and others, silently loses some
+# of a request's allowed tokens on GPUs (vLLM's pull request 46245): choices that agents never get.
+OLDER_RUNNER = ("VLLM_USE_V2_MODEL_RUNNER", "0")
+
 
 def is_ours(rollout: Any) -> bool:
     """Whether a rollout configuration is of a run of ours: registered is one server for all runs of verl."""
@@ -63,6 +67,7 @@ class VLLMServer(vLLMHttpServer):
     def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
         self.policy = policy_of(config)
         os.environ[VARIABLE] = self.policy  # vLLM's workers, its child processes, listen at the policy's addresses
+        os.environ.setdefault(*OLDER_RUNNER)
         super().__init__(config, *args, **kwargs)
 
     async def generate(
