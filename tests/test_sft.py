@@ -154,9 +154,16 @@ def test_one_and_two_processes_learn_the_same_and_leave_a_model_for_rl(folder, t
     assert tokenizer.chat_template == AutoTokenizer.from_pretrained(MODEL).chat_template
 
 
-@pytest.mark.parametrize(("cold_start", "recipe"), [("mhgpo_real", "mhgpo_real"), ("gold", "RECIPE")])
-def test_the_next_command_names_a_recipe_that_is_there(cold_start, recipe):
-    config = composed(f"+sft={cold_start}", *(["system=smurfs"] if cold_start == "gold" else []))
+@pytest.mark.parametrize(
+    ("cold_start", "more", "recipe"),
+    [
+        ("mhgpo_real", [], "mhgpo_real"),
+        ("mhgpo_real", ["trainer.device=cuda"], "mhgpo_real_gpu"),
+        ("gold", ["system=smurfs"], "RECIPE"),
+    ],
+)
+def test_the_next_command_names_a_recipe_that_is_there(cold_start, more, recipe):
+    config = composed(f"+sft={cold_start}", *more)
     assert f"main_ppo +recipe={recipe} actor" in sft.report(config, 24, cold_start)
 
 

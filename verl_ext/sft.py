@@ -202,7 +202,9 @@ def report(config: DictConfig, steps: int, recipe: str | None) -> str:
     if held:
         lines.append(f"  held out     {' → '.join(f'{loss:.3f}' for loss in held)}")
     lines += [f"  log          {folder / LOG}", f"  model        {model}", "", "Reinforcement learning from it:"]
-    named = recipe if recipe in find_recipes() else "RECIPE"  # some cold starts are of no recipe, or of several
+    recipes, suited = find_recipes(), [f"{recipe}_gpu"] if config.trainer.device != "cpu" else []
+    # Some cold starts are of no recipe, or of several.
+    named = next((name for name in [*suited, recipe] if name in recipes), "RECIPE")
     lines.append(f"  python -m verl.trainer.main_ppo +recipe={named} {start}{model}")
     return "\n".join(lines)
 
