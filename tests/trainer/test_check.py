@@ -71,7 +71,7 @@ def test_memory_of_the_papers_run_by_hand():
         "parameters": share,
         "gradients": share,
         "optimiser": 2 * share,
-        "activations": (32 * 4096 + 8 * 4096 + 3 * 14336) * 16384 * 2,
+        "activations": (32 * 4096 + 12 * 4096 + 4 * 14336) * 16384 * 2,
         "logits": 2 * 2 * 16384 * 128256,  # bf16, and their gradients
     }
     assert found.sync == 3 * share + found.engine + 2 * GIB  # parameters and moments, the engine's weights, the bucket
