@@ -57,10 +57,15 @@ def run(folder: Path, *overrides: str, recipe: str = "mhgpo_tiny", timeout: int 
 
 
 def run_and_kill(
-    folder: Path, *overrides: str, after_step: int, recipe: str = "mhgpo_tiny", timeout: int = 500
+    folder: Path, *overrides: str, after_step: int, saved: bool = False, recipe: str = "mhgpo_tiny", timeout: int = 500
 ) -> None:
-    """Start the command and kill -9 its process group as soon as its log holds `after_step`."""
+    """Start the command and kill -9 its process group as soon as its log holds `after_step`.
+
+    Args:
+        saved: and as soon as the checkpoint of that step is complete, which follows the log.
+    """
     folder.mkdir(parents=True, exist_ok=True)
+    complete = folder / "runs" / recipe / f"global_step_{after_step}" / "complete"
     with open(folder / "killed.log", "w") as log:
         process = subprocess.Popen(
             command(*overrides, recipe=recipe),
@@ -71,7 +76,9 @@ def run_and_kill(
             start_new_session=True,
         )
         deadline = time.time() + timeout
-        while not any(entry["step"] >= after_step for entry in entries(folder, recipe)):
+        while not any(entry["step"] >= after_step for entry in entries(folder, recipe)) or (
+            saved and not complete.exists()
+        ):
             assert process.poll() is None, (folder / "killed.log").read_text()[-6000:]
             assert time.time() < deadline, "the run did not get there"
             time.sleep(0.05)

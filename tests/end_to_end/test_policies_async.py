@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file
 
-from tests.end_to_end.other_vocabulary import SHIFT, other_vocabulary
-from tests.end_to_end.running import entries, lasting, records, run, run_and_kill
-from tests.end_to_end.test_policies import policy, weights_of
+from tests.end_to_end.other_vocabulary import SHIFT, TINY, other_vocabulary
+from tests.end_to_end.running import entries, lasting, records, run, run_and_kill, saved
+from tests.end_to_end.test_adapters_of_policies import adapters
+from tests.end_to_end.test_policies import OPTIMISER, policy, same, weights_of
 from tests.end_to_end.test_separate_async import BESIDE
 from tests.end_to_end.trajectory_log import check_tokens
 from verl_ext.doctor import words_of
@@ -49,8 +51,9 @@ def check_equal(one: Path, other: Path, recipe: str = "mhgpo_tiny") -> None:
 
 @pytest.mark.slow
 def test_with_no_step_ahead_the_numbers_are_those_of_the_synchronous_mode(tmp_path):
-    """With a critic per policy, and a learning rate of its own."""
-    two = [policy("small", "rewriter, reranker"), policy("large", "answerer", actor="{optim: {lr: 1e-4}}")]
+    """With an adapter per agent in one, a critic per policy, and a learning rate of its own."""
+    adapted = policy("small", "rewriter, reranker", per_agent_lora="true", actor="{optim: {lr: 1e-2}}")
+    two = [adapted, policy("large", "answerer", actor="{optim: {lr: 1e-4}}")]
     run(tmp_path / "sync", *SHORT, *two, recipe="mappo_tiny")
     run(tmp_path / "separate", *SHORT, *two, SEPARATE, *NONE_AHEAD, recipe="mappo_tiny")
     check_equal(tmp_path / "separate", tmp_path / "sync", "mappo_tiny")
@@ -64,45 +67,57 @@ def test_one_policy_is_the_run_without_policies(tmp_path):
 
 
 def test_a_killed_run_goes_on_with_each_policy_beside_its_rollouts(tmp_path):
-    """Two vocabularies, one policy that trains in every other step, steps of two parts, π_old computed."""
+    """An adapter per agent in every other step; beside them a whole model of another vocabulary. Steps of two parts,
+    π_old computed."""
     settings = [
         *BESIDE,
         "mas.deterministic=false",
-        policy("small", "rewriter, reranker"),
-        policy("large", "answerer", other_vocabulary(tmp_path / "other"), every="2", actor="{optim: {lr: 1e-3}}"),
+        policy("small", "rewriter, reranker", per_agent_lora="true", every="2", actor="{optim: {lr: 1e-2}}"),
+        policy("large", "answerer", other_vocabulary(tmp_path / "other"), actor="{optim: {lr: 1e-3}}"),
         f"trainer.total_training_steps={STEPS}",
         f"trainer.test_freq={STEPS}",
     ]
-    run_and_kill(tmp_path, *settings, after_step=1)
+    run_and_kill(tmp_path, *settings, after_step=1, saved=True)
+    before = adapters(tmp_path, 1, "small")
     run(tmp_path, *settings)
     log = {entry["step"]: entry["metrics"] for entry in entries(tmp_path)}
     assert tuple(log) == tuple(range(1, STEPS + 1))
     lags = {name: [] for name in ("small", "large")}
     for step, metrics in log.items():
         assert metrics["update/rows"] == 96 and metrics["sampling/dropped_questions"] == 0
-        for name, rows, updates in (("small", 64, 2), ("large", 32, 2 * (step % 2))):
+        for name, rows, updates in (("small", 64, 2 * (step % 2)), ("large", 32, 2)):
             mine = of_policy(name, metrics)
             assert mine["update/rows"] == rows and mine["update/optimiser_steps"] == updates
             assert mine["update/rests"] == (updates == 0)
             assert mine["doctor/unknown_version"] == mine["doctor/unknown_policy"] == 0
-            assert mine["doctor/weights_compared"] == 1
+            assert mine["doctor/weights_compared"] == mine["doctor/weights_served"] == 1
             # Rows that the policy's last weights sampled: they have arrived in its engine, and not in the other one.
             assert mine.get("doctor/log_prob_difference_numerical", 0) < 1e-3
             lags[name].append(mine["doctor/version_lag_max"])
-    assert max(lags["small"]) == 1
+        assert metrics["policies/small/doctor/unknown_adapter"] == 0
+        for agent in ("rewriter", "reranker") if step % 2 else ():
+            assert metrics[f"policies/small/adapters/{agent}/grad_norm"] > 0
+    assert max(lags["large"]) == 1
     # Its only updates are those of steps 1 and 3: the rows of step 3 were sampled by what step 1 made.
-    assert max(lags["large"]) <= 1 and lags["large"][2] == 0
-    sent = [step for step, metrics in log.items() if "policies/large/update/sent_mb" in metrics]
-    # The kill may have come before step 1 sent them.
-    assert {3} <= set(sent) <= {1, 3}, "the weights of a step in which it did not train are not sent again"
+    assert max(lags["small"]) <= 1 and lags["small"][2] == 0
     page = words_of(tmp_path / "runs" / "mhgpo_tiny")
-    assert f"Policy small: trained in {STEPS} of {STEPS} steps" in page and "Policy large: trained in 2 of" in page
+    assert "Policy small: trained in 2 of" in page and f"Policy large: trained in {STEPS} of {STEPS} steps" in page
     assert "Nothing to look at." in page
 
-    sizes = {
-        name: weights_of(tmp_path, STEPS, name)["model.embed_tokens.weight"].shape[0] for name in ("small", "large")
-    }
-    assert sizes["large"] == sizes["small"] + SHIFT
+    rested, after = adapters(tmp_path, 2, "small"), adapters(tmp_path, STEPS, "small")
+    assert after.keys() == {"rewriter", "reranker"} and not same(*after.values())
+    for agent, own in before.items():
+        assert same(own, rested[agent]), "the resume goes on from the adapters that were saved"
+        assert not same(own, after[agent]) and any(tensor.any() for name, tensor in own.items() if "lora_B" in name)
+    taken = saved(tmp_path, STEPS, f"actor/small/{OPTIMISER}")["state"].values()
+    assert {int(one["step"]) for one in taken} == {4}, "the optimiser goes on, too: two steps in each of two parts"
+    sent = {step: metrics.get("policies/small/update/sent_mb") for step, metrics in log.items()}
+    # The kill may have come before step 1 sent them.
+    assert sent[2] is None, "adapters of a step in which they did not train are not sent again"
+    assert sent[3] == sum(t.nbytes for own in after.values() for t in own.values()) / 1e6, "the base is not sent again"
+
+    rows = weights_of(tmp_path, STEPS, "large")["model.embed_tokens.weight"].shape[0]
+    assert rows == load_file(TINY / "model.safetensors")["model.embed_tokens.weight"].shape[0] + SHIFT
     questions, calls = records(tmp_path)
     trained = [(q["step"], q["question"]["number"], q["question"]["index"]) for q in questions if q["phase"] == "train"]
     assert sorted((step, number) for step, number, _ in trained) == [(s, n) for s in log for n in range(8)]
@@ -118,7 +133,7 @@ def test_unfinished_trajectories_go_on_with_the_new_weights_of_each_policy(tmp_p
         "trainer.v1.trainer_mode=mas_colocate_async",
         "trainer.v1.colocate_async.num_warmup_batches=1",
         "mas.deterministic=false",
-        policy("small", "rewriter, reranker"),
+        policy("small", "rewriter, reranker", per_agent_lora="true", actor="{optim: {lr: 1e-2}}"),
         policy("large", "answerer", other_vocabulary(tmp_path / "other"), every="2"),
         "algorithm.rollout_correction.bypass_mode=false",
         "trainer.total_training_steps=4",

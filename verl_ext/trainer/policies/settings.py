@@ -259,10 +259,6 @@ def refusals(mas: MasConfig, config: DictConfig) -> dict[str, bool]:
         "and none is merged. Remedy: merge it into a model (peft's merge_and_unload), and name that in model.path": (
             len(adapted) > 0
         ),
-        f"mas.policies: {', '.join(routed)} has per_agent_lora: true, which does not go with trainer.v1.trainer_mode="
-        f"{modes.mode_of(config)}: it was not tried. Remedy: trainer.v1.trainer_mode={modes.SYNC}": (
-            len(routed) > 0 and modes.mode_of(config) != modes.SYNC
-        ),
         f"mas.policy_init names {', '.join(started)}, and the policy of that agent has no adapter per agent. Remedy: "
         "mas.policies.<name>.per_agent_lora=true": bool(started),
         "mas.policies does not go with actor_rollout_ref.model.lora.adapters. Remedy: "
