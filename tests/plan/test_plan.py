@@ -14,8 +14,10 @@ from verl_ext.plan.__main__ import main
 from verl_ext.plan.fit import fit, leave_one_out, predict, terms_of
 from verl_ext.plan.formulas import PHASES, Load, Sizes, communication, rollout, seconds, training
 from verl_ext.plan.hardware import DEVICES, Device, measured_cpu
-from verl_ext.plan.scale import ASSUMED, Job, colocated, separate
-from verl_ext.plan.workload import Point, distinct, expected_load, read_point, read_points, write_points
+from verl_ext.plan.policies import part_of
+from verl_ext.plan.policies import seconds as seconds_of
+from verl_ext.plan.scale import ASSUMED, Job, colocated, separate, split
+from verl_ext.plan.workload import Point, distinct, expected_load, read_calls, read_point, read_points, write_points
 from verl_ext.sampling import make_strategy
 from verl_ext.trainer.preflight.gpu_memory import GIB, Memory
 
@@ -91,9 +93,12 @@ def test_the_fit_finds_what_made_the_runs_and_never_a_negative_coefficient(tmp_p
     assert predict(made[0], known)["step"] == pytest.approx(made[0].seconds["step"])
 
 
+ROOM = Memory({"all": GIB}, resident=0, sync=0, engine=GIB, kv_bytes=1e6, share=0.6)
+
+
 def job(**changes: float) -> Job:
     def memory(devices: int) -> Memory:
-        return Memory({"all": 400 * GIB / devices}, resident=0, sync=0, engine=GIB, kv_bytes=1e6, share=0.6)
+        return replace(ROOM, parts={"all": 400 * GIB / devices})
 
     base = Job(LOAD, SIZES, DEVICE, ASSUMED, memory, ("ref", "update_actor"))
     return replace(base, **changes)
@@ -116,12 +121,39 @@ def test_a_split_is_worth_it_where_sampling_waits_and_says_what_it_waits_for():
     assert "chain" in colocated(job(), 512).parts["gen"] and "decode" in colocated(job(max_seqs=1), 8).parts["gen"]
 
 
+def test_a_step_of_two_policies_by_hand():
+    """One trains a and b, or a alone; the other, frozen, answers as c."""
+    calls = {"a": (10, 100, 8), "b": (10, 40, 2), "c": (20, 70, 5)}
+    load = Load(4, 48, 36, 24, 18, prompt=70, output=5, longest=30, tool_turns=1, tool_seconds=2)
+    found = part_of(load, calls, own="ab", trained="ac")
+    assert found == Load(4, 24, 18, 8, 6, prompt=70, output=5, longest=15, tool_turns=0.5, tool_seconds=2)
+    assert part_of(load, calls, own="ab", trained="ac", node_wise=True).rows == 12
+    frozen = part_of(load, calls, own="c", trained="ab")
+    assert frozen == replace(found, rows=0, distinct_rows=0)
+    assert expected_load("fof", make_strategy("fof", 4, ["a", "b"]), 10, 1, 1, 1, length=3).rows == 80  # of 120 calls
+
+    small = job(load=found, coefficients=dict.fromkeys(ASSUMED, 1.0), memory=lambda devices: ROOM)
+    large = replace(small, load=frozen, phases=())
+    # Sampling: 18 prompts; 15 steps that read all weights, 120 tokens that read 72.5; 24 calls by 8 processes; a tool.
+    gen = 18 * 70 * (2400 + 40 * 70) / 1e6 + (15 * 2400 + 120 * 72.5 * 8) / 1e4 + 15 + 24 / 8 + 1
+    forward = 8 * 75 * (2400 + 40 * 75) / 1e6
+    trained = (forward + 8 + 1) + (3 * forward + 8 + 1) + (8 + 1)  # reference, update, rest
+    steps = {"small": colocated(small, 1), "large": colocated(large, 1)}
+    assert steps["large"].seconds == pytest.approx(gen + 2400 / 1000 + 1)
+    assert seconds_of(steps) == pytest.approx(2 * gen + trained + 2 * (2400 / 1000 + 1))
+    # Beside the training: the longest chain goes through both. Frozen weights are not sent.
+    apart = {"small": split(small, 1, 1), "large": split(large, 1, 1)}
+    chain = 2 * ((15 * 2400 + 120 * 72.5 * 8) / 1e4 + 15 + 1)
+    assert chain > gen and seconds_of(apart) == pytest.approx(max(chain, trained) + 2 * 2400 / 1000 + 1)
+
+
 def test_a_run_is_measured_without_its_first_step(tmp_path):
     with pytest.raises(ValueError, match="metrics.jsonl is not there"):
         read_point(tmp_path, DEVICE)
     phases = {"gen": 4.0, "ref": 1.0, "update_actor": 2.0, "update_weights": 0.5, "step": 9.0}
     counted = {"sampling/questions": 8, "sampling/agent_calls": 96, "sampling/prompt_tokens": 9600, "update/rows": 96}
-    counted |= {"sampling/generated_tokens": 480, "num_turns/max": 3, "response_length/max": 24, "agents/a/calls": 96}
+    counted |= {"sampling/generated_tokens": 480, "num_turns/max": 3, "response_length/max": 24}
+    counted |= {"agents/a/calls": 96, "agents/a/prompt_tokens": 100, "agents/a/output_tokens": 5}
     lines = []
     for step, slower in ((1, 10.0), (2, 1.0), (3, 1.0)):
         timing = {f"timing_s/{name}": 7 * slower for name in phases}
@@ -137,6 +169,7 @@ def test_a_run_is_measured_without_its_first_step(tmp_path):
     point = read_point(tmp_path, DEVICE)
     assert point.cpu and point.shared and point.seconds == phases | {"rest": 1.5}
     assert (point.load.prompt, point.load.output, point.load.longest, point.load.distinct) == (100, 5, 72, 96 - 8 * 3)
+    assert read_calls(tmp_path, ["a"]) == {"a": (96, 100, 5)}
     assert point.sizes.head == 871 * 128 and point.sizes.body == 4 * (4 * 128**2 + 3 * 128 * 256)
 
 
@@ -168,6 +201,17 @@ def test_the_command(capsys):
     # 32 questions; 27 calls of a question under is, 12 under fof
     assert "| is       |   864 |" in said and "| fof      |   384 |" in said and "fof, largest part, " in said
     assert "Nothing was measured on several GPUs" in said and "Next: verl_ext check +recipe=mhgpo_tiny" in said
+    two = [
+        "+mas.policies.small={agents: [rewriter, reranker]}",
+        "+mas.policies.large={agents: [answerer], frozen: true}",
+    ]
+    assert main(["+recipe=mhgpo_tiny", *two, *tokens, "--gpus", "8"]) == 0
+    rows = {row.split("|")[1].strip(): row.split("|")[2:4] for row in capsys.readouterr().out.split("\n") if "|" in row}
+    assert [[int(cell) for cell in rows[name]] for name in ("small", "large", "all")] == [
+        [256, 256],
+        [128, 0],
+        [384, 256],
+    ]
     for wrong, text in [
         ([], "the tokens of a call are not known. Remedy: --prompt_tokens"),
         ([*tokens, "--coefficient", "updte=2"], "did you mean 'update'?"),

@@ -6,6 +6,7 @@ formulas   the load model: terms in seconds, from tokens, calls and a model's si
 workload   what a step does, per sampling strategy, or measured from a run
 jobs       from a configuration and the command line to one job per sampling strategy
 fit        coefficients by least squares from measured runs; the error for a run left out
+policies   a step of several policies, a row for each
 scale      a step on N devices, shared or split between training and rollout
 report     the tables, and what limits a step in words
 """

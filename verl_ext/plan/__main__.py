@@ -70,6 +70,7 @@ def _planned(given: Any) -> str:
 
     from verl_ext.plan.hardware import DEVICES, measured_cpu
     from verl_ext.plan.jobs import jobs_of
+    from verl_ext.plan.policies import policies_report
     from verl_ext.plan.report import plan_report
     from verl_ext.trainer.preflight.composing import composed
 
@@ -78,10 +79,15 @@ def _planned(given: Any) -> str:
             config = composed("ppo_trainer", given.overrides, given.config_dir)
     except HydraException as error:
         raise ValueError(str(error)) from error
-    jobs, facts = jobs_of(given, config, DEVICES.get(given.device) or measured_cpu())
+    device = DEVICES.get(given.device) or measured_cpu()
+    if config.mas.get("policies"):
+        facts, report = policies_report(given, config, device)
+    else:
+        jobs, facts = jobs_of(given, config, device)
+        report = plan_report(jobs, str(config.mas.sampling.strategy), given.gpus)
     folder = ["--config-dir", given.config_dir] if given.config_dir else []
     following = f"Next: verl_ext check {shlex.join([*folder, *given.overrides])}"
-    return "\n".join([*facts, "", *plan_report(jobs, str(config.mas.sampling.strategy), given.gpus), "", following])
+    return "\n".join([*facts, "", *report, "", following])
 
 
 if __name__ == "__main__":

@@ -29,16 +29,9 @@ def jobs_of(given: Any, config: DictConfig, device: Device) -> tuple[dict[str, J
         ValueError: the model's size or the tokens of a call are not known, or a coefficient is not a number above 0.
     """
     mas, path = read_mas_config(config), str(config.actor_rollout_ref.model.path)
-    try:
-        model = read_model(path)
-    except LookupError as error:
-        raise ValueError(
-            f"the size of the model is not known: {error}. Remedy: actor_rollout_ref.model.path=FOLDER with a "
-            "config.json (no weights are read), or one of the models in that table"
-        ) from error
-    agents = build_workflow(mas).trained_agents
-    tokens, where = _tokens(given, mas, config, agents, device)
-    base, jobs, questions = _job(given, config, device, model, tokens), dict[str, Job](), config.data.train_batch_size
+    model, agents = model_of(path), build_workflow(mas).trained_agents
+    tokens, where = tokens_of(given, mas, config, agents, device)
+    base, jobs, questions = job_of(given, config, device, model, tokens), dict[str, Job](), config.data.train_batch_size
     tools = {"tool_turns": float(given.tool_turns), "tool_seconds": given.tool_seconds}
     for name in dict.fromkeys([*STRATEGIES, mas.sampling.strategy]):
         strategy = strategy_from(mas.sampling.model_copy(update={"strategy": name}), agents)
@@ -47,10 +40,30 @@ def jobs_of(given: Any, config: DictConfig, device: Device) -> tuple[dict[str, J
         f"{path}: {model.parameters / 1e6:,.0f} M parameters, by {model.source}",
         f"{questions} questions a step, {len(agents)} agents, G = {mas.sampling.group_size}",
         where,
-        f"{device.name}: {_peaks(device)}",
+        *machine_facts(config, device),
     ]
+    return jobs, facts
+
+
+def model_of(path: str) -> Model:
+    """`read_model`.
+
+    Raises:
+        ValueError: the size of the model is not known.
+    """
+    try:
+        return read_model(path)
+    except LookupError as error:
+        raise ValueError(
+            f"the size of the model is not known: {error}. Remedy: actor_rollout_ref.model.path=FOLDER with a "
+            "config.json (no weights are read), or one of the models in that table"
+        ) from error
+
+
+def machine_facts(config: DictConfig, device: Device) -> list[str]:
+    """What the device can do, and what of the run is not in the model."""
     critic = ["The critic's memory counts; its time is not in the model."] if trains_critic(config) else []
-    return jobs, facts + critic
+    return [f"{device.name}: {_peaks(device)}", *critic]
 
 
 def _peaks(device: Device) -> str:
@@ -61,7 +74,7 @@ def _peaks(device: Device) -> str:
     return f"{speed}, {links} ({device.source})"
 
 
-def _job(given: Any, config: DictConfig, device: Device, model: Model, tokens: tuple[float, float, float]) -> Job:
+def job_of(given: Any, config: DictConfig, device: Device, model: Model, tokens: tuple[float, float, float]) -> Job:
     """What is the same for all strategies; its load is a placeholder."""
     actor, rollout, settings = (config.actor_rollout_ref[name] for name in ("actor", "rollout", "model"))
     reference = actor.use_kl_loss or config.algorithm.use_kl_in_reward
@@ -103,19 +116,19 @@ def coefficients(given: list[str], known: Terms) -> Terms:
     return found
 
 
-def memory_on(config: DictConfig, model: Model) -> Callable[[int], Memory]:
-    """devices -> the memory that a run with so many ranks needs of each; a critic's included."""
-    changed, critic = config.copy(), trains_critic(config)
+def memory_on(config: DictConfig, model: Model, frozen: bool = False) -> Callable[[int], Memory]:
+    """devices -> the memory that a run with so many ranks needs of each; a critic's included. frozen: none trains."""
+    changed, critic = config.copy(), trains_critic(config) and not frozen
 
     @cache
     def memory(devices: int) -> Memory:
         changed.trainer.nnodes, changed.trainer.n_gpus_per_node = 1, devices  # only their product counts
-        return estimate(changed, model, critic)
+        return estimate(changed, model, critic, frozen)
 
     return memory
 
 
-def _tokens(
+def tokens_of(
     given: Any, mas: MasConfig, config: DictConfig, agents: list[str], device: Device
 ) -> tuple[tuple[float, float, float], str]:
     """((prompt, output, longest chain), where they come from)."""

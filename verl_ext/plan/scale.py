@@ -35,7 +35,8 @@ class Job:
     """What is planned, but for the number of devices.
 
     memory: devices -> what training needs of each (`preflight.gpu_memory.estimate`). phases: of PHASES, those that the
-    run has. max_seqs, workers, tensor, micro_tokens: of the configuration. passes, shared: see `formulas.training`.
+    run has; none: the weights are frozen. max_seqs, workers, tensor, micro_tokens: of the configuration. passes,
+    shared: see `formulas.training`.
     """
 
     load: Load
@@ -104,6 +105,8 @@ def _engine(job: Job, devices: int, room: float) -> Terms:
 
 def _trainer(job: Job, devices: int) -> dict[str, Terms]:
     """Seconds of the other phases but `update_weights`: operations, or FSDP's traffic where that takes longer."""
+    if not job.phases:
+        return {}
     terms = training(job.load, job.sizes, job.device, devices, job.shared, job.passes)
     traffic = communication(job.load, job.sizes, job.device, devices, job.micro_tokens)
     found: dict[str, Terms] = {}
@@ -140,18 +143,21 @@ def separate(job: Job, devices: int) -> Step | None:
     The policy that samples is one step behind. A machine is not divided where there are several.
     """
     unit = job.device.node if devices > job.device.node else 1
-    found: list[Step] = []
-    for trainers in range(unit, devices, unit):
-        memory, engines = job.memory(trainers), devices - trainers
-        room = (ALONE * job.device.memory - memory.engine - ENGINE_OVERHEAD) / memory.kv_bytes
-        problem = _problem(memory.training, job.device.memory)
-        if problem or room <= 0 or engines < job.tensor:
-            continue
-        gen, trained, sync = _engine(job, engines, room), _trainer(job, trainers), _sync(job, devices, 2)
-        slower = max(sum(gen.values()), sum(sum(terms.values()) for terms in trained.values()))
-        parts = {"gen": gen, **trained, "update_weights": sync}
-        found.append(Step(devices, trainers, parts, slower + sum(sync.values()), memory.training))
-    return min(found, key=lambda step: step.seconds, default=None)
+    found = (split(job, trainers, devices - trainers) for trainers in range(unit, devices, unit))
+    return min((step for step in found if step), key=lambda step: step.seconds, default=None)
+
+
+def split(job: Job, trainers: int, engines: int) -> Step | None:
+    """So many devices train, while so many others sample; None: it does not fit. Frozen weights are sent once."""
+    memory = job.memory(trainers)
+    room = (ALONE * job.device.memory - memory.engine - ENGINE_OVERHEAD) / memory.kv_bytes
+    if _problem(memory.training, job.device.memory) or room <= 0 or engines < job.tensor:
+        return None
+    gen, trained = _engine(job, engines, room), _trainer(job, trainers)
+    sync = _sync(job, trainers + engines, 2) if job.phases else {}
+    slower = max(sum(gen.values()), sum(sum(terms.values()) for terms in trained.values()))
+    parts = {"gen": gen, **trained, "update_weights": sync}
+    return Step(trainers + engines, trainers, parts, slower + sum(sync.values()), memory.training)
 
 
 def _problem(needed: float, card: float) -> str:

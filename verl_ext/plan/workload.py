@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
@@ -18,6 +18,8 @@ from verl_ext.sampling import Strategy
 from verl_ext.trainer.preflight.gpu_memory import BYTES, Model, read_model
 
 SETTINGS = "settings.json"
+# Agent -> (its calls, mean tokens of their prompts, of their outputs).
+Calls = Mapping[str, tuple[float, ...]]
 # Strategies that fork once per agent, and keep only the samples of the forked calls; the others fork once and keep all.
 NODE_WISE = ("is", "nmc")
 MEASURED = ("gen", "ref", "update_actor", "update_weights", "step")
@@ -63,18 +65,29 @@ def distinct(name: str, calls: float, questions: float, agents: int, group: int)
 
 
 def expected_load(
-    name: str, strategy: Strategy, questions: int, prompt: float, output: float, longest: float, **tools: float
+    name: str,
+    strategy: Strategy,
+    questions: int,
+    prompt: float,
+    output: float,
+    longest: float,
+    length: int | None = None,
+    **tools: float,
 ) -> Load:
     """The load of a strategy in a chain of its agents: calls as `verl_ext check` counts them.
+
+    Args:
+        length: agents of the chain, where some of them do not train.
 
     Raises:
         ValueError: the strategy does not say how many calls it makes.
     """
     agents, group = len(strategy.agents), strategy.group_size
-    each = strategy.expected_calls(agents)
+    chain = length or agents
+    each = strategy.expected_calls(chain)
     if each is None:
         raise ValueError(f"mas.sampling.strategy={name} has no expected_calls. Remedy: add it (docs/new_strategy.md)")
-    calls, kept = each * questions, (agents * group if name in NODE_WISE else each) * questions
+    calls, kept = each * questions, (agents * group if name in NODE_WISE else each * agents / chain) * questions
     counts = (distinct(name, number, questions, agents, group) for number in (calls, kept))
     return Load(questions, calls, next(counts), kept, next(counts), prompt, output, longest, **tools)
 
@@ -88,17 +101,8 @@ def read_point(folder: str | Path, device: Device, slots: int = 128) -> Point:
         ValueError: a file, a second step or a metric is missing, or the model is not here; says which.
     """
     folder = Path(folder)
-    steps = [entry["metrics"] for entry in _existing(folder / NAME, read_log) if "timing_s/step" in entry["metrics"]]
-    if len(steps) < 2:
-        raise ValueError(f"{folder / NAME}: {len(steps)} steps of training; 2 are needed, as the first only warms up")
+    steps, middle = _steps(folder)
     settings = json.loads(_existing(folder / SETTINGS, lambda path: Path(path).read_text(encoding="utf-8")))
-
-    def middle(key: str) -> float:
-        values = [step[key] for step in steps[1:] if step.get(key) is not None]
-        if not values:
-            raise ValueError(f"{folder / NAME} has no {key}. Remedy: a run of this version of verl_ext")
-        return median(values)
-
     kind = "_cpu" if "timing_s/step_cpu" in steps[-1] else ""
     seconds = {name: middle(f"timing_s/{name}{kind}") for name in MEASURED if f"timing_s/{name}" in steps[-1]}
     seconds["rest"] = max(2 * seconds["step"] - sum(seconds.values()), 0.0)
@@ -116,6 +120,32 @@ def read_point(folder: str | Path, device: Device, slots: int = 128) -> Point:
     shared = settings.get("actor_rollout_ref.rollout.name") == "hf"
     load = Load(questions, calls, prompts, rows, trained, prompt, output, longest)
     return Point(folder.name, load, sizes, device, seconds, slots, shared, cpu=bool(kind))
+
+
+def _steps(folder: Path) -> tuple[list[dict[str, Any]], Callable[[str], float]]:
+    """(metrics of the steps of a run, the median of a metric without the first step)."""
+    steps = [entry["metrics"] for entry in _existing(folder / NAME, read_log) if "timing_s/step" in entry["metrics"]]
+    if len(steps) < 2:
+        raise ValueError(f"{folder / NAME}: {len(steps)} steps of training; 2 are needed, as the first only warms up")
+
+    def middle(key: str) -> float:
+        values = [step[key] for step in steps[1:] if step.get(key) is not None]
+        if not values:
+            raise ValueError(f"{folder / NAME} has no {key}. Remedy: a run of this version of verl_ext")
+        return median(values)
+
+    return steps, middle
+
+
+def read_calls(folder: Path, agents: Sequence[str]) -> Calls:
+    """The calls of each agent of a run, from metrics.jsonl: medians without the first step.
+
+    Raises:
+        ValueError: a file, a second step or an agent is missing; says which.
+    """
+    middle = _steps(folder)[1]
+    columns = ("calls", "prompt_tokens", "output_tokens")
+    return {agent: tuple(middle(f"agents/{agent}/{column}") for column in columns) for agent in agents}
 
 
 def write_points(path: str | Path, points: Sequence[Point]) -> None:

@@ -1,0 +1,160 @@
+"""A step of several policies (`mas.policies`): the terms of each, by its model, its agents' calls and their tokens.
+
+On common devices they sample together, each by its own engine, and train one after another. Under `mas_separate_async`
+each has the rollout ranks that the configuration gives it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Any
+
+from omegaconf import DictConfig
+
+from verl_ext.plan.formulas import PHASES, Load
+from verl_ext.plan.hardware import GIB, Device
+from verl_ext.plan.jobs import job_of, machine_facts, memory_on, model_of, tokens_of
+from verl_ext.plan.report import LEGEND, PHASES_SHOWN, WHY
+from verl_ext.plan.scale import Job, Step, colocated, split
+from verl_ext.plan.workload import NODE_WISE, Calls, expected_load, read_calls
+from verl_ext.reports import markdown
+from verl_ext.trainer import modes
+from verl_ext.trainer.build import build_workflow
+from verl_ext.trainer.config import read_mas_config, strategy_from
+from verl_ext.trainer.policies.settings import policies_of_agents, policy_config
+from verl_ext.trainer.preflight.gpu_memory import together
+
+HEAD = ("policy", "calls", "rows", "rollout", "log-probs", "reference", "update", "weights", "rest", "GiB")
+SHARED = "All engines are awake together; policies train one after another. GiB: what a GPU needs at least."
+APART = "Policies train one after another, while all sample; then weights are sent. GiB: of a training GPU."
+
+
+def part_of(load: Load, calls: Calls, own: Collection[str], trained: Collection[str], node_wise: bool = False) -> Load:
+    """The part of a step that some agents have.
+
+    Args:
+        load: of the step.
+        calls: of all agents.
+        own: the agents. trained: of all agents, those that train.
+        node_wise: agents have as many rows as each other; otherwise a call that trains is a row.
+    """
+    count = sum(calls[name][0] for name in own)
+    reads, writes = (sum(calls[name][0] * calls[name][column] for name in own) for column in (1, 2))
+    share = count / sum(one[0] for one in calls.values())
+    rows = {name: 1.0 if node_wise else calls[name][0] for name in trained}
+    trains = sum(rows[name] for name in own if name in rows) / sum(rows.values())
+    return replace(
+        load,
+        calls=load.calls * share,
+        distinct=load.distinct * share,
+        rows=load.rows * trains,
+        distinct_rows=load.distinct_rows * trains,
+        prompt=reads / count,
+        output=writes / count,
+        longest=load.longest * writes / sum(one[0] * one[2] for one in calls.values()),
+        tool_turns=load.tool_turns * share,
+    )
+
+
+def policy_jobs(given: Any, config: DictConfig, device: Device) -> tuple[dict[str, Job], list[str]]:
+    """(policy -> job, lines that say what is planned), as `jobs.jobs_of`, for the configured strategy.
+
+    Without `--run` agents have as many calls and tokens as each other.
+    """
+    mas, questions = read_mas_config(config), config.data.train_batch_size
+    workflow, named, name = build_workflow(mas), policies_of_agents(mas), mas.sampling.strategy
+    agents, trained = [agent for agent in workflow.agents if agent in named], workflow.policy_agents
+    tokens, where = tokens_of(given, mas, config, agents, device)
+    tools = {"tool_turns": float(given.tool_turns), "tool_seconds": given.tool_seconds}
+    strategy = strategy_from(mas.sampling, workflow.trained_agents)
+    whole = expected_load(name, strategy, questions, *tokens, length=len(agents), **tools)
+    calls = read_calls(given.run, agents) if given.run else dict.fromkeys(agents, (1.0, *tokens[:2]))
+    jobs, trainers = dict[str, Job](), sum(not section.frozen for section in mas.policies.values())
+    facts = [f"{questions} questions a step, {len(agents)} agents, {name}, G = {mas.sampling.group_size}", where]
+    for policy, section in mas.policies.items():
+        if not (own := [agent for agent in section.agents if agent in agents]):
+            continue
+        settings = policy_config(config, policy)
+        path = str(settings.actor_rollout_ref.model.path)
+        model, load = model_of(path), part_of(whole, calls, own, trained, name in NODE_WISE)
+        job = job_of(given, settings, device, model, (load.prompt, load.output, load.longest))
+        # Of a policy that trains in every k-th step, the mean of k steps. One process handles the rows of all.
+        shares = dict.fromkeys(PHASES["update_actor"], section.every) | {"once": trainers}
+        jobs[policy] = replace(
+            job,
+            load=load,
+            coefficients=job.coefficients | {key: job.coefficients[key] / by for key, by in shares.items()},
+            memory=memory_on(settings, model, section.frozen),
+            phases=() if section.frozen else job.phases,
+        )
+        text = f"{policy} ({', '.join(own)}): {path}, {model.parameters / 1e6:,.0f} M parameters, by {model.source}"
+        facts.append(f"{text}; {load.prompt:,.0f} + {load.output:,.0f} tokens a call{'; frozen' * section.frozen}")
+    return jobs, [*facts, *machine_facts(config, device)]
+
+
+def seconds(steps: Mapping[str, Step]) -> float:
+    """Of a step of all policies."""
+    sampling, training, sending = _sides(steps)
+    return (max(sampling, training) if _split(steps) else sampling + training) + sending
+
+
+def _split(steps: Mapping[str, Step]) -> bool:
+    return any(step.trainers for step in steps.values())
+
+
+def _sides(steps: Mapping[str, Step]) -> tuple[float, float, float]:
+    """Seconds of (rollouts, training, new weights) of all policies.
+
+    On devices of their own, rollouts take as long as those of the slowest policy, or as the longest chain of calls,
+    which goes through all of them.
+    """
+    sampled, sent = ([step.phase(name) for step in steps.values()] for name in ("gen", "update_weights"))
+    trained = sum(sum(map(step.phase, step.parts)) for step in steps.values()) - sum(sampled) - sum(sent)
+    chain = sum(step.parts["gen"].get(term, 0.0) for step in steps.values() for term in ("chain", "tools"))
+    return max(chain, *sampled) if _split(steps) else sum(sampled), trained, sum(sent)
+
+
+def policies_report(given: Any, config: DictConfig, device: Device) -> tuple[list[str], list[str]]:
+    """(lines that say what is planned, a table per number of devices with a row per policy)."""
+    jobs, facts = policy_jobs(given, config, device)
+    if modes.mode_of(config) != modes.SEPARATE:
+        tables = [
+            _table(f"{n} × {device.name}", jobs, {p: colocated(j, n) for p, j in jobs.items()}) for n in given.gpus
+        ]
+        return facts, [*(line for table in tables for line in table), SHARED, LEGEND[-1]]
+    trainers, pools = config.trainer.nnodes * config.trainer.n_gpus_per_node, modes.engines(config)
+    found = {policy: split(job, trainers, pools[policy][0]) for policy, job in jobs.items()}
+    ranks = ", ".join(f"{number} for the rollouts of {policy}" for policy, (number, _) in pools.items())
+    title = f"{trainers} × {device.name} train, as configured; {ranks}"
+    if absent := [policy for policy, step in found.items() if step is None]:
+        return facts, [title, f"{', '.join(absent)}: does not fit. `verl_ext check` names the remedy."]
+    steps = {policy: step for policy, step in found.items() if step}
+    return facts, [*_table(title, jobs, steps), APART, LEGEND[-1]]
+
+
+def _table(title: str, jobs: Mapping[str, Job], steps: Mapping[str, Step]) -> list[str]:
+    """A row per policy and one for all, the seconds of a step, and the largest part of it."""
+    ranks = max(step.trainers or step.devices for step in steps.values())
+    memory = together({policy: job.memory(ranks) for policy, job in jobs.items()})
+    needed = memory.training if _split(steps) else max(memory.needed(), *(step.memory for step in steps.values()))
+    rows, total = list[list[float]](), seconds(steps)
+    for policy, step in steps.items():
+        load = jobs[policy].load
+        rows.append([load.calls, load.rows, *map(step.phase, PHASES_SHOWN), step.memory / GIB])
+    rows.append([*(sum(column) for column in list(zip(*rows, strict=True))[:-1]), needed / GIB])
+    texts = [[f"{n:,.0f}" for n in row[:2]] + [f"{n:,.1f}" for n in row[2:-1]] + [f"{row[-1]:,.0f}"] for row in rows]
+    sampling, training, _ = _sides(steps)
+    waiting = {"gen"} if training >= sampling else {*PHASES} - {"gen", "update_weights"}  # for the slower side
+    counted = {*PHASES} - (waiting if _split(steps) else set())
+    parts = [(policy, terms) for policy, step in steps.items() for name, terms in step.parts.items() if name in counted]
+    most, policy, term = max((value, policy, term) for policy, terms in parts for term, value in terms.items())
+    generated = sum(job.load.generated for job in jobs.values())
+    short = " It does not fit: `verl_ext check` names the remedy." * (needed > next(iter(jobs.values())).device.memory)
+    return [
+        title,
+        *markdown(HEAD, [[name, *row] for name, row in zip([*steps, "all"], texts, strict=True)], words=1),
+        f"A step takes {total:,.1f} s ({generated / total:,.0f} tok/s).{short}",
+        f"Largest part, {most / total:.0%} of it, {policy}: {WHY[term]}.",
+        "",
+    ]
