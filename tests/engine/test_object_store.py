@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -129,6 +130,24 @@ def test_the_weights_of_one_policy_do_not_arrive_at_another(monkeypatch):
     metadata = [ObjectStoreEngine(64, policy=name).prepare() for name in ("small", "large")]
     with pytest.raises(RuntimeError, match="from one policy to another: large, small"):
         ObjectStoreEngine.build_topology(1, 1, metadata)
+
+
+def test_the_mailbox_starts_on_the_node_of_the_trainer(monkeypatch):
+    """Ray would start it on any node, for example on that of a rollout worker, which may die and be replaced."""
+    chosen = []
+
+    class Actor:
+        def options(self, **options):
+            chosen.append(options)
+            return SimpleNamespace(remote=lambda: SimpleNamespace(open=SimpleNamespace(remote=lambda readers: None)))
+
+    context = SimpleNamespace(get_node_id=lambda: "ab" * 28)
+    ray = SimpleNamespace(remote=lambda cls: Actor(), get=lambda _: None, get_runtime_context=lambda: context)
+    monkeypatch.setattr(object_store, "ray", ray)
+    monkeypatch.setattr(ObjectStoreEngine, "_mailboxes", {})
+    ObjectStoreEngine.build_topology(1, 1, [ObjectStoreEngine(64, policy="small").prepare()])
+    place = chosen[0]["scheduling_strategy"]
+    assert (place.node_id, place.soft) == ("ab" * 28, False)
 
 
 WEIGHTS = {"layer": torch.ones(3)}

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 import ray
 import torch
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from verl.checkpoint_engine.base import CheckpointEngine, CheckpointEngineRegistry
 from verl.workers.rollout.utils import ensure_async_iterator
 
@@ -48,7 +49,7 @@ class ObjectStoreEngine(CheckpointEngine):
     def build_topology(
         cls, actor_wg_world_size: int, rollout_world_size: int, metadata: list[Any]
     ) -> tuple[dict[str, list[Any]], dict[str, list[Any]]]:
-        """The policy's mailbox for all, and a number for each reader. Called in the trainer's process.
+        """The policy's mailbox for all, on this node, and a number for each reader. Called in the trainer's process.
 
         Raises:
             RuntimeError: the ranks are of several policies.
@@ -58,7 +59,9 @@ class ObjectStoreEngine(CheckpointEngine):
             raise RuntimeError(f"weights would go from one policy to another: {', '.join(sorted(policies))}")
         (policy,) = policies
         if policy not in cls._mailboxes:
-            cls._mailboxes[policy] = ray.remote(Mailbox).options(num_cpus=0).remote()
+            # Ray would start it on any node, and without it the run cannot go on.
+            here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+            cls._mailboxes[policy] = ray.remote(Mailbox).options(num_cpus=0, scheduling_strategy=here).remote()
         mailbox = cls._mailboxes[policy]
         ray.get(mailbox.open.remote(rollout_world_size))
         senders = {"mailbox": [mailbox] * actor_wg_world_size, "reader": [-1] * actor_wg_world_size}

@@ -1,7 +1,8 @@
 """A run on a Ray cluster: what has its place on the driver's node, and who notices that a node has died.
 
-On the driver's node are the task runner, which writes logs and checkpoints that the driver reads, and TransferQueue's
-controller. Training processes, their rollout servers and the rollout workers may be on any node.
+On the driver's node are the task runner, which writes logs and checkpoints that the driver reads, TransferQueue's
+controller, and the mailboxes through which weights go to rollouts on ranks of their own. Training processes, rollout
+servers and rollout workers may be on any node.
 """
 
 from __future__ import annotations
