@@ -158,3 +158,17 @@ def test_a_cluster_that_is_too_small_is_refused(cluster, says, monkeypatch):
     monkeypatch.setattr(nodes, "ray", SimpleNamespace(nodes=lambda: found, is_initialized=lambda: True))
     with pytest.raises(ValueError, match=says):
         nodes.check_cluster(composed("+recipe=mhgpo_tiny", "trainer.nnodes=2"))
+
+
+def test_a_cluster_without_gpus_for_the_rollouts_of_each_policy_is_refused(monkeypatch):
+    two = [
+        f"+mas.policies.{name}={{agents: [{agents}]}}"
+        for name, agents in (("a", "rewriter, reranker"), ("b", "answerer"))
+    ]
+    config = composed("+recipe=mhgpo_tiny", "trainer.v1.trainer_mode=mas_separate_async", *two)
+    found = [{"Alive": True, "Resources": one} for one in ({"CPU": 16, "GPU": 1}, {"CPU": 2, "GPU": 1})]
+    monkeypatch.setattr(nodes, "ray", SimpleNamespace(nodes=lambda: found, is_initialized=lambda: True))
+    with pytest.raises(ValueError, match="training takes 1 and the rollouts 2 GPUs of their own .* have 1, 1 "):
+        nodes.check_cluster(config)
+    found.append({"Alive": True, "Resources": {"CPU": 2, "GPU": 1}})
+    nodes.check_cluster(config)

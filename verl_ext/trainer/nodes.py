@@ -21,6 +21,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from ray.exceptions import RayActorError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from verl_ext.trainer import modes
 from verl_ext.trainer.preflight.checks import logical_cpus
 
 # Arguments of `ray.init` that describe a new Ray instance: it refuses them together with an address.
@@ -102,12 +103,20 @@ def check_cluster(config: DictConfig) -> None:
     ranks, wanted, needed = config.trainer.n_gpus_per_node, config.trainer.nnodes, logical_cpus(config)
     fitting = [one for one in nodes if one.get("GPU", one.get("NPU", 0)) >= ranks]
     cpus = [f"{one.get('CPU', 0):g}" for one in nodes]
+    given = [one.get("GPU", one.get("NPU", 0)) for one in nodes]
+    gpus = ", ".join(f"{number:g}" for number in given)
     if len(fitting) < wanted:
-        gpus = ", ".join(f"{one.get('GPU', one.get('NPU', 0)):g}" for one in nodes)
         raise ValueError(
             f"trainer.nnodes={wanted} with trainer.n_gpus_per_node={ranks}, but {len(fitting)} node(s) of the Ray "
             f"cluster have as many: there are {gpus} (on the CPU: logical GPUs, one a rank). Remedy: start more nodes "
             f"(ray start --address=… --num-gpus={ranks}), or lower trainer.nnodes or trainer.n_gpus_per_node"
+        )
+    if (pool := modes.rollout_ranks(config)) and sum(given) < wanted * ranks + pool:
+        raise ValueError(
+            f"training takes {wanted * ranks} and the rollouts {pool} GPUs of their own (actor_rollout_ref.rollout."
+            f"nnodes × n_gpus_per_node, for each policy), and the nodes of the Ray cluster have {gpus} (on the CPU: "
+            "logical GPUs, one a rank). Remedy: start more nodes (ray start --address=… --num-gpus=1), or lower one of "
+            "these settings"
         )
     if sum(one.get("CPU", 0) for one in nodes) < sum(needed.values()):
         parts = ", ".join(f"{name} {number}" for name, number in needed.items())
