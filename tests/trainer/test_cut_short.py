@@ -28,6 +28,7 @@ def unwatched(monkeypatch):
     monkeypatch.setattr("verl_ext.trainer.state.waiting.clear_trained", lambda: 0)
     monkeypatch.setattr("verl_ext.trainer.ranks.watched", lambda *_: nullcontext())
     monkeypatch.setattr("verl_ext.trainer.nodes.between_polls", lambda *_: nullcontext())
+    monkeypatch.setattr("verl_ext.trainer.ranks.rollout_servers", lambda _: {})
     group = SimpleNamespace(_workers=[])
     monkeypatch.setattr("verl_ext.trainer.trainer.MultiAgentTrainer.actor_rollout_wg", group, raising=False)
     monkeypatch.setattr("verl_ext.trainer.trainer.MultiAgentTrainer.replay_buffer", None, raising=False)
@@ -49,6 +50,9 @@ class Upstream:
         folder = Path(self.config.trainer.default_local_dir)
         (folder / f"global_step_{self.global_steps}" / "actor").mkdir(parents=True)
         (folder / "latest_checkpointed_iteration.txt").write_text(str(self.global_steps))
+
+    def _rollout_server_managers(self):
+        return []
 
     def _validate(self):
         return {"val/system/f1": 0.1 * self.global_steps}

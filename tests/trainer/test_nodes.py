@@ -6,9 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 from ray.exceptions import ActorUnavailableError
+from verl.workers.rollout.replica import RolloutMode
 
 from tests.trainer.test_recipes import composed
-from verl_ext.trainer import nodes
+from verl_ext.trainer import nodes, ranks
 from verl_ext.trainer.rollout import remote_workers
 from verl_ext.trainer.rollout.remote_workers import RemoteWorkers
 
@@ -172,3 +173,39 @@ def test_a_cluster_without_gpus_for_the_rollouts_of_each_policy_is_refused(monke
         nodes.check_cluster(config)
     found.append({"Alive": True, "Resources": {"CPU": 2, "GPU": 1}})
     nodes.check_cluster(config)
+
+
+class Asked:
+    """An actor that may be dead."""
+
+    def __init__(self, dead=False):
+        self.__ray_call__ = SimpleNamespace(remote=lambda function: DEAD if dead else None)
+
+
+def test_a_rollout_server_that_dies_is_named_with_its_policy(monkeypatch):
+    def replica(policy, mode, dead=False):
+        config = {"custom": {"policy": policy}} if policy else {}
+        actors = {"servers": [Asked(dead)], "workers": [Asked()]}
+        return SimpleNamespace(replica_rank=0, config=config, rollout_mode=mode, **actors)
+
+    def manager(*replicas):
+        return SimpleNamespace(rollout_replicas=list(replicas))
+
+    managers = [
+        manager(),
+        manager(replica("small", RolloutMode.STANDALONE), replica("large", RolloutMode.STANDALONE, dead=True)),
+        manager(replica("", RolloutMode.HYBRID)),
+    ]
+    servers = ranks.rollout_servers(managers)
+    assert list(servers) == [
+        *("rollout server 0 of small", "rank 0 of rollout server 0 of small"),
+        *("rollout server 0 of large", "rank 0 of rollout server 0 of large"),
+        "rollout server 0",
+    ]
+
+    def get(answer):
+        if isinstance(answer, Exception):
+            raise answer
+
+    monkeypatch.setattr(nodes, "ray", SimpleNamespace(wait=lambda asked, **_: (asked, []), get=get))
+    assert nodes.Pings(servers, "Remedy: …").lost() == f"rollout server 0 of large died: {DEAD}\nRemedy: …"

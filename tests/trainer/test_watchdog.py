@@ -164,6 +164,14 @@ def test_a_blocked_worker_is_named_although_others_make_progress(tmp_path):
     assert 'rollout worker 1 is blocked by this code:\n  File "tool.py", line 3' in said(tmp_path)[0]
 
 
+def test_a_process_that_has_died_is_told_at_once(tmp_path):
+    """An update that is under way may last for minutes; the run ends after it."""
+    dog = Watchdog(tmp_path, None, None)
+    dog.lost = lambda seconds: "rank 1 died: no connection\nRemedy: …"
+    assert dog.check([Look()]) == "rank 1 died: no connection\nRemedy: …"
+    assert said(tmp_path) == ["rank 1 died: no connection. The run ends"]
+
+
 class Clock:
     """In the place of the monotonic clock."""
 

@@ -1,4 +1,7 @@
-"""A training process that hangs or dies: what those on the trainer's machine do meanwhile, and the end of the run."""
+"""A training process that hangs or dies, or a rollout server that dies: the end of the run, with the reason.
+
+Of training processes on the trainer's machine it says what they do meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import psutil
 import ray
 from verl.trainer.ppo.v1 import trainer_base, trainer_colocate_async, trainer_separate_async, trainer_sync
+from verl.workers.rollout.replica import RolloutMode
 
+from verl_ext.engine.policy_names import policy_of
 from verl_ext.trainer.nodes import BROKEN, Pings
 from verl_ext.trainer.rollout.phases import Phases
 
@@ -24,8 +29,8 @@ if TYPE_CHECKING:
     from verl_ext.trainer.sections import LimitsSection
 
 LOST = (
-    "The run cannot go on without one of its training processes. Remedy: bring its node back into the Ray cluster, or "
-    "another one (ray start --address=…)"
+    "The run cannot go on without one of its training processes or rollout servers. Remedy: bring its node back into "
+    "the Ray cluster, or another one (ray start --address=…)"
 )
 # Seconds in which a process writes its stack, and the lines of it that are shown.
 WRITTEN, LINES = 1.0, 8
@@ -42,20 +47,24 @@ class Rank(NamedTuple):
 
 
 @contextmanager
-def watched(manager: MultiAgentLoopManager, limits: LimitsSection, workers: list[Any]) -> Iterator[None]:
-    """Let the manager's watchdog watch the training processes, and the phases of verl's trainer.
+def watched(
+    manager: MultiAgentLoopManager, limits: LimitsSection, workers: list[Any], servers: dict[str, Any]
+) -> Iterator[None]:
+    """Let the manager's watchdog watch the training processes, the rollout servers, and the phases of verl's trainer.
+
+    Args:
+        workers: the training processes.
+        servers: see `rollout_servers`.
 
     Raises:
-        RuntimeError: a phase was ended, because it hung, or a training process has died.
+        RuntimeError: a phase was ended, because it hung, or one of these processes has died.
     """
     ranks: list[Rank] = ray.get([worker.__ray_call__.remote(_prepare) for worker in workers])
     phases = Phases(limits.warn_after, limits.stop_after, lambda: states(ranks))
-    places: list[str] = ray.get([worker.__ray_call__.remote(_node) for worker in workers])
-    names = [
-        f"rank {number} (process {one.pid} on {one.host}, Ray node {place})"
-        for number, (one, place) in enumerate(zip(ranks, places, strict=True))
-    ]
-    manager.watchdog.lost = Pings(dict(zip(names, workers, strict=True)), LOST).lost
+    actors = {f"rank {number}": worker for number, worker in enumerate(workers)} | servers
+    places: list[str] = ray.get([actor.__ray_call__.remote(_place) for actor in actors.values()])
+    named = {f"{name} ({place})": actor for place, (name, actor) in zip(places, actors.items(), strict=True)}
+    manager.watchdog.lost = Pings(named, LOST).lost
     try:
         with phases.watched([trainer_base, trainer_sync, trainer_colocate_async, trainer_separate_async]):
             manager.watchdog.phases = phases
@@ -67,9 +76,26 @@ def watched(manager: MultiAgentLoopManager, limits: LimitsSection, workers: list
         manager.watchdog.phases = None
 
 
-def _node(actor: Any) -> str:
-    """Runs in the actor: the first letters of the name of its Ray node."""
-    return ray.get_runtime_context().get_node_id()[:8]
+def rollout_servers(managers: list[Any]) -> dict[str, Any]:
+    """The rollout servers by what messages call them, and the processes that take weights for them on other nodes.
+
+    Args:
+        managers: verl's, of all policies.
+    """
+    found = {}
+    for replica in (replica for manager in managers for replica in manager.rollout_replicas):
+        policy = policy_of(replica.config)
+        name = f"rollout server {replica.replica_rank}{policy and f' of {policy}'}"
+        several = len(replica.servers) > 1
+        found |= {f"{name}{several and f', part {part}' or ''}": one for part, one in enumerate(replica.servers)}
+        if replica.rollout_mode is RolloutMode.STANDALONE:
+            found |= {f"rank {number} of {name}": worker for number, worker in enumerate(replica.workers)}
+    return found
+
+
+def _place(actor: Any) -> str:
+    """Runs in the actor: its process, its host, and the first letters of the name of its Ray node."""
+    return f"process {os.getpid()} on {socket.gethostname()}, Ray node {ray.get_runtime_context().get_node_id()[:8]}"
 
 
 def states(ranks: list[Rank]) -> str:

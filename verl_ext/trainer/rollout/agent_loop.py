@@ -163,11 +163,11 @@ class MultiAgentLoopManager:
         """Raise the error with which a worker has stopped.
 
         Args:
-            seconds: in which it shows whether a training process has died.
+            seconds: in which it shows whether a training process or a rollout server has died.
 
         Raises:
-            RuntimeError: a reward or penalty function raised, an internal error occurred, a training process died,
-                nothing happened for long, or no question has given a row for two batches.
+            RuntimeError: a reward or penalty function raised, an internal error occurred, a training process or a
+                rollout server died, nothing happened for long, or no question has given a row for two batches.
         """
         if reason := self._dead or self.watchdog.lost(seconds) or self._reason(self._ask("look")):
             raise RuntimeError(reason)
