@@ -17,6 +17,7 @@ from verl_ext.observe.summary import finished_already
 from verl_ext.trainer.budget import Budget
 from verl_ext.trainer.sections import BudgetSection
 from verl_ext.trainer.state.best import BestCheckpoint
+from verl_ext.trainer.state.checkpoint import last_checkpoint
 from verl_ext.trainer.state.run_state import RunState
 from verl_ext.trainer.step import Step
 from verl_ext.trainer.trainer import MultiAgentTrainer
@@ -157,6 +158,17 @@ def test_only_a_validation_that_was_due_is_made_up_for(tmp_path, limits, validat
     last = read_log(tmp_path / NAME)[-1]
     assert resumed.total_training_steps == 9 and last["cut_short"] and not last.get("partial")
     assert last["metrics"]["actor/grad_norm"] == 0.5 and ("val/system/f1" in last["metrics"]) is validated
+
+
+def test_a_checkpoint_is_not_complete_if_a_rollout_server_has_died(tmp_path):
+    """The queue in it lacks questions that failed for that reason: no run would ask them again."""
+    trainer = Trainer(tmp_path)
+    trainer.train()
+    trainer.agent_loop_manager.raise_if_broken.side_effect = RuntimeError("rollout server 0 died")
+    with pytest.raises(RuntimeError, match="rollout server 0 died"):
+        trainer.train()
+    assert trainer.done[-1] == "saved" and last_checkpoint(tmp_path) == 1
+    assert Trainer(tmp_path).global_steps == 1
 
 
 def test_a_last_step_that_was_cut_short_is_not_a_finished_run(killed):

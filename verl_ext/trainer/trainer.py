@@ -110,6 +110,8 @@ class MultiAgentTrainer(PolicyUpdates):
     def _save_checkpoint(self) -> None:
         self.state.save(self.global_steps, self._metrics_so_far())
         super()._save_checkpoint()
+        # The queue that was saved may lack questions that failed because their rollout server died: they would be lost.
+        self.agent_loop_manager.raise_if_broken(nodes.BROKEN)
         self.state.mark_complete(self.global_steps, self.agent_loop_manager)
 
     def step(self, metrics: dict[str, Any], timing_raw: dict[str, Any]) -> KVBatchMeta:
