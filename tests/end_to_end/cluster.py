@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -29,6 +30,7 @@ class Nodes:
     def __init__(self, folder: Path):
         self.folder, self.cluster = folder, Cluster()
         self._template = preload._launch()
+        self._names: dict[str, str] = {}
         self.add("head", num_cpus=8, include_dashboard=False, _system_config={"enable_worker_prestart": False})
 
     def add(self, name: str, core: int | None = None, data: Path | None = None, **resources: Any) -> None:
@@ -45,16 +47,26 @@ class Nodes:
         os.chdir(place)
         os.sched_setaffinity(0, cores if core is None else {core})
         try:
-            self.cluster.add_node(**resources)
+            self._names[self.cluster.add_node(**resources).node_id] = name
         finally:
             os.chdir(before)
             os.sched_setaffinity(0, cores)
+
+    def id_of(self, name: str) -> str:
+        """What Ray calls a node."""
+        return next(one for one, known in self._names.items() if known == name)
 
     def kill(self, name: str) -> None:
         """Kill -9 the node's raylet and its workers, which all are in its folder."""
         place = str(self.folder / name)
         for process in [one for one in psutil.process_iter(["cwd"]) if one.info["cwd"] == place]:
             process.kill()
+
+    def places(self, name: str) -> list[str]:
+        """The nodes of the living actors whose name, or else class, has a match for this expression, in order."""
+        table = self.cluster.global_state.actor_table(None).values()
+        found = [one for one in table if re.search(name, one["Name"] or one["ActorClassName"])]
+        return sorted(self._names[one["Address"]["NodeID"]] for one in found if one["State"] == "ALIVE")
 
     @property
     def overrides(self) -> list[str]:

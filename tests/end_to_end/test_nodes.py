@@ -60,9 +60,9 @@ def start(nodes: Nodes, log: Path) -> subprocess.Popen[str]:
         )
 
 
-def said(folder: Path, words: str) -> dict[str, Any] | None:
+def said(folder: Path, words: str, run: str = "mhgpo_tiny") -> dict[str, Any] | None:
     """The line with these words that the watchdog has written."""
-    file = folder / "runs/mhgpo_tiny/watchdog.jsonl"
+    file = folder / "runs" / run / "watchdog.jsonl"
     return next((line for line in read_log(file) if words in line["text"]), None) if file.exists() else None
 
 
@@ -97,7 +97,8 @@ def test_a_training_over_nodes_of_which_two_die_is_the_one_on_a_single_node(tmp_
         killed = time.time()
         assert process.wait(60) == 1
         output = log.read_text()
-        assert re.search(r"RuntimeError: rank [01] \(process .* died: .*\n.*Remedy: bring its node back", output)
+        died = r"RuntimeError: (rank|rollout server) [01] \(process .* died: .*\n.*Remedy: bring its node back"
+        assert re.search(died, output)
         assert "mhgpo_tiny/global_step_2" in output
         assert (head / "runs/mhgpo_tiny/error.log").stat().st_mtime - killed < NOTICED
         nodes.add("third", core=1, num_cpus=3, num_gpus=1)
