@@ -25,7 +25,7 @@ from verl_ext.engine.vllm.served import SERVED
 from verl_ext.engine.vllm.worker import FIRST_ID
 
 # vLLM 0.24 has two model runners. The newer one, its default for Llama, Mistral, Qwen3 and others, silently loses some
-# of a request's allowed tokens on GPUs (vLLM's pull request 46245): choices that agents never get.
+# of a request's allowed tokens on GPUs (vLLM's pull request 46245; 0.28 has it): choices that agents never get.
 OLDER_RUNNER = ("VLLM_USE_V2_MODEL_RUNNER", "0")
 
 
