@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+import verl.trainer.ppo.utils  # noqa: F401  (it must not be imported while find_spec is replaced)
 
 from tests.trainer.test_recipes import composed
 from verl_ext.check import main

@@ -10,7 +10,7 @@ from __future__ import annotations
 from verl.workers.engine.base import EngineRegistry
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 
-from verl_ext.engine.fsdp import packed_attention  # noqa: F401 - its name is known to transformers from here on
+from verl_ext.engine.fsdp import packed_attention  # noqa: F401  (registers packed_sdpa)
 from verl_ext.engine.fsdp.masked_logits import OnlyAllowed
 from verl_ext.engine.lora.adapters import VENDOR
 from verl_ext.engine.lora.fsdp_adapters import PerAgentAdapters

@@ -239,9 +239,7 @@ def lacking(config: DictConfig) -> list[str]:
     trainer, engine, local = config.trainer, config.actor_rollout_ref.rollout.name, not joins_cluster(config)
     critic = trains_critic(config)
     flash = trainer.device == "cuda" and (critic or (OmegaConf.select(config, ATTENTION) or FLASH) == FLASH)
-    instead = (
-        "verl loads a critic with it" if critic else f"or PyTorch's attention for packed rows: {without_flash(config)}"
-    )
+    instead = "; verl loads critics with nothing else" if critic else f", or without it: {without_flash(config)}"
     given, pool, wanted = torch.cuda.device_count(), modes.rollout_ranks(config), trainer.n_gpus_per_node
     cores, needed = get_num_cpus(override_docker_cpu_warning=True), sum(logical_cpus(config).values())
     counted = local and config.ray_kwargs.ray_init.num_cpus is None and trainer.nnodes == 1
@@ -250,7 +248,7 @@ def lacking(config: DictConfig) -> list[str]:
         f"{trainer.nnodes} × {wanted} GPUs (trainer.nnodes × n_gpus_per_node).\nRemedy: pip install -e '.[gpu]' on "
         "such a machine.": (engine in ("vllm", "sglang") and importlib.util.find_spec(engine) is None),
         "the package flash_attn, with which verl trains on GPUs by default, is not installed.\nRemedy: install "
-        f"as docs/scaling.md says, {instead}": (flash and importlib.util.find_spec("flash_attn") is None),
+        f"as docs/scaling.md says{instead}": (flash and importlib.util.find_spec("flash_attn") is None),
         f"trainer.n_gpus_per_node={wanted}{modes.and_pool(config)}, but this machine has {given} GPU(s).\n"
         f"Remedy: trainer.n_gpus_per_node={max(given - pool, 1)} with a model that fits; on a Ray cluster start on its "
         "head node with RAY_ADDRESS=auto.": local and trainer.device != "cpu" and given < wanted + pool,
