@@ -24,8 +24,9 @@ from verl_ext.trainer.policies.fan import WeightManagers, WorkerGroups
 from verl_ext.trainer.policies.policy import PolicyTrainer
 from verl_ext.trainer.policies.settings import PolicySection, policy_config
 from verl_ext.trainer.policies.trainers import PolicySeparateAsync
-from verl_ext.trainer.preflight.checks import check_multi_agent, logical_cpus
+from verl_ext.trainer.preflight.checks import check_multi_agent
 from verl_ext.trainer.preflight.gpu_memory import estimate, read_model, together
+from verl_ext.trainer.preflight.machine import logical_cpus
 from verl_ext.trainer.row_checks import check_policy_rows
 from verl_ext.trainer.state import checkpoint
 from verl_ext.trainer.step import Step

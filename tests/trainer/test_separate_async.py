@@ -15,7 +15,7 @@ from verl_ext.mas.tool_calls import Cost
 from verl_ext.observe.question_stats import QuestionStats
 from verl_ext.trainer import step as steps
 from verl_ext.trainer.config import optimiser_steps
-from verl_ext.trainer.preflight import checks
+from verl_ext.trainer.preflight import checks, machine
 from verl_ext.trainer.state import trajectory_recorder, waiting
 from verl_ext.trainer.step import Step, after_rollouts, merged
 
@@ -42,9 +42,9 @@ def test_what_follows_from_the_mode():
         assert plain.trainer.v1.separate_async.parameter_sync_step == 4, "verl's, so older runs continue"
     tiny = composed("+recipe=mhgpo_tiny", MODE, f"{ROLLOUT}.n_gpus_per_node=2")
     assert tiny.ray_kwargs.ray_init.num_gpus == 3
-    assert checks.logical_cpus(tiny)["rollouts' ranks (2 each)"] == 4
+    assert machine.logical_cpus(tiny)["rollouts' ranks (2 each)"] == 4
     with pytest.raises(ValueError, match="num_cpus=9 is too small; 10 are taken: rollouts' ranks .2 each. 4"):
-        checks.check_logical_cpus(
+        machine.check_logical_cpus(
             composed("+recipe=mhgpo_tiny", MODE, f"{ROLLOUT}.n_gpus_per_node=2", "ray_kwargs.ray_init.num_cpus=9")
         )
 

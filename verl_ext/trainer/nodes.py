@@ -22,7 +22,7 @@ from ray.exceptions import RayActorError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from verl_ext.trainer import modes
-from verl_ext.trainer.preflight.checks import logical_cpus
+from verl_ext.trainer.preflight.machine import logical_cpus
 
 # Arguments of `ray.init` that describe a new Ray instance: it refuses them together with an address.
 OF_NEW = ("num_cpus", "num_gpus", "resources", "labels", "object_store_memory", "_system_config")

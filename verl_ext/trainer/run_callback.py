@@ -97,7 +97,7 @@ class RunCallback(Callback):
 
     def _prepare(self, config: DictConfig) -> str:
         from verl_ext.trainer import lora_setup
-        from verl_ext.trainer.preflight import checks, paths
+        from verl_ext.trainer.preflight import checks, machine, paths
         from verl_ext.trainer.preflight import data as check_data
 
         if config.trainer.device == "cpu":
@@ -105,7 +105,7 @@ class RunCallback(Callback):
         checks.check_keys_known(config, list(HydraConfig.get().overrides.task))
         headline = checks.check_multi_agent(config)
         lora_setup.check_engine(config)
-        checks.check_resources(config)
+        machine.check_resources(config)
         paths.check_paths(config)
         if prepare := config.mas.get("prepare"):
             call(OmegaConf.to_container(prepare, resolve=True))

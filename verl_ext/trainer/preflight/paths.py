@@ -9,7 +9,8 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from verl_ext.trainer.policies.settings import policy_configs
-from verl_ext.trainer.preflight.checks import joins_cluster, trains_critic
+from verl_ext.trainer.preflight.checks import trains_critic
+from verl_ext.trainer.preflight.machine import joins_cluster
 
 
 def check_paths(config: DictConfig) -> None:

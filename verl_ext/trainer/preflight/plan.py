@@ -19,7 +19,7 @@ from verl_ext.trainer import modes
 from verl_ext.trainer.build import build_workflow
 from verl_ext.trainer.config import MasConfig, optimiser_steps, read_mas_config, strategy_from
 from verl_ext.trainer.policies.settings import PolicySection, policy_config, policy_configs, read_policies
-from verl_ext.trainer.preflight import checks
+from verl_ext.trainer.preflight import checks, machine
 from verl_ext.trainer.preflight.data import parquet_rows
 from verl_ext.trainer.preflight.gpu_memory import GIB, Memory, Model, estimate, fitting_tokens, read_model, together
 from verl_ext.trainer.sections import JudgeSection
@@ -161,8 +161,8 @@ def _add_machines(report: Report) -> None:
             named = f"{ranks} ranks (trainer.nnodes × n_gpus_per_node) cannot be shared out to engines of {engine}"
             report.problems.append(f"{named} ({modes.ENGINE}): it must divide")
             return
-    report.attempt(checks.check_logical_cpus, config)
-    report.lacking += checks.lacking(config)
+    report.attempt(machine.check_logical_cpus, config)
+    report.lacking += machine.lacking(config)
     kind = "CPU rank" if trainer.device == "cpu" else "GPU"
     where = f"{_counted(trainer.nnodes, 'machine')} with {_counted(trainer.n_gpus_per_node, kind)}"
     where += " each" * (trainer.nnodes > 1) + f", {_counted(pool, kind)} for the rollouts" * (pool > 0)
@@ -171,7 +171,7 @@ def _add_machines(report: Report) -> None:
         for name, (ranks, engine) in policies.items()
     )
     counted = "" if config.ray_kwargs.ray_init.num_cpus else " (Ray counts the machines' cores)"
-    cpus = f"Ray needs {sum(checks.logical_cpus(config).values())} logical CPUs{counted}"
+    cpus = f"Ray needs {sum(machine.logical_cpus(config).values())} logical CPUs{counted}"
     report.add("runs on", f"{where}; {engines}; {cpus}")
     report.facts += modes.facts(config)
 

@@ -8,32 +8,32 @@ import verl.trainer.ppo.utils  # noqa: F401  (it must not be imported while find
 
 from tests.trainer.test_recipes import composed
 from verl_ext.check import main
-from verl_ext.trainer.preflight import checks, paths
+from verl_ext.trainer.preflight import machine, paths
 
 
-def machine(monkeypatch, gpus: int, cores: int, packages: bool) -> None:
+def pretend(monkeypatch, gpus: int, cores: int, packages: bool) -> None:
     """Pretend that this machine has so much, and that no Ray runs on it."""
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     monkeypatch.setattr("ray._private.utils.get_num_cpus", lambda **_: cores)
-    monkeypatch.setattr(checks.importlib.util, "find_spec", lambda name: object() if packages else None)
-    monkeypatch.setattr(checks.tempfile, "gettempdir", lambda: "/nowhere")
+    monkeypatch.setattr(machine.importlib.util, "find_spec", lambda name: object() if packages else None)
+    monkeypatch.setattr(machine.tempfile, "gettempdir", lambda: "/nowhere")
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
 
 
 def test_all_that_a_machine_lacks_is_listed(monkeypatch):
     config, deciding = composed("+recipe=mhgpo"), composed("+recipe=puppeteer")
-    machine(monkeypatch, gpus=8, cores=42, packages=True)
-    assert checks.lacking(config) == [] and checks.check_resources(config) is None
-    machine(monkeypatch, gpus=2, cores=41, packages=False)
-    vllm, attention, gpus, cores = checks.lacking(config)
+    pretend(monkeypatch, gpus=8, cores=42, packages=True)
+    assert machine.lacking(config) == [] and machine.check_resources(config) is None
+    pretend(monkeypatch, gpus=2, cores=41, packages=False)
+    vllm, attention, gpus, cores = machine.lacking(config)
     assert "package vllm is not installed" in vllm and "package flash_attn" in attention
     assert "n_gpus_per_node=8, but this machine has 2 GPU(s)" in gpus
     assert "41 core(s) as logical CPUs; 42 are taken" in cores and "ray_kwargs.ray_init.num_cpus=42" in cores
     packed = "++actor_rollout_ref.model.override_config.attn_implementation=packed_sdpa"
     assert attention.endswith(f"{packed} actor_rollout_ref.model.use_fused_kernels=true")
-    assert checks.without_flash(deciding) == packed, "decisions need whole logits"
+    assert machine.without_flash(deciding) == packed, "decisions need whole logits"
     with pytest.raises(ValueError, match="(?s)vllm.*flash_attn.*2 GPU.*41 core.*mhgpo_tiny"):
-        checks.check_resources(config)
+        machine.check_resources(config)
 
 
 @pytest.mark.parametrize(
@@ -49,20 +49,20 @@ def test_all_that_a_machine_lacks_is_listed(monkeypatch):
 )
 def test_only_the_machine_that_runs_it_is_counted(overrides, environment, lacks, monkeypatch):
     config = composed("+recipe=mhgpo", *overrides)
-    machine(monkeypatch, gpus=0, cores=1, packages=True)
+    pretend(monkeypatch, gpus=0, cores=1, packages=True)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    found = checks.lacking(config)
+    found = machine.lacking(config)
     assert len(found) == len(lacks) and all(part in item for part, item in zip(lacks, found, strict=True)), found
 
 
 def test_a_ray_that_was_started_here_is_joined(monkeypatch, tmp_path):
     config = composed("+recipe=mhgpo")
-    machine(monkeypatch, gpus=0, cores=1, packages=True)
+    pretend(monkeypatch, gpus=0, cores=1, packages=True)
     (tmp_path / "ray").mkdir()
     (tmp_path / "ray" / "ray_current_cluster").write_text("127.0.0.1:6379")
-    monkeypatch.setattr(checks.tempfile, "gettempdir", lambda: str(tmp_path))
-    assert checks.lacking(config) == []
+    monkeypatch.setattr(machine.tempfile, "gettempdir", lambda: str(tmp_path))
+    assert machine.lacking(config) == []
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_a_ray_that_was_started_here_is_joined(monkeypatch, tmp_path):
 )
 def test_exit_status_for_what_the_machine_lacks(lacks, flags, status, monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)  # without data, which --strict alone minds
-    monkeypatch.setattr(checks, "lacking", lambda config: lacks)
+    monkeypatch.setattr(machine, "lacking", lambda config: lacks)
     assert main([*flags, "+recipe=mhgpo_24gb"]) == status
     assert ("This machine lacks:\n  - a GPU" in capsys.readouterr().out) == bool(lacks)
 
@@ -91,7 +91,7 @@ def test_a_model_that_is_nowhere_is_named_before_the_start(model, problem, monke
         raise RuntimeError
 
     monkeypatch.setattr("huggingface_hub.HfApi.model_info", offline)
-    machine(monkeypatch, gpus=0, cores=1, packages=True)
+    pretend(monkeypatch, gpus=0, cores=1, packages=True)
     path = f"./{model}" if model.startswith("runs") else model
     config = composed("+recipe=mhgpo", f"actor_rollout_ref.model.path={path}")
     with pytest.raises(ValueError, match=problem):
