@@ -10,6 +10,7 @@ from verl.workers.rollout.replica import RolloutMode
 
 from tests.trainer.test_recipes import composed
 from verl_ext.trainer import nodes, ranks
+from verl_ext.trainer.policies.fan import WorkerGroups
 from verl_ext.trainer.rollout import remote_workers
 from verl_ext.trainer.rollout.remote_workers import RemoteWorkers
 
@@ -182,7 +183,7 @@ class Asked:
         self.__ray_call__ = SimpleNamespace(remote=lambda function: DEAD if dead else None)
 
 
-def test_a_rollout_server_that_dies_is_named_with_its_policy(monkeypatch):
+def test_a_process_that_dies_is_named_with_its_policy(monkeypatch):
     def replica(policy, mode, dead=False):
         config = {"custom": {"policy": policy}} if policy else {}
         actors = {"servers": [Asked(dead)], "workers": [Asked()]}
@@ -196,6 +197,10 @@ def test_a_rollout_server_that_dies_is_named_with_its_policy(monkeypatch):
         manager(replica("small", RolloutMode.STANDALONE), replica("large", RolloutMode.STANDALONE, dead=True)),
         manager(replica("", RolloutMode.HYBRID)),
     ]
+    groups = {"small": SimpleNamespace(_workers=[Asked(), Asked()]), "large": SimpleNamespace(_workers=[Asked()])}
+    several = ranks.training_processes(WorkerGroups(groups, saved=[]))
+    assert list(several) == ["rank 0 of small", "rank 1 of small", "rank 0 of large"]
+    assert list(ranks.training_processes(groups["small"])) == ["rank 0", "rank 1"]
     servers = ranks.rollout_servers(managers)
     assert list(servers) == [
         *("rollout server 0 of small", "rank 0 of rollout server 0 of small"),

@@ -22,6 +22,7 @@ from verl.workers.rollout.replica import RolloutMode
 
 from verl_ext.engine.policy_names import policy_of
 from verl_ext.trainer.nodes import BROKEN, Pings
+from verl_ext.trainer.policies.fan import WorkerGroups
 from verl_ext.trainer.rollout.phases import Phases
 
 if TYPE_CHECKING:
@@ -48,20 +49,21 @@ class Rank(NamedTuple):
 
 @contextmanager
 def watched(
-    manager: MultiAgentLoopManager, limits: LimitsSection, workers: list[Any], servers: dict[str, Any]
+    manager: MultiAgentLoopManager, limits: LimitsSection, workers: dict[str, Any], servers: dict[str, Any]
 ) -> Iterator[None]:
     """Let the manager's watchdog watch the training processes, the rollout servers, and the phases of verl's trainer.
 
     Args:
-        workers: the training processes.
+        workers: see `training_processes`.
         servers: see `rollout_servers`.
 
     Raises:
         RuntimeError: a phase was ended, because it hung, or one of these processes has died.
     """
-    ranks: list[Rank] = ray.get([worker.__ray_call__.remote(_prepare) for worker in workers])
+    prepared: list[Rank] = ray.get([worker.__ray_call__.remote(_prepare) for worker in workers.values()])
+    ranks = dict(zip(workers, prepared, strict=True))
     phases = Phases(limits.warn_after, limits.stop_after, lambda: states(ranks))
-    actors = {f"rank {number}": worker for number, worker in enumerate(workers)} | servers
+    actors = workers | servers
     places: list[str] = ray.get([actor.__ray_call__.remote(_place) for actor in actors.values()])
     named = {f"{name} ({place})": actor for place, (name, actor) in zip(places, actors.items(), strict=True)}
     manager.watchdog.lost = Pings(named, LOST).lost
@@ -74,6 +76,20 @@ def watched(
         raise
     finally:
         manager.watchdog.phases = None
+
+
+def training_processes(group: Any) -> dict[str, Any]:
+    """The training processes by what messages call them.
+
+    Args:
+        group: verl's worker group, or those of several policies.
+    """
+    groups = group.groups if isinstance(group, WorkerGroups) else {"": group}
+    return {
+        f"rank {number}{policy and f' of {policy}'}": worker
+        for policy, own in groups.items()
+        for number, worker in enumerate(own._workers)
+    }
 
 
 def rollout_servers(managers: list[Any]) -> dict[str, Any]:
@@ -98,9 +114,9 @@ def _place(actor: Any) -> str:
     return f"process {os.getpid()} on {socket.gethostname()}, Ray node {ray.get_runtime_context().get_node_id()[:8]}"
 
 
-def states(ranks: list[Rank]) -> str:
+def states(ranks: dict[str, Rank]) -> str:
     """What the training processes do, in words."""
-    return "".join(f"\nrank {number} {state(rank)}" for number, rank in enumerate(ranks))
+    return "".join(f"\n{name} {state(rank)}" for name, rank in ranks.items())
 
 
 def _prepare(actor: Any) -> Rank:

@@ -100,7 +100,8 @@ class MultiAgentTrainer(PolicyUpdates):
     def fit(self, agent_loop_manager: Any) -> None:
         """Give the rollout workers what the checkpoint has for them, then run verl's `fit`."""
         self.state.publish(agent_loop_manager)
-        workers, servers = self.actor_rollout_wg._workers, ranks.rollout_servers(self._rollout_server_managers())
+        workers = ranks.training_processes(self.actor_rollout_wg)
+        servers = ranks.rollout_servers(self._rollout_server_managers())
         with (
             ranks.watched(agent_loop_manager, self.mas.limits, workers, servers),
             nodes.between_polls(self.replay_buffer, agent_loop_manager.replace_dead),

@@ -24,12 +24,12 @@ class Fan:
     """
 
     def __init__(self, groups: Mapping[str, Any]):
-        self._groups = dict(groups)
+        self.groups = dict(groups)
 
     def __getattr__(self, method: str) -> Callable[..., list[Any]]:
         if method.startswith("__"):
             raise AttributeError(method)
-        return lambda *args, **kwargs: [getattr(group, method)(*args, **kwargs) for group in self._groups.values()]
+        return lambda *args, **kwargs: [getattr(group, method)(*args, **kwargs) for group in self.groups.values()]
 
 
 class WorkerGroups(Fan):
@@ -45,22 +45,18 @@ class WorkerGroups(Fan):
         self._record = record
         self._saved = [name for name in groups if name in saved]
 
-    @property
-    def _workers(self) -> list[Any]:
-        return [worker for group in self._groups.values() for worker in group._workers]
-
     def save_checkpoint(self, local_path: str, hdfs_path: str | None, *args: Any, **kwargs: Any) -> None:
         """As verl's worker group, into `<path>/<policy>`."""
         for name in self._saved:
             remote = None if hdfs_path is None else os.path.join(hdfs_path, name)
-            self._groups[name].save_checkpoint(os.path.join(local_path, name), remote, *args, **kwargs)
+            self.groups[name].save_checkpoint(os.path.join(local_path, name), remote, *args, **kwargs)
         if self._record:
             write_file(os.path.join(local_path, RECORD), self._record)
 
     def load_checkpoint(self, local_path: str, **kwargs: Any) -> None:
         """As verl's worker group, from `<path>/<policy>`."""
         for name in self._saved:
-            self._groups[name].load_checkpoint(local_path=os.path.join(local_path, name), **kwargs)
+            self.groups[name].load_checkpoint(local_path=os.path.join(local_path, name), **kwargs)
 
 
 class WeightManagers(Fan):
@@ -82,11 +78,11 @@ class WeightManagers(Fan):
         """As verl's manager, for one policy after another: the engines of the others go on. Returns metrics."""
         total: Counter[str] = Counter()
         own: dict[str, float] = {}
-        for name, manager in self._groups.items():
+        for name, manager in self.groups.items():
             if name in self._sent and not self._sections[name].trains(step):
                 continue
             found = manager.update_weights(step) or {}
             self._sent.add(name)
             total.update(found)
             own |= {f"{PREFIX}/{name}/{key}": value for key, value in found.items()}
-        return dict(total) | (own if len(self._groups) > 1 else {})
+        return dict(total) | (own if len(self.groups) > 1 else {})
