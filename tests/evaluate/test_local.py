@@ -41,6 +41,13 @@ def test_the_environment_says_how_many_threads_an_evaluation_may_use(given, most
     assert llms.allowed_threads() == most
 
 
+def test_an_evaluation_does_not_limit_its_own_threads(tmp_path, monkeypatch):
+    """Training sets OMP_NUM_THREADS for its workers; in an evaluation it would leave all cores but one idle."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    evaluate(tmp_path, "evaluate.max_questions=1")
+    assert llms.allowed_threads() is None
+
+
 def test_a_model_of_an_evaluation_takes_no_more_threads_than_allowed(monkeypatch):
     """Large models take all cores otherwise, whatever OMP_NUM_THREADS says."""
     monkeypatch.setattr(hardware, "THREADS_PAY", 0)

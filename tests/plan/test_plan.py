@@ -19,7 +19,7 @@ from verl_ext.plan.policies import seconds as seconds_of
 from verl_ext.plan.scale import ASSUMED, Job, colocated, separate, split
 from verl_ext.plan.workload import Point, distinct, expected_load, read_calls, read_point, read_points, write_points
 from verl_ext.sampling import make_strategy
-from verl_ext.trainer.preflight.gpu_memory import GIB, Memory
+from verl_ext.trainer.preflight.gpu_memory import GIB, Engine, Memory
 
 SIZES = Sizes(body=1000, head=200, layers=2, width=10, weight_bytes=2400, kv_bytes=8)
 DEVICE = Device("test", flops=1e6, bandwidth=1e4, memory=80 * GIB, link=1000, network=100, node=8, source="")
@@ -93,7 +93,7 @@ def test_the_fit_finds_what_made_the_runs_and_never_a_negative_coefficient(tmp_p
     assert predict(made[0], known)["step"] == pytest.approx(made[0].seconds["step"])
 
 
-ROOM = Memory({"all": GIB}, resident=0, sync=0, engine=GIB, kv_bytes=1e6, share=0.6)
+ROOM = Memory({"all": GIB}, resident=0, sync=0, engines=(Engine(GIB, 1e6, 0.6),))
 
 
 def job(**changes: float) -> Job:

@@ -17,7 +17,7 @@ from tests.trainer.test_before_a_start import questions
 from tests.trainer.test_recipes import ROOT, composed, examined
 from verl_ext.check import compose, main
 from verl_ext.sampling import make_strategy
-from verl_ext.trainer.preflight.gpu_memory import GIB, KNOWN, Memory, estimate, read_model
+from verl_ext.trainer.preflight.gpu_memory import GIB, KNOWN, Engine, Memory, estimate, read_model, together
 from verl_ext.trainer.preflight.plan import memory_notes
 
 TINY = Path(__file__).parents[2] / "recipe" / "mhgpo" / "assets" / "tiny_model"
@@ -74,8 +74,8 @@ def test_memory_of_the_papers_run_by_hand():
         "activations": (32 * 4096 + 12 * 4096 + 4 * 14336) * 16384 * 2,
         "logits": 2 * 2 * 16384 * 128256,  # bf16, and their gradients
     }
-    assert found.sync == 3 * share + found.engine + 2 * GIB  # parameters and moments, the engine's weights, the bucket
-    assert found.resident == 3 * share and found.engine == PUBLISHED[LLAMA] * 2
+    assert found.sync == 3 * share + found.weights + 2 * GIB  # parameters and moments, the engine's weights, the bucket
+    assert found.resident == 3 * share and found.weights == PUBLISHED[LLAMA] * 2
     assert found.kv_bytes == 2 * 32 * 8 * 128 * 2
     assert found.kv_tokens(80 * GIB) == int((0.6 * 80 * GIB - found.engine - 2 * GIB) / found.kv_bytes)
     critic = estimate(composed("+recipe=mappo"), model, critic=True)
@@ -125,7 +125,7 @@ def test_memory_with_lora_trains_the_adapters_only():
     each = estimate(composed("+recipe=mhgpo_24gb", "mas.policy=per_agent_lora"), model, critic=False)
     assert each.parts["gradients"] == 3 * 4 * adapter, "one for each of the three agents"
     assert each.parts["parameters"] == 4 * (PUBLISHED[SMALL] + 3 * adapter)
-    assert each.engine == 2 * (PUBLISHED[SMALL] + 3 * adapter)
+    assert each.weights == 2 * (PUBLISHED[SMALL] + 3 * adapter)
 
 
 @pytest.mark.parametrize(
@@ -139,15 +139,22 @@ def test_offloaded_parameters_return_for_the_engine_s_new_weights(recipe, strate
     bucket = "actor_rollout_ref.rollout.checkpoint_engine.update_weights_bucket_megabytes=512"
     config = composed(f"+recipe={recipe}", f"{actor}.strategy={strategy}", bucket, *offloads)
     found = estimate(config, read_model(MIDDLE), critic=False)
-    assert found.resident == 0 and found.engine == 2 * PUBLISHED[MIDDLE]
-    assert found.sync == found.engine + GIB / 2 + (found.parts["parameters"] if comes_back else 0)
+    assert found.resident == 0 and found.weights == 2 * PUBLISHED[MIDDLE]
+    assert found.sync == found.weights + GIB / 2 + (found.parts["parameters"] if comes_back else 0)
 
 
 def test_the_smallest_card():
-    memory = Memory({"all": 10.0}, resident=6.0, sync=0.0, engine=0.0, kv_bytes=1.0, share=0.6)
-    assert memory.needed() == max(10.0, 6.0 / 0.4, 2 * GIB / 0.6)
-    assert Memory({"all": 9 * GIB}, 6.0 * GIB, 0.0, 0.0, 1.0, 0.5).needed() == 12 * GIB
-    assert Memory({"all": 9 * GIB}, 6.0 * GIB, 13.0 * GIB, 0.0, 1.0, 0.5).needed() == 13 * GIB
+    small, half = Engine(0.0, 1.0, 0.6), Engine(0.0, 1.0, 0.5)
+    assert Memory({"all": 10.0}, 6.0, 0.0, (small,)).needed() == max(10.0, 6.0 / 0.4, 2 * GIB / 0.6)
+    assert Memory({"all": 9 * GIB}, 6.0 * GIB, 0.0, (half,)).needed() == 12 * GIB
+    assert Memory({"all": 9 * GIB}, 6.0 * GIB, 13.0 * GIB, (half,)).needed() == 13 * GIB
+
+
+def test_of_two_engines_each_has_room_in_its_own_share():
+    small, large = (Memory({}, 0.0, 0.0, (Engine(size * GIB, 1.0, share),)) for size, share in ((1, 0.6), (14, 0.2)))
+    both = together({"small": small, "large": large})
+    assert both.weights == 15 * GIB and both.needed() == pytest.approx(80 * GIB), "16 GiB in a fifth of the card"
+    assert both.kv_tokens(100 * GIB) == large.kv_tokens(100 * GIB) == int(0.2 * 100 * GIB - 16 * GIB)
 
 
 ROLLOUT, ACTOR = "actor_rollout_ref.rollout", "actor_rollout_ref.actor"

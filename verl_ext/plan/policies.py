@@ -137,7 +137,7 @@ def _table(title: str, jobs: Mapping[str, Job], steps: Mapping[str, Step]) -> li
     """A row per policy and one for all, the seconds of a step, and the largest part of it."""
     ranks = max(step.trainers or step.devices for step in steps.values())
     memory = together({policy: job.memory(ranks) for policy, job in jobs.items()})
-    needed = memory.training if _split(steps) else max(memory.needed(), *(step.memory for step in steps.values()))
+    needed = memory.training if _split(steps) else memory.needed()
     rows, total = list[list[float]](), seconds(steps)
     for policy, step in steps.items():
         load = jobs[policy].load

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from verl_ext.plan.formulas import PHASES, Load, Sizes, Terms, communication, rollout, synchronisation, training
 from verl_ext.plan.hardware import GIB, Device
-from verl_ext.trainer.preflight.gpu_memory import ENGINE_OVERHEAD, Memory
+from verl_ext.trainer.preflight.gpu_memory import Memory
 
 # Of GPUs. Assumed, not measured: prefill 50 % of the operations, decode 60 % of the bandwidth, 3 ms of scheduling for a
 # decode step, training 40 % (Llama 3 405B: 38 to 43 %, arXiv 2407.21783), links 70 %, 2 s for sleeping and waking the
@@ -150,7 +150,7 @@ def separate(job: Job, devices: int) -> Step | None:
 def split(job: Job, trainers: int, engines: int) -> Step | None:
     """So many devices train, while so many others sample; None: it does not fit. Frozen weights are sent once."""
     memory = job.memory(trainers)
-    room = (ALONE * job.device.memory - memory.engine - ENGINE_OVERHEAD) / memory.kv_bytes
+    room = min(engine._replace(share=ALONE).tokens(job.device.memory) for engine in memory.engines)
     if _problem(memory.training, job.device.memory) or room <= 0 or engines < job.tensor:
         return None
     gen, trained = _engine(job, engines, room), _trainer(job, trainers)

@@ -102,6 +102,8 @@ class RunCallback(Callback):
 
         if config.trainer.device == "cpu":
             choose_cpu_platform()
+            for name, value in preload.OPENMP.items():  # of the run's processes, unless the user's environment has them
+                os.environ.setdefault(name, value)
         checks.check_keys_known(config, list(HydraConfig.get().overrides.task))
         headline = checks.check_multi_agent(config)
         lora_setup.check_engine(config)
@@ -124,13 +126,8 @@ class RunCallback(Callback):
 
 
 def choose_cpu_platform() -> None:
-    """Driver and local Ray workers run on our CPU platform (remote ones get the variable by Ray's runtime_env).
-
-    They get the settings of OpenMP that suit it, unless the user's environment has them.
-    """
+    """Driver and local Ray workers run on our CPU platform (remote ones get the variable by Ray's runtime_env)."""
     os.environ["VERL_PLATFORM"] = "cpu"
-    for name, value in preload.OPENMP.items():
-        os.environ.setdefault(name, value)
     from verl.plugin.platform import get_platform, set_platform
 
     from verl_ext.engine.platform_cpu import PlatformCPU

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -93,22 +93,31 @@ def read_model(path: str) -> Model:
     return Model(config.get_text_config(decoder=True), sum(p.numel() for p in model.parameters()), shapes, source)
 
 
+class Engine(NamedTuple):
+    """A rollout engine: bytes of its weights, of one token in its cache, and its share of the card."""
+
+    weights: float
+    kv_bytes: float
+    share: float
+
+    def tokens(self, card: float) -> float:
+        """Tokens that its cache holds on a card of so many bytes; 0 or less: its weights do not fit."""
+        return (self.share * card - self.weights - ENGINE_OVERHEAD) / self.kv_bytes
+
+
 @dataclass(frozen=True)
 class Memory:
     """Bytes on one GPU.
 
-    resident: what training keeps there while the engine samples. training: the peak of an actor update, without the
-    engine, which sleeps. sync: the peak while the engine gets the new weights. engine: weights of the rollout engine.
-    kv_bytes: of one token in its cache, per GPU. parts: what `training` consists of.
-    apart: the engine is on GPUs of its own (`mas_separate_async`).
+    resident: what training keeps there while the engines sample. training: the peak of an actor update, without
+    engines, which sleep. sync: the peak while an engine gets new weights. parts: what `training` consists of.
+    engines: one for each policy. apart: each is on GPUs of its own (`mas_separate_async`).
     """
 
     parts: dict[str, float]
     resident: float
     sync: float
-    engine: float
-    kv_bytes: float
-    share: float
+    engines: tuple[Engine, ...]
     apart: bool = False
 
     @property
@@ -117,20 +126,31 @@ class Memory:
         return sum(self.parts.values())
 
     @property
+    def share(self) -> float:
+        """What the engines of a card take of it."""
+        return (max if self.apart else sum)(one.share for one in self.engines)
+
+    @property
+    def weights(self) -> float:
+        """Of the engines of a card."""
+        return (max if self.apart else sum)(one.weights for one in self.engines)
+
+    @property
     def sampling(self) -> str:
-        """Who has what of a card while the engine samples, in words."""
+        """Who has what of a card while the engines sample, in words."""
         if self.apart:
             return f"the engine takes {self.share:.0%} of a GPU of its own"
         return f"about {self.resident / GIB:.0f} GiB stay; the engine takes {self.share:.0%} of the card"
 
     def kv_tokens(self, card: float) -> int:
-        """Tokens that the KV cache holds on a card of so many bytes; 0 or less: the engine's weights do not fit."""
-        return int((self.share * card - self.engine - ENGINE_OVERHEAD) / self.kv_bytes)
+        """Tokens that the cache of the engine with the least room holds on a card of so many bytes."""
+        return int(min(one.tokens(card) for one in self.engines))
 
     def needed(self) -> float:
-        """Bytes of the smallest card that holds training, the weights' way, and training's rest beside the engine."""
+        """Bytes of the smallest card that holds training, the weights' way, and training's rest beside the engines."""
         beside = 0.0 if self.apart else self.resident / (1 - self.share)
-        return max(self.training, self.sync, beside, (self.engine + ENGINE_OVERHEAD) / self.share)
+        shares = ((one.weights + ENGINE_OVERHEAD) / one.share for one in self.engines)
+        return max(self.training, self.sync, beside, *shares)
 
 
 def together(each: dict[str, Memory]) -> Memory:
@@ -138,25 +158,13 @@ def together(each: dict[str, Memory]) -> Memory:
 
     While one gets new weights, the others' engines have theirs. Engines on GPUs of their own share none.
     """
-    if len(each) == 1:
-        return next(iter(each.values()))
     resident = sum(one.resident for one in each.values())
     largest = max(each.values(), key=lambda one: one.training - one.resident)
-    parts = {**largest.parts, "other policies": resident - largest.resident}
-    if largest.apart:
-        tightest = max(each.values(), key=lambda one: (one.engine + ENGINE_OVERHEAD) / one.share)
-        sync = max(one.sync - one.resident for one in each.values()) + resident
-        return replace(tightest, parts=parts, resident=resident, sync=sync)
-    engines = sum(one.engine for one in each.values())
-    sync = max(one.sync - one.resident - one.engine for one in each.values()) + resident + engines
-    return Memory(
-        parts=parts,
-        resident=resident,
-        sync=sync,
-        engine=engines + ENGINE_OVERHEAD * (len(each) - 1),
-        kv_bytes=max(one.kv_bytes for one in each.values()),
-        share=sum(one.share for one in each.values()),
-    )
+    others = {"other policies": resident - largest.resident} if len(each) > 1 else {}
+    engines = tuple(engine for one in each.values() for engine in one.engines)
+    awake = 0.0 if largest.apart else sum(engine.weights for engine in engines)
+    travels = max(one.sync - one.resident - (0.0 if one.apart else one.weights) for one in each.values())
+    return Memory({**largest.parts, **others}, resident, travels + resident + awake, engines, largest.apart)
 
 
 def estimate(config: DictConfig, model: Model, critic: bool, frozen: bool = False) -> Memory:
@@ -208,7 +216,8 @@ def estimate(config: DictConfig, model: Model, critic: bool, frozen: bool = Fals
     bucket = rollout.checkpoint_engine.update_weights_bucket_megabytes * 2**20
     apart = modes.rollout_ranks(config) > 0 and not config.actor_rollout_ref.hybrid_engine
     sync = resident + (parts["parameters"] if comes_back else 0) + (0 if apart else engine) + bucket
-    return Memory(parts, resident, sync, engine, model.kv_bytes / tensor, rollout.gpu_memory_utilization, apart)
+    engines = (Engine(engine, model.kv_bytes / tensor, rollout.gpu_memory_utilization),)
+    return Memory(parts, resident, sync, engines, apart)
 
 
 def fitting_tokens(config: DictConfig, memory: Memory, card: float) -> int:

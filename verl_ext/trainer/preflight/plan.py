@@ -228,7 +228,7 @@ def _add_memory(report: Report, model: Model, found: Memory, gpu_memory: float) 
     tokens = max(found.kv_tokens(gpu_memory * GIB), 0)
     report.add("memory, training", f"about {found.training / GIB:.0f} GiB a GPU: {parts}")
     report.add("memory, new weights", f"about {found.sync / GIB:.0f} GiB while the engine gets them")
-    cache = f"weights {found.engine / GIB:.1f} GiB, cache for {tokens:,} tokens"
+    cache = f"weights {found.weights / GIB:.1f} GiB, cache for {tokens:,} tokens"
     report.add("memory, sampling", f"{found.sampling}: {cache}")
     report.missing += too_little(config, found, gpu_memory)
     length = config.actor_rollout_ref.rollout.max_model_len or model.positions
