@@ -55,7 +55,7 @@ def run(step_seconds: float | None = None) -> list[str]:
     doctor, seconds = Doctor(OmegaConf.create(CONFIG)), []
     for step in range(1, STEPS + 1):
         stored, columns, weights = batch(step)
-        ours = doctor.examine(step, stored, columns, weights)
+        ours = doctor.examine(step, stored, columns, weights, weights, torch.zeros(ROWS, dtype=torch.bool))
         names = zip((CHECKSUM, ASSIGNED), of_batch(columns, weights), strict=True)
         verls: dict[str, Any] = {f"actor/{name}": float(value) for name, value in names}
         seconds.append(doctor.after_update(step, stored, verls, ours, 1)["doctor/seconds"])

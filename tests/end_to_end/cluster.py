@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import shutil
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,7 +14,7 @@ from typing import Any
 import psutil
 from ray.cluster_utils import Cluster
 
-from tests.end_to_end.running import environment
+from tests.end_to_end.running import environment, preloaded
 from verl_ext.engine import preload
 
 
@@ -29,7 +27,6 @@ class Nodes:
 
     def __init__(self, folder: Path):
         self.folder, self.cluster = folder, Cluster()
-        self._template = preload._launch()
         self._names: dict[str, str] = {}
         self.add("head", num_cpus=8, include_dashboard=False, _system_config={"enable_worker_prestart": False})
 
@@ -71,14 +68,13 @@ class Nodes:
     @property
     def overrides(self) -> list[str]:
         """Let a run join the cluster. Its processes are forks, on every node, which saves half a minute a run."""
-        client = shlex.join([sys.executable, "-I", "-S", str(preload.HERE / "client.py"), self._template.args[2]])
-        init = {"address": self.cluster.address, "runtime_env.py_executable": f"'{client}'"}
+        workers = preload.command_of_workers(preloaded())
+        init = {"address": self.cluster.address, "runtime_env.py_executable": f"'{workers}'"}
         return [f"ray_kwargs.ray_init.{name}={value}" for name, value in init.items()]
 
     def close(self) -> None:
         """End all nodes."""
         self.cluster.shutdown()
-        self._template.stdin.close()
 
 
 @contextmanager

@@ -73,7 +73,7 @@ class Batch:
         fields |= {"old_log_probs": jagged(self.old), "ref_log_prob": jagged(self.ref), "advantages": jagged(spread)}
         data = TensorDict(fields | {WEIGHT: self.weight[rows]}, batch_size=len(rows))
         tu.assign_non_tensor(data, dp_size=1, batch_num_tokens=None)
-        tu.assign_non_tensor(data, global_batch_size=len(self.length) if global_batch else None)
+        tu.assign_non_tensor(data, global_batch_size=len(self.length) if global_batch is True else global_batch)
         new = jagged(self.new).detach().requires_grad_(True)
         value, metrics = function(config, {"log_probs": new}, data)
         value.backward()

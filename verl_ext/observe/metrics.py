@@ -115,6 +115,7 @@ METRICS: dict[str, str] = {
     "doctor/weight/<agent>": "share of the loss's weight that the agent's rows have (MHGPO, Eq. 6: 1 / agents)",
     "doctor/seconds": "seconds that these checks took in the trainer's process",
     "update/rows": "rows that trained in the step",
+    "update/resting_rows": "rows without an advantage, which the update left out: they add nothing to its gradient",
     "update/padding_rows": "masked rows added so that ranks and mini-batches come out even",
     "update/optimiser_steps": "optimiser steps of the step",
     "update/sent_mb": "megabytes of weights sent to rollouts on ranks of their own (backend object_store)",

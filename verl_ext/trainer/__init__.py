@@ -13,6 +13,7 @@ separate_async  the mode in which rollouts go on beside the training
 step            what a step does between rollouts and the first forward pass
 row             Row: what a call carries from the rollout to the optimiser, as columns and tag of TransferQueue
 batch           TransferQueue's tags as the tensors that algorithms take
+resting         rows without an advantage, which an update leaves out
 updates         a policy's part of a step: pads and balances rows, updates actor and critic
 policies/       several policies in one run (`mas.policies`)
 doctor          Doctor: asserts and logs at every step that what was sampled is what trains

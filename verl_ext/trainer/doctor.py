@@ -53,12 +53,21 @@ class Doctor:
         # Of the step under way: the sum of the rows' `of_assignment`.
         self._assigned = 0
 
-    def examine(self, step: int, batch: KVBatchMeta, rows: Columns, weights: torch.Tensor) -> dict[str, float]:
+    def examine(
+        self,
+        step: int,
+        batch: KVBatchMeta,
+        rows: Columns,
+        weights: torch.Tensor,
+        sent: torch.Tensor,
+        rests: torch.Tensor,
+    ) -> dict[str, float]:
         """Metrics of the batch of a step before its update; see `examine` below.
 
         Args:
             rows: response_mask, rollout_log_probs, old_log_probs and advantages of the batch.
-            weights: of all rows, padding rows included.
+            weights: (N,), of all rows in the objective, padding rows included.
+            sent: (N,), with which the rows are updated. rests: (N,) bool, which are not (resting.py).
         """
         start = time.perf_counter()
         tags = unpack(batch.tags)
@@ -72,7 +81,7 @@ class Doctor:
         numbers = [tag["adapter"] for tag in tags]
         adapters = None if None in numbers else torch.tensor(numbers)
         columns = rows["advantages"], rows["response_mask"]
-        self._assigned = int(of_assignment(known, weights, *columns, adapters).sum())
+        self._assigned = int(of_assignment(known, sent, *columns, adapters)[~rests].sum())
         return metrics | {"doctor/seconds": time.perf_counter() - start}
 
     def expected(self, tags: list[Tag], rows: int) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from uuid import uuid4
 
 import torch
@@ -90,6 +91,17 @@ def without(batch: KVBatchMeta, dropped: set[int]) -> KVBatchMeta:
     tq.kv_clear(keys=[batch.keys[i] for i in sorted(dropped)], partition_id=batch.partition_id)
     kept = [i for i in range(len(batch)) if i not in dropped]
     return _changed(batch, [batch.keys[i] for i in kept], [batch.tags[i] for i in kept])
+
+
+def chosen(batch: KVBatchMeta, rows: Sequence[int]) -> KVBatchMeta:
+    """These rows of the batch; the others stay in TransferQueue."""
+    return KVBatchMeta(
+        partition_id=batch.partition_id,
+        keys=[batch.keys[row] for row in rows],
+        tags=[batch.tags[row] for row in rows],
+        fields=batch.fields,
+        extra_info=batch.extra_info,
+    )
 
 
 def _changed(batch: KVBatchMeta, keys: list[str], tags: list[Tag]) -> KVBatchMeta:

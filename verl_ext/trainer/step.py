@@ -125,7 +125,7 @@ def collect_statistics(step: Step, manager: Any) -> None:
 SUMMED = (
     *("tools/", "selection/kept", "selection/dropped", "sampling/dropped_questions", "sampling/operations"),
     *("groups/count", "groups/dropped_rows", "update/rows", "update/padding_rows", "update/optimiser_steps"),
-    "doctor/seconds",
+    *("update/resting_rows", "doctor/seconds"),
 )
 LAST, LARGEST = ("budget/", "memory/"), ("doctor/log_prob_difference",)
 

@@ -41,7 +41,7 @@ from verl_ext.trainer.advantage import batch_of, register_estimators
 from verl_ext.trainer.batch import live_tags
 from verl_ext.trainer.build import workflow_class
 from verl_ext.trainer.config import read_mas_config
-from verl_ext.trainer.doctor import Columns, Doctor, observed_columns
+from verl_ext.trainer.doctor import Doctor, observed_columns
 from verl_ext.trainer.first_to_end import FirstToEnd
 from verl_ext.trainer.loss import WEIGHT
 from verl_ext.trainer.row import Tag, unpack
@@ -167,7 +167,7 @@ class MultiAgentTrainer(PolicyUpdates):
         weights = self._weights(tags)
         self.state.trajectories.write_training(self.global_steps, batch, weights)
         if not self.now.idle:
-            self._examine(batch, columns, weights)
+            weights = self._examine(batch, columns, weights)
         fields = TensorDict({WEIGHT: weights.float()}, batch_size=len(batch))
         batch = tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=fields)
         batch.fields = list(READ_BY_WORKERS)
@@ -177,9 +177,6 @@ class MultiAgentTrainer(PolicyUpdates):
         """(N,) float64: the weight of each row in the loss."""
         mode = self.config.actor_rollout_ref.actor.loss_agg_mode
         return row_selection.weights_of(tags, self.mas.loss.agent_weights, mode)
-
-    def _examine(self, batch: KVBatchMeta, columns: Columns, weights: torch.Tensor) -> None:
-        self.now.metrics |= self.doctor.examine(self.global_steps, batch, columns, weights)
 
     # --- validation and metrics -------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ import math
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import torch
 from transfer_queue import KVBatchMeta
 from verl.utils.config import omega_conf_to_dataclass
 
@@ -16,8 +17,10 @@ from verl_ext.engine.fsdp.masked_logits import ALLOWED
 from verl_ext.engine.lora.adapters import AGENT_ID
 from verl_ext.trainer import row_selection
 from verl_ext.trainer.config import mini_batch_rows, optimiser_steps
-from verl_ext.trainer.doctor import Doctor
+from verl_ext.trainer.doctor import Columns, Doctor
 from verl_ext.trainer.loss import WEIGHT, weighted_ppo_loss
+from verl_ext.trainer.resting import may_rest, resting, weights_without
+from verl_ext.trainer.row import unpack
 from verl_ext.trainer.step import Step
 
 # The training processes fetch these fields of a row, where it has them; the others (messages, ground truth, …) are for
@@ -39,6 +42,8 @@ class PolicyUpdates(Trainer):
 
     doctor: Doctor
     now: Step
+    # The places of the rows that the step's update leaves out.
+    _resting: frozenset[int] = frozenset()
 
     def _set_loss(self) -> None:
         """Replace verl's loss by the weighted loss on every actor rank."""
@@ -66,6 +71,26 @@ class PolicyUpdates(Trainer):
             multiple = math.lcm(multiple, optimiser_steps(self.config, self.config.critic))
         return dp_size * multiple
 
+    def _examine(self, batch: KVBatchMeta, columns: Columns, weights: torch.Tensor) -> torch.Tensor:
+        """Examine the rows of a step before their update, and let rest those that would add nothing to the gradient.
+
+        Args:
+            columns: see `Doctor.examine`.
+            weights: (N,), of each row in a mean over all.
+
+        Returns:
+            (N,) weights with which the rows are updated.
+        """
+        mask, rests, sent = columns["response_mask"], torch.zeros(len(batch), dtype=torch.bool), weights
+        if may_rest(self.config):
+            multiple = self._get_required_batch_multiple(self._data_parallel_size())
+            rests = resting(unpack(batch.tags), mask, columns["advantages"], multiple)
+            sent = weights_without(rests, weights, mask, self.config.actor_rollout_ref.actor.loss_agg_mode)
+        self._resting = frozenset(rests.nonzero()[:, 0].tolist())
+        self.now.metrics |= self.doctor.examine(self.global_steps, batch, columns, weights, sent, rests)
+        self.now.metrics["update/resting_rows"] = sum(not batch.tags[row].get("is_padding") for row in self._resting)
+        return sent
+
     def _update_actor(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
         if self.now.idle:  # no row trains: weight decay and momentum must not change the weights either
             self.now.metrics["update/optimiser_steps"] = 0
@@ -73,10 +98,14 @@ class PolicyUpdates(Trainer):
         actor = self.config.actor_rollout_ref.actor
         mini_batches = optimiser_steps(self.config, actor)
         self.now.metrics["update/optimiser_steps"] = mini_batches * actor.ppo_epochs
-        with mini_batch_rows(self.config, actor, len(batch)):
-            batch = super()._update_actor(batch, metrics)
+        trains = batch
+        if self._resting:
+            trains = row_selection.chosen(batch, [row for row in range(len(batch)) if row not in self._resting])
+            trains = super()._balance_batch(trains, {})
+        with mini_batch_rows(self.config, actor, len(trains)):
+            trains = super()._update_actor(trains, metrics)
         parts = self._data_parallel_size() * mini_batches
-        self.now.metrics |= self.doctor.after_update(self.global_steps, batch, metrics, self.now.metrics, parts)
+        self.now.metrics |= self.doctor.after_update(self.global_steps, trains, metrics, self.now.metrics, parts)
         if self.local_trigger_step and self.doctor.bypass:  # the part before has moved the weights
             self.now.metrics.pop("doctor/kl_numerical", None)
         for name in [name for name in metrics if name.startswith("actor/adapters/")]:

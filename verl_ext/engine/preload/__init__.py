@@ -59,6 +59,9 @@ MODULES = (
 )
 
 
+# The address of a preloaded process that runs already, in the environment: the end-to-end tests share one.
+SHARED = "VERL_EXT_PRELOADED"
+
 _template: list[subprocess.Popen[bytes]] = []  # of this process, once it is started
 
 
@@ -81,34 +84,42 @@ def begin() -> None:
     """
     command, settings = sys.orig_argv[1:3], sys.argv[1:]
     tiny = any(setting.lstrip("+").startswith("recipe=") and setting.endswith("_tiny") for setting in settings)
-    if command == ["-m", "verl.trainer.main_ppo"] and tiny and not any(s.startswith("-") for s in settings):
-        _launch()
+    trains = command == ["-m", "verl.trainer.main_ppo"] and not any(s.startswith("-") for s in settings)
+    if trains and tiny and SHARED not in os.environ:
+        _template.append(launch())
 
 
 def start(config: DictConfig) -> subprocess.Popen[bytes] | None:
     """Start the preloaded process if that has not been done, and make Ray's workers forks of it, where `can_fork`.
 
-    The preloaded process ends when the returned process's stdin is closed, or when this process ends.
+    The preloaded process ends when the returned process's stdin is closed, or when this process ends. None: no process
+    of this run.
     """
     if not can_fork(config):
         for process in _template:
             process.stdin.close()
         return None
-    process = _template[0] if _template else _launch()
-    command = shlex.join([sys.executable, "-I", "-S", str(HERE / "client.py"), process.args[2]])
+    process = None
+    if (address := os.environ.get(SHARED)) is None:
+        process = _template[0] if _template else launch()
+        address = process.args[2]
     with open_dict(config):
-        OmegaConf.update(config, f"{RUNTIME_ENV}.py_executable", command, force_add=True)
+        OmegaConf.update(config, f"{RUNTIME_ENV}.py_executable", command_of_workers(address), force_add=True)
     return process
 
 
-def _launch() -> subprocess.Popen[bytes]:
+def command_of_workers(address: str) -> str:
+    """What Ray runs in place of Python for its workers to be forks of the preloaded process."""
+    return shlex.join([sys.executable, "-I", "-S", str(HERE / "client.py"), address])
+
+
+def launch() -> subprocess.Popen[bytes]:
+    """Start a preloaded process; its address is `args[2]`."""
     address = str(Path(tempfile.mkdtemp(prefix="verl_ext_")) / "workers")
-    process = subprocess.Popen(
+    return subprocess.Popen(
         [sys.executable, str(HERE / "template.py"), address, *MODULES],
         env={**OPENMP, **os.environ},  # OpenMP reads them when it is loaded
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         start_new_session=True,  # Ctrl-C is for the driver, which ends everything
     )
-    _template.append(process)
-    return process

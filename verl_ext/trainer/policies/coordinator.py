@@ -23,6 +23,7 @@ from verl_ext.trainer.policies.fan import PREFIX, Fan, WorkerGroups
 from verl_ext.trainer.policies.policy import PolicyTrainer
 from verl_ext.trainer.policies.settings import policy_config, read_policies
 from verl_ext.trainer.row import Tag, unpack
+from verl_ext.trainer.row_selection import chosen
 from verl_ext.trainer.trainer import MultiAgentTrainer
 
 # Columns that the doctor reads.
@@ -116,7 +117,7 @@ class MultiPolicyTrainer(MultiAgentTrainer):
         parts = {}
         for name, policy in self.policies.items():
             own: dict[str, Any] = {}
-            parts[name] = policy.begin(self.now, _chosen(batch, rows[name]), own)
+            parts[name] = policy.begin(self.now, chosen(batch, rows[name]), own)
             self._take(policy, own, metrics)
         start, self._spans = 0, {}
         for name, part in parts.items():
@@ -132,7 +133,7 @@ class MultiPolicyTrainer(MultiAgentTrainer):
         for name, (start, end) in self._spans.items():
             if start < end:
                 own: dict[str, Any] = {}
-                parts.append(getattr(self.policies[name], method)(_chosen(batch, range(start, end)), own))
+                parts.append(getattr(self.policies[name], method)(chosen(batch, range(start, end)), own))
                 self._take(self.policies[name], own, metrics)
         return _joined(parts)
 
@@ -162,12 +163,14 @@ class MultiPolicyTrainer(MultiAgentTrainer):
             [super(MultiPolicyTrainer, self)._weights(tags[a:b]) for a, b in self._spans.values() if a < b]
         )
 
-    def _examine(self, batch: KVBatchMeta, columns: Columns, weights: Tensor) -> None:
+    def _examine(self, batch: KVBatchMeta, columns: Columns, weights: Tensor) -> Tensor:
+        sent = []
         for name, (start, end) in self._spans.items():
             if start < end:
-                part, policy = _chosen(batch, range(start, end)), self.policies[name]
+                part, policy = chosen(batch, range(start, end)), self.policies[name]
                 own = {key: _rows_of(columns[key], start, end) for key in EXAMINED if key in columns}
-                policy.now.metrics |= policy.doctor.examine(self.global_steps, part, own, weights[start:end])
+                sent.append(policy._examine(part, own, weights[start:end]))
+        return torch.cat(sent)
 
     def _add_ours(self, metrics: dict[str, Any], timing_raw: dict[str, Any]) -> None:
         for name, policy in self.policies.items():
@@ -177,16 +180,6 @@ class MultiPolicyTrainer(MultiAgentTrainer):
             own = [policy.now.metrics.get("doctor/seconds", 0.0) for policy in self.policies.values()]
             self.now.metrics["doctor/seconds"] = sum(own)
         super()._add_ours(metrics, timing_raw)
-
-
-def _chosen(batch: KVBatchMeta, rows: list[int] | range) -> KVBatchMeta:
-    return KVBatchMeta(
-        partition_id=batch.partition_id,
-        keys=[batch.keys[row] for row in rows],
-        tags=[batch.tags[row] for row in rows],
-        fields=batch.fields,
-        extra_info=batch.extra_info,
-    )
 
 
 def _joined(parts: list[KVBatchMeta]) -> KVBatchMeta:
