@@ -18,14 +18,15 @@ import torch
 from tests.bench.kills import waiting
 from tests.end_to_end.cluster import Nodes, ray_nodes, until
 from tests.end_to_end.other_vocabulary import TINY, other_vocabulary
-from tests.end_to_end.running import command, entries, environment, records, saved
+from tests.end_to_end.running import command, entries, environment, lasting, records, saved
+from tests.end_to_end.running import run as train
 from tests.end_to_end.test_nodes import NOTICED, said
 from tests.end_to_end.test_policies import policy
 from tests.end_to_end.test_policies_async import SEPARATE, of_policy
 from verl_ext.doctor import words_of
 from verl_ext.worlds import biographies
 
-# A start of Ray nodes and up to two runs, which take three minutes each on a busy machine.
+# A start of Ray nodes and up to three runs, which take three minutes each on a busy machine.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 QUESTIONS, STEPS = 4, 3
@@ -61,7 +62,7 @@ def files(tmp_path_factory) -> Path:
 def nodes(files, tmp_path_factory) -> Iterator[Nodes]:
     """Three nodes for a rank each, and one for the rollout worker."""
     folder = tmp_path_factory.mktemp("nodes")
-    for name in ("head", "first", "second", "third", "fourth", "tools"):
+    for name in ("head", "first", "second", "third", "fourth", "fifth", "tools"):
         shutil.copytree(files, folder / name)
     with ray_nodes(folder) as nodes:
         for name in ("first", "second", "third"):
@@ -117,19 +118,36 @@ def check(nodes: Nodes, files: Path, run: str, steps: int, ranks: int) -> None:
             assert written <= {"searching"}, place
 
 
-def test_two_policies_on_the_ranks_of_two_nodes(nodes, files):
-    """A run of its own: no other has several policies with ranks on several nodes."""
-    process = start(nodes, "sync", "trainer.nnodes=2", "trainer.total_training_steps=2")
-    log = nodes.folder / "sync.log"
-    head = nodes.folder / "head"
-    until(lambda: entries(head, "sync"), lambda: process.poll() is None or pytest.fail(log.read_text()[-6000:]), "1")
+def test_two_policies_on_the_ranks_of_two_nodes_of_which_one_dies(nodes, files, tmp_path):
+    """Three runs of their own: no other has several policies with ranks on several nodes."""
+    alone, head, log = tmp_path / "alone", nodes.folder / "head", nodes.folder / "sync.log"
+    shutil.copytree(files, alone)
+    exact = [f"trainer.total_training_steps={STEPS}", "mas.deterministic=true"]
+    train(alone, *RUN, "trainer.default_local_dir=runs/sync", "trainer.n_gpus_per_node=2", *exact)
+    expected = [lasting(entry) for entry in entries(alone, "sync")]
+    process = start(nodes, "sync", "trainer.nnodes=2", *exact)
+
+    def running() -> bool:
+        return process.poll() is None or pytest.fail(log.read_text()[-6000:])
+
+    until(lambda: entries(head, "sync"), running, "its first step")
     ranks = nodes.places("WorkerDict")
     for name in POLICIES:
         servers = nodes.places(f"hf_{name}_server")
         assert len({*servers}) == 2 and sorted(2 * servers) == ranks
     assert nodes.places("rollout_worker") == ["tools"]
-    assert process.wait(300) == 0, log.read_text()[-6000:]
-    check(nodes, files, "sync", 2, 2)
+    until(lambda: entries(head, "sync")[1:], running, "its second step")  # the checkpoint of step 1 is complete
+    lost = next(name for name in ("second", "third") if name in ranks)
+    nodes.kill(lost)
+    killed = time.time()
+    assert process.wait(60) == 1
+    assert (head / "runs/sync/error.log").stat().st_mtime - killed < NOTICED
+    died = r"RuntimeError: (rank|rollout server) [01] of (small|large) \(process .* died: .*\n.*Remedy: bring its node"
+    assert re.search(died, log.read_text()), log.read_text()[-6000:]
+    nodes.add("fifth", num_cpus=3, num_gpus=1)
+    assert start(nodes, "sync", "trainer.nnodes=2", *exact).wait(300) == 0, log.read_text()[-6000:]
+    assert [lasting(entry) for entry in entries(head, "sync")] == expected
+    check(nodes, files, "sync", STEPS, 2)
 
 
 def test_two_policies_beside_their_rollouts_of_which_one_loses_its_node(nodes, files):
@@ -142,7 +160,7 @@ def test_two_policies_beside_their_rollouts_of_which_one_loses_its_node(nodes, f
 
     until(lambda: entries(head, "beside"), running, "its first step")
     (rank, other), (small,), (large,) = [nodes.places(one) for one in ("WorkerDict", "hf_small_s", "hf_large_s")]
-    assert rank == other and {rank, small, large} == {"first", "second", "third"}
+    assert rank == other and len({rank, small, large}) == 3
     assert nodes.places("rollout_worker") == ["tools"] and nodes.places("Mailbox") == ["head", "head"]
     # In the middle of rollouts: then all calls of the answerer fail, and with them all questions.
     (tools / "wait").touch()
