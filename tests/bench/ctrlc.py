@@ -121,7 +121,7 @@ def interrupt(folder: Path, reached: Callable[[Path, float], bool], overrides: S
     with open(folder / "output.txt", "w") as output:
         given: dict[str, Any] = {"stdout": output, "stderr": output, "preexec_fn": heed_signals}
         settings = [*SETTINGS, *overrides]
-        process = subprocess.Popen(command(*settings), cwd=folder, env=environment(), **given)
+        process = subprocess.Popen(command(*settings), cwd=folder, env=environment(shared=False), **given)
         begun = time.monotonic()
         while not reached(folder, time.monotonic() - begun):
             if process.poll() is not None or time.monotonic() - begun > 300:

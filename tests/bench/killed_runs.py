@@ -67,7 +67,7 @@ class Run:
         log, started = self.place / "metrics.jsonl", time.time()
         with open(self.folder / "output.txt", "w") as output:
             options: dict[str, Any] = {"stdout": output, "stderr": output, "start_new_session": True}
-            process = subprocess.Popen(self.command, cwd=self.folder, env=environment(), **options)
+            process = subprocess.Popen(self.command, cwd=self.folder, env=environment(shared=False), **options)
             while process.poll() is None:
                 alive = any(entry["time"] > started for entry in read_log(log))
                 if moment(time.time() - started, alive):

@@ -68,7 +68,7 @@ class Nodes:
     @property
     def overrides(self) -> list[str]:
         """Let a run join the cluster. Its processes are forks, on every node, which saves half a minute a run."""
-        workers = preload.command_of_workers(preloaded())
+        workers = preload.command_of_workers(preload.address_of(preloaded()))
         init = {"address": self.cluster.address, "runtime_env.py_executable": f"'{workers}'"}
         return [f"ray_kwargs.ray_init.{name}={value}" for name, value in init.items()]
 

@@ -32,20 +32,23 @@ def command(*overrides: str, recipe: str = "mhgpo_tiny") -> list[str]:
     return [sys.executable, "-m", "verl.trainer.main_ppo", f"+recipe={recipe}", *SMALL, *overrides]
 
 
+# One thread per process, because tests share the machine. The repository is importable, for its examples.
+SETTINGS = {"OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": str(Path(__file__).parents[2])}
+
+
 @functools.cache
-def preloaded() -> str:
-    """Address of the process from which the workers of all these runs are forked, which saves ten seconds a run."""
-    return preload.launch().args[2]
+def preloaded() -> subprocess.Popen[bytes]:
+    """The process from which the workers of all these runs are forked, which saves ten seconds a run."""
+    return preload.launch(os.environ | SETTINGS)
 
 
-def environment() -> dict[str, str]:
-    """One thread per process, because tests share the machine. The repository is importable, for its examples."""
-    settings = {"OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": str(Path(__file__).parents[2])}
-    return os.environ | settings | {preload.SHARED: preloaded()}
+def environment(shared: bool = True) -> dict[str, str]:
+    """The environment of a run; `shared`: its workers are forks of `preloaded`, not of a process of its own."""
+    return os.environ | SETTINGS | ({preload.SHARED: preload.address_of(preloaded())} if shared else {})
 
 
-def run(folder: Path, *overrides: str, recipe: str = "mhgpo_tiny", timeout: int = 500) -> str:
-    """Run to the end and return the output.
+def run(folder: Path, *overrides: str, recipe: str = "mhgpo_tiny", timeout: int = 500, shared: bool = True) -> str:
+    """Run to the end and return the output. `shared`: see `environment`.
 
     Raises:
         AssertionError: a non-zero exit, with the end of the output.
@@ -54,7 +57,7 @@ def run(folder: Path, *overrides: str, recipe: str = "mhgpo_tiny", timeout: int 
     done = subprocess.run(
         command(*overrides, recipe=recipe),
         cwd=folder,
-        env=environment(),
+        env=environment(shared),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -65,8 +65,8 @@ def nodes(files, tmp_path_factory) -> Iterator[Nodes]:
     for name in ("head", "first", "second", "third", "fourth", "fifth", "tools"):
         shutil.copytree(files, folder / name)
     with ray_nodes(folder) as nodes:
-        for name in ("first", "second", "third"):
-            nodes.add(name, num_cpus=3, num_gpus=1)
+        for core, name in enumerate(("first", "second", "third")):
+            nodes.add(name, core=core % 2, num_cpus=3, num_gpus=1)  # a rank has one thread, as beside another one
         nodes.add("tools", num_cpus=2, resources={"rollout": 1})
         yield nodes
 
@@ -144,7 +144,7 @@ def test_two_policies_on_the_ranks_of_two_nodes_of_which_one_dies(nodes, files, 
     assert (head / "runs/sync/error.log").stat().st_mtime - killed < NOTICED
     died = r"RuntimeError: (rank|rollout server) [01] of (small|large) \(process .* died: .*\n.*Remedy: bring its node"
     assert re.search(died, log.read_text()), log.read_text()[-6000:]
-    nodes.add("fifth", num_cpus=3, num_gpus=1)
+    nodes.add("fifth", core=1, num_cpus=3, num_gpus=1)
     assert start(nodes, "sync", "trainer.nnodes=2", *exact).wait(300) == 0, log.read_text()[-6000:]
     assert [lasting(entry) for entry in entries(head, "sync")] == expected
     check(nodes, files, "sync", STEPS, 2)

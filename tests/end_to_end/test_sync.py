@@ -24,7 +24,7 @@ SETTINGS = ["mas.deterministic=true", "trainer.total_training_steps=4", "trainer
 def whole(tmp_path_factory) -> tuple[Path, str]:
     """One uninterrupted run of 4 steps and its output."""
     folder = tmp_path_factory.mktemp("whole")
-    return folder, run(folder, *SETTINGS)
+    return folder, run(folder, *SETTINGS, shared=False)
 
 
 def test_the_output_is_for_a_person(whole):

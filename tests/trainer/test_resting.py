@@ -25,7 +25,7 @@ def rests_of(batch, multiple, adapters=None):
     return resting(tags_of(batch, adapters), jagged(batch.mask), jagged(advantages), multiple)
 
 
-@pytest.mark.parametrize("mode", ["seq-mean-token-mean", "seq-mean-token-sum", "token-mean"])
+@pytest.mark.parametrize("mode", ["seq-mean-token-mean", "seq-mean-token-sum", "token-mean", "token-sum"])
 @pytest.mark.parametrize(("padding", "multiple", "kept"), [(0, 1, 5), (2, 1, 5), (2, 7, 7)])
 def test_value_and_gradient_are_those_of_all_rows(mode, padding, multiple, kept):
     batch = Batch(UNEQUAL).pad(padding)
@@ -49,6 +49,9 @@ def test_an_adapter_keeps_a_row_and_an_update_without_any_advantage_too():
     batch = Batch([0, 0, 1, 1, 2, 2])
     batch.advantage = [1.0, 0.0, 0.0, 0.0, 0.0, 1.0]
     assert rests_of(batch, 1, [0, 0, 1, 1, 2, 2]).tolist() == [False, True, False, True, True, False]
+    batch.mask[2] = torch.zeros_like(batch.mask[2])
+    kept = (~rests_of(batch, 1, [0, 0, 1, 1, 2, 2])).tolist()
+    assert kept == [True, False, False, True, False, True], "a row without a token that trains gives an adapter no step"
     batch.advantage = [0.0] * 6
     assert (~rests_of(batch, 2)).sum() == 2
 
@@ -61,7 +64,9 @@ def test_an_adapter_keeps_a_row_and_an_update_without_any_advantage_too():
         ("actor.entropy_coeff=0.01", False),
         ("actor.policy_loss.loss_mode=kl_cov", False),
         ("actor.loss_agg_mode=seq-mean-token-sum-norm", False),
+        ("actor.loss_agg_mode=token-sum", True),
         ("actor.ppo_mini_batch_size=8", False),
+        ("actor.use_dynamic_bsz=false", False),
     ],
 )
 def test_rows_rest_where_only_advantages_give_a_gradient(override, possible):

@@ -82,7 +82,7 @@ class PolicyUpdates(Trainer):
             (N,) weights with which the rows are updated.
         """
         mask, rests, sent = columns["response_mask"], torch.zeros(len(batch), dtype=torch.bool), weights
-        if may_rest(self.config):
+        if self._may_rest():
             multiple = self._get_required_batch_multiple(self._data_parallel_size())
             rests = resting(unpack(batch.tags), mask, columns["advantages"], multiple)
             sent = weights_without(rests, weights, mask, self.config.actor_rollout_ref.actor.loss_agg_mode)
@@ -90,6 +90,9 @@ class PolicyUpdates(Trainer):
         self.now.metrics |= self.doctor.examine(self.global_steps, batch, columns, weights, sent, rests)
         self.now.metrics["update/resting_rows"] = sum(not batch.tags[row].get("is_padding") for row in self._resting)
         return sent
+
+    def _may_rest(self) -> bool:
+        return may_rest(self.config)
 
     def _update_actor(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
         if self.now.idle:  # no row trains: weight decay and momentum must not change the weights either

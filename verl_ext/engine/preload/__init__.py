@@ -14,6 +14,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf, open_dict
@@ -99,13 +100,19 @@ def start(config: DictConfig) -> subprocess.Popen[bytes] | None:
         for process in _template:
             process.stdin.close()
         return None
-    process = None
-    if (address := os.environ.get(SHARED)) is None:
+    process: subprocess.Popen[bytes] | None = None
+    address = os.environ.get(SHARED)
+    if address is None:
         process = _template[0] if _template else launch()
-        address = process.args[2]
+        address = address_of(process)
     with open_dict(config):
         OmegaConf.update(config, f"{RUNTIME_ENV}.py_executable", command_of_workers(address), force_add=True)
     return process
+
+
+def address_of(process: subprocess.Popen[bytes]) -> str:
+    """The socket of a preloaded process."""
+    return str(process.args[2])  # type: ignore[index]
 
 
 def command_of_workers(address: str) -> str:
@@ -113,12 +120,12 @@ def command_of_workers(address: str) -> str:
     return shlex.join([sys.executable, "-I", "-S", str(HERE / "client.py"), address])
 
 
-def launch() -> subprocess.Popen[bytes]:
-    """Start a preloaded process; its address is `args[2]`."""
+def launch(environment: Mapping[str, str] = os.environ) -> subprocess.Popen[bytes]:
+    """Start a preloaded process in this environment, whose PYTHONPATH its forks have."""
     address = str(Path(tempfile.mkdtemp(prefix="verl_ext_")) / "workers")
     return subprocess.Popen(
         [sys.executable, str(HERE / "template.py"), address, *MODULES],
-        env={**OPENMP, **os.environ},  # OpenMP reads them when it is loaded
+        env={**OPENMP, **environment},  # OpenMP reads them when it is loaded
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         start_new_session=True,  # Ctrl-C is for the driver, which ends everything

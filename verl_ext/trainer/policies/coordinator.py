@@ -26,6 +26,7 @@ from verl_ext.trainer.row import Tag, unpack
 from verl_ext.trainer.row_selection import chosen
 from verl_ext.trainer.trainer import MultiAgentTrainer
 
+RESTING = "update/resting_rows"
 # Columns that the doctor reads.
 EXAMINED = ("response_mask", "rollout_log_probs", "old_log_probs", "advantages")
 # Worker groups that share a GPU, as verl counts them; every policy has one.
@@ -170,6 +171,7 @@ class MultiPolicyTrainer(MultiAgentTrainer):
                 part, policy = chosen(batch, range(start, end)), self.policies[name]
                 own = {key: _rows_of(columns[key], start, end) for key in EXAMINED if key in columns}
                 sent.append(policy._examine(part, own, weights[start:end]))
+        self.now.metrics[RESTING] = sum(policy.now.metrics.get(RESTING, 0) for policy in self.policies.values())
         return torch.cat(sent)
 
     def _add_ours(self, metrics: dict[str, Any], timing_raw: dict[str, Any]) -> None:

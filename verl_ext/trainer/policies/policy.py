@@ -77,6 +77,9 @@ class PolicyTrainer(PolicyUpdates):
         """True if it does not train in this step."""
         return not self.section.trains(self.global_steps)
 
+    def _may_rest(self) -> bool:
+        return not self.rests and super()._may_rest()
+
     def _update_actor(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
         if self.rests:
             self.now.metrics["update/optimiser_steps"] = 0

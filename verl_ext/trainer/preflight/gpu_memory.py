@@ -148,7 +148,7 @@ class Memory:
 
     def needed(self) -> float:
         """Bytes of the smallest card that holds training, the weights' way, and training's rest beside the engines."""
-        beside = 0.0 if self.apart else self.resident / (1 - self.share)
+        beside = 0.0 if self.apart or not self.resident else self.resident / max(1 - self.share, 1e-9)
         shares = ((one.weights + ENGINE_OVERHEAD) / one.share for one in self.engines)
         return max(self.training, self.sync, beside, *shares)
 
