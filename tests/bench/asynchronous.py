@@ -1,7 +1,9 @@
 """Seconds per step of the three modes of training with tools that answer late, and what staleness does to learning.
 
     python -m tests.bench.asynchronous                      # seconds per step
-    python -m tests.bench.asynchronous --learning --steps 20    # rewards at staleness 0, 1 and 4
+    python -m tests.bench.asynchronous --learning --steps 20    # rewards at staleness 0, 1, 4 and 8
+    python -m tests.bench.asynchronous --learning --steps 24 --recipe solver_verifier_real \
+        --set actor_rollout_ref.model.path=models/smollm2       # the same with a real model (a path: in full)
     python -m tests.bench.asynchronous --oversample 1 1.25 1.5  # seconds per step by mas.sampling.oversample
 
 Every search waits for a time of a log-normal distribution: its median is `--median` seconds, and one in a hundred takes
@@ -85,12 +87,16 @@ def oversampling(count: int, median: float, questions: int, factors: list[float]
         )
 
 
-def learning(count: int, questions: int) -> None:
-    """Print the rewards at staleness 0, 1 and 4, with and without truncated importance weights."""
-    weighed = ["algorithm.rollout_correction.bypass_mode=false", "algorithm.rollout_correction.rollout_is=token"]
-    for staleness in (0, 1, 4):
-        for name, more in (("PPO's ratio", []), ("importance weights", weighed)):
-            found = _run("mas_separate_async", settings("mas_separate_async", staleness) + more, count, questions)
+WEIGHED = ["algorithm.rollout_correction.bypass_mode=false", "algorithm.rollout_correction.rollout_is=token"]
+CORRECTIONS = {"ratio": ("PPO's ratio", []), "weights": ("importance weights", WEIGHED)}
+
+
+def learning(count: int, questions: int, ages: list[int], corrections: list[str], recipe: str, own: list[str]) -> None:
+    """Print the rewards at each staleness, with and without truncated importance weights."""
+    for staleness in ages:
+        for name, more in (CORRECTIONS[one] for one in corrections):
+            overrides = [*settings("mas_separate_async", staleness), *more, *own]
+            found = _run("mas_separate_async", overrides, count, questions, recipe)
             lag = statistics.fmean(one["doctor/version_lag"] for one in found[count // 2 :])
             rewards = [one["system/reward"] for one in found]
             print(
@@ -104,12 +110,14 @@ def _reward(found: list[dict[str, Any]]) -> float:
     return statistics.fmean(one["system/reward"] for one in found[-5:])
 
 
-def _run(mode: str, overrides: list[str], count: int, questions: int) -> list[dict[str, Any]]:
+def _run(
+    mode: str, overrides: list[str], count: int, questions: int, recipe: str = "mhgpo_tiny"
+) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory(prefix=mode) as folder:
         common = [f"trainer.total_training_steps={count}", "trainer.test_freq=-1", "trainer.save_freq=-1"]
         common += ["trainer.val_before_train=false", f"data.train_batch_size={questions}"]
-        run(Path(folder), *common, *overrides, timeout=3600)
-        return steps(Path(folder))
+        run(Path(folder), *common, *overrides, recipe=recipe, timeout=3 * 3600)
+        return steps(Path(folder), recipe)
 
 
 def main() -> None:
@@ -120,10 +128,14 @@ def main() -> None:
     parser.add_argument("--questions", type=int, default=8)
     parser.add_argument("--median", type=float, default=0.5, help="seconds of a search")
     parser.add_argument("--oversample", type=float, nargs="+", help="values of mas.sampling.oversample")
+    parser.add_argument("--ages", type=int, nargs="+", default=[0, 1, 4, 8], help="of --learning: staleness")
+    parser.add_argument("--corrections", nargs="+", choices=CORRECTIONS, default=[*CORRECTIONS])
+    parser.add_argument("--recipe", default="mhgpo_tiny", help="of --learning")
+    parser.add_argument("--set", nargs="+", default=[], help="of --learning: overrides")
     given = parser.parse_args()
     print(f"{machine()}\n")
     if given.learning:
-        learning(given.steps, given.questions)
+        learning(given.steps, given.questions, given.ages, given.corrections, given.recipe, given.set)
     elif given.oversample:
         oversampling(given.steps, given.median, given.questions, given.oversample)
     else:
