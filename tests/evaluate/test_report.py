@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.helpers import Script, chain, forest_of, run, speaker, walk
+from verl_ext.evaluate.against import differences
 from verl_ext.evaluate.answers import Answers, Outcome, outcome_of
 from verl_ext.evaluate.recall import recall_scores
 from verl_ext.evaluate.report import as_text, best_of, summarise, write_report
@@ -51,6 +52,19 @@ def test_errors_are_over_questions_not_over_their_samples():
     f1 = results(found, 3, samples=2)["metrics"]["f1"]
     assert f1["mean"] == 0.5 and f1["standard_error"] == pytest.approx(0.5 / 3**0.5)
     assert f1["best"] == {1: {"mean": 0.5, "questions": 3}, 2: {"mean": pytest.approx(2 / 3), "questions": 3}}
+
+
+def test_differences_are_paired_by_question():
+    """Differences 0.5, 0, 0.25 of the questions that both answered: their mean is 0.25, their error 0.25/√3."""
+    own = [outcome(0, f1=1.0), outcome(1, f1=0.5), outcome(2, 0, f1=0.5), outcome(2, 1, f1=1.0), outcome(3, f1=1.0)]
+    other = [outcome(0, f1=0.5), outcome(1, f1=0.5), outcome(2, f1=0.5), outcome(3, status="timeout"), outcome(4, f1=1)]
+    mine, theirs = ({one.key: one for one in found} for found in (own, other))
+    found = differences(mine, theirs)
+    error = pytest.approx(0.25 / 3**0.5)
+    assert found == {"s": {"f1": {"mean": 0.25, "standard_error": error, "questions": 3}}}
+    data = {"data": {"s": results(own, 4, samples=2)}, "average": {}, "against": {"folder": "before", "data": found}}
+    table = as_text(data)
+    assert "| s    | 3         | +0.250 ± 0.144 |" in table and "Δ: difference to before" in table
 
 
 def test_failures_count_as_0_by_question_and_the_best_of_k_is_over_questions_with_k_answers():

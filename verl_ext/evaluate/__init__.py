@@ -9,5 +9,6 @@ llms               what answers: our engine in this process, or an endpoint (`ve
 runner             asks all questions, a bounded number at a time
 answers            trajectories.jsonl: the answers so far, over kills and resumes
 recall             gold titles among the documents that were found and chosen
+against            paired differences to another evaluation
 report             results.json, report.md and the closing table
 """

@@ -75,12 +75,14 @@ def evaluate(config: DictConfig, command: list[str]) -> int:
         ValueError: the configuration, data, model, endpoint or output folder is wrong.
         RuntimeError: too many trajectories in a row failed, or a reward raised.
     """
+    from verl_ext.evaluate.against import differences, read_other
     from verl_ext.evaluate.answers import Answers
     from verl_ext.evaluate.checkpoint_parts import load_heads
     from verl_ext.evaluate.runner import Runner, output_folder, settings_of
 
     section, mas, model, workflow, tasks = prepare(config)
     heads = load_heads(section, workflow)
+    other = read_other(section.against, tasks) if section.against else {}
     settings, folder = settings_of(config, section, mas, model, heads), output_folder(config, section)
     start = time.monotonic()
     with closing(Answers(folder, settings)) as answers:
@@ -92,6 +94,8 @@ def evaluate(config: DictConfig, command: list[str]) -> int:
         finally:
             if answers.outcomes:
                 about = {"command": command, "settings": settings, "seconds_of_this_command": time.monotonic() - start}
+                if other:
+                    about["against"] = {"folder": section.against, "data": differences(answers.outcomes, other)}
                 text = finish(folder, workflow, tasks, section.samples, answers.outcomes, about)
         answered = len(answers.missing(tasks, section.samples)) < len(tasks) * section.samples
     print(f"\n{text}\n\n{next_steps(folder)}", flush=True)

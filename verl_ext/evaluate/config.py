@@ -31,6 +31,7 @@ class EvaluateConfig(Settings):
     top_p: float = Field(1.0, gt=0, le=1)
     top_k: TopK = -1
     max_questions: int | None = Field(None, ge=1, description="null: all")
+    against: str | None = None
 
     @model_validator(mode="after")
     def _check_together(self) -> EvaluateConfig:

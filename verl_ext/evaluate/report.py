@@ -11,6 +11,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+from verl_ext.evaluate import against
 from verl_ext.evaluate.answers import READ, Outcome
 from verl_ext.mas.types import Status, Task
 from verl_ext.mas.workflow import Workflow
@@ -190,6 +191,8 @@ def as_text(results: dict[str, Any]) -> str:
     lines = [*wrong, *([""] if wrong else []), *markdown(head, rows)]
     lines += ["", "Means ± standard error over questions; calls, tokens and seconds per trajectory."]
     lines += [f"The reward equals {_title(double)}, so it has no column."] if double else []
+    if compared := results.get("against"):
+        lines += ["", *against.as_lines(compared["folder"], compared["data"], names)]
     lines += ["", *detail_lines(sources, details)] if details else []
     agents = [
         [source, agent, str(a["calls"]), *_outputs(a), f"{a['prompt_tokens'] / max(a['answered'], 1):.0f}"]

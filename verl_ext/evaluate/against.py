@@ -1,0 +1,104 @@
+"""Differences between two evaluations of the same questions.
+
+They are paired: what makes a question hard is in both, and cancels. Their standard error is therefore smaller than that
+of the difference of two means, and is the one to look at when a change is judged.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from verl_ext.evaluate.answers import Key, Outcome, outcome_of
+from verl_ext.mas.types import Task
+from verl_ext.observe.record import as_json
+from verl_ext.observe.trajectory_files import EVALUATION_FILE
+from verl_ext.reports import in_words, markdown
+from verl_ext.storage.jsonl import read_log
+
+# data source -> quantity -> its mean difference, the standard error of that, and the number of questions.
+Differences = dict[str, dict[str, dict[str, Any]]]
+
+
+def read_other(folder: str | Path, tasks: Sequence[Task]) -> dict[Key, Outcome]:
+    """The answers of an earlier evaluation to these questions.
+
+    Raises:
+        ValueError: there are none, or they are to other questions.
+    """
+    path = Path(folder).expanduser() / EVALUATION_FILE
+    asked = {(task.data_source, task.index): (task.question, as_json(task.ground_truth)) for task in tasks}
+    found = {}
+    for record in read_log(path) if path.exists() else ():
+        outcome, question = outcome_of(record), record["question"]
+        if asked.get(outcome.key[:2]) not in (None, (question["text"], question["gold"])):
+            raise ValueError(
+                f"evaluate.against={folder} answers another question with index {outcome.key[1]} of data source "
+                f"{outcome.key[0]!r}: {question['text']!r:.200}. Remedy: an evaluation of the same data.val_files"
+            )
+        if outcome.key[:2] in asked:
+            found[outcome.key] = outcome
+    if not found:
+        raise ValueError(
+            f"evaluate.against={folder} has no answers to these questions ({path.name}). Remedy: the folder of an "
+            "evaluation of the same data.val_files (evaluate.output of its command)"
+        )
+    return found
+
+
+def differences(own: Mapping[Key, Outcome], other: Mapping[Key, Outcome]) -> Differences:
+    """Of each quantity the mean of (own − other) over the questions that have it in both.
+
+    A question's value is the mean over its samples that did not fail; the standard error is that of the differences.
+    """
+    mine, theirs = (_per_question(outcomes) for outcomes in (own, other))
+    found: Differences = {}
+    for source, quantities in mine.items():
+        for name, values in quantities.items():
+            there = theirs.get(source, {}).get(name, {})
+            if each := [value - there[index] for index, value in values.items() if index in there]:
+                error = stdev(each) / math.sqrt(len(each)) if len(each) > 1 else None
+                found.setdefault(source, {})[name] = {
+                    "mean": fmean(each),
+                    "standard_error": error,
+                    "questions": len(each),
+                }
+    return found
+
+
+def _per_question(outcomes: Mapping[Key, Outcome]) -> dict[str, dict[str, dict[int, float]]]:
+    """data source -> quantity -> index of a question -> its value."""
+    samples: dict[tuple[str, str, int], list[float]] = defaultdict(list)
+    for (source, index, _), outcome in outcomes.items():
+        for name, value in outcome.metrics.items():
+            if math.isfinite(value):
+                samples[source, name, index].append(value)
+    found: dict[str, dict[str, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
+    for (source, name, index), values in samples.items():
+        found[source][name][index] = fmean(values)
+    return found
+
+
+def as_lines(folder: str, found: Differences, shown: Sequence[str]) -> list[str]:
+    """A table of the differences of the quantities that are `shown`."""
+    names = [name for name in shown if any(name in row for row in found.values())]
+    rows = [
+        [source, str(max(one["questions"] for one in row.values())), *(_cell(row.get(name)) for name in names)]
+        for source, row in found.items()
+    ]
+    return [
+        *markdown(["data", "questions", *(f"Δ {in_words(name)}" for name in names)], rows),
+        "",
+        f"Δ: difference to {folder}, over the questions that both answered: mean ± standard error of the differences.",
+    ]
+
+
+def _cell(value: dict[str, Any] | None) -> str:
+    if value is None:
+        return "–"
+    error = value["standard_error"]
+    return f"{value['mean']:+.3f}" if error is None else f"{value['mean']:+.3f} ± {error:.3f}"
