@@ -1,7 +1,7 @@
 """Differences between two evaluations of the same questions.
 
-They are paired: what makes a question hard is in both, and cancels. Their standard error is therefore smaller than that
-of the difference of two means, and is the one to look at when a change is judged.
+They are paired: what makes a question hard is in both, and cancels. The more alike the two answer, the smaller is the
+standard error of the differences, by which a change is to be judged.
 """
 
 from __future__ import annotations
