@@ -10,14 +10,14 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
 from verl_ext.evaluate.answers import Key, Outcome, outcome_of
+from verl_ext.evaluate.report import mean_of
 from verl_ext.mas.types import Task
 from verl_ext.observe.record import as_json
 from verl_ext.observe.trajectory_files import EVALUATION_FILE
-from verl_ext.reports import in_words, markdown
 from verl_ext.storage.jsonl import read_log
 
 # data source -> quantity -> its mean difference, the standard error of that, and the number of questions.
@@ -34,7 +34,10 @@ def read_other(folder: str | Path, tasks: Sequence[Task]) -> dict[Key, Outcome]:
     asked = {(task.data_source, task.index): (task.question, as_json(task.ground_truth)) for task in tasks}
     found = {}
     for record in read_log(path) if path.exists() else ():
-        outcome, question = outcome_of(record), record["question"]
+        try:
+            outcome, question = outcome_of(record), record["question"]
+        except (ValueError, KeyError, TypeError):  # damaged on the disk
+            continue
         if asked.get(outcome.key[:2]) not in (None, (question["text"], question["gold"])):
             raise ValueError(
                 f"evaluate.against={folder} answers another question with index {outcome.key[1]} of data source "
@@ -61,12 +64,7 @@ def differences(own: Mapping[Key, Outcome], other: Mapping[Key, Outcome]) -> Dif
         for name, values in quantities.items():
             there = theirs.get(source, {}).get(name, {})
             if each := [value - there[index] for index, value in values.items() if index in there]:
-                error = stdev(each) / math.sqrt(len(each)) if len(each) > 1 else None
-                found.setdefault(source, {})[name] = {
-                    "mean": fmean(each),
-                    "standard_error": error,
-                    "questions": len(each),
-                }
+                found.setdefault(source, {})[name] = mean_of(each)
     return found
 
 
@@ -81,24 +79,3 @@ def _per_question(outcomes: Mapping[Key, Outcome]) -> dict[str, dict[str, dict[i
     for (source, name, index), values in samples.items():
         found[source][name][index] = fmean(values)
     return found
-
-
-def as_lines(folder: str, found: Differences, shown: Sequence[str]) -> list[str]:
-    """A table of the differences of the quantities that are `shown`."""
-    names = [name for name in shown if any(name in row for row in found.values())]
-    rows = [
-        [source, str(max(one["questions"] for one in row.values())), *(_cell(row.get(name)) for name in names)]
-        for source, row in found.items()
-    ]
-    return [
-        *markdown(["data", "questions", *(f"Δ {in_words(name)}" for name in names)], rows),
-        "",
-        f"Δ: difference to {folder}, over the questions that both answered: mean ± standard error of the differences.",
-    ]
-
-
-def _cell(value: dict[str, Any] | None) -> str:
-    if value is None:
-        return "–"
-    error = value["standard_error"]
-    return f"{value['mean']:+.3f}" if error is None else f"{value['mean']:+.3f} ± {error:.3f}"

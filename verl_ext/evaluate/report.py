@@ -11,7 +11,6 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from verl_ext.evaluate import against
 from verl_ext.evaluate.answers import READ, Outcome
 from verl_ext.mas.types import Status, Task
 from verl_ext.mas.workflow import Workflow
@@ -105,17 +104,19 @@ def _quantities(questions: list[list[dict[str, float]]]) -> dict[str, dict[str, 
     results = {}
     for name, per_question in values.items():
         means = [fmean(samples) for samples in per_question]
-        results[name] = {
-            "mean": fmean(means),
-            "standard_error": stdev(means) / math.sqrt(len(means)) if len(means) > 1 else None,
-            "questions": len(means),
-        }
+        results[name] = mean_of(means)
         most = max(len(samples) for samples in per_question)
         depths = [k for k in (1, 2, 4, 8, 16, 32, 64) if k < most] + [most] if most > 1 else []
         for k in depths:
             best = [best_of(samples, k) for samples in per_question if len(samples) >= k]
             results[name].setdefault("best", {})[k] = {"mean": fmean(best), "questions": len(best)}
     return results
+
+
+def mean_of(values: Sequence[float]) -> dict[str, Any]:
+    """The mean over questions, its standard error, and their number."""
+    error = stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
+    return {"mean": fmean(values), "standard_error": error, "questions": len(values)}
 
 
 def _failed_as_0(questions: list[list[Outcome]], name: str) -> float:
@@ -192,7 +193,7 @@ def as_text(results: dict[str, Any]) -> str:
     lines += ["", "Means ± standard error over questions; calls, tokens and seconds per trajectory."]
     lines += [f"The reward equals {_title(double)}, so it has no column."] if double else []
     if compared := results.get("against"):
-        lines += ["", *against.as_lines(compared["folder"], compared["data"], names)]
+        lines += ["", *difference_lines(compared["folder"], compared["data"], names)]
     lines += ["", *detail_lines(sources, details)] if details else []
     agents = [
         [source, agent, str(a["calls"]), *_outputs(a), f"{a['prompt_tokens'] / max(a['answered'], 1):.0f}"]
@@ -211,6 +212,20 @@ def table_lines(table: Mapping[str, Mapping[str, float]]) -> list[str]:
     names = list(dict.fromkeys(name for row in table.values() for name in row))
     rows = [[title, *[f"{row[name]:.3f}" if name in row else "–" for name in names]] for title, row in table.items()]
     return markdown(["over all trajectories", *names], rows)
+
+
+def difference_lines(folder: str, found: Mapping[str, Mapping[str, Any]], shown: Sequence[str]) -> list[str]:
+    """A table of the differences to another evaluation (against.py), of the quantities that are `shown`."""
+    names = [name for name in shown if any(name in row for row in found.values())]
+    rows = [
+        [source, str(max(one["questions"] for one in row.values())), *(_value(row.get(name), "+") for name in names)]
+        for source, row in found.items()
+    ]
+    return [
+        *markdown(["data", "questions", *(f"Δ {in_words(name)}" for name in names)], rows),
+        "",
+        f"Δ: difference to {folder}, over the questions that both answered: mean ± standard error of the differences.",
+    ]
 
 
 def detail_lines(sources: dict[str, dict[str, Any]], details: list[str]) -> list[str]:
@@ -294,8 +309,8 @@ def _title(name: str) -> str:
     return words[0].upper() + words[1:]
 
 
-def _value(value: dict[str, Any] | None) -> str:
+def _value(value: Mapping[str, Any] | None, sign: str = "") -> str:
     if value is None:
         return "–"
-    error = value["standard_error"]
-    return f"{value['mean']:.3f}" if error is None else f"{value['mean']:.3f} ± {error:.3f}"
+    error, mean = value["standard_error"], f"{value['mean']:{sign}.3f}"
+    return mean if error is None else f"{mean} ± {error:.3f}"
