@@ -32,7 +32,7 @@ class SearchQA(Workflow):
         self.prompts, fine = prompts_of(prompts, PROMPTS), Penalties(**(penalties or {}))
         ask = self.prompts
         self.agents = {
-            "rewriter": Agent(ask.rewriter, parsers.queries, fine.rewriter),
+            "rewriter": Agent(ask.rewriter, parsers.queries, fine.rewriter, whole=True),
             "reranker": Agent(ask.reranker, parsers.chosen_documents, fine.reranker, whole=True),
             "answerer": Agent(ask.answerer, parsers.answer, fine.answerer),
         }

@@ -71,17 +71,34 @@ def test_planned_calls_that_were_cut_off_are_not_made():
     assert trajectory.ok and llm.calls == []
 
 
-def test_a_choice_of_documents_that_was_cut_off_is_none():
-    docs = [{"pid": str(i), "title": f"t{i}", "text": "x"} for i in range(12)]
+DOCS = [{"pid": str(i), "title": f"t{i}", "text": "x"} for i in range(12)]
+
+
+def searched(**said):
+    """A trajectory of MHGPO's agents, and the queries of its searches."""
+    searches = []
 
     async def search(queries):
-        return docs
+        searches.append(queries)
+        return DOCS
 
     async def scene():
-        said = {"rewriter": "### who ###", "reranker": cut("3, 1"), "answerer": "x"}  # perhaps 3, 11
-        forest = forest_of(SearchQA(), FakeLLM(lambda request: said[request.agent]), tools={"search": search})
+        outputs = {"rewriter": "### who ###", "reranker": "0", "answerer": "x"} | said
+        forest = forest_of(SearchQA(), FakeLLM(lambda request: outputs[request.agent]), tools={"search": search})
         forest.task = Task("who?", {"target": ["x"]}, extra={})
         return await walk(forest)
 
-    trajectory = run(scene())
-    assert trajectory.ok and of(trajectory, "reranker")[0].value == docs[:1]
+    return run(scene()), searches
+
+
+def test_a_choice_of_documents_that_was_cut_off_is_none():
+    trajectory, _ = searched(reranker=cut("3, 1"))  # perhaps 3, 11
+    assert trajectory.ok and of(trajectory, "reranker")[0].value == DOCS[:1]
+
+
+@pytest.mark.parametrize("text", ["### a; ### ### ### ###", "### Annie Morton; Terry", "### who ### and then"])
+def test_queries_of_an_output_that_was_cut_off_are_not_asked(text):
+    """SmolLM2-135M learned the first by RL: any closed block, and then on to the limit."""
+    trajectory, searches = searched(rewriter=cut(text))
+    assert trajectory.ok and searches == [["who?"]], "the question is the query"
+    assert of(trajectory, "rewriter")[0].status is Status.UNPARSABLE
