@@ -47,6 +47,33 @@ def test_right_and_wrong_answers_per_data_set(command, tmp_path, capsys):
     assert (command.output / "report.md").read_text().strip() in said
 
 
+def test_questions_that_are_neither_hopeless_nor_solved_are_kept_for_training(command, tmp_path, capsys):
+    """word0 and y are never right, word1 always, word2 and x once in two samples."""
+    other = write_questions(tmp_path / "other.parquet", ["x", "y"], source="other")
+    seen = []
+
+    def some(body, number):
+        word = question_of(body).split()[-1]
+        seen.append(word)
+        right = word == "word1" or word in ("word2", "x") and seen.count(word) == 1
+        return answer(word if right else "no idea")
+
+    files = [questions(tmp_path, 3), other]
+    options = ("evaluate.samples=2", "evaluate.temperature=1.0")
+    with ChatServer(some) as server:
+        assert command(*options, "evaluate.keep_between=[0.05,0.95]", server=server, files=files) == 0
+        kept = command.output / "questions.parquet"
+        assert [(task.data_source, task.index) for task in read_tasks(str(kept))] == [("made", 2), ("other", 0)]
+        said = capsys.readouterr().out
+        assert "2 of 5 questions have a mean reward from 0.05 to 0.95 (2 below, 1 above)" in said
+        assert f"data.train_files={kept}" in said
+        assert pq.read_schema(kept) == pq.read_schema(other)
+        # The same command with other bounds asks nothing again.
+        assert command(*options, "evaluate.keep_between=[2,3]", server=server, files=files) == 0
+        assert len(seen) == 10 and not kept.exists() and "no file of questions was written" in capsys.readouterr().out
+        assert command("evaluate.keep_between=[0.9,0.1]", server=server, files=files) == 2
+
+
 def test_failures_are_counted_and_are_no_wrong_answers(command, tmp_path, capsys):
     def some(body, number):
         word = question_of(body).split()[-1]

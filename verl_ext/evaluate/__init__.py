@@ -10,5 +10,6 @@ runner             asks all questions, a bounded number at a time
 answers            trajectories.jsonl: the answers so far, over kills and resumes
 recall             gold titles among the documents that were found and chosen
 against            paired differences to another evaluation
+keep               questions that are neither hopeless nor solved, to train on
 report             results.json, report.md and the closing table
 """

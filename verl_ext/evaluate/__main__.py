@@ -78,6 +78,7 @@ def evaluate(config: DictConfig, command: list[str]) -> int:
     from verl_ext.evaluate.against import differences, read_other
     from verl_ext.evaluate.answers import Answers
     from verl_ext.evaluate.checkpoint_parts import load_heads
+    from verl_ext.evaluate.keep import write_kept
     from verl_ext.evaluate.runner import Runner, output_folder, settings_of
 
     section, mas, model, workflow, tasks = prepare(config)
@@ -98,6 +99,9 @@ def evaluate(config: DictConfig, command: list[str]) -> int:
                     about["against"] = {"folder": section.against, "data": differences(answers.outcomes, other)}
                 text = finish(folder, workflow, tasks, section.samples, answers.outcomes, about)
         answered = len(answers.missing(tasks, section.samples)) < len(tasks) * section.samples
+    if answered and section.keep_between:
+        kept = write_kept(folder, config.data.val_files, answers.outcomes, section.keep_between, len(tasks))
+        text += f"\n\n{kept}"
     print(f"\n{text}\n\n{next_steps(folder)}", flush=True)
     if not answered:
         print("\nNothing was answered; the same command asks again.\n", file=sys.stderr, flush=True)

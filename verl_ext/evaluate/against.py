@@ -58,7 +58,7 @@ def differences(own: Mapping[Key, Outcome], other: Mapping[Key, Outcome]) -> Dif
 
     A question's value is the mean over its samples that did not fail; the standard error is that of the differences.
     """
-    mine, theirs = (_per_question(outcomes) for outcomes in (own, other))
+    mine, theirs = (per_question(outcomes) for outcomes in (own, other))
     found: Differences = {}
     for source, quantities in mine.items():
         for name, values in quantities.items():
@@ -68,7 +68,7 @@ def differences(own: Mapping[Key, Outcome], other: Mapping[Key, Outcome]) -> Dif
     return found
 
 
-def _per_question(outcomes: Mapping[Key, Outcome]) -> dict[str, dict[str, dict[int, float]]]:
+def per_question(outcomes: Mapping[Key, Outcome]) -> dict[str, dict[str, dict[int, float]]]:
     """data source -> quantity -> index of a question -> its value."""
     samples: dict[tuple[str, str, int], list[float]] = defaultdict(list)
     for (source, index, _), outcome in outcomes.items():

@@ -32,6 +32,7 @@ class EvaluateConfig(Settings):
     top_k: TopK = -1
     max_questions: int | None = Field(None, ge=1, description="null: all")
     against: str | None = None
+    keep_between: list[float] | None = Field(None, min_length=2, max_length=2, description="bounds of a mean reward")
 
     @model_validator(mode="after")
     def _check_together(self) -> EvaluateConfig:
@@ -39,6 +40,11 @@ class EvaluateConfig(Settings):
             raise ValueError(
                 f"evaluate.samples={self.samples} at evaluate.temperature=0 would be {self.samples} times the same "
                 "answer. Remedy: evaluate.temperature=1.0, or evaluate.samples=1"
+            )
+        if self.keep_between is not None and not self.keep_between[0] <= self.keep_between[1]:
+            raise ValueError(
+                f"evaluate.keep_between={self.keep_between} must be a lower and an upper bound of a question's "
+                "mean reward. Remedy: evaluate.keep_between=[0.05,0.95]"
             )
         return self
 
