@@ -62,6 +62,7 @@ def rollout_config(name: str = "vllm", **settings: Any) -> Any:
         response_length=LENGTH // 2,
         max_model_len=LENGTH,
         max_num_seqs=64,
+        **({"gpu_memory_utilization": 0.1} if ON_GPU else {}),  # other programs may be on the card
         agent=AgentLoopConfig(agent_loop_manager_class=manager),
         **(BUILD if name == "vllm" else {}),
         **settings,

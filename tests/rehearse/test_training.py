@@ -32,6 +32,7 @@ OVERRIDES = [
 # The tiny recipes are for the CPU.
 CUDA = [
     "trainer.device=cuda",
+    "actor_rollout_ref.rollout.gpu_memory_utilization=0.1",
     "~ray_kwargs.ray_init.runtime_env.env_vars.VERL_PLATFORM",
     f"actor_rollout_ref.rollout.dtype={DTYPE}",
     "actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype=bf16",
