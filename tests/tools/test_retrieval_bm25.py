@@ -1,6 +1,9 @@
 """BM25: against a naive reference, on odd queries, and its recall on real questions."""
 
 import math
+import os
+import subprocess
+import sys
 import unicodedata
 from collections import Counter
 from pathlib import Path
@@ -170,3 +173,25 @@ def test_fields_by_a_naive_bm25f(tmp_path):
             assert {hit.passage.pid: hit.score for hit in retriever.search([query], 9)[0]} == pytest.approx(expected)
     with pytest.raises(ValueError, match="stand in place of title_weight=3"):
         BM25Options(fields=weights, title_weight=3)
+
+
+@pytest.mark.parametrize("before", ["", "import jax; ", "import jax.lax; "])
+def test_jax_does_not_run(before, tmp_path):
+    """bm25s runs JAX when it is imported, and JAX then takes three quarters of a GPU, beside trainer and engine."""
+    (tmp_path / "jax").mkdir()
+    (tmp_path / "jax" / "__init__.py").write_text("")
+    (tmp_path / "jax" / "lax.py").write_text("def top_k(*_):\n    raise SystemExit('JAX runs')\n")
+    program = (
+        f"{before}from verl_ext.tools.retrieval import Passage, build_retriever\n"
+        "found = build_retriever([Passage('0', 'Paris', 'a capital'), Passage('1', 'Rome', 'old')])\n"
+        "import jax.lax\n"
+        "print(found.search(['capital'], 1)[0][0].passage.pid, jax.lax.top_k.__name__)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stdout.split() == ["0", "top_k"], done.stdout + done.stderr

@@ -7,6 +7,7 @@ questions, and how stemming, stop words and the weight of titles change it.
 """
 
 import re
+import sys
 import unicodedata
 from collections import Counter
 from collections.abc import Sequence
@@ -85,7 +86,7 @@ class BM25Retriever:
         """Index `passages`. progress: a bar on stderr. Raises ValueError when no passage contains a word."""
         from tqdm import tqdm
 
-        bm25s = _bm25s()
+        bm25s = library()
         options = options or BM25Options()
         stopwords = frozenset(options.stopwords)
         vocabulary: dict[str, int] = {}
@@ -115,7 +116,7 @@ class BM25Retriever:
         """Open what `save` wrote; the scores are memory-mapped. Raises ValueError when it does not fit `passages`."""
         import numpy as np
 
-        model = _bm25s().BM25.load(str(folder / FOLDER), mmap=True)
+        model = library().BM25.load(str(folder / FOLDER), mmap=True)
         scores, vocabulary = model.scores, model.vocab_dict
         # Plain views of the mapped files: slicing a numpy.memmap costs ten times as much as slicing an array.
         scores |= {name: np.asarray(array) for name, array in scores.items() if isinstance(array, np.memmap)}
@@ -163,9 +164,19 @@ class BM25Retriever:
         return scores
 
 
-def _bm25s() -> Any:
+def library() -> Any:
+    """bm25s, without JAX: it would run JAX when it is imported, and JAX takes three quarters of a GPU's memory then."""
+    if "bm25s" in sys.modules:
+        return sys.modules["bm25s"]
+    names = ("jax", "jax.lax")
+    before = {name: sys.modules[name] for name in names if name in sys.modules}
     try:
+        sys.modules.update(dict.fromkeys(names))  # None: it cannot be imported
         import bm25s
     except ImportError as error:
         raise ImportError("BM25 retrieval needs bm25s: `pip install bm25s` (a dependency of verl_ext).") from error
+    finally:
+        for name in names:
+            sys.modules.pop(name, None)
+        sys.modules.update(before)
     return bm25s

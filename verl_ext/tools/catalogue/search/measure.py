@@ -34,6 +34,7 @@ from verl_ext.tools.catalogue.search.queries import Asked, read_queries
 from verl_ext.tools.catalogue.search.tool import METHODS, open_search
 from verl_ext.tools.catalogue.types import Catalogue
 from verl_ext.tools.measuring import positive, row_names, search_all
+from verl_ext.tools.retrieval.bm25 import library
 from verl_ext.tools.retrieval.recall import recall
 from verl_ext.tools.retrieval.types import Hit, Passage, Retriever
 
@@ -57,11 +58,9 @@ class PlainBM25:
     backend = "plain"
 
     def __init__(self, catalogue: Catalogue):
-        import bm25s
-
         self._passages = [Passage(tool.name, tool.name, tool.description) for tool in catalogue.values()]
         texts = [f"{one.title.replace('_', ' ')} {one.text}" for one in self._passages]
-        self._model = bm25s.BM25()
+        self._model = library().BM25()
         self._model.index(self._tokens(texts), show_progress=False)
 
     def __len__(self) -> int:
@@ -74,9 +73,7 @@ class PlainBM25:
         return [[Hit(self._passages[i], float(s)) for i, s in zip(*one, strict=True) if s > 0] for one in found]
 
     def _tokens(self, texts: list[str]) -> Any:
-        import bm25s
-
-        return bm25s.tokenize(texts, stopwords="en", show_progress=False)
+        return library().tokenize(texts, stopwords="en", show_progress=False)
 
 
 def paired(rows: Sequence[dict[str, Any]], asked: Sequence[Asked], ks: Sequence[int]) -> list[dict[str, Any]]:

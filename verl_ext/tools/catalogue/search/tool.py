@@ -24,6 +24,7 @@ from verl_ext.tools.catalogue.search.fusion import DENSE, HybridRetriever, Part
 from verl_ext.tools.catalogue.search.indexes import cached_index, default_cache, described
 from verl_ext.tools.catalogue.types import Catalogue
 from verl_ext.tools.retrieval.batching import BatchedRetriever
+from verl_ext.tools.retrieval.bm25 import library
 from verl_ext.tools.retrieval.types import Retriever, check_search, missing_extra
 from verl_ext.tools.settings import STRICT, AtLeastOne, options_from
 
@@ -138,10 +139,8 @@ def open_search(
 
 def with_defaults(options: Mapping[str, Any]) -> dict[str, Any]:
     """Options of bm25 with those of tool search; its stop words are bm25s's list of 179 English ones."""
-    from bm25s.stopwords import STOPWORDS_EN_PLUS
-
     fields = {} if "title_weight" in options else {"fields": FIELDS}
-    return {"stopwords": list(STOPWORDS_EN_PLUS), "stems": True, **fields, **options}
+    return {"stopwords": list(library().stopwords.STOPWORDS_EN_PLUS), "stems": True, **fields, **options}
 
 
 def tool_search(**settings: Any) -> ToolSearch:
