@@ -40,6 +40,11 @@ CUDA = [
     "actor_rollout_ref.model.use_remove_padding=true",
 ]
 OVERRIDES += CUDA if ON_GPU else []
+POLICIES = [
+    "+mas.policies.small={agents: [rewriter, reranker]}",
+    "+mas.policies.large={agents: [answerer]}",
+    "actor_rollout_ref.rollout.gpu_memory_utilization=0.1",
+]
 CASES = {
     "per_agent_lora": ["+recipe=mhgpo_tiny", "mas.policy=per_agent_lora", "actor_rollout_ref.actor.optim.lr=1e-3"],
     "fof": ["+recipe=mhgpo_tiny", "mas.sampling.strategy=fof"],
@@ -48,6 +53,7 @@ CASES = {
     "nmc": ["+recipe=mhgpo_tiny", "mas.sampling.strategy=nmc"],
     # An orchestrator chooses among given names: decisions.
     "puppeteer": ["+recipe=puppeteer_tiny"],
+    "policies": ["+recipe=mhgpo_tiny", *POLICIES],
     # One agent whose output goes on after each tool's answer: streams and stop strings.
     "toolpo": ["+recipe=toolpo_tiny"],
 }
@@ -74,9 +80,14 @@ def trained(run: Path, overrides: list[str]) -> list[dict[str, Any]]:
     entries = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     steps = [entry["metrics"] for entry in entries if "doctor/seconds" in entry.get("metrics", {})]
     for step in steps:
-        assert step["doctor/weights_compared"] == 1 and step["doctor/weights_served"] == 1
-        assert step.get("doctor/unknown_adapter", 0) == 0
+        assert of(step, "doctor/weights_compared") == of(step, "doctor/weights_served") == {1.0}
+        assert of(step, "doctor/unknown_adapter") <= {0.0}
     return steps
+
+
+def of(step: dict[str, Any], name: str) -> set[float]:
+    """A quantity of the run, or of each of its policies."""
+    return {value for key, value in step.items() if key == name or key.startswith("policies/") and key.endswith(name)}
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -84,8 +95,8 @@ def test_three_steps_train_what_vllm_sampled_with_the_weights_it_was_sent(case: 
     steps = trained(tmp_path / "run", CASES[case])
     assert len(steps) == 3
     for step in steps:
-        assert step["doctor/tokens_checked"] == 1
-        assert abs(step["doctor/kl_numerical"]) < KL
+        assert of(step, "doctor/tokens_checked") == {1.0}
+        assert all(abs(each) < KL for each in of(step, "doctor/kl_numerical"))
 
 
 def test_outputs_that_an_update_interrupts_go_on_with_the_new_weights(tmp_path: Path) -> None:
@@ -95,3 +106,15 @@ def test_outputs_that_an_update_interrupts_go_on_with_the_new_weights(tmp_path: 
     lines = [line for path in (run / "trajectories").glob("*.jsonl") for line in path.read_text().splitlines()]
     versions = [call["versions"] for line in lines for call in json.loads(line)["calls"]]
     assert any(newest > oldest for oldest, newest in versions), "no output spans an update"
+
+
+@pytest.mark.parametrize("policies", [[], POLICIES], ids=["one", "two"])
+def test_rollouts_on_ranks_of_their_own_get_the_weights(policies: list[str], tmp_path: Path) -> None:
+    """`mas_separate_async`: the engine is in other processes than the trainer, on the CPU and on a second GPU."""
+    own = [
+        "trainer.v1.trainer_mode=mas_separate_async",
+        "actor_rollout_ref.rollout.checkpoint_engine.backend=object_store",
+    ]
+    steps = trained(tmp_path / "run", ["+recipe=mhgpo_tiny", *own, *policies])
+    assert len(steps) == 3 and all(step["update/sent_mb"] > 0 for step in steps)
+    assert all(of(step, "doctor/version_lag_max") <= {0, 1} for step in steps), "the rollouts are one step ahead"
