@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 
 import pyarrow as pa
@@ -50,6 +51,8 @@ def test_right_and_wrong_answers_per_data_set(command, tmp_path, capsys):
 def test_questions_that_are_neither_hopeless_nor_solved_are_kept_for_training(command, tmp_path, capsys):
     """word0 and y are never right, word1 always, word2 and x once in two samples."""
     other = write_questions(tmp_path / "other.parquet", ["x", "y"], source="other")
+    rows = [row | {"extra_info": {"index": row["extra_info"]["index"]}} for row in pq.read_table(other).to_pylist()]
+    pq.write_table(pa.Table.from_pylist(rows), other)  # of another schema than the first file
     seen = []
 
     def some(body, number):
@@ -62,16 +65,45 @@ def test_questions_that_are_neither_hopeless_nor_solved_are_kept_for_training(co
     options = ("evaluate.samples=2", "evaluate.temperature=1.0")
     with ChatServer(some) as server:
         assert command(*options, "evaluate.keep_between=[0.05,0.95]", server=server, files=files) == 0
-        kept = command.output / "questions.parquet"
-        assert [(task.data_source, task.index) for task in read_tasks(str(kept))] == [("made", 2), ("other", 0)]
+        kept = [command.output / f"questions_{number}.parquet" for number in (1, 2)]
+        assert [[row["extra_info"]["index"] for row in pq.read_table(path).to_pylist()] for path in kept] == [[2], [0]]
+        assert [pq.read_schema(path) for path in kept] == [pq.read_schema(path) for path in files]
         said = capsys.readouterr().out
-        assert "2 of 5 questions have a mean reward from 0.05 to 0.95 (2 below, 1 above)" in said
-        assert f"data.train_files={kept}" in said
-        assert pq.read_schema(kept) == pq.read_schema(other)
-        # The same command with other bounds asks nothing again.
-        assert command(*options, "evaluate.keep_between=[2,3]", server=server, files=files) == 0
-        assert len(seen) == 10 and not kept.exists() and "no file of questions was written" in capsys.readouterr().out
-        assert command("evaluate.keep_between=[0.9,0.1]", server=server, files=files) == 2
+        assert (
+            "2 of 5 questions have rewards that differ and a mean from 0.05 to 0.95 (2 below, 1 above, 0 always" in said
+        )
+        assert f"data.train_files=[{kept[0]},{kept[1]}]" in said
+        # The same command with other bounds asks nothing again. A question that is always right teaches nothing.
+        assert command(*options, "evaluate.keep_between=[0.9,1]", server=server, files=files) == 0
+        assert len(seen) == 10 and not any(path.exists() for path in kept)
+        assert "(4 below, 0 above, 1 always the same): no file of questions was written" in capsys.readouterr().out
+        # Only what this command asks counts, of what the folder has.
+        few = (*options, "evaluate.max_questions=2", "evaluate.keep_between=[0,1]")
+        assert command(*few, server=server, files=[files[0]]) == 0 and "0 of 2 questions" in capsys.readouterr().out
+        assert command(*options, "evaluate.keep_between=[0,1]", server=server, files=[files[0]]) == 0
+        kept = command.output / "questions.parquet"
+        assert command(*options, "evaluate.keep_between=[0,1]", server=server, files=[kept]) == 2
+        assert "would write over" in capsys.readouterr().err and kept.exists()
+        assert command("evaluate.keep_between=[0,1]", server=server, files=files) == 2
+
+
+def test_a_difference_is_of_the_samples_that_are_asked(command, tmp_path):
+    """The folder holds two samples, of which the second is wrong; against its first one, the first is no different."""
+    seen = []
+
+    def once(body, number):
+        word = question_of(body).split()[-1]
+        seen.append(word)
+        return answer(word if seen.count(word) == 1 else "no idea")
+
+    files, one = [questions(tmp_path, 3)], ("evaluate.samples=1", "evaluate.temperature=1.0")
+    with ChatServer(once) as server:
+        assert command(*one, server=server, files=files) == 0
+        before = tmp_path / "before"
+        shutil.copytree(command.output, before)
+        assert command("evaluate.samples=2", one[1], server=server, files=files) == 0
+        assert command(*one, f"evaluate.against={before}", server=server, files=files) == 0
+    assert command.results["against"]["data"]["made"]["em"]["mean"] == 0.0
 
 
 def test_failures_are_counted_and_are_no_wrong_answers(command, tmp_path, capsys):
@@ -273,10 +305,11 @@ def test_bad_values_are_refused_before_anything_is_loaded(command, tmp_path, cap
     assert words in capsys.readouterr().err and not command.output.exists()
 
 
-@pytest.mark.parametrize("extra", [None, {"index": None}, {"index": "a"}, {"other": 1}])
+@pytest.mark.parametrize("extra", [None, {"index": None}, {"index": "a"}, {"index": 0.5}, {"other": 1}])
 def test_a_row_without_a_number_is_named(tmp_path, extra):
     (row,) = pq.read_table(questions(tmp_path, 1)).to_pylist()
-    rows = [{**row, "extra_info": {"index": "0"}}, {**row, "extra_info": extra}]
+    first = 0.0 if extra == {"index": 0.5} else "0"
+    rows = [{**row, "extra_info": {"index": first}}, {**row, "extra_info": extra}]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "bad.parquet")
     with pytest.raises(ValueError, match="bad.parquet, row 1: extra_info must have an index, a whole number, but is"):
         read_tasks(str(tmp_path / "bad.parquet"))

@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(OmegaConf.to_yaml(config))
             return 0
         return evaluate(config, list(sys.argv[1:] if argv is None else argv))
-    except (ValueError, FileNotFoundError, ModuleNotFoundError, HydraException, OmegaConfBaseException) as error:
+    except (ValueError, OSError, ModuleNotFoundError, HydraException, OmegaConfBaseException) as error:
         print(f"\nThis evaluation cannot start.\n{explained(error)}\n", file=sys.stderr, flush=True)
         return 2
     except RuntimeError as error:
@@ -78,13 +78,15 @@ def evaluate(config: DictConfig, command: list[str]) -> int:
     from verl_ext.evaluate.against import differences, read_other
     from verl_ext.evaluate.answers import Answers
     from verl_ext.evaluate.checkpoint_parts import load_heads
-    from verl_ext.evaluate.keep import write_kept
+    from verl_ext.evaluate.keep import check_kept, write_kept
     from verl_ext.evaluate.runner import Runner, output_folder, settings_of
 
     section, mas, model, workflow, tasks = prepare(config)
     heads = load_heads(section, workflow)
     other = read_other(section.against, tasks) if section.against else {}
     settings, folder = settings_of(config, section, mas, model, heads), output_folder(config, section)
+    if section.keep_between:
+        check_kept(folder, config.data.val_files)
     start = time.monotonic()
     with closing(Answers(folder, settings)) as answers:
         wanted = answers.missing(tasks, section.samples)  # a refusal here leaves the report that is there as it is
@@ -95,13 +97,14 @@ def evaluate(config: DictConfig, command: list[str]) -> int:
         finally:
             if answers.outcomes:
                 about = {"command": command, "settings": settings, "seconds_of_this_command": time.monotonic() - start}
+                # The folder may hold more: further questions, further samples.
+                asked = answers.of(tasks, section.samples)
                 if other:
-                    about["against"] = {"folder": section.against, "data": differences(answers.outcomes, other)}
+                    about["against"] = {"folder": section.against, "data": differences(asked, other)}
                 text = finish(folder, workflow, tasks, section.samples, answers.outcomes, about)
         answered = len(answers.missing(tasks, section.samples)) < len(tasks) * section.samples
     if answered and section.keep_between:
-        kept = write_kept(folder, config.data.val_files, answers.outcomes, section.keep_between, len(tasks))
-        text += f"\n\n{kept}"
+        text += f"\n\n{write_kept(folder, config.data.val_files, asked, section.keep_between)}"
     print(f"\n{text}\n\n{next_steps(folder)}", flush=True)
     if not answered:
         print("\nNothing was answered; the same command asks again.\n", file=sys.stderr, flush=True)

@@ -13,10 +13,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from verl_ext.evaluate.answers import Key, Outcome, outcome_of
+from verl_ext.evaluate.answers import Key, Outcome, another_question, outcome_of
 from verl_ext.evaluate.report import mean_of
 from verl_ext.mas.types import Task
-from verl_ext.observe.record import as_json
 from verl_ext.observe.trajectory_files import EVALUATION_FILE
 from verl_ext.storage.jsonl import read_log
 
@@ -31,20 +30,22 @@ def read_other(folder: str | Path, tasks: Sequence[Task]) -> dict[Key, Outcome]:
         ValueError: there are none, or they are to other questions.
     """
     path = Path(folder).expanduser() / EVALUATION_FILE
-    asked = {(task.data_source, task.index): (task.question, as_json(task.ground_truth)) for task in tasks}
+    asked = {(task.data_source, task.index): task for task in tasks}
     found = {}
     for record in read_log(path) if path.exists() else ():
         try:
-            outcome, question = outcome_of(record), record["question"]
+            outcome, before = outcome_of(record), (record["question"]["text"], record["question"]["gold"])
         except (ValueError, KeyError, TypeError):  # damaged on the disk
             continue
-        if asked.get(outcome.key[:2]) not in (None, (question["text"], question["gold"])):
+        task = asked.get(outcome.key[:2])
+        if task is None:
+            continue
+        if change := another_question(before, task):
             raise ValueError(
-                f"evaluate.against={folder} answers another question with index {outcome.key[1]} of data source "
-                f"{outcome.key[0]!r}: {question['text']!r:.200}. Remedy: an evaluation of the same data.val_files"
+                f"evaluate.against={folder} answers another question with index {task.index} of data source "
+                f"{task.data_source!r}: {change}. Remedy: an evaluation of the same data.val_files"
             )
-        if outcome.key[:2] in asked:
-            found[outcome.key] = outcome
+        found[outcome.key] = outcome
     if not found:
         raise ValueError(
             f"evaluate.against={folder} has no answers to these questions ({path.name}). Remedy: the folder of an "
@@ -58,7 +59,7 @@ def differences(own: Mapping[Key, Outcome], other: Mapping[Key, Outcome]) -> Dif
 
     A question's value is the mean over its samples that did not fail; the standard error is that of the differences.
     """
-    mine, theirs = (per_question(outcomes) for outcomes in (own, other))
+    mine, theirs = (_per_question(outcomes) for outcomes in (own, other))
     found: Differences = {}
     for source, quantities in mine.items():
         for name, values in quantities.items():
@@ -68,7 +69,7 @@ def differences(own: Mapping[Key, Outcome], other: Mapping[Key, Outcome]) -> Dif
     return found
 
 
-def per_question(outcomes: Mapping[Key, Outcome]) -> dict[str, dict[str, dict[int, float]]]:
+def _per_question(outcomes: Mapping[Key, Outcome]) -> dict[str, dict[str, dict[int, float]]]:
     """data source -> quantity -> index of a question -> its value."""
     samples: dict[tuple[str, str, int], list[float]] = defaultdict(list)
     for (source, index, _), outcome in outcomes.items():

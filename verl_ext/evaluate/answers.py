@@ -68,7 +68,7 @@ def outcome_of(record: Record) -> Outcome:
         status=str(trajectory["status"]),
         error=str(trajectory["error"]),
         metrics={name: math.nan if value is None else float(value) for name, value in reported.items()},
-        recall=dict(trajectory["recall"]),
+        recall={name: float(value) for name, value in trajectory["recall"].items()},
         seconds=float(trajectory["seconds"]),
         calls=_calls(record),
         tool_calls=len(record["tools"]),
@@ -77,12 +77,19 @@ def outcome_of(record: Record) -> Outcome:
     )
 
 
+def another_question(asked: tuple[Any, Any], task: Task) -> str:
+    """How text and gold answer that were `asked` differ from the question now; "": they do not."""
+    pairs = zip(("question", "gold answer"), asked, (task.question, as_json(task.ground_truth)), strict=True)
+    return "; ".join(f"its {name} was {old!r:.200}, now it is {new!r:.200}" for name, old, new in pairs if old != new)
+
+
 def _calls(record: Record) -> list[dict[str, Any]]:
     acted = {before for tool in record["tools"] for before in tool["after"]}
     calls = []
     for call in record["calls"]:
-        numbers = ("agent", "status", "prompt_tokens", "generated_tokens", "seconds")
-        made: dict[str, Any] = {name: call[name] for name in numbers}  # type: ignore[literal-required]
+        made: dict[str, Any] = {"agent": call["agent"], "status": Status(call["status"]).value}
+        made |= {name: int(call[name]) for name in ("prompt_tokens", "generated_tokens")}  # type: ignore[literal-required]
+        made["seconds"] = float(call["seconds"])
         made["truncated"] = call.get("truncated", call["status"] == "truncated")  # older records have no such field
         made["executed"] = call["status"] in READ and call["id"] in acted
         calls.append(made | {"score": call["rewards"]["shared"]})
@@ -118,7 +125,11 @@ class Answers:
                 continue
 
     def _check_settings(self, path: Path, settings: dict[str, Any]) -> None:
-        before = json.loads(path.read_text()) if path.exists() else None
+        try:
+            before = json.loads(path.read_text()) if path.exists() else None
+        except ValueError as error:
+            remedy = f"Remedy: another folder (evaluate.output=…), or remove this one (rm -r {path.parent})"
+            raise ValueError(f"{path}, the settings of the answers there, is damaged: {error}. {remedy}") from error
         if before is not None and before != settings and self.path.exists() and self.path.stat().st_size:
             changed = "\n".join(differences(leaves(before), leaves(settings)))
             raise ValueError(
@@ -143,15 +154,19 @@ class Answers:
         for task in tasks:
             for sample in range(samples):
                 key = (task.data_source, task.index, sample)
-                if key in self._asked and self._asked[key] != (task.question, as_json(task.ground_truth)):
+                if key in self._asked and (change := another_question(self._asked[key], task)):
                     raise ValueError(
                         f"{self.path} holds an answer to another question with index {task.index} of data source "
-                        f"{task.data_source!r}: {self._asked[key][0]!r:.200}, now it is {task.question!r:.200}.\n"
-                        "Remedy: another folder (evaluate.output=…)"
+                        f"{task.data_source!r}: {change}.\nRemedy: another folder (evaluate.output=…)"
                     )
                 if key not in self.outcomes or not self.outcomes[key].ok:
                     wanted.append((task, sample))
         return wanted
+
+    def of(self, tasks: Iterable[Task], samples: int) -> dict[Key, Outcome]:
+        """The answers to these questions, at most so many samples of each."""
+        keys = ((task.data_source, task.index, sample) for task in tasks for sample in range(samples))
+        return {key: self.outcomes[key] for key in keys if key in self.outcomes}
 
     def add(self, record: Record) -> Outcome:
         """Append a record; it is with the operating system when this returns."""

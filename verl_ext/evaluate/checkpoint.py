@@ -53,8 +53,8 @@ class Model:
     @property
     def step(self) -> int | None:
         """Training step of a checkpoint of a run; None: it is none."""
-        found = re.search(r"global_step_(\d+)", self.source)
-        return int(found[1]) if found else None
+        found = re.findall(r"global_step_(\d+)", self.source)
+        return int(found[-1]) if found else None
 
 
 def find_model(name: str, base: str = "") -> Model:

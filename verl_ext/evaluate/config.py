@@ -41,6 +41,11 @@ class EvaluateConfig(Settings):
                 f"evaluate.samples={self.samples} at evaluate.temperature=0 would be {self.samples} times the same "
                 "answer. Remedy: evaluate.temperature=1.0, or evaluate.samples=1"
             )
+        if self.keep_between is not None and self.samples < 2:
+            raise ValueError(
+                "evaluate.keep_between needs samples whose rewards can differ. Remedy: evaluate.samples=4 "
+                "evaluate.temperature=1.0"
+            )
         if self.keep_between is not None and not self.keep_between[0] <= self.keep_between[1]:
             raise ValueError(
                 f"evaluate.keep_between={self.keep_between} must be a lower and an upper bound of a question's "

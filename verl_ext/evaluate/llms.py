@@ -9,6 +9,7 @@ from typing import Any
 
 from hydra.errors import InstantiationException
 from omegaconf import DictConfig, open_dict
+from safetensors import SafetensorError
 
 from verl_ext.engine.lora.adapter_files import read_adapters
 from verl_ext.engine.lora.adapters import AdapterOptions
@@ -116,9 +117,9 @@ def open_llm(config: DictConfig, section: EvaluateConfig, model: Model | None, s
     start = time.time()
     try:
         llm = LocalLLM(config, model, device, seeded)
-    except (OSError, InstantiationException) as error:
+    except (OSError, SafetensorError, InstantiationException) as error:
         cause = error.__cause__ if isinstance(error, InstantiationException) else error  # Hydra builds verl's sections
-        if not isinstance(cause, OSError):  # transformers and the hub raise it for an absent model
+        if not isinstance(cause, (OSError, SafetensorError)):  # an absent model, or weights that were copied in part
             raise
         named = "evaluate.model" if section.model else "actor_rollout_ref.model.path"
         raise ValueError(
@@ -202,6 +203,10 @@ def device_of(config: DictConfig, section: EvaluateConfig) -> str:
     import torch
 
     device = section.device or ("cuda" if config.trainer.device == "cuda" else "cpu")
+    try:
+        torch.device(device)
+    except RuntimeError as error:
+        raise ValueError(f"evaluate.device={device} is no device of torch. Allowed: cpu, cuda, cuda:0, …") from error
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise ValueError(
             f"the model was to run on {device}, but this machine has no GPU that torch can use.\nRemedy: serve it "

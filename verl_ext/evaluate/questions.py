@@ -51,15 +51,16 @@ def _rows(path: str) -> list[dict[str, Any]]:
 
 def _task(row: dict[str, Any], where: str) -> Task:
     """Make the task as a rollout worker does in training, so that seeds and prompts are the same."""
-    try:
-        index = int(row["extra_info"]["index"])
-    except (TypeError, KeyError, ValueError) as error:
-        given = f"{row['extra_info']!r:.200}"
-        raise ValueError(f"{where}: extra_info must have an index, a whole number, but is {given}") from error
     return Task(
         question=row["prompt"][-1]["content"],  # there is one: `check_files`
-        ground_truth=(row["reward_model"] or {}).get("ground_truth"),
+        ground_truth=_ground_truth(row["reward_model"], where),
         data_source=str(row.get("data_source", "unknown")),
-        index=index,
+        index=int(row["extra_info"]["index"]),  # a whole number: `check_files`
         extra=row["extra_info"],
     )
+
+
+def _ground_truth(reward_model: Any, where: str) -> Any:
+    if reward_model is not None and not isinstance(reward_model, dict):
+        raise ValueError(f"{where}: reward_model must have a field ground_truth, but is {reward_model!r:.200}")
+    return (reward_model or {}).get("ground_truth")

@@ -8,6 +8,7 @@ questions, and how stemming, stop words and the weight of titles change it.
 
 import re
 import sys
+import threading
 import unicodedata
 from collections import Counter
 from collections.abc import Sequence
@@ -24,6 +25,7 @@ from verl_ext.tools.settings import STRICT
 
 _WORD = re.compile(r"[^\W_]+")
 FOLDER = "bm25"
+_IMPORTING = threading.Lock()
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -166,8 +168,11 @@ class BM25Retriever:
 
 def library() -> Any:
     """bm25s, without JAX: it would run JAX when it is imported, and JAX takes three quarters of a GPU's memory then."""
-    if "bm25s" in sys.modules:
-        return sys.modules["bm25s"]
+    with _IMPORTING:
+        return sys.modules.get("bm25s") or _without_jax()
+
+
+def _without_jax() -> Any:
     names = ("jax", "jax.lax")
     before = {name: sys.modules[name] for name in names if name in sys.modules}
     try:

@@ -15,6 +15,7 @@ from omegaconf import DictConfig
 from verl_ext.trainer.policies.settings import policy_config, read_policies
 
 RECORD = "policies.json"
+FIELDS = ("agents", "frozen", "model", "chat_template")
 
 
 def record_of(config: DictConfig) -> str:
@@ -33,6 +34,16 @@ def described(config: DictConfig) -> dict[str, dict[str, Any]]:
 
 
 def read_record(actor: Path) -> dict[str, dict[str, Any]]:
-    """What `record_of` says, in the folder `actor` of a checkpoint; empty if it has one policy."""
+    """What `record_of` says, in the folder `actor` of a checkpoint; empty if it has one policy.
+
+    Raises:
+        ValueError: it is damaged.
+    """
     file = actor / RECORD
-    return json.loads(file.read_text()) if file.exists() else {}
+    try:
+        found = json.loads(file.read_text()) if file.exists() else {}
+        return {name: {field: about[field] for field in FIELDS} for name, about in found.items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"the policies of the checkpoint, {file}, is damaged: {type(error).__name__}: {error}"
+        ) from error

@@ -102,9 +102,20 @@ def _check_file(path: str) -> list[tuple[Any, Any]]:
     found: list[tuple[Any, Any]] = []
     for batch in table.iter_batches(columns=columns):
         for row in batch.to_pylist():
-            _check_question(row["prompt"], f"{path}, row {len(found)}")
-            found.append((row.get("data_source"), (row["extra_info"] or {}).get("index")))
+            place, index = f"{path}, row {len(found)}", (row["extra_info"] or {}).get("index")
+            _check_question(row["prompt"], place)
+            found.append((row.get("data_source"), _whole(index, place)))
     return found
+
+
+def _whole(index: Any, place: str) -> int:
+    try:
+        number = int(index)
+    except (TypeError, ValueError, OverflowError):
+        number = None
+    if number is None or (isinstance(index, float) and number != index):
+        raise ValueError(f"{place}: extra_info must have an index, a whole number, but is {index!r}")
+    return number
 
 
 def _check_question(prompt: Any, place: str) -> None:
