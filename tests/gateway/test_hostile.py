@@ -193,6 +193,17 @@ def test_a_client_that_goes_away_leaves_nothing_broken():
     assert trajectory.calls[-1].agent == "solver"
 
 
+def test_a_client_that_goes_away_in_the_middle_of_its_request_is_not_logged(capfd):
+    def program(task, endpoint):
+        host, port = endpoint.url.removeprefix("http://").split(":")
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {endpoint.api_key}\r\n"
+        with socket.create_connection((host, int(port))) as connection:
+            connection.sendall(f"{head}Content-Length: 1000\r\n\r\n".encode() + b'{"model":')
+        return ask(endpoint, "solver", "the next")
+
+    assert end_of(program).ok and "ClientDisconnect" not in capfd.readouterr().err
+
+
 def test_a_failing_engine_is_a_status_of_its_own():
     trajectory = end_of(lambda task, endpoint: ask(endpoint, "planner", "x"), FakeLLM(lambda request: OSError("gone")))
     assert trajectory.status is Status.ENGINE_ERROR and "gone" in trajectory.error
@@ -206,16 +217,24 @@ def test_wrong_rewards_and_tools_are_refused():
             ("reward", {"agent": "planner"}),
             ("tool", {"name": "nothing", "arguments": {}}),
             ("tool", {"name": "fails", "arguments": {"wrong": 1}}),
+            ("tool", {"name": "fails", "arguments": "[" * 100_000}),
             ("tool", {"name": "fails", "arguments": {}}),
+            ("tool", {"name": "circular", "arguments": {}}),
         ]
+        ask(endpoint, "planner", "before the tools")
         return [post(f"{endpoint.base_url}/{path}", endpoint.api_key, body) for path, body in wrong]
 
     async def fails():
         raise ValueError("broken")
 
-    trajectory = end_of(program, tools={"fails": fails}, limits={"tool_retries": 0})
+    async def circular():
+        found = []
+        found.append(found)
+        return found
+
+    trajectory = end_of(program, tools={"fails": fails, "circular": circular}, limits={"tool_retries": 0})
     assert trajectory.ok, trajectory.trace
-    assert [status for status, _ in trajectory.result] == [400, 400, 400, 400, 400, 424]
+    assert [status for status, _ in trajectory.result] == [400, 400, 400, 400, 400, 400, 424, 424]
     assert "planner, solver" in trajectory.result[0][1]["error"]["message"]
 
 

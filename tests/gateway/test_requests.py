@@ -41,6 +41,11 @@ def refused(body, path="chat/completions", key=None):
     return played_.result
 
 
+def nested(depth):
+    """Lists in lists."""
+    return [nested(depth - 1)] if depth else []
+
+
 IMAGE = [
     {"role": "user", "content": [{"type": "text", "text": "see"}, {"type": "image_url", "image_url": {"url": "x"}}]}
 ]
@@ -57,8 +62,14 @@ WRONG = [
     ({"model": "planner", "messages": USER, "stop": [""]}, 400, "invalid", "stop"),
     ({"model": "planner", "messages": USER, "tools": [{"name": "x"}]}, 400, "invalid", "function"),
     ({"model": "planner", "messages": USER, "tools": [ADD], "tool_choice": "sometimes"}, 400, "invalid", "auto"),
+    ({"model": ["planner"], "messages": USER}, 400, "invalid", "model must be a text"),
+    ({"model": "planner", "messages": USER, "tools": 5}, 400, "invalid", "tools must be a list"),
+    ({"model": "planner", "messages": USER, "stream": "false"}, 400, "invalid", "stream must be true or false"),
+    ({"model": "planner", "messages": [{"role": "assistant", "tool_calls": 5}]}, 400, "invalid", "messages[0].tool_c"),
+    ({"model": "planner", "messages": [{"role": "user", "content": nested(200)}]}, 400, "invalid_body", "nested"),
     (["no object"], 400, "invalid_body", "JSON object"),
     (b"{no json", 400, "invalid_body", "no JSON"),
+    (b"[" * 200_000, 400, "invalid_body", "nested"),
 ]
 
 
@@ -68,6 +79,32 @@ def test_what_cannot_be_served_is_refused_in_openais_form(body, status, code, wo
     assert got == status and set(answer) == {"error"}
     assert set(answer["error"]) == {"message", "type", "param", "code"}
     assert answer["error"]["code"] == code and words in answer["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"), [({"metadata": []}, "metadata must be an object"), ({"tools": 5}, "tools must be a list")]
+)
+def test_fields_of_the_wrong_type_are_named_in_anthropics_form(fields, words):
+    status, answer = refused({"model": "planner", "messages": USER, **fields}, "messages")
+    assert (status, answer["error"]["type"]) == (400, "invalid_request_error") and words in answer["error"]["message"]
+
+
+@pytest.mark.parametrize("path", ["chat/completions", "messages"])
+def test_an_error_of_the_server_itself_has_the_form_of_the_api_and_is_logged_once(path, monkeypatch, caplog):
+    def broken(*arguments):
+        raise LookupError("a mistake in here")
+
+    monkeypatch.setattr("verl_ext.gateway.server.completion", broken)
+    monkeypatch.setattr("verl_ext.gateway.server.message", broken)
+
+    def program(task, endpoint):
+        body = {"model": "planner", "messages": USER}
+        return [post(f"{endpoint.base_url}/{path}", endpoint.api_key, body) for _ in range(2)][0]
+
+    status, answer = played(program).result
+    assert status == 500 and "LookupError: a mistake in here" in answer["error"]["message"]
+    assert ("code" in answer["error"]) == (path != "messages")
+    assert [record.levelname for record in caplog.records] == ["ERROR"] and "in broken" in caplog.text
 
 
 def test_other_paths_and_keys_are_refused():

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from verl_ext.gateway.errors import ApiError
-from verl_ext.gateway.requests import ChatRequest, agent_of, checked, refuse_content, text_of
+from verl_ext.gateway.requests import FORMS, ChatRequest, agent_of, checked, given_in, refuse_content, text_of
 from verl_ext.gateway.responses import Given, pieces
 
 READ = ("model", "messages", "system", "tools", "tool_choice", "stop_sequences", "max_tokens", "stream", "metadata")
@@ -23,9 +23,7 @@ def read_anthropic(body: Any, agents: Collection[str]) -> ChatRequest:
     Raises:
         ApiError: 404 for a model that is no agent, 400 for everything else that cannot be served.
     """
-    if not isinstance(body, dict):
-        raise ApiError(400, f"the body must be a JSON object, but is {type(body).__name__}", "invalid_body")
-    given = {key: value for key, value in body.items() if value is not None}
+    given = given_in(body, {**FORMS, "metadata": (dict, "an object")})
     messages = [{"role": "system", "content": text_of(given["system"], "system")}] if given.get("system") else []
     said = given.get("messages")
     if not isinstance(said, list) or not said:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from verl_ext.mas.json_texts import DEEPEST
 from verl_ext.mas.types import Call
 
 # Characters from which on a part of an output is not found in a request by chance.
@@ -131,18 +132,18 @@ def words(messages: Iterable[dict[str, Any]]) -> str:
 def _values(arguments: str) -> list[str]:
     try:
         read = json.loads(arguments)
-    except ValueError:
+    except (ValueError, RecursionError):
         return []
     return [value for value in read.values() if isinstance(value, str)] if isinstance(read, dict) else []
 
 
-def _strings(value: Any) -> Iterable[str]:
+def _strings(value: Any, around: tuple[int, ...] = ()) -> Iterable[str]:
+    """The texts in a value, which may have itself as a part; `around` identifies what it is in."""
     if isinstance(value, str):
         yield value
-    elif isinstance(value, Mapping):
-        yield from (text for one in value.values() for text in _strings(one))
-    elif isinstance(value, Iterable):
-        yield from (text for one in value for text in _strings(one))
+    elif isinstance(value, Iterable) and id(value) not in around and len(around) < DEEPEST:
+        parts = value.values() if isinstance(value, Mapping) else value
+        yield from (text for one in parts for text in _strings(one, (*around, id(value))))
 
 
 def _tool_ids(messages: Iterable[dict[str, Any]]) -> Iterable[str]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from verl_ext.gateway.errors import ApiError
 from verl_ext.mas.chat import request_of
+from verl_ext.mas.json_texts import read_json
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 # What is read. `temperature` and `top_p` are those of the configuration, whatever is asked for.
@@ -19,6 +20,8 @@ READ = ("model", "messages", "tools", "tool_choice", "stop", "max_tokens", "max_
 CONFIGURED = ("temperature", "top_p")
 # Parameters that are not served, with the value that asks for nothing.
 PLAIN = {"response_format": {"type": "text"}, "top_logprobs": 0}
+# Types of parameters.
+FORMS = {"model": (str, "a text"), "tools": (list, "a list"), "stream": (bool, "true or false")}
 # What would change the meaning of the answer and cannot be served.
 REFUSED = {"functions": "tools", "function_call": "tool_choice"}
 
@@ -71,9 +74,7 @@ def read_chat(body: Any, agents: Collection[str]) -> ChatRequest:
     Raises:
         ApiError: 404 for a model that is no agent, 400 for everything else that cannot be served.
     """
-    if not isinstance(body, dict):
-        raise ApiError(400, f"the body must be a JSON object, but is {type(body).__name__}", "invalid_body")
-    given = {key: value for key, value in body.items() if value is not None}
+    given = given_in(body, FORMS)
     agent = agent_of(given.get("model"), agents)
     for old, new in REFUSED.items():
         if old in given:
@@ -96,6 +97,21 @@ def read_chat(body: Any, agents: Collection[str]) -> ChatRequest:
             tuple(ignored),
         )
     )
+
+
+def given_in(body: Any, forms: Mapping[str, tuple[type, str]]) -> dict[str, Any]:
+    """The parameters of a body that are not null.
+
+    Raises:
+        ApiError: 400; it is no object, or one of them has not the type that `forms` names, in code and in words.
+    """
+    if not isinstance(body, dict):
+        raise ApiError(400, f"the body must be a JSON object, but is {type(body).__name__}", "invalid_body")
+    given = {key: value for key, value in body.items() if value is not None}
+    for name, (form, words) in forms.items():
+        if name in given and not isinstance(given[name], form):
+            raise ApiError(400, f"{name} must be {words}, but is {given[name]!r:.100}", "invalid", name)
+    return given
 
 
 def checked(request: ChatRequest) -> ChatRequest:
@@ -143,8 +159,8 @@ def arguments_of(given: Any) -> dict[str, Any]:
     """
     read = given
     if isinstance(given, str):
-        with contextlib.suppress(ValueError):
-            read = json.loads(given) if given.strip() else {}
+        with contextlib.suppress(ValueError, RecursionError):
+            read = read_json(given) if given.strip() else {}
     if read is not None and not isinstance(read, dict):
         message = f"arguments must be an object, or JSON of an object as a text, but is {given!r:.100}"
         raise ApiError(400, message, "invalid", "arguments")
@@ -186,6 +202,8 @@ def _message(message: Any, place: str) -> dict[str, Any]:
         "content": text_of(message.get("content"), f"{place}.content"),
     }
     if role == "assistant" and message.get("tool_calls"):
+        if not isinstance(message["tool_calls"], list):
+            raise ApiError(400, f"{place}.tool_calls must be a list", "invalid", f"{place}.tool_calls")
         read["tool_calls"] = message["tool_calls"]
     if role == "tool":
         read["tool_call_id"] = str(message.get("tool_call_id", ""))

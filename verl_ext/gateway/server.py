@@ -13,16 +13,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import resource
 import secrets
 import socket
+import traceback
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
@@ -32,9 +34,11 @@ from verl_ext.gateway.requests import ChatRequest, arguments_of, read_chat
 from verl_ext.gateway.responses import Given, chunks, completion
 from verl_ext.gateway.session import GatewaySession
 from verl_ext.gateway.settings import GatewaySection
+from verl_ext.mas.json_texts import read_json
 from verl_ext.mas.types import ToolFailed
 from verl_ext.tools.http.server import answer_at_once
 
+logger = logging.getLogger(__name__)
 Handler = Callable[[GatewaySession, Any], Awaitable[Response]]
 # Seconds for which an idle connection stays open: longer than clients keep one. With uvicorn's 5 s, as httpx has,
 # a request is now and then sent on a connection that is being closed, and fails.
@@ -51,6 +55,8 @@ class Gateway:
     def __init__(self, settings: GatewaySection):
         self.settings, self.port = settings, 0
         self.sessions: dict[str, GatewaySession] = {}
+        # Errors of the server itself that have been logged, by type and place.
+        self._logged: set[tuple[Any, ...]] = set()
         self._server: uvicorn.Server | None = None
         self._serving: asyncio.Task[None] | None = None
 
@@ -130,8 +136,23 @@ class Gateway:
                 return await handler(session, body)
             except ApiError as error:
                 return _refusal(error, request)
+            except ClientDisconnect:
+                return Response()  # nobody reads it
+            except RecursionError as error:
+                return _refusal(ApiError(400, f"the request is nested too deeply: {error}", "invalid_body"), request)
+            except Exception as error:
+                return _refusal(self._mistake(error), request)
 
         return route
+
+    def _mistake(self, error: Exception) -> ApiError:
+        """The answer to a request on which the server itself fails; the log has each such error once."""
+        message = f"{type(error).__name__}: {error}"
+        place = (type(error), *traceback.extract_tb(error.__traceback__)[-1][:2])
+        if place not in self._logged:
+            self._logged.add(place)
+            logger.error("the gateway failed on a request: %s", message, exc_info=error)
+        return ApiError(500, message, "internal")
 
     def _session(self, request: Request) -> GatewaySession:
         given = request.headers.get("authorization", "").removeprefix("Bearer ").strip()
@@ -153,7 +174,7 @@ class Gateway:
                 raise ApiError(413, f"the body is larger than mas.gateway.max_body={most} bytes", "too_large")
             parts.append(part)
         try:
-            return json.loads(b"".join(parts))
+            return read_json(b"".join(parts))
         except ValueError as error:
             raise ApiError(400, f"the body is no JSON: {error}", "invalid_body") from None
 
@@ -193,11 +214,15 @@ class Gateway:
     async def _tool(self, session: GatewaySession, body: Any) -> Response:
         name, arguments = _fields(body, "name", "arguments")
         try:
-            return _json({"result": await session.tool(str(name), arguments_of(arguments))})
+            result = await session.tool(str(name), arguments_of(arguments))
         except ToolFailed as error:
             raise ApiError(424, str(error), "tool_failed") from error
         except (ValueError, TypeError) as error:
             raise ApiError(400, str(error), "invalid") from error
+        try:
+            return _json({"result": result})
+        except (ValueError, TypeError, RecursionError) as error:
+            raise ApiError(424, f"the result of tool {name!r} is no JSON: {error}", "tool_failed") from error
 
     async def _reward(self, session: GatewaySession, body: Any) -> Response:
         agent, value = _fields(body, "agent", "value")

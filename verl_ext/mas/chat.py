@@ -254,5 +254,5 @@ def _compared(message: Message) -> tuple[Any, ...]:
 def _json(text: str) -> Any:
     try:
         return json.dumps(json.loads(text), sort_keys=True)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text

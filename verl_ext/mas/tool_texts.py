@@ -13,6 +13,7 @@ from typing import Any
 
 from verl_ext.mas.agent import Unparsable
 from verl_ext.mas.chat import Message, Written
+from verl_ext.mas.json_texts import read_json
 
 CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
 OPEN = "<tool_call>"
@@ -49,8 +50,8 @@ def _plain(message: Message) -> Message:
 
 def _object(arguments: str) -> Any:
     try:
-        value = json.loads(arguments)
-    except ValueError:
+        value = read_json(arguments)
+    except (ValueError, RecursionError):
         return arguments
     return value if isinstance(value, dict) else arguments
 
@@ -97,9 +98,9 @@ def read_calls(text: str) -> tuple[str, list[Written]]:
     written = []
     for inside in CALL.findall(text):
         try:
-            call = json.loads(inside)
+            call = read_json(inside)
             written.append((call["name"], json.dumps(call["arguments"], ensure_ascii=False)))
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise Unparsable(f"a tool call cannot be read ({type(error).__name__}: {error}): {inside!r:.200}") from None
     rest = CALL.sub("", text)
     if OPEN in rest:
