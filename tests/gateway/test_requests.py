@@ -206,6 +206,34 @@ def test_a_streamed_answer_is_the_whole_one_in_pieces():
     assert [one["logprob"] for one in logprobs] == call.generation.log_probs
 
 
+HALF = "\\ud83d"  # half of a surrogate pair, as JSON writes it
+
+
+@pytest.mark.parametrize("path", ["chat/completions", "messages"])
+def test_half_a_character_in_a_tool_call_is_streamed_as_a_replacement(path):
+    def program(task, endpoint):
+        body = {"model": "planner", "messages": USER, "tools": [ADD]}
+        if path == "messages":
+            body["tools"] = [{"name": "add", "input_schema": ADD["function"]["parameters"]}]
+        return stream(f"{endpoint.base_url}/{path}", endpoint.api_key, body)
+
+    text = json.dumps(played(program, Scripted([calling(f'"{HALF}"', 1)])).result)
+    assert HALF not in text and "\\ufffd" in text
+
+
+def test_half_a_character_in_a_request_is_asked_as_a_replacement():
+    arguments = json.dumps({"a": HALF}).replace("\\\\", "\\")
+    said = {"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "add", "arguments": arguments}}]}
+
+    def program(task, endpoint):
+        body = json.dumps({"model": "planner", "messages": [{"role": "user", "content": "HALF"}, said], "tools": [ADD]})
+        body = body.replace("HALF", HALF).encode()
+        return post(f"{endpoint.base_url}/chat/completions", endpoint.api_key, body)[0]
+
+    trajectory = played(program, Scripted(["an answer"]), limits={"max_prompt_tokens": 10**4})
+    assert trajectory.result == 200 and trajectory.calls[0].messages[0]["content"] == "\ufffd"
+
+
 def anthropic(endpoint, messages, **fields):
     body = {"model": "planner", "max_tokens": 50, "messages": messages, "system": "Calculate.", **fields}
     body["tools"] = [{"name": "add", "input_schema": ADD["function"]["parameters"]}]

@@ -9,6 +9,7 @@ from typing import Any
 from verl_ext.gateway.errors import ApiError
 from verl_ext.gateway.requests import FORMS, ChatRequest, agent_of, checked, given_in, refuse_content, text_of
 from verl_ext.gateway.responses import Given, pieces
+from verl_ext.mas.json_texts import read_json
 
 READ = ("model", "messages", "system", "tools", "tool_choice", "stop_sequences", "max_tokens", "stream", "metadata")
 CONFIGURED = ("temperature", "top_p", "top_k")
@@ -118,8 +119,8 @@ def _blocks(given: Given) -> list[dict[str, Any]]:
 
 def _input(call: dict[str, Any]) -> Any:
     try:
-        return json.loads(call["function"]["arguments"])
-    except ValueError:
+        return read_json(call["function"]["arguments"])
+    except (ValueError, RecursionError):
         return {"arguments": call["function"]["arguments"]}
 
 

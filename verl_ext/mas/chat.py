@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from verl_ext.mas.json_texts import valid
+
 if TYPE_CHECKING:
     from verl_ext.mas.types import Call, CallId, Status, Stream
 
@@ -218,7 +220,7 @@ def _wire(identity: str, name: str, arguments: str) -> dict[str, Any]:
 
 def tool_calls_of(written: Sequence[Written], call: CallId, stream: Stream) -> list[dict[str, Any]]:
     """Tool calls in OpenAI's form. Their ids are a function of the call's identity: a replay gives the same ones."""
-    return [_wire(_identity(number, call, stream), *one) for number, one in enumerate(written)]
+    return [_wire(_identity(number, call, stream), *map(valid, one)) for number, one in enumerate(written)]
 
 
 def _identity(number: int, call: CallId, stream: Stream) -> str:
