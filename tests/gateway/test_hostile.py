@@ -16,6 +16,7 @@ from tests.helpers import FakeLLM, fork, walk
 from verl_ext.gateway import ProgramWorkflow
 from verl_ext.gateway.server import gateway_here
 from verl_ext.gateway.settings import GatewaySection
+from verl_ext.mas.credit import assign_credit
 from verl_ext.mas.types import Status, Task
 
 BODY = {"model": "planner", "messages": [{"role": "user", "content": "hello"}]}
@@ -168,8 +169,9 @@ def test_a_program_that_blocks_the_common_loop_is_left_behind():
     release.set()
 
 
-def test_a_client_that_goes_away_leaves_nothing_broken():
-    """It closes the connection while the answer is made. The call is recorded, and the program goes on."""
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_client_that_goes_away_leaves_nothing_broken(streamed):
+    """It closes the connection while the answer is made, and asks again. The call is recorded and does not train."""
     begun, gone = threading.Event(), threading.Event()
 
     class Slow(FakeLLM):
@@ -180,17 +182,21 @@ def test_a_client_that_goes_away_leaves_nothing_broken():
 
     def program(task, endpoint):
         host, port = endpoint.url.removeprefix("http://").split(":")
-        data = json.dumps({**BODY, "stream": True}).encode()
+        data = json.dumps({**BODY, "stream": streamed}).encode()
         head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {endpoint.api_key}\r\n"
         with socket.create_connection((host, int(port))) as connection:
             connection.sendall(f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data)
             assert begun.wait(60)
         gone.set()
-        return ask(endpoint, "solver", "the next")
+        return ask(endpoint, "solver", ask(endpoint, "planner", "hello"))
 
-    trajectory = end_of(program, Slow(lambda request: "an answer"))
+    llm = Slow(lambda request: f"the output number {len(llm.log)}")
+    trajectory = end_of(program, llm)
     assert trajectory.ok, trajectory.error
-    assert trajectory.calls[-1].agent == "solver"
+    assign_credit([trajectory])
+    left, again, end = sorted(trajectory.calls, key=lambda call: call.text)
+    assert [call.credited for call in (left, again, end)] == [False, True, True]
+    assert (again.parents, end.parents, trajectory.sinks) == ((), (again,), (end,))
 
 
 def test_a_client_that_goes_away_in_the_middle_of_its_request_is_not_logged(capfd):

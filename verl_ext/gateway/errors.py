@@ -44,6 +44,10 @@ class ApiError(Exception):
         return {"type": "error", "error": {"type": kind, "message": self.message}}
 
 
+class ClientLeft(Exception):
+    """The client has closed the connection before its answer was there."""
+
+
 class ToolCallFailed(Exception):
     """What a blocking program sees of a tool that failed."""
 

@@ -29,7 +29,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from verl_ext.gateway.anthropic import events, message, read_anthropic
-from verl_ext.gateway.errors import HEADERS, ApiError
+from verl_ext.gateway.errors import HEADERS, ApiError, ClientLeft
 from verl_ext.gateway.requests import ChatRequest, arguments_of, read_chat
 from verl_ext.gateway.responses import Given, chunks, completion
 from verl_ext.gateway.session import GatewaySession
@@ -39,7 +39,7 @@ from verl_ext.mas.types import ToolFailed
 from verl_ext.tools.http.server import answer_at_once
 
 logger = logging.getLogger(__name__)
-Handler = Callable[[GatewaySession, Any], Awaitable[Response]]
+Handler = Callable[[GatewaySession, Any, Request], Awaitable[Response]]
 # Seconds for which an idle connection stays open: longer than clients keep one. With uvicorn's 5 s, as httpx has,
 # a request is now and then sent on a connection that is being closed, and fails.
 KEEP_ALIVE = 3600
@@ -133,10 +133,10 @@ class Gateway:
             try:
                 session = self._session(request)
                 body = await self._body(request) if request.method == "POST" else None
-                return await handler(session, body)
+                return await handler(session, body, request)
             except ApiError as error:
                 return _refusal(error, request)
-            except ClientDisconnect:
+            except (ClientDisconnect, ClientLeft):
                 return Response()  # nobody reads it
             except RecursionError as error:
                 return _refusal(ApiError(400, f"the request is nested too deeply: {error}", "invalid_body"), request)
@@ -178,25 +178,25 @@ class Gateway:
         except ValueError as error:
             raise ApiError(400, f"the body is no JSON: {error}", "invalid_body") from None
 
-    async def _chat(self, session: GatewaySession, body: Any) -> Response:
+    async def _chat(self, session: GatewaySession, body: Any, http: Request) -> Response:
         request = read_chat(body, session.workflow.agents)
-        given = await self._answer(session, request, body)
+        given = await self._answer(session, request, body, http)
         if request.stream:
             return StreamingResponse(_each(chunks(request, given)), media_type="text/event-stream")
         return _json(completion(request, given))
 
-    async def _messages(self, session: GatewaySession, body: Any) -> Response:
+    async def _messages(self, session: GatewaySession, body: Any, http: Request) -> Response:
         request = read_anthropic(body, session.workflow.agents)
-        given = await self._answer(session, request, body)
+        given = await self._answer(session, request, body, http)
         if request.stream:
             return StreamingResponse(_each(events(request, given)), media_type="text/event-stream")
         return _json(message(request, given))
 
-    async def _answer(self, session: GatewaySession, request: ChatRequest, body: Any) -> Given:
+    async def _answer(self, session: GatewaySession, request: ChatRequest, body: Any, http: Request) -> Given:
         for name in request.ignored:
             session.remark(f"the parameter {name} of requests is ignored")
         self._remark_on_sampling(session, body)
-        return await session.chat(request)
+        return await session.chat(request, http.is_disconnected)
 
     def _remark_on_sampling(self, session: GatewaySession, body: dict[str, Any]) -> None:
         """Say that the policy's temperature and top_p are those of the configuration, whatever is asked for."""
@@ -205,13 +205,13 @@ class Gateway:
             if body.get(name) is not None and body[name] != own:
                 session.remark(f"{name}={body[name]} of requests is ignored: the policy is sampled at {name}={own}")
 
-    async def _models(self, session: GatewaySession, body: Any) -> Response:
+    async def _models(self, session: GatewaySession, body: Any, http: Request) -> Response:
         agents = [
             {"id": name, "object": "model", "created": 0, "owned_by": "verl_ext"} for name in session.workflow.agents
         ]
         return _json({"object": "list", "data": agents})
 
-    async def _tool(self, session: GatewaySession, body: Any) -> Response:
+    async def _tool(self, session: GatewaySession, body: Any, http: Request) -> Response:
         name, arguments = _fields(body, "name", "arguments")
         try:
             result = await session.tool(str(name), arguments_of(arguments))
@@ -224,7 +224,7 @@ class Gateway:
         except (ValueError, TypeError, RecursionError) as error:
             raise ApiError(424, f"the result of tool {name!r} is no JSON: {error}", "tool_failed") from error
 
-    async def _reward(self, session: GatewaySession, body: Any) -> Response:
+    async def _reward(self, session: GatewaySession, body: Any, http: Request) -> Response:
         agent, value = _fields(body, "agent", "value")
         try:
             number = float(value)
@@ -237,7 +237,7 @@ class Gateway:
             raise ApiError(400, str(error), "invalid") from error
         return _json({"agent": agent, "value": value})
 
-    async def _result(self, session: GatewaySession, body: Any) -> Response:
+    async def _result(self, session: GatewaySession, body: Any, http: Request) -> Response:
         (session.posted,) = _fields(body, "result")
         return _json({})
 

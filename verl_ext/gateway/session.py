@@ -12,10 +12,10 @@ import copy
 import json
 import time
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-from verl_ext.gateway.errors import ApiError, ended, of_failure
+from verl_ext.gateway.errors import ApiError, ClientLeft, ended, of_failure
 from verl_ext.gateway.ledger import Entry, Ledger
 from verl_ext.gateway.pace import Pace
 from verl_ext.gateway.quoting import Answer, Asked, ancestors, named_calls, quoted_calls
@@ -73,11 +73,16 @@ class GatewaySession:
         await self.replay.ready()
         self.pace.begin(lambda: self._outstanding > 0, self.log.begun.set, self._count)
 
-    async def chat(self, request: ChatRequest) -> Given:
+    async def chat(self, request: ChatRequest, left: Callable[[], Awaitable[bool]]) -> Given:
         """The answer to a request.
+
+        Args:
+            left: whether the client has gone away. An answer that the program has never seen is recorded, but nothing
+                depends on it: it gets no reward and does not train.
 
         Raises:
             ApiError: the call failed, or the trajectory has ended.
+            ClientLeft: nobody waits for the answer.
         """
         self._check_open()
         entry = self._enter(request.agent, request.digest, request.content)
@@ -92,6 +97,7 @@ class GatewaySession:
         try:
             reply = await asyncio.shield(work)
             await self._settle(entry)
+            gone = await left()
         except CallFailed as failure:
             self.last_failure = failure
             self.answered.add(entry.id)
@@ -109,6 +115,12 @@ class GatewaySession:
             self._outstanding -= 1
             self.pace.news()
         self._check_open()
+        if gone:
+            self.answered.add(entry.id)
+            self.remark(
+                "a client left before its answer was there, e.g. after a timeout: that answer does not train"
+            )
+            raise ClientLeft
         return self._give(entry, request, reply)
 
     def _check_open(self) -> None:
