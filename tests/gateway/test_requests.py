@@ -154,6 +154,47 @@ def test_what_is_ignored_is_said_once(tmp_path):
         assert sum(words in text for text in said) == 1
 
 
+ALLOWED = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [ADD]}}
+REMARKS = [
+    ("chat/completions", {"tools": [ADD], "parallel_tool_calls": False}, "parallel_tool_calls"),
+    ("chat/completions", {"tools": [ADD], "tool_choice": ALLOWED}, "tool_choice.allowed_tools.tools"),
+    ("messages", {"top_k": 5}, "top_k"),
+    ("messages", {"tool_choice": {"type": "auto", "disable_parallel_tool_use": True}}, "disable_parallel_tool_use"),
+    ("messages", {"messages": [*USER, {"role": "assistant", "content": "It is"}]}, "does not go on from it"),
+]
+
+
+@pytest.mark.parametrize(("path", "fields", "words"), REMARKS)
+def test_what_is_read_otherwise_than_it_is_meant_is_said(path, fields, words):
+    forest = forest_of(
+        Program(
+            lambda task, endpoint: post(
+                f"{endpoint.base_url}/{path}", endpoint.api_key, {"model": "planner", "messages": USER, **fields}
+            )
+        ),
+        Scripted([calling(1, 2)]),
+    )
+    assert run(walk(forest)).result[0] == 200
+    assert [words in remark for remark in forest.remarks] == [True]
+
+
+def test_a_tool_choice_that_names_nothing_is_refused():
+    status, answer = refused({"model": "planner", "messages": USER, "tools": [ADD], "tool_choice": {"type": "custom"}})
+    assert status == 400 and "custom" in answer["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "headers", [{"Authorization": "Bearer other", "x-api-key": "KEY"}, {"Authorization": "bearer KEY"},
+                {"Authorization": "Bearer KEY", "x-api-key": "other"}, {"Authorization": "KEY"}]
+)  # fmt: skip
+def test_the_key_is_found_in_either_header(headers):
+    def program(task, endpoint):
+        given = {name: value.replace("KEY", endpoint.api_key) for name, value in headers.items()}
+        return urlopen(Request(f"{endpoint.base_url}/models", headers=given), timeout=60).status
+
+    assert played(program).result == 200
+
+
 def test_sampling_parameters_reach_the_engine_and_the_identity():
     """max_tokens is at most the configured one; a stop text ends the output and is not part of the answer."""
     llm = FakeLLM(lambda request: f"text {len(llm.log)} END")

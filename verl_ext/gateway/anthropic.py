@@ -7,12 +7,20 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from verl_ext.gateway.errors import ApiError
-from verl_ext.gateway.requests import FORMS, ChatRequest, agent_of, checked, given_in, refuse_content, text_of
+from verl_ext.gateway.requests import (
+    CONFIGURED,
+    FORMS,
+    ChatRequest,
+    agent_of,
+    checked,
+    given_in,
+    refuse_content,
+    text_of,
+)
 from verl_ext.gateway.responses import Given, pieces
 from verl_ext.mas.json_texts import read_json
 
 READ = ("model", "messages", "system", "tools", "tool_choice", "stop_sequences", "max_tokens", "stream", "metadata")
-CONFIGURED = ("temperature", "top_p", "top_k")
 # Anthropic's kinds of `tool_choice` in OpenAI's words.
 CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
@@ -32,17 +40,21 @@ def read_anthropic(body: Any, agents: Collection[str]) -> ChatRequest:
     for place, message in enumerate(said):
         messages += _messages(message, f"messages[{place}]")
     sampling = {"max_tokens": given.get("max_tokens"), "stop": given.get("stop_sequences") or None}
+    ignored = [key for key in given if key not in (*READ, *CONFIGURED)]
+    choice = given.get("tool_choice")
+    if isinstance(choice, dict) and choice.get("disable_parallel_tool_use"):
+        ignored.append("tool_choice.disable_parallel_tool_use")
     user = (given.get("metadata") or {}).get("user_id")
     return checked(
         ChatRequest(
             agent_of(given.get("model"), agents),
             messages,
             [_tool(tool) for tool in given.get("tools") or ()] or None,
-            _choice(given.get("tool_choice")),
+            _choice(choice),
             {name: value for name, value in sampling.items() if value is not None},
             {} if user is None else {"user": user},
             stream=bool(given.get("stream", False)),
-            ignored=tuple(key for key in given if key not in (*READ, *CONFIGURED)),
+            ignored=tuple(ignored),
         )
     )
 

@@ -16,10 +16,10 @@ from verl_ext.mas.json_texts import read_json
 ROLES = ("system", "developer", "user", "assistant", "tool")
 # What is read. `temperature` and `top_p` are those of the configuration, whatever is asked for.
 READ = ("model", "messages", "tools", "tool_choice", "stop", "max_tokens", "max_completion_tokens", "seed", "logprobs",
-        "n", "stream", "stream_options", "user", "parallel_tool_calls", "store")  # fmt: skip
+        "n", "stream", "stream_options", "user", "store")  # fmt: skip
 CONFIGURED = ("temperature", "top_p")
 # Parameters that are not served, with the value that asks for nothing.
-PLAIN = {"response_format": {"type": "text"}, "top_logprobs": 0}
+PLAIN = {"response_format": {"type": "text"}, "top_logprobs": 0, "parallel_tool_calls": True}
 # Types of parameters.
 FORMS = {"model": (str, "a text"), "tools": (list, "a list"), "stream": (bool, "true or false")}
 # What would change the meaning of the answer and cannot be served.
@@ -83,12 +83,16 @@ def read_chat(body: Any, agents: Collection[str]) -> ChatRequest:
         raise ApiError(400, f"n={given['n']!r}, but a request has one answer. Remedy: ask n times", "unsupported", "n")
     ignored = [key for key in given if key not in (*READ, *CONFIGURED)]
     ignored = [key for key in ignored if key not in PLAIN or given[key] != PLAIN[key]]
+    choice = given.get("tool_choice", "auto")
+    if isinstance(choice, dict) and isinstance(allowed := choice.get("allowed_tools"), dict):
+        choice = allowed.get("mode")
+        ignored.append("tool_choice.allowed_tools.tools")
     return checked(
         ChatRequest(
             agent,
             read_messages(given.get("messages")),
             given.get("tools") or None,
-            given.get("tool_choice", "auto"),
+            choice,
             _sampling(given),
             {key: given[key] for key in ("seed", "user") if key in given},
             bool(given.get("stream", False)),

@@ -155,8 +155,9 @@ class Gateway:
         return ApiError(500, message, "internal")
 
     def _session(self, request: Request) -> GatewaySession:
-        given = request.headers.get("authorization", "").removeprefix("Bearer ").strip()
-        session = self.sessions.get(given or request.headers.get("x-api-key", ""))
+        scheme, _, token = request.headers.get("authorization", "").strip().partition(" ")
+        keys = (token.strip() if scheme.lower() == "bearer" else scheme, request.headers.get("x-api-key", "").strip())
+        session = next((self.sessions[key] for key in keys if key in self.sessions), None)
         if session is None:
             raise ApiError(
                 401,
@@ -195,6 +196,11 @@ class Gateway:
     async def _answer(self, session: GatewaySession, request: ChatRequest, body: Any, http: Request) -> Given:
         for name in request.ignored:
             session.remark(f"the parameter {name} of requests is ignored")
+        if request.messages[-1]["role"] == "assistant":
+            session.remark(
+                "the last message of a request is the assistant's: the answer is a turn of its own, and does not go on "
+                "from it"
+            )
         self._remark_on_sampling(session, body)
         return await session.chat(request, http.is_disconnected)
 

@@ -117,9 +117,7 @@ class GatewaySession:
         self._check_open()
         if gone:
             self.answered.add(entry.id)
-            self.remark(
-                "a client left before its answer was there, e.g. after a timeout: that answer does not train"
-            )
+            self.remark("a client left before its answer was there, e.g. after a timeout: that answer does not train")
             raise ClientLeft
         return self._give(entry, request, reply)
 

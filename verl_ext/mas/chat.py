@@ -157,8 +157,10 @@ def _definition(tool: Any) -> dict[str, Any]:
 
 def _choice(given: Any, names: list[str]) -> str:
     """auto, none, required, or the name of a tool."""
-    name = given.get("function", {}).get("name") if isinstance(given, Mapping) else given
-    choice = "auto" if name is None else name
+    choice = "auto" if given is None else given
+    if isinstance(given, Mapping):
+        function = given.get("function")
+        choice = function.get("name") if isinstance(function, Mapping) else None
     if choice not in CHOICES and (not isinstance(given, Mapping) or choice not in names):
         allowed = f"{', '.join(CHOICES)}, or {{'type': 'function', 'function': {{'name': …}}}} of a given tool"
         raise ValueError(f"ctx.chat: tool_choice={given!r}; allowed: {allowed} ({', '.join(names) or 'none given'})")
