@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
 from hydra.utils import instantiate
 
+from verl_ext.mas import Agent
+from verl_ext.tools.chat import ChatEndpoint
 from verl_ext.tracebacks import explained, frames_of, place_of, users_traceback
 from verl_ext.trainer.build import build_tools
 
@@ -44,6 +47,17 @@ def test_two_errors_of_one_place_are_alike():
 def test_an_error_that_no_code_of_the_users_raised_has_only_its_message():
     error = raised(build_tools, {"search": {"_target_": "verl_ext.tools.retrieval.search_tool", "topp": 3}})
     assert users_traceback(error) == "" and explained(error) == str(error)
+
+
+def test_a_server_that_does_not_answer_is_no_mistake_of_the_users(monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    error = raised(asyncio.run, ChatEndpoint("http://127.0.0.1:9/v1", retries=0).find_model())
+    assert explained(error) == str(error)
+
+
+def test_a_record_that_refuses_its_fields_is_no_mistake_of_its_own():
+    error = raised(Agent, sampling={"heat": 1.0})
+    assert explained(error) == str(error)
 
 
 def test_syntax_that_python_cannot_read():

@@ -14,8 +14,11 @@ from typing import Any
 
 # Packages that call the user's code. verl_ext itself is one of them, but for the systems in it.
 CALLERS = ("asyncio", "concurrent", "hydra", "omegaconf", "ray", "transfer_queue", "verl")
-# Packages in which errors begin that no code of the user's has caused, e.g. while a model is loaded.
-LIBRARIES = ("datasets", "huggingface_hub", "peft", "pydantic", "tensordict", "torch", "transformers", "vllm")
+# Packages in which errors begin that no code of the user's has caused, e.g. while a model is loaded, or where no server
+# answers.
+LIBRARIES = ("aiohappyeyeballs", "aiohttp", "anyio", "datasets", "httpcore", "httpcore2", "httpx", "httpx2",
+             "huggingface_hub", "openai", "peft", "pydantic", "tensordict", "torch", "transformers", "vllm",
+             "yarl")  # fmt: skip
 STANDARD = Path(sysconfig.get_paths()["stdlib"])
 PACKAGE = Path(__file__).parent
 SYSTEMS = PACKAGE / "recipe"
@@ -86,7 +89,8 @@ def _reduce(found: TracebackException) -> bool:
 def _of_user(frame: FrameSummary) -> bool:
     file = Path(frame.filename)
     standard = file.is_relative_to(STANDARD) and "site-packages" not in file.parts
-    return not standard and not _in(frame, (*CALLERS, *LIBRARIES))
+    made = frame.filename.startswith("<")  # e.g. the __init__ of a dataclass
+    return not standard and not made and not _in(frame, (*CALLERS, *LIBRARIES))
 
 
 def _in(frame: FrameSummary, packages: tuple[str, ...]) -> bool:
