@@ -9,6 +9,7 @@ from tests.helpers import FakeLLM, Script, chain, forest_of, now, run, speaker, 
 from verl_ext.mas import CallFailed, Status, Unparsable
 from verl_ext.mas.forest import BrokenReward
 from verl_ext.mas.types import Generation, Stream
+from verl_ext.mas.works import PATIENCE
 
 
 async def roots(forest, n):
@@ -287,6 +288,70 @@ async def test_a_failure_is_raised_once_what_runs_beside_it_has_ended(slow, caug
     assert trajectory.ok == caught and (caught or "no b" in trajectory.error)
     last = trajectory.calls[-1]
     assert not caught or sorted(str(call.id) for call in last.parents) == ["c.0", "x/b.0", "y/a.2"]
+
+
+async def outer_ctx(task, ctx):
+    async def part(child, agent):
+        return await ctx.call(agent)  # ctx, not child
+
+    branches = [ctx.branch(agent, part, agent) for agent in "ab"]
+    return await asyncio.gather(*branches, return_exceptions=True)
+
+
+async def outer_client(task, ctx):
+    client = ctx.openai("a")
+
+    async def part(child):
+        return await client.chat.completions.create(messages=[{"role": "user", "content": "x"}])
+
+    return await asyncio.gather(ctx.branch("x", part), return_exceptions=True)
+
+
+async def common_task(task, ctx):
+    found = asyncio.ensure_future(ctx.call("a"))
+
+    async def part(child):
+        return await found
+
+    return await asyncio.gather(*[ctx.branch(name, part) for name in "xy"], return_exceptions=True)
+
+
+async def a_queue(task, ctx):
+    queue = asyncio.Queue()
+
+    async def hand_over():
+        await queue.put(await asyncio.gather(ctx.call("a"), return_exceptions=True))
+
+    async def take(child):
+        return await queue.get()
+
+    return (await asyncio.gather(hand_over(), ctx.branch("x", take)))[1]
+
+
+@pytest.mark.parametrize(
+    ("system", "patience"), [(outer_ctx, 0.0), (outer_client, 0.0), (common_task, PATIENCE), (a_queue, PATIENCE)]
+)
+async def test_a_failure_does_not_wait_for_what_waits_for_it(system, patience):
+    trajectory = await walk(forest_of(system, FakeLLM(lambda request: RuntimeError("gone"))))
+    assert trajectory.ok, trajectory.error
+    assert [type(error) for error in trajectory.result] == [CallFailed] * len(trajectory.result)
+    assert now() == patience
+
+
+async def test_a_failure_waits_for_calls_beside_it_that_take_longer_than_the_patience():
+    async def system(task, ctx):
+        async def thrice(child):
+            return [await child.call("b") for _ in range(3)]
+
+        failed, _ = await asyncio.gather(ctx.call("a"), ctx.branch("x", thrice), return_exceptions=True)
+        assert isinstance(failed, CallFailed)
+        return now()
+
+    def say(request):
+        return RuntimeError("gone") if request.agent == "a" else "x"
+
+    trajectory = await walk(forest_of(system, FakeLLM(say, lambda request: 60.0 * (request.agent == "b"))))
+    assert trajectory.result == 180 > PATIENCE, trajectory.error
 
 
 async def test_branches_that_outlive_their_workflow_are_cut_off_at_their_next_call():

@@ -6,6 +6,7 @@ prompts     the prompts of a recipe by name, or a user's own texts
 workflow    Workflow: the base class of a system, which defines `agents`, `run` and `reward`
 options     checks of the arguments of workflows
 context     Context, the `ctx` of `run`: call agents and tools, open branches, run sub-workflows
+works       what runs beside and within what: a failure is raised once what runs beside it has ended
 chat        ChatRequest, Reply: chats in OpenAI's form; chat_context: `ctx.chat` and its helpers
 chat_answers    what an output of a chat says; tool_texts: tool calls as text; prompt_tokens: the prompt of a call
 openai_client   `ctx.openai`: a client with the interface of the package `openai`

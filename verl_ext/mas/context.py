@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import inspect
 import random
@@ -17,6 +16,7 @@ from verl_ext.mas.noise import derive_seed
 from verl_ext.mas.tool_calls import check_tool
 from verl_ext.mas.types import Call, CallFailed, CallId, Invocation, Status, Task
 from verl_ext.mas.workflow import Workflow
+from verl_ext.mas.works import Work
 from verl_ext.memory import Memory, Use
 from verl_ext.tracebacks import place_of
 
@@ -45,9 +45,7 @@ class Context(ChatContext):
         # Calls whose results the next call depends on: the last one, or the ends of the branches since.
         self.frontier: list[Call] = list(frontier)
         self._entry = list(frontier)
-        # Of the works of this scope that run, by number: whether it has failed and waits for the others.
-        self._failed: dict[int, bool] = {}
-        self._waiters: list[asyncio.Future[None]] = []
+        self._work = Work()  # to which this scope belongs: the run, a branch or a sub-workflow
 
     @property
     def session(self) -> Session:
@@ -126,44 +124,17 @@ class Context(ChatContext):
         except TypeError:
             work.close()
             raise
-        return self._watched(work, f"call {invocation.id}")
+        return self._watched(work, f"call {invocation.id}", Work())
 
-    def _watched(self, work: Coroutine[Any, Any, Any], what: str) -> Coroutine[Any, Any, Any]:
-        """`work`, which the session remembers, to name the line of the workflow that forgot to await it."""
+    def _watched(self, task: Coroutine[Any, Any, Any], what: str, work: Work) -> Coroutine[Any, Any, Any]:
+        """`task`, which the session remembers, to name the line of the workflow that forgot to await it."""
         caller = sys._getframe(2)
         while caller.f_back is not None and caller.f_code.co_filename in OWN_FILES:
             caller = caller.f_back
-        number = len(self._session.made)
-        settled = self._settled(work, number)
+        work.number = len(self._session.made)
+        settled = self._session.works.settled(task, work, self._work)
         self._session.made.append((settled, what, f"{caller.f_code.co_filename}:{caller.f_lineno}"))
         return settled
-
-    async def _settled(self, work: Awaitable[T], number: int) -> T:
-        """`work`; if it fails, the error is raised once everything begun beside it in this scope has ended.
-
-        `asyncio.gather` passes on the first error in time: which calls of the siblings were made by then, and so train,
-        or are forked, would depend on timing. If several fail, the one that was made first is raised first.
-        """
-        self._failed[number] = False
-        try:
-            return await work
-        except Exception:
-            await asyncio.sleep(0)  # what was made beside it has begun then
-            self._failed[number] = True
-            self._wake()
-            while any(not failed or other < number for other, failed in self._failed.items() if other != number):
-                self._waiters.append(asyncio.get_running_loop().create_future())
-                await self._waiters[-1]
-            raise
-        finally:
-            del self._failed[number]
-            self._wake()
-
-    def _wake(self) -> None:
-        waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
 
     def _check_awaited(self, whose: str, inputs: dict[str, Any]) -> None:
         """Refuse a coroutine as an input: its prompt would contain "<coroutine object …>"."""
@@ -221,7 +192,8 @@ class Context(ChatContext):
         check_tool(tool, self._session.forest.tools, arguments)
         self._check_awaited(f"tool {tool!r}", arguments)
         call_id = self._next_id(f"tool:{tool}")
-        return self._watched(self._session.tool(call_id, tool, arguments, list(self.frontier)), f"call {call_id}")
+        work = self._session.tool(call_id, tool, arguments, list(self.frontier))
+        return self._watched(work, f"call {call_id}", Work())
 
     def note(self, name: str, value: Any) -> None:
         """Attach a value to this trajectory (`Trajectory.notes`), for logs and evaluation.
@@ -239,7 +211,8 @@ class Context(ChatContext):
         They are those of the end of the previous training step: nothing that trajectories of this step have handed
         over is among them.
         """
-        return await self._session.forest.recall(agent, query)
+        with self._session.works.under_way():
+            return await self._session.forest.recall(agent, query)
 
     def remember(
         self, agent: str, query: str, output: str, plan: Sequence[str] = (), recalled: Sequence[Memory] = ()
@@ -264,15 +237,14 @@ class Context(ChatContext):
         Its calls depend on what came before the branch; the next call after the branches depends on all their ends.
         """
         child = Context(self._session, self._workflow, self._branch_scope(name), self.frontier)
-        return self._watched(self._join(child, run(child, *args)), f"branch {name!r}")
+        return self._watched(self._join(child, run(child, *args)), f"branch {name!r}", child._work)
 
     def run(self, workflow: Workflow, task: Task, name: str | None = None) -> Coroutine[Any, Any, Any]:
         """Run another workflow as a sub-system in its own scope; forks work inside it, too."""
         scope = self._branch_scope(name or type(workflow).__name__)
         child = Context(self._session, workflow, scope, self.frontier)
-        return self._watched(
-            self._join(child, workflow.run(task, child)), f"workflow {name or type(workflow).__name__!r}"
-        )
+        what = f"workflow {name or type(workflow).__name__!r}"
+        return self._watched(self._join(child, workflow.run(task, child)), what, child._work)
 
     def _branch_scope(self, name: str) -> tuple[str, ...]:
         if not name or set(name) & set("/#*"):

@@ -23,6 +23,7 @@ from verl_ext.mas.types import (
     ToolFailed,
     Trajectory,
 )
+from verl_ext.mas.works import Works
 from verl_ext.rewards.judge import JudgeFailed, Spent, spending
 from verl_ext.tracebacks import place_of, users_traceback
 
@@ -46,6 +47,7 @@ class Session:
         # An error that decides the trajectory's status even if the workflow catches it.
         self._fatal: Exception | None = None
         self._over = False
+        self.works = Works(forest.clock)
         self._context = Context(self, forest.workflow)
         # What the workflow has made of `ctx.call` and the like, with its name and its place in the user's code.
         self.made: list[tuple[Coroutine[Any, Any, Any], str, str]] = []
@@ -244,7 +246,8 @@ class Session:
         if invocation.agent.trained:
             self._announce(call_id)
         try:
-            call = await self.forest.call(invocation, stream, asked)
+            with self.works.under_way():
+                call = await self.forest.call(invocation, stream, asked)
         except BrokenReward as error:
             self._fatal = error
             raise
@@ -276,7 +279,8 @@ class Session:
         self._admit()
         stream = self._stream_of(call_id, self._lineage[0], [call.stream for call in depends_on])
         stream = self._settle(call_id, stream, arguments)
-        record = await self.forest.tool(call_id, stream, name, arguments, tuple(depends_on))
+        with self.works.under_way():
+            record = await self.forest.tool(call_id, stream, name, arguments, tuple(depends_on))
         self.trajectory.tools.append(record)
         if record.failure is not None:
             self.trajectory.tool_failures += 1
