@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.helpers import FakeLLM, Script, chain, forest_of, fork, now, run, speaker, walk
 from tests.mas.programs import number
-from verl_ext.mas import Status, ToolFailed
+from verl_ext.mas import Agent, Status, ToolFailed
 from verl_ext.mas.noise import call_seed, derive_seed
 from verl_ext.mas.types import CallId, Generation, Stream
 from verl_ext.sampling import make_strategy
@@ -120,6 +120,16 @@ def test_agents_override_the_sampling_parameters_but_greedy_validation_keeps_its
     assert sent(True) == [sampling | {"max_tokens": 5}, sampling]
     with pytest.raises(ValueError, match="has temperature; allowed: top_p, top_k, max_tokens"):
         speaker("a", sampling={"temperature": 0.3})
+
+
+@pytest.mark.parametrize("stop", ["", 5, ["a", ""], ["a", 5], [["a"]], b"a"])
+def test_stop_is_a_text_or_several(stop):
+    agent = Agent(sampling={"stop": "END"})
+    assert agent.sampling == {"stop": ["END"]}
+    assert agent.changed(sampling={"stop": "###"}).sampling == {"stop": ["###"]}
+    assert agent.changed(sampling={"stop": ("a", "b")}).sampling == {"stop": ["a", "b"]}
+    with pytest.raises(ValueError, match=r"Agent.sampling: stop=.*; allowed: a text, or a list of texts, none of them"):
+        agent.changed(sampling={"stop": stop})
 
 
 def seeds_of(strategy, seed, delays):

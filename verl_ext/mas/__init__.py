@@ -1,6 +1,7 @@
 """Multi-agent systems: agents, workflows, recorded runs of them, and credit. Imports neither torch nor verl.
 
 agent       Agent: a prompt, a parser, and an agent-specific reward
+parameters  sampling parameters that an agent, or a chat, has of its own
 messages    the chat messages that prompts return
 prompts     the prompts of a recipe by name, or a user's own texts
 workflow    Workflow: the base class of a system, which defines `agents`, `run` and `reward`

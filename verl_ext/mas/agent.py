@@ -7,13 +7,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from verl_ext.mas.choices import named
+from verl_ext.mas.parameters import checked
 
 if TYPE_CHECKING:
     from verl_ext.mas.llm import LLM
 
 _NO_FALLBACK = object()
-# Sampling parameters that an agent may have of its own.
-SAMPLING = ("top_p", "top_k", "max_tokens", "stop")
 
 
 class Unparsable(Exception):
@@ -65,9 +64,9 @@ class Agent:
         parse: (text, /, **inputs) -> value; raises `Unparsable`. Must be pure.
         penalty: (text, value, parsable, /, **inputs) -> agent-specific reward R_spe (usually <= 0) and named quantities
             for the metrics (e.g. number of queries). None: R_spe = 0.
-        sampling: overrides of top_p, top_k, max_tokens for this agent alone, and `stop`: texts with which an output
-            ends. The temperature is common to all: verl's trainer computes log-probabilities at one, so an agent
-            sampled at another would be trained off-policy.
+        sampling: overrides of top_p, top_k, max_tokens for this agent alone, and `stop`: a text, or several, with which
+            an output ends. The temperature is common to all: verl's trainer computes log-probabilities at one, so an
+            agent sampled at another would be trained off-policy.
         actions: text -> ranges [start, end) of its characters that are actions, e.g. tool calls with their tags. An
             algorithm may give their tokens an advantage of their own (ToolPO).
         whole: an output that reached max_tokens is not read, as it may end within an action, a plan or a list: it is
@@ -84,7 +83,7 @@ class Agent:
     as the value.
 
     Raises:
-        ValueError: another key in `sampling`.
+        ValueError: another key in `sampling`, or a value that it cannot have.
     """
 
     prompt: Callable[..., list[dict[str, str]]] = no_prompt
@@ -100,9 +99,7 @@ class Agent:
     tool_parser: str | None = None
 
     def __post_init__(self) -> None:
-        unknown = [name for name in self.sampling if name not in SAMPLING]
-        if unknown:
-            raise ValueError(f"Agent.sampling has {', '.join(unknown)}; allowed: {', '.join(SAMPLING)}")
+        object.__setattr__(self, "sampling", checked("Agent.sampling", self.sampling))  # the class is frozen
 
     def changed(self, *, sampling: dict[str, Any] | None = None, **fields: Any) -> Agent:
         """A copy with other fields; `sampling` is merged into the agent's own.

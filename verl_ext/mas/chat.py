@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from verl_ext.mas.json_texts import valid
+from verl_ext.mas.parameters import checked
 
 if TYPE_CHECKING:
     from verl_ext.mas.types import Call, CallId, Status, Stream
@@ -19,8 +20,6 @@ Written = tuple[str, str]
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 CHOICES = ("auto", "none", "required")
-# Sampling parameters of one chat. The temperature is common to all calls (see `Agent.sampling`).
-OPTIONS = ("top_p", "top_k", "max_tokens", "stop")
 # Of the 36 letters and digits of a tool call's id. Mistral's chat template accepts ids of this length only.
 ID_LENGTH = 9
 
@@ -130,18 +129,11 @@ def request_of(
     """A checked `ChatRequest`.
 
     Raises:
-        ValueError: not OpenAI's form, or a sampling parameter that a chat cannot have.
+        ValueError: not OpenAI's form, or a sampling parameter, or a value of one, that a chat cannot have.
     """
     definitions = [_definition(tool) for tool in tools or ()]
     names = [tool["function"]["name"] for tool in definitions]
-    options = {name: value for name, value in (sampling or {}).items() if value is not None}
-    if unknown := [name for name in options if name not in OPTIONS]:
-        raise ValueError(f"ctx.chat: sampling has {', '.join(unknown)}; allowed: {', '.join(OPTIONS)}")
-    longest, top_p = options.get("max_tokens", 1), options.get("top_p", 1.0)
-    if not isinstance(longest, int) or longest < 1 or not isinstance(top_p, int | float) or not 0 < top_p <= 1:
-        raise ValueError(f"ctx.chat: max_tokens={longest!r}, top_p={top_p!r}; allowed: at least 1, and within (0, 1]")
-    if isinstance(options.get("stop"), str):
-        options["stop"] = [options["stop"]]
+    options = checked("ctx.chat: sampling", sampling or {})
     return ChatRequest(read_messages(messages), definitions, _choice(tool_choice, names), options)
 
 

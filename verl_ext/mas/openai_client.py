@@ -14,7 +14,8 @@ from functools import lru_cache
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from verl_ext.mas.chat import OPTIONS, Reply
+from verl_ext.mas.chat import Reply
+from verl_ext.mas.parameters import PARAMETERS
 
 if TYPE_CHECKING:
     from verl_ext.mas.chat_context import ChatContext
@@ -121,12 +122,12 @@ def chat_arguments(request: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in given.items():
         if name in NEUTRAL and value != NEUTRAL[name]:
             raise ValueError(f"{name}={value!r:.100} is not supported; allowed: {NEUTRAL[name]!r}, or nothing")
-        if name not in (*TAKEN, *OPTIONS, *WITHOUT_EFFECT, *DECIDED, *NEUTRAL):
-            allowed = ", ".join(dict.fromkeys([*TAKEN, *OPTIONS]))
+        if name not in (*TAKEN, *PARAMETERS, *WITHOUT_EFFECT, *DECIDED, *NEUTRAL):
+            allowed = ", ".join(dict.fromkeys([*TAKEN, *PARAMETERS]))
             raise ValueError(f"the parameter {name} of a chat completion is not supported; allowed: {allowed}")
     if "messages" not in given:
         raise ValueError("a chat completion needs messages")
-    sampling = {name: given[name] for name in OPTIONS if name in given}
+    sampling = {name: given[name] for name in PARAMETERS if name in given}
     if "max_completion_tokens" in given:
         sampling["max_tokens"] = given["max_completion_tokens"]
     asked = {name: given[name] for name in ("messages", "tools", "tool_choice") if name in given}
