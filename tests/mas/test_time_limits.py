@@ -72,6 +72,38 @@ def test_a_fork_meets_the_abandoned_call_as_one_that_timed_out():
     assert run(scenario()) == (Status.TIMEOUT, Status.TIMEOUT, 1)
 
 
+@pytest.mark.parametrize(("asks", "faster"), [("a", False), ("a", True), ("tool", False), ("tool", True)])
+def test_a_fork_asks_anew_what_the_workflow_gave_up_itself(asks, faster):
+    """One whose next prompt is another then, as the answer came in time, has diverged."""
+    asked = []
+
+    def seconds(request=None):
+        if request is None or request.agent == "a":
+            asked.append(now())
+            return 1.0 if faster and len(asked) > 1 else 9.0
+        return 0.0
+
+    async def slow_tool():
+        await asyncio.sleep(seconds())
+
+    async def impatient(task, ctx):
+        try:
+            said = await asyncio.wait_for(ctx.tool("slow") if asks == "tool" else ctx.call("a"), 5)
+        except asyncio.TimeoutError:
+            said = "late"
+        return await ctx.call("b", said=said)
+
+    async def scenario():
+        forest = forest_of(impatient, FakeLLM(lambda r: f"{r.key}", seconds), tools={"slow": slow_tool})
+        base = await walk(forest)
+        forks = await asyncio.gather(*[fork(forest, base, CallId((), "b", 0), name) for name in "xy"])
+        await forest.close()
+        return base.status, *[again.status for again in forks]
+
+    expected = Status.DIVERGED if faster else Status.OK
+    assert run(scenario()) == (Status.OK, expected, expected) and asked == [0, 5]
+
+
 @pytest.mark.parametrize("strategy", ["fof", "is"])
 def test_a_workflow_that_ignores_its_cancellation_holds_nothing_up(strategy):
     async def stubborn(task, ctx):

@@ -114,6 +114,7 @@ class Forest:
         self._tools: dict[tuple[CallId, Stream], asyncio.Task[ToolRecord]] = {}
         self._recalled: dict[tuple[str, str], asyncio.Task[list[Memory]]] = {}
         self._waiting: Counter[asyncio.Task[Any]] = Counter()
+        self._forgotten: list[asyncio.Task[Any]] = []
         self._reading = 0
         self._ends: dict[Stream, asyncio.Event] = {}
         self.closed = False
@@ -168,6 +169,17 @@ class Forest:
             raise
         finally:
             self._waiting[work] -= 1
+
+    def forget(self, call: CallId, stream: Stream) -> None:
+        """A workflow has given up this agent call or tool call itself, and goes on: unless others wait, it is undone.
+
+        A replay asks anew, and may give it up again. The record of a call that failed would be an answer in time.
+        """
+        made: dict[Any, Any]
+        for made in (self._calls, self._tools):
+            work = made.get((call, stream))
+            if work is not None and not work.done() and not self._waiting[work]:
+                self._forgotten.append(made.pop((call, stream)))
 
     async def _generate(self, call: Call, agent: Agent, inputs: dict[str, Any]) -> Call:
         await self.turns.take()
@@ -316,7 +328,7 @@ class Forest:
         Sessions that still run, or start after this, end with `CancelledError`.
         """
         self.closed = True
-        started = (*self._calls.values(), *self._tools.values(), *self._recalled.values())
+        started = (*self._calls.values(), *self._tools.values(), *self._recalled.values(), *self._forgotten)
         running = [task for task in started if not task.done()]
         for task in running:
             task.cancel()

@@ -6,7 +6,8 @@ import asyncio
 import copy
 import inspect
 import math
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from verl_ext.mas.context import Context
@@ -246,13 +247,24 @@ class Session:
         if invocation.agent.trained:
             self._announce(call_id)
         try:
-            with self.works.under_way():
+            with self._waiting(call_id, stream):
                 call = await self.forest.call(invocation, stream, asked)
         except BrokenReward as error:
             self._fatal = error
             raise
         self._calls.append(call)
         return call
+
+    @contextmanager
+    def _waiting(self, call_id: CallId, stream: Stream) -> Iterator[None]:
+        """The block waits for this call or tool call."""
+        try:
+            with self.works.under_way():
+                yield
+        except asyncio.CancelledError:
+            if not self._over:  # the workflow has cancelled it, by `asyncio.wait_for` for example
+                self.forest.forget(call_id, stream)
+            raise
 
     def _reach_fork(self, call_id: CallId, after: list[Stream], messages: Any) -> None:
         """Check the prompt of the call to be forked against the trajectory that it is forked from."""
@@ -279,7 +291,7 @@ class Session:
         self._admit()
         stream = self._stream_of(call_id, self._lineage[0], [call.stream for call in depends_on])
         stream = self._settle(call_id, stream, arguments)
-        with self.works.under_way():
+        with self._waiting(call_id, stream):
             record = await self.forest.tool(call_id, stream, name, arguments, tuple(depends_on))
         self.trajectory.tools.append(record)
         if record.failure is not None:
