@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.helpers import FakeLLM, Script, choice, forest_of, run, speaker, walk
-from verl_ext.mas import Agent, CallFailed, Status
+from verl_ext.mas import Agent, CallFailed, Status, Unparsable
 from verl_ext.mas.choices import choose, named
 from verl_ext.mas.types import Completion, Generation
 
@@ -131,6 +131,23 @@ def test_one_choice_does_not_train_and_none_ends_the_trajectory():
     assert trajectory.result == "go" and not asked and not trajectory.calls[0].trained
     trajectory, _ = deciding(system=lambda task, ctx: ctx.call("a", names=[]))
     assert trajectory.status is Status.WORKFLOW_ERROR and "`choices` are empty" in trajectory.error
+
+
+@pytest.mark.parametrize("names", ["xy", ["x", 1], [["x"]]])
+def test_choices_are_texts(names):
+    trajectory, asked = deciding(system=lambda task, ctx: ctx.call("a", names=names))
+    assert trajectory.status is Status.WORKFLOW_ERROR and not asked
+    assert f"`choices` are {names!r}; they must be a list of texts" in trajectory.error
+
+
+def test_a_parser_that_cannot_read_the_empty_text_has_no_value_for_an_output_that_was_cut_off():
+    agent = Agent(parse=lambda text: text.split()[0], whole=True)
+    assert agent.read("x y") == "x"
+    with pytest.raises(Unparsable, match=r"was not read; nor does .* take an empty text: IndexError"):
+        agent.read("x y", True)
+    with pytest.raises(Unparsable) as raised:
+        Agent(whole=True).read("x y", True)
+    assert raised.value.fallback == ""
 
 
 def test_a_choice_that_does_not_fit():

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from verl_ext.mas.choices import named
 from verl_ext.mas.parameters import checked
+from verl_ext.tracebacks import place_of
 
 if TYPE_CHECKING:
     from verl_ext.mas.llm import LLM
@@ -70,7 +71,8 @@ class Agent:
         actions: text -> ranges [start, end) of its characters that are actions, e.g. tool calls with their tags. An
             algorithm may give their tokens an advantage of their own (ToolPO).
         whole: an output that reached max_tokens is not read, as it may end within an action, a plan or a list: it is
-            unparsable, and its value is what `parse` makes of an empty text. For agents whose output is carried out.
+            unparsable, and its value is what `parse("")` returns, or its fallback. If that raises anything else, there
+            is no value, and the call fails. For agents whose output is carried out.
         choices: inputs -> the texts among which the agent decides, e.g. who acts next. Its output is one of them, and
             the choice is what trains. Must be pure, as `prompt`.
         cost: of one generated token, relative to other agents (higher for a larger model); see `Call.cost`.
@@ -113,9 +115,13 @@ class Agent:
         """The choices for these inputs, without repetition.
 
         Raises:
-            ValueError: there are none.
+            ValueError: there are none, or they are no texts.
         """
-        options = tuple(dict.fromkeys(self.choices(**inputs) if self.choices else ()))
+        given = self.choices(**inputs) if self.choices else ()
+        found = given if isinstance(given, str) else list(given)
+        if isinstance(found, str) or not all(isinstance(option, str) for option in found):
+            raise ValueError(f"an agent's `choices` are {found!r:.200}; they must be a list of texts")
+        options = tuple(dict.fromkeys(found))
         if not options:
             raise ValueError("an agent's `choices` are empty; there must be at least one")
         return options
@@ -132,6 +138,11 @@ class Agent:
                 value = self.parse("", **inputs)
             except Unparsable as problem:
                 value = problem.fallback
+            except Exception as error:
+                raise Unparsable(
+                    f"the output reached max_tokens and was not read; nor does {place_of(self.parse)} take an empty "
+                    f"text: {type(error).__name__}: {error}"
+                ) from error
             raise Unparsable("the output reached max_tokens and was not read", value)
         if self.choices is not None:
             options = self.options(**inputs)
