@@ -46,6 +46,11 @@ def nested(depth):
     return [nested(depth - 1)] if depth else []
 
 
+def adding(parameters):
+    """The tool `add` with these parameters."""
+    return {"type": "function", "function": {"name": "add", "parameters": parameters}}
+
+
 IMAGE = [
     {"role": "user", "content": [{"type": "text", "text": "see"}, {"type": "image_url", "image_url": {"url": "x"}}]}
 ]
@@ -61,6 +66,14 @@ WRONG = [
     ({"model": "planner", "messages": USER, "max_tokens": 0}, 400, "invalid", "max_tokens=0"),
     ({"model": "planner", "messages": USER, "stop": [""]}, 400, "invalid", "stop"),
     ({"model": "planner", "messages": USER, "tools": [{"name": "x"}]}, 400, "invalid", "function"),
+    ({"model": "planner", "messages": USER, "tools": [adding("number")]}, 400, "invalid", "parameters of the tool"),
+    ({"model": "planner", "messages": USER, "tools": [adding({"required": 1})]}, 400, "invalid", "JSON Schema"),
+    (
+        {"model": "planner", "messages": USER, "tools": [adding({"properties": {"a": {"type": 1}}})]},
+        400,
+        "invalid",
+        "JSON Schema",
+    ),
     ({"model": "planner", "messages": USER, "tools": [ADD], "tool_choice": "sometimes"}, 400, "invalid", "auto"),
     ({"model": ["planner"], "messages": USER}, 400, "invalid", "model must be a text"),
     ({"model": "planner", "messages": USER, "tools": 5}, 400, "invalid", "tools must be a list"),
@@ -82,7 +95,12 @@ def test_what_cannot_be_served_is_refused_in_openais_form(body, status, code, wo
 
 
 @pytest.mark.parametrize(
-    ("fields", "words"), [({"metadata": []}, "metadata must be an object"), ({"tools": 5}, "tools must be a list")]
+    ("fields", "words"),
+    [
+        ({"metadata": []}, "metadata must be an object"),
+        ({"tools": 5}, "tools must be a list"),
+        ({"tool_choice": {"type": ["auto"]}}, "allowed types"),
+    ],
 )
 def test_fields_of_the_wrong_type_are_named_in_anthropics_form(fields, words):
     status, answer = refused({"model": "planner", "messages": USER, **fields}, "messages")

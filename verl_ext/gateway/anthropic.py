@@ -101,7 +101,7 @@ def _choice(given: Any) -> Any:
     kind = "auto" if given is None else given.get("type") if isinstance(given, dict) else None
     if kind == "tool":
         return {"type": "function", "function": {"name": given.get("name")}}
-    if kind not in CHOICES:
+    if not isinstance(kind, str) or kind not in CHOICES:
         raise ApiError(400, f"tool_choice={given!r}; allowed types: auto, any, none, tool", "invalid", "tool_choice")
     return CHOICES[kind]
 

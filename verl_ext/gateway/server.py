@@ -232,6 +232,8 @@ class Gateway:
 
     async def _reward(self, session: GatewaySession, body: Any, http: Request) -> Response:
         agent, value = _fields(body, "agent", "value")
+        if not isinstance(agent, str):
+            raise ApiError(400, f"agent must be a text, but is {agent!r:.100}", "invalid", "agent")
         try:
             number = float(value)
         except (ValueError, TypeError, OverflowError):

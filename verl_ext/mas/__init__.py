@@ -20,6 +20,7 @@ llm         LLM: the interface of what answers a call; endpoint: an OpenAI-compa
 choices     calls whose output is one of several given texts
 offsets     from ranges of characters to ranges of tokens
 tool_calls  the attempts of a tool call, and what sampling costs
+json_texts  JSON of programs and models, read so that every later step can take it
 limits      bounds of a trajectory (calls, tokens, seconds), and of the time in which nothing happens
 noise       the seed of each call; stopwatch: a clock that stops during weight updates, and what is waited for
 turns       what begins at once, spread over turns of the event loop

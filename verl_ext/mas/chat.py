@@ -144,7 +144,27 @@ def _definition(tool: Any) -> dict[str, Any]:
             f"ctx.chat: a tool must be {{'type': 'function', 'function': {{'name': …, 'parameters': …}}}}, but is "
             f"{tool!r:.200}. Remedy: ctx.tool_schemas(name, …) for tools of mas.tools"
         )
+    if not _describes(function.get("parameters") or {}):
+        raise ValueError(
+            f"ctx.chat: the parameters of the tool {function['name']!r} must be a JSON Schema of an object, but are "
+            f"{function['parameters']!r:.200}"
+        )
     return {"type": "function", "function": dict(function)}
+
+
+def _describes(parameters: Any) -> bool:
+    """Whether this is a JSON Schema of an object, as far as parsers of tool calls read it."""
+    if not isinstance(parameters, Mapping):
+        return False
+    properties, required = parameters.get("properties") or {}, parameters.get("required") or []
+    if not isinstance(properties, Mapping):
+        return False
+    types = [one.get("type", "string") for one in properties.values() if isinstance(one, Mapping)]
+    return _are_texts(required) and all(isinstance(one, str) or _are_texts(one) for one in types)
+
+
+def _are_texts(given: Any) -> bool:
+    return isinstance(given, list | tuple) and all(isinstance(one, str) for one in given)
 
 
 def _choice(given: Any, names: list[str]) -> str:
