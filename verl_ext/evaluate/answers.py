@@ -88,7 +88,7 @@ def _calls(record: Record) -> list[dict[str, Any]]:
     calls = []
     for call in record["calls"]:
         made: dict[str, Any] = {"agent": call["agent"], "status": Status(call["status"]).value}
-        made |= {name: int(call[name]) for name in ("prompt_tokens", "generated_tokens")}  # type: ignore[literal-required]
+        made |= {name: int(call[name]) for name in ("prompt_tokens", "generated_tokens")}
         made["seconds"] = float(call["seconds"])
         made["truncated"] = call.get("truncated", call["status"] == "truncated")  # older records have no such field
         made["executed"] = call["status"] in READ and call["id"] in acted

@@ -173,15 +173,15 @@ def library() -> Any:
 
 
 def _without_jax() -> Any:
-    names = ("jax", "jax.lax")
-    before = {name: sys.modules[name] for name in names if name in sys.modules}
+    absent: dict[str, Any] = {"jax": None, "jax.lax": None}  # what cannot be imported
+    before = {name: sys.modules[name] for name in absent if name in sys.modules}
     try:
-        sys.modules.update(dict.fromkeys(names))  # None: it cannot be imported
+        sys.modules.update(absent)
         import bm25s
     except ImportError as error:
         raise ImportError("BM25 retrieval needs bm25s: `pip install bm25s` (a dependency of verl_ext).") from error
     finally:
-        for name in names:
+        for name in absent:
             sys.modules.pop(name, None)
         sys.modules.update(before)
     return bm25s
