@@ -51,7 +51,10 @@ def test_an_error_that_no_code_of_the_users_raised_has_only_its_message():
 
 def test_a_server_that_does_not_answer_is_no_mistake_of_the_users(monkeypatch):
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    error = raised(asyncio.run, ChatEndpoint("http://127.0.0.1:9/v1", retries=0).find_model())
+    loop, chat = asyncio.new_event_loop(), ChatEndpoint("http://127.0.0.1:9/v1", retries=0)
+    error = raised(loop.run_until_complete, chat.find_model())
+    loop.run_until_complete(chat.close())
+    loop.close()
     assert explained(error) == str(error)
 
 
