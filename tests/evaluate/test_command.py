@@ -73,9 +73,10 @@ def test_questions_that_are_neither_hopeless_nor_solved_are_kept_for_training(co
             "2 of 5 questions have rewards that differ and a mean from 0.05 to 0.95 (2 below, 1 above, 0 always" in said
         )
         assert f"data.train_files=[{kept[0]},{kept[1]}]" in said
+        (mine := command.output / "questions_mine.parquet").touch()  # a user's own
         # The same command with other bounds asks nothing again. A question that is always right teaches nothing.
         assert command(*options, "evaluate.keep_between=[0.9,1]", server=server, files=files) == 0
-        assert len(seen) == 10 and not any(path.exists() for path in kept)
+        assert len(seen) == 10 and not any(path.exists() for path in kept) and mine.exists()
         assert "(4 below, 0 above, 1 always the same): no file of questions was written" in capsys.readouterr().out
         # Only what this command asks counts, of what the folder has.
         few = (*options, "evaluate.max_questions=2", "evaluate.keep_between=[0,1]")

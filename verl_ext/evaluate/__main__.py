@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from verl_ext.mas.workflow import Workflow
 
 
+# A file that is needed is missing, or one stands where a folder is to be made.
+NOT_THERE = (FileNotFoundError, FileExistsError)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line.
 
@@ -55,10 +59,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(OmegaConf.to_yaml(config))
             return 0
         return evaluate(config, list(sys.argv[1:] if argv is None else argv))
-    except (ValueError, OSError, ModuleNotFoundError, HydraException, OmegaConfBaseException) as error:
+    except (ValueError, *NOT_THERE, ModuleNotFoundError, HydraException, OmegaConfBaseException) as error:
         print(f"\nThis evaluation cannot start.\n{explained(error)}\n", file=sys.stderr, flush=True)
         return 2
-    except RuntimeError as error:
+    except (RuntimeError, OSError) as error:  # a full disk, for example
         print(f"\nThe evaluation stopped.\n{explained(error)}\n", file=sys.stderr, flush=True)
         return 1
     except KeyboardInterrupt:

@@ -6,7 +6,8 @@ A question whose samples all have the same reward teaches a policy nothing: its 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+import re
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from verl_ext.evaluate.answers import Key, Outcome
 from verl_ext.storage.files import replacing
 from verl_ext.trainer.preflight.data import files_of
 
-NAME, PATTERN = "questions{}.parquet", "questions*.parquet"
+NAME, WRITTEN = "questions{}.parquet", re.compile(r"questions(_\d+)?\.parquet")
 
 
 def check_kept(folder: Path, val_files: Any) -> None:
@@ -24,8 +25,8 @@ def check_kept(folder: Path, val_files: Any) -> None:
     Raises:
         ValueError: one of `val_files` is a file that an evaluation into `folder` has written.
     """
-    asked = {Path(name).expanduser().resolve() for name in files_of(val_files, "data.val_files")}
-    if own := [path for path in folder.glob(PATTERN) if path.resolve() in asked]:
+    asked = [Path(name).expanduser().resolve() for name in files_of(val_files, "data.val_files")]
+    if own := [path for path in asked if path.parent == folder.resolve() and WRITTEN.fullmatch(path.name)]:
         raise ValueError(
             f"evaluate.keep_between would write over {own[0]}, whose questions are asked (data.val_files). "
             "Remedy: another folder (evaluate.output=…)"
@@ -48,8 +49,10 @@ def write_kept(folder: Path, val_files: Any, asked: Mapping[Key, Outcome], betwe
         if math.isfinite(reward := outcome.metrics.get("reward", math.nan)):
             rewards[source, index].append(reward)
     verdicts = {question: _verdict(values, *between) for question, values in rewards.items()}
-    for path in folder.glob(PATTERN):
-        path.unlink()
+    number_of = Counter(verdicts.values())
+    for path in folder.iterdir():
+        if WRITTEN.fullmatch(path.name):
+            path.unlink()
     names = files_of(val_files, "data.val_files")
     written = []
     for number, name in enumerate(names, 1):
@@ -62,10 +65,10 @@ def write_kept(folder: Path, val_files: Any, asked: Mapping[Key, Outcome], betwe
             with replacing(written[-1]) as new:
                 pq.write_table(rows.take(kept), new)
     low, high = between
-    counts = ", ".join(f"{list(verdicts.values()).count(why)} {why}" for why in ("below", "above", "always the same"))
+    others = ", ".join(f"{number_of[why]} {why}" for why in ("below", "above", "always the same"))
     total = len({key[:2] for key in asked})
-    said = f"{list(verdicts.values()).count('kept')} of {total} questions have rewards that differ and a mean "
-    said += f"from {low:g} to {high:g} ({counts})"
+    said = f"{number_of['kept']} of {total} questions have rewards that differ and a mean from {low:g} to {high:g} "
+    said += f"({others})"
     if not written:
         return f"{said}: no file of questions was written. Remedy: other bounds in evaluate.keep_between"
     return f"{said}: data.train_files={written[0] if len(written) == 1 else '[' + ','.join(written) + ']'}"
