@@ -18,6 +18,7 @@ from verl_ext.trainer.build import build_tools
 from verl_ext.trainer.config import read_mas_config
 from verl_ext.trainer.preflight.checks import check_tools
 from verl_ext.trainer.preflight.data import check_data
+from verl_ext.trainer.state.checkpoint import SETTINGS_FILE, lock_run
 
 
 @pytest.mark.parametrize(
@@ -162,6 +163,17 @@ def test_a_run_that_cannot_start_stops_at_once_with_the_remedy(arguments, messag
     status, output = forked_run(arguments, tmp_path)
     assert status == 2 and "Started a local Ray instance" not in output and "HYDRA_FULL_ERROR" not in output
     assert all(message in output for message in messages) and "run_callback.py" not in output, output[-3000:]
+
+
+def test_a_command_that_is_refused_changes_nothing_of_the_run_that_trains_there(tmp_path):
+    folder = tmp_path / "run"
+    config = composed("+recipe=mhgpo_tiny", f"trainer.default_local_dir={folder}")
+    with lock_run(config):
+        (folder / SETTINGS_FILE).write_text('{"mas.sampling.strategy": "fof"}')
+        other = ["+recipe=mhgpo_tiny", f"trainer.default_local_dir={folder}", "mas.sampling.strategy=rr"]
+        status, output = forked_run(other, tmp_path)
+    assert status == 2 and f"another process trains into {folder}" in output, output[-3000:]
+    assert (folder / SETTINGS_FILE).read_text() == '{"mas.sampling.strategy": "fof"}'
 
 
 def test_hydra_prints_the_whole_configuration_without_starting(tmp_path):

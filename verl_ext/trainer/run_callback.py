@@ -116,8 +116,8 @@ class RunCallback(Callback):
         checks.check_judge(config)
         lora_setup.check_resumed(config)
         run_settings.check_ranks(config)
+        self.lock = checkpoint.lock_run(config)  # before anything is written there
         run_settings.check_same_run(config)
-        self.lock = checkpoint.lock_run(config)
         for line in tool_caches.lost_results(config):
             print(f"Warning: {line}", file=sys.stderr, flush=True)
         if kept := checkpoint.prepare_start(config):
