@@ -15,6 +15,7 @@ from verl_ext.trainer.state.checkpoint import (
     last_checkpoint,
     lock_run,
     mark_complete,
+    next_start,
     prepare_start,
     remove_stale,
 )
@@ -159,6 +160,19 @@ def test_going_back_to_an_earlier_step_keeps_the_later_ones_and_the_log(tmp_path
     checkpoints(tmp_path / "other", [4])
     prepare_start(run(tmp_path / "other", **back))
     assert complete_steps(tmp_path / "other") == [] and complete_steps(tmp_path / "other" / "previous_1") == [4]
+
+
+def test_where_the_same_command_begins_depends_on_how_this_one_was_resumed(tmp_path):
+    source, last = "other/global_step_5", f"goes on from {tmp_path / 'global_step_4'}"
+    assert next_start(run(tmp_path).trainer) == "starts afresh: it has no checkpoint yet"
+    checkpoints(tmp_path, [2, 4])
+    assert next_start(run(tmp_path).trainer) == last
+    for mode, begins in (("disable", "starts afresh"), ("resume_path", f"begins again from {source}")):
+        trainer = run(tmp_path, mode, resume_from_path=source).trainer
+        assert next_start(trainer) == f"{begins} (trainer.resume_mode={mode}); with auto it {last}"
+    (tmp_path / "global_step_4" / "actor").rename(tmp_path / "moved")
+    assert next_start(run(tmp_path).trainer) == f"is refused until a complete checkpoint is in {tmp_path}"
+    assert next_start(run(tmp_path, "disable").trainer) == "starts afresh (trainer.resume_mode=disable)"
 
 
 def test_saving_a_step_again_leaves_the_old_checkpoint_of_it(tmp_path):

@@ -12,6 +12,7 @@ from ray.exceptions import RayTaskError
 
 from tests.observe.test_error_log import sampled
 from tests.test_tracebacks import user_code
+from tests.trainer.test_checkpoint import run
 from verl_ext.observe.error_log import NAME
 from verl_ext.observe.question_stats import Failure
 from verl_ext.trainer.run_callback import _explain
@@ -58,7 +59,7 @@ def test_another_error_is_left_as_it_is():
 def test_the_terminal_and_the_file_have_the_users_line_first(tmp_path, capsys):
     error = stopped(RuntimeError("verl's"), Mock(), sampled("first"))
     with pytest.raises(SystemExit):
-        _explain(from_ray(error), tmp_path)
+        _explain(from_ray(error), run(tmp_path).trainer)
     shown, log = capsys.readouterr().err, (tmp_path / NAME).read_text()
     for text in (shown, log):
         assert "none of its trajectories could finish" in text and "return {}[task.question]" in text

@@ -23,13 +23,15 @@ from verl_ext.trainer.state.checkpoint import TRACKER
 WAITING = """
 import subprocess, sys, time
 from pathlib import Path
+from omegaconf import OmegaConf
 from verl_ext.observe.progress import Progress
 from verl_ext.trainer.interrupt import end_on_interrupt
 
 folder = Path(sys.argv[1])
 progress = Progress(folder, "f1")
 progress.start()
-end_on_interrupt(progress, folder, 20)
+trainer = {"default_local_dir": str(folder), "resume_mode": "auto", "save_freq": 20}
+end_on_interrupt(progress, OmegaConf.create(trainer))
 child = subprocess.Popen(["sleep", "600"], start_new_session=True)
 print("ready", flush=True)
 time.sleep(600)

@@ -11,6 +11,7 @@ from subprocess import Popen
 from types import FrameType
 
 import psutil
+from omegaconf import DictConfig
 
 from verl_ext.observe.plots import learning_curve
 from verl_ext.observe.progress import Progress
@@ -23,7 +24,7 @@ STATUS = 128 + signal.SIGINT
 PATIENCE = 2.0
 
 
-def end_on_interrupt(progress: Progress, folder: Path, save_freq: int, template: Popen[bytes] | None = None) -> None:
+def end_on_interrupt(progress: Progress, trainer: DictConfig, template: Popen[bytes] | None = None) -> None:
     """From now on Ctrl-C ends this process and all that it has started, with exit status 130.
 
     Ray's processes are killed: an orderly shutdown waits for the actors' present step. A checkpoint is complete only
@@ -31,13 +32,13 @@ def end_on_interrupt(progress: Progress, folder: Path, save_freq: int, template:
 
     Args:
         progress: shows the last steps, then ends.
-        folder: of the run.
-        save_freq: steps between two checkpoints, for the message.
+        trainer: verl's section: folder of the run, and where the same command would begin.
         template: the preloaded process that Ray's workers are forked from; it ends and removes its socket by itself
             once this process is gone.
     """
     if threading.current_thread() is not threading.main_thread() or os.environ.get("HYDRA_FULL_ERROR"):
         return
+    folder = Path(trainer.default_local_dir)
 
     def end(number: int, frame: FrameType | None) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the second Ctrl-C of an impatient user changes nothing
@@ -45,7 +46,7 @@ def end_on_interrupt(progress: Progress, folder: Path, save_freq: int, template:
         try:
             ended = end_processes(template)
             progress.stop()
-            print(_message(folder, save_freq), file=sys.stderr, flush=True)
+            print(_message(trainer), file=sys.stderr, flush=True)
             if entries := read_log(folder / NAME):
                 curve = learning_curve(entries, progress.headline, folder / "learning_curve.png")
                 print(f"  learning curve   {curve}\n")
@@ -69,5 +70,6 @@ def end_processes(spared: Popen[bytes] | None = None) -> list[psutil.Process]:
     return started
 
 
-def _message(folder: Path, save_freq: int) -> str:
-    return f"\nInterrupted. The same command {checkpoint.next_start(folder)} (trainer.save_freq={save_freq}).\n"
+def _message(trainer: DictConfig) -> str:
+    start = checkpoint.next_start(trainer)
+    return f"\nInterrupted. The same command {start} (trainer.save_freq={trainer.save_freq}).\n"

@@ -75,7 +75,7 @@ class RunCallback(Callback):
         )
         silence_verl()
         nodes.keep_task_runner_here()
-        interrupt.end_on_interrupt(self.progress, folder, config.trainer.save_freq, self.template)
+        interrupt.end_on_interrupt(self.progress, config.trainer, self.template)
 
     def on_job_end(self, config: DictConfig, job_return: Any, **_: Any) -> None:
         """Print the summary of the run, or why it ended; then let the workers end."""
@@ -90,7 +90,7 @@ class RunCallback(Callback):
         self.progress.stop()
         folder = Path(config.trainer.default_local_dir)
         if isinstance(job_return._return_value, BaseException):
-            _explain(job_return._return_value, folder)
+            _explain(job_return._return_value, config.trainer)
             return
         print_summary(folder / log_name(config), self.headline, config.mas.sampling.strategy, sys.argv[1:])
         atexit.register(_mute)
@@ -136,12 +136,12 @@ def choose_cpu_platform() -> None:
         set_platform(PlatformCPU())
 
 
-def _explain(error: BaseException, folder: Path) -> None:
+def _explain(error: BaseException, trainer: DictConfig) -> None:
     """Print why the run failed, with the lines of the user's code if they are the reason, and append it to error.log.
 
     The whole traceback goes to that file alone, under HYDRA_FULL_ERROR to the terminal, too.
     """
-    trace, cause = folder / error_log.NAME, root(error)
+    trace, cause = Path(trainer.default_local_dir) / error_log.NAME, root(error)
     # Our own errors have the user's lines in paragraphs of their own; those of others may be long.
     first, *others = str(cause).split("\n\n")
     reason = "\n\n".join([first, *(others if others and others[0].startswith("Traceback") else [])])
@@ -151,7 +151,7 @@ def _explain(error: BaseException, folder: Path) -> None:
     print(
         f"\nThe run failed.\n{type(cause).__name__}: {reason}\n\n  traceback        {trace}\n"
         f"  workers' logs    {logs} (Ray's usual place)\n"
-        f"Once that is mended, the same command {checkpoint.next_start(folder)}.\n",
+        f"Once that is mended, the same command {checkpoint.next_start(trainer)}.\n",
         file=sys.stderr,
         flush=True,
     )

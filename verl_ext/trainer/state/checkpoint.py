@@ -162,13 +162,21 @@ def resumed_from(config: DictConfig) -> Path | None:
     return None if step is None else place_of(trainer.default_local_dir, step)
 
 
-def next_start(folder: Path) -> str:
-    """What the same command does in this folder, as the end of a sentence."""
+def next_start(trainer: DictConfig) -> str:
+    """What the same command does after this run, as the end of a sentence."""
+    folder, begins = Path(trainer.default_local_dir), "starts afresh"
     try:
         step = last_checkpoint(folder)
     except ValueError:
-        return f"is refused until a complete checkpoint is in {folder}"
-    return "starts afresh: it has no checkpoint yet" if step is None else f"goes on from {place_of(folder, step)}"
+        step = None
+        if trainer.resume_mode == "auto":
+            return f"is refused until a complete checkpoint is in {folder}"
+    goes_on = "" if step is None else f"goes on from {place_of(folder, step)}"
+    if trainer.resume_mode == "auto":
+        return goes_on or f"{begins}: it has no checkpoint yet"
+    if trainer.resume_mode == "resume_path":
+        begins = f"begins again from {trainer.resume_from_path}"
+    return f"{begins} (trainer.resume_mode={trainer.resume_mode}){goes_on and f'; with auto it {goes_on}'}"
 
 
 def prepare_start(config: DictConfig) -> Path | None:
