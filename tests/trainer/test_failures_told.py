@@ -67,6 +67,13 @@ def test_the_terminal_and_the_file_have_the_users_line_first(tmp_path, capsys):
     assert log.index("return {}[task.question]") < log.index("The whole traceback") < log.index("_explain_failures")
 
 
+def test_a_full_disk_does_not_hide_why_the_run_failed(tmp_path, capsys):
+    (tmp_path / NAME).symlink_to("/dev/full")
+    _explain(from_ray(RuntimeError("mine")), run(tmp_path).trainer)  # and Hydra shows the traceback
+    shown = capsys.readouterr().err
+    assert "The run failed.\nRuntimeError: mine" in shown and "not written: No space left on device" in shown
+
+
 @pytest.mark.parametrize(
     ("statuses", "remedy"),
     [

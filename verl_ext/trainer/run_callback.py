@@ -139,23 +139,28 @@ def choose_cpu_platform() -> None:
 def _explain(error: BaseException, trainer: DictConfig) -> None:
     """Print why the run failed, with the lines of the user's code if they are the reason, and append it to error.log.
 
-    The whole traceback goes to that file alone, under HYDRA_FULL_ERROR to the terminal, too.
+    The whole traceback goes to that file alone; under HYDRA_FULL_ERROR, and if the file cannot be written, Hydra shows
+    it, too.
     """
     trace, cause = Path(trainer.default_local_dir) / error_log.NAME, root(error)
     # Our own errors have the user's lines in paragraphs of their own; those of others may be long.
     first, *others = str(cause).split("\n\n")
     reason = "\n\n".join([first, *(others if others and others[0].startswith("Traceback") else [])])
     whole = "".join(traceback.format_exception(error))
-    error_log.append(trace, f"\n{type(cause).__name__}: {reason}\n\nThe whole traceback:\n{whole}")
+    text, missing = f"\n{type(cause).__name__}: {reason}\n\nThe whole traceback:\n{whole}", ""
+    try:
+        error_log.append(trace, text)
+    except OSError as full:  # a full disk, which may be why the run failed
+        missing = f" (not written: {full.strerror})"
     logs = Path(tempfile.gettempdir()) / "ray" / "session_latest" / "logs"
     print(
-        f"\nThe run failed.\n{type(cause).__name__}: {reason}\n\n  traceback        {trace}\n"
+        f"\nThe run failed.\n{type(cause).__name__}: {reason}\n\n  traceback        {trace}{missing}\n"
         f"  workers' logs    {logs} (Ray's usual place)\n"
         f"Once that is mended, the same command {checkpoint.next_start(trainer)}.\n",
         file=sys.stderr,
         flush=True,
     )
-    if not os.environ.get("HYDRA_FULL_ERROR"):
+    if not (missing or os.environ.get("HYDRA_FULL_ERROR")):
         _mute()
         raise SystemExit(1)
 
