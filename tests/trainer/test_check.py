@@ -227,6 +227,13 @@ def test_with_the_plus_it_works(overrides):
     assert report.problems == [] and report.config.mas.memory.capacity == 5
 
 
+@pytest.mark.parametrize("name", ["jörg", "研究", "it's [x], a=b", "back\\slash"])
+def test_recipes_may_be_in_a_folder_of_any_name(tmp_path, name):
+    (tmp_path / name / "recipe").mkdir(parents=True)
+    (tmp_path / name / "recipe" / "mine.yaml").write_text("# @package _global_\nmas: {seed: 7}\n")
+    assert compose(["+recipe=mine"], str(tmp_path / name)).mas.seed == 7
+
+
 def test_a_critic_needs_no_hub_and_its_limits_count():
     assert examined("+recipe=mappo").problems == []
     (problem,) = examined("+recipe=mappo", "critic.ppo_max_token_len_per_gpu=4000").problems

@@ -33,8 +33,13 @@ def composed(name: str, overrides: Sequence[str], config_dir: str | None = None,
     Raises:
         hydra.errors.HydraException: it cannot be composed.
     """
-    search = [f"hydra.searchpath=[file://{Path(config_dir).resolve()}]"] if config_dir else []
+    search = [f"hydra.searchpath=[{_quoted(f'file://{Path(config_dir).resolve()}')}]"] if config_dir else []
     return hydra.compose(name, overrides=[*search, *overrides], return_hydra_config=hydra_too)
+
+
+def _quoted(text: str) -> str:
+    """As a value of Hydra's command line, whose unquoted ones have neither umlauts nor brackets."""
+    return "'" + re.sub(r"(\\*)'", r"\1\1\'", text) + "'"
 
 
 def install() -> None:
