@@ -15,7 +15,6 @@ import pytest
 
 from tests.engine.conftest import tiny_model
 from tests.engine.programs import results_of
-from verl_ext.engine.fsdp.cpu import usable_cores
 
 ADAPTERS = (
     "gradients_are_those_of_separate_models",
@@ -94,14 +93,3 @@ def under_vllm(model_dir: Path) -> dict[str, str]:
 @pytest.mark.parametrize("check", VLLM)
 def test_adapters_under_vllm(under_vllm, check):
     assert under_vllm.get(check) == "ok"
-
-
-@pytest.mark.parametrize("text", ["100000 100000", "150000 100000", "50000 100000"])
-def test_a_containers_quota_bounds_the_threads(tmp_path, text):
-    (tmp_path / "cpu.max").write_text(text)
-    assert usable_cores(str(tmp_path / "cpu.max")) == 1
-
-
-def test_without_a_quota_every_core_may_be_used(tmp_path):
-    (tmp_path / "cpu.max").write_text("max 100000")
-    assert usable_cores(str(tmp_path / "cpu.max")) == usable_cores(str(tmp_path / "none")) >= 1

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import os
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,21 +18,12 @@ from verl.workers.engine.fsdp.transformer_impl import FSDPEngine, FSDPEngineWith
 
 from verl_ext.engine.fsdp.masked_logits import OnlyAllowed
 from verl_ext.engine.fsdp.shared_prefixes import SharedPrefixesLM, SharedPrefixesValue
+from verl_ext.engine.hf.hardware import usable_cores
 from verl_ext.engine.lora.fsdp_adapters import PerAgentAdapters
 from verl_ext.engine.replaced import replaced
 
 # With more threads per rank, models of the size that is trained on a CPU become slower: threads wait for each other.
 MOST_THREADS = 8
-
-
-def usable_cores(quota: str = "/sys/fs/cgroup/cpu.max") -> int:
-    """Cores that this process may use: its affinity, and a container's quota ("microseconds period", or "max")."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    try:
-        allowed, period = Path(quota).read_text().split()
-        return max(1, min(cores, int(allowed) // int(period)))
-    except (OSError, ValueError):  # no such file (another system), or "max"
-        return cores
 
 
 class _OnCPU(FSDPEngine):

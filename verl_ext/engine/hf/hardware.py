@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import torch
 from transformers import PreTrainedConfig
 
 THREADS_PAY = 30e6  # parameters outside embeddings; smaller matrix products lose more than they gain by a second thread
 KV_SHARE = 0.25  # of the memory that one server can use
+
+
+def usable_cores(quota: str = "/sys/fs/cgroup/cpu.max") -> int:
+    """Cores that this process may use: its affinity, and a container's quota ("microseconds period", or "max")."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        allowed, period = Path(quota).read_text().split()
+        return max(1, min(cores, int(allowed) // int(period)))
+    except (OSError, ValueError):  # no such file (another system), or "max"
+        return cores
 
 
 def idle_threads(parameters: int, servers: int, most: int | None = None) -> int:
@@ -21,7 +32,7 @@ def idle_threads(parameters: int, servers: int, most: int | None = None) -> int:
     """
     if parameters < THREADS_PAY:
         return 1
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = usable_cores()
     return max(1, min(cores // servers, most or cores))
 
 
