@@ -98,6 +98,7 @@ def test_every_setting_that_changes_what_is_learned_is_named(begun, recipe):
         "actor_rollout_ref.actor.optim.weight_decay": 0.5,
         "actor_rollout_ref.actor.optim.lr_scheduler_type": "cosine",
         "mas.limits.max_calls": 3,
+        "mas.judge.model": "other",
         "trainer.v1.trainer_mode": "mas_colocate_async",
         "data.max_response_length": 12,
         "algorithm.gamma": 0.5,
@@ -114,6 +115,7 @@ def test_what_changes_only_outputs_machines_and_length_may_change(begun, recipe)
     overrides += ["actor_rollout_ref.rollout.agent.num_workers=2", "trainer.n_gpus_per_node=2"]
     overrides += ["mas.budget.questions=9", "mas.trajectory_log.every=3", "ray_kwargs.ray_init.num_cpus=3"]
     overrides += ["actor_rollout_ref.actor.ppo_max_token_len_per_gpu=4096", "trainer.experiment_name=other"]
+    overrides += ["mas.judge.url=http://host:8301/v1", "mas.judge.concurrency=8", "mas.judge.timeout=60"]
     check_same_run(composed(*recipe, f"trainer.default_local_dir={begun}", *overrides))
 
 

@@ -36,7 +36,7 @@ FREE = (
     # where a served model is; which one it is counts
     *(
         f"mas.{place}.{key}"
-        for place in ("agents.*.endpoint", "workflow.models.*")
+        for place in ("agents.*.endpoint", "workflow.models.*", "judge")
         for key in ("url", "api_key_env", "concurrency", "timeout", "retries")
     ),
 )
