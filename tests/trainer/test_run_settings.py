@@ -119,6 +119,18 @@ def test_what_changes_only_outputs_machines_and_length_may_change(begun, recipe)
     check_same_run(composed(*recipe, f"trainer.default_local_dir={begun}", *overrides))
 
 
+def test_a_served_agent_may_move_but_not_become_one_of_the_policys(tmp_path):
+    def config(url):
+        served = {"mas": {"agents": {"summary": {"endpoint": {"url": url, "model": None}}}}}
+        return OmegaConf.merge(settings(tmp_path), served)
+
+    check_same_run(config("http://here:8100/v1"))
+    checkpoints(tmp_path, [2])
+    check_same_run(config("http://there:8200/v1"))
+    with pytest.raises(ValueError, match=r"mas.agents.summary.endpoint.url: given there, None here"):
+        check_same_run(config(None))
+
+
 @pytest.mark.parametrize("resume", ["auto", "resume_path"])
 def test_a_checkpoint_of_another_number_of_ranks_is_refused(tmp_path, resume):
     def config(nodes, gpus):

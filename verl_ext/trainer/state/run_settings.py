@@ -41,6 +41,7 @@ FREE = (
     ),
 )
 
+SERVED = "mas.agents.*.endpoint.url"
 OVERSAMPLING = ("mas.sampling.oversample", "mas.sampling.max_cuts")
 
 
@@ -103,6 +104,8 @@ def settings_of(config: DictConfig) -> dict[str, Any]:
     kept = {name: value for name, value in found.items() if not any(fnmatchcase(name, free) for free in FREE)}
     if kept.get("mas.sampling.oversample") == 1:  # off: as it was before there was the setting, so older runs go on
         kept = {name: value for name, value in kept.items() if name not in OVERSAMPLING}
+    # Whoever answers for an agent counts: without an address, a policy does.
+    kept |= {name: "given" for name, url in found.items() if url and fnmatchcase(name, SERVED)}
     horizon = {name: found.get(name) for name in ("trainer.total_epochs", "trainer.total_training_steps")}
     policies = [f"mas.policies.{name}" for name in whole.get("mas", {}).get("policies") or {}]
     own = [f"{policy}.{part}" for policy in policies for part in ("actor", "critic")]
