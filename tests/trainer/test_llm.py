@@ -115,7 +115,12 @@ async def test_adapter_and_policy_of_a_resumed_generation_are_those_of_all_its_p
 
 @pytest.mark.parametrize(
     ("token_ids", "reason", "told"),
-    [([5, 6, 7], "completed", "length"), ([5, 6, 1], "completed", "completed"), ([5], "completed", "completed")],
+    [
+        ([5, 6, 7], "completed", "length"),
+        ([5, 6, 1], "completed", "completed"),
+        ([5, 6, 9], "completed", "completed"),
+        ([5], "completed", "completed"),
+    ],
 )
 def test_an_output_cut_off_is_told_from_one_that_ended(token_ids, reason, told):
     class Client:
@@ -123,7 +128,8 @@ def test_an_output_cut_off_is_told_from_one_that_ended(token_ids, reason, told):
             return TokenOutput(token_ids=token_ids, log_probs=[0.0] * len(token_ids), stop_reason=reason)
 
     llm = ServedLLM(SimpleNamespace(eos_token_id=1), Client())
-    assert asyncio.run(llm.generate([2], {"max_tokens": 3}, ("q",))).stop_reason == told
+    sampling = {"max_tokens": 3, "stop_token_ids": [9]}  # 9 ends a tool call
+    assert asyncio.run(llm.generate([2], sampling, ("q",))).stop_reason == told
 
 
 @pytest.mark.parametrize(

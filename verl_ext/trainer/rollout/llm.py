@@ -132,7 +132,7 @@ class ServedLLM(TokenLLM):
             del tokens[length:], generation.log_probs[length:]
             generation.stop_reason = "completed"
         elif len(tokens) >= sampling.get("max_tokens", math.inf) and generation.stop_reason in ("completed", "length"):
-            ends = ends or tokens[-1] == self.tokenizer.eos_token_id
+            ends = ends or tokens[-1] in (self.tokenizer.eos_token_id, *(sampling.get("stop_token_ids") or ()))
             generation.stop_reason = "completed" if ends else "length"
         return generation
 
