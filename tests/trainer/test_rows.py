@@ -9,16 +9,19 @@ from statistics import fmean
 
 import pytest
 import torch
+from transfer_queue import KVBatchMeta
 
 from tests.helpers import FakeLLM, Script, choice, forest_of, fork, run, speaker, walk
+from verl_ext.algorithms import make_algorithm
 from verl_ext.engine.fsdp.masked_logits import ALLOWED
 from verl_ext.mas import Agent
 from verl_ext.mas.credit import assign_credit
 from verl_ext.mas.types import CallId
 from verl_ext.sampling import Sample, make_strategy
-from verl_ext.sampling.base import by_position, unique_calls
+from verl_ext.sampling.base import SHUFFLED, by_position, unique_calls
+from verl_ext.trainer import row_selection
 from verl_ext.trainer.rollout.forest_to_rows import training_rows, validation_rows
-from verl_ext.trainer.row import OF_VERL, PACKED, pack, unpack
+from verl_ext.trainer.row import OF_VERL, PACKED, Row, pack, unpack
 
 QUESTION = {"uid": "u", "index": 3, "global_steps": 1, "data_source": "s"}
 
@@ -109,6 +112,23 @@ def test_a_tag_comes_back_from_the_queue_as_it_was():
     received = unpack([tag | {"is_padding": True} for tag in sent])
     for tag, found in zip(tags, received, strict=True):
         assert found.pop("is_padding") and repr(sorted(found.items())) == repr(sorted(tag.items()))
+
+
+@pytest.mark.parametrize("name", ["mhgpo", "joyagents"])
+def test_of_rows_that_are_all_left_over_one_stays_idle(monkeypatch, name):
+    """verl's loop needs a row."""
+    rows = [
+        Row(f"u{i}", [1], [2], [1], [0.0], float(i), "a", "/".join(SHUFFLED), "completed", index=i) for i in range(3)
+    ]
+    batch = KVBatchMeta(
+        partition_id="train", keys=[row.key for row in rows], tags=[pack(row.tag) for row in rows], extra_info={}
+    )
+    cleared = []
+    monkeypatch.setattr(row_selection.tq, "kv_clear", lambda keys, **_: cleared.extend(keys))
+    batch, metrics = row_selection.regroup(batch, 4, seed=1, step=1)
+    batch, _ = row_selection.select(batch, make_algorithm(name, {}))
+    assert metrics == {"groups/dropped_rows": 3} and row_selection.is_idle(batch)
+    assert len(batch) == 1 and {*batch.keys, *cleared} == {row.key for row in rows}
 
 
 def test_a_forked_call_begins_a_row_in_its_own_trajectory_too():

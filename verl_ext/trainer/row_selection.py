@@ -40,7 +40,10 @@ def is_idle(batch: KVBatchMeta) -> bool:
 
 
 def regroup(batch: KVBatchMeta, group_size: int, seed: int, step: int) -> Selected:
-    """Shuffle the rows of group `SHUFFLED`, cut them into groups of G, drop the remainder (MHGPO, Algorithm 5)."""
+    """Shuffle the rows of group `SHUFFLED`, cut them into groups of G, drop the remainder (MHGPO, Algorithm 5).
+
+    If that is all rows, one stays as an idle row: verl's loop needs a row.
+    """
     tags = unpack(batch.tags)
     singles = [i for i, tag in enumerate(tags) if tag["group"] == "/".join(SHUFFLED)]
     random.Random(derive_seed(seed, step, "regroup")).shuffle(singles)
@@ -52,7 +55,10 @@ def regroup(batch: KVBatchMeta, group_size: int, seed: int, step: int) -> Select
         keys, grouped = [[values[row] for row in singles[:whole]] for values in (batch.keys, batch.tags)]
         tq.kv_batch_put(keys=keys, partition_id=batch.partition_id, tags=grouped)
     dropped = set(singles[whole:])
-    return without(batch, dropped), {"groups/dropped_rows": len(dropped)}
+    metrics = {"groups/dropped_rows": len(dropped)}
+    if len(dropped) == len(batch):
+        batch.tags[dropped.pop()]["idle"] = True
+    return without(batch, dropped), metrics
 
 
 def select(batch: KVBatchMeta, algorithm: Algorithm) -> Selected:
