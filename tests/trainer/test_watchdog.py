@@ -223,7 +223,11 @@ def test_a_phase_that_is_ended_raises_where_the_trainer_waits():
 
 
 def test_what_a_training_process_does(tmp_path, monkeypatch):
-    """A stopped one, one that waits in native code, one between two tasks, one that is gone, one elsewhere."""
+    """A stopped one, one that waits in native code, one between two tasks, one that is gone, one elsewhere.
+
+    However they end, they leave no file.
+    """
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(ranks, "WRITTEN", 5.0)  # on a loaded machine a second is short
     (tmp_path / "verl/single_controller").mkdir(parents=True)
     own = "import threading, time\nentered = threading.Event()\ndef gather():\n    entered.set()\n    time.sleep(600)\n"
@@ -252,4 +256,5 @@ def test_what_a_training_process_does(tmp_path, monkeypatch):
             process.kill()
             process.wait()
     assert ranks.state(found[0]).endswith(") has ended")
+    assert not list(tmp_path.glob("verl_ext_stack_*"))
     assert "on another machine" in ranks.state(found[0]._replace(host="elsewhere"))

@@ -123,7 +123,11 @@ def _prepare(actor: Any) -> Rank:
     # faulthandler holds the file; it writes even while the process waits in native code.
     file = tempfile.NamedTemporaryFile("w", prefix="verl_ext_stack_", delete=False)  # noqa: SIM115
     faulthandler.register(signal.SIGUSR1, file=file)
-    return Rank(socket.gethostname(), os.getpid(), file.name)
+    path = f"/proc/{os.getpid()}/fd/{file.fileno()}"
+    if not os.path.exists(path):  # another system than Linux
+        return Rank(socket.gethostname(), os.getpid(), file.name)
+    os.unlink(file.name)  # so that it goes with the process, however that ends
+    return Rank(socket.gethostname(), os.getpid(), path)
 
 
 def state(rank: Rank) -> str:
