@@ -162,6 +162,16 @@ def test_going_back_to_an_earlier_step_keeps_the_later_ones_and_the_log(tmp_path
     assert complete_steps(tmp_path / "other") == [] and complete_steps(tmp_path / "other" / "previous_1") == [4]
 
 
+def test_going_back_to_a_checkpoint_on_another_disk_leaves_its_link(tmp_path):
+    folder = tmp_path / "run"
+    checkpoints(folder, [2, 4])
+    (folder / "global_step_2").rename(tmp_path / "moved")
+    (folder / "global_step_2").symlink_to(tmp_path / "moved")
+    kept = prepare_start(run(folder, "resume_path", resume_from_path=str(folder / "global_step_2")))
+    assert (folder / "global_step_2" / "complete").exists()
+    assert [path.name for path in kept.iterdir()] == ["global_step_4"]
+
+
 def test_where_the_same_command_begins_depends_on_how_this_one_was_resumed(tmp_path):
     source, last = "other/global_step_5", f"goes on from {tmp_path / 'global_step_4'}"
     assert next_start(run(tmp_path).trainer) == "starts afresh: it has no checkpoint yet"
