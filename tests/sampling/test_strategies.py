@@ -244,6 +244,13 @@ def test_wrong_options_say_what_is_allowed(name, options, message):
         make_strategy(name, **{"group_size": 4, "agents": NAMES, **options})
 
 
+@pytest.mark.parametrize(
+    "name,options", [("fof", {}), ("is", {}), ("nmc", {}), ("rr", {}), ("rr", {"probabilities": ALWAYS["a"]})]
+)
+def test_a_system_in_which_no_agent_trains_can_be_validated(name, options):
+    assert make_strategy(name, 4, [], **options).expected_calls(0) == 0
+
+
 def test_the_ablation_puts_all_agents_of_a_question_in_one_group():
     _, samples, *_ = sample("fof")
     assert len(groups(samples)) == 3

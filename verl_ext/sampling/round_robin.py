@@ -37,14 +37,15 @@ class RoundRobin(Strategy):
                 f"mas.sampling.rr.probabilities has {len(p)} values for {len(self.agents)} agents "
                 f"({', '.join(self.agents)}): give one per agent"
             )
-        if not (min(p) >= 0 and abs(sum(p) - 1) <= 1e-6):  # NaN fails, too
+        if p and not (min(p) >= 0 and abs(sum(p) - 1) <= 1e-6):  # NaN fails, too
             raise ValueError(f"mas.sampling.rr.probabilities={p} must be >= 0 and sum to 1, but sum to {sum(p):.6g}")
         return self
 
     @property
     def weights(self) -> list[float]:
-        """p of each agent."""
-        return [1 / len(self.agents)] * len(self.agents) if self.probabilities is None else self.probabilities
+        """p of each agent; none where no agent trains, as in a validation of served agents."""
+        uniform = [1 / len(self.agents) for _ in self.agents]
+        return uniform if self.probabilities is None or not self.agents else self.probabilities
 
     async def sample(self, forest: Forest) -> list[Sample]:
         """Draw the fork agent, a function of the forest's seed, and fork there."""
