@@ -110,7 +110,10 @@ def part(rows, index, reward, **metrics):
 def test_the_metrics_of_a_step_are_those_of_its_parts():
     parts = [part(3, 1, 0.0, **{"groups/count": 2, "groups/size": 1.0}), part(1, 2, 1.0, **{"groups/count": 5})]
     parts[1].metrics["groups/size"] = 5.0
+    for one, decisions in zip(parts, (6, 2), strict=True):
+        one.metrics["head/router/decisions"] = decisions
     whole = merged(parts)
+    assert whole.metrics["head/router/decisions"] == 8
     found = {name: whole.metrics[name] for name in ("update/rows", "groups/count", "groups/size", "budget/questions")}
     assert found == {"update/rows": 4, "groups/count": 7, "groups/size": 2.0, "budget/questions": 2}
     assert whole.metrics["doctor/version_lag_max"] == 3 and whole.metrics["system/reward"] == 0.5

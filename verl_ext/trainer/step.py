@@ -157,7 +157,7 @@ def merged(parts: Sequence[Step]) -> Step:
 def _merged(name: str, values: list[tuple[float, float]]) -> float:
     """The value of a step from those of its parts, each with its number of rows."""
     alone = [value for value, _ in values]
-    if name.startswith(SUMMED):
+    if name.startswith(SUMMED) or name.endswith("/decisions"):  # head/<agent>/decisions
         return sum(alone)
     if name.startswith(LAST):
         return alone[-1]
