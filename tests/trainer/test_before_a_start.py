@@ -133,6 +133,9 @@ def test_data_files_that_cannot_be_used_are_named(tmp_path):
         check(one, one, batch=3)
     with pytest.raises(ValueError, match="data.val_files is not set"):
         check(one, [])
+    pq.write_table(pq.read_table(one).slice(0, 0), tmp_path / "empty.parquet")
+    with pytest.raises(ValueError, match="data.val_files hold no question"):
+        check(one, tmp_path / "empty.parquet")
 
 
 @pytest.mark.parametrize("prompt", [[], None, [{"role": "user", "content": None}], [{"role": "user", "content": " "}]])

@@ -18,7 +18,8 @@ def check_data(config: DictConfig) -> None:
     """
     data = config.data
     rows = check_files(files_of(data.train_files, "data.train_files"))
-    check_files(files_of(data.val_files, "data.val_files"))
+    if not check_files(files_of(data.val_files, "data.val_files")):
+        raise ValueError("data.val_files hold no question. Remedy: some rows, e.g. those of data.train_files")
     limit = data.get("train_max_samples", -1)
     rows = min(rows, limit) if limit > 0 else rows
     if rows < data.train_batch_size:
