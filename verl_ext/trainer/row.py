@@ -127,8 +127,9 @@ class Row:
         """Of prompt, response and mask, 0 if nothing trains; the training processes compute it from what they get."""
         if not any(self.mask):
             return 0
-        tokens, trains = [*self.prompt, *self.response], [2] * len(self.prompt) + self.mask
-        return int(of_tokens(torch.tensor(tokens), torch.tensor(trains), torch.tensor([len(tokens)]))[0])
+        columns = self.fields
+        trains = torch.cat([torch.full_like(columns["prompts"], 2), columns["response_mask"]])
+        return int(of_tokens(columns["input_ids"], trains, torch.tensor([len(trains)]))[0])
 
     @cached_property
     def tag(self) -> Tag:
