@@ -71,6 +71,21 @@ def page(name: str) -> str:
     return Path(ROOT, "docs", f"{name}.md").read_text(encoding="utf-8")
 
 
+# What a reader fills in, or has made by another block of the page.
+TO_FILL_IN = re.compile(r"…|global_step_N|--config-dir|mas\.plugins|NODE1|\+recipe=capitals|my_prompts")
+
+
+def commands(text: str) -> list[tuple[str, ...]]:
+    """The overrides of each command line that trains or plans a recipe of the package, each once."""
+    found = []
+    for line in re.sub(r"\\\n\s*", "", text).splitlines():
+        command = re.match(r" {4,}(?:python -m verl\.trainer\.main_ppo|verl_ext (?:train|plan)) (.*\+recipe=.*)", line)
+        if command and not TO_FILL_IN.search(line):
+            words = shlex.split(re.split(r"\s{2,}#|\s#\s", command.group(1))[0])
+            found.append(tuple(word for word in words if "=" in word))
+    return list(dict.fromkeys(found))
+
+
 @pytest.mark.parametrize(
     ("recipe", "words"),
     [
@@ -91,6 +106,28 @@ def test_what_is_documented_composes(recipe, words):
 @pytest.mark.parametrize(("name", "recipe"), PAGES)
 def test_every_page_shows_some(name, recipe):
     assert shown(page(name)), "nothing was found: this module no longer reads what the page is written like"
+
+
+OTHERS = sorted({path.stem for path in Path(ROOT, "docs").glob("*.md")} - {name for name, _ in PAGES})
+
+
+@pytest.mark.parametrize(
+    "words",
+    [pytest.param(words, id=f"{name}: {' '.join(words):.60}") for name in OTHERS for words in commands(page(name))],
+)
+def test_every_command_of_the_other_pages_is_accepted(words):
+    check_multi_agent(composed(*words))
+
+
+def test_what_counts_as_a_command():
+    text = """
+    python -m verl.trainer.main_ppo +recipe=r 'a={b: [c, d]}' \\
+        e=1       # why
+    verl_ext plan +recipe=r --prompt_tokens 1500
+    python -m verl.trainer.main_ppo --config-dir . +recipe=mine
+    verl_ext view runs/r
+"""
+    assert commands(text) == [("+recipe=r", "a={b: [c, d]}", "e=1"), ("+recipe=r",)]
 
 
 def test_what_counts_as_shown():
