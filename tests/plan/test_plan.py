@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.bench import cpu_seconds
+from tests.observe.viewing import call, question, trajectory
+from verl_ext.observe.trajectory_files import FOLDER, TrajectoryLog, read_records
 from verl_ext.plan.__main__ import main
 from verl_ext.plan.fit import fit, leave_one_out, predict, terms_of
 from verl_ext.plan.formulas import PHASES, Load, Sizes, communication, rollout, seconds, training
@@ -18,6 +20,7 @@ from verl_ext.plan.policies import part_of
 from verl_ext.plan.policies import seconds as seconds_of
 from verl_ext.plan.scale import ASSUMED, Job, colocated, separate, split
 from verl_ext.plan.workload import Point, distinct, expected_load, read_calls, read_point, read_points, write_points
+from verl_ext.plan.workload import _longest as longest_chain
 from verl_ext.sampling import make_strategy
 from verl_ext.trainer.preflight.gpu_memory import GIB, Engine, Memory
 
@@ -171,6 +174,13 @@ def test_a_run_is_measured_without_its_first_step(tmp_path):
     assert (point.load.prompt, point.load.output, point.load.longest, point.load.distinct) == (100, 5, 72, 96 - 8 * 3)
     assert read_calls(tmp_path, ["a"]) == {"a": (96, 100, 5)}
     assert point.sizes.head == 871 * 128 and point.sizes.body == 4 * (4 * 128**2 + 3 * 128 * 256)
+
+
+def test_the_longest_chain_counts_a_record_that_was_split(tmp_path):
+    calls = [call("ab"[n % 2], f"{n // 2}", trajectories=[n // 2], generated_tokens=10 + n) for n in range(4)]
+    TrajectoryLog(tmp_path / FOLDER, 2000, 9).write(question(2, calls, [trajectory(), trajectory()]))
+    assert len(list(read_records(tmp_path))) == 5, "a part without calls, and one for each call"
+    assert longest_chain(tmp_path) == 12 + 13
 
 
 def test_this_cpu_is_measured_and_the_table_is_in_order():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -176,15 +177,14 @@ def _longest(folder: Path) -> float:
     """Median over logged steps of the most tokens that any logged trajectory generated; 0: no log."""
     if not (folder / FOLDER).is_dir():
         return 0.0
-    most: dict[int, float] = {}
+    tokens = Counter[tuple[int, int, int]]()  # by step, question and trajectory; a long record is in several parts
     for record in read_records(folder):
-        if record["phase"] != "train":
-            continue
-        tokens = [0.0] * (1 + max((one["number"] for one in record["trajectories"]), default=0))
-        for call in record["calls"]:
+        for call in record["calls"] if record["phase"] == "train" else ():
             for number in call["trajectories"]:
-                tokens[number] += call["generated_tokens"]
-        most[record["step"]] = max([most.get(record["step"], 0.0), *tokens])
+                tokens[record["step"], record["question"]["number"], number] += call["generated_tokens"]
+    most: dict[int, int] = {}
+    for (step, *_), count in tokens.items():
+        most[step] = max(most.get(step, 0), count)
     return float(median(most.values())) if most else 0.0
 
 
