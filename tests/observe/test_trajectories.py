@@ -229,6 +229,12 @@ def test_whatever_tools_and_data_hold_becomes_json():
     assert '"object": "<Silent>"' in text and text.count("[") == 1 + 2 + 1 + 13, "deeper than 16 is left out"
 
 
+def test_a_whole_number_that_python_refuses_to_write_is_named_by_its_size():
+    found = as_json({"factorial": math.factorial(3000), "small": -(10**4000)})
+    assert found == {"factorial": "<int of 30332 bits>", "small": -(10**4000)}
+    assert json.loads(json.dumps(found)) == found
+
+
 # --- tokens -----------------------------------------------------------------------------------------------------------
 
 

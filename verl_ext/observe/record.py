@@ -16,6 +16,8 @@ from verl_ext.mas.types import Task
 
 # Deeper nesting in a tool's arguments or result, or in a gold answer, is left out.
 DEEPEST = 16
+# Of a whole number: Python writes and reads at most 4300 digits.
+MOST_BITS = 14_000
 
 
 class QuestionFields(TypedDict):
@@ -225,11 +227,15 @@ def _complete(question: dict[str, Any]) -> None:
 def as_json(value: Any, depth: int = 0) -> Any:
     """`value` in JSON's types: NaN is null, infinities and what JSON does not know are text, arrays are lists.
 
+    A whole number of thousands of digits is left out, too, as Python refuses to write it.
+
     A data class is an object of its fields, without those that hold a task: the record has the question already, and a
     result must not show the gold answer.
     """
-    if value is None or isinstance(value, str | bool | int):
+    if value is None or isinstance(value, str | bool):
         return value
+    if isinstance(value, int):
+        return value if value.bit_length() <= MOST_BITS else f"<int of {value.bit_length()} bits>"
     if isinstance(value, float):
         return value if math.isfinite(value) else None if math.isnan(value) else str(value)
     if hasattr(value, "tolist"):  # numpy
