@@ -8,10 +8,10 @@ import pickle
 from tests.helpers import FakeLLM, forest_of, run, walk
 from verl_ext.mas import ToolFailed
 from verl_ext.mas.types import Stream
-from verl_ext.observe.error_log import NAME, ErrorLog
+from verl_ext.observe.error_log import NAME, ErrorLog, append
 from verl_ext.observe.metrics import failure_report
 from verl_ext.observe.progress import Progress
-from verl_ext.observe.question_stats import QuestionStats, question_stats
+from verl_ext.observe.question_stats import Failure, QuestionStats, question_stats
 
 
 async def fails_by_answer(task, ctx):
@@ -63,6 +63,25 @@ def test_the_terminal_shows_what_this_run_adds(tmp_path, capsys):
     progress.stop()
     shown = capsys.readouterr().out
     assert shown.count("return {}[task.question]") == 1 and "earlier" not in shown
+
+
+def test_half_a_character_in_a_message_stops_nothing(tmp_path, capsys):
+    """JSON of a server that cuts its texts may hold half of an emoji, which cannot be encoded."""
+    broken = QuestionStats(0, trajectories=1, errors=[Failure("tool_error", "no city \ud83d", "")])
+    ErrorLog(tmp_path).tell([broken], "step 1")
+    append(tmp_path / NAME, "ValueError: \udfff\n")
+    assert r"no city \ud83d" in (text := (tmp_path / NAME).read_text()) and r"ValueError: \udfff" in text
+    assert ErrorLog(tmp_path).news([broken], "step 1").encode(), "an evaluation prints it"
+
+
+def test_the_terminal_waits_for_the_rest_of_a_character(tmp_path, capsys):
+    progress, log = Progress(tmp_path, "f1"), tmp_path / NAME
+    whole = "no café\n".encode()
+    log.write_bytes(whole[:-2])
+    progress._show_errors()
+    log.write_bytes(whole)
+    progress._show_errors()
+    assert capsys.readouterr().out == "no café\n"
 
 
 def test_the_reasons_of_a_run_that_stops_end_with_the_users_line():

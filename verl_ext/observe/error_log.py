@@ -46,11 +46,11 @@ class ErrorLog:
             what = WENT_ON.get(failure.status, "") if failure.finished else f"failed: {failure.status}"
             words = f"{when}: {failure.trajectories} of {total} trajectories {what}. The first one:"
             texts.append(f"\n{words}\n{failure.trace or failure.error}\n")
-        return "".join(texts)
+        return "".join(texts).encode("utf-8", "backslashreplace").decode()  # half a character cannot be printed
 
 
 def append(path: Path, text: str) -> None:
     """Append to a file whose folder may not be there yet."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "a", encoding="utf-8") as file:
+    with open(path, "a", encoding="utf-8", errors="backslashreplace") as file:
         file.write(text)

@@ -71,12 +71,13 @@ class Progress:
                 print(f"… {time.time() - self._started:.0f} s, no step has ended yet", flush=True)
 
     def _show_errors(self) -> None:
-        """Print what was added to error.log."""
+        """Print the lines that were added to error.log; the last one may still be being written."""
         if self._errors.exists():
-            with open(self._errors, encoding="utf-8") as file:
+            with open(self._errors, "rb") as file:
                 file.seek(self._read)
-                print(file.read(), end="", flush=True)
-                self._read = file.tell()
+                text = b"".join(file.read().rpartition(b"\n")[:2])
+            print(text.decode(errors="replace"), end="", flush=True)
+            self._read += len(text)
 
     def _show_new(self) -> None:
         for entry in self._waits.news():
