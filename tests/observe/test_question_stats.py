@@ -14,7 +14,7 @@ from verl_ext.mas import CallFailed, Unparsable
 from verl_ext.mas.credit import assign_credit
 from verl_ext.mas.types import Generation
 from verl_ext.observe.metrics import METRICS, group_metrics, reduce_stats
-from verl_ext.observe.question_stats import mean_pairwise_f1, question_stats
+from verl_ext.observe.question_stats import QuestionStats, mean_pairwise_f1, question_stats
 from verl_ext.sampling import make_strategy, run_once
 from verl_ext.trainer.rollout.forest_to_rows import training_rows, validation_rows
 
@@ -223,6 +223,13 @@ def test_every_metric_is_in_the_table_and_travels_between_processes():
     patterns = ["".join("[^/]+" if p.startswith("<") else re.escape(p) for p in name) for name in parts]
     unknown = [name for name in metrics if not any(re.fullmatch(pattern, name) for pattern in patterns)]
     assert unknown == []
+
+
+def test_infinite_quantities_of_both_signs_have_no_mean_and_stop_nothing():
+    stats = QuestionStats(0, rewards=[1.0, 0.0], quantities=[{"gain": math.inf}, {"gain": -math.inf}])
+    stats.cost = dict(vars(forest_of(chain).cost))
+    metrics = reduce_stats([stats])
+    assert math.isnan(metrics["system/gain"]) and metrics["system/reward"] == 0.5
 
 
 def test_group_metrics_by_hand():

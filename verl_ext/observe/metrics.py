@@ -194,7 +194,9 @@ def _means(into: dict[str, float], prefix: str, records: list[dict[str, float]])
     for record in records:
         for name, value in record.items():
             found[name].append(value)
-    into.update({f"{prefix}/{name}": fmean(values) for name, values in found.items()})
+    for name, values in found.items():
+        finite = all(map(math.isfinite, values))  # fmean refuses infinities of both signs: their mean is NaN
+        into[f"{prefix}/{name}"] = fmean(values) if finite else sum(values) / len(values)
 
 
 def group_metrics(tags: list[dict[str, Any]]) -> dict[str, float]:
