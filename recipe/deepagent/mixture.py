@@ -52,6 +52,7 @@ class Mixture(Workflow):
         self.agents = first.agents
         self.needs = tuple(dict.fromkeys(tool for part in self.parts.values() for tool in part.needs))
         self.details = tuple(dict.fromkeys(name for part in self.parts.values() for name in part.details))
+        self.needs_judge = any(part.needs_judge for part in self.parts.values())
 
     def _part(self, task: Task) -> Workflow:
         found = next((part for pattern, part in self.parts.items() if fnmatchcase(task.data_source, pattern)), None)
@@ -66,7 +67,9 @@ class Mixture(Workflow):
         return await self._part(task).run(task, ctx)
 
     def reward(self, task: Task, result: Any) -> Any:
-        return self._part(task).reward(task, result)
+        part = self._part(task)
+        part.judge = self.judge
+        return part.reward(task, result)
 
 
 def _sampled(workflow: Workflow) -> dict[str, Any]:

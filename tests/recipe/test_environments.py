@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers import FakeLLM, forest_of, walk
+from tests.helpers import FakeLLM, forest_of, run, walk
 from verl_ext.mas import Task
 from verl_ext.recipe.deepagent import Mixture
 from verl_ext.recipe.deepagent.environments import EnvironmentAgent, EnvironmentTool, Turn, alfworld_tool, webshop_tool
 from verl_ext.recipe.deepagent.environments.alfworld import AlfWorld, path_share
 from verl_ext.recipe.deepagent.environments.webshop import TOOLS, WebShop
+from verl_ext.recipe.deepagent.work import Work
 from verl_ext.tools.base import ToolError
 from verl_ext.tools.catalogue import Catalogue, ToolSpec, load_catalogue
 
@@ -189,6 +190,24 @@ def test_a_mixture_plays_each_task_by_the_workflow_of_its_source(tool):
         Mixture(parts).reward(Task("?", data_source="else"), None)
     with pytest.raises(ValueError, match="need the same agents with the same stops"):
         Mixture(parts | {"third": others | {"max_folds": 0}})
+
+
+class Content:
+    """A judge that accepts every response."""
+
+    async def ask(self, template, sample=0, **fields):
+        return {"correct": "yes"}
+
+
+def test_a_mixture_needs_the_judge_of_its_parts_and_hands_it_to_them(tool):
+    place = "verl_ext.recipe.deepagent.DeepAgent"
+    parts = {"hle": {"_target_": place, "success": "hle"}, "others": {"_target_": place}}
+    mixture = Mixture(parts)
+    assert mixture.needs_judge and not Mixture({"others": {"_target_": place}}).needs_judge
+    mixture.judge = Content()
+    asked = Task("How many?", {"target": ["forty-two"]}, data_source="hle")
+    reward, metrics = run(mixture.reward(asked, Work(asked, answer="42")))
+    assert reward == metrics["success"] == 1.0
 
 
 def test_an_agent_that_gives_up_has_the_score_so_far(tool):
