@@ -135,7 +135,7 @@ def parameter_of(text: str) -> str:
     for start in (found.start() for found in re.finditer(r"\{", text)):
         try:
             given, _ = json.JSONDecoder().raw_decode(text[start:])
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(given.get("parameter"), str):
             return str(given["parameter"])

@@ -34,7 +34,8 @@ def test_arguments_of_tools():
 
 def test_parameters_in_json():
     assert parameter_of('Sure: {"action": "run_python", "parameter": "print({})\\n"} ok') == "print({})\n"
-    for text in ("no object", "{x} {", '{"action": "read_file"}', '{"parameter": 3}', '[{"a": 1}]'):
+    deep = '{"parameter": ' + 5000 * "["
+    for text in ("no object", "{x} {", '{"action": "read_file"}', '{"parameter": 3}', '[{"a": 1}]', deep):
         assert parameter_of(text) == text
 
 
