@@ -117,6 +117,14 @@ def test_a_row_whose_reward_is_not_the_one_that_trained_shows(tmp_path, capsys):
     assert "largest difference from the run 8.7e-01" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("option", ["--question", "--model"])
+def test_an_option_that_would_do_nothing_is_refused(tmp_path, capsys, option):
+    logged(tmp_path)
+    with pytest.raises(SystemExit):
+        main([str(tmp_path), option, "3"])
+    assert "give --step, too" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "arguments,words",
     [

@@ -35,6 +35,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--model", help="weights that sampled the step, if they are not in the run's checkpoints")
     given = parser.parse_args(argv)
+    if given.step is None and (given.question is not None or given.model is not None):
+        parser.error("--question and --model are about the rows of a step: give --step, too")
     try:
         text = words_of(given.run) if given.step is None else replay(given.run, given.step, given.question, given.model)
     except ValueError as error:
