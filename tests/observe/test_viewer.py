@@ -131,6 +131,20 @@ def test_the_command_without_a_log_says_what_is_missing(tmp_path, capsys):
     assert "holds no trajectory log" in capsys.readouterr().err and not list(tmp_path.iterdir())
 
 
+def test_a_file_without_records_makes_no_empty_page(tmp_path, capsys):
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "metrics": {}}\n')
+    assert main([str(tmp_path / "metrics.jsonl")]) == 2
+    assert "metrics.jsonl holds no whole record" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
+
+
+def test_a_page_that_cannot_be_written_is_told_with_the_remedy(tmp_path, capsys):
+    TrajectoryLog(tmp_path / FOLDER, 10**6, 2).write(forked(1))
+    assert main([str(tmp_path), "--output", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert "Is a directory" in said and "Remedy: --output FILE" in said
+
+
 def test_the_pages_own_parts_cannot_end_their_element():
     for name in (*viewer.STYLES, *viewer.SCRIPTS):
         text = (Path(viewer.__file__).parent / "page" / name).read_text()

@@ -96,9 +96,16 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     beside = given.log.is_file() or (folder / EVALUATION_FILE).is_file()
     output = given.output or (folder if beside else folder.parent) / "trajectories.html"
+    if next(read_records(given.log), None) is None:
+        print(f"{given.log} holds no whole record of a trajectory, so there is nothing to view", file=sys.stderr)
+        return 2
     page = build_page(read_records(given.log), title_of(given.log))
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(page, encoding="utf-8")
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        output.write_text(page, encoding="utf-8")
+    except OSError as error:
+        print(f"the page cannot be written: {error}. Remedy: --output FILE", file=sys.stderr)
+        return 2
     slow = " It may open slowly." if len(page) > LARGE else ""
     print(f"{output} ({len(page) / 1e6:.1f} MB) opens in any browser, offline.{slow}")
     if given.open:
