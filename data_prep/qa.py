@@ -16,9 +16,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from verl_ext.arguments import Parser, described, exit_status
+from verl_ext.arguments import Parser, described, exit_status, positive
 from verl_ext.data_prep.qa_rows import QARow, QASet, parse_unified
-from verl_ext.data_prep.rows import Row, divided, find_files, named, print_written, read_hub, read_rows
+from verl_ext.data_prep.rows import Row, divided, find_files, named, print_left, print_written, read_hub, read_rows
 from verl_ext.data_prep.sources import hotpotqa, musique, wiki2multihopqa
 from verl_ext.storage.jsonl import write_rows
 from verl_ext.storage.parquet import question_row, rows_schema, split_files, write_files
@@ -158,9 +158,7 @@ def prepare(spec: QASet, arguments: argparse.Namespace) -> dict[str, int]:
         written["corpus.jsonl"] = write_rows(output / "corpus.jsonl", passages)
     print(f"chosen: {how}")
     print_written(output, written)
-    for file in ("train.parquet", "test.parquet", "corpus.jsonl"):
-        if file not in written and (output / file).exists():
-            print(f"not written, left from an earlier run: {output / file}")
+    print_left(output, written, ("train.parquet", "test.parquet", "corpus.jsonl"))
     if not passages:
         print("these rows have no paragraphs: take the corpus from elsewhere (wiki-18.jsonl of FlashRAG, for instance)")
     corpus = output / "corpus.jsonl" if passages else "CORPUS.jsonl"
@@ -178,13 +176,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         place = f"file or folder instead of the hub ({module.SOURCE.hub})"
         one.add_argument("--local_dataset_path", type=Path, help=place)
         one.add_argument("--split", choices=SPLITS, default="auto", help="rows to use; auto: the source's own splits")
-        one.add_argument("--max_samples", type=_positive, help="at most so many training rows (the first ones)")
+        one.add_argument("--max_samples", type=positive, help="at most so many training rows (the first ones)")
         one.add_argument("--val_size", type=int, help="rows of test.parquet (default 500, or a fifth of a single pool)")
         one.add_argument(
             "--levels", nargs="+", default=[], help="only rows of these levels (HotpotQA: easy medium hard)"
         )
         per_level = "test rows of each level, with data_source NAME_LEVEL: reported apart; instead of --val_size"
-        one.add_argument("--per_level", type=_positive, help=per_level)
+        one.add_argument("--per_level", type=positive, help=per_level)
         one.add_argument("--seed", type=int, default=0, help="of the held-out rows")
     arguments = parser.parse_args(argv)
     return exit_status(lambda: prepare(SOURCES[arguments.name].SOURCE, arguments))
@@ -202,13 +200,6 @@ def _source(spec: QASet, arguments: argparse.Namespace) -> Iterator[tuple[Row, s
 
 def _key(row: QARow) -> str:
     return " ".join(row.question.casefold().split())
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be >= 1, given {text}")
-    return value
 
 
 if __name__ == "__main__":

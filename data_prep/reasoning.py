@@ -45,8 +45,18 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from verl_ext.arguments import Parser, described, exit_status
-from verl_ext.data_prep.rows import SUFFIXES, Row, data_files, named, print_written, read_hub, read_rows, split_of
+from verl_ext.arguments import Parser, described, exit_status, positive
+from verl_ext.data_prep.rows import (
+    SUFFIXES,
+    Row,
+    data_files,
+    named,
+    print_left,
+    print_written,
+    read_hub,
+    read_rows,
+    split_of,
+)
 from verl_ext.data_prep.sources.questions import SETS, Question
 from verl_ext.storage.parquet import held_out, question_row, rows_schema, split_files, write_files
 
@@ -155,12 +165,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         one = names.add_parser(name, **described(f"{data.about}\n\n{example}"))
         one.add_argument("--output_dir", type=Path, default=Path("data") / name, help=f"data/{name} by default")
         one.add_argument("--local_dataset_path", type=Path, help="a downloaded file or folder instead of the hub")
-        one.add_argument("--limit", type=int, help="questions of each split, at most")
+        one.add_argument("--limit", type=positive, help="questions of each split, at most")
     given = parser.parse_args(argv)
-    folder = given.output_dir
-    return exit_status(
-        lambda: print_written(folder, prepare(given.name, folder, given.local_dataset_path, given.limit))
-    )
+
+    def work() -> None:
+        written = prepare(given.name, given.output_dir, given.local_dataset_path, given.limit)
+        print_written(given.output_dir, written)
+        print_left(given.output_dir, written)
+
+    return exit_status(work)
 
 
 if __name__ == "__main__":

@@ -234,3 +234,12 @@ def print_written(folder: Path, written: Mapping[str, int]) -> None:
     """Print the files that a script has written: rows per file, 0 for a file without rows."""
     for name, count in written.items():
         print(f"wrote {folder / name}{f': {count} rows' if count else ''}")
+
+
+def print_left(
+    folder: Path, written: Mapping[str, int], names: Sequence[str] = ("train.parquet", "test.parquet")
+) -> None:
+    """Print which of these files an earlier run has left: their rows may be in the files that were written, too."""
+    for name in names:
+        if name not in written and (folder / name).exists():
+            print(f"not written, left from an earlier run: {folder / name}")

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from verl_ext.arguments import exit_status
-from verl_ext.data_prep.rows import divided, named, print_written
+from verl_ext.data_prep.rows import divided, named, print_left, print_written
 from verl_ext.storage.jsonl import write_rows
 from verl_ext.storage.parquet import question_row, rows_schema, split_files, write_files
 
@@ -132,5 +132,6 @@ def run(prepare: Callable[[argparse.Namespace], Prepared], arguments: argparse.N
         written = write(prepared, arguments.output_dir, arguments.test_size, arguments.seed)
         print("\n".join(prepared.report()))
         print_written(arguments.output_dir, written)
+        print_left(arguments.output_dir, written)
 
     return exit_status(work)

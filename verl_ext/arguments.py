@@ -21,6 +21,14 @@ def did_you_mean(name: object, known: Iterable[str]) -> str:
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
+def positive(text: str) -> int:
+    """The type of an argument that is a whole number above 0."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be >= 1, given {text}")
+    return value
+
+
 class Parser(argparse.ArgumentParser):
     """An ArgumentParser for one script or one of its subcommands; takes the same arguments."""
 

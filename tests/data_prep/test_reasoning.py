@@ -120,6 +120,15 @@ def test_the_split_does_not_depend_on_the_order_and_numbers_are_unique(tmp_path,
     assert "50 repeated questions" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("limit", ["0", "-3"])
+def test_a_limit_that_would_drop_the_last_questions_or_all_is_refused(tmp_path, limit, capsys):
+    path = write_jsonl(tmp_path / "gsm_hard.jsonl", [{"input": f"q{i}", "target": i} for i in range(20)])
+    out = tmp_path / "out"
+    with pytest.raises(SystemExit):
+        reasoning.main(["gsm_hard", "--local_dataset_path", str(path), "--output_dir", str(out), "--limit", limit])
+    assert f"must be >= 1, given {limit}" in capsys.readouterr().err and not out.exists()
+
+
 def test_a_folder_tells_the_split_and_other_sets_are_left_alone(tmp_path):
     for split in ("train", "test"):
         write_jsonl(tmp_path / "math" / f"gsm8k_{split}.jsonl", [ROWS["gsm8k"] | {"question": split}])
@@ -145,6 +154,14 @@ def test_a_folder_tells_the_split_and_other_sets_are_left_alone(tmp_path):
 def test_bad_rows_are_named(name, row, message, tmp_path):
     with pytest.raises(ValueError, match=message):
         written(tmp_path, name, [row])
+
+
+def test_a_file_that_an_earlier_run_left_is_named(tmp_path, capsys):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "train.parquet").write_bytes(b"of another set")
+    path = write_jsonl(tmp_path / "hle.jsonl", [GENERAL["hle"]])  # a benchmark, of which nothing trains
+    reasoning.main(["hle", "--local_dataset_path", str(path), "--output_dir", str(tmp_path / "out")])
+    assert f"left from an earlier run: {tmp_path}/out/train.parquet" in capsys.readouterr().out
 
 
 def test_nothing_to_read(tmp_path):

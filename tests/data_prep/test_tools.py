@@ -172,6 +172,14 @@ def test_environments_name_their_tasks(tmp_path, capsys):
     assert prepare("webshop", tmp_path / "w", "--goals", 5, 5)[0] == 2
 
 
+def test_training_tasks_that_are_now_test_tasks_are_named(tmp_path, capsys):
+    prepare("webshop", tmp_path, "--goals", 0, 10, "--test_size", 4)
+    assert "left from" not in capsys.readouterr().out
+    _, test, train = prepare("webshop", tmp_path, "--goals", 0, 10)
+    assert len(test) == 10 and len(train) == 6
+    assert f"left from an earlier run: {tmp_path}/train.parquet" in capsys.readouterr().out
+
+
 def test_the_held_out_rows_do_not_depend_on_the_order():
     tasks = [ToolTask(str(i), "q", ["a"]) for i in range(20)]
     train, test = divide(tasks, 5, 0)

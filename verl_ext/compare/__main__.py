@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from verl_ext.arguments import Parser
+from verl_ext.arguments import Parser, positive
 
 if TYPE_CHECKING:
     from verl_ext.compare.launcher import Run
@@ -26,7 +26,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("studies", nargs="*", help="names of configs/compare, or YAML files")
     parser.add_argument("--runs", nargs="+", type=Path, help="folders of finished runs, in place of studies")
     parser.add_argument("--score", help="with --runs: the quantity of validation that matters; default f1, if there")
-    parser.add_argument("--first_steps", type=int, help="with --runs: only the first steps of each run; default all")
+    parser.add_argument("--first_steps", type=positive, help="with --runs: only the first steps of each; default all")
     parser.add_argument("--output", type=Path, default=Path("runs/compare"), help="folder of the runs and reports")
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time; each takes about a core and 4 GB")
     parser.add_argument("--quick", action="store_true", help="the studies' small form")

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from verl_ext.arguments import Parser, exit_status
+from verl_ext.arguments import Parser, exit_status, positive
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--gpus", type=int, nargs="+", help="numbers of GPUs (8 64 512; of cores of this CPU: 1)")
     parser.add_argument("--coefficient", action="append", default=[], help="NAME=VALUE, e.g. update=2 for 50%%")
     parser.add_argument("--fit", nargs="+", type=Path, help="folders of runs on one CPU, or files of points, to fit")
-    parser.add_argument("--slots", type=int, default=128, help="with --fit: their rollout.max_num_seqs (128)")
+    parser.add_argument("--slots", type=positive, default=128, help="with --fit: their rollout.max_num_seqs (128)")
     parser.add_argument("--points", type=Path, help="with --fit: write what was measured to this file")
     given = parser.parse_args(argv)
     if not given.overrides and not given.fit:
