@@ -89,6 +89,14 @@ def test_the_standard_error_is_the_sample_one():
     assert str(estimate([0.5])) == "0.500" and str(one).startswith("2.500 ± 0.645")
 
 
+def test_systems_that_do_not_learn_have_a_report_without_curves_and_costs(folder, tmp_path):
+    study = study_of(tmp_path, name="mine", methods=[AS_IS], frontier=["em", "f1"])
+    methods = {name: method for name, method in measured(folder).items() if name == "as_is"}
+    text = write_tables(study, methods, [], tmp_path).read_text()
+    assert "| As it is " in text and "](frontier.png)" in text
+    assert "](cost.png)" not in text and "](curves.png)" not in text
+
+
 def test_the_report_has_tables_figures_and_the_numbers(folder, runs, tmp_path):
     study = of(folder)
     with pytest.raises(ValueError, match="no run of mine is complete"):

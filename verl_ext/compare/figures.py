@@ -31,12 +31,14 @@ def draw_all(study: Study, methods: Methods, folder: Path) -> dict[str, Path]:
     looks = {name: next(lines) for name, method in methods.items() if not method.untrained}
     figures = {}
     scores = " and ".join(in_words(score) for score in study.plotted)
-    figures[f"Validation {scores} against what training has used"] = _curves(study, methods, looks, folder)
+    if looks:
+        figures[f"Validation {scores} against what training has used"] = _curves(study, methods, looks, folder)
     if study.frontier:
         cost, score = (in_words(name) for name in study.frontier)
         caption = f"{score[0].upper()}{score[1:]} against {cost}, after {study.budget['questions']:,} questions"
         figures[caption] = _frontier(study, methods, looks, folder)
-    figures["Time and memory"] = _bars(methods, looks, folder)
+    if looks:
+        figures["Time and memory"] = _bars(methods, looks, folder)
     captions = {
         "behaviour": "What the agents do, over training",
         "similarity": "Similarity within a group (mean pairwise F1), per agent",
