@@ -135,6 +135,16 @@ def test_thoughts_are_left_out_or_written_by_a_model(conversations, tmp_path):
     assert thoughts.without(said) == bare
 
 
+def test_a_thought_that_a_kill_cut_short_is_asked_for_again(conversations, tmp_path):
+    chat, cache = next(chat for chat in conversations["shop_agent"] if len(chat) > 5), tmp_path / "thoughts.jsonl"
+    with ChatServer(lambda body, number: served("I think so.")) as server:
+        (said,) = thoughts.written([chat], server.url, None, cache)
+        asked = len(server.requests)
+        cache.write_bytes(cache.read_bytes()[:-4])
+        assert thoughts.written([chat], server.url, None, cache) == [said]
+        assert len(server.requests) == asked + 1
+
+
 def test_conversations_answer_with_what_was_seen(conversations):
     recalled = 0
     for agent, chats in conversations.items():

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from verl_ext.mas.messages import Messages, user
 from verl_ext.recipe.joyagents.grammar import TAG, THINK
+from verl_ext.storage.jsonl import cut_torn_line
 from verl_ext.tools.chat import ChatEndpoint, EndpointFailed
 
 THOUGHT = re.compile(rf"<{THINK}>(.*?)</{THINK}>", re.S)
@@ -44,11 +45,13 @@ def written(conversations: Sequence[Messages], url: str, model: str | None, cach
 
 
 async def _written(conversations: Sequence[Messages], chat: ChatEndpoint, cache: Path) -> list[Messages]:
+    if cache.is_file():
+        cut_torn_line(cache)  # by a kill
     lines = cache.read_text(encoding="utf-8").splitlines() if cache.is_file() else []
     known: dict[str, str] = dict(json.loads(line) for line in lines)
     cache.parent.mkdir(parents=True, exist_ok=True)
     try:
-        with cache.open("a", encoding="utf-8") as file:
+        with cache.open("a", encoding="utf-8", buffering=1) as file:
 
             async def think(messages: Messages, place: int) -> str:
                 asked = ASK.format(chat=json.dumps(without(messages[1 : place + 1]), ensure_ascii=False, indent=1))
