@@ -21,6 +21,7 @@ from verl.utils.rollout_trace import RolloutTraceConfig
 
 from tests.observe.test_trajectories import counting, sampled
 from tests.tools.requesting import running
+from verl_ext.mas.types import Status
 from verl_ext.observe import spans
 from verl_ext.observe.spans import Model, SpanWriter, open_provider
 from verl_ext.observe.trajectories import identity, trace_question
@@ -73,21 +74,36 @@ def test_parents_are_those_of_the_forest():
     assert tools == Counter((record.name, True) for record in records)
 
 
-def test_a_call_with_two_parents_is_linked_to_the_earlier_one():
-    def call(name, depth, *parents):
-        about = {"turn": 0, "adapter": None, "versions": [1, 1], "rewards": {"total": None}, "truncated": True}
-        sizes = {"prompt_tokens": 3, "generated_tokens": 2, "status": "truncated", "error": "", "times": (1.0, 2.0)}
-        ids = {"id": name, "agent": "a", "depth": depth, "parents": list(parents), "trajectories": [0]}
-        return {**ids, **about, **sizes, "prompt": [], "output": ""}
+def made_call(name, depth, *parents, status="truncated"):
+    """A call of a trace."""
+    about = {"turn": 0, "adapter": None, "versions": [1, 1], "rewards": {"total": None}}
+    sizes = {"prompt_tokens": 3, "generated_tokens": 2, "truncated": status == "truncated", "times": (1.0, 2.0)}
+    ids = {"id": name, "agent": "a", "depth": depth, "parents": list(parents), "trajectories": [0]}
+    return {**ids, **about, **sizes, "status": status, "error": "", "prompt": [], "output": ""}
 
-    one = {"number": 0, "stream": ["0"], "status": "timeout", "error": "late", "reward": None, "metrics": {}}
-    question = {"index": 1, "source": "s", "text": "t"}
-    calls = [call("z", 0), call("y", 1, "z"), call("x", 2, "y", "z")]
+
+def made_spans(calls, trajectory):
+    """The spans of these calls of a trajectory, by the calls' ids and by their names."""
     provider, exporter = TracerProvider(), InMemorySpanExporter()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    trace = SimpleNamespace(uid="u", question=question, trajectories=[one], calls=calls, tools=[])
+    question = {"index": 1, "source": "s", "text": "t"}
+    trace = SimpleNamespace(uid="u", question=question, trajectories=[trajectory], calls=calls, tools=[])
     SpanWriter(provider, "W", lambda agent: MODEL).write(trace, "val", None)
-    made = {span.attributes.get("verl_ext.call.id", span.name): span for span in exporter.get_finished_spans()}
+    return {span.attributes.get("verl_ext.call.id", span.name): span for span in exporter.get_finished_spans()}
+
+
+@pytest.mark.parametrize("status", list(Status))
+def test_a_call_with_an_output_is_no_error_whatever_the_output(status):
+    one = {"number": 0, "stream": ["0"], "status": "ok", "error": "", "reward": 1.0, "metrics": {}}
+    span = made_spans([made_call("x", 0, status=status.value)], one)["x"]
+    assert (span.status.status_code is StatusCode.ERROR) != status.trainable
+    assert (span.attributes["gen_ai.response.finish_reasons"] == ("error",)) != status.trainable
+
+
+def test_a_call_with_two_parents_is_linked_to_the_earlier_one():
+    one = {"number": 0, "stream": ["0"], "status": "timeout", "error": "late", "reward": None, "metrics": {}}
+    calls = [made_call("z", 0), made_call("y", 1, "z"), made_call("x", 2, "y", "z")]
+    made = made_spans(calls, one)
     assert made["x"].parent.span_id == made["y"].context.span_id
     assert [link.context.span_id for link in made["x"].links] == [made["z"].context.span_id]
     assert made["x"].attributes["gen_ai.response.finish_reasons"] == ("length",)

@@ -107,7 +107,7 @@ class CallFields(TypedDict):
         output: text without special tokens.
         reasoning: what the model wrote before, where the engine keeps the two apart.
         prompt_tokens, generated_tokens: their numbers; 0 where an endpoint does not report them.
-        status: `ok`, `unparsable`, `truncated`, or why there is no output (`verl_ext.mas.types.Status`).
+        status: `ok`, `unparsable`, `no_tool_call`, `truncated`, or why there is no output (`mas.types.Status`).
         error: the reason in words; empty if it is ok.
         truncated: it reached max_tokens, whether it could be read or not.
         rewards: `shared` (Eq. 4), `specific` (of the agent's penalty), `total`; null where credit did not reach.

@@ -19,12 +19,13 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
+from verl_ext.mas.types import Status
 from verl_ext.observe.record import as_json
 from verl_ext.observe.trajectories import QuestionTrace
 
 OWN = "verl_ext"
 # Statuses of calls that have an output, even if it could not be used.
-WITH_OUTPUT = ("ok", "unparsable", "truncated")
+WITH_OUTPUT = tuple(status.value for status in Status if status.trainable)
 # Spans leave the process after so many milliseconds; OTEL_BSP_SCHEDULE_DELAY has precedence.
 DELAY_MS = 1000
 REMEDY = "`pip install 'verl_ext[otel]'`, or mas.tracing.otel=false"
@@ -202,10 +203,10 @@ def _above(
 
 
 def _fail(span: Any, kind: str, reason: str) -> None:
-    from opentelemetry.trace import Status, StatusCode
+    from opentelemetry.trace import StatusCode
 
     span.set_attribute("error.type", kind)
-    span.set_status(Status(StatusCode.ERROR, reason))
+    span.set_status(StatusCode.ERROR, reason)
 
 
 def _own(attributes: Mapping[str, Any]) -> dict[str, Any]:
