@@ -42,6 +42,8 @@ ABOUT = {
 def prepare(arguments: argparse.Namespace) -> Prepared:
     """Name the tasks. Raises ValueError."""
     name, prepared = arguments.name, Prepared()
+    if name == "webshop" and arguments.local_dataset_path is not None:
+        raise ValueError("--local_dataset_path would do nothing for webshop, whose goals are numbers. Remedy: --goals")
     tools = list(load_catalogue([{"kind": "json", "path": str(ASSETS / f"{name}.jsonl")}]))
     for task in _games(arguments.local_dataset_path, prepared) if name == "alfworld" else _goals(*arguments.goals):
         prepared.read += 1
@@ -55,7 +57,11 @@ def _games(folder: Path | None, prepared: Prepared) -> Iterator[str]:
         raise ValueError("alfworld needs --local_dataset_path, a folder of games. Remedy: alfworld-download")
     for path in sorted(folder.rglob(GAME)):
         task = path.relative_to(folder).as_posix()
-        if json.loads(path.read_text(encoding="utf-8")).get("solvable") is False:
+        try:
+            solvable = json.loads(path.read_text(encoding="utf-8")).get("solvable")
+        except (ValueError, AttributeError) as error:
+            raise ValueError(f"{path} is no whole game ({error}). Remedy: alfworld-download, or remove it") from error
+        if solvable is False:
             prepared.read += 1
             prepared.reject("unsolvable by its own file", task)
         else:

@@ -48,14 +48,14 @@ def prepare(arguments: argparse.Namespace) -> Prepared:
             raise ValueError(f"{file} does not exist; allowed --sets: {', '.join(SETS)}")
         for number, (where, row) in enumerate(read_rows(file)):
             prepared.read += 1
-            offered = {tool["name"]: tool for tool in map(_tool, list_field(row, "tools", where))}
+            offered = {tool["name"]: tool for tool in (_tool(one, where) for one in list_field(row, "tools", where))}
             tools |= {name: tool for name, tool in offered.items() if name not in tools}
             try:
                 path_of = _path(text_field(row, "target", where), offered)
             except ValueError as error:
                 prepared.reject(str(error), f"{name}-{number}")
                 continue
-            question = "\n".join([INSTRUCTION, *_lines(list_field(row, "messages", where))])
+            question = "\n".join([INSTRUCTION, *_lines(list_field(row, "messages", where), where)])
             source = f"toolbench_static_{name}"
             prepared.tasks.append(ToolTask(f"{name}-{number}", question, path_of, (), source, list(offered)))
     prepared.files["tools.jsonl"] = list(tools.values())
@@ -89,15 +89,25 @@ def _path(target: str, offered: dict[str, Any]) -> list[dict[str, Any]]:
     return [{"name": name, "arguments": {} if name == FINISH else arguments}]
 
 
-def _tool(tool: dict[str, Any]) -> dict[str, Any]:
-    parameters = tool.get("parameters") or {}
-    if isinstance(parameters, str):
-        parameters = ast.literal_eval(parameters)
-    return {"name": tool["name"], "description": tool.get("description") or "", "parameters": parameters}
+def _tool(tool: Any, where: str) -> dict[str, Any]:
+    """Raises ValueError: it is no object with a name, or its parameters cannot be read."""
+    try:
+        parameters = tool.get("parameters") or {}
+        if isinstance(parameters, str):
+            parameters = ast.literal_eval(parameters)
+        return {"name": tool["name"], "description": tool.get("description") or "", "parameters": parameters}
+    except (AttributeError, KeyError, TypeError, SyntaxError, ValueError) as error:
+        expected = "an object with a name, and parameters as an object or its Python literal"
+        raise ValueError(f"{where}: field 'tools': given {tool!r:.120}, expected {expected} ({error}).") from error
 
 
-def _lines(messages: list[dict[str, str]]) -> list[str]:
-    return [f"{one['role']}: {one['content'].strip()}" for one in messages if one["role"] != "system"]
+def _lines(messages: list[Any], where: str) -> list[str]:
+    """Raises ValueError: a message has no role or no text."""
+    for number, one in enumerate(messages, 1):
+        if not isinstance(one, dict):
+            raise ValueError(f"{where}: message {number}: given {one!r:.80}, expected an object with role and content.")
+    said = [(text_field(one, "role", where), text_field(one, "content", where)) for one in messages]
+    return [f"{role}: {content}" for role, content in said if role != "system"]
 
 
 def options(parser: argparse.ArgumentParser) -> None:

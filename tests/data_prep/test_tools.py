@@ -172,6 +172,39 @@ def test_environments_name_their_tasks(tmp_path, capsys):
     assert prepare("webshop", tmp_path / "w", "--goals", 5, 5)[0] == 2
 
 
+def test_a_game_that_is_cut_off_and_a_folder_that_nobody_would_read_are_named(tmp_path, capsys):
+    game = tmp_path / "a" / "game.tw-pddl"
+    game.parent.mkdir()
+    for content in ('{"solvable": tr', "[]"):
+        game.write_text(content)
+        assert prepare("alfworld", tmp_path / "out", "--local_dataset_path", tmp_path)[0] == 2
+        assert f"{game} is no whole game" in capsys.readouterr().err
+    assert prepare("webshop", tmp_path / "out", "--local_dataset_path", tmp_path)[0] == 2
+    assert "would do nothing for webshop" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"tools": [{"name": "n", "parameters": "{'type': "}]}, "field 'tools': given {'name': 'n'"),
+        ({"tools": [{"parameters": "{}"}]}, "expected an object with a name"),
+        ({"tools": ["n"]}, "field 'tools': given 'n'"),
+        ({"messages": [{"role": "user", "content": None}]}, "field 'content': given NoneType"),
+        ({"messages": ["Hello"]}, "message 1: given 'Hello'"),
+    ],
+)
+def test_malformed_rows_of_toolbench_static_are_named(tmp_path, capsys, changes, message):
+    row = {"tools": [{"name": "n", "parameters": "{}"}], "messages": [{"role": "user", "content": "Go on"}]}
+    row["target"] = "Thought: so\nAction: n\nAction Input: {}"
+    options = ["--sets", "in_domain", "--local_dataset_path", tmp_path]
+    write_jsonl(tmp_path / "in_domain.jsonl", [row])
+    assert prepare("toolbench_static", tmp_path / "out", *options)[0] == 0
+    write_jsonl(tmp_path / "in_domain.jsonl", [row, row | changes])
+    assert prepare("toolbench_static", tmp_path / "out", *options)[0] == 2
+    said = capsys.readouterr().err
+    assert f"{tmp_path / 'in_domain.jsonl'}:2: " in said and message in said
+
+
 def test_training_tasks_that_are_now_test_tasks_are_named(tmp_path, capsys):
     prepare("webshop", tmp_path, "--goals", 0, 10, "--test_size", 4)
     assert "left from" not in capsys.readouterr().out
