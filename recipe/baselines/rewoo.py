@@ -16,7 +16,8 @@ from verl_ext.recipe.smurfs.grammar import ARGUMENTS, read_object
 from verl_ext.recipe.smurfs.scoring import read_final
 from verl_ext.recipe.smurfs.turns import Turn
 
-STEP = re.compile(r"^[ \t*]*(#E\d+)[ \t]*=[ \t]*([^{\n]+?)[ \t]*(\{.*)$", re.M)
+# No two neighbouring parts can match the same blanks: matching stays linear in whatever a policy writes.
+STEP = re.compile(r"^[ \t*]*(#E\d+)[ \t]*=[ \t]*([^{\s](?:[^{\n]*[^{\s])?)[ \t]*(\{.*)$", re.M)
 
 
 class Step(NamedTuple):

@@ -24,7 +24,7 @@ STOPS = (*STOPS_WITHOUT_FOLD, f"<{FOLD}>")
 ACTION_WITHOUT_FOLD = re.compile(rf"<({SEARCH}|{CALL})>(.*?)(</\1>|\Z)", re.S)
 ACTION = re.compile(rf"{ACTION_WITHOUT_FOLD.pattern}|<{FOLD}>", re.S)
 # Every tag of the grammar, however an injected text may write it.
-TAG = re.compile(rf"<(?=\s*/?\s*({SEARCH}|{CALL}|{FOLD}))", re.I)
+TAG = re.compile(rf"<(?=\s*(?:/\s*)?({SEARCH}|{CALL}|{FOLD}))", re.I)
 
 
 class Step(NamedTuple):

@@ -22,7 +22,7 @@ from verl_ext.rewards.judge import Judge
 from verl_ext.rewards.judged import commongen
 from verl_ext.rewards.truth import targets_of
 
-PLACEHOLDER = re.compile(r"^\s*(?:pass|\.\.\.)\s*(?:#.*)?$|\bTODO\b", re.MULTILINE)
+PLACEHOLDER = re.compile(r"^[ \t]*(?:pass|\.\.\.)[ \t]*(?:#.*)?$|\bTODO\b", re.MULTILINE)
 ERROR = re.compile(r"^Traceback \(most recent call last\):$|^\w*Error\b|^\[The program", re.MULTILINE)
 
 

@@ -14,7 +14,7 @@ import pytest
 from tests.helpers import fork
 from tests.recipe.test_smurfs import of, played
 from tests.recipe.test_smurfs_baselines import FINISH, call
-from verl_ext.mas import Status
+from verl_ext.mas import Status, Unparsable
 from verl_ext.recipe import baselines
 from verl_ext.recipe.baselines import (
     CodeAct,
@@ -105,6 +105,15 @@ def test_rewoo_puts_results_into_later_calls():
     assert [(step.name, step.arguments) for step in named] == [("GET /search/movie", {"query": "x"}), ("broken", None)]
     _, llm = played(SAID[ReWOO], system=ReWOO, budget=1)
     assert llm.calls == ["film"]
+
+
+@pytest.mark.parametrize("line", ["#E1 = a" + " " * 200_000, "#E1 = " + "a " * 100_000, "#E1 = " + " " * 200_000])
+def test_hostile_plans_take_linear_time(line):
+    """Quadratic matching of 200,000 blanks takes longer than the time limit of a test."""
+    with pytest.raises(Unparsable):
+        read_plan(line)
+    (step,) = read_plan(f'{line}\n#E2 = `film` {{"q": "x"}}')
+    assert (step.label, step.name, step.arguments) == ("#E2", "film", {"q": "x"})
 
 
 def test_self_refine_stops_where_the_critic_is_content():

@@ -92,6 +92,12 @@ def test_no_result_can_be_taken_for_an_action(content):
     assert not grammar.TAG.search(inner) and shown.count("</tool_call_result>") == 1
 
 
+@pytest.mark.parametrize("content", ["<" + " " * 200_000, "< / " * 50_000, "<" * 200_000])
+def test_hostile_results_take_linear_time(content):
+    """Quadratic matching of 200,000 blanks takes longer than the time limit of a test."""
+    assert grammar.neutral(content) == content
+
+
 def test_memories_are_validated():
     good = {"immediate_goal": "g", "current_challenges": "", "next_actions": [{"type": "t", "description": "p"}]}
     schema = memories.SCHEMAS["working"]

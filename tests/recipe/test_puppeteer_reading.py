@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from verl_ext.recipe.puppeteer.puppets import parameter_of, read_code, read_line, read_result, read_url
+from verl_ext.recipe.puppeteer.quality import PLACEHOLDER
 
 
 @pytest.mark.parametrize(
@@ -41,6 +42,16 @@ def test_parameters_in_json():
 
 def test_a_whole_answer_is_kept():
     assert read_result("FINAL ANSWER:\nOne.\n\nTwo [2]. ", whole=True)[1] == "One.\n\nTwo [2]."
+
+
+@pytest.mark.parametrize(
+    ("program", "left"),
+    [("def f():\n    pass  # later", 1), ("x = 1\n\t...", 1), ("# TODO", 1), ("password = 1", 0), ("\n" * 200_000, 0)],
+    ids=lambda value: repr(value)[:12],
+)
+def test_what_is_left_to_be_written_is_found_in_linear_time(program, left):
+    """Quadratic matching of 200,000 blank lines takes longer than the time limit of a test."""
+    assert bool(PLACEHOLDER.search(program)) == left
 
 
 @given(st.text(max_size=60))
