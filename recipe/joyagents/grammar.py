@@ -21,7 +21,6 @@ FORM = re.compile(
     rf"\s*<{THINK}>(?P<thought>.*?)</{THINK}>\s*(?:<{CALL}>(?P<call>.*?)</{CALL}>\s*|(?P<answer>.+))", re.S
 )
 TAG = re.compile(rf"</?\s*(?:{THINK}|{CALL})\s*>", re.I)
-THOUGHT = re.compile(rf"<{THINK}>.*?</{THINK}>\s*", re.S)
 CALLED = re.compile(rf"<{CALL}>(.*?)(</{CALL}>|\Z)", re.S)
 
 
@@ -61,7 +60,9 @@ def read_step(text: str, /, **_: Any) -> Step:
 
 def without_thought(text: str) -> str:
     """An output without its first thought."""
-    return THOUGHT.sub("", text, count=1)
+    before, _, rest = text.partition(f"<{THINK}>")
+    _, end, behind = rest.partition(f"</{THINK}>")
+    return f"{before}{behind.lstrip()}" if end else text
 
 
 def well_formed(text: str) -> bool:

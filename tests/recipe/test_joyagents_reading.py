@@ -126,6 +126,23 @@ def test_functions_are_those_that_an_answer_reports(functions, answer, right):
     assert accuracy({"kind": "function", "target": [], "functions": functions}, answer, SIMILARITY) == right
 
 
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("<think>a</think>\n b <think>c</think>", "b <think>c</think>"),
+        ("x<think>a<think>b</think> c", "xc"),
+        ("a</think> b", "a</think> b"),
+        ("</think><think>a", "</think><think>a"),
+        ("", ""),
+        ("<think>" * 100_000, "<think>" * 100_000),
+    ],
+    ids=lambda text: text[:20],
+)
+def test_the_first_thought_is_left_out_in_linear_time(text, left):
+    """Quadratic search among 100,000 thoughts that do not end takes longer than the time limit of a test."""
+    assert grammar.without_thought(text) == left
+
+
 def test_texts_are_right_from_a_cosine_of_06():
     truth = {"kind": "qa", "target": ["blue crane", "white dove"], "functions": []}
     right = {"blue crane": 1, "White  Dove": 1, "blue heron": 0, "": 0, "the blue crane": 1}
