@@ -11,6 +11,7 @@ from verl_ext.doctor import main
 from verl_ext.observe.progress import Progress
 from verl_ext.observe.runlog import RunLog
 from verl_ext.observe.trajectory_files import FOLDER, ROWS
+from verl_ext.plugin import package_path
 from verl_ext.trainer.row import Row
 
 FINE = {
@@ -115,6 +116,18 @@ def test_a_row_whose_reward_is_not_the_one_that_trained_shows(tmp_path, capsys):
     logged(tmp_path, reward=0.5)
     assert main([str(tmp_path), "--step", "2"]) == 0
     assert "largest difference from the run 8.7e-01" in capsys.readouterr().out
+
+
+def test_rows_of_which_no_token_trains_are_shown(tmp_path, capsys):
+    rows = logged(tmp_path)
+    path = tmp_path / FOLDER / ROWS.format(step=2)
+    content = json.loads(gzip.decompress(path.read_bytes()))
+    content["rows"] = [row | {"response_mask": [0, 0], "advantages": [0.0, 0.0]} for row in rows]
+    path.write_bytes(gzip.compress(json.dumps(content).encode()))
+    model = package_path("recipe/mhgpo/assets/tiny_model")
+    assert main([str(tmp_path), "--step", "2", "--model", model]) == 0
+    text = capsys.readouterr().out
+    assert "no token of these rows trains" in text and text.count("0 of 2 tokens train") == 4
 
 
 @pytest.mark.parametrize("option", ["--question", "--model"])

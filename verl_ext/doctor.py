@@ -149,12 +149,14 @@ def recomputed_log_probs(
         values = log_probs_of(name, rows, about["temperature"])
     if values is None:
         return None, f"log-probabilities: not recomputed, {name} holds adapters"
-    worst = max(
+    differences = (
         abs(a - b)
         for own, row in zip(values, rows, strict=True)
         for a, b, on in zip(own, row["rollout_log_probs"], row["response_mask"], strict=True)
         if on
     )
+    if (worst := max(differences, default=None)) is None:
+        return values, f"log-probabilities: recomputed with {name}; no token of these rows trains"
     return values, f"log-probabilities: recomputed with {name}; largest difference from the rollout {worst:.1e}"
 
 
