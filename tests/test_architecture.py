@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from verl_ext.mas.types import Status
 from verl_ext.observe.metrics import METRICS
 
 ROOT = Path(__file__).parents[1]
@@ -88,6 +89,13 @@ def test_metrics_are_documented():
     text = (ROOT / "docs" / "metrics.md").read_text()
     documented = dict(re.findall(r"^\| `([^`]+)` \| (.+) \|$", text, re.MULTILINE))
     assert documented == METRICS
+
+
+@pytest.mark.parametrize("page", ["evaluate", "metrics"])
+def test_every_way_to_fail_is_documented(page):
+    text = (ROOT / "docs" / f"{page}.md").read_text()
+    failures = set(Status) - {Status.OK, Status.TRUNCATED}  # half an output ends no trajectory
+    assert [status.value for status in failures if status.value not in text] == []
 
 
 NOT_OURS = {".venv", ".venv-vllm", ".pytest_cache"}
