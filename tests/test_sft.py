@@ -172,3 +172,39 @@ def test_losses_are_read_per_step_the_last_run_counts(tmp_path):
     log = tmp_path / "sft.jsonl"
     log.write_text("".join(json.dumps({"step": step, "data": data}) + "\n" for step, data in entries))
     assert sft.losses_of(log) == ([3.0, 1.0], [2.5]) and sft.losses_of(tmp_path / "no") == ([], [])
+
+
+def test_the_log_of_the_part_before_is_kept_and_counts(tmp_path):
+    """verl empties the log at each start."""
+    log = tmp_path / "sft.jsonl"
+
+    def part(*losses):
+        sft.set_aside(log)
+        log.write_text("".join(json.dumps({"step": s, "data": {"train/loss": loss}}) + "\n" for s, loss in losses))
+
+    part((1, 5.0), (2, 4.0), (3, 9.0))
+    part((3, 3.0), (4, 2.0))  # the second step had a checkpoint
+    assert sft.losses_of(log) == ([5.0, 4.0, 3.0, 2.0], [])
+    with log.open("a") as file:
+        file.write('{"step": 5, "da')  # a kill
+    part((5, 1.0))
+    part()  # killed before its first step
+    part((6, 0.5))
+    assert sft.losses_of(log) == ([5.0, 4.0, 3.0, 2.0, 1.0, 0.5], [])
+    assert {path.name for path in tmp_path.iterdir()} == {"sft.jsonl", *(f"sft.{number}.jsonl" for number in (1, 2, 3))}
+    part((1, 7.0))  # from scratch
+    assert sft.losses_of(log) == ([7.0], [])
+
+
+def test_a_complete_training_is_not_trained_further(tmp_path):
+    """Given its command again, verl would make a step beyond the last one."""
+    config = composed("+sft=joyagents_tiny", f"trainer.default_local_dir={tmp_path}")
+    assert not sft.finished(config, 3)
+    (tmp_path / "global_step_3").mkdir()
+    for last, complete in (("2", False), ("3", True), ("4", True), ("", False)):
+        (tmp_path / "latest_checkpointed_iteration.txt").write_text(last)
+        assert sft.finished(config, 3) == complete
+    (tmp_path / "latest_checkpointed_iteration.txt").write_text("3")
+    assert not sft.finished(config, 4)
+    config.trainer.resume_mode = "disable"
+    assert not sft.finished(config, 3)

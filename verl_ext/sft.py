@@ -5,8 +5,9 @@
     torchrun --nproc-per-node 8 -m verl_ext.sft +sft=joyagents_agent agent=math_agent     # a LoRA adapter for one agent
 
 The configuration is verl's (sft_trainer_engine.yaml) with ours (configs/sft) over it; any key can be overridden. The
-same command again goes on from the last checkpoint. It ends with a Hugging Face folder, from which RL starts; with
-`model.lora.adapters` with the peft folder of that adapter, from which RL starts by `mas.policy_init`.
+same command again goes on from the last checkpoint; logs of earlier parts are then sft.1.jsonl, sft.2.jsonl, … A
+complete training stays as it is. It ends with a Hugging Face folder, from which RL starts; with `model.lora.adapters`
+with the peft folder of that adapter, from which RL starts by `mas.policy_init`.
 
 Why not `torchrun -m verl.trainer.sft_trainer`: it asks torch for a group "cpu:gloo,cpu:gloo" on the CPU, which torch
 refuses (verl/utils/distributed.py), and some settings make it end without having saved anything.
@@ -15,11 +16,12 @@ refuses (verl/utils/distributed.py), and some settings make it end without havin
 from __future__ import annotations
 
 import contextlib
-import json
+import math
 import os
 import socket
 import sys
 from collections.abc import Iterator
+from itertools import count, takewhile
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -30,7 +32,9 @@ from hydra.utils import call
 from omegaconf import DictConfig, OmegaConf
 
 import verl_ext.plugin  # noqa: F401  (configs/ on Hydra's search path, as `import verl` does it)
+from verl_ext.observe.runlog import TRACKER
 from verl_ext.recipe_list import find_recipes
+from verl_ext.storage.jsonl import read_log
 
 VENDOR = "verl_ext"  # of our engines (verl_ext/engine/lora/adapters.py)
 HF_MODEL = "hf_model"  # of checkpoint.save_contents: the folder that RL starts from
@@ -56,7 +60,10 @@ def main(config: DictConfig) -> None:
     with _process_group(config):
         with _reasons_in_words():
             steps = prepare(config)
-        train(config)
+        if finished(config, steps):  # verl would make a step more
+            print(f"This training is complete already, in {config.trainer.default_local_dir}.", flush=True)
+        else:
+            train(config)
     if _rank() == 0:
         print(report(config, steps, HydraConfig.get().runtime.choices.get("sft")), flush=True)
 
@@ -174,6 +181,15 @@ def check_data(config: DictConfig) -> int:
     return wanted
 
 
+def finished(config: DictConfig, steps: int) -> bool:
+    """Whether the checkpoint of the last of so many steps is there, and the training would go on from it."""
+    folder = Path(config.trainer.default_local_dir)
+    if config.trainer.resume_mode != "auto" or not (folder / f"global_step_{steps}").is_dir():
+        return False
+    tracker = folder / TRACKER
+    return tracker.is_file() and (last := tracker.read_text().strip()).isdigit() and int(last) >= steps
+
+
 def train(config: DictConfig) -> None:
     """verl's SFTTrainer, from the last checkpoint of its folder if there is one. A collective of all ranks."""
     folder = Path(config.trainer.default_local_dir)
@@ -182,6 +198,7 @@ def train(config: DictConfig) -> None:
     from verl.trainer.sft_trainer import SFTTrainer
 
     if _rank() == 0:
+        set_aside(folder / LOG)
         print(f"Fine-tuning {config.model.path} in {folder} …", flush=True)
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):  # verl prints its configuration
         trainer = SFTTrainer(config)
@@ -209,15 +226,29 @@ def report(config: DictConfig, steps: int, recipe: str | None) -> str:
     return "\n".join(lines)
 
 
+def set_aside(log: Path) -> None:
+    """Give the log of an earlier part a number, as verl empties it at the start."""
+    if log.is_file() and log.stat().st_size:
+        log.rename(log.with_name(f"{log.stem}.{len(_parts(log))}{log.suffix}"))
+
+
+def _parts(log: Path) -> list[Path]:
+    """The logs of the earlier parts, in order, and `log`."""
+    earlier = (log.with_name(f"{log.stem}.{number}{log.suffix}") for number in count(1))
+    return [*takewhile(Path.is_file, earlier), log]
+
+
 def losses_of(log: Path) -> tuple[list[float], list[float]]:
-    """Losses per training step, and of the held-out conversations, as verl has logged them."""
+    """Losses per training step, and of the held-out conversations, as verl has logged them in all parts."""
     training: dict[int, float] = {}
     held: dict[int, float] = {}
-    for line in log.read_text(encoding="utf-8").splitlines() if log.is_file() else ():
-        entry = json.loads(line)
+    for part in _parts(log):
+        entries = list(read_log(part))
+        first = min((entry["step"] for entry in entries), default=math.inf)  # from here on the part before was lost
         for name, found in (("train/loss", training), ("val/loss", held)):
-            if name in entry["data"]:
-                found[entry["step"]] = float(entry["data"][name])
+            for step in [step for step in found if step >= first]:
+                del found[step]
+            found |= {entry["step"]: float(entry["data"][name]) for entry in entries if name in entry["data"]}
     return [training[step] for step in sorted(training)], [held[step] for step in sorted(held)]
 
 
