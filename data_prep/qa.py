@@ -141,6 +141,8 @@ def prepare(spec: QASet, arguments: argparse.Namespace) -> dict[str, int]:
         source = f"{spec.name}_{row.level}" if arguments.per_level and split == "test" else spec.name
         return question_row(source, row.question, truth, "qa", split, index, row.id, **extra)
 
+    if arguments.per_level and arguments.val_size is not None:
+        raise ValueError("--val_size would do nothing with --per_level, which sets the test rows. Remedy: one of them")
     rows, report = collect(spec, _source(spec, arguments))
     print(f"{spec.name}: {report}")
     rows = of_levels(rows, arguments.levels)

@@ -17,5 +17,10 @@ def test_level_and_type_are_kept_and_a_test_set_has_as_many_of_each_level(tmp_pa
     assert {row["extra_info"]["type"] for row in train} == {"bridge"} and not {*ids(test)} & {*ids(train)}
     train, test, _ = prepare("hotpotqa", file, tmp_path / "easy", "--levels", "easy")
     assert {row["extra_info"]["level"] for row in train + test} == {"easy"}
-    for options, message in ((["--levels", "eazy"], "'medium': 5"), (["--per_level", "6"], "5 rows of level 'easy'")):
+    refused = {
+        "'medium': 5": ["--levels", "eazy"],
+        "5 rows of level 'easy'": ["--per_level", "6"],
+        "--val_size would do nothing": ["--per_level", "2", "--val_size", "3"],
+    }
+    for message, options in refused.items():
         assert run("hotpotqa", file, tmp_path / "out", *options) == 2 and message in capsys.readouterr().err
