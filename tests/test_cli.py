@@ -71,11 +71,16 @@ def test_help_imports_nothing_heavy():
 
 
 @pytest.mark.parametrize(
-    ("recipe", "status", "text"),
-    [("mhgpo_tiny", 0, "main_ppo +recipe=mhgpo_tiny"), ("mhgpo_tny", 2, "did you mean 'mhgpo_tiny'?")],
+    ("arguments", "status", "text"),
+    [
+        ("recipes mhgpo_tiny", 0, "main_ppo +recipe=mhgpo_tiny"),
+        ("recipes mhgpo_tny", 2, "did you mean 'mhgpo_tiny'?"),
+        ("check +recipe=mhgpo_tiny --strict mas.seed=3", 0, "main_ppo +recipe=mhgpo_tiny mas.seed=3"),
+        ("evaluate +recipe=mhgpo_tiny --confg-dir=x", 2, "did you mean '--config-dir'?"),
+    ],
 )
-def test_the_status_of_the_module_is_the_status_of_the_command(recipe, status, text):
-    command = [sys.executable, "-m", "verl_ext", "recipes", recipe]
+def test_the_status_of_the_module_is_the_status_of_the_command(arguments, status, text):
+    command = [sys.executable, "-m", "verl_ext", *arguments.split()]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == status and text in done.stdout + done.stderr
 

@@ -35,12 +35,14 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **{"formatter_class": argparse.RawDescriptionHelpFormatter, **kwargs})
 
-    def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
-        """As argparse, but a subcommand refuses unknown options itself, because only it knows similar ones."""
-        namespace, unknown = super().parse_known_args(args, namespace)
-        if unknown:
-            self.error(f"unrecognized arguments: {' '.join(unknown)}")
-        return namespace, unknown
+    def add_subparsers(self, **options: Any) -> Any:
+        """As argparse; subcommands refuse unknown options themselves, because only they know similar ones."""
+        return super().add_subparsers(**{"parser_class": _Subcommand, **options})
+
+    def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
+        """As argparse; options may stand between overrides: `+recipe=NAME --here key=value`."""
+        parse = super().parse_args if self._subparsers else super().parse_intermixed_args
+        return parse(args, namespace)
 
     def error(self, message: str) -> NoReturn:
         """Print the message, with the closest known name if there is one, and exit with status 2."""
@@ -49,6 +51,14 @@ class Parser(argparse.ArgumentParser):
         given = re.findall(r"'([^']*)'", problem) if choices else re.findall(r"--[\w-]+", problem)
         hints = (did_you_mean(name, known) for name in given if name not in known)
         super().error(message + next(filter(None, hints), ""))
+
+
+class _Subcommand(Parser):
+    def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
+        namespace, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return namespace, unknown
 
 
 def exit_status(work: Callable[[], object], interrupted: str | None = None) -> int:

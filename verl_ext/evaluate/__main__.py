@@ -10,7 +10,6 @@ Arguments are Hydra overrides, as in training; the section `evaluate` is documen
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import logging
 import os
@@ -21,6 +20,8 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from verl_ext.arguments import Parser
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -39,13 +40,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Returns the exit status: 0 done, 1 stopped on the way or nothing answered, 2 cannot start, 130 interrupted.
     """
-    parser = argparse.ArgumentParser(
-        "verl_ext evaluate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser("verl_ext evaluate", description=__doc__)
     parser.add_argument("overrides", nargs="*", help="Hydra overrides: +recipe=NAME key=value …")
     parser.add_argument("--config-dir", help="folder with recipes of your own")
     parser.add_argument("--cfg", choices=["job"], help="print the composed configuration and stop")
-    arguments = parser.parse_intermixed_args(argv)
+    arguments = parser.parse_args(argv)
     from hydra.errors import HydraException
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
