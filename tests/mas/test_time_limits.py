@@ -175,6 +175,22 @@ def test_no_more_threads_than_the_limit():
     assert asyncio.run(scenario()) == 2 and len(running) == 5
 
 
+def test_a_thread_that_cannot_start_gives_its_place_back(monkeypatch):
+    def start(thread):
+        raise RuntimeError("can't start new thread")
+
+    async def scenario():
+        threads = Threads(limit=1)
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", start)
+            for _ in range(3):
+                with pytest.raises(RuntimeError, match="can't start new thread"):
+                    await asyncio.wait_for(threads.run(lambda: None), 10)
+        return await asyncio.wait_for(threads.run(lambda: "done"), 10)
+
+    assert asyncio.run(scenario()) == "done"
+
+
 def test_the_time_that_a_call_waits_for_a_thread_does_not_count():
     async def scenario():
         threads = Threads(limit=1)

@@ -79,6 +79,7 @@ async def in_thread(call: Callable[[], Any], ended: Callable[[], None] = lambda:
 
     Raises:
         Exception: raised by `call`; SystemExit and the like become a RuntimeError.
+        RuntimeError: no thread can be started.
     """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[Any] = loop.create_future()
@@ -104,7 +105,11 @@ async def in_thread(call: Callable[[], Any], ended: Callable[[], None] = lambda:
         except RuntimeError:  # the event loop has ended meanwhile
             pass
 
-    threading.Thread(target=work, daemon=True, name="tool").start()
+    try:
+        threading.Thread(target=work, daemon=True, name="tool").start()
+    except RuntimeError:  # this user has too many threads
+        ended()
+        raise
     return await done
 
 
