@@ -177,6 +177,16 @@ def test_another_similarity_schema_or_file_is_refused_and_the_folder_let_go(tmp_
     MemoryStore(tmp_path, RULES, Halves()).close()
 
 
+def test_a_memory_with_damaged_pages_is_refused_with_a_remedy(tmp_path):
+    grown(tmp_path).close()
+    file = tmp_path / "memory.sqlite"
+    file.write_bytes(file.read_bytes()[:8192].ljust(file.stat().st_size, b"\xaa"))
+    damaged = file.read_bytes()
+    with pytest.raises(ValueError, match="is damaged, or no memory .*Remedy: restore a copy"):
+        MemoryStore(tmp_path, RULES, Halves())
+    assert file.read_bytes() == damaged
+
+
 def test_a_snapshot_that_cannot_be_written_is_a_tool_error(tmp_path):
     (tmp_path / "copy" / "memory.sqlite" / "in the way").mkdir(parents=True)
     with grown(tmp_path / "memory", 1) as store, pytest.raises(StorageError, match="could not be copied to"):

@@ -48,7 +48,7 @@ class Database:
             connection.executemany("INSERT INTO meta VALUES (?, ?)", values)
 
         self.path, self._similarity = path, similarity
-        self._connection = open_writer(path, SCHEMA, fill=fill)
+        self._connection = open_writer(path, SCHEMA, verify=True, fill=fill)
         try:
             _check_similarity(self._connection, path, similarity)
         except BaseException:
