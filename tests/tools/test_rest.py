@@ -248,6 +248,23 @@ def test_answers_are_recorded_and_replayed_without_server_and_key(api, catalogue
     assert again[:2] == first[:2] and again[2]["kind"] == "not_recorded" and len(api.asked) == asked
 
 
+def test_an_answer_with_half_a_character_is_recorded(api, catalogue, tmp_path):
+    """JSON can hold a lone surrogate (a server that cuts an emoji in two sends one), UTF-8 cannot."""
+    api.answers[GET] = [Response(b'{"name": "Elm \\ud83d"}', 200, None, "application/json")]
+    (first, again), _ = call(
+        catalogue, (GET, TREE), (GET, TREE), server=api.url, mode="record", cache=str(tmp_path / "c.db")
+    )
+    assert first == again == {"ok": True, "result": {"name": "Elm ?"}} and len(api.asked) == 1
+
+
+def test_a_byte_order_mark_before_an_answer_does_not_count(api, catalogue):
+    tree = b'\xef\xbb\xbf{"name": "Elm"}'
+    kinds = ("application/json", "application/json; charset=utf-8", "text/plain")
+    api.answers[GET] = [Response(tree, 200, {"Content-Type": kind}) for kind in kinds]
+    answers, _ = call(catalogue, *[(GET, TREE)] * 3, server=api.url)
+    assert [answer["result"] for answer in answers] == [{"name": "Elm"}, {"name": "Elm"}, '{"name": "Elm"}']
+
+
 def test_the_same_call_at_the_same_time_is_sent_once(api, catalogue, tmp_path):
     async def run():
         backend = rest(server=api.url, allow_private=True, mode="record", cache=str(tmp_path / "c.db"))

@@ -17,6 +17,7 @@ from typing import Any
 from verl_ext.tools.base import ToolError
 from verl_ext.tools.catalogue.types import CallError
 from verl_ext.tools.http.client import RETRY_STATUS, Refused, Transient
+from verl_ext.tools.retrieval.types import encodable
 
 MAX_SHOWN = 500
 # Answers that say something about now and not about the call: they are not recorded.
@@ -62,8 +63,8 @@ class Answer:
         raise CallError(f"{name}: status {self.status}: {shown[:MAX_SHOWN]}")
 
     def text(self) -> str:
-        """As JSON, for the record."""
-        return json.dumps({"status": self.status, "content": self.content}, ensure_ascii=False)
+        """As JSON, for the record, without lone surrogates."""
+        return encodable(json.dumps({"status": self.status, "content": self.content}, ensure_ascii=False))
 
 
 def answer_of(recorded: str) -> Answer:
@@ -122,10 +123,10 @@ def check_status(status: int, after: str, location: str, key_statuses: Collectio
 
 
 def _decoded(body: bytes, charset: str | None) -> str | None:
-    """The text, None if it is none. Unknown encodings count as UTF-8."""
+    """The text without a byte order mark, None if it is none. Unknown encodings count as UTF-8."""
     for encoding in (charset or "utf-8", "utf-8"):
         try:
-            return body.decode(encoding)
+            return body.decode(encoding).removeprefix("\ufeff")
         except (UnicodeDecodeError, LookupError):
             continue
     return None
