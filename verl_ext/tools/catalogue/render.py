@@ -183,7 +183,7 @@ class _Converter:
             name = self.convert(key, depth + 1)
             name = name if isinstance(name, str) else json.dumps(name)
             while name in found:  # 1 and "1" are two keys in Python, and one in JSON
-                name += "'"
+                name, self.left = f"{name}'", self.left - 1
             found[name] = self.convert(item, depth + 1)
         return found
 
