@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from verl_ext.rewards.calls import Invocation
-from verl_ext.rewards.correctness import charged, unneeded_calls
+from verl_ext.rewards.correctness import charged, correct_calls, path_share, unneeded_calls
 from verl_ext.rewards.gaia import gaia_match
 from verl_ext.rewards.mathematics import math_match
 
@@ -44,6 +44,10 @@ def test_gaia_reads_an_answer_as_its_target(answer, target, right):
         ("x^2 + 1", "x^2+1", 1),
         ("x^2-1", "x^2+1", 0),
         ("", "0", 0),
+        ("12", "1,2", 0),  # a comma that sets off no thousands is one between numbers
+        ("1, 2", "1,2", 1),
+        ("1,234,567", "1234567", 1),
+        ("1000,2000", "10002000", 0),
     ],
 )
 def test_mathematical_answers_keep_their_sign_and_their_point(answer, target, right):
@@ -52,6 +56,15 @@ def test_mathematical_answers_keep_their_sign_and_their_point(answer, target, ri
 
 GOLD = [Invocation("a", None), Invocation("b", {"x": 1})]
 A, B, C = Invocation("a", {"y": 2}), Invocation("b", {"x": 1}), Invocation("c")
+
+
+def test_a_gold_call_without_arguments_takes_none_that_another_one_needs():
+    one, two = Invocation("a", {"x": 1}), Invocation("a", {"x": 2})
+    for gold in ([Invocation("a", None), one], [one, Invocation("a", None)]):
+        for calls in ([one, two], [two, one]):
+            assert unneeded_calls(calls, gold) == 0
+            assert correct_calls("arguments", calls, gold) == 2
+            assert path_share(calls, gold, ordered=False) == 1
 
 
 @pytest.mark.parametrize(

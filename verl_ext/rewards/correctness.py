@@ -47,7 +47,8 @@ def correct_calls(rule: str, calls: Sequence[Invocation], gold: Sequence[Invocat
         return len({(call.name, canonical(call.arguments or {})) for call in done})
     if rule not in MATCHES:
         raise ValueError(f"mas.workflow.correct={rule!r} is unknown; allowed: {', '.join(RULES)}")
-    left, count = list(gold), 0
+    # A gold call without arguments comes last: it is not to take the call that another one needs.
+    left, count = sorted(gold, key=lambda one: one.arguments is None), 0
     for call in calls:
         found = next((one for one in left if MATCHES[rule](call, one)), None)
         if found is not None:
