@@ -15,7 +15,7 @@ TOLERANCE = 1e-3
 # LaTeX's {,} or a narrow blank, the exponent of a unit (m^2, m²), a remark in brackets behind a number.
 GROUPS = re.compile(r"(?<=\d)(?:\{,\}|[\u00a0\u2009\u202f])(?=\d{3}(?!\d))")
 EXPONENT = re.compile(r"(?:(?<=[^\W\d_])|(?<=[^\W\d_]\}))(?:\^\{?-?\d+\}?|[²³])")
-REMARK = re.compile(r"(?<=\d)((?:\s*[^\W\d]+)?)\s*\([^()]*[^\W\d_][^()]*\)")
+REMARK = re.compile(r"(?<=\d)((?:\s*[^\W\d]+)?)\s*\((?=[^()]*[^\W\d_])[^()]*\)")
 
 
 def readable(text: str) -> str:
