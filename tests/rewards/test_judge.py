@@ -12,8 +12,10 @@ from tests.serving import ChatServer, answer
 from verl_ext.mas import Task
 from verl_ext.mas.types import Status
 from verl_ext.rewards.judge import JudgeFailed, read_templates, spending
+from verl_ext.rewards.judge.reading import read_answer
 from verl_ext.rewards.judged import commongen, exact_answer, judged, pass_rate, win_rate
 from verl_ext.sampling import run_once
+from verl_ext.tools.simulator.answers import NoResult
 
 EXACT = {"question": "2 + 2?", "target": "4", "response": "It is 4."}
 YES = answer('{"reason": "same", "correct": "yes"}')
@@ -115,6 +117,13 @@ def test_a_failure_that_passes_is_tried_again_and_not_cached(tmp_path):
         asking(server, ask, path=str(tmp_path / "new.db"))
     with ChatServer(lambda body, number: YES) as server:
         assert asking(server, ask, path=str(tmp_path / "new.db"))["correct"] == "yes"
+
+
+@pytest.mark.parametrize("said", [f"1{'0' * 400}", "NaN", "Infinity", "true", '"3"', "6", "null"])
+def test_a_number_out_of_its_range_is_no_answer(said):
+    with pytest.raises(NoResult):
+        read_answer(f'{{"score": {said}}}', "completed", {"score": [1, 5]})
+    assert read_answer('{"score": 5}', "completed", {"score": [1, 5]})["score"] == 5.0
 
 
 def test_own_templates_add_to_ours(tmp_path):

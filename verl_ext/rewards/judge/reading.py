@@ -42,8 +42,7 @@ class Allowed:
         if self.words:
             said = value.strip().lower() if isinstance(value, str) else value
             return next((word for word in self.words if word.lower() == said), None)
-        number = float(value) if type(value) in (int, float) else None
-        return number if number is not None and self.low <= number <= self.high else None
+        return float(value) if type(value) in (int, float) and self.low <= value <= self.high else None
 
 
 def read_answer(text: str, stop_reason: str, answers: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
