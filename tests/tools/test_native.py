@@ -154,3 +154,10 @@ def test_a_function_of_mas_tools_is_described_by_its_docstring():
 def test_a_tool_of_verl_that_cannot_be_made_says_why(settings, message):
     with pytest.raises(ValueError, match=message):
         verl_tool(**settings)
+
+
+@pytest.mark.parametrize("text", ["tools:", "tools: 3", "tools: [calc]", "tools: [{config: {}}]", "- calc", "\xe9: ["])
+def test_a_file_that_lists_no_tools_is_no_tool_config(text, tmp_path):
+    (tmp_path / "tools.yaml").write_text(text, encoding="latin-1")
+    with pytest.raises(ValueError, match="tools.yaml is no tool_config of verl"):
+        verl_tool(path=str(tmp_path / "tools.yaml"))

@@ -141,10 +141,13 @@ def _entries(path: Path) -> list[dict[str, Any]]:
     import yaml
 
     try:
-        listed = yaml.safe_load(path.read_text("utf-8"))["tools"]
-    except (OSError, KeyError, TypeError, yaml.YAMLError) as error:
-        raise ValueError(f"{path} is no tool_config of verl, with a list `tools`: {error!r:.200}") from error
-    return list(listed)
+        listed = list(yaml.safe_load(path.read_text("utf-8"))["tools"])
+        _ = [one["class_name"] for one in listed]
+    except (OSError, KeyError, TypeError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ValueError(
+            f"{path} is no tool_config of verl, with a list `tools` whose entries have a class_name: {error!r:.200}"
+        ) from error
+    return listed
 
 
 def _made(entry: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
