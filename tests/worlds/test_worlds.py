@@ -79,6 +79,8 @@ def test_what_is_there_is_kept_and_what_is_damaged_is_made_again(tmp_path, damag
         (lambda to: name_pairs(["A"], ["B"], "test"), "train, val"),
         (lambda to: draw_chains(9, "val", 0, 3, 9), "18 to 99"),
         (lambda to: draw_chains(200, "val", 0, 1, 18), "val_size=200"),
+        (lambda to: arithmetic.ensure(to, 8, 8, steps=3, least_steps=5), "least_steps=5: 0, or from 1 to steps=3"),
+        (lambda to: arithmetic.ensure(to, 8, 8, least_steps=-2), "least_steps=-2: 0, or"),
         (lambda to: prices_and_sums.ensure(to, 8, 0), "val_size=0: at least 1"),
         (lambda to: prices_and_sums.questions(1000, "val", 0), "val_size=1000: only .* choose at most"),
         (lambda to: shop.ensure(to, train_size=4), "each from 5 to 200"),

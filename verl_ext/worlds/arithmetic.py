@@ -101,7 +101,10 @@ def draw_chain(rng: random.Random, split: str, steps: int, largest: int) -> Chai
 
 
 def draw_chains(size: int, split: str, seed: int | str, steps: int, largest: int, least_steps: int = 0) -> list[Chain]:
-    """`size` distinct chains, a function of the arguments. Raises ValueError if there are not that many."""
+    """`size` distinct chains, a function of the arguments. Raises ValueError if there are not that many, or a
+    number is out of range."""
+    if not 0 <= least_steps <= steps:
+        raise ValueError(f"least_steps={least_steps}: 0, or from 1 to steps={steps}")
     rng = random.Random(f"{seed}/{split}")
 
     def draw(_: int) -> Chain:
