@@ -12,6 +12,7 @@ from aiohttp import ThreadedResolver
 
 from tests.tools.website import BOMB, Site, visit
 from verl_ext.tools import ToolError, ToolRefused
+from verl_ext.tools.time_limits import within
 from verl_ext.tools.web import search_arxiv, tools
 
 
@@ -87,6 +88,15 @@ def test_nobody_there_is_the_tools_failure():
         with pytest.raises(ToolError, match="cannot be read: ClientConnectorError") as error:
             visit(f"http://127.0.0.1:{free.getsockname()[1]}/")
     assert not isinstance(error.value, ToolRefused)
+
+
+def test_the_wait_for_a_turn_at_arxiv_is_not_counted(site):
+    tool = search_arxiv(mode="live", url=f"http://{site}/api/query", allow_private=True, interval_s=0.6)
+
+    async def several():  # the last one begins after 3 s
+        return await asyncio.gather(*[within(tool(query="multi agent"), 2.0) for _ in range(6)])
+
+    assert asyncio.run(several()) == [[{"title": "T", "text": ". . S ()"}]] * 6
 
 
 def test_arxiv_is_asked_as_it_wants_to_be(site, monkeypatch):

@@ -23,6 +23,7 @@ from verl_ext.tools.catalogue.toolbox import of_backend
 from verl_ext.tools.catalogue.types import CallError
 from verl_ext.tools.retrieval.search import SearchTool, search_tool
 from verl_ext.tools.settings import options_from
+from verl_ext.tools.time_limits import not_counted
 from verl_ext.tools.web import arxiv
 from verl_ext.tools.web.addresses import checked
 from verl_ext.tools.web.fetch import fetch
@@ -151,7 +152,8 @@ class SearchArxiv(WebTool):
         now = time.monotonic()
         turn = max(now, self._free)
         self._free = turn + self.settings.interval_s
-        await asyncio.sleep(turn - now)
+        with not_counted():
+            await asyncio.sleep(turn - now)
         page = await fetch(self.settings.url, self.settings, asked)
         if page.cut:
             raise ToolError(f"{self.name}: the answer is longer than max_mb={self.settings.max_mb:g}")
