@@ -109,23 +109,27 @@ def test_a_short_lock_is_waited_for(tmp_path):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user, which only root can")
 @pytest.mark.parametrize("killed", [False, True])
-def test_a_user_who_can_write_nothing_reads(killed):
-    """Also a cache whose last writer left its WAL."""
-    folder = Path(tempfile.mkdtemp())
+@pytest.mark.parametrize("linked", [False, True])
+def test_a_user_who_can_write_nothing_reads(linked, killed):
+    """Also a cache whose last writer left its WAL, and by a link in a folder of their own."""
+    folder, own = Path(tempfile.mkdtemp()), Path(tempfile.mkdtemp())
     try:
         folder.chmod(0o755)
+        own.chmod(0o777)
+        (own / "c.db").symlink_to(folder / "c.db")
         opened = ResultCache(folder / "c.db")
         put(opened, 0)
         if not killed:
             opened.close()
         parent, child = multiprocessing.Pipe()
         process = multiprocessing.get_context("forkserver").Process(
-            target=read_as_nobody, args=(str(folder / "c.db"), child)
+            target=read_as_nobody, args=(str((own if linked else folder) / "c.db"), child)
         )
         process.start()
-        assert parent.poll(60) and parent.recv() == (False, '{"a": 1}')
+        assert parent.poll(60) and parent.recv() == (linked, '{"a": 1}')
         process.join()
         if killed:
             opened.close()
     finally:
         shutil.rmtree(folder)
+        shutil.rmtree(own)

@@ -90,7 +90,8 @@ def open_reader(path: Path, schema: Schema, verify: bool = False) -> sqlite3.Con
     """
     if not path.is_file():
         raise ValueError(f"there is no {schema.what} at {path}. Remedy: {schema.made_by}, or correct the path.")
-    uri = f"file:{quote(str(path.resolve()))}?mode=ro"
+    path = path.resolve()  # the -wal file lies beside the file itself, not beside a link to it
+    uri = f"file:{quote(str(path))}?mode=ro"
     # SQLite reads a file in a folder that this user cannot write only if nobody else changes the file.
     uri += "" if os.access(path.parent, os.W_OK) or Path(f"{path}-wal").exists() else "&immutable=1"
     return _connect(uri, path, schema, lambda connection: _check(connection, path, schema, verify))
