@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from verl_ext.rewards.calls import Invocation
@@ -56,6 +58,12 @@ def test_mathematical_answers_keep_their_sign_and_their_point(answer, target, ri
 
 GOLD = [Invocation("a", None), Invocation("b", {"x": 1})]
 A, B, C = Invocation("a", {"y": 2}), Invocation("b", {"x": 1}), Invocation("c")
+
+
+def test_a_call_whose_arguments_are_nested_deeply_is_scored():
+    """A reward that raises stops the training."""
+    deep = Invocation("b", json.loads('{"x": ' + "[" * 800 + "]" * 800 + "}"))
+    assert correct_calls("arguments", [deep, B], GOLD) == correct_calls("executed", [deep], GOLD) == 1
 
 
 def test_a_gold_call_without_arguments_takes_none_that_another_one_needs():

@@ -1,6 +1,7 @@
 """Catalogues and schemas: names, versions, canonical JSON, and the validation of whatever an agent writes."""
 
 import json
+from types import MappingProxyType
 
 import pytest
 from hypothesis import given, settings
@@ -159,6 +160,14 @@ def test_canonical_json_is_equal_for_equal_values():
     )
     assert canonical({"é": "\ud800"}) == '{"\\u00e9":"\\ud800"}'
     assert canonical(1) != canonical(True) != canonical("true")
+
+
+def test_canonical_json_is_made_of_all_that_json_reads():
+    deep = json.loads('{"x": ' + "[" * 800 + "1.0" + "]" * 800 + "}")
+    assert canonical(deep) == '{"x":' + "[" * 800 + "1" + "]" * 800 + "}"
+    assert canonical({"big": 1e22, "small": -0.0, "text": "1.0", 3: MappingProxyType({"a": 2.5})}) == (
+        '{"3":{"a":2.5},"big":10000000000000000000000,"small":0,"text":"1.0"}'
+    )
 
 
 @given(JSON)

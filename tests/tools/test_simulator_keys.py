@@ -98,7 +98,8 @@ def test_the_tool_and_the_prompt_are_part_of_the_key(monkeypatch):
         ({"q": "x" * MAX_ARGUMENTS}, f"of tool have {MAX_ARGUMENTS + 8} characters, allowed are {MAX_ARGUMENTS}"),
         ({"q": "\ud800"}, "half of a character"),
         ({"\udfff": 1, "fine": "😀"}, "half of a character"),
-        (json.loads("[" * 700 + "]" * 700), "nested too deeply"),
+        (json.loads("[" * 700 + "]" * 700), "nested more than 64 levels deep"),
+        ({"q": json.loads("[" * 64 + "]" * 64)}, "nested more than 64 levels deep"),
         ({"q": 10**5000}, "of tool are not JSON"),
     ],
 )
@@ -106,3 +107,4 @@ def test_arguments_that_no_api_would_take(arguments, words):
     with pytest.raises(CallError, match=words):
         digest(arguments)
     digest({"q": "x" * (MAX_ARGUMENTS - 8)})  # the longest
+    digest({"q": json.loads("[" * 63 + "]" * 63)})  # the deepest

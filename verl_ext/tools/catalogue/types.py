@@ -188,7 +188,8 @@ def canonical(value: Any) -> str:
 
     1.0 equals 1, a tuple equals a list; 1 equals neither "1" nor true.
     """
-    return json.dumps(_integral(value), sort_keys=True, separators=(",", ":"), default=str)
+    written = json.dumps(value, default=lambda other: dict(other) if isinstance(other, Mapping) else str(other))
+    return json.dumps(json.loads(written, parse_float=_number), sort_keys=True, separators=(",", ":"))
 
 
 def as_json(value: Any) -> Any:
@@ -205,12 +206,9 @@ def as_json(value: Any) -> Any:
         raise ValueError(_cut(f"{error}")) from None
 
 
-def _integral(value: Any) -> Any:
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    if isinstance(value, Mapping):
-        return {str(key): _integral(item) for key, item in value.items()}
-    return [_integral(item) for item in value] if isinstance(value, list | tuple) else value
+def _number(text: str) -> int | float:
+    value = float(text)
+    return int(value) if value.is_integer() else value
 
 
 def _cut(text: str) -> str:

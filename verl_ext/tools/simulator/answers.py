@@ -100,7 +100,7 @@ def _repaired(text: str) -> str:
 
 def _checked(value: Any) -> str:
     """`value` as one line of JSON; ValueError if it has infinite numbers, is nested too deeply or too long."""
-    if _too_deep(value):
+    if too_deep(value):
         raise ValueError(f"it is nested more than {MAX_DEPTH} levels deep")
     text = encodable(json.dumps(value, ensure_ascii=False, allow_nan=False))
     if len(text) > MAX_RESULT:
@@ -108,7 +108,8 @@ def _checked(value: Any) -> str:
     return text
 
 
-def _too_deep(value: Any) -> bool:
+def too_deep(value: Any) -> bool:
+    """Whether a JSON value is nested more than MAX_DEPTH levels deep."""
     level = [value] if isinstance(value, dict | list) else []
     for _ in range(MAX_DEPTH):
         items = [item for part in level for item in (part.values() if isinstance(part, dict) else part)]

@@ -8,6 +8,7 @@ import re
 from typing import Any, NamedTuple
 
 from verl_ext.tools.catalogue.types import BAD_ARGUMENTS, CallError, ToolSpec, canonical
+from verl_ext.tools.simulator.answers import MAX_DEPTH, too_deep
 from verl_ext.tools.simulator.prompt import PROMPT_VERSION
 
 # Longest arguments of a call, in characters of canonical JSON. A real API would answer with status 413.
@@ -37,14 +38,15 @@ def call_key(spec: ToolSpec, arguments: Any) -> CallKey:
         arguments: from the agent; arguments that are equal as JSON have the same key.
 
     Raises:
-        CallError: they are no JSON, longer than MAX_ARGUMENTS characters, or not encodable as UTF-8.
+        CallError: they are no JSON, longer than MAX_ARGUMENTS characters, nested too deeply, or not encodable as UTF-8.
     """
     tool, version = spec.name, spec.version
+    if too_deep(arguments):
+        raise CallError(f"the arguments of {tool} are nested more than {MAX_DEPTH} levels deep", BAD_ARGUMENTS)
     try:
         text = canonical(arguments)
     except Exception as error:  # raised by an odd object
-        reason = "nested too deeply" if isinstance(error, RecursionError) else f"{error!s:.200}"
-        raise CallError(f"the arguments of {tool} are not JSON: {reason}", BAD_ARGUMENTS) from None
+        raise CallError(f"the arguments of {tool} are not JSON: {error!s:.200}", BAD_ARGUMENTS) from None
     if len(text) > MAX_ARGUMENTS:
         problem = f"have {len(text)} characters, allowed are {MAX_ARGUMENTS}"
         raise CallError(f"the arguments of {tool} {problem}", BAD_ARGUMENTS)
