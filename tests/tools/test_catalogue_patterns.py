@@ -1,5 +1,6 @@
 """Patterns of tools' schemas: bounded in time, ECMA's, and those that nobody can read."""
 
+import json
 import time
 
 import pytest
@@ -41,6 +42,18 @@ def test_each_call_has_the_whole_time():
     for _ in range(3):
         assert len(problems({"x": TEXT}, properties={"x": {"pattern": SLOW}})) == 1
         assert problems({"x": "aa"}, properties={"x": {"pattern": SLOW}}) == []
+
+
+def test_elements_that_must_differ_are_compared_in_linear_time():
+    schema = {"properties": {"x": {"type": "array", "uniqueItems": True}}}
+    start = time.process_time()
+    assert problems({"x": [{"i": i} for i in range(5000)]}, **schema) == []
+    assert time.process_time() - start < 5
+    assert problems({"x": [1, True, "1", [1], {"a": 1}, {"a": True}, None, 0, False]}, **schema) == []
+    for same in ([1, 1.0], [{"a": 1, "b": 2}, 3, {"b": 2, "a": 1.0}], [[{}], [{}]], ["é", "\u00e9"]):
+        assert problems({"x": same}, **schema) == [f"x: {json.loads(json.dumps(same))} has non-unique elements"]
+    assert problems({"x": [1, 1]}, properties={"x": {"uniqueItems": False}}) == []
+    assert problems({"x": "aa"}, properties={"x": {"uniqueItems": True}}) == []
 
 
 def test_patterns_are_ecma_s():
