@@ -40,6 +40,8 @@ def test_what_a_reader_sees():
         ("&#0;&#xD800;&#99999999999;&bogus;", "\ufffd\ufffd\ufffd&bogus;"),
         ("&#" + "9" * 5000 + ";", "\ufffd"),
         ("a\x1b[31m", "a\\x1b[31m"),
+        ("a<svg class='b' />c<svg/>d<svg><path/>no</svg>e", "a\nc\nd\ne"),
+        ("a<script src='b' />c</script>d", "a\nd"),
         ("", ""),
     ],
 )

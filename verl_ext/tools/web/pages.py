@@ -71,7 +71,8 @@ def _pieces(page: str) -> Iterator[str]:
         name = tag[1].lower()
         at = _end_of_tag(page, tag.end(), quotes)
         yield "" if name in INLINE else " " if name in CELLS else "\n"
-        if name in HIDDEN and page[start + 1] != "/":
+        closed = page[start + 1] == "/" or (name == "svg" and page.endswith("/>", start, at))  # HTML has no <script/>
+        if name in HIDDEN and not closed:
             close = HIDDEN[name].search(page, at)
             at = close.start() if close else len(page)
     yield _flat(page[at:])
