@@ -173,3 +173,21 @@ def test_a_killed_embedding_goes_on_and_its_vectors_go_when_it_is_done(tmp_path,
         texts = [text for called in letters.encode.call_args_list for text in called.args[0]]
         assert len([text for text in texts if text.startswith("tool")]) == count
         assert sorted(path.name for path in (folder / place.name).iterdir()) == [".lock", "index"]
+
+
+def test_an_index_stays_while_its_model_cannot_be_loaded(tmp_path, monkeypatch, built):
+    pytest.importorskip("faiss", reason="dense search needs `pip install verl_ext[retrieval]`")
+    down: list[str] = []
+
+    def load(*_):
+        if down:
+            raise ValueError(*down)
+        return Letters()
+
+    monkeypatch.setattr("verl_ext.tools.retrieval.dense.load_encoder", load)
+    cached_index(PASSAGES, "dense", {}, tmp_path)
+    down.append("the hub does not answer")
+    with pytest.raises(ValueError, match="the hub does not answer"):
+        cached_index(PASSAGES, "dense", {}, tmp_path)
+    del down[:], built[:]
+    assert len(cached_index(PASSAGES, "dense", {}, tmp_path)) == 50 and not built

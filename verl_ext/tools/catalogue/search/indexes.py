@@ -21,7 +21,7 @@ from typing import Any
 from verl_ext.storage.files import lock_folder
 from verl_ext.tools.retrieval.corpus import corpus_sha256
 from verl_ext.tools.retrieval.dense import model_sha256
-from verl_ext.tools.retrieval.index import FORMATS, backend_class, build_index, load_index, options_as_json
+from verl_ext.tools.retrieval.index import FORMATS, META, backend_class, build_index, load_index, options_as_json
 from verl_ext.tools.retrieval.targets import digest
 from verl_ext.tools.retrieval.types import Passage, Retriever
 from verl_ext.tools.settings import options_from
@@ -102,18 +102,22 @@ def _built(
     progress: bool,
     runtime: Mapping[str, Any],
 ) -> Retriever:
-    """Build the index in a folder that this process has locked. Of a killed build only the vectors are used."""
-    for rest in [place / "index", *place.glob(".index.*")]:
+    """Build the index in a folder that this process has locked. Of a killed build only the vectors are used.
+
+    One that is there is replaced at the end: it may be sound, and its model not to be had just now.
+    """
+    index, vectors = place / "index", place / "vectors"
+    for rest in [*([] if (index / META).is_file() else [index]), *place.glob(".index.*")]:
         shutil.rmtree(rest, ignore_errors=True)
     logger.warning("building the %s index of %d tools, once, in %s", backend, len(passages), place)
-    vectors = place / "vectors"
-    build: dict[str, Any] = {"device": runtime.get("device"), "vectors": vectors} if backend == "dense" else {}
+    build: dict[str, Any] = {"overwrite": True, "progress": progress}
+    build |= {"device": runtime.get("device"), "vectors": vectors} if backend == "dense" else {}
     try:
-        build_index(passages, place / "index", backend, options, progress=progress, **build)
+        build_index(passages, index, backend, options, **build)
     except ValueError:
         if not vectors.exists():
             raise
         shutil.rmtree(vectors)  # embeddings of a killed build, which are broken
-        build_index(passages, place / "index", backend, options, progress=progress, **build)
+        build_index(passages, index, backend, options, **build)
     shutil.rmtree(vectors, ignore_errors=True)
-    return load_index(place / "index", **runtime)
+    return load_index(index, **runtime)
