@@ -6,6 +6,7 @@ import pytest
 
 from verl_ext.storage.parquet import question_row, write_parquet
 from verl_ext.tools.catalogue import load_catalogue
+from verl_ext.tools.catalogue.search import measure
 from verl_ext.tools.catalogue.search.measure import main
 from verl_ext.tools.catalogue.search.queries import read_queries
 
@@ -95,6 +96,14 @@ def test_queries_that_cannot_be_measured(bench, tmp_path, rows, message):
         read_queries(jsonl(tmp_path / "q.jsonl", rows), catalogue)
 
 
+@pytest.mark.parametrize("rows", [[{"x": 1}], [question_row("x", "q", {"target": ["a"]}, "qa", "test", 0)]])
+def test_a_parquet_file_without_gold_paths_is_named(bench, tmp_path, rows):
+    write_parquet(rows, tmp_path / "test.parquet")
+    catalogue = load_catalogue([{"kind": "toolbench", "path": str(bench[0])}])
+    with pytest.raises(ValueError, match="test.parquet row 1: no reward_model.ground_truth.path.*data_prep/tools.py"):
+        read_queries(tmp_path / "test.parquet", catalogue)
+
+
 def command(bench, tmp_path, *more):
     paths = ["--catalogue", f"toolbench:{bench[0]}", "--queries", str(bench[1]), "--cache_dir", str(tmp_path / "c")]
     return [*paths, *more]
@@ -113,6 +122,11 @@ def test_the_command_prints_recall_by_hand(bench, tmp_path, capsys):
     assert "no recall@1 can be above 0.833" in shown and "recall@2 can" not in shown
     assert "1 left out, because the catalogue lacks their gold tools:\n    4: Lyrics of Songs" in shown
     assert "| queries | bm25   |     3 |     4 |    0.833 |    1.000 | 0.667 | 1.000 |" in shown
+
+
+def test_the_seconds_of_a_method_are_its_own(bench, tmp_path, monkeypatch):
+    monkeypatch.setattr(measure, "PlainBM25", None)  # is not built for another method, whose seconds would have it
+    assert main(command(bench, tmp_path, "--method", "bm25", "--k", "1")) == 0
 
 
 def test_methods_are_compared_query_by_query_and_prepared_rows_are_read(bench, tmp_path, capsys):

@@ -126,10 +126,10 @@ def run(arguments: argparse.Namespace) -> None:
     for method in arguments.method:
         start = time.perf_counter()
         dense = {"model": arguments.model} if arguments.model and "dense" in METHODS.get(method, ()) else {}
-        retriever: Retriever = PlainBM25(catalogue)
-        if method != PLAIN:
-            options = {"dense": dense, "cache_dir": arguments.cache_dir, "device": arguments.device}
-            retriever = open_search(catalogue, method, progress=True, **options)
+        options = {"dense": dense, "cache_dir": arguments.cache_dir, "device": arguments.device}
+        retriever: Retriever = (
+            PlainBM25(catalogue) if method == PLAIN else open_search(catalogue, method, progress=True, **options)
+        )
         seconds = time.perf_counter() - start
         for one in asked:
             rows.append(measure(retriever, method, one, arguments.k, seconds))

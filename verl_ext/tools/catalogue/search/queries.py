@@ -73,9 +73,17 @@ def _prepared(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     import pyarrow.parquet as pq
 
     for number, row in enumerate(pq.read_table(path).to_pylist(), 1):
-        calls = json.loads(row["reward_model"]["ground_truth"]["path"])
-        names = [call if isinstance(call, str) else call["name"] for call in calls]
-        yield f"{path} row {number}", {"query": row["prompt"][-1]["content"], "solution": names}
+        where = f"{path} row {number}"
+        try:
+            calls = json.loads(row["reward_model"]["ground_truth"]["path"])
+            names = [call if isinstance(call, str) else call["name"] for call in calls]
+            query = row["prompt"][-1]["content"]
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise ValueError(
+                f"{where}: no reward_model.ground_truth.path with names or calls ({error!r:.80}); give a file of "
+                "data_prep/tools.py"
+            ) from error
+        yield where, {"query": query, "solution": names}
 
 
 def apis_of(catalogue: Catalogue) -> dict[tuple[str, str], list[str]]:
