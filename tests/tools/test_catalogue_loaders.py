@@ -212,6 +212,13 @@ def test_malformed_rows_are_named(tmp_path, kind, row, message):
         only(tmp_path, kind, first, row)
 
 
+@pytest.mark.parametrize("text", [b"\xff", b"x" * 10_000_001], ids=["no UTF-8", "too long"])
+def test_a_corpus_that_cannot_be_read_is_named(tmp_path, text):
+    (tmp_path / "corpus.tsv").write_bytes(b"docid\tdocument_content\n1\t" + text)
+    with pytest.raises(ValueError, match=r"corpus\.tsv cannot be read"):
+        load_catalogue([{"kind": "toolbench", "path": str(tmp_path / "corpus.tsv")}])
+
+
 def test_missing_and_empty_files_are_named(tmp_path, kind="json"):
     with pytest.raises(ValueError, match="gone.jsonl does not exist"):
         load_catalogue([{"kind": kind, "path": str(tmp_path / "gone.jsonl")}])
@@ -224,6 +231,9 @@ def test_missing_and_empty_files_are_named(tmp_path, kind="json"):
     [
         ({"kind": "toolhop"}, "sources must be a list of tool sources"),
         ([], "there are no tools in the sources"),
+        ([{"kind": ["json"]}], r"tool source 0: given kind \['json'\], allowed"),
+        ([{"kind": "json", "path": 3}], "a path must be a text, or several in a list; given 3"),
+        ([{"kind": "json", "path": ["x", None]}], r"several in a list; given \['x', None\]"),
         ([{"kind": "opnapi"}], "tool source 0: given kind 'opnapi', allowed .*'openapi'.*'mcp'"),
         (
             [{"kind": "toolhop"}],

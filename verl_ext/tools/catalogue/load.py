@@ -86,7 +86,7 @@ def load_catalogue(sources: Iterable[Mapping[str, Any]], only: Sequence[str] | N
 
 
 def _load(source: Any, number: int, left_out: dict[str, str]) -> list[ToolSpec]:
-    if not isinstance(source, Mapping) or source.get("kind") not in KINDS:
+    if not isinstance(source, Mapping) or source.get("kind") not in list(KINDS):
         kind = source.get("kind") if isinstance(source, Mapping) else source
         raise ValueError(f"tool source {number}: given kind {kind!r:.80}, allowed {list(KINDS)}; e.g. {_example()[0]}")
     kind = KINDS[source["kind"]]

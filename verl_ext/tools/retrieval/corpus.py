@@ -23,8 +23,11 @@ Paths = str | Path | Sequence[str | Path]
 
 
 def as_paths(paths: Paths) -> list[Path]:
-    """A list of paths, from one path or several."""
-    return [Path(paths)] if isinstance(paths, str | Path) else [Path(path) for path in paths]
+    """A list of paths, from one path or several. Raises ValueError: it is neither."""
+    try:
+        return [Path(path) for path in ([paths] if isinstance(paths, str | Path) else paths)]
+    except TypeError as error:
+        raise ValueError(f"a path must be a text, or several in a list; given {paths!r:.200}") from error
 
 
 def load_corpus(paths: Paths) -> list[Passage]:

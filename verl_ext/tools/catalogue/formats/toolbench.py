@@ -73,19 +73,26 @@ def read_documents(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         raise ValueError(f"{path} does not exist, or is no file; correct the path")
     csv.field_size_limit(MAX_DOCUMENT)
     seen: set[str] = set()
+    for number, row in enumerate(_table(path), 1):
+        where, text = f"{path} row {number}", row.get("document_content")
+        if text in seen:
+            continue
+        try:
+            document = json.loads(text or "")
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{where}: column document_content is no JSON ({error}): {text!r:.80}") from error
+        if not isinstance(document, dict):
+            raise ValueError(f"{where}: column document_content: given {text!r:.80}, expected {EXPECTED}")
+        seen.add(str(text))
+        yield where, document
+
+
+def _table(path: Path) -> Iterator[dict[str, Any]]:
     with path.open(encoding="utf-8", newline="") as file:
-        for number, row in enumerate(csv.DictReader(file, delimiter="\t"), 1):
-            where, text = f"{path} row {number}", row.get("document_content")
-            if text in seen:
-                continue
-            try:
-                document = json.loads(text or "")
-            except (ValueError, RecursionError) as error:
-                raise ValueError(f"{where}: column document_content is no JSON ({error}): {text!r:.80}") from error
-            if not isinstance(document, dict):
-                raise ValueError(f"{where}: column document_content: given {text!r:.80}, expected {EXPECTED}")
-            seen.add(str(text))
-            yield where, document
+        try:
+            yield from csv.DictReader(file, delimiter="\t")
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise ValueError(f"{path} cannot be read: {error}") from error
 
 
 def tools_of(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> list[ToolSpec]:
