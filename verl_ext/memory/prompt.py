@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from itertools import accumulate
 
 from verl_ext.memory.records import Memory
 from verl_ext.tools.retrieval.types import encodable
@@ -70,9 +71,7 @@ def _cut(text: str, limit: int) -> str:
 
 def _cut_plan(plan: Sequence[str], limit: int) -> list[str]:
     """The leading names, with at most `limit` characters together."""
-    kept: list[str] = []
-    for name in plan:
-        if sum(map(len, kept)) + len(name) > limit:
-            return [*kept, "…"]
-        kept.append(name)
-    return kept
+    for number, length in enumerate(accumulate(map(len, plan))):
+        if length > limit:
+            return [*plan[:number], "…"]
+    return list(plan)
