@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verl_ext.storage.jsonl import LineError, append, cut_torn_line, parse_line, read_log, read_rows
+from verl_ext.storage.jsonl import LineError, append, cut_torn_line, parse_line, read_log, read_rows, write_rows
 
 TEXTS = st.dictionaries(st.text(max_size=5), st.text(max_size=20) | st.integers() | st.none(), max_size=3)
 
@@ -20,6 +20,14 @@ def test_rows_come_with_their_place_and_blank_lines_are_skipped(tmp_path):
     packed = tmp_path / "a.jsonl.gz"
     packed.write_bytes(gzip.compress(path.read_bytes()))
     assert [row for _, row in read_rows(packed)] == [row for _, row in expected]
+
+
+def test_rows_with_half_a_character_are_written_and_read(tmp_path):
+    """JSON's escapes can hold a lone surrogate, as in texts that were cut in the middle of an emoji."""
+    rows = [{"a": "\ud83d é 🧮"}, {"\udfff": ["\\ud83d"]}]
+    assert write_rows(tmp_path / "a.jsonl", rows) == 2
+    assert [row for _, row in read_rows(tmp_path / "a.jsonl")] == rows
+    assert "é 🧮" in (tmp_path / "a.jsonl").read_text("utf-8")
 
 
 BAD_LINES = {

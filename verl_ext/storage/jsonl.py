@@ -55,9 +55,9 @@ def read_rows(path: str | Path, expected: str = "a JSON object") -> Iterator[tup
 def write_rows(path: str | Path, rows: Iterable[Mapping[str, Any]]) -> int:
     """Write a .jsonl file, which appears whole or not at all; returns the number of rows."""
     number = 0
-    with writing(path) as out:
-        for row in rows:
-            out.write(json.dumps(row, ensure_ascii=False) + "\n")
+    with writing(path, "wb") as out:
+        for row in rows:  # a lone surrogate, which UTF-8 cannot hold, as JSON's escape
+            out.write(json.dumps(row, ensure_ascii=False).encode(errors="backslashreplace") + b"\n")
             number += 1
     return number
 
