@@ -193,6 +193,15 @@ def test_long_and_odd_answers_have_bounds(api, catalogue):
     assert isinstance(moved, Refused) and "169.254.169.254" in str(moved) and len(api.asked) == 4
 
 
+def test_an_empty_answer_needs_no_compression_that_its_header_names(api, catalogue):
+    """As answers to HEAD, whose headers are those of a GET."""
+    api.answers[GET] = [Response(b"", 200, {"Content-Encoding": "gzip"})]
+    api.answers[GET] += [Response(gzip.compress(b"whole")[:-4], 200, {"Content-Encoding": "gzip"})]
+    (empty, broken), _ = call(catalogue, (GET, TREE), (GET, TREE), server=api.url)
+    assert empty == {"ok": True, "result": None}
+    assert isinstance(broken, ToolRefused) and "its compression breaks off" in str(broken)
+
+
 def test_a_limit_of_time_ends_a_call(api, catalogue):
     async def never(scope, receive, send):
         while (await receive())["type"] != "http.disconnect":

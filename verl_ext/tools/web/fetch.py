@@ -94,13 +94,14 @@ async def read_body(response: Any, max_bytes: int) -> tuple[bytes, bool]:
     """
     host = response.url.host
     body, unpack = bytearray(), _unpacking(response.headers.get("Content-Encoding", ""), host)
+    chunk = b""
     async for chunk in response.content.iter_chunked(BLOCK):
         body += chunk if unpack is None else _unpacked(unpack, chunk, max_bytes + 1 - len(body), host)
         if len(body) > max_bytes:
             response.close()
             break
     cut = len(body) > max_bytes
-    if unpack is not None and not cut and not unpack.eof:
+    if unpack is not None and chunk and not cut and not unpack.eof:  # answers to HEAD name a compression of nothing
         raise ToolRefused(f"{host} sent a damaged page: its compression breaks off")
     return bytes(body[:max_bytes]), cut
 
