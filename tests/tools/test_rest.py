@@ -18,10 +18,13 @@ from tests.tools.openapi_server import Api, serving
 from verl_ext.mas import Status, ToolFailed
 from verl_ext.tools.base import ToolError, ToolRefused
 from verl_ext.tools.catalogue import Catalogue, Toolbox, load_catalogue
+from verl_ext.tools.catalogue.formats.openapi_requests import Place, Request
 from verl_ext.tools.catalogue.toolbox import tool_call
+from verl_ext.tools.catalogue.types import CallError
 from verl_ext.tools.http.client import Refused
 from verl_ext.tools.rest import rest
 from verl_ext.tools.rest.reading import ServerFailed
+from verl_ext.tools.rest.writing import written
 
 RESTBENCH = Path(__file__).parents[3] / "shared" / "data" / "tools" / "restbench"
 KEY = "s3cret+/key"
@@ -117,6 +120,34 @@ def test_a_body_is_sent_only_where_the_settings_allow_the_method(api, catalogue)
     assert answer == {"ok": True, "result": None} and wrong["kind"] == "bad_arguments"
     assert json.loads(api.asked[0]["body"]) == {"name": "Elm ä"} and "body=true" in api.asked[0]["target"]
     assert api.asked[0]["headers"]["content-type"] == "application/json" and len(api.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("style", "explode", "value", "path"),
+    [
+        ("simple", True, {"r": 1, "g": "a,b"}, "/r=1,g=a%2Cb"),
+        ("label", False, ["a", "b"], "/.a,b"),
+        ("label", True, ["a", "b.c"], "/.a.b.c"),
+        ("label", True, {"r": 1, "g": 2}, "/.r=1.g=2"),
+        ("matrix", False, ["a", "b"], "/;id=a,b"),
+        ("matrix", True, ["a", "b;c"], "/;id=a;id=b%3Bc"),
+        ("matrix", True, {"r": 1, "g": 2}, "/;r=1;g=2"),
+        ("matrix", True, "a", "/;id=a"),
+    ],
+)
+def test_a_path_has_its_arguments_in_the_style_of_the_document(style, explode, value, path):
+    """The table of OpenAPI 3.1, "Style Examples"."""
+    request = Request("GET", "/{id}", (Place("id", "id", "path", style, explode),))
+    assert written(request, {"id": value}).target == path
+    if style == "label":
+        with pytest.raises(CallError, match="cannot stand in a path"):
+            written(request, {"id": ["", ""] if explode else ""})
+
+
+@pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "multipart/form-data"])
+def test_a_field_of_a_form_that_is_null_is_not_sent(kind):
+    out = written(Request("POST", "/", (), kind), {"body": {"a": 1, "b": None, "c": ""}})
+    assert (out.body, out.fields) in ((b"a=1&c=", None), (None, [("a", "1"), ("c", "")]))
 
 
 @pytest.mark.parametrize("value", ["..", ".", ""])

@@ -83,9 +83,18 @@ def quoted(text: str) -> str:
 def _segment(place: Place, value: Any) -> str:
     """The value as one part of a path: slashes are quoted, and it is no "." or "..", which servers resolve."""
     text = _joined(value, place.explode, quoted)
-    if not text or DOTS.match(text):
+    pairs = _pairs(place, value) if place.explode and isinstance(value, list | dict) else []
+    if place.style == "matrix":
+        pairs = pairs or [(quoted(place.name), text)]
+        whole = "".join(f";{name}={said}" for name, said in pairs)
+    elif place.style == "label":
+        parts = [f"{name}={said}" if isinstance(value, dict) else said for name, said in pairs] or [text]
+        whole = "".join(f".{part}" for part in parts)
+    else:
+        whole = text
+    if not text or DOTS.match(text) or DOTS.match(whole):
         raise _bad(f"{place.argument}={text!r} cannot stand in a path")
-    return {"label": ".", "matrix": f";{place.name}="}.get(place.style, "") + text
+    return whole
 
 
 def _pairs(place: Place, value: Any) -> list[tuple[str, str]]:
@@ -131,7 +140,7 @@ def _write_body(out: Written, kind: str, body: Any) -> None:
         return
     if media == FORM and isinstance(body, dict):
         pairs = [(name, one) for name, value in body.items() for one in (value if isinstance(value, list) else [value])]
-        text = urlencode([(name, _text(value)) for name, value in pairs])
+        text = urlencode([(name, _text(value)) for name, value in pairs if value is not None])
     else:
         is_text = isinstance(body, str) and not (media == JSON_TYPE or media.endswith("+json"))
         text = body if is_text else json.dumps(body, ensure_ascii=False)
