@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests.tools.simulating import MOVIE
 from tests.tools.test_simulator_keys import ARGUMENTS, same
 from verl_ext.tools.catalogue import ToolSpec, canonical
+from verl_ext.tools.catalogue.written_calls import load_strictly
 from verl_ext.tools.simulator.answers import MAX_DEPTH, MAX_REPAIRED, MAX_RESULT, NoResult, result_of
 from verl_ext.tools.simulator.prompt import MAX_PART, MAX_SHOWN, again, messages
 
@@ -93,6 +94,8 @@ def test_the_second_request_shows_the_first_answer_as_data():
         ('<think>A film? {"a": 0}</think>\n\n{"a": 1}', {"a": 1}, False),
         ('A film?</think>{"a": 1}', {"a": 1}, False),
         ('{"text": "```json"}', {"text": "```json"}, False),
+        ('{"text": "<think>a</think>b"}', {"text": "<think>a</think>b"}, False),  # no reasoning, but the tool's text
+        ('```json\r\n{"a": 1}\r\n```', {"a": 1}, False),
         ('"\\ud83d\\ude00 \\ud800"', "😀 ?", False),
         ('{"a": 1,}', {"a": 1}, True),
         ("{'a': True, 'b': None}", {"a": True, "b": None}, True),
@@ -138,6 +141,13 @@ def test_what_would_take_seconds_to_repair_is_not_tried(said, monkeypatch):
     monkeypatch.setattr("json_repair.repair_json", lambda *_, **__: pytest.fail("a repair was tried"))
     with pytest.raises(NoResult):
         result_of(said)
+
+
+@pytest.mark.parametrize("number", ["1e999", "-1e999", "NaN", "Infinity"])
+def test_numbers_that_are_none_are_no_json(number):
+    with pytest.raises(ValueError, match="is no JSON|is out of range"):
+        load_strictly(f'{{"a": [{number}]}}')
+    assert load_strictly('{"a": [1e308, 1e-999, 2.50]}') == {"a": [1e308, 0.0, 2.5]}
 
 
 def test_nesting_up_to_the_limit_is_a_result():

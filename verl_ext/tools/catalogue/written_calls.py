@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 
 def load_strictly(text: str) -> Any:
     """The value of a JSON text. Raises ValueError if it is none, has NaN or infinities, or is nested too deeply."""
     try:
-        return json.loads(text, parse_constant=_no_constant)
+        return json.loads(text, parse_constant=_no_constant, parse_float=_finite)
     except RecursionError as error:
         raise ValueError(str(error)) from error
 
@@ -40,6 +41,13 @@ def read_call(text: str, empty_is_none: bool = False) -> tuple[str, dict[str, An
 def is_call(value: Any) -> bool:
     """Whether a JSON value names a tool."""
     return isinstance(value, dict) and isinstance(value.get("name"), str)
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is out of range")
+    return value
 
 
 def _no_constant(name: str) -> None:

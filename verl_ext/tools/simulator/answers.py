@@ -19,7 +19,7 @@ MAX_RESULT, MAX_DEPTH = 256 * 1024, 64
 MAX_REPAIRED = 32 * 1024
 # The end of reasoning that the server did not remove from the answer.
 THOUGHT = "</think>"
-FENCE = re.compile(r"```[ \t]*(?:json|JSON)?[ \t]*\n")
+FENCE = re.compile(r"```[ \t]*(?:json|JSON)?[ \t\r]*\n")
 
 
 class NoResult(Exception):
@@ -70,11 +70,19 @@ def result_of(said: str, stop_reason: str = "completed") -> Result:
     if not text:
         raise NoResult("it is empty")
     try:
-        return Result(_checked(load_strictly(text)), False)
+        return Result(_checked(_first(said, text)), False)
     except ValueError as error:
         if text[0] not in "{[" or len(text) > MAX_REPAIRED or _brackets_too_deep(text):
             raise NoResult(f"it is no JSON ({error!s:.100})") from error
     return Result(_repaired(text), True)
+
+
+def _first(said: str, bare: str) -> Any:
+    """The value of all that was said, or else of the part that is `bare`: a result may hold "</think>" itself."""
+    try:
+        return load_strictly(said)
+    except ValueError:
+        return load_strictly(bare)
 
 
 def _bare(said: str) -> str:
