@@ -9,6 +9,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from verl_ext.memory import HiddenStateSimilarity, states
 from verl_ext.plugin import package_path
+from verl_ext.tools.retrieval import dense
 from verl_ext.trainer.build import similarity_of
 
 TINY = package_path("recipe/puppeteer/assets/tiny_model")
@@ -42,6 +43,15 @@ def test_wide_states_are_projected_and_keep_their_inner_products(monkeypatch):
         states._projection.cache_clear()
     assert small.shape == (2, whole.shape[1] - 1)
     assert abs(small[0] @ small[1] - whole[0] @ whole[1]) < 4 / np.sqrt(small.shape[1])
+
+
+def test_the_files_of_a_model_are_hashed_once(tmp_path, monkeypatch):
+    """Each checkpoint names the encoder of its policy heads, and a model may have a hundred gigabytes."""
+    asked = []
+    monkeypatch.setattr(dense, "model_sha256", lambda model: asked.append(model) or "hash")
+    encoder = HiddenStateSimilarity(str(tmp_path))
+    assert encoder.name == encoder.name == HiddenStateSimilarity(str(tmp_path)).name == "states:hash"
+    assert asked == [str(tmp_path)]
 
 
 def test_a_model_that_is_not_there(tmp_path):

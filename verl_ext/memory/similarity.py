@@ -109,7 +109,7 @@ class EncoderSimilarity:
 
     @property
     def name(self) -> str:
-        return f"encoder-{_model_hash(self.model) or self.model}"
+        return f"encoder-{model_hash(self.model) or self.model}"
 
     @property
     def width(self) -> int:
@@ -150,7 +150,8 @@ def _encoder(model: str, device: str | None) -> Any:
 
 
 @lru_cache(maxsize=8)
-def _model_hash(model: str) -> str:
+def model_hash(model: str) -> str:
+    """Hash of a model that is a folder, see `dense.model_sha256`; its files are read once."""
     from verl_ext.tools.retrieval.dense import model_sha256
 
     return model_sha256(model)

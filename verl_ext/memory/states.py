@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from verl_ext.memory.similarity import model_hash
+
 PREFIX = "states:"
 # The most numbers of an embedding: a head has their square as weights. Wider states are projected.
 WIDEST = 512
@@ -36,9 +38,7 @@ class HiddenStateSimilarity:
 
     @property
     def name(self) -> str:
-        from verl_ext.tools.retrieval.dense import model_sha256
-
-        return f"{PREFIX}{model_sha256(self.model) or self.model}"
+        return f"{PREFIX}{model_hash(self.model) or self.model}"
 
     @property
     def width(self) -> int:
