@@ -233,6 +233,17 @@ def test_an_empty_answer_needs_no_compression_that_its_header_names(api, catalog
     assert isinstance(broken, ToolRefused) and "its compression breaks off" in str(broken)
 
 
+def test_an_answer_that_is_compressed_in_several_parts_is_read_whole(api, catalogue):
+    """As RFC 1952 allows. Only the first part was read, and nobody was told. What else may follow is padding."""
+    parts = [gzip.compress(b'{"name": '), gzip.compress(b'"' + b"Elm" * 5000 + b'"'), gzip.compress(b"}"), bytes(9)]
+    api.answers[GET] = [Response(b"".join(parts), 200, {"Content-Encoding": "gzip"}, "application/json")]
+    bomb = gzip.compress(bytes(1_500_000)) * 2
+    api.answers[GET] += [Response(bomb, 200, {"Content-Encoding": "gzip"}, "application/json")]
+    (whole, long), _ = call(catalogue, (GET, TREE), (GET, TREE), server=api.url)
+    assert whole == {"ok": True, "result": {"name": "Elm" * 5000}}
+    assert "longer than 2 MB" in long["error"]
+
+
 def test_a_limit_of_time_ends_a_call(api, catalogue):
     async def never(scope, receive, send):
         while (await receive())["type"] != "http.disconnect":

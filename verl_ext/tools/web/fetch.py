@@ -24,6 +24,7 @@ HEADERS = {
 }
 READ = ("application/json", "application/xml", "application/xhtml+xml", "")
 BLOCK = 1 << 16
+GZIP, WINDOW = b"\x1f\x8b", zlib.MAX_WBITS | 32  # how a part begins; gzip or zlib
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,9 @@ async def read_body(response: Any, max_bytes: int) -> tuple[bytes, bool]:
     chunk = b""
     async for chunk in response.content.iter_chunked(BLOCK):
         body += chunk if unpack is None else _unpacked(unpack, chunk, max_bytes + 1 - len(body), host)
+        while unpack is not None and unpack.unused_data.startswith(GZIP) and len(body) <= max_bytes:  # one more part
+            rest, unpack = unpack.unused_data, zlib.decompressobj(WINDOW)
+            body += _unpacked(unpack, rest, max_bytes + 1 - len(body), host)
         if len(body) > max_bytes:
             response.close()
             break
@@ -112,7 +116,7 @@ def _unpacking(encoding: str, host: str | None) -> Any:
         return None
     if encoding.strip().lower() not in ("gzip", "x-gzip", "deflate"):
         raise ToolRefused(f"{host} sent a page compressed by {encoding!r:.50}, which was not asked for")
-    return zlib.decompressobj(zlib.MAX_WBITS | 32)
+    return zlib.decompressobj(WINDOW)
 
 
 def _unpacked(unpack: Any, chunk: bytes, most: int, host: str | None) -> bytes:
