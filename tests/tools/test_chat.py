@@ -51,6 +51,7 @@ TRANSIENT = [
     {"choices": [{"message": {"content": 7}}]},
     {"choices": [{"message": {"content": ["x"]}}]},
     {"choices": [{"message": {"content": "x"}}], "usage": {"prompt_tokens": "many"}},
+    (200, b'{"choices": [{"message": {"content": "x"}}], "usage": {"prompt_tokens": 1e999}}'),
 ]
 
 

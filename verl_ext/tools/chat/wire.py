@@ -84,7 +84,7 @@ def answer_of(body: Any) -> Answer:
         stopped_by = next((choice[name] for name in ("stop_reason", "matched_stop") if choice.get(name)), "")
         usage = body.get("usage") or {}
         prompt, generated = (int(usage.get(name) or 0) for name in ("prompt_tokens", "completion_tokens"))
-    except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
+    except (KeyError, IndexError, TypeError, AttributeError, ValueError, OverflowError) as error:
         raise ValueError(f"no chat completion: {error!r}") from error
     reason = "completed" if reason in (None, "stop", "tool_calls") else str(reason)
     stop = stopped_by if isinstance(stopped_by, str) else ""
