@@ -122,11 +122,25 @@ def test_the_answer_to_a_query_does_not_depend_on_the_others(retriever, queries,
 
 @pytest.mark.parametrize(
     "queries, k, message",
-    [("Paris", 3, "list of strings"), ([3], 3, "list of strings"), (["a"], 0, "k must be"), (["a"], True, "k must be")],
+    [
+        ("Paris", 3, "list of strings"),
+        ([3], 3, "list of strings"),
+        (["a"], 0, "k must be"),
+        (["a"], True, "k must be"),
+        (None, 3, "list of strings"),
+        (3, 3, "list of strings"),
+    ],
 )
 def test_malformed_arguments_are_refused(retriever, queries, k, message):
     with pytest.raises(ValueError, match=message):
         retriever.search(queries, k)
+
+
+def test_queries_may_come_from_a_generator(retriever):
+    """Of one, nothing was left after it was checked, and nothing was found without a word."""
+    queries = ["Paris", "Ford"]
+    found = retriever.search((query for query in queries), 3)
+    assert found == retriever.search(tuple(queries), 3) == retriever.search(queries, 3) and len(found) == 2
 
 
 def test_corpora_without_passages_or_words_are_refused():

@@ -1,8 +1,8 @@
 """Records and the interface of retrieval, and the checks of queries that every backend shares."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 # Characters of a query that are used. Every backend cuts longer ones, so that a local index and a server agree.
 MAX_QUERY_CHARS = 8192
@@ -46,16 +46,17 @@ class Retriever(Protocol):
         """One list per query: at most min(k, passages) hits, best first, ties in corpus order; [] for no match."""
 
 
-def check_search(queries: Sequence[str], k: int) -> list[str]:
+def check_search(queries: Iterable[str], k: int) -> list[str]:
     """Validated queries, cleaned (see `clean_query`).
 
     Raises ValueError when queries is not a list of strings or k is not a positive integer.
     """
-    if isinstance(queries, str) or not all(isinstance(query, str) for query in queries):
+    given: list[Any] = list(queries) if isinstance(queries, Iterable) and not isinstance(queries, str) else [None]
+    if not all(isinstance(query, str) for query in given):
         raise ValueError(f"queries must be a list of strings, given {queries!r:.200}; wrap a single query in a list.")
     if not isinstance(k, int) or isinstance(k, bool) or k < 1:
         raise ValueError(f"k must be an integer >= 1 (documents per query), given {k!r}.")
-    return [clean_query(query) for query in queries]
+    return [clean_query(query) for query in given]
 
 
 def clean_query(query: str) -> str:

@@ -68,7 +68,7 @@ class HybridRetriever:
         Raises:
             ValueError: queries is no list of strings, or k no positive integer.
         """
-        check_search(queries, k)
+        queries = check_search(queries, k)
         depth = max(k, DEPTH)
         rankings = [part.retriever.search(queries, depth) for part in self.parts]
         return [fuse(found, self.parts, k, depth) for found in zip(*rankings, strict=True)]
