@@ -17,6 +17,8 @@ from verl_ext.rewards.truth import targets_of
         ({"target": ["Tova", "T. Berg"]}, ["Tova", "T. Berg"]),
         ({"target": 42}, ["42"]),
         ({"target": np.array(["a", "b"])}, ["a", "b"]),
+        ({"target": 5.0}, ["5"]),  # as files have integers of a column with gaps; "5.0" is 50 without its point
+        ({"target": [np.float32(-3), np.float64(2.5), 1e22, 10**400]}, ["-3", "2.5", f"{10**22}", f"{10**400}"]),
         ({"target": []}, []),
         ({"path": "[]"}, []),
         (None, []),
@@ -26,7 +28,20 @@ def test_one_answer_or_several(truth, answers):
     assert targets_of(truth, "row 3") == answers
 
 
-@pytest.mark.parametrize("truth", ["Tova", ["Tova"], 5, {"target": [None]}, {"target": [" "]}, {"target": {"a": "b"}}])
+@pytest.mark.parametrize(
+    "truth",
+    [
+        "Tova",
+        ["Tova"],
+        5,
+        {"target": [None]},
+        {"target": [" "]},
+        {"target": {"a": "b"}},
+        {"target": float("nan")},
+        {"target": ["a", np.float32("inf")]},
+        {"target": True},
+    ],
+)
 def test_what_is_no_answer(truth):
     with pytest.raises(ValueError, match="of row 3 must be"):
         targets_of(truth, "row 3")
