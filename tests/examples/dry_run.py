@@ -23,6 +23,7 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig
 
 from verl_ext import check
+from verl_ext.arguments import Parser
 from verl_ext.compare import __main__ as compare
 from verl_ext.data_prep import corpus, qa
 from verl_ext.evaluate.config import EvaluateConfig, compose, read_config
@@ -223,12 +224,16 @@ class Parsed(Exception):
 
 def parsed(main: Callable[[], Any], arguments: list[str]) -> argparse.Namespace:
     """Arguments of a command as its `main` parses them, and nothing after that."""
-    parse = argparse.ArgumentParser.parse_args
 
-    def stop(parser: argparse.ArgumentParser, *given: Any) -> None:
-        raise Parsed(parse(parser, *given))
+    def stopping(kind: type[argparse.ArgumentParser]) -> Any:
+        parse = kind.parse_args
 
-    with mock.patch.object(argparse.ArgumentParser, "parse_args", stop), mock.patch("sys.argv", ["", *arguments]):
+        def stop(parser: argparse.ArgumentParser, *given: Any) -> None:
+            raise Parsed(parse(parser, *given))
+
+        return mock.patch.object(kind, "parse_args", stop)
+
+    with stopping(argparse.ArgumentParser), stopping(Parser), mock.patch("sys.argv", ["", *arguments]):
         try:
             main()
         except Parsed as done:
