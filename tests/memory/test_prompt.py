@@ -2,7 +2,6 @@
 
 import json
 import re
-import time
 
 import pytest
 from hypothesis import given, settings
@@ -86,11 +85,10 @@ def test_a_plan_is_cut_between_names():
     assert entry["Plan"][-1] == "…" and entry["Plan"][:2] == ["tool_0", "tool_1"]
 
 
-def test_a_plan_of_thousands_of_names_is_cut_in_milliseconds():
-    memory = Memory(1, "a", "q", ("x",) * 8192, "a", 1, 1.0)
-    start = time.thread_time()
-    (entry,) = json.loads(format_memories([memory]))
-    assert entry["Plan"][-1] == "…" and time.thread_time() - start < 1
+def test_a_plan_of_many_names_is_cut_in_linear_time():
+    """Quadratic time would take longer than the time limit of a test."""
+    (entry,) = json.loads(format_memories([Memory(1, "a", "q", ("x",) * 400_000, "a", 1, 1.0)]))
+    assert entry["Plan"][-1] == "…"
 
 
 def test_what_cannot_be_shown_is_left_out():

@@ -1,7 +1,5 @@
 """Numbers in answers: what a reader accepts, and PAL's tolerance."""
 
-import time
-
 import pytest
 
 from verl_ext.rewards.numbers import number_of, same_number
@@ -30,9 +28,8 @@ def test_numbers_as_a_reader_sees_them(text, number):
 
 
 def test_the_time_is_linear_in_the_length_of_a_bracket_that_does_not_close():
-    start = time.thread_time()
-    assert number_of("18 (" + "a" * 60_000) == 18
-    assert time.thread_time() - start < 2
+    """Quadratic time would take longer than the time limit of a test."""
+    assert number_of("18 (" + "a" * 1_000_000) == 18
 
 
 @pytest.mark.parametrize("target", ["5", "-9867630", "1234567890123"])

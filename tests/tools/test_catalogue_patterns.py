@@ -45,10 +45,9 @@ def test_each_call_has_the_whole_time():
 
 
 def test_elements_that_must_differ_are_compared_in_linear_time():
+    """Quadratic time would take longer than the time limit of a test."""
     schema = {"properties": {"x": {"type": "array", "uniqueItems": True}}}
-    start = time.process_time()
-    assert problems({"x": [{"i": i} for i in range(5000)]}, **schema) == []
-    assert time.process_time() - start < 5
+    assert problems({"x": [{"i": i} for i in range(20_000)]}, **schema) == []
     assert problems({"x": [1, True, "1", [1], {"a": 1}, {"a": True}, None, 0, False]}, **schema) == []
     for same in ([1, 1.0], [{"a": 1, "b": 2}, 3, {"b": 2, "a": 1.0}], [[{}], [{}]], ["é", "\u00e9"]):
         assert problems({"x": same}, **schema) == [f"x: {json.loads(json.dumps(same))} has non-unique elements"]

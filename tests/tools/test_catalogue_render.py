@@ -6,7 +6,6 @@ import enum
 import itertools
 import json
 import pathlib
-import time
 import uuid
 from dataclasses import dataclass
 
@@ -158,10 +157,11 @@ def test_cycles_and_depth_come_to_an_end():
 
 
 def test_many_keys_of_one_name_take_no_longer_than_others():
-    """Each is given one more mark than the one before it: the marks are characters of the text, too."""
-    start = time.thread_time()
-    text = render({object(): 0 for _ in range(4000)}, 100_000)
-    assert len(text) == 100_000 and time.thread_time() - start < 2
+    """Each gets one more mark than the one before it: the marks count as characters of the text, too.
+
+    Without that, this takes longer than the time limit of a test.
+    """
+    assert len(render({object(): 0 for _ in range(40_000)}, 1_000_000)) == 1_000_000
 
 
 @pytest.mark.parametrize("limit", [0, -1, 1.5, True, None, "9"])
