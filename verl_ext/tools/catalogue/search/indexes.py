@@ -104,7 +104,7 @@ def _built(
 ) -> Retriever:
     """Build the index in a folder that this process has locked. Of a killed build only the vectors are used.
 
-    One that is there is replaced at the end: it may be sound, and its model not to be had just now.
+    An index that is there stays until the new one is complete: it may be sound although its model cannot be loaded.
     """
     index, vectors = place / "index", place / "vectors"
     for rest in [*([] if (index / META).is_file() else [index]), *place.glob(".index.*")]:
