@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -163,6 +164,40 @@ def adapters_of(folder: Path, seed: int) -> dict[str, torch.Tensor]:
     parameters = adapter_parameters(model)
     randomise(parameters, seed)
     return {name: parameter.detach().clone() for name, parameter in parameters.items()}
+
+
+@lru_cache(maxsize=2)
+def _plain(folder: Path, dtype: torch.dtype) -> tuple[Any, Any]:
+    """The model with empty adapters, and its route, as the trainer has them."""
+    from transformers import AutoModelForCausalLM
+
+    from verl_ext.engine.lora.routed_lora import add_adapters
+
+    return add_adapters(AutoModelForCausalLM.from_pretrained(folder, dtype=dtype), OPTIONS)
+
+
+def scored(
+    folder: Path, adapters: Mapping[str, torch.Tensor], name: str, prompt: Sequence[int], output: Sequence[int]
+) -> list[torch.Tensor]:
+    """Log-probabilities (tokens, vocabulary) at each place of a given output, by plain forward passes: fp32, bf16.
+
+    Args:
+        name: the adapter, or "" for the base alone.
+    """
+    from tests.engine.lora_models import adapter_parameters
+
+    found = []
+    for dtype in (torch.float32, torch.bfloat16):
+        model, route = _plain(folder, dtype)
+        for key, parameter in adapter_parameters(model).items():
+            parameter.data.copy_(adapters[key])
+        with torch.no_grad(), ExitStack() as mine:
+            mine.enter_context(route.using([int(name == one) for one in OPTIONS.names]))
+            if not name:
+                mine.enter_context(model.disable_adapter())
+            logits = model(input_ids=torch.tensor([[*prompt, *output]])).logits
+        found.append(logits[0, len(prompt) - 1 : -1].float().log_softmax(-1))
+    return found
 
 
 async def until(holds: Callable[[], Any], seconds: float = 60.0) -> None:
