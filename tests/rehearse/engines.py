@@ -154,15 +154,25 @@ def hf_llm(folder: Path) -> ServedLLM:
 
 
 def adapters_of(folder: Path, seed: int) -> dict[str, torch.Tensor]:
-    """Random adapters that change what the model says, by wire name."""
+    """Random adapters that change what the model says, by wire name.
+
+    The norm of their change is a share of the layer's own, less in a deep model, which still speaks: where a model
+    babbles, two engines in bf16 babble differently.
+    """
     from transformers import AutoModelForCausalLM
 
     from tests.engine.lora_models import adapter_parameters, randomise
-    from verl_ext.engine.lora.routed_lora import add_adapters
+    from verl_ext.engine.lora.routed_lora import RoutedLoraLinear, add_adapters
 
     model, _ = add_adapters(AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32), OPTIONS)
     parameters = adapter_parameters(model)
     randomise(parameters, seed)
+    share = 0.9 / model.config.num_hidden_layers**0.5
+    with torch.no_grad():
+        for layer in [module for module in model.modules() if isinstance(module, RoutedLoraLinear)]:
+            for name in OPTIONS.names:
+                change = layer.get_delta_weight(name).norm()
+                layer.lora_B[name].weight.mul_(share * layer.get_base_layer().weight.norm() / change)
     return {name: parameter.detach().clone() for name, parameter in parameters.items()}
 
 

@@ -102,7 +102,7 @@ def check_scores(hf: ServedLLM, served: Generation, update: int = FIRST) -> None
     """Each token of a greedy output is the likeliest, and has its log-probability, as far as bf16 can tell.
 
     Two engines in bf16 part where two tokens are about equally likely. So what was served is scored by plain forward
-    passes in fp32 and bf16, whose difference (up to 0.5, with adapters as strong as ours) says how much bf16 can tell.
+    passes in fp32 and bf16, whose difference says how much bf16 can tell.
     """
     tokens, name = torch.tensor(served.token_ids), served.adapter or ""
     exact, rounded = scored(MODEL, adapters_of(MODEL, update), name, hf.encode(CHAT), served.token_ids)
@@ -145,7 +145,11 @@ def test_each_agents_adapter_answers_as_in_our_engine_and_an_update_changes_it(v
 
 @pytest.mark.parametrize("adapter", [BASE, SOLVER])
 def test_a_stop_string_ends_an_output_at_the_same_token(vllm: VLLM, hf: ServedLLM, adapter: str) -> None:
-    straight = asyncio.run(greedy(vllm.llm(), adapter, ignore_eos=True)).token_ids
+    async def alone(**sampling: Any) -> Generation:
+        await vllm.replica.clear_kv_cache()  # a prompt of which vLLM has kept a part is rounded differently
+        return await greedy(vllm.llm(), adapter, ignore_eos=True, **sampling)
+
+    straight = asyncio.run(alone()).token_ids
     text = hf.decode(straight)
     assert len(text) > 60, text
     for start, end in ((3, 8), (len(text) // 2, len(text) // 2 + 9)):
@@ -153,10 +157,10 @@ def test_a_stop_string_ends_an_output_at_the_same_token(vllm: VLLM, hf: ServedLL
         until_there = next(n for n in range(len(straight) + 1) if stop in hf.decode(straight[:n]))
         # In the second round the stop string ends where the limit is.
         for limit in (60, until_there):
-            sampling = {"stop": [stop, "never said"], "ignore_eos": True, "max_tokens": limit}
-            served = asyncio.run(greedy(vllm.llm(), adapter, **sampling))
+            sampling = {"stop": [stop, "never said"], "max_tokens": limit}
+            served = asyncio.run(alone(**sampling))
             assert (served.token_ids, served.stop_reason) == (straight[:until_there], "completed")
-            check_same(hf, served, asyncio.run(greedy(hf, adapter, **sampling)))
+            check_same(hf, served, asyncio.run(greedy(hf, adapter, ignore_eos=True, **sampling)))
 
 
 def test_a_cancelled_call_ends_in_vllm(vllm: VLLM) -> None:
