@@ -47,6 +47,7 @@ class Outer(Settings):
         ({"name": "x", "steps": 1.5}, "s.steps=1.5 must be of type int"),
         ({"name": "x", "steps": True}, "s.steps=True must be of type int"),
         ({"name": "x", "on": 1}, "s.on=1 must be of type bool"),
+        ({"name": "x", "inner": {"share": float("nan")}}, "s.inner.share=nan must be finite"),
         ({"name": "x", "inner": 3}, "s.inner=3 must be a section with keys"),
         ({"name": "x", "values": "0.5"}, "s.values='0.5' must be a list"),
         ({"name": "x", "steps": 200, "on": True}, "s.steps above 100 needs s.on=false"),

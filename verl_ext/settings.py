@@ -39,9 +39,9 @@ WORDS: dict[str, str] = {
 
 
 class Settings(BaseModel):
-    """Base of every section: unknown keys, wrong types and values out of range are refused."""
+    """Base of every section: unknown keys, wrong types, values out of range, NaN and ∞ are refused."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, protected_namespaces=())
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, protected_namespaces=(), allow_inf_nan=False)
 
     @classmethod
     def read(cls: type[S], values: Any, path: str) -> S:

@@ -36,6 +36,8 @@ def test_loaded_index_answers_as_the_one_that_was_built(index):
         assert loaded.search(["text"], 3) == [[]] and len(loaded) == 30
     with pytest.raises(ValueError, match="ivf_probes=8 is for a dense ivf index"):
         open_retriever({"index": str(index), "ivf_probes": 8})
+    with pytest.raises(ValueError, match="ivf_probes=8 without index"):
+        open_retriever({"corpus": "passages.jsonl", "backend": "dense", "ivf_probes": 8})
 
 
 def test_meta_records_what_was_built_and_two_builds_are_the_same_files(index, tmp_path):

@@ -110,6 +110,20 @@ def test_every_setting_that_changes_what_is_learned_is_named(begun, recipe):
         assert f"\n  {name}: " in str(refused.value) and f" there, {value} here" in str(refused.value), name
 
 
+def test_what_a_judge_is_asked_counts_wherever_its_file_is(tmp_path, recipe):
+    def run(name, text):
+        (tmp_path / name).write_text(text)
+        check_same_run(
+            composed(*recipe, f"trainer.default_local_dir={tmp_path}", f"mas.judge.templates={tmp_path / name}")
+        )
+
+    run("own.yaml", "one")
+    checkpoints(tmp_path, [2])
+    run("moved.yaml", "one")
+    with pytest.raises(ValueError, match="mas.judge.templates: questions of SHA-256"):
+        run("own.yaml", "two")
+
+
 def test_what_changes_only_outputs_machines_and_length_may_change(begun, recipe):
     overrides = ["trainer.total_training_steps=9", "trainer.save_freq=1", "trainer.logger=[console]"]
     overrides += ["actor_rollout_ref.rollout.agent.num_workers=2", "trainer.n_gpus_per_node=2"]

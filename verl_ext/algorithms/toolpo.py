@@ -77,8 +77,8 @@ class ToolPO(Algorithm):
         )
     }
 
-    lambda_call: float = Field(1.0, ge=0, allow_inf_nan=False)
-    lambda_fold: float = Field(1.0, ge=0, allow_inf_nan=False)
+    lambda_call: float = Field(1.0, ge=0)
+    lambda_fold: float = Field(1.0, ge=0)
     tool_advantage: bool = True
 
     def check(self, system: System) -> None:

@@ -39,9 +39,9 @@ class Rules(Settings):
         capacity: memories per agent. (The paper gives no number.)
     """
 
-    alpha: float = Field(1.0, ge=0, allow_inf_nan=False, description="0: no decay")
-    beta: float = Field(1.0, ge=0, allow_inf_nan=False)
-    threshold: float = Field(0.0, allow_inf_nan=False)
+    alpha: float = Field(1.0, ge=0, description="0: no decay")
+    beta: float = Field(1.0, ge=0)
+    threshold: float = 0.0
     capacity: int = Field(10_000, ge=1, description="memories of an agent")
 
 

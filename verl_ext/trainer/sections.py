@@ -31,9 +31,7 @@ class SamplingSection(OpenSettings):
     group_size: int = Field(4, ge=1, description="samples of a fork")
     group_by: Literal["position", "question"] = "position"
     seeded: bool = True
-    oversample: float = Field(
-        1.0, ge=1, allow_inf_nan=False, description="questions begun, in multiples of data.train_batch_size; 1: off"
-    )
+    oversample: float = Field(1.0, ge=1, description="questions begun, in multiples of data.train_batch_size; 1: off")
     max_cuts: int | None = Field(3, ge=1, description="how often a question may be cut; null: no limit")
 
     @model_validator(mode="after")
@@ -81,14 +79,14 @@ class LimitsSection(Settings):
 class FailureSection(Settings):
     """`mas.failure`: the reward of a training trajectory that could not finish, by status; null: it is left out."""
 
-    call_limit: float | None = Field(None, allow_inf_nan=False)
-    truncated: float | None = Field(None, allow_inf_nan=False)
-    prompt_too_long: float | None = Field(None, allow_inf_nan=False)
-    timeout: float | None = Field(None, allow_inf_nan=False)
-    tool_error: float | None = Field(None, allow_inf_nan=False)
-    unparsable: float | None = Field(None, allow_inf_nan=False)
-    no_tool_call: float | None = Field(None, allow_inf_nan=False)
-    judge_error: float | None = Field(None, allow_inf_nan=False)
+    call_limit: float | None = None
+    truncated: float | None = None
+    prompt_too_long: float | None = None
+    timeout: float | None = None
+    tool_error: float | None = None
+    unparsable: float | None = None
+    no_tool_call: float | None = None
+    judge_error: float | None = None
     max_left_out: float = Field(0.5, ge=0, le=1, description="share of a step's trajectories")
 
     @property

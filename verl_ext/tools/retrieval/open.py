@@ -22,7 +22,7 @@ class RetrieverConfig:
     corpus: jsonl file(s). Alone, they are indexed in memory at start-up (`backend`, `options`). With `index`, the index
         is refused as stale unless it was built from them.
     verify: with `index`, compare the hashes of its files.
-    device, index_device: with a dense index, where its encoder and its vectors are, as torch names them.
+    device: of the encoder of a dense index, as torch names it. index_device: of the vectors of one that has been built.
     batch_invariant: with a dense index; false encodes queries together, see dense.py.
     ivf_probes: cells of an ivf index to search; null: as many as it was built with.
     timeout_s, attempts: with `url`, seconds per attempt and tries per request.
@@ -53,6 +53,13 @@ class RetrieverConfig:
             raise ValueError(
                 "no source given. Set index (folder built by `python -m verl_ext.data_prep.corpus`), "
                 "url (http://HOST:PORT of `python -m verl_ext.tools.retrieval_server`) or corpus (a jsonl file)."
+            )
+        of_an_index = (self.index_device, self.batch_invariant, self.ivf_probes)
+        if not self.index and of_an_index != ("cpu", True, None):
+            raise ValueError(
+                f"given index_device={self.index_device}, batch_invariant={self.batch_invariant}, ivf_probes="
+                f"{self.ivf_probes} without index; they are for an index that has been built. Remedy: build it with "
+                "`python -m verl_ext.data_prep.corpus` and give index, or leave them out."
             )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from fnmatch import fnmatchcase
@@ -94,12 +95,15 @@ def check_ranks(config: DictConfig) -> None:
 
 
 def settings_of(config: DictConfig) -> dict[str, Any]:
-    """Dotted name -> value of each setting that must not change. Of a tool counts on what its answers depend."""
+    """Dotted name -> value of each setting that must not change. Of tools and judges counts on what answers depend."""
     whole = {key: plain(config[key]) for key in config if key != "hydra"}
     tools = whole.get("mas", {}).get("tools") or {}
     for name, section in tools.items():
         if section and "_target_" in section:
             tools[name] = plain(identity_of(section))
+    judge = whole.get("mas", {}).get("judge") or {}
+    if judge.get("templates") and (questions := Path(judge["templates"])).is_file():
+        judge["templates"] = f"questions of SHA-256 {hashlib.sha256(questions.read_bytes()).hexdigest()}"
     found = {name: value for key in whole for name, value in leaves(whole[key], str(key)).items()}
     kept = {name: value for name, value in found.items() if not any(fnmatchcase(name, free) for free in FREE)}
     if kept.get("mas.sampling.oversample") == 1:  # off: as it was before there was the setting, so older runs go on
