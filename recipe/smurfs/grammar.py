@@ -51,7 +51,10 @@ CHECK = Draft202012Validator(
 CHOICE = Draft202012Validator(
     {
         "type": "object",
-        "properties": {"ID": {"type": ["integer", "string"], "pattern": "^[0-9]{1,4}$"}, "Reason": {"type": "string"}},
+        "properties": {
+            "ID": {"type": ["integer", "string"], "minimum": 0, "pattern": "^[0-9]{1,4}$"},
+            "Reason": {"type": "string"},
+        },
         "required": ["ID"],
     }
 )

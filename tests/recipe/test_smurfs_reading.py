@@ -108,6 +108,15 @@ def test_the_first_object_that_fits_is_read_whatever_stands_around_it(text):
     assert grammar.read_arguments(text) == {"movie_id": 59}
 
 
+@pytest.mark.parametrize("text", ['{"ID": -1}', '{"ID": -9}', '{"ID": 2}', '{"ID": "-1"}', '{"ID": true}', "{}"])
+def test_a_number_that_no_tool_has_is_no_choice(text):
+    """Python counts negative places from the end: they must neither choose the last tool nor break the run."""
+    assert grammar.read_choice('{"ID": 1}', names=["a", "b"]) == "b"
+    with pytest.raises(Unparsable) as problem:
+        grammar.read_choice(text, names=["a", "b"])
+    assert problem.value.fallback == "a"
+
+
 def test_an_object_that_does_not_fit_is_passed_over():
     assert grammar.read_verdict('{"title": "x"} {"Speak": "{more}", "Status": 0}') == (False, "{more}")
 

@@ -26,6 +26,8 @@ CALL = 'Thought: the film first\nAction: film\nAction Input: {"q": "x"}\nObserva
         ("I know.\nFINAL ANSWER: **Tova**\nAction: film", Turn("answer", "I know.", answer="Tova")),
         ('Thought: ok\nAction: Finish\nAction Input: {"answer": "Tova"}', Turn("answer", "ok", answer="Tova")),
         ("Action: Finish\nAction Input: Tova Brandt\n", Turn("answer", answer="Tova Brandt")),
+        ('Action: Finish\nAction Input: {"answer": 0}', Turn("answer", answer="0")),
+        ('Action: Finish\nAction Input: {"answer": null}', Turn("answer")),
         ('Action: Finish\nAction Input: {"answer": "Tova Bra', Turn("answer")),
         ("Action: Finish", Turn("answer")),
         ("Thought: stuck\nAction: give_up_and_restart\nAction Input: {}", Turn("give_up", "stuck")),
