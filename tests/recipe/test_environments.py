@@ -91,6 +91,23 @@ def test_what_is_not_kept_is_played_again(tool):
     assert turn["result"] == "4"
 
 
+def test_no_environment_is_forgotten_open(tool):
+    """Two trajectories of a task begin alike: the second to arrive at a state has an environment of its own there."""
+    ask(tool, ("9", [], 2), ("9", [], 2), ("9", [], 2))
+    assert Sum.made == 3 and Sum.made - Sum.closed == len(tool._kept)
+    asyncio.run(tool.close())
+    assert Sum.made == Sum.closed
+
+
+def test_a_failure_to_close_fails_nobody(tool, monkeypatch):
+    def close(self):
+        raise OSError("gone")
+
+    monkeypatch.setattr(Sum, "close", close)
+    turns = ask(tool, *[(str(task), [], 1) for task in range(50, 54)])
+    assert [turn["ok"] for turn in turns] == [True] * 4, turns
+
+
 def test_a_failure_loses_nothing(tool):
     ask(tool, ("9", [], 2))
     Sum.broken = "yes"

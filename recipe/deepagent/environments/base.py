@@ -115,9 +115,14 @@ class EnvironmentTool(Tool):
         if name is not None and not over:
             turn = _step(environment, name, arguments)
             past = [*past, {"name": name, "arguments": arguments}]
-        self._kept[_key(task, past)] = (environment, turn)
+            key = _key(task, past)
+        others = [self._kept.pop(key)] if key in self._kept else []  # another trajectory has arrived here, too
+        self._kept[key] = (environment, turn)
         while len(self._kept) > self.sessions:
-            self._kept.popitem(last=False)[1][0].close()
+            others.append(self._kept.popitem(last=False)[1])
+        for other, _ in others:
+            with suppress(Exception):  # it is not this trajectory's
+                other.close()
         return None if name is not None and over else turn
 
     def _played(self, task: str, past: list[Mapping[str, Any]]) -> tuple[Environment, Turn]:
