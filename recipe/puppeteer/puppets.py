@@ -23,14 +23,11 @@ REASONING, FINAL = "REASONING RESULT:", "FINAL ANSWER:"
 # Of a tool's result, before it is cut to what a step shows: its last line may be the answer.
 MAX_RESULT = 100_000
 
-# A result that ends in a tool's own words (the sandbox's, a cut page's) or in a traceback: the last line is no answer,
-# though there may be a number in it ("… after 2 s of CPU time").
-NO_ANSWER = re.compile(
-    r"\[(?:cut: |The program |Nothing was run)[^\n]*\]\Z"
-    r"|^Traceback \(most recent call last\):$"
-    r"|^\w+Error(?::[^\n]*)?\Z",
-    re.MULTILINE,
-)
+# A result that has a traceback, or that ends in a tool's own words (the sandbox's, a cut page's) or an error: the last
+# line is no answer, though there may be a number in it ("… after 2 s of CPU time").
+TRACEBACK = re.compile(r"^Traceback \(most recent call last\):$", re.MULTILINE)
+OWN_WORDS = re.compile(r"\[(?:cut: |The program |Nothing was run)")
+ERROR = re.compile(r"\w+Error(?::.*)?")
 
 
 @dataclass(frozen=True)
@@ -126,7 +123,9 @@ def _bare(answer: str) -> str:
     return first[1:-1].strip() if first.startswith("[") and first.endswith("]") else first
 
 
-FENCE = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)(?:```|\Z)", re.S)
+# A fenced block: what stands behind the opening mark, and the block.
+FENCE = re.compile(r"```([^\n`]*)\n(.*?)(?:```|\Z)", re.S)
+PYTHON = ("", "python", "python3", "py")
 URL = re.compile(r"https?://[^\s<>\"')\]]+")
 
 
@@ -143,9 +142,9 @@ def parameter_of(text: str) -> str:
 
 
 def read_code(text: str) -> dict[str, Any]:
-    """The program in an output: its fenced block, else all of it."""
-    fenced = FENCE.search(text)
-    return {"program": (fenced[1] if fenced else text).strip()}
+    """The program in an output: its first fenced block of Python or of no language, else all of it."""
+    programs = (block for language, block in FENCE.findall(text) if language.strip().lower() in PYTHON)
+    return {"program": next(programs, text).strip()}
 
 
 def read_line(name: str) -> Callable[[str], dict[str, Any]]:
@@ -212,5 +211,11 @@ async def use_tool(ctx: Any, name: str, text: str, limit: int) -> Step:
     except ToolFailed as error:
         return Step(name, f"error: {str(error).removeprefix(f'{error.status.value}: ')[:200]}", failed=True)
     shown = said if len(said) <= limit else f"{said[:limit]} …"
-    answer = "" if NO_ANSWER.search(said) else _bare(said.rpartition("\n")[2])
-    return Step(name, shown, answer, found=True)
+    return Step(name, shown, found_answer(said), found=True)
+
+
+def found_answer(said: str) -> str:
+    """The answer that a tool's result may be: its last line; "" for an error, or the tool's own words."""
+    last = said.rpartition("\n")[2]
+    own_words = last.endswith("]") and OWN_WORDS.search(last)
+    return "" if own_words or ERROR.fullmatch(last) or TRACEBACK.search(said) else _bare(last)

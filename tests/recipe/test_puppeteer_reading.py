@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verl_ext.recipe.puppeteer.puppets import parameter_of, read_code, read_line, read_result, read_url
+from verl_ext.recipe.puppeteer.puppets import found_answer, parameter_of, read_code, read_line, read_result, read_url
 from verl_ext.recipe.puppeteer.quality import PLACEHOLDER
 
 
@@ -31,6 +31,28 @@ def test_arguments_of_tools():
     assert read_line("path")('I will read\nFILE: "notes.txt"\n\n') == {"path": "notes.txt"}
     assert read_url("see (https://a.example/b?c=d). It") == {"url": "https://a.example/b?c=d"}
     assert read_url("nowhere") == {"url": ""}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "```python3\nprint(1)\n```\nIt prints 1.",
+        "```Python\nprint(1)\n```",
+        "```python\r\nprint(1)\r\n```",
+        "``` python\nprint(1)\n```",
+        "First:\n```bash\npip install numpy\n```\nThen:\n```python\nprint(1)\n```",
+        'It gives\n```json\n{"a": 1}\n```\nby\n```\nprint(1)\n```',
+    ],
+)
+def test_the_program_is_the_block_of_python_however_it_is_marked(text):
+    assert read_code(text) == {"program": "print(1)"}
+
+
+def test_a_tools_last_line_is_read_in_linear_time():
+    """Quadratic matching of 6 million characters takes hours."""
+    page = "[cut: " * 1_000_000
+    assert found_answer(f"{page}x") and found_answer(f"{page}]") == ""
+    assert found_answer(f"12\n{'Error' * 1_000_000}") == "" and found_answer("ValueError: 3\n12") == "12"
 
 
 def test_parameters_in_json():
