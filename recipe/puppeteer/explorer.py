@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from verl_ext.mas import CallFailed, Status, Task
+from verl_ext.recipe.deepagent.grammar import after_thoughts
 from verl_ext.recipe.puppeteer.orders import Order
 from verl_ext.recipe.puppeteer.puppets import ACT, TERMINATE, TOOLS, State, Step, pattern_of, read_result, use_tool
 
@@ -100,7 +101,7 @@ class Explorer:
     async def _step(self, ctx: Any, name: str, before: State, state: State, whole: bool) -> Step:
         """What a puppet does in the state `before`; its call is counted in `state`."""
         try:
-            text = await ctx.call(name, state=before.copy())
+            text = after_thoughts(await ctx.call(name, state=before.copy()))
         except CallFailed as error:
             return _ending(error, Step(name, "error: too much has been said to go on", failed=True))
         state.count(ctx.last, puppet=True)

@@ -152,6 +152,26 @@ def test_what_a_tool_does_is_a_step_like_any_other(agent, said, given, result, s
     assert f"[{agent}] {shown}" in prompt
 
 
+def test_what_a_puppet_only_thinks_is_neither_its_answer_nor_its_call():
+    """Reasoning models write <think> before their output; some templates begin it in the prompt."""
+    programs = []
+
+    async def run_python(program):
+        programs.append(program)
+        return "41"
+
+    said = {
+        "run_python": "<think>```python\nprint(40)\n``` is wrong</think>\n```python\nprint(41)\n```",
+        "reasoning": "Perhaps FINAL ANSWER: 41? No.</think>\nREASONING RESULT: 7 * 6\nFINAL ANSWER: 42",
+    }
+    names = ["run_python", "reasoning", "terminate"]
+    trajectory, _ = played(names, said, tools={"run_python": run_python})
+    assert trajectory.ok and programs == ["print(41)"] and trajectory.result.answer == "42"
+    assert [step.text for step in trajectory.result.states[0].steps] == ["41", "7 * 6"]
+    trajectory, _ = played(["reasoning", "terminate"], {"reasoning": "<think>So FINAL ANSWER: 41, or"})
+    assert trajectory.ok and trajectory.result.answer == "", "its reasoning was cut off"
+
+
 def test_long_results_are_cut():
     async def long(program):
         return "y" * 5000 + "\nend"
