@@ -177,5 +177,6 @@ def reported(query: str, memories: Sequence[Memory]) -> set[str]:
 
 def intention_of(arguments: dict[str, Any]) -> str:
     """The argument `intention` as text; the paper's agents write a text or a list of texts."""
-    said = arguments.get("intention", "")
-    return clean("; ".join(map(str, said)) if isinstance(said, list) else str(said))
+    said = arguments.get("intention")
+    texts = said if isinstance(said, list) else [said]
+    return clean("; ".join(str(text) for text in texts if text is not None))

@@ -195,6 +195,13 @@ def test_intentions_may_be_lists():
 ARGUMENTS = {"specialists": SPECIALISTS, "tools": [prompts.RETRIEVALS], "memories": [], "turns": [], "passages": None}
 
 
+@pytest.mark.parametrize("said", [None, [None], [], ""])
+def test_an_intention_of_null_is_none(said):
+    """An agent that is called without an intention is given the query, not the word None."""
+    assert intention_of({"intention": said}) == ""
+    assert intention_of({"intention": [None, 0, "a"]}) == "0; a"
+
+
 def prompt_of(module, name, **given):
     """The prompt of an agent, with plain values for what it is given."""
     wanted = inspect.signature(getattr(prompts, name)).parameters
