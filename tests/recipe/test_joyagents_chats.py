@@ -145,6 +145,16 @@ def test_a_thought_that_a_kill_cut_short_is_asked_for_again(conversations, tmp_p
         assert len(server.requests) == asked + 1
 
 
+def test_a_thought_is_known_again_whatever_breaks_lines_in_it(conversations, tmp_path):
+    """Unicode has line breaks of its own, which JSON does not escape."""
+    chat, cache = next(chat for chat in conversations["shop_agent"] if len(chat) > 5), tmp_path / "thoughts.jsonl"
+    with ChatServer(lambda body, number: served("I\u2028think\x85so,\r\nand\x0cso.")) as server:
+        said = thoughts.written([chat], server.url, None, cache)
+        asked = len(server.requests)
+        assert thoughts.written([chat], server.url, None, cache) == said
+        assert len(server.requests) == asked
+
+
 def test_conversations_answer_with_what_was_seen(conversations):
     recalled = 0
     for agent, chats in conversations.items():

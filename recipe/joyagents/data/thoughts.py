@@ -47,7 +47,8 @@ def written(conversations: Sequence[Messages], url: str, model: str | None, cach
 async def _written(conversations: Sequence[Messages], chat: ChatEndpoint, cache: Path) -> list[Messages]:
     if cache.is_file():
         cut_torn_line(cache)  # by a kill
-    lines = cache.read_text(encoding="utf-8").splitlines() if cache.is_file() else []
+    # Not `splitlines`: a thought may hold U+2028, which JSON leaves as it is.
+    lines = cache.read_text(encoding="utf-8").split("\n")[:-1] if cache.is_file() else []
     known: dict[str, str] = dict(json.loads(line) for line in lines)
     cache.parent.mkdir(parents=True, exist_ok=True)
     try:
