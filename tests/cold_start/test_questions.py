@@ -68,3 +68,12 @@ def test_an_index_of_other_passages_is_told(folder, capsys):
     pyarrow.parquet.write_table(rows.slice(3), folder / "train.parquet")
     assert run(folder) == 2
     assert "was the index made from the passages of these questions?" in capsys.readouterr().err
+
+
+def test_titles_that_begin_at_the_same_place_keep_their_order():
+    """The order of a set of texts differs from process to process, and with it the demonstrations did."""
+    for number in range(64):
+        titles = [f"Ada {number}", f"Ada {number} Lane"]
+        asked = f"Where is {titles[1]}?"
+        assert questions.queries(asked, titles) == [*titles, asked]
+        assert questions.queries(asked, titles[::-1]) == [*titles[::-1], asked]

@@ -39,7 +39,7 @@ Doc = Mapping[str, str]
 def queries(question: str, gold_titles: Sequence[str]) -> list[str]:
     """The titles that the question names, in its order, without a disambiguation in brackets; then the question."""
     said = question.lower()
-    names = {title.split(" (")[0] for title in gold_titles}
+    names = dict.fromkeys(title.split(" (")[0] for title in gold_titles)  # two may begin at the same place
     # A separator of queries inside a query would make two of it.
     found = sorted((name for name in names if name.lower() in said), key=lambda name: said.index(name.lower()))
     return [query.replace(";", ",").replace("###", "") for query in (*found, question)]
