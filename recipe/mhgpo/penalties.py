@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
+from pydantic import Field
 
-@dataclass(frozen=True)
-class Penalties:
-    """Coefficients and bounds.
+from verl_ext.settings import Settings
+
+
+class Penalties(Settings):
+    """Coefficients and bounds: `mas.workflow.penalties`.
 
     Attributes:
         too_many_queries: R_spe of a rewriter call with more than `max_queries` queries, repeated ones included.
@@ -19,18 +21,13 @@ class Penalties:
             −0.5: without it a rewriter was seen to drop its format, because the fallback (the question) retrieves well.
     """
 
-    max_queries: int = 4
-    too_many_queries: float = -0.5
-    per_query: float = 0.0
-    bad_choice: float = -0.5
-    max_answer_words: int = 16
-    long_answer: float = -1.0
-    unparsable_queries: float = 0.0
-
-    def __post_init__(self) -> None:
-        for name in ("too_many_queries", "per_query", "bad_choice", "long_answer", "unparsable_queries"):
-            if getattr(self, name) > 0:
-                raise ValueError(f"mas.workflow.penalties.{name}={getattr(self, name)} must be <= 0: it is a penalty")
+    max_queries: int = Field(4, ge=0)
+    too_many_queries: float = Field(-0.5, le=0)
+    per_query: float = Field(0.0, le=0)
+    bad_choice: float = Field(-0.5, le=0)
+    max_answer_words: int = Field(16, ge=0)
+    long_answer: float = Field(-1.0, le=0)
+    unparsable_queries: float = Field(0.0, le=0)
 
     def rewriter(self, text: str, value: list[str], parsable: bool, /, **_: Any) -> tuple[float, dict[str, float]]:
         """Penalty by the number of queries."""

@@ -29,8 +29,8 @@ class SearchQA(Workflow):
     needs: Sequence[str] = ("search",)
 
     def __init__(self, prompts: str = "faithful", penalties: dict[str, Any] | None = None):
-        self.prompts, fine = prompts_of(prompts, PROMPTS), Penalties(**(penalties or {}))
-        ask = self.prompts
+        self.prompts = ask = prompts_of(prompts, PROMPTS)
+        fine = Penalties.read(penalties or {}, "mas.workflow.penalties")
         self.agents = {
             "rewriter": Agent(ask.rewriter, parsers.queries, fine.rewriter, whole=True),
             "reranker": Agent(ask.reranker, parsers.chosen_documents, fine.reranker, whole=True),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -28,8 +29,8 @@ def served_models(given: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str,
         check_keys(section, [*KEYS, "cost"], path)
         settings = dict(section)
         cost = settings.pop("cost", 1.0)
-        if not cost >= 0:
-            raise ValueError(f"{path}.cost={cost} must be at least 0: the price of a token")
+        if not isinstance(cost, (int, float)) or not 0 <= cost < math.inf:
+            raise ValueError(f"{path}.cost={cost!r} must be at least 0, and finite: the price of a token")
         found[name] = {"cost": float(cost)}
         if settings.get("url") is not None:
             chat = ChatEndpoint(**settings, setting=(f"{path}.url", f"{path}.model"))

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tests.algorithms.test_mhgpo import CONFIG, rows
 from verl_ext.algorithms import MHGPO, JoyAgents, Rows
 from verl_ext.algorithms.groups import group_variance
+from verl_ext.algorithms.joyagents import efficiency
 
 
 def kept(rewards, groups, questions, positions=None, **options):
@@ -108,6 +109,12 @@ def test_equals_a_naive_reference(case, k, per):
         chosen |= {n for n in ranked[:quota] if variance[n] > 0}
     found = kept(rewards, nodes, questions, top_k=k, per=per)
     assert {n for n, keep in zip(nodes, found, strict=True) if keep} == chosen
+
+
+def test_an_infinite_weight_of_the_efficiency_is_refused():
+    """The last call's R_E is 0, and ∞ · 0 is NaN."""
+    with pytest.raises(ValueError, match="mas.credit.efficiency=inf must be a finite number of at least 0"):
+        efficiency(float("inf"))
 
 
 def test_advantages_are_grpo_at_each_node():

@@ -183,7 +183,12 @@ def test_a_row_needs_only_what_its_success_is():
 
 @pytest.mark.parametrize(
     ("option", "message"),
-    [({"prompts": "x"}, "prompts='x' is unknown; allowed: faithful, tiny"), ({"max_folds": -1}, "must be at least 0")],
+    [
+        ({"prompts": "x"}, "prompts='x' is unknown; allowed: faithful, tiny"),
+        ({"max_folds": -1}, "must be at least 0"),
+        ({"call_price": float("nan")}, "call_price=nan must be at least 0, and finite"),
+        ({"call_price": float("inf")}, "call_price=inf must be at least 0, and finite"),  # ∞ · 0 is NaN
+    ],
 )
 def test_wrong_arguments_are_refused(option, message):
     with pytest.raises(ValueError, match=message):

@@ -1,5 +1,6 @@
 """The search system's output contract, hostile text included, and its penalties."""
 
+import math
 import re
 
 import pytest
@@ -159,8 +160,22 @@ def test_penalties_with_other_coefficients():
     assert [harsh.rewriter("", ["q"] * n, True)[0] for n in (1, 2, 3)] == [-0.125, -0.25, -2.0]
     assert harsh.rewriter("", ["q"], False)[0] == -0.375
     assert harsh.answerer("", "two words", True)[0] == -1.0
-    with pytest.raises(ValueError, match="mas.workflow.penalties.bad_choice=0.5 must be <= 0"):
-        Penalties(bad_choice=0.5)
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"bad_choice": 0.5}, "penalties.bad_choice=0.5 must be at most 0"),
+        ({"long_answer": math.nan}, "penalties.long_answer=nan must be finite"),
+        ({"long_answer": -math.inf}, "penalties.long_answer=-inf must be finite"),
+        ({"per_query": "-1"}, "penalties.per_query='-1' must be of type float"),
+        ({"max_queries": -1}, "penalties.max_queries=-1 must be at least 0"),
+        ({"max_querys": 3}, "unknown key mas.workflow.penalties.max_querys; did you mean"),
+    ],
+)
+def test_penalties_that_are_none_are_refused_before_a_run(given, problem):
+    with pytest.raises(ValueError, match=problem):
+        SearchQA(penalties=given)
 
 
 def test_the_workflow_refuses_unknown_prompts_and_wires_its_agents():

@@ -26,6 +26,8 @@ from verl_ext.recipe.puppeteer.puppets import POOL
         ({"orchestration": "fixed"}, "must be from 1 to 4 .mas.workflow.depth. agents of the pool: planning, "),
         ({"orchestration": "fixed", "order": ["critic"]}, "must be from 1 to 4"),
         ({"orchestration": "fixed", "order": ["planning"] * 5}, "must be from 1 to 4"),
+        ({"models": {"q": {"cost": float("inf")}}}, "models.q.cost=inf must be at least 0, and finite"),
+        ({"models": {"q": {"cost": "2"}}}, "models.q.cost='2' must be at least 0"),
     ],
 )
 def test_bad_settings(options, message):

@@ -6,6 +6,7 @@ and Eqs. 2 to 5. Sampling is strategy `nmc`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -29,8 +30,8 @@ def efficiency(weight: Any) -> CreditRule:
     Raises:
         ValueError: the weight is not a number of at least 0.
     """
-    if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not weight >= 0:
-        raise ValueError(f"mas.credit.efficiency={weight!r} must be a number of at least 0 (0: off)")
+    if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not 0 <= weight < math.inf:
+        raise ValueError(f"mas.credit.efficiency={weight!r} must be a finite number of at least 0 (0: off)")
 
     def charge(trajectories: Sequence[Trajectory]) -> None:
         for call, trajectory in first_trajectories(trajectories).items():

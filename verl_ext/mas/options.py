@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 
 
@@ -12,7 +13,7 @@ def one_of(name: str, value: object, allowed: Collection[str]) -> None:
 
 
 def at_least(least: int, **options: float) -> None:
-    """Raises ValueError if one of these options of `mas.workflow` is smaller."""
+    """Raises ValueError if one of these options of `mas.workflow` is smaller, NaN or infinite."""
     for name, value in options.items():
-        if value < least:
-            raise ValueError(f"mas.workflow.{name}={value} must be at least {least}")
+        if not least <= value < math.inf:
+            raise ValueError(f"mas.workflow.{name}={value} must be at least {least}, and finite")
