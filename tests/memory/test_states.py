@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, BloomConfig, BloomModel
 
 from verl_ext.memory import HiddenStateSimilarity, states
 from verl_ext.plugin import package_path
@@ -29,6 +29,15 @@ def test_it_is_the_last_layers_state_at_the_last_token():
     assert found.shape == (3, similarity.width) and (found[2] == 0).all()
     assert np.abs(found[0] - found[1]).max() > 1e-3
     assert np.array_equal(similarity.encode(["who: 9 - 2"])[0], found[1]), "alone and among others the same bits"
+
+
+def test_a_model_without_a_limit_of_positions_reads_all(tmp_path):
+    tokenizer = AutoTokenizer.from_pretrained(TINY)
+    tokenizer.save_pretrained(tmp_path)
+    config = BloomConfig(vocab_size=len(tokenizer), hidden_size=16, n_layer=1, n_head=2)
+    BloomModel(config).save_pretrained(tmp_path)
+    found = HiddenStateSimilarity(str(tmp_path)).encode(["who: 3 + 4", "who: 9 + 4"])
+    assert found.shape == (2, 16) and not np.array_equal(*found), "also what stands at the beginning"
 
 
 def test_wide_states_are_projected_and_keep_their_inner_products(monkeypatch):

@@ -77,8 +77,9 @@ def _state(model: str, device: str | None, text: str) -> np.ndarray:
         if tokenizer.chat_template:
             shown = tokenizer.apply_chat_template([{"role": "user", "content": text}], tokenize=False)
         ids = tokenizer(shown or " ", return_tensors="pt", add_special_tokens=not tokenizer.chat_template).input_ids
+        most = getattr(network.config, "max_position_embeddings", 0)  # 0: there is no limit (BLOOM, Mamba); all is read
         with torch.no_grad():
-            state = network(ids[:, -network.config.max_position_embeddings :].to(network.device)).last_hidden_state
+            state = network(ids[:, -most:].to(network.device)).last_hidden_state
     vector = state[0, -1].float().cpu().numpy()
     if len(vector) > WIDEST:
         vector = _projection(len(vector)) @ vector
