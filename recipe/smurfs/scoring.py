@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from verl_ext.mas import Task
+from verl_ext.recipe.deepagent.grammar import after_thoughts
 from verl_ext.rewards.calls import Invocation, gold_path
 from verl_ext.rewards.correctness import correct_calls, path_share, unneeded_calls
 from verl_ext.rewards.gaia import gaia_match
@@ -33,13 +34,15 @@ NOTHING: dict[str, Callable[[dict[str, Any]], Any]] = {
 def read_final(text: str, /, *, whole: bool = False, **_: Any) -> str:
     """The line after the last `FINAL ANSWER:`; without one, the last line, without `The answer is:` before it.
 
+    What stands in the reasoning, in <think>, is no answer.
+
     Args:
-        whole: all that stands after it; without one, all but the reasoning in <think>.
+        whole: all that stands after the mark; without one, all.
     """
-    _before, mark, answer = text.rpartition(FINAL)
+    _before, mark, answer = after_thoughts(text).rpartition(FINAL)  # without a mark all is in `answer`
     if whole:
-        return (answer if mark else text.rpartition("</think>")[2]).strip()
-    lines = [line.strip() for line in (answer if mark else text).strip().splitlines() if line.strip()]
+        return answer.strip()
+    lines = [line.strip() for line in answer.splitlines() if line.strip()]
     return (lines[0] if mark else without_preface(lines[-1].strip("*` "))).strip("*` ") if lines else ""
 
 

@@ -139,6 +139,14 @@ def test_final_answers(text, answer):
     assert read_final(text) == answer
 
 
+@pytest.mark.parametrize("whole", [False, True])
+def test_what_is_only_thought_is_no_final_answer(whole):
+    thought = "<think>So FINAL ANSWER: 5? No."
+    assert read_final(f"{thought}</think>\n6", whole=whole) == "6"
+    assert read_final(f"{thought}</think>\nFINAL ANSWER: 6", whole=whole) == "6"
+    assert read_final(thought, whole=whole) == "", "it was cut off"
+
+
 def test_scores_by_hand():
     film, person = (Invocation(name, {"q": "x"}) for name in ("film", "person"))
     called = [film, Invocation("person", {"q": "x"}, ok=False), person]
