@@ -10,6 +10,7 @@ from verl_ext.mas import Task, ToolFailed
 from verl_ext.mas.options import one_of
 from verl_ext.mas.workflow import Score
 from verl_ext.recipe.deepagent.environments.alfworld import path_share
+from verl_ext.recipe.deepagent.environments.base import name_of
 from verl_ext.recipe.deepagent.general import DOCUMENTED
 from verl_ext.recipe.smurfs import base
 
@@ -56,7 +57,7 @@ class Reach(base.ToolSystem):
     async def run(self, task: Task, ctx: Any) -> Any:
         """Play the task; in an environment with its first observation."""
         if self.environment:
-            begun = await ctx.tool(self.environment, task=str(task.extra["id"]), past=[])
+            begun = await ctx.tool(self.environment, task=name_of(task), past=[])
             task = replace(task, question=f"{task.question}\n\n{begun['result']}")
         return await self.play(task, ctx)
 
@@ -91,7 +92,7 @@ class Reach(base.ToolSystem):
 
     async def _step(self, ctx: Any, work: Any, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
         past = [{"name": call.name, "arguments": call.arguments} for call in work.calls[work.begun :] if call.ok]
-        task = str(work.task.extra["id"])
+        task = name_of(work.task)
         answer: dict[str, Any] = await ctx.tool(self.environment, task=task, past=past, name=name, arguments=arguments)
         if answer["ok"]:
             work.score = answer["score"]

@@ -53,6 +53,12 @@ def environment(said, system, **options):
     return played(said, task=task, system=system, more=more, environment="environment", **options)[0]
 
 
+def test_a_row_without_the_name_of_its_task_is_named():
+    task, more = Task("Do it:", {"target": [], "path": "[]"}), {"environment": EnvironmentTool(Sum, Catalogue([ADD]))}
+    trajectory, _ = played({}, task=task, system=ReAct, more=more, environment="environment")
+    assert "row 0 has no extra_info.id, the environment's name of its task. Remedy" in trajectory.error
+
+
 def add(n):
     return f'Action: add\nAction Input: {{"n": {n}}}\nObservation:'
 

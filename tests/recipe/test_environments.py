@@ -174,6 +174,11 @@ def test_the_agent_is_judged_by_its_environment(tool):
     assert "Do it:\n\nreach 7" in prompts[0] and "The task is over" in prompts[-1]
 
 
+def test_a_row_without_the_name_of_its_task_is_named(tool):
+    trajectory, _ = played(tool, None, ["done"])
+    assert "row 0 has no extra_info.id, the environment's name of its task. Remedy" in trajectory.error
+
+
 @pytest.mark.parametrize(
     ("options", "earned"), [({}, 1 / 30), ({"call_share": False}, 1), ({"correct": "executed", "call_share": False}, 2)]
 )

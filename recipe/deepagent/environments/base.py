@@ -18,6 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from verl_ext.mas import Task
 from verl_ext.tools.base import Tool, ToolError
 from verl_ext.tools.catalogue.render import render
 from verl_ext.tools.catalogue.toolbox import BAD_ARGUMENTS, TOOL_ERROR, UNKNOWN_TOOL
@@ -141,6 +142,20 @@ class EnvironmentTool(Tool):
             with suppress(Exception):
                 environment.close()
         self._kept.clear()
+
+
+def name_of(task: Task) -> str:
+    """`extra_info.id` of a row: the environment's name of its task.
+
+    Raises:
+        ValueError: it has none.
+    """
+    if task.extra.get("id") is None:
+        raise ValueError(
+            f"row {task.index} has no extra_info.id, the environment's name of its task. Remedy: rows of "
+            "data_prep/environments.py"
+        )
+    return str(task.extra["id"])
 
 
 def _step(environment: Environment, name: str, arguments: Mapping[str, Any]) -> Turn:

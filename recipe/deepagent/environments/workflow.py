@@ -10,6 +10,7 @@ from verl_ext.mas import Task
 from verl_ext.mas.options import one_of
 from verl_ext.recipe.deepagent import grammar
 from verl_ext.recipe.deepagent.environments.alfworld import path_share
+from verl_ext.recipe.deepagent.environments.base import name_of
 from verl_ext.recipe.deepagent.workflow import DeepAgent, Work
 
 # Metrics of a gold path, which these tasks do not have.
@@ -37,12 +38,12 @@ class EnvironmentAgent(DeepAgent):
         self.details: tuple[str, ...] = tuple(name for name in DeepAgent.details if name not in OF_A_PATH)
 
     async def run(self, task: Task, ctx: Any) -> Work:
-        begun = await ctx.tool(self.environment, task=str(task.extra["id"]), past=[])
+        begun = await ctx.tool(self.environment, task=name_of(task), past=[])
         return await super().run(replace(task, question=f"{task.question}\n\n{begun['result']}"), ctx)
 
     def _ask(self, ctx: Any, work: Work, step: grammar.Step) -> Awaitable[dict[str, Any]]:
         past = [{"name": call.name, "arguments": call.arguments} for call in work.calls if call.ok]
-        task = str(work.task.extra["id"])
+        task = name_of(work.task)
         return ctx.tool(self.environment, task=task, past=past, name=step.name, arguments=step.arguments)
 
     def _outcome(self, work: Work, answer: dict[str, Any]) -> str:
