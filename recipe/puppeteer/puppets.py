@@ -126,7 +126,8 @@ def _bare(answer: str) -> str:
 # A fenced block: what stands behind the opening mark, and the block.
 FENCE = re.compile(r"```([^\n`]*)\n(.*?)(?:```|\Z)", re.S)
 PYTHON = ("", "python", "python3", "py")
-URL = re.compile(r"https?://[^\s<>\"')\]]+")
+# Brackets and apostrophes around an address do not belong to it; those within do: …/wiki/Hayden_(singer), …/O'Hara.
+URL = re.compile(r"https?://(?:\([^\s<>\"()\]]*\)|'(?=\w)|[^\s<>\"'()\]])+")
 
 
 def parameter_of(text: str) -> str:

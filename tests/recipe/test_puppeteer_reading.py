@@ -55,6 +55,19 @@ def test_a_tools_last_line_is_read_in_linear_time():
     assert found_answer(f"12\n{'Error' * 1_000_000}") == "" and found_answer("ValueError: 3\n12") == "12"
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://en.wikipedia.org/wiki/Hayden_(singer)",
+        "https://en.wikipedia.org/wiki/Schindler's_List",
+        "http://a.example/b_(c)_(d)/e?f=g,h",
+    ],
+)
+@pytest.mark.parametrize("text", ["{}", "({})", "[page]({}).", "'{}', then", "<{}>", '"{}"', "see {}; or"])
+def test_an_address_is_whole_whatever_is_in_it_or_around_it(url, text):
+    assert read_url(text.format(url)) == {"url": url}
+
+
 def test_parameters_in_json():
     assert parameter_of('Sure: {"action": "run_python", "parameter": "print({})\\n"} ok') == "print({})\n"
     deep = '{"parameter": ' + 5000 * "["
