@@ -31,7 +31,7 @@ class Mixture(Workflow):
         options: options of all of them, where `of` has no others.
 
     Raises:
-        ValueError: `of` is empty, or one of the workflows has other agents than the first.
+        ValueError: `of` is empty, or one of the workflows has other agents or prompts than the first.
     """
 
     headline = "success"
@@ -49,6 +49,11 @@ class Mixture(Workflow):
                     f"mas.workflow.of.{source} has the agents {_sampled(part)}, {name} has {_sampled(first)}; the "
                     "workflows of a mixture need the same agents with the same stops. Remedy: max_folds=0 for all"
                 )
+        prompts = {source: {**options, **given}.get("prompts", "faithful") for source, given in of.items()}
+        if len(set(prompts.values())) > 1:  # the first one's agents act for all of them
+            raise ValueError(
+                f"the workflows of mas.workflow.of have different prompts: {prompts}. Remedy: mas.workflow.prompts"
+            )
         self.agents = first.agents
         self.needs = tuple(dict.fromkeys(tool for part in self.parts.values() for tool in part.needs))
         self.details = tuple(dict.fromkeys(name for part in self.parts.values() for name in part.details))

@@ -212,6 +212,11 @@ def test_a_mixture_plays_each_task_by_the_workflow_of_its_source(tool):
         Mixture(parts).reward(Task("?", data_source="else"), None)
     with pytest.raises(ValueError, match="need the same agents with the same stops"):
         Mixture(parts | {"third": others | {"max_folds": 0}})
+    with pytest.raises(
+        ValueError, match="have different prompts: {'sum.': 'faithful', .* Remedy: mas.workflow.prompts"
+    ):
+        Mixture(parts | {"third": others | {"prompts": "tiny"}})
+    Mixture(parts | {"third": others | {"prompts": "faithful"}})
 
 
 class Content:
