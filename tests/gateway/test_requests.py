@@ -355,6 +355,41 @@ def test_no_token_differs_over_turns_with_tools():
         assert call.continues is before and call.prompt_ids[: len(had)] == had
 
 
+def test_answers_that_differ_in_blanks_alone_are_each_put_back_in_their_place():
+    """A later "yes" was put in the place of an earlier "yes\\n", although the program had kept that as it was."""
+    outputs = ["yes\n", "yes", "\n", calling(1, 2), " yes", "Over."]
+
+    def program(task, endpoint):
+        messages = list(USER)
+        for number in range(len(outputs)):
+            body = {"model": "planner", "messages": messages, "tools": [ADD]}
+            status, answer = post(f"{endpoint.base_url}/chat/completions", endpoint.api_key, body)
+            assert status == 200, answer
+            message = answer["choices"][0]["message"]
+            messages.append(message)
+            for call in message.get("tool_calls", ()):
+                messages.append({"role": "tool", "tool_call_id": call["id"], "content": "7"})
+            messages.append({"role": "user", "content": f"and {number}?"})
+
+    calls = played(program, Scripted(outputs), limits={"max_prompt_tokens": 10**5}).calls
+    for before, call in zip(calls, calls[1:], strict=False):
+        assert call.continues is before
+
+
+def test_an_answer_that_the_program_has_written_itself_stays_as_it_is():
+    """An example in a prompt was changed to what the model had said elsewhere."""
+    example = [{"role": "user", "content": "Is 1 odd?"}, {"role": "assistant", "content": "yes"}, *USER]
+
+    def program(task, endpoint):
+        said = ask(endpoint, "planner", "hello", stop=[" END"])
+        body = {"model": "planner", "messages": example}
+        return said, post(f"{endpoint.base_url}/chat/completions", endpoint.api_key, body)[0]
+
+    trajectory = played(program, FakeLLM(lambda request: "yes END"))
+    assert trajectory.result == ("yes", 200)
+    assert trajectory.calls[1].messages == example
+
+
 def test_a_rewritten_history_starts_afresh():
     def program(task, endpoint):
         said = ask(endpoint, "planner", "hello")

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from verl_ext.gateway.errors import ApiError
-from verl_ext.mas.chat import request_of
+from verl_ext.mas.chat import Message, compared, request_of
+from verl_ext.mas.chat import read_messages as in_one_form
 from verl_ext.mas.json_texts import read_json
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
@@ -66,6 +67,15 @@ class ChatRequest:
 def digest(text: str) -> str:
     """96 bits of a text's hash."""
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
+
+
+def histories(agent: str, messages: Sequence[Message]) -> Iterator[str]:
+    """For each message, a hash of the chat with this agent up to it, whatever blanks stand around the texts."""
+    so_far = agent
+    for message in in_one_form(messages):
+        role, content, *rest = compared(message)
+        so_far = digest(json.dumps([so_far, role, content.strip(), *rest], ensure_ascii=False))
+        yield so_far
 
 
 def read_chat(body: Any, agents: Collection[str]) -> ChatRequest:

@@ -20,11 +20,11 @@ from verl_ext.gateway.ledger import Entry, Ledger
 from verl_ext.gateway.pace import Pace
 from verl_ext.gateway.quoting import Answer, Asked, ancestors, named_calls, quoted_calls
 from verl_ext.gateway.replay import Replay
-from verl_ext.gateway.requests import ChatRequest, digest
+from verl_ext.gateway.requests import ChatRequest, digest, histories
 from verl_ext.gateway.responses import Given
 from verl_ext.gateway.running import result_of, run_process
 from verl_ext.gateway.settings import GatewaySection
-from verl_ext.mas.chat import Reply
+from verl_ext.mas.chat import Reply, assistant
 from verl_ext.mas.context import Context, check_tool
 from verl_ext.mas.types import Call, CallFailed, CallId, Task
 from verl_ext.mas.workflow import Workflow
@@ -55,8 +55,8 @@ class GatewaySession:
         self.answered: set[CallId] = set()
         self._found: list[Answer] = []
         self._asked: Counter[tuple[str, str]] = Counter()
-        # What was sampled, by agent and the text that the program was given, without blanks around it.
-        self._sampled: dict[tuple[str, str], str] = {}
+        # What was sampled, by the history that ends with it.
+        self._sampled: dict[str, str] = {}
         self._outstanding = 0
         self.over = False
         # What a program in another process has posted as its result.
@@ -219,7 +219,8 @@ class GatewaySession:
         content = (reply.content or "").removesuffix(stop)
         self.answered.add(entry.id)
         self.given[entry.id] = Answer.of(call, content, reply.tool_calls)
-        self._sampled[request.agent, content.strip()] = reply.content or ""
+        *_, history = histories(request.agent, [*request.messages, assistant(content, reply.tool_calls)])
+        self._sampled[history] = reply.content or ""
         self.log.given.append(call)
         self.ctx.advance(list(call.parents), [call])
         self.replay.follow(self.given)
@@ -233,12 +234,8 @@ class GatewaySession:
 
         So that they go on token by token.
         """
-        return [
-            {**one, "content": self._sampled.get((request.agent, one["content"].strip()), one["content"])}
-            if one["role"] == "assistant"
-            else one
-            for one in request.messages
-        ]
+        places = zip(request.messages, histories(request.agent, request.messages), strict=True)
+        return [{**one, "content": self._sampled.get(history, one["content"])} for one, history in places]
 
     # Tools, rewards, the end.
 

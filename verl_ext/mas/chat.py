@@ -254,11 +254,12 @@ def continued_length(earlier: ChatRequest, answer: Message, now: ChatRequest) ->
     length = len(earlier.messages) + 1
     if len(now.messages) <= length or earlier.tools != now.tools or earlier.parser != now.parser:
         return 0
-    same = [*map(_compared, earlier.messages), _compared(answer)] == [*map(_compared, now.messages[:length])]
+    same = [*map(compared, earlier.messages), compared(answer)] == [*map(compared, now.messages[:length])]
     return length if same else 0
 
 
-def _compared(message: Message) -> tuple[Any, ...]:
+def compared(message: Message) -> tuple[Any, ...]:
+    """What of a message must be the same for a chat to go on from it."""
     calls = [
         (call["id"], call["function"]["name"], _json(call["function"]["arguments"]))
         for call in message.get("tool_calls") or ()
