@@ -13,6 +13,7 @@ import pytest
 from tests.gateway.programs import post
 from tests.gateway.test_hostile import end_of
 from verl_ext.gateway import ProgramWorkflow
+from verl_ext.gateway.running import environment_of
 from verl_ext.mas.types import Status
 
 SCORE = f"{__name__}.score"
@@ -38,6 +39,9 @@ def process(source, tmp_path, **options):
 
 PRINTED = [("42", "42"), ("true", "true"), ("null", "null"), ('"quoted"', '"quoted"'), ("NaN", "NaN"), ("{x", "{x")]
 PRINTED += [('{"answer": 42}', {"answer": 42}), ("[1, null]", [1, None]), ("  Ann Bell ", "Ann Bell")]
+# Characters within a line that `str.splitlines` takes for its end, and half a character as JSON writes it.
+PRINTED += [("one\u2028two\x85three", "one\u2028two\x85three"), ('{"a": "one\u2028two"}', {"a": "one\u2028two"})]
+PRINTED += [('{"half": "\\ud83d"}', {"half": "\ufffd"}), ("10 %\r99 %\r\nAnn\r\n", "Ann")]
 
 
 @pytest.mark.parametrize(("line", "result"), PRINTED)
@@ -113,6 +117,22 @@ def test_a_command_that_cannot_be_started_is_refused_before_the_start(tmp_path):
     (tmp_path / "agent.sh").chmod(0o755)
     for command in (["./agent.sh"], [sys.executable, "agent.py"]):
         ProgramWorkflow(command, ["planner"], SCORE, folder=str(tmp_path))
+
+
+@pytest.mark.parametrize("value", [1, True, None])
+def test_a_variable_that_is_no_text_is_refused_before_the_start(tmp_path, value):
+    """YAML reads DEBUG: 1 as a number; every trajectory failed with "expected str, bytes or os.PathLike object"."""
+    with pytest.raises(ValueError, match=f"mas.workflow.environment.DEBUG={value}.*in quotes"):
+        process("print(42)", tmp_path, environment={"DEBUG": value})
+
+
+def test_no_proxy_stands_before_the_gateway_wherever_it_listens(monkeypatch):
+    """Only loopback was left out, although `mas.gateway.host` may be another address of this machine."""
+    monkeypatch.setenv("NO_PROXY", "example.org")
+    monkeypatch.delenv("no_proxy", raising=False)
+    found = environment_of("http://10.1.2.3:8000", "key", 1)
+    assert found["NO_PROXY"].split(",") == ["example.org", "127.0.0.1", "localhost", "10.1.2.3"]
+    assert found["no_proxy"].split(",") == ["127.0.0.1", "localhost", "10.1.2.3"]
 
 
 def test_arguments_of_tools_may_be_json_and_wrong_values_are_named():

@@ -44,7 +44,7 @@ class ProgramWorkflow(GatewayWorkflow):
         environment: variables that it has besides those of this process.
 
     Raises:
-        ValueError: no command, no agents or one twice, no such program, or no such function.
+        ValueError: no command, no agents or one twice, a variable that is no text, no such program or function.
     """
 
     quiet = 0.1  # what a process asks at once comes later apart than what a thread does
@@ -65,6 +65,9 @@ class ProgramWorkflow(GatewayWorkflow):
         twice = sorted({str(name) for name in agents if list(agents).count(name) > 1})
         if twice:
             raise ValueError(f"mas.workflow.agents={list(agents)!r} names {', '.join(twice)} twice")
+        for name, value in (environment or {}).items():
+            if not isinstance(value, str):
+                raise ValueError(f"mas.workflow.environment.{name}={value!r} must be a text. Remedy: put it in quotes")
         self.command, self.folder, self.environment = [str(part) for part in command], folder, dict(environment or {})
         if self.command[0] == "python" and "PATH" not in self.environment:
             self.command[0] = sys.executable  # that of the training, whether or not its environment is activated

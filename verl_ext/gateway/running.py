@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
+import re
 import signal
 import threading
 from collections import deque
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any
+from urllib.parse import urlsplit
+
+from verl_ext.mas.json_texts import read_json
 
 # Bytes of a process's standard error that an error shows, and of a piece that is read.
 SHOWN, PIECE = 2000, 65_536
@@ -71,7 +74,7 @@ PROGRAMS = ProgramLoop()
 
 def environment_of(url: str, key: str, seed: int) -> dict[str, str]:
     """The variables by which clients of OpenAI and Anthropic find a trajectory, and the program its seed."""
-    here = "127.0.0.1,localhost"  # not through a proxy
+    here = ",".join(dict.fromkeys(["127.0.0.1", "localhost", str(urlsplit(url).hostname)]))  # not through a proxy
     return {
         "OPENAI_BASE_URL": f"{url}/v1",
         "OPENAI_API_BASE": f"{url}/v1",
@@ -214,11 +217,11 @@ def result_of(output: str) -> Any:
 
     So a program that prints its answer has a text as its result, whatever the answer looks like: 42, true, null.
     """
-    lines = [line for line in output.splitlines() if line.strip()]
+    lines = [line for line in re.split("[\r\n]", output) if line.strip()]  # `splitlines` knows further line ends
     if not lines:
         return ""
     last = lines[-1].strip()
     if last.startswith(("{", "[")):
         with contextlib.suppress(ValueError, RecursionError):
-            return json.loads(last)
+            return read_json(last)
     return last
