@@ -265,6 +265,19 @@ def test_a_streamed_answer_is_the_whole_one_in_pieces():
     assert [one["logprob"] for one in logprobs] == call.generation.log_probs
 
 
+@pytest.mark.parametrize("path", ["chat/completions", "messages"])
+def test_an_event_is_one_line_for_every_client(path):
+    """`httpx.iter_lines`, with which clients read streams, ends lines at more characters than SSE does."""
+    text = "one\u2028two\u2029three\x85four"
+
+    def program(task, endpoint):
+        return stream(f"{endpoint.base_url}/{path}", endpoint.api_key, {"model": "planner", "messages": USER})
+
+    events = played(program, FakeLLM(lambda request: text)).result
+    deltas = [event.get("delta") or event.get("choices", [{}])[0].get("delta", {}) for event in events]
+    assert "".join(delta.get("content") or delta.get("text") or "" for delta in deltas) == text
+
+
 HALF = "\\ud83d"  # half of a surrogate pair, as JSON writes it
 
 

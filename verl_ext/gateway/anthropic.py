@@ -160,4 +160,4 @@ def events(request: ChatRequest, given: Given) -> Iterator[bytes]:
 
 
 def _event(kind: str, body: dict[str, Any]) -> bytes:
-    return f"event: {kind}\ndata: {json.dumps({'type': kind, **body}, ensure_ascii=False)}\n\n".encode()
+    return f"event: {kind}\ndata: {json.dumps({'type': kind, **body})}\n\n".encode()  # in ASCII, as OpenAI's

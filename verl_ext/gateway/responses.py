@@ -85,4 +85,4 @@ def _logprobs(request: ChatRequest, reply: Reply) -> dict[str, Any] | None:
 
 
 def _event(body: dict[str, Any]) -> bytes:
-    return b"data: " + json.dumps(body, ensure_ascii=False).encode() + b"\n\n"
+    return b"data: " + json.dumps(body).encode() + b"\n\n"  # ASCII: some clients end lines at U+2028
