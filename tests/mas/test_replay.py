@@ -2,7 +2,9 @@
 
 import asyncio
 import itertools
+import math
 
+import numpy
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -206,6 +208,26 @@ async def test_the_prompt_of_the_forked_call_itself_is_checked():
     forest = forest_of(system)
     base = await walk(forest)
     assert (await fork(forest, base, base.calls[0].id)).status is Status.DIVERGED
+
+
+@pytest.mark.parametrize(
+    "value",
+    [lambda: float("nan"), lambda: {"scores": [1.0, numpy.float64("nan")]}, lambda: numpy.array([0.5, math.nan])],
+)
+async def test_equal_arguments_are_the_same_whatever_they_say_of_each_other(value):
+    """NaN is not equal to NaN, and of arrays it cannot be asked: forks diverged, or failed, before their fork."""
+
+    async def program(task, ctx):
+        return await ctx.call("b", said=await ctx.call("a", said=await ctx.tool("rank", by=value())))
+
+    async def rank(by):
+        return str(by)
+
+    forest = forest_of(program, tools={"rank": rank})
+    base = await walk(forest)
+    forked = await fork(forest, base, base.calls[1].id)
+    assert forked.ok, forked.error
+    assert forest.cost.tool_calls == 1
 
 
 async def test_other_arguments_of_a_tool_and_a_fork_point_never_reached_are_divergence():

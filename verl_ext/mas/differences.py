@@ -15,6 +15,17 @@ REMEDY = (
 )
 
 
+def same(recorded: Any, now: Any) -> bool:
+    """Whether a replay asks what was recorded. NaN is as NaN here, and arrays are compared by their values."""
+    if isinstance(recorded, dict) and isinstance(now, dict):
+        return recorded.keys() == now.keys() and all(same(value, now[name]) for name, value in recorded.items())
+    if isinstance(recorded, list | tuple) and type(recorded) is type(now):
+        return len(recorded) == len(now) and all(map(same, recorded, now))
+    if hasattr(recorded, "tolist") and hasattr(now, "tolist"):
+        return same(recorded.tolist(), now.tolist())
+    return recorded == now or (recorded != recorded and now != now)
+
+
 def first_difference(recorded: Any, now: Any, remedy: str = REMEDY) -> str:
     """Describe the first difference of two prompts or argument sets."""
     old, new = _in_words(recorded), _in_words(now)

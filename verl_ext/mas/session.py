@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from verl_ext.mas.context import Context
-from verl_ext.mas.differences import first_difference, number_places
+from verl_ext.mas.differences import first_difference, number_places, same
 from verl_ext.mas.forest import CLOSE_TIMEOUT, BrokenReward, Forest
 from verl_ext.mas.types import (
     Call,
@@ -213,7 +213,7 @@ class Session:
         if records[0] is None:
             return stream
         for option, record in zip(options, records, strict=True):
-            if record is not None and record == now:
+            if record is not None and same(record, now):
                 return option
         if len(options) == 1 or not self._fork_reached or records[-1] is not None:
             raise self._diverged(call_id, records[0], now)
