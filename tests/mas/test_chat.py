@@ -9,8 +9,11 @@ import pytest
 from tests.chatting import ADD, Scripted, calling, qwen, smollm2, tiny
 from tests.helpers import Script, forest_of, fork, run, walk
 from verl_ext.mas import Agent, Status
-from verl_ext.mas.chat import request_of
-from verl_ext.mas.types import CallId
+from verl_ext.mas.agent import Unparsable
+from verl_ext.mas.chat import ChatRequest, request_of
+from verl_ext.mas.chat_context import _earlier
+from verl_ext.mas.tool_texts import OPEN, read_calls
+from verl_ext.mas.types import Call, CallId, Stream
 from verl_ext.observe.metrics import reduce_stats
 from verl_ext.observe.question_stats import question_stats
 from verl_ext.trainer.rollout.forest_to_rows import sequences
@@ -141,6 +144,23 @@ def test_a_fork_replays_chats_and_a_replay_that_asks_otherwise_is_noticed():
     tools[0] = [ADD, {"type": "function", "function": {"name": "mul"}}]
     third = run(fork(forest, trajectory, CallId((), "writer", 1), "again"))
     assert third.status is Status.DIVERGED and "call writer.0 on replay: recorded" in third.error
+
+
+def test_an_output_that_repeats_the_beginning_of_a_tool_call_is_read_in_linear_time():
+    """Each beginning was followed to the end of the text: a model that repeats itself held up the event loop."""
+    with pytest.raises(Unparsable, match="has no end"):
+        read_calls(calling(1, 2) + OPEN * 1_000_000)
+
+
+def test_a_long_history_that_was_answered_many_times_is_compared_in_linear_time():
+    """Each answer was compared with the whole history, message by message."""
+    history = [{"role": "user", "content": str(number)} for number in range(30_000)]
+    chat = ChatRequest(history)
+    answers = [Call(CallId((), "writer", turn), Stream("0"), history, chat=chat) for turn in range(30_000)]
+    for turn, call in enumerate(answers):
+        call.value = {"role": "assistant", "content": str(turn)}
+    now = ChatRequest([*history, {"role": "assistant", "content": "7"}, {"role": "user", "content": "more"}])
+    assert _earlier("writer", now, answers) is answers[7]
 
 
 def test_a_rewritten_history_starts_afresh_and_the_longest_unchanged_one_goes_on():

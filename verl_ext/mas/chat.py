@@ -254,8 +254,10 @@ def continued_length(earlier: ChatRequest, answer: Message, now: ChatRequest) ->
     length = len(earlier.messages) + 1
     if len(now.messages) <= length or earlier.tools != now.tools or earlier.parser != now.parser:
         return 0
-    same = [*map(compared, earlier.messages), compared(answer)] == [*map(compared, now.messages[:length])]
-    return length if same else 0
+    if compared(answer) != compared(now.messages[length - 1]):  # the likeliest difference
+        return 0
+    pairs = zip(earlier.messages, now.messages, strict=False)
+    return length if all(compared(one) == compared(other) for one, other in pairs) else 0
 
 
 def compared(message: Message) -> tuple[Any, ...]:

@@ -152,16 +152,18 @@ def _earlier(agent: str, request: ChatRequest, before: Iterable[Call]) -> Call |
     Only what came before by the structure of the workflow counts, never what has been answered by now: that depends on
     timing.
     """
-    seen: dict[Call, int] = {}
+    found: dict[Call, ChatRequest] = {}
+    seen: set[Call] = set()
     waiting = list(before)
     while waiting:
         call = waiting.pop()
         if call not in seen:
+            seen.add(call)
             waiting += call.parents
-            asked = call.agent == agent and call.chat is not None and call.value is not None
-            seen[call] = continued_length(call.chat, call.value, request) if asked and call.chat else 0
-    found = [call for call, length in seen.items() if length]
-    return max(found, key=lambda call: (seen[call], call.depth, call.id, call.stream.path), default=None)
+            if call.agent == agent and call.chat is not None and call.value is not None:
+                found[call] = call.chat
+    longest = sorted(found, key=lambda call: (len(found[call].messages), call.depth, call.id, call.stream.path))
+    return next((call for call in reversed(longest) if continued_length(found[call], call.value, request)), None)
 
 
 def _definition(name: str, tool: Any) -> dict[str, Any]:

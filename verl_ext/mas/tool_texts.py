@@ -16,7 +16,7 @@ from verl_ext.mas.chat import Message, Written
 from verl_ext.mas.json_texts import read_json
 
 CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
-OPEN = "<tool_call>"
+OPEN, CLOSE = "<tool_call>", "</tool_call>"
 INSTRUCTIONS = """# Tools
 
 You may call one or more functions to assist with the user query.
@@ -95,6 +95,8 @@ def read_calls(text: str) -> tuple[str, list[Written]]:
     Raises:
         Unparsable: a call is no JSON object with a name and arguments, or has no end.
     """
+    if (start := text.rfind(OPEN)) > text.rfind(CLOSE):  # the pattern would look for it from every beginning
+        raise Unparsable(f"a tool call has no end: {text[start:]!r:.200}")
     written = []
     for inside in CALL.findall(text):
         try:
@@ -102,10 +104,7 @@ def read_calls(text: str) -> tuple[str, list[Written]]:
             written.append((call["name"], json.dumps(call["arguments"], ensure_ascii=False)))
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise Unparsable(f"a tool call cannot be read ({type(error).__name__}: {error}): {inside!r:.200}") from None
-    rest = CALL.sub("", text)
-    if OPEN in rest:
-        raise Unparsable(f"a tool call has no end: {rest[rest.index(OPEN) :]!r:.200}")
-    return rest, checked_calls(written)
+    return CALL.sub("", text), checked_calls(written)
 
 
 def checked_calls(written: Sequence[Written]) -> list[Written]:
