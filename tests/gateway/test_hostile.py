@@ -11,6 +11,7 @@ import threading
 
 import pytest
 
+from tests import helpers
 from tests.gateway.programs import Program, ask, forest_of, numbered, post, run
 from tests.helpers import FakeLLM, fork, walk
 from verl_ext.gateway import ProgramWorkflow
@@ -213,6 +214,49 @@ def test_a_client_that_goes_away_in_the_middle_of_its_request_is_not_logged(capf
 def test_a_failing_engine_is_a_status_of_its_own():
     trajectory = end_of(lambda task, endpoint: ask(endpoint, "planner", "x"), FakeLLM(lambda request: OSError("gone")))
     assert trajectory.status is Status.ENGINE_ERROR and "gone" in trajectory.error
+
+
+CALLS = [  # the program's last call, and the status that the trajectory has
+    ("fails", Status.TOOL_ERROR),  # as with `endpoint.tool`, though the program knows an HTTP status alone
+    ("works", Status.WORKFLOW_ERROR),  # the program's own error, not that of the call before
+]
+
+
+@pytest.mark.parametrize(("name", "status"), CALLS)
+def test_a_program_that_raises_has_the_status_of_its_last_call_tools_included(name, status):
+    def program(task, endpoint):
+        for agent in ("planner", "solver"):
+            post(f"{endpoint.base_url}/chat/completions", endpoint.api_key, {**BODY, "model": agent})
+        post(f"{endpoint.base_url}/tool", endpoint.api_key, {"name": name, "arguments": {}})
+        raise KeyError("an error of the program")
+
+    async def fails():
+        raise ValueError("broken")
+
+    async def works():
+        return "a result"
+
+    limits = {"max_calls": 1, "tool_retries": 0}
+    trajectory = end_of(program, tools={"fails": fails, "works": works}, limits=limits)
+    assert trajectory.status is status, trajectory.error
+
+
+def test_a_program_within_another_workflow_is_refused():
+    """Two of them shared their calls, and what was forked before one diverged."""
+    inner = Program(lambda task, endpoint: ask(endpoint, "planner", task.question))
+
+    async def vote(task, ctx):
+        return [await ctx.run(inner, task, name) for name in ("one", "two")]
+
+    async def work():
+        forest = helpers.forest_of(helpers.Script(vote, inner.agents))
+        trajectory = await walk(forest)
+        await forest.close()
+        return trajectory
+
+    trajectory = run(work())
+    assert trajectory.status is Status.WORKFLOW_ERROR and not trajectory.calls
+    assert "Program is run by another workflow" in trajectory.error and "Remedy: ctx.call" in trajectory.error
 
 
 def test_wrong_rewards_and_tools_are_refused():

@@ -48,10 +48,6 @@ class ClientLeft(Exception):
     """The client has closed the connection before its answer was there."""
 
 
-class ToolCallFailed(Exception):
-    """What a blocking program sees of a tool that failed."""
-
-
 def of_failure(failure: CallFailed) -> ApiError:
     """The answer to a request whose call gave nothing."""
     status, code = FAILED.get(failure.status, (500, failure.status.value))

@@ -26,7 +26,7 @@ from verl_ext.gateway.running import result_of, run_process
 from verl_ext.gateway.settings import GatewaySection
 from verl_ext.mas.chat import Reply, assistant
 from verl_ext.mas.context import Context, check_tool
-from verl_ext.mas.types import Call, CallFailed, CallId, Task
+from verl_ext.mas.types import Call, CallFailed, CallId, Task, ToolFailed
 from verl_ext.mas.workflow import Workflow
 
 # In place of a result that was not posted.
@@ -63,7 +63,7 @@ class GatewaySession:
         self.posted: Any = NOTHING
         self.processes: list[asyncio.Task[str]] = []
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        # The failure with which the last request was answered, if it was.
+        # The failure with which the last request, or call of a tool, was answered, if it was.
         self.last_failure: CallFailed | None = None
 
     # The program's requests.
@@ -250,7 +250,12 @@ class GatewaySession:
         if after is None:
             after = list(self.ctx.frontier)
         entry.parents = tuple(call.id for call in after)
-        result = await self._work(self.session.tool(entry.id, name, copy.deepcopy(arguments), after))
+        try:
+            result = await self._work(self.session.tool(entry.id, name, copy.deepcopy(arguments), after))
+        except ToolFailed as failure:
+            self.last_failure = failure
+            raise
+        self.last_failure = None
         self._found += [Answer.found(call, result) for call in after]
         return result
 

@@ -60,7 +60,16 @@ class GatewayWorkflow(Workflow):
         """
 
     async def run(self, task: Task, ctx: Context) -> Any:
-        """See `Workflow`."""
+        """See `Workflow`.
+
+        Raises:
+            ValueError: another workflow runs it.
+        """
+        if ctx.session.forest.workflow is not self:
+            raise ValueError(
+                f"{type(self).__name__} is run by another workflow, but a program is recorded and forked as a whole "
+                "trajectory. Remedy: ctx.call, ctx.chat or ctx.openai there, or one program that does all of it"
+            )
         server = await gateway_here(self.gateway)
         session = GatewaySession(ctx, self, self.gateway, self.pace())
         try:
