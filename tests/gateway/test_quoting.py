@@ -43,6 +43,14 @@ def test_short_parts_and_parts_of_words_are_not(content):
     assert not quotes(answer(PLAN), {"content": content})
 
 
+def test_a_text_in_quotes_without_an_end_is_read_in_linear_time():
+    """From each of its escaped quotes, the end was looked for anew: a model that repeats itself held up all others."""
+    endless = 'He said "' + '\\"' * 1_000_000
+    assert answer(f'"the second option"\n{endless}').parts == sorted(
+        ["the second option", '"the second option"', endless]
+    )
+
+
 def test_what_stood_in_its_own_prompt_is_no_quotation():
     made = answer("As you asked:\nWhere is the source?\nIt is in Ethiopia.", asked="Where is the source?")
     assert not quotes(made, {"content": "Where is the source?"})

@@ -13,10 +13,17 @@ from verl_ext.mas.types import Call
 
 # Characters from which on a part of an output is not found in a request by chance.
 USEFUL = 8
-# Parts of a line that programs take out of an output: texts in quotes, between tags, behind a colon.
+# Parts of a line that programs take out of an output: texts in quotes, between tags, behind a colon. Quotes without an
+# end are passed over as a whole.
 PARTS = [
     re.compile(pattern, re.MULTILINE)
-    for pattern in (r'"((?:[^"\\\n]|\\.)+)"', r"`([^`\n]+)`", r"'([^'\n]+)'", r">([^<>\n]+)<", r":\s+(\S.*)$")
+    for pattern in (
+        r'"((?:[^"\\\n]|\\.)+)"|"(?:[^"\\\n]|\\.)+',
+        r"`([^`\n]+)`",
+        r"'([^'\n]+)'",
+        r">([^<>\n]+)<",
+        r":\s+(\S.*)$",
+    )
 ]
 
 
