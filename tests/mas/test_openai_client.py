@@ -66,8 +66,8 @@ def test_a_stream_adds_up_to_the_answer():
 def test_code_in_a_thread_is_answered():
     def blocking(client):
         first = client.chat.completions.create(messages=HELLO)
-        stream = client.chat.completions.create(messages=HELLO, stream=True)
-        return first.choices[0].message.content + "".join(c.choices[0].delta.content or "" for c in stream)
+        with client.chat.completions.create(messages=HELLO, stream=True) as stream:  # as LangChain does
+            return first.choices[0].message.content + "".join(c.choices[0].delta.content or "" for c in stream)
 
     async def program(task, ctx):
         client = ctx.openai("writer")

@@ -83,15 +83,26 @@ class Client:
         async def make() -> Any:  # on the event loop
             return await self._create(**request)
 
-        answer = asyncio.run_coroutine_threadsafe(make(), self._loop).result()
-        return iter(answer.parts) if isinstance(answer, _Stream) else answer
+        return asyncio.run_coroutine_threadsafe(make(), self._loop).result()
 
 
 class _Stream:
-    """Chunks of an answer, as an asynchronous iterator."""
+    """Chunks of an answer, as an iterator, asynchronous or not."""
 
     def __init__(self, parts: Sequence[Mapping[str, Any]]):
         self.parts: Iterator[Any] = iter([typed("ChatCompletionChunk", part) for part in parts])
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        return next(self.parts)
+
+    def __enter__(self) -> _Stream:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        return None
 
     def __aiter__(self) -> AsyncIterator[Any]:
         return self
