@@ -12,6 +12,7 @@ import threading
 import pytest
 
 from tests import helpers
+from tests.chatting import ADD
 from tests.gateway.programs import Program, ask, forest_of, numbered, post, run
 from tests.helpers import FakeLLM, fork, walk
 from verl_ext.gateway import ProgramWorkflow
@@ -214,6 +215,26 @@ def test_a_client_that_goes_away_in_the_middle_of_its_request_is_not_logged(capf
 def test_a_failing_engine_is_a_status_of_its_own():
     trajectory = end_of(lambda task, endpoint: ask(endpoint, "planner", "x"), FakeLLM(lambda request: OSError("gone")))
     assert trajectory.status is Status.ENGINE_ERROR and "gone" in trajectory.error
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_a_call_that_led_to_a_failure_is_rewarded_as_in_any_workflow(goes_on):
+    """The calls before it had the reward of the failure, and it had none."""
+
+    def program(task, endpoint):
+        ask(endpoint, "planner", "first")
+        body = {**BODY, "model": "solver", "tools": [ADD], "tool_choice": "required"}
+        assert post(f"{endpoint.base_url}/chat/completions", endpoint.api_key, body)[0] == 422
+        if not goes_on:
+            raise KeyError("no call of a tool")
+        return ask(endpoint, "planner", "once more")
+
+    trajectory = end_of(program, FakeLLM(lambda request: "an answer"), failure_rewards={"no_tool_call": -1.0})
+    assign_credit([trajectory])
+    assert trajectory.reward == (1.0 if goes_on else -1.0)
+    assert [call.reward for call in trajectory.calls] == [trajectory.reward] * (3 if goes_on else 2)
+    *_, failed = [call for call in trajectory.calls if call.status is Status.NO_TOOL_CALL]
+    assert trajectory.calls[-1].parents == (failed,) if goes_on else trajectory.sinks == (failed,)
 
 
 CALLS = [  # the program's last call, and the status that the trajectory has

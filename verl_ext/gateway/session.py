@@ -101,6 +101,8 @@ class GatewaySession:
         except CallFailed as failure:
             self.last_failure = failure
             self.answered.add(entry.id)
+            if (call := self.session.call_of(entry.id)) is not None:
+                self.ctx.advance(list(call.parents), [call])
             if self.session.ending is not None:
                 self.fail(self.session.ending)
             raise of_failure(failure) from failure
@@ -182,14 +184,13 @@ class GatewaySession:
         return parents
 
     async def _calls(self, ids: tuple[CallId, ...]) -> list[Call] | None:
-        """The calls of this run with these identities; None if it has not made one of them."""
+        """The calls of this run with these identities, failed ones too; None if it has not made one of them."""
         if not all(call_id in self.made for call_id in ids):
             return None
         works = [self.made[call_id] for call_id in ids]
         await asyncio.wait(works) if works else None
-        if any(work.cancelled() or work.exception() is not None for work in works):
-            return None
-        return [work.result().call for work in works]
+        calls = [call for call_id in ids if (call := self.session.call_of(call_id)) is not None]
+        return calls if len(calls) == len(ids) else None
 
     # When an answer is given.
 
