@@ -162,6 +162,17 @@ def test_going_back_to_an_earlier_step_keeps_the_later_ones_and_the_log(tmp_path
     assert complete_steps(tmp_path / "other") == [] and complete_steps(tmp_path / "other" / "previous_1") == [4]
 
 
+@pytest.mark.parametrize("place", ["previous_1", "other_run"])
+def test_a_checkpoint_of_an_earlier_run_below_the_folder_is_of_another_run(tmp_path, place):
+    checkpoints(tmp_path / place, [2])
+    checkpoints(tmp_path, [1])
+    RunLog(tmp_path).write(1, {"a": 1})
+    source = tmp_path / place / "global_step_2"
+    kept = prepare_start(run(tmp_path, "resume_path", resume_from_path=str(source)))
+    assert {path.name for path in kept.iterdir()} == {"global_step_1", NAME, TRACKER}
+    assert (source / "complete").exists() and not (tmp_path / NAME).exists()
+
+
 def test_going_back_to_a_checkpoint_on_another_disk_leaves_its_link(tmp_path):
     folder = tmp_path / "run"
     checkpoints(folder, [2, 4])

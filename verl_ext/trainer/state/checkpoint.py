@@ -201,8 +201,8 @@ def prepare_start(config: DictConfig) -> Path | None:
 
 def _set_later_aside(folder: Path, source: Path) -> Path | None:
     """Set aside what a run in `folder` would overwrite that continues from `source` (…/global_step_N)."""
-    places = source.resolve(), source.parent.resolve() / source.name  # it may be a link to another disk
-    if not any(place.is_relative_to(folder.resolve()) for place in places):  # of another run
+    parents = source.resolve().parent, source.parent.resolve()  # it may be a link to another disk
+    if not {folder.resolve(), folder.resolve() / "best"} & set(parents):  # of another run, as those in previous_K are
         return set_aside(folder, WRITTEN)
     number = source.name.removeprefix("global_step_")
     if not number.isdigit():
