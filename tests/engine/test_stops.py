@@ -44,6 +44,21 @@ def test_an_output_with_stop_strings_is_the_other_one_cut_there(strings):
     assert ended > 3, "the test must see stop strings"
 
 
+def test_a_stop_string_may_end_with_a_space_that_no_token_has_alone():
+    def words(token_ids: list[int]) -> str:  # as SentencePiece's decoders
+        return decode(token_ids).replace("<", " ").removeprefix(" ")
+
+    free = [request(5 + i, i, max_tokens=60, temperature=1.5) for i in range(24)]
+    bound = [request(5 + i, i, max_tokens=60, temperature=1.5, stop=("a ",)) for i in range(24)]
+    engine = engine_of(slots=24, decode=words)
+    ended = 0
+    for whole, cut in zip(engine.generate(free), engine.generate(bound), strict=True):
+        ends = [n for n in range(1, len(whole.token_ids) + 1) if "a " in words(whole.token_ids[:n])]
+        assert cut.token_ids == whole.token_ids[: ends[0] if ends else None]
+        ended += bool(ends)
+    assert ended > 3, "the test must see stop strings"
+
+
 def test_requests_with_and_without_stop_strings_share_a_batch():
     engine = engine_of(slots=8, decode=decode)
     mixed = [request(9, i, max_tokens=40, temperature=1.5, stop=("</",) if i % 2 else ()) for i in range(8)]

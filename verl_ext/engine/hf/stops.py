@@ -41,7 +41,8 @@ class StopStrings:
             self._texts = [self._decode([token]) for token in range(self._vocab_size)]
         self._characters |= new
         wanted = (*self._characters, BROKEN)
-        closing = [any(character in text for character in wanted) for text in self._texts]
+        # Decoders leave out a space at the beginning of a text: any token may have one behind others.
+        closing = [" " in wanted or any(character in text for character in wanted) for text in self._texts]
         self._closing = torch.tensor(closing, device=self._device)
 
     def reached(
