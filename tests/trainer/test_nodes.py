@@ -11,7 +11,8 @@ from verl.workers.rollout.replica import RolloutMode
 from tests.trainer.test_recipes import composed
 from verl_ext.trainer import nodes, ranks
 from verl_ext.trainer.policies.fan import WorkerGroups
-from verl_ext.trainer.rollout import remote_workers
+from verl_ext.trainer.rollout import agent_loop, remote_workers
+from verl_ext.trainer.rollout.agent_loop import MultiAgentLoopManager
 from verl_ext.trainer.rollout.remote_workers import RemoteWorkers
 
 DEAD = ActorUnavailableError("RpcError: Socket closed", None)
@@ -67,6 +68,7 @@ def queue(monkeypatch):
     made = Queue()
     monkeypatch.setattr(remote_workers, "ray", SimpleNamespace(get=get, kill=lambda worker: None))
     monkeypatch.setattr(remote_workers, "tq", made)
+    monkeypatch.setattr(agent_loop, "tq", made)
     monkeypatch.setattr(nodes, "this_node", dict)
     monkeypatch.setattr(nodes, "place_of_rollout_workers", dict)
     monkeypatch.setattr(RemoteWorkers, "_start", lambda self, place: Worker(next(self._names)))
@@ -124,6 +126,24 @@ def test_a_run_does_not_go_on_without_the_statistics_of_rows_that_were_taken(que
     queue.tags["train"].clear()
     with pytest.raises(RuntimeError, match=r"what it had counted of 1 question\(s\)"):
         workers.replace()
+
+
+def test_a_new_worker_gets_what_the_dead_one_held_of_a_checkpoint(queue):
+    workers, held = MultiAgentLoopManager.__new__(MultiAgentLoopManager), SimpleNamespace(empty=False)
+    workers._local, workers._remote = None, RemoteWorkers(None, None, 1)
+    queue.put(a="finished", a_0_0="row", b="finished", b_0_0="row")
+    workers.restore({"a": held, "b": held})
+    workers._remote.taken(["a"])
+    workers._remote._workers[0].dead = True
+    workers._remote.looks()
+    workers._remote.replace()
+    fresh = workers._remote._workers[0]
+    assert ("restore", {"b": held}) in fresh.calls and not fresh.sampled()
+    assert queue.tags["train"]["b"]["status"] == "finished" and "b_0_0" in queue.tags["train"]
+    fresh.dead = True
+    workers._remote.ask("take_stats", ["b"])
+    with pytest.raises(RuntimeError, match=r"what it had counted of 1 question\(s\)"):
+        workers._remote.taken(["b"])
 
 
 def test_workers_that_die_again_and_again_end_the_run(queue):

@@ -132,7 +132,7 @@ class MultiAgentLoopManager:
         if self._local is not None:
             self._local.restore(kept)
         elif kept:
-            self._remote.first("restore", kept)
+            self._remote.restore(kept)
 
     def dropped(self, uids: list[str]) -> list[str]:
         """Questions that were sampled and are neither among `uids` nor in the queue: verl has evicted them as too old.

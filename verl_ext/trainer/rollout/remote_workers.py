@@ -1,7 +1,8 @@
 """Rollout workers in processes of their own, on any node. One that dies is replaced: no question is lost or doubled.
 
 A question is with its worker from the deal until its statistics are taken. If the worker dies before, what it has
-stored of the question is removed from TransferQueue, and a new worker samples the question anew.
+stored of the question is removed from TransferQueue, and a new worker samples the question anew. What a checkpoint has
+of a question that waits in the queue goes to the new worker as it is.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from ray.exceptions import GetTimeoutError, RayActorError
 from verl_ext.trainer import nodes
 from verl_ext.trainer.rollout.watchdog import Look
 from verl_ext.trainer.rollout.worker import RolloutWorker
+from verl_ext.trainer.state.waiting import Waiting
 
 # Seconds in which a worker must answer.
 ANSWER = 20.0
@@ -37,11 +39,12 @@ class RemoteRolloutWorker(RolloutWorker):
 
 
 class Dealt(NamedTuple):
-    """A question, and the worker that samples it."""
+    """A question, and the worker that samples it, or holds what a checkpoint has of it."""
 
     question: dict[str, Any]
     validate: bool
     worker: Any
+    held: Waiting | None = None
 
 
 class RemoteWorkers:
@@ -113,9 +116,11 @@ class RemoteWorkers:
         told, self._news = self._news, []
         return told
 
-    def first(self, method: str, *arguments: Any) -> Any:
-        """Call a method of the first worker."""
-        return ray.get(getattr(self._workers[0], method).remote(*arguments))
+    def restore(self, questions: dict[str, Waiting], worker: Any = None) -> None:
+        """Let a worker, the first one if none is given, hold these questions, which a checkpoint has."""
+        holder = worker or self._workers[0]
+        self._dealt |= {uid: Dealt({}, False, holder, held) for uid, held in questions.items()}
+        ray.get(holder.restore.remote(questions))
 
     def stop(self, reason: str) -> None:
         """End the sampling of all questions; does not wait."""
@@ -161,8 +166,11 @@ class RemoteWorkers:
             self._deal_again(worker, fresh)
 
     def _deal_again(self, worker: Any, fresh: Any) -> None:
+        lost = {uid: one for uid, one in self._dealt.items() if one.worker == worker}
+        if held := {uid: one.held for uid, one in lost.items() if one.held is not None}:
+            self.restore(held, fresh)
         for validate in (False, True):
-            theirs = {uid: one for uid, one in self._dealt.items() if one.worker == worker and one.validate is validate}
+            theirs = {uid: one for uid, one in lost.items() if one.held is None and one.validate is validate}
             if theirs:
                 self._check_there(theirs, remove("val" if validate else "train", set(theirs)))
                 ray.get(self._give(fresh, [one.question for one in theirs.values()], validate))
