@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from types import SimpleNamespace
 
 import pytest
@@ -21,6 +23,7 @@ from tests.engine.lora_models import (
     row_losses,
     separate,
 )
+from verl_ext.engine.lora.adapter_files import check_start
 from verl_ext.engine.lora.adapters import AdapterOptions, wire_name
 from verl_ext.engine.lora.routed_lora import add_adapters
 
@@ -155,6 +158,17 @@ def config(**changes) -> SimpleNamespace:
         "enable_activation_offload": False,
     }
     return SimpleNamespace(**values | changes)
+
+
+@pytest.mark.parametrize("given", [{"use_rslora": True}, {"alpha_pattern": {"q_proj": 64}}])
+def test_a_start_that_was_trained_with_another_factor_is_refused(tmp_path, given):
+    config = {"r": OPTIONS.rank, "lora_alpha": OPTIONS.alpha, "use_rslora": False, "alpha_pattern": {}}
+    start = dataclasses.replace(OPTIONS, start={NAMES[0]: str(tmp_path)})
+    (tmp_path / "adapter_config.json").write_text(json.dumps(config))
+    check_start(start)
+    (tmp_path / "adapter_config.json").write_text(json.dumps(config | given))
+    with pytest.raises(ValueError, match=f"{NAMES[0]}=.* has {[*given][0]}=.*another factor.*Remedy"):
+        check_start(start)
 
 
 def test_options_are_read_from_the_model_section():

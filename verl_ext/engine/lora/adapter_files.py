@@ -92,6 +92,12 @@ def check_start(options: AdapterOptions) -> None:
                 f"mas.policy_init.{name}={place} is no peft folder: {error}. Remedy: the folder adapters/{name} of a "
                 "checkpoint of verl_ext.sft with model.lora.adapters, or of a run with mas.policy=per_agent_lora"
             ) from None
+        if scaled := [key for key in ("use_rslora", "alpha_pattern") if config.get(key)]:
+            raise ValueError(
+                f"mas.policy_init.{name}={place} has {scaled[0]}={config[scaled[0]]}: the run would multiply its "
+                "adapter by another factor than it was trained with, lora_alpha / r in all layers. Remedy: an adapter "
+                "without it"
+            )
         there, here = (config.get("r"), config.get("lora_alpha")), (options.rank, options.alpha)
         if there != here:
             raise ValueError(
