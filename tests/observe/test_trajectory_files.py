@@ -10,6 +10,7 @@ from omegaconf import OmegaConf
 from verl_ext.observe.trajectory_files import (
     EVALUATION_FILE,
     FOLDER,
+    ROWS,
     VALIDATION_FOLDER,
     TrajectoryLog,
     folder_name,
@@ -96,6 +97,15 @@ def test_lines_that_are_no_records_are_skipped(tmp_path, junk):
     path = tmp_path / "000001.jsonl"
     path.write_bytes(junk + encode_line(line(1)) + junk)
     assert steps(path) == [("train", 1)]
+
+
+def test_a_resumed_run_drops_the_rows_of_the_steps_that_it_does_again(tmp_path):
+    (tmp_path / "rows").mkdir()
+    for name in (*(ROWS.format(step=step) for step in (1, 2, 3, 1_000_000)), "rows/step_mine.json.gz"):
+        (tmp_path / name).write_text("rows")
+    TrajectoryLog(tmp_path, 1000, 9).start(2)
+    left = {"step_000001.json.gz", "step_000002.json.gz", "step_mine.json.gz"}
+    assert {path.name for path in (tmp_path / "rows").iterdir()} == left
 
 
 def test_a_resumed_run_drops_what_it_does_again(tmp_path):

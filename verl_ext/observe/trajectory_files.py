@@ -50,6 +50,10 @@ class TrajectoryLog:
                 path.unlink()
             elif len(kept) < len(lines):
                 write_file(path, b"".join(kept))
+        for path in (self.folder / ROWS).parent.glob("step_*.json.gz"):
+            step = path.name.removeprefix("step_").removesuffix(".json.gz")
+            if step.isdigit() and int(step) > restored_step:
+                path.unlink()
 
     def write(self, records: Iterable[Record]) -> None:
         """Append these records."""
