@@ -58,6 +58,17 @@ def test_a_kill_leaves_the_old_best_or_the_new_one(tmp_path, monkeypatch, moment
     assert kept(tmp_path) == {"global_step_2": "2"} and len(list((tmp_path / "best").iterdir())) == 1
 
 
+def test_what_a_user_keeps_beside_the_best_stays(tmp_path):
+    for step, value in ((1, 0.2), (2, 0.7)):
+        saved(tmp_path, step)
+        BestCheckpoint(tmp_path, F1).consider(step, {F1: value})
+        (tmp_path / "best" / "notes.txt").write_text("mine")
+        (tmp_path / "best" / "merged").mkdir(exist_ok=True)
+    saved(tmp_path, 3)
+    BestCheckpoint(tmp_path, F1).consider(3, {F1: 0.9})
+    assert {path.name for path in (tmp_path / "best").iterdir()} == {"global_step_3", "notes.txt", "merged"}
+
+
 def test_training_a_step_again_does_not_write_into_the_best(tmp_path):
     saved(tmp_path, 2)
     BestCheckpoint(tmp_path, F1).consider(2, {F1: 0.7})

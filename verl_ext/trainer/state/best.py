@@ -58,7 +58,7 @@ class BestCheckpoint:
         shutil.copytree(place, part, copy_function=_link)
         write_file(part / RECORD, json.dumps({"step": step, "metric": self.metric, "value": value}))
         part.rename(new)
-        for old in self.folder.iterdir():
+        for old in self.folder.glob("*global_step_*"):  # with what a killed copy has left
             if old != new:
                 shutil.rmtree(old)
 
