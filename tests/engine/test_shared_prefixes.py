@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensordict import TensorDict
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 from verl.utils import tensordict_utils as tu
 from verl.workers.engine.fsdp import transformer_impl
 
@@ -102,6 +102,17 @@ def test_rows_are_dealt_out_once_and_lengths_stay_close(rows):
     for batch in batches(trees):
         lengths = [len(tree) for tree in batch]
         assert lengths == sorted(lengths) and lengths[-1] <= SPREAD * lengths[0]
+
+
+def test_a_model_needs_no_more_positions_than_its_longest_row_has():
+    torch.manual_seed(0)
+    small = GPT2LMHeadModel(GPT2Config(vocab_size=60, n_embd=16, n_layer=1, n_head=2, n_positions=32)).eval()
+    prompts, responses = [[1] * 20] * 4 + [[2] * 20] * 3, [[5 + row] * 12 for row in range(7)]
+    (batch,) = batches(share(prompts, responses))
+    assert len({len(tree) for tree in batch}) == 2 and min(map(len, batch)) > 32, "two trees, of which one is padded"
+    with torch.no_grad():
+        for found, prompt, response in zip(log_probs(small, prompts, responses), prompts, responses, strict=True):
+            assert found == pytest.approx(plain(small, prompt, response), abs=1e-5)
 
 
 def test_a_layout_by_hand():

@@ -52,8 +52,12 @@ def lay_out(trees: Sequence[Tree], pad: int) -> Layout:
     pads = [width - len(tree) for tree in trees]
     ends = [[min(end, len(tree)) for end in tree.ends] + [0] * more for tree, more in zip(trees, pads, strict=True)]
     forked = any(end != OPEN for tree in trees for end in tree.ends)
-    # Positions of the padding go on: transformers takes a step back for the start of another document.
-    positions = [tree.positions + [*range(len(tree), width)] for tree in trees]
+    # Without a mask, positions of the padding go on: transformers takes a step back for the start of another document.
+    # A tree with forks has more columns than any row has tokens, and a model need not have so many positions.
+    positions = [
+        tree.positions + ([0] * more if forked else [*range(len(tree), width)])
+        for tree, more in zip(trees, pads, strict=True)
+    ]
     return Layout(
         torch.tensor([tree.tokens + [pad] * more for tree, more in zip(trees, pads, strict=True)]),
         torch.tensor(positions),
