@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from transformers import DynamicCache, GPT2Config, GPT2LMHeadModel, MistralConfig, MistralForCausalLM
+from transformers import DynamicCache, GPT2Config, GPT2LMHeadModel, LlamaForCausalLM, MistralConfig, MistralForCausalLM
 
-from tests.engine.conftest import EOS, LENGTH, VOCAB, engine_of, prompt_of, request, same, tiny_model
+from tests.engine.conftest import EOS, LENGTH, VOCAB, engine_of, prompt_of, request, same, tiny_config, tiny_model
 from verl_ext.engine.hf.params import Request, SamplingParams
 from verl_ext.engine.hf.slots import SlotEngine
 
@@ -64,6 +64,17 @@ def test_sliding_windows_shorter_than_the_context_are_refused():
     with pytest.raises(ValueError, match="max_model_len to at most 32"):
         SlotEngine(MistralForCausalLM(config), 4, LENGTH)
     assert SlotEngine(MistralForCausalLM(config), 4, 32).generate([request(9)])[0].token_ids
+
+
+def test_positions_that_depend_on_the_other_requests_are_refused():
+    config = tiny_config("llama")
+    config.rope_parameters = {
+        **{"rope_type": "longrope", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 64},
+        **{"short_factor": [1.0] * 16, "long_factor": [4.0] * 16},
+    }
+    with pytest.raises(ValueError, match="longrope.*max_model_len to at most 64"):
+        SlotEngine(LlamaForCausalLM(config), 4, LENGTH)
+    assert SlotEngine(LlamaForCausalLM(config), 4, 64).generate([request(9)])[0].token_ids
 
 
 def test_other_architectures_run_too():

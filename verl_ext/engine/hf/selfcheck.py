@@ -18,10 +18,11 @@ NEW_TOKENS = 4
 
 
 def require_full_attention(config: PreTrainedConfig, max_model_len: int) -> None:
-    """Refuse layers that are not full attention over the whole context.
+    """Refuse layers that are not full attention over the whole context, and positions that depend on other rows.
 
     Raises:
-        ValueError: linear-attention or recurrent layers, or sliding windows shorter than `max_model_len`.
+        ValueError: linear-attention or recurrent layers, or sliding windows shorter than `max_model_len`; or rotary
+            positions whose factors change, for all rows of a pass, once one row is long (LongRoPE).
     """
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
     window = getattr(config, "sliding_window", None) or getattr(config, "attention_chunk_size", None) or 0
@@ -36,6 +37,15 @@ def require_full_attention(config: PreTrainedConfig, max_model_len: int) -> None
             f"rollout.name=hf keeps the whole context of every layer; this model has {sorted(local)} of {window} "
             f"tokens and max_model_len is {max_model_len}. Set rollout.max_model_len to at most {window}"
         )
+    rope = getattr(config, "rope_parameters", None) or {}
+    for one in (rope, *(part for part in rope.values() if isinstance(part, dict))):
+        short = one.get("original_max_position_embeddings")
+        if one.get("rope_type") == "longrope" and short is not None and short < max_model_len:
+            raise ValueError(
+                f"rollout.name=hf computes requests together, and this model (longrope) has other positions for all of "
+                f"them once one has more than {short} tokens; max_model_len is {max_model_len}. Set "
+                f"rollout.max_model_len to at most {short}"
+            )
 
 
 @torch.inference_mode()
