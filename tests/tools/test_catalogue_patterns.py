@@ -62,6 +62,20 @@ def test_patterns_are_ecma_s():
     assert problems({"x": 3}, **schema) == []  # a pattern says nothing of what is no text
 
 
+@pytest.mark.parametrize(
+    "draft", ["https://json-schema.org/draft/2020-12/schema", "http://json-schema.org/draft-07/schema#"]
+)
+def test_parts_that_name_their_draft_have_the_same_patterns(draft):
+    """The root of a schema names it, and a reference may lead back there. `re` knows no \\p{L}, and has no limit."""
+    names, patterns = {"$schema": draft}, {"x": {"pattern": r"^\p{L}+$"}, "slow": {"pattern": SLOW}}
+    recursive = names | {"properties": patterns | {"child": {"$ref": "#"}}}
+    for schema in (recursive, {"properties": {"child": names | {"properties": patterns}}}):
+        assert problems({"child": {"x": "été"}}, **schema) == []
+        assert problems({"child": {"x": "3"}}, **schema) == [r"child.x: '3' does not match '^\\p{L}+$'"]
+        (problem,) = problems({"child": {"slow": TEXT}}, **schema)
+        assert "cannot be told within 0.1 s" in problem
+
+
 def test_properties_by_pattern_and_all_others():
     schema = {"properties": {"a": {}}, "patternProperties": {"^x-": {"type": "integer"}}, "additionalProperties": False}
     assert problems({"a": "A", "x-b": 1}, **schema) == []

@@ -76,7 +76,19 @@ def _extended(kind: type[Validator], named: bool) -> type[Validator]:
     if named:
         keywords |= {"patternProperties": _pattern_properties, "additionalProperties": _additional_properties}
         keywords |= {"unevaluatedProperties": lambda *_: ()}
-    return extend(kind, keywords)
+    extended: Any = extend(kind, keywords)
+    usual = extended.evolve
+
+    def evolve(check: Any, **changes: Any) -> Any:
+        """As jsonschema's, which takes its own class for a part that names its draft, as the root of a schema does."""
+        made = usual(check, **changes)
+        if isinstance(made, extended):
+            return made
+        own = {"format_checker": made.format_checker, "registry": made._registry, "_resolver": made._resolver}
+        return _extended(type(made), named)(made.schema, **own)
+
+    extended.evolve = evolve
+    return extended
 
 
 def _found(pattern: str, text: str) -> bool:
