@@ -12,7 +12,7 @@ from tests.tools.simulating import MOVIE
 from tests.tools.test_simulator_keys import ARGUMENTS, same
 from verl_ext.tools.catalogue import ToolSpec, canonical
 from verl_ext.tools.catalogue.written_calls import load_strictly
-from verl_ext.tools.simulator.answers import MAX_DEPTH, MAX_REPAIRED, MAX_RESULT, NoResult, result_of
+from verl_ext.tools.simulator.answers import FENCE, MAX_DEPTH, MAX_REPAIRED, MAX_RESULT, NoResult, result_of
 from verl_ext.tools.simulator.prompt import MAX_PART, MAX_SHOWN, again, messages
 
 
@@ -141,6 +141,14 @@ def test_what_would_take_seconds_to_repair_is_not_tried(said, monkeypatch):
     monkeypatch.setattr("json_repair.repair_json", lambda *_, **__: pytest.fail("a repair was tried"))
     with pytest.raises(NoResult):
         result_of(said)
+
+
+def test_blanks_behind_a_fence_are_read_in_linear_time():
+    """A model that is caught in a loop writes them. Quadratic time would take longer than the time limit of a test."""
+    blanks = " " * 10_000_000
+    assert FENCE.search(f"```{blanks}x") is None and FENCE.search(f"```json{blanks}x") is None
+    for line in ("```", "``` \t", "```json", "``` JSON \r"):
+        assert result_of(f"Here it is:\n{line}\n[1]\n```").text == "[1]"
 
 
 @pytest.mark.parametrize("number", ["1e999", "-1e999", "NaN", "Infinity"])

@@ -19,7 +19,7 @@ MAX_RESULT, MAX_DEPTH = 256 * 1024, 64
 MAX_REPAIRED = 32 * 1024
 # The end of reasoning that the server did not remove from the answer.
 THOUGHT = "</think>"
-FENCE = re.compile(r"```[ \t]*(?:json|JSON)?[ \t\r]*\n")
+FENCE = re.compile(r"```(?:[ \t]*(?:json|JSON))?[ \t\r]*\n")
 
 
 class NoResult(Exception):
