@@ -167,7 +167,7 @@ def test_malformed_arguments_and_short_answers_are_errors():
         asyncio.run(SearchTool(broken)(queries=["a"]))
 
 
-def test_close_cancels_waiting_calls_and_loops_may_follow_each_other():
+def test_close_cancels_waiting_calls():
     tool = SearchTool(Recorder(held=True), top_k=1)
 
     async def run():
@@ -180,5 +180,18 @@ def test_close_cancels_waiting_calls_and_loops_may_follow_each_other():
         return await asyncio.gather(running, waiting, return_exceptions=True)
 
     assert [type(end) for end in asyncio.run(run())] == [asyncio.CancelledError] * 2
+
+
+def test_close_cancels_a_call_of_the_same_moment():
+    async def run():
+        tool = SearchTool(Recorder(), top_k=1)
+        calls = [asyncio.ensure_future(work) for work in (tool(queries=["a"]), tool.close())]
+        ended, _ = await asyncio.wait(calls, timeout=30)
+        return [call in ended for call in calls], calls[0].cancelled()
+
+    assert asyncio.run(run()) == ([True, True], True)
+
+
+def test_loops_may_follow_each_other():
     again = SearchTool(Recorder(), top_k=1)
     assert [pids(asyncio.run(again(queries=["x"]))) for _ in range(3)] == [["x/0"]] * 3

@@ -69,6 +69,9 @@ class BatchedRetriever:
         if self._worker is not None and self._loop is asyncio.get_running_loop() and not self._worker.done():
             self._worker.cancel()
             await asyncio.gather(self._worker, return_exceptions=True)
+            for request in self._pending:  # of a worker that had not begun
+                request.answer.cancel()
+            self._pending = []
         self._worker = None
         self._executor.shutdown(wait=False, cancel_futures=True)
         if hasattr(self.retriever, "close"):
