@@ -80,6 +80,35 @@ def test_a_server_of_something_else_is_noticed():
         asyncio.run(run())
 
 
+def test_a_blocking_request_leaves_those_that_wait_for_their_turn_alone(monkeypatch):
+    monkeypatch.setattr("verl_ext.tools.http.client.CONCURRENT", 1)
+
+    async def run():
+        begun, free = asyncio.Event(), asyncio.Event()
+
+        async def answer(reader, writer):
+            head = await reader.readuntil(b"\r\n\r\n")
+            body = b'{"ready": true, "passages": 3}' if b"/health" in head else GOOD[1]
+            if b"/search" in head:
+                begun.set()
+                await free.wait()
+            writer.write(b"HTTP/1.1 200 X\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s" % (len(body), body))
+            writer.close()
+
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        client = HttpRetriever(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        searches = [asyncio.ensure_future(client.asearch(["a"], 1)) for _ in range(2)]
+        await begun.wait()
+        assert await asyncio.to_thread(len, client) == 3
+        free.set()
+        ended, _ = await asyncio.wait(searches, timeout=30)
+        await client.close()
+        server.close()
+        return len(ended)
+
+    assert asyncio.run(run()) == 2
+
+
 def test_the_clients_attempts_end_before_the_time_limit_of_a_tool_call():
     defaults = {name: value.default for name, value in inspect.signature(HttpRetriever).parameters.items()}
     config = RetrieverConfig(url="http://127.0.0.1:1")

@@ -140,12 +140,13 @@ class JsonClient(Connections):
         """The answer to one request. session: None opens a connection for this request alone."""
         if session is None:
             return await self._served(method, path, body, session)
+        turns = self._turns  # a blocking request, meanwhile, makes others
         with not_counted():
-            await self._turns.acquire()
+            await turns.acquire()
         try:
             return await self._served(method, path, body, session)
         finally:
-            self._turns.release()
+            turns.release()
 
     async def _served(self, method: str, path: str, body: Any, session: Any) -> Any:
         """The answer to a request which has its turn, once the server is not busy."""
