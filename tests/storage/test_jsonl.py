@@ -2,12 +2,16 @@
 
 import gzip
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from ray.exceptions import RayError, RayTaskError
 
 from verl_ext.storage.jsonl import LineError, append, cut_torn_line, parse_line, read_log, read_rows, write_rows
+from verl_ext.tools.http.client import Refused
+from verl_ext.tools.rest.reading import ServerFailed
 
 TEXTS = st.dictionaries(st.text(max_size=5), st.text(max_size=20) | st.integers() | st.none(), max_size=3)
 
@@ -28,6 +32,21 @@ def test_rows_with_half_a_character_are_written_and_read(tmp_path):
     assert write_rows(tmp_path / "a.jsonl", rows) == 2
     assert [row for _, row in read_rows(tmp_path / "a.jsonl")] == rows
     assert "é 🧮" in (tmp_path / "a.jsonl").read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        LineError(Path("tools.jsonl"), 3, "not valid JSON"),
+        Refused("the server refused the request", 401, "no token"),
+        ServerFailed("the server failed", 500, "start it"),
+    ],
+)
+def test_errors_of_a_worker_reach_the_trainer_with_their_message(error):
+    """Ray pickles what a worker raises. An error that cannot be made again loses its message on the way."""
+    raised = RayTaskError("worker", "", error).to_bytes()
+    arrived = RayError.from_bytes(raised).cause
+    assert (type(arrived), str(arrived), vars(arrived)) == (type(error), str(error), vars(error))
 
 
 BAD_LINES = {

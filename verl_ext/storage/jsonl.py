@@ -23,8 +23,11 @@ class LineError(ValueError):
     """A line of a file is wrong; the message begins with FILE:LINE, and says what is expected."""
 
     def __init__(self, path: Path, line: int, problem: str) -> None:
-        super().__init__(f"{path}:{line}: {problem}")
-        self.path, self.line = path, line
+        super().__init__(path, line, problem)  # all of them: Ray pickles errors, and makes them again of `args`
+        self.path, self.line, self.problem = path, line, problem
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.problem}"
 
 
 def read_rows(path: str | Path, expected: str = "a JSON object") -> Iterator[tuple[str, dict[str, Any]]]:

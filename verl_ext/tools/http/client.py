@@ -31,8 +31,11 @@ class Refused(ToolRefused):
     """
 
     def __init__(self, message: str, status: int, text: str) -> None:
-        super().__init__(message)
-        self.status, self.text = status, text
+        super().__init__(message, status, text)  # all of them: Ray pickles errors, and makes them again of `args`
+        self.message, self.status, self.text = message, status, text
+
+    def __str__(self) -> str:
+        return self.message
 
 
 class Transient(Exception):

@@ -31,8 +31,11 @@ class ServerFailed(ToolError):
     """
 
     def __init__(self, message: str, status: int | None, remedy: str) -> None:
-        super().__init__(f"{message}. Remedy: {remedy}")
-        self.status, self.remedy = status, remedy
+        super().__init__(message, status, remedy)  # all of them: Ray pickles errors, and makes them again of `args`
+        self.message, self.status, self.remedy = message, status, remedy
+
+    def __str__(self) -> str:
+        return f"{self.message}. Remedy: {self.remedy}"
 
 
 class StatusFailure(Transient):
