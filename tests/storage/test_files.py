@@ -32,6 +32,16 @@ def test_a_block_that_raises_leaves_the_old_file_alone(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["a"] and (tmp_path / "a").read_text() == "old"
 
 
+def test_two_writers_of_a_process_do_not_share_their_new_file(tmp_path):
+    """Two threads, for instance."""
+    with files.writing(tmp_path / "a") as one:
+        one.write("first, and long")
+        with files.writing(tmp_path / "a") as other:
+            other.write("second")
+        assert (tmp_path / "a").read_text() == "second"
+    assert (tmp_path / "a").read_text() == "first, and long" and len(list(tmp_path.iterdir())) == 1
+
+
 def test_the_content_is_on_disk_before_the_rename(tmp_path, monkeypatch):
     done = []
     fsync, replace = os.fsync, os.replace

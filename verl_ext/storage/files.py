@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,14 +20,15 @@ def replacing(path: str | Path) -> Iterator[Path]:
 
     The folder is made if it does not exist. The content is synced to the disk before the rename, so that a kill or a
     power failure leaves the old file or the new one. If the block raises, the new file is removed. A process that is
-    killed inside the block leaves `.NAME.PID.part` behind.
+    killed inside the block leaves `.NAME.RANDOM.part` behind.
 
         with replacing("data/train.parquet") as new:
             pq.write_table(table, new)
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_name(f".{path.name}.{os.getpid()}.part")
+    # Threads, and processes on several machines, may write the same file at once: each one has a new file of its own.
+    new = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
     try:
         yield new
         with open(new, "rb+") as file:
