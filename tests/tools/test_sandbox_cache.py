@@ -7,6 +7,8 @@ import asyncio
 from tests.tools.sandboxing import HONEST, SLEEPS, gone, running, sandbox
 from verl_ext.tools.sandbox import run_python
 
+KILLS_ITSELF = "import os\nos.kill(os.getpid(), 9)"
+
 
 def test_a_cache_runs_a_program_once_and_no_cache_each_time():
     program = "import random\nprint(random.random())"
@@ -68,6 +70,9 @@ def test_what_the_cache_keeps():
     with sandbox(cache=10, wall_s=0.3) as room:
         assert room.run(SLEEPS) != "" != room.run(SLEEPS)
         assert room.counted() == {"runs": 2, "wall_timeouts": 2}
+    with sandbox(cache=10) as room:  # as the kernel does when the memory of the machine runs out
+        assert room.run(KILLS_ITSELF) == room.run(KILLS_ITSELF) != ""
+        assert room.counted() == {"runs": 2, "crashes": 2}
 
 
 def test_identity_is_what_answers_depend_on():

@@ -22,7 +22,7 @@ from verl_ext.tools.base import Tool, ToolError
 from verl_ext.tools.sandbox.forkserver import NoSandbox, ServerLost
 from verl_ext.tools.sandbox.jail.limits import Limits
 from verl_ext.tools.sandbox.pool import Pool
-from verl_ext.tools.sandbox.report import OUTCOMES, WALL, Report, report
+from verl_ext.tools.sandbox.report import CRASHES, OUTCOMES, WALL, Report, report
 from verl_ext.tools.settings import STRICT, AtLeastOne, NotNegative, options_from
 from verl_ext.tools.threads import run_blocking
 from verl_ext.tools.time_limits import not_counted
@@ -159,7 +159,7 @@ class RunPython(Tool):
                 shared.task.cancel()
                 if self._running.get(program) is shared:
                     del self._running[program]
-        if WALL not in done.outcomes:  # that depends on the load of the machine
+        if not {WALL, CRASHES} & set(done.outcomes):  # these depend on the load and the memory of the machine
             self._kept[program] = done.text
             while len(self._kept) > self.settings.cache:
                 self._kept.popitem(last=False)
