@@ -121,3 +121,4 @@ def test_search_goes_to_the_retrieval_server(tmp_path):
     web_search.preflight(mode="live", url=url, check=False)
     places = [web_search.identity(mode="live", url=where) for where in (url, "http://other:1")]
     assert places[0] == places[1] and places[0]["mode"] == "live"
+    assert web_search.identity(mode="live", url=url, max_chars=100) != places[0]

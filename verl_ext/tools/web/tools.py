@@ -204,7 +204,7 @@ class WebSearch(WebTool):
         read = cls.read(settings)
         if read.mode != LIVE:
             return super().identity(**settings)
-        return {"mode": LIVE, **search_tool.identity(**read.search)}
+        return {"mode": LIVE, "max_chars": read.max_chars, **search_tool.identity(**read.search)}
 
 
 @cache
