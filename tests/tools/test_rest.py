@@ -280,6 +280,9 @@ def test_only_allowed_hosts_are_asked(api, catalogue, monkeypatch):
     ):
         (error,), _ = call(catalogue, (GET, TREE), **settings)
         assert type(error) is ToolRefused and words in str(error) and len(api.asked) == 1
+    both = ["us.trees.example", "eu.trees.example"]  # of a document's servers, hosts choose the one that answers
+    identities = [rest.identity(hosts=hosts) for hosts in (both, both[::-1], both[:1], None)]
+    assert identities[0] == identities[1] and len({str(one) for one in identities}) == 3
 
 
 def test_answers_are_recorded_and_replayed_without_server_and_key(api, catalogue, tmp_path, monkeypatch):

@@ -143,7 +143,7 @@ def identity(**settings: Any) -> dict[str, Any]:
     if given.mode == "replay":
         with closing(_open(given)) as record:
             return common | {"cache": record.content()}
-    return common | {"server": given.server, "max_mb": given.max_mb}
+    return common | {"server": given.server, "hosts": sorted(given.hosts or ()), "max_mb": given.max_mb}
 
 
 def recorded(first: int = -1, **settings: Any) -> dict[str, Any] | None:
