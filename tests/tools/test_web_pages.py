@@ -31,7 +31,9 @@ def test_what_a_reader_sees():
         ("a<script>x", "a"),
         ("a<script>x</SCRIPT >b", "a\nb"),
         ("a<!-- b", "a"),
-        ("a<!-->b-->c", "ac"),
+        ("a<!-->b", "ab"),  # an empty comment: HTML's standard, 13.2.5.43
+        ("a<!--->b-->c", "ab-->c"),
+        ("a<!---->b<!-- - -->c", "abc"),
         ("a<!b>c<?d?>e</ f>g", "aceg"),
         ("a<b", "a"),
         ("a<", "a<"),

@@ -85,7 +85,7 @@ def _flat(text: str) -> str:
 def _end_of_markup(page: str, start: int) -> int:
     """Where a comment, declaration or instruction ends; after a "<" that begins none, start + 1."""
     if page.startswith("<!--", start):
-        end = page.find("-->", start + 4)
+        end = page.find("-->", start + 2)  # "<!-->" and "<!--->" are whole comments
         return len(page) if end < 0 else end + 3
     if page.startswith(("<!", "<?", "</"), start):
         end = page.find(">", start)
