@@ -70,8 +70,8 @@ def read_turn(text: str, /, *, whole: bool = False, **_: Any) -> Turn:
         arguments, problem = None, f"the Action Input cannot be read: {error}"
     if name == FINISH:  # its answer may be plain text instead of JSON; JSON that cannot be read is none
         plain = "" if said.startswith("{") else said
-        given = plain if arguments is None else arguments.get("answer")
-        answer = "" if given is None else str(given)  # 0 is an answer
+        answered = plain if arguments is None else arguments.get("answer")
+        answer = "" if answered is None else str(answered)  # 0 is an answer
         return Turn("answer", thought, answer=read_final(f"{FINAL} {answer}", whole=whole))
     if not name:
         return Turn("broken", thought, problem="the action has no name")
