@@ -153,18 +153,26 @@ def hf_llm(folder: Path) -> ServedLLM:
     return ServedLLM(server.model_config.tokenizer, server)
 
 
+@lru_cache(maxsize=2)
+def _plain(folder: Path, dtype: torch.dtype) -> tuple[Any, Any]:
+    """The model with adapters, which whoever uses it sets, and its route, as the trainer has them."""
+    from transformers import AutoModelForCausalLM
+
+    from verl_ext.engine.lora.routed_lora import add_adapters
+
+    return add_adapters(AutoModelForCausalLM.from_pretrained(folder, dtype=dtype), OPTIONS)
+
+
 def adapters_of(folder: Path, seed: int) -> dict[str, torch.Tensor]:
     """Random adapters that change what the model says, by wire name.
 
     The norm of their change is a share of the layer's own, less in a deep model, which still speaks: where a model
     babbles, two engines in bf16 babble differently.
     """
-    from transformers import AutoModelForCausalLM
-
     from tests.engine.lora_models import adapter_parameters, randomise
-    from verl_ext.engine.lora.routed_lora import RoutedLoraLinear, add_adapters
+    from verl_ext.engine.lora.routed_lora import RoutedLoraLinear
 
-    model, _ = add_adapters(AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32), OPTIONS)
+    model, _ = _plain(folder, torch.float32)
     parameters = adapter_parameters(model)
     randomise(parameters, seed)
     share = 0.9 / model.config.num_hidden_layers**0.5
@@ -174,16 +182,6 @@ def adapters_of(folder: Path, seed: int) -> dict[str, torch.Tensor]:
                 change = layer.get_delta_weight(name).norm()
                 layer.lora_B[name].weight.mul_(share * layer.get_base_layer().weight.norm() / change)
     return {name: parameter.detach().clone() for name, parameter in parameters.items()}
-
-
-@lru_cache(maxsize=2)
-def _plain(folder: Path, dtype: torch.dtype) -> tuple[Any, Any]:
-    """The model with empty adapters, and its route, as the trainer has them."""
-    from transformers import AutoModelForCausalLM
-
-    from verl_ext.engine.lora.routed_lora import add_adapters
-
-    return add_adapters(AutoModelForCausalLM.from_pretrained(folder, dtype=dtype), OPTIONS)
 
 
 def scored(
