@@ -8,10 +8,11 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 from urllib.request import Request, urlopen
 
-from tests.helpers import FakeLLM
-from verl_ext.gateway import GatewayWorkflow
+from tests.helpers import FakeLLM, walk
+from verl_ext.gateway import GatewayWorkflow, ProgramWorkflow
 from verl_ext.gateway.pace import Pace
 from verl_ext.gateway.server import close_here
+from verl_ext.gateway.settings import GatewaySection
 from verl_ext.mas import Agent, Task
 from verl_ext.mas.forest import Forest
 from verl_ext.mas.limits import Limits
@@ -108,3 +109,41 @@ class ManualPace(Pace):
         super().asked()
         if self.quiet:
             self._quiet()
+
+
+def played(program, llm=None, agents="planner solver", **options):
+    """One run of a program; it must come to its end."""
+    workflow = Program(program, agents)
+    workflow.gateway = GatewaySection(**options.pop("gateway", {}))
+
+    async def work():
+        forest = forest_of(workflow, llm or FakeLLM(lambda request: "an answer"), **options)
+        trajectory = await walk(forest)
+        await forest.close()
+        return trajectory
+
+    trajectory = run(work())
+    assert trajectory.ok, trajectory.error + trajectory.trace
+    return trajectory
+
+
+def stream(url, key, body):
+    """The events of a streamed answer."""
+    headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
+    with urlopen(Request(url, json.dumps({**body, "stream": True}).encode(), headers), timeout=60) as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        lines = [line for line in answer.read().decode().splitlines() if line.startswith("data: ")]
+    return [json.loads(line[6:]) for line in lines if line != "data: [DONE]"]
+
+
+def end_of(program, llm=None, **options):
+    """The trajectory of a program."""
+
+    async def work():
+        forest = forest_of(program if isinstance(program, ProgramWorkflow) else Program(program), llm, **options)
+        trajectory = await walk(forest)
+        await forest.close()
+        assert forest.programs == 0
+        return trajectory
+
+    return run(work())

@@ -10,8 +10,7 @@ import time
 
 import pytest
 
-from tests.gateway.programs import post
-from tests.gateway.test_hostile import end_of
+from tests.gateway.programs import end_of, post
 from verl_ext.gateway import ProgramWorkflow
 from verl_ext.gateway.running import environment_of
 from verl_ext.mas.types import Status
