@@ -18,6 +18,8 @@ from verl_ext.rewards.numbers import number_of, same_number
 from verl_ext.rewards.truth import targets_of
 
 LETTER = re.compile(r"\b([A-J])\b")
+# "I think", "I'd", "A good choice": a pronoun or an article, if another letter is named.
+WORD = re.compile(r"\b(?:I['’]|[AI] (?!is\b|because\b|and\b|or\b)[a-z])")
 
 
 def letter_of(text: str) -> str:
@@ -26,7 +28,7 @@ def letter_of(text: str) -> str:
     first = re.match(r"\(?([A-Ja-j])\)?(?:[.):,\s]|$)", bare)
     if first and (len(bare) == 1 or bare[1:2] in ").:," or bare[0] == "("):
         return first[1].upper()
-    found = LETTER.findall(bare)
+    found = LETTER.findall(WORD.sub("", bare)) or LETTER.findall(bare)
     return found[-1] if found else ""
 
 

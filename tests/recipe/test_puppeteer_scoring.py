@@ -49,6 +49,8 @@ def test_numbers(text, number):
         ("mmlu_pro", "c", "C", 1.0),
         ("mmlu_pro", "A cat", "A", 1.0),
         ("mmlu_pro", "A or B", "A", 0.0),
+        ("mmlu_pro", "The answer is C. I am sure, and I'd bet. A good question.", "C", 1.0),
+        ("mmlu_pro", "I think that it is I", "I", 1.0),
         ("mmlu_pro", "Paris", "C", 0.0),
         ("tiny_pool", "The Odd!", "odd", 1.0),
         ("tiny_pool", "13", "3", 0.0),
