@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 
+import pytest
 import torch
 import verl  # noqa: F401  (before the platform, see there)
 
@@ -70,3 +71,14 @@ def test_what_verl_asks_of_the_device():
     assert torch.equal(first, torch.rand(3))
     module.empty_cache(), module.synchronize(), module.set_device(0)
     assert not module.is_available() and platform.is_available()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the C library of Linux gives memory back")
+def test_the_emptied_cache_goes_back_to_the_system():
+    module = PlatformCPU.device_module
+    pieces = [torch.ones(size) for _ in range(3000) for size in (2**14, 8)]  # 64 KiB, between small ones that stay
+    kept = pieces[1::2]
+    before = module.memory_allocated()
+    del pieces
+    module.empty_cache()
+    assert before - module.memory_allocated() > 0.5 * len(kept) * 2**16

@@ -6,6 +6,7 @@ fsdp/           training: verl's FSDP engines on the CPU, and what is added to t
 hf/             rollouts: `actor_rollout_ref.rollout.name=hf`
 lora/           one LoRA adapter per agent, in training and in rollouts
 vllm/           verl's vLLM: the same adapters, and a check of its weights
+freed_memory    goes back to the system between training and rollouts
 precision       the float type of trainer and rollout engine, by measurement
 policy_names    keep the engines of several policies apart
 policy_replica  replicas on ranks of their own, named by policy

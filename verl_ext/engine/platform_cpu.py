@@ -19,6 +19,8 @@ from typing import Any
 from verl.plugin.platform.platform_base import PlatformBase
 from verl.plugin.platform.platform_manager import PlatformRegistry
 
+from verl_ext.engine.freed_memory import give_back
+
 
 class _CPUModule(types.ModuleType):
     """`torch.cpu` with the functions of `torch.cuda` that verl calls on `get_torch_device()`.
@@ -51,7 +53,8 @@ class _CPUModule(types.ModuleType):
         pass
 
     def empty_cache(self) -> None:
-        pass
+        """Freed memory goes back to the system, as on CUDA. verl asks for it around the update of the weights."""
+        give_back()
 
     def ipc_collect(self) -> None:
         pass
@@ -142,7 +145,7 @@ class PlatformCPU(PlatformBase):
         pass
 
     def empty_cache(self) -> None:
-        pass
+        _MODULE.empty_cache()
 
     def get_device_capability(self, device_index: int = 0) -> tuple[None, None]:
         return None, None
