@@ -18,6 +18,8 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from verl_ext.engine.freed_memory import give_back
+
 ATTENTION = "verl_ext_slots"
 ROUND = 16  # attended lengths are multiples of this
 
@@ -122,6 +124,7 @@ class SlotCache(Cache):
         self._usual = 0, 0
         self.slots = self.capacity = 0
         self.layers = [SlotLayer(self) for _ in self.layers]
+        give_back()
 
     def free(self) -> None:
         """As `drop`, but the next `reserve` makes room at once for as much as there was: the next batch is like it."""
@@ -142,6 +145,7 @@ class SlotCache(Cache):
         for layer in self.layers:
             if layer.is_initialized:
                 layer.grow()
+        give_back()
 
     def prefill(self, first_slot: int) -> SlotCache:
         """The next forward pass brings whole prompts: row i goes to slot first_slot + i, from position 0 on.

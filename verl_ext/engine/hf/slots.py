@@ -22,7 +22,6 @@ from collections.abc import Callable, Iterable, Mapping
 import torch
 from transformers import PreTrainedModel
 
-from verl_ext.engine.freed_memory import give_back
 from verl_ext.engine.hf.admission import Job, plan
 from verl_ext.engine.hf.cache import ATTENTION, SlotCache, round_up
 from verl_ext.engine.hf.params import Finished, Request
@@ -181,7 +180,6 @@ class SlotEngine:
         ended = self.abort(waiting=False)
         self._left.clear()
         self.cache.free()
-        give_back()
         return ended
 
     def load_weights(self, state: Mapping[str, torch.Tensor], version: int | None = None) -> list[Finished]:
