@@ -58,7 +58,7 @@ class MasConfig(Settings):
     judge: JudgeSection = JudgeSection()
     deterministic: bool = False
     seed: int = 1
-    poll_interval: float = Field(0.05, gt=0, description="seconds")
+    poll_interval: float = Field(0.5, gt=0, description="seconds")
     prepare: dict[str, Any] | None = None
     trajectory_log: TrajectoryLogSection = TrajectoryLogSection()
     tracing: TracingSection = TracingSection()
