@@ -70,16 +70,17 @@ $(MODEL): | $(VENV)/.dev
 	$(PY) -m verl_ext.models smollm2-135m --output_dir models/smollm2
 
 $(DATA)/train.parquet: | $(VENV)/.dev
-	$(PY) -m verl_ext.data_prep.qa hotpotqa --output_dir $(DATA) --split all --val_size 128 --max_samples 5000 \
+	$(PY) -m verl_ext.data_prep.qa hotpotqa --output_dir $(DATA) --split all --val_size 128 --max_samples 433 \
 		$(if $(QUESTIONS),--local_dataset_path $(QUESTIONS))
 
 $(DATA)/cold_start/demonstrations.parquet: $(DATA)/train.parquet
 	$(PY) -m verl_ext.data_prep.corpus --input $(CORPUS) --output_dir $(DATA)/index --overwrite
 	$(PY) -m verl_ext.recipe.mhgpo.cold_start.questions --questions $< --index $(DATA)/index --output_dir $(DATA)/cold_start
 
-# A kill leaves no checkpoint: the cold start takes 15 minutes.
+# 15 minutes; goes on from its last checkpoint, unless the demonstrations are newer.
 $(COLD_START): $(MODEL) $(DATA)/cold_start/demonstrations.parquet
-	rm -rf runs/mhgpo_real_cold_start
+	[ runs/mhgpo_real_cold_start/latest_checkpointed_iteration.txt -nt $(DATA)/cold_start/demonstrations.parquet ] || \
+		rm -rf runs/mhgpo_real_cold_start
 	$(PY) -m verl_ext.sft +sft=mhgpo_real
 
 # Questions that the cold start answers sometimes: 25 minutes; goes on where it was.

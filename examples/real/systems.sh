@@ -31,7 +31,7 @@ data_of() {
   case $1 in
     mhgpo | single)
       once $hotpotqa/test.parquet python -m verl_ext.data_prep.qa hotpotqa --output_dir $hotpotqa --split all --val_size 128 \
-        --max_samples 5000 ${HOTPOTQA:+--local_dataset_path "$HOTPOTQA"}
+        --max_samples 433 ${HOTPOTQA:+--local_dataset_path "$HOTPOTQA"}
       once $hotpotqa/index python -m verl_ext.data_prep.corpus --input "${CORPUS:-$hotpotqa/corpus.jsonl}" \
         --output_dir $hotpotqa/index ;;
     smurfs | react | dfsdt | deepagent)
