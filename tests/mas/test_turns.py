@@ -1,10 +1,12 @@
-"""What begins at once is spread over turns of the event loop."""
+"""What begins, or is answered, at once is spread over turns of the event loop."""
 
 from __future__ import annotations
 
 import asyncio
 
+from tests.helpers import FakeLLM, Script, forest_of
 from verl_ext.mas.turns import AT_ONCE, Turns
+from verl_ext.sampling import run_once
 
 
 def test_so_many_pass_in_a_turn_in_their_order_and_the_cancelled_hold_nobody_up():
@@ -32,3 +34,30 @@ def test_so_many_pass_in_a_turn_in_their_order_and_the_cancelled_hold_nobody_up(
         assert turn == start
 
     asyncio.run(main())
+
+
+async def test_answers_that_come_at_once_are_read_in_turns():
+    """Otherwise all would be read in the turn in which they come, and those that come meanwhile in the next."""
+    turns, answered, read, most = Turns(), asyncio.Event(), 0, 0
+
+    async def ask(task, ctx):
+        nonlocal read
+        await ctx.call("a")
+        read += 1
+
+    class Together(FakeLLM):
+        async def generate(self, *request):
+            await answered.wait()
+            return await super().generate(*request)
+
+    forests = [forest_of(Script(ask, "a"), Together()) for _ in range(10 * AT_ONCE)]
+    for forest in forests:
+        forest.turns = turns
+    running = asyncio.gather(*[run_once(forest) for forest in forests])
+    await asyncio.sleep(1.0)
+    answered.set()
+    while not running.done():
+        before = read
+        await asyncio.sleep(0)
+        most = max(most, read - before)
+    assert read == len(forests) and most == AT_ONCE

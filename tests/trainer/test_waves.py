@@ -9,10 +9,12 @@ from types import SimpleNamespace
 import pytest
 
 from tests.helpers import Script, chain, forest_of, now, run, speaker
-from verl_ext.mas import Status
+from verl_ext.mas import Status, Task
 from verl_ext.mas.forest import Forest
+from verl_ext.mas.turns import AT_ONCE, Turns
 from verl_ext.sampling import make_strategy, run_once
-from verl_ext.trainer.rollout.waves import WaveLLM
+from verl_ext.trainer.rollout.waves import QUIET_TURNS, WaveLLM
+from verl_ext.trainer.rollout.worker import RolloutWorker
 
 
 class Server:
@@ -168,6 +170,23 @@ async def test_a_wave_waits_for_tools_in_flight():
     await asyncio.sleep(30)
     assert server.waves == [["q0/0/a.0", "q1/0/b.0"]]
     assert server.started == [pytest.approx(10.0, abs=0.01)]
+
+
+async def test_a_wave_waits_for_answers_that_wait_for_a_turn():
+    """The first and the last of many trajectories go on, more than `QUIET_TURNS` turns apart."""
+    turns, count, server = Turns(), 2 * QUIET_TURNS * AT_ONCE, Server()
+
+    async def some_go_on(task, ctx):
+        await ctx.call("a")
+        return await ctx.call("b") if task.index in (0, count - 1) else None
+
+    worker = SimpleNamespace(turns=turns, _forests={})
+    llm = waves([server], busy=lambda: RolloutWorker._busy(worker))
+    for number in range(count):
+        name, task = f"{number:06d}", Task("", index=number)
+        worker._forests[name] = Forest(task, Script(some_go_on, "ab"), llm, name=name, turns=turns)
+    await asyncio.gather(*[run_once(forest) for forest in worker._forests.values()])
+    assert [len(wave) for wave in server.waves] == [count, 2]
 
 
 async def test_a_call_that_arrives_during_a_wave_goes_with_the_next():

@@ -68,7 +68,7 @@ class Forest:
         greedy: validation; temperature and truncation are taken from `sampling` for every agent.
         clock: measures calls and their timeouts; paused while the weights are updated.
         threads: for tools that are plain functions; shared by the questions of a process.
-        turns: in which prompts are made; shared likewise.
+        turns: in which prompts are made, and answers are read; shared likewise.
         memory: (agent, query) -> the memories that the agent recalls; always the same answer, from any thread. None:
             there is no memory.
         adapters: name of each agent's adapter ("" is the base alone; None: its policy has none); None: there are none.
@@ -209,6 +209,7 @@ class Forest:
                 completion = await self.clock.wait_for(
                     llm.complete(call.messages, call.prompt_ids, sampling, key), self.limits.call_timeout
                 )
+            await self.turns.take()
         except asyncio.CancelledError:
             if self.closed:
                 raise

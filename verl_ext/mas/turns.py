@@ -1,25 +1,31 @@
-"""Turns: what begins at once, spread over turns of the event loop."""
+"""Turns: what begins, or is answered, at once, spread over turns of the event loop."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
 
-# Prompts that are made, or questions that begin, in one turn: half a millisecond each.
-AT_ONCE = 8
+# Questions that begin, prompts that are made, or answers that are read, in one turn: up to a millisecond each.
+AT_ONCE = 4
 
 
 class Turns:
     """Lets at most `AT_ONCE` pass in a turn of the event loop, in the order in which they come.
 
     All that is ready runs in one turn, so the prompts of a thousand calls would hold up everything else for a second:
-    time limits, the answers of tools, the gateway's requests. For one event loop.
+    time limits, the answers of tools, the gateway's requests. So would their answers, more of which come the longer a
+    turn takes. For one event loop.
     """
 
     def __init__(self) -> None:
         self._left = AT_ONCE
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._counting = False
+
+    @property
+    def waiting(self) -> int:
+        """How many wait for a turn."""
+        return len(self._waiting)
 
     async def take(self) -> None:
         """Wait for a turn in which there is room; returns at once if there is room in this one."""

@@ -21,7 +21,7 @@ def make_models(config: DictConfig, mas: MasConfig, client: Any, busy: Callable[
 
     Args:
         client: verl's client of the rollout servers; with `mas.policies`, those of the policies by name.
-        busy: number of tool calls and recalls in flight.
+        busy: number of tool calls, recalls and waits for a turn under way.
     """
     clients, conductor = client if mas.policies else {"": client}, Conductor(busy)
     configs = policy_configs(config)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from verl_ext.mas.forest import Forest
 from verl_ext.mas.noise import derive_seed
 from verl_ext.mas.types import Task
-from verl_ext.trainer.rollout.llm import sampling_of
 
 if TYPE_CHECKING:
     from verl_ext.trainer.rollout.worker import RolloutWorker
@@ -35,7 +34,7 @@ def make_forest(worker: RolloutWorker, name: str, question: dict[str, Any], vali
         worker.llm,
         worker.tool_objects,
         seed=derive_seed(mas.seed, moment, task.data_source, task.index),
-        sampling=sampling_of(worker.rollout, validate),
+        sampling=worker.sampling[validate],
         greedy=validate,
         limits=worker.limits,
         name=name,

@@ -33,7 +33,7 @@ class WaveLLM(ServedLLM):
 
     Args:
         servers: handles of the replicas, in rank order; a wave is divided among them in key order.
-        busy: number of tool calls and recalls in flight; a wave waits for them.
+        busy: number of tool calls, recalls and waits for a turn under way; a wave waits for them.
         conductor: sends the waves, those of all policies of a run; None: one of its own.
     """
 
@@ -71,7 +71,7 @@ class Conductor:
     when the other policy's ends.
 
     Args:
-        busy: number of tool calls and recalls in flight; a wave waits for them.
+        busy: number of tool calls, recalls and waits for a turn under way; a wave waits for them.
     """
 
     def __init__(self, busy: Callable[[], int]):

@@ -38,6 +38,7 @@ from verl_ext.trainer.policies.settings import policies_of_agents
 from verl_ext.trainer.rollout.cutting import Cuts, Waste
 from verl_ext.trainer.rollout.forest_to_rows import training_rows, validation_rows
 from verl_ext.trainer.rollout.garbage import collect_between_steps
+from verl_ext.trainer.rollout.llm import sampling_of
 from verl_ext.trainer.rollout.models import add_policies, make_models, models_of_agents
 from verl_ext.trainer.rollout.question_forest import make_forest
 from verl_ext.trainer.rollout.row_writer import RowWriter
@@ -63,6 +64,8 @@ class RolloutWorker:
         self.config, self.rank = config, rank
         self.mas = read_mas_config(config)
         self.rollout = config.actor_rollout_ref.rollout
+        # Of a call, by whether it validates. Not read for each question: OmegaConf takes a millisecond.
+        self.sampling = {validate: sampling_of(self.rollout, validate) for validate in (False, True)}
         self.workflow = build_workflow(self.mas)
         self.adapters = adapters_of(self.mas, self.workflow)
         self.credit_rules = credit_rules(self.mas.credit.plugged)
@@ -99,10 +102,10 @@ class RolloutWorker:
         thread = threading.Thread(target=self._loop.run_forever, daemon=True, name="rollouts")
         thread.start()
         self._watch = Watch(self.clock, self._loop, thread)
-        collect_between_steps()
+        collect_between_steps(self._loop)
 
     def _busy(self) -> int:
-        return sum(forest.busy for forest in self._forests.values())
+        return self.turns.waiting + sum(forest.busy for forest in self._forests.values())
 
     # Called from the trainer's thread (or through Ray).
 
