@@ -15,7 +15,7 @@ from verl_ext.observe.question_stats import Failure, QuestionStats, question_sta
 
 
 async def fails_by_answer(task, ctx):
-    """Raises in one of two places, or goes on without its tool."""
+    """Raises in one of two places, fails with its tool, or goes on without it."""
     said = await ctx.call("a")
     if said == "first":
         return {}[task.question]
@@ -24,6 +24,8 @@ async def fails_by_answer(task, ctx):
     try:
         return await ctx.tool("t", word=said)
     except ToolFailed:
+        if said == "needs it":
+            raise
         return said
 
 
@@ -89,3 +91,13 @@ def test_the_reasons_of_a_run_that_stops_end_with_the_users_line():
     assert reasons == "2 x workflow_error; the first: KeyError: 'q'"
     assert trace.startswith("Traceback") and "return {}[task.question]" in trace
     assert failure_report([sampled("fine")]) == ""
+
+
+def test_a_tool_that_fails_stops_one_trajectory_and_not_another(tmp_path):
+    stats = sampled("fine", "needs it", "fine")
+    log = ErrorLog(tmp_path)
+    log.tell([stats], "step 1")
+    text = (tmp_path / NAME).read_text()
+    assert "step 1: 2 of 3 trajectories went on without a tool's result." in text
+    assert "step 1: 1 of 3 trajectories failed: tool_error. The first one:" in text
+    assert failure_report([stats]).startswith("1 x tool_error; the first: tool_error: tool 't'")

@@ -19,7 +19,8 @@ WENT_ON = {
 class ErrorLog:
     """Appends each distinct failure of a run to `<folder>/error.log` when it first occurs; progress shows it.
 
-    Failures are alike if they have the same status and were raised in the same place of the user's code.
+    Failures are alike if they have the same status, were raised in the same place of the user's code, and their
+    trajectories went on, or did not.
     """
 
     def __init__(self, folder: str | Path):

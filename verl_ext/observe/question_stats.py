@@ -60,6 +60,8 @@ REMARK = "remark"
 class Failure:
     """Why trajectories of a question failed; one for all that failed alike: with the same status, in the same place.
 
+    Those that went on are not like those that did not.
+
     Attributes:
         status: of the trajectories; "tool_error" also for a tool without whose result they went on; `REMARK` for what
             is no failure.
@@ -78,7 +80,8 @@ class Failure:
     @property
     def place(self) -> tuple[str, ...]:
         """Equal for failures that are alike."""
-        return (self.status, self.error) if self.status == REMARK else (self.status, *frames_of(self.trace))
+        end = "finished" if self.finished else "failed"
+        return (self.status, self.error) if self.status == REMARK else (self.status, end, *frames_of(self.trace))
 
 
 @dataclass
