@@ -91,6 +91,9 @@ def test_the_fit_finds_what_made_the_runs_and_never_a_negative_coefficient(tmp_p
         assert found == pytest.approx(point.seconds, rel=1e-4)
     write_points(tmp_path / "points.jsonl", made)
     assert read_points(tmp_path / "points.jsonl") == made
+    write_points(tmp_path / "points.jsonl", [replace(made[0], seconds={"gen": 1.0})])
+    with pytest.raises(ValueError, match="line 1: seconds has no step above 0"):
+        read_points(tmp_path / "points.jsonl")
     cheaper = [replace(one, seconds=one.seconds | {"rest": 5 - one.load.rows / 100}) for one in made]
     assert fit(cheaper)["rows"] == 0 and fit(cheaper)["once"] > 4  # fewer rows, longer rest: not "-0.01 s a row"
     assert predict(made[0], known)["step"] == pytest.approx(made[0].seconds["step"])
@@ -117,6 +120,8 @@ def test_a_split_is_worth_it_where_sampling_waits_and_says_what_it_waits_for():
     assert sum(terms.values()) == pytest.approx(shared.seconds) and terms["tools"] == 100
     assert sum(split.critical().values()) == pytest.approx(split.seconds)
     assert colocated(job(), 4).problem == "needs 100 GiB of 80" and separate(job(), 4) is None
+    assert colocated(job(tensor=8), 8).problem == ""
+    assert colocated(job(tensor=8), 6).problem == "an engine needs 8 devices"
     fast = job(device=replace(DEVICE, bandwidth=1e9, flops=1e12), load=replace(LOAD, tool_seconds=0))
     assert (
         colocated(fast, 512).limit()[0] == "traffic" and colocated(fast, 8).seconds < colocated(fast, 512).seconds + 9
@@ -222,6 +227,15 @@ def test_the_command(capsys):
         [128, 0],
         [384, 256],
     ]
+    engine = "actor_rollout_ref.rollout"
+    wide = [f"{engine}.tensor_model_parallel_size=8", f"{engine}.gpu_memory_utilization=0.3"]
+    for numbers in ("8", "4"):
+        assert main(["+recipe=mhgpo_tiny", *two, *wide, *tokens, "--gpus", numbers]) == 0
+        assert ("It does not fit" in capsys.readouterr().out) == (numbers == "4")
+    for wrong in (["--tool_seconds", "nan"], ["--tool_turns", "-1"]):
+        with pytest.raises(SystemExit):
+            main(["+recipe=mhgpo_tiny", *tokens, *wrong])
+        assert "give numbers of at least 0" in capsys.readouterr().err
     for wrong, text in [
         ([], "the tokens of a call are not known. Remedy: --prompt_tokens"),
         ([*tokens, "--coefficient", "updte=2"], "did you mean 'update'?"),

@@ -10,6 +10,7 @@ for each run when that run is left out. docs/plan.md explains the formulas and w
 
 from __future__ import annotations
 
+import math
 import shlex
 import sys
 from collections.abc import Sequence
@@ -46,6 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     given.gpus = given.gpus or ([1] if given.device == "cpu" else [8, 64, 512])
     if min(given.gpus) < 1:
         parser.error(f"--gpus {min(given.gpus)}: give numbers of at least 1")
+    if not 0 <= given.tool_seconds < math.inf or given.tool_turns < 0:
+        parser.error(f"--tool_seconds {given.tool_seconds} --tool_turns {given.tool_turns}: give numbers of at least 0")
     return exit_status(lambda: print(_fitted(given) if given.fit else _planned(given)))
 
 

@@ -150,7 +150,8 @@ def _table(title: str, jobs: Mapping[str, Job], steps: Mapping[str, Step]) -> li
     parts = [(policy, terms) for policy, step in steps.items() for name, terms in step.parts.items() if name in counted]
     most, policy, term = max((value, policy, term) for policy, terms in parts for term, value in terms.items())
     generated = sum(job.load.generated for job in jobs.values())
-    short = " It does not fit: `verl_ext check` names the remedy." * (needed > next(iter(jobs.values())).device.memory)
+    fits = needed <= next(iter(jobs.values())).device.memory and not any(step.problem for step in steps.values())
+    short = "" if fits else " It does not fit: `verl_ext check` names the remedy."
     return [
         title,
         *markdown(HEAD, [[name, *row] for name, row in zip([*steps, "all"], texts, strict=True)], words=1),

@@ -133,7 +133,8 @@ def colocated(job: Job, devices: int) -> Step:
     room = memory.kv_tokens(card)
     parts = {"gen": _engine(job, devices, room), **_trainer(job, devices), "update_weights": _sync(job, devices, 1)}
     total = sum(sum(terms.values()) for terms in parts.values())
-    problem = _problem(memory.needed(), card) or ("" if room > 0 else "no room for the engine's cache")
+    problem = f"an engine needs {job.tensor} devices" if devices < job.tensor else _problem(memory.needed(), card)
+    problem = problem or ("" if room > 0 else "no room for the engine's cache")
     return Step(devices, 0, parts, total, memory.needed(), problem)
 
 

@@ -165,8 +165,10 @@ def read_points(path: str | Path) -> list[Point]:
         try:
             row = json.loads(line)
             parts = {"load": Load(**row["load"]), "sizes": Sizes(**row["sizes"]), "device": Device(**row["device"])}
+            if not row["seconds"].get("step", 0) > 0:
+                raise ValueError("seconds has no step above 0")
             points.append(Point(**row | parts))
-        except (KeyError, TypeError, json.JSONDecodeError) as error:
+        except (KeyError, TypeError, ValueError) as error:
             raise ValueError(
                 f"{path}, line {number}: {error}. Remedy: the fields of verl_ext.plan.workload.Point"
             ) from error
