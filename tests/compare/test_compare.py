@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -93,6 +94,28 @@ def started(runs):
 def test_wrong_studies_say_what_is_wrong(tmp_path, changes, message):
     with pytest.raises(ValueError, match=message):
         study_of(tmp_path, **changes)
+
+
+def test_a_file_that_is_no_yaml_is_named(tmp_path, capsys):
+    (tmp_path / "mine.yaml").write_text("title: x\n\tscores: [f1\n")
+    with pytest.raises(SystemExit):
+        main([str(tmp_path / "mine.yaml")])
+    assert re.search(r"mine.yaml is no YAML: .*line 2", capsys.readouterr().err, re.DOTALL)
+
+
+@pytest.mark.parametrize("option", [["--score", "em"], ["--first_steps", "2"]])
+def test_an_option_of_finished_runs_is_refused_for_studies(tmp_path, capsys, option):
+    study_of(tmp_path)
+    with pytest.raises(SystemExit):
+        main([str(tmp_path / "mine.yaml"), "--report", "--output", str(tmp_path), *option])
+    assert f"{option[0]} is about --runs" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--quick", "--report", "--cfg=job"])
+def test_an_option_of_studies_is_refused_for_finished_runs(tmp_path, capsys, option):
+    with pytest.raises(SystemExit):
+        main(["--runs", str(tmp_path), option])
+    assert f"{option.partition('=')[0]} is about studies" in capsys.readouterr().err
 
 
 def test_the_small_form_names_methods_of_the_study(tmp_path):
@@ -212,6 +235,20 @@ def test_what_a_killed_launcher_left_behind_is_ended_and_two_at_once_are_refused
         other.kill()
     assert ended(left[0])
     assert steps_of(runs[0]) == [0, 1, 2, 3, 4, 5, 6], "only one process wrote"
+
+
+def test_what_is_left_behind_is_ended_before_any_run_starts(tmp_path):
+    """A run whose turn comes late would otherwise disturb those before it."""
+    runs = plan(study_of(tmp_path, seeds=[1]), tmp_path)
+    code = "import time; time.sleep(600)"
+    with subprocess.Popen([sys.executable, "-c", code], start_new_session=True) as left:
+        record = {"pid": left.pid, "started": psutil.Process(left.pid).create_time()}
+        runs[1].folder.mkdir(parents=True)
+        (runs[1].folder / PROCESS).write_text(json.dumps(record))
+        program = [sys.executable, "-c", f"import psutil; raise SystemExit(psutil.pid_exists({left.pid}))"]
+        failed = run_all(runs[:2], tmp_path, 1, program)
+        left.kill()
+    assert failed == []
 
 
 def ended(process):

@@ -12,6 +12,7 @@ from verl_ext.compare.__main__ import main
 from verl_ext.compare.launcher import DONE, plan, run_all
 from verl_ext.compare.measure import estimate, measure, quantities, table
 from verl_ext.compare.report import write_report, write_tables
+from verl_ext.observe.metrics import METRICS
 
 AS_IS = {"name": "as_is", "label": "As it is", "overrides": ["+slope=0.0", "trainer.val_only=true"]}
 
@@ -114,6 +115,14 @@ def test_the_report_has_tables_figures_and_the_numbers(folder, runs, tmp_path):
     assert numbers["questions"][0]["scores"]["f1"] == f1
 
 
+def test_what_every_agent_reports_is_no_behaviour(folder):
+    """Only what a system's own penalties count has panels of its own."""
+    names = {name.removeprefix("agents/<agent>/") for name in METRICS if name.startswith("agents/")} - {"<quantity>"}
+    method = measured(folder)["fast"]
+    method.logs[1][1]["metrics"] |= dict.fromkeys((f"agents/a/{name}" for name in (*names, "queries")), 1.0)
+    assert quantities({"fast": method})["behaviour"] == ["agents/a/queries"]
+
+
 @pytest.fixture
 def drawn(monkeypatch):
     """The figures by path; they are not written."""
@@ -190,3 +199,21 @@ def test_finished_runs_are_overlaid(tmp_path, capsys):
     ):
         assert main(["--runs", *wrong, "--output", str(output)]) == 2
         assert message in capsys.readouterr().err
+
+
+def test_dollars_in_a_label_are_no_formula(tmp_path):
+    """Two of them enclose a formula for matplotlib, and one that it cannot read ends the report."""
+    runs = [logged(tmp_path / name, 0.3, 10.0) for name in ("at $1_", "at $2_", "$\\frac$")]
+    assert main(["--runs", *map(str, runs), "--output", str(tmp_path / "out")]) == 0
+    assert (tmp_path / "out" / "runs" / "curves.png").exists()
+
+
+def test_finished_runs_of_one_step_are_overlaid(tmp_path):
+    """Without a validation before it there is no step beside the first one, which no cost is measured of."""
+    folder = tmp_path / "short"
+    folder.mkdir()
+    metrics = {"val/system/f1": 0.5, "budget/generated_tokens": 100, "budget/questions": 8, "timing_s/step": 2.0}
+    entry = {"step": 1, "time": 1000.0, "total_steps": 1, "metrics": metrics}
+    (folder / "metrics.jsonl").write_text(json.dumps(entry) + "\n")
+    assert main(["--runs", str(folder), "--output", str(tmp_path / "out")]) == 0
+    assert "0.500" in (tmp_path / "out" / "runs" / "report.md").read_text()

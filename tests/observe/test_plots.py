@@ -53,7 +53,7 @@ def test_panels_are_those_that_have_something_to_show():
     assert titles(entry(1, decisions__boss__top_path=None)) == []
 
 
-@pytest.mark.parametrize("metrics", [{}, {"system__reward": 0.5}])
+@pytest.mark.parametrize("metrics", [{}, {"system__reward": 0.5}, {"agents__$a_$__similarity": 0.5}])
 def test_a_run_with_hardly_any_metrics_has_a_learning_curve(tmp_path, metrics):
     assert learning_curve([entry(1, **metrics)], "f1", tmp_path / "l.png").read_bytes().startswith(b"\x89PNG")
 

@@ -41,6 +41,10 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"--jobs {args.jobs}: at least one run at a time")
     if bool(args.studies) == bool(args.runs):
         parser.error("give studies, or --runs with folders of finished runs")
+    of_studies = {"--quick": args.quick, "--report": args.report, "--cfg": args.cfg}
+    of_runs = {"--score": args.score, "--first_steps": args.first_steps}
+    for option in (name for name, value in (of_studies if args.runs else of_runs).items() if value):
+        parser.error(f"{option} is about {'studies' if args.runs else '--runs'}")
     command = " ".join(["verl_ext compare", *(arguments if arguments is not None else sys.argv[1:])])
     if args.runs:
         return _overlay(args.runs, args.output / "runs", command, args.score, args.first_steps)

@@ -6,6 +6,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
@@ -25,6 +26,7 @@ STYLES = ("-", (0, (5, 1.5)), (0, (1.5, 1.5)))
 MARKERS = "sD^vP*X"
 
 
+@matplotlib.rc_context({"text.parse_math": False})  # labels are texts: "$" begins no formula
 def draw_all(study: Study, methods: Methods, folder: Path) -> dict[str, Path]:
     """Write every figure for which there is data; returns caption -> file."""
     lines = cycle({"color": colour, "linestyle": style} for style in STYLES for colour in COLOURS)
@@ -37,7 +39,7 @@ def draw_all(study: Study, methods: Methods, folder: Path) -> dict[str, Path]:
         cost, score = (in_words(name) for name in study.frontier)
         caption = f"{score[0].upper()}{score[1:]} against {cost}, after {study.budget['questions']:,} questions"
         figures[caption] = _frontier(study, methods, looks, folder)
-    if looks:
+    if any(method.per_step("timing_s/step") for method in methods.values()):
         figures["Time and memory"] = _bars(methods, looks, folder)
     captions = {
         "behaviour": "What the agents do, over training",

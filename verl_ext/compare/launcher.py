@@ -93,7 +93,6 @@ class Live:
 
     def __init__(self, run: Run, room: Path, program: Sequence[str], environment: dict[str, str], cores: set[int]):
         self.run, self.cores, self.started = run, cores, time.time()
-        end_left_behind(run.folder)
         before = begun(run)
         if not before:
             set_aside(run.folder)  # it has no checkpoint, or other settings
@@ -162,6 +161,8 @@ def run_all(runs: list[Run], output: Path, jobs: int, program: Sequence[str] = P
 def _run_all(runs: list[Run], output: Path, jobs: int, program: Sequence[str]) -> list[Run]:
     environment = os.environ | {"RAY_USAGE_STATS_ENABLED": "0", "HYDRA_FULL_ERROR": "0"}
     waiting = [run for run in runs if run.record is None]
+    for run in waiting:
+        end_left_behind(run.folder)
     total, to_run = len(runs), len(waiting)
     failed: list[Run] = []
     live: list[Live] = []

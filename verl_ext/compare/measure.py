@@ -12,6 +12,7 @@ import numpy as np
 
 from verl_ext.compare.launcher import Run
 from verl_ext.compare.study import BUDGETS, OPERATIONS, Study
+from verl_ext.observe.metrics import METRICS
 from verl_ext.observe.runlog import NAME, VALIDATION, read_log
 from verl_ext.settings import unknown_name
 
@@ -159,16 +160,7 @@ def table(study: Study, methods: dict[str, Measured], budget: str) -> list[dict[
 
 def quantities(methods: dict[str, Measured]) -> dict[str, list[str]]:
     """What agents report, by kind: `similarity`, `reward`, `penalty`, and `behaviour` (what their penalties count)."""
-    standard = {
-        "calls",
-        "reward_shared",
-        "unparsable",
-        "no_tool_call",
-        "truncated",
-        "failed",
-        "output_tokens",
-        "seconds",
-    }
+    standard = {name.rsplit("/", 1)[1] for name in METRICS if name.startswith("agents/")}
     entries = (entry for method in methods.values() for log in method.logs.values() for entry in log)
     names = {name for entry in entries for name in entry["metrics"] if name.startswith("agents/")}
     kinds: dict[str, list[str]] = {"behaviour": [], "similarity": [], "reward": [], "penalty": []}

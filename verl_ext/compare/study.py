@@ -109,7 +109,10 @@ def read_study(name: str, quick: bool = False) -> Study:
     if not path.is_file():
         shipped = sorted(file.stem for file in _shipped().glob("*.yaml"))
         raise ValueError(unknown_name("study", name, shipped) + ", or give a YAML file")
-    given = yaml.safe_load(path.read_text(encoding="utf-8"))
+    try:
+        given = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path} is no YAML: {error}") from error
     study = Study.read({"name": path.stem, **given} if isinstance(given, dict) else given, str(path))
     _check(study, path)
     if not quick:

@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+from verl_ext.observe.collaboration_plot import plain
 from verl_ext.observe.decisions import deciding
 from verl_ext.observe.runlog import charged, series
 from verl_ext.reports import in_words
@@ -50,7 +51,7 @@ def learning_curve(entries: list[dict[str, Any]], headline: str, path: Path) -> 
     for axis, (title, lines) in zip(axes.flat, drawn, strict=False):
         for label, name in lines:
             steps, values = series(entries, name)
-            axis.plot(steps, values, label=label, marker="o" if len(steps) < 30 else None, markersize=3)
+            axis.plot(steps, values, label=plain(label, 40), marker="o" if len(steps) < 30 else None, markersize=3)
         axis.set_title(title, fontsize=11)
         axis.set_xlabel("step")
         axis.locator_params(axis="x", integer=True)
