@@ -112,6 +112,20 @@ def test_logged_rows_are_recomputed(tmp_path, capsys):
     assert f"not recomputed, there is no {tmp_path / 'global_step_1'}" in text
 
 
+def test_a_model_that_is_not_here_leaves_the_advantages(tmp_path, capsys, monkeypatch):
+    """A run is often looked at on another machine than the one that trained it."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    path = tmp_path / FOLDER / ROWS.format(step=1)
+    rows = logged(tmp_path, versions=[0, 0])
+    content = json.loads(gzip.decompress((path.parent / "step_000002.json.gz").read_bytes()))
+    path.write_bytes(gzip.compress(json.dumps({**content, "step": 1, "rows": rows}).encode()))
+    assert main([str(tmp_path), "--step", "1"]) == 0
+    text = capsys.readouterr().out
+    assert "recomputed by mhgpo" in text and "log-probabilities: not recomputed, nowhere/else cannot be loaded" in text
+    assert main([str(tmp_path), "--step", "1", "--model", "nowhere/else"]) == 2
+    assert "nowhere/else" in capsys.readouterr().err
+
+
 def test_a_row_whose_reward_is_not_the_one_that_trained_shows(tmp_path, capsys):
     logged(tmp_path, reward=0.5)
     assert main([str(tmp_path), "--step", "2"]) == 0

@@ -128,7 +128,13 @@ def recomputed_advantages(logged: Logged, rows: list[Logged]) -> tuple[list[list
 def recomputed_log_probs(
     run: Path, logged: Logged, rows: list[Logged], model: str | None
 ) -> tuple[list[list[float]] | None, str]:
-    """The log-probabilities of the response tokens under the weights that sampled them, and what was compared."""
+    """The log-probabilities of the response tokens under the weights that sampled them, and what was compared.
+
+    Raises:
+        ValueError: `model` is given and cannot be loaded.
+    """
+    from safetensors import SafetensorError
+
     step, about = logged["step"], logged["run"]
     name = model or (about["model"] if step == 1 else str(run / f"global_step_{step - 1}"))
     if model is None and step > 1 and not Path(name).is_dir():
@@ -141,12 +147,17 @@ def recomputed_log_probs(
     if any(row["tag"]["decides"] for row in rows):
         return None, "log-probabilities: not recomputed, there are decisions among given texts"
     values: list[list[float]] | None
-    if step == 1 and model is None and (policies := about.get("policies")):
-        given = {policy: (section.get("model") or {}).get("path") or name for policy, section in policies.items()}
-        values = _of_policies(given, rows, about["temperature"])
-        name = "the policies' models"
-    else:
-        values = log_probs_of(name, rows, about["temperature"])
+    try:
+        if step == 1 and model is None and (policies := about.get("policies")):
+            given = {policy: (section.get("model") or {}).get("path") or name for policy, section in policies.items()}
+            name = "the policies' models"
+            values = _of_policies(given, rows, about["temperature"])
+        else:
+            values = log_probs_of(name, rows, about["temperature"])
+    except (OSError, ValueError, SafetensorError) as error:  # the model that the run began with may not be here
+        if model is not None:
+            raise ValueError(f"--model {model} cannot be loaded: {error}") from error
+        return None, f"log-probabilities: not recomputed, {name} cannot be loaded ({error}); or give --model"
     if values is None:
         return None, f"log-probabilities: not recomputed, {name} holds adapters"
     differences = (

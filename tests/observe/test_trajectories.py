@@ -296,6 +296,19 @@ def test_a_decoder_that_rewrites_its_past_costs_places_not_text():
     assert len(pieces) == 80 and "".join(pieces) == "AB" * 40
 
 
+def test_a_text_that_is_not_what_the_tokens_spell_costs_no_more_than_another():
+    """Calls of tools are written in another form than the model wrote them in: from there on no piece fits."""
+    ids, decoded = tokenizer().encode("the cat sat on the mat and saw another cat " * 40), []
+
+    def counting(some):
+        decoded.append(len(some))
+        return decode(some)
+
+    text = decode(ids[:20]) + "\n<tool_call>\n" + decode(ids[20:])
+    assert "".join(token_pieces(ids, text, counting)) == text
+    assert sum(decoded) < 1 / 8 * len(ids) ** 2, "the whole text is not read again for every token"
+
+
 # --- the choice -------------------------------------------------------------------------------------------------------
 
 

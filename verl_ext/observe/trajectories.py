@@ -193,7 +193,8 @@ def token_pieces(token_ids: list[int], text: str, decode: Callable[[list[int]], 
         whole = text.startswith(piece, done)
         if not whole and end - read > PATIENCE:
             reached = len(os.path.commonprefix([decode(token_ids[:end]), text]))
-            piece, whole, read = text[done:reached], reached > done, end - 1
+            piece, whole = text[done:reached], reached > done
+            before, read = read, end - 1
         pieces.append(piece if whole else "")
         if whole:
             done, before, read = done + len(piece), read, end
