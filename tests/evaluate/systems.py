@@ -77,10 +77,15 @@ class Team(Solver):
 
 
 class Library:
-    """A tool: two documents for every question."""
+    """A tool: two documents for every question. Not one of ours: `close` is a plain function."""
+
+    closed = 0
 
     async def __call__(self, question):
         return [{"pid": "1", "title": "Alpha", "text": "a"}, {"pid": "2", "title": "Béta", "text": "b"}]
+
+    def close(self):
+        Library.closed += 1
 
 
 class Blocking:

@@ -13,6 +13,7 @@ import yaml
 
 from tests.evaluate.asking import parrot, questions
 from tests.evaluate.conftest import HERE, write_questions
+from tests.evaluate.systems import Library
 from tests.serving import ChatServer, answer, question_of
 from verl_ext.evaluate.config import EvaluateConfig
 from verl_ext.evaluate.questions import read_tasks
@@ -155,8 +156,10 @@ def test_a_system_of_agents_its_documents_and_its_bounds(command, tmp_path):
         time_and_words = {"left": answer("x", "length"), "right": answer("two words")}
         return time_and_words.get(question_of(body).split()[0]) or parrot(body, number)
 
+    closed = Library.closed
     with ChatServer(reply) as server:
         assert command("evaluate.concurrency=3", recipe="team", server=server, files=[questions(tmp_path, 9)]) == 0
+        assert Library.closed == closed + 1
         assert len(server.requests) == 27 and server.peak <= 3
     made = command.results["data"]["made"]
     statuses = {name: agent["statuses"] for name, agent in made["agents"].items()}

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import math
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -169,8 +169,9 @@ class Runner:
             served = [agent.llm for agent in self.workflow.agents.values() if agent.llm is not None]
             judge = [self.workflow.judge] if self.workflow.judge is not None else []
             for owner in (*llms.values(), *served, *tools.values(), *judge):
-                with suppress(AttributeError):  # a tool may have no `close`
-                    await owner.close()
+                closed = owner.close() if hasattr(owner, "close") else None  # a tool may have none, or a plain one
+                if inspect.isawaitable(closed):
+                    await closed
             await asyncio.to_thread(self.tracing.close)
 
     def _open(self) -> dict[str, Any]:
