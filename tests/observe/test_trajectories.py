@@ -31,6 +31,7 @@ from verl_ext.observe.trajectories import (
     trace_question,
     training_record,
 )
+from verl_ext.observe.trajectory_files import TrajectoryLog, read_records
 from verl_ext.plugin import package_path
 from verl_ext.sampling import make_strategy
 
@@ -152,6 +153,17 @@ def test_group_and_advantage_come_to_the_right_call():
     assert calls["b0"]["advantage"] == [0.5, -0.25]
     assert (calls["c0"]["trained"], calls["c0"]["group"], calls["c0"]["advantage"]) == (False, None, None)
     assert not any(call["trained"] for call in training_record(trace, "val", 1, 0)["calls"])
+
+
+def test_numbers_that_are_none_do_not_end_the_run_that_logs_them(tmp_path):
+    """JSON has no infinity, e.g. of a token that the rollout engine holds for impossible."""
+    _, trace = traced()
+    place = next(tuple(call["place"]) for call in trace.calls if call["output"] == "a0")
+    trained = {place: Trained("a/0", [0.5, math.nan], difference=math.inf)}
+    TrajectoryLog(tmp_path, 10**6, 1).write([training_record(trace, "train", 1, 0, trained)])
+    (record,) = read_records(tmp_path)
+    a0 = by_text(record)["a0"]
+    assert a0["advantage"] == [0.5, None] and a0["difference"] == "inf"
 
 
 def test_an_evaluations_record_has_the_same_fields_but_for_those_of_training():

@@ -218,7 +218,7 @@ def training_record(
         learned = {"trained": row is not None, "group": row and row.group}
         learned |= {"weight": row and row.weight, "difference": row and row.difference}
         learned["advantage"] = row and (row.advantages if len(set(row.advantages)) > 1 else row.advantages[0])
-        calls.append(_recorded(call) | learned)
+        calls.append(_recorded(call) | as_json(learned))
     head = {"phase": phase, "step": step, "question": {"number": number, **trace.question}}
     return {**head, "trajectories": trace.trajectories, "tools": [*map(_recorded, trace.tools)], "calls": calls}
 

@@ -155,6 +155,8 @@ function groupOf(call, question, choose) {
   );
 }
 
+const exponential = (value) => (isNumber(value) ? value.toExponential(1) : value); // an infinity is text
+
 function particulars(call, question) {
   const ends = listOf(call.ends)
     .slice(0, 4)
@@ -168,7 +170,7 @@ function particulars(call, question) {
     ...(call.policy ? [["policy", call.policy]] : []),
     ...(call.adapter == null ? [] : [["adapter", call.adapter || "none (the base alone)"]]),
     ...(call.weight == null ? [] : [["weight in the loss", figure(call.weight)]]),
-    ...(call.difference == null ? [] : [["|log π| trainer − rollout", call.difference.toExponential(1)]]),
+    ...(call.difference == null ? [] : [["|log π| trainer − rollout", exponential(call.difference)]]),
     ["seconds", figure(call.seconds)],
     ["prompt tokens", figure(call.prompt_tokens)],
     ...Object.entries(call.metrics || {}).map(([name, value]) => [name, figure(value)]),
