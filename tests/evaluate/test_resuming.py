@@ -45,6 +45,7 @@ OTHER_SETTINGS = {
     "mas.seed=8": "seed: 1 there, 8 here",
     "evaluate.model=other": "model: tiny there, other here",
     "mas.workflow._target_=tests.evaluate.systems.Broken": "workflow._target_: tests.evaluate.systems.Solver there",
+    "mas.failure.truncated=0": "failure.truncated: None there, 0.0 here",
 }
 
 

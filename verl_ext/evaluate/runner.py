@@ -60,6 +60,8 @@ def settings_of(
     optional: dict[str, Any] = {"heads": heads} if heads else {}
     if mas.judge.given:
         optional["judge"] = mas.judge.identity
+    if mas.failure.truncated is not None:  # then a call whose output is cut off fails
+        optional["failure"] = {"truncated": mas.failure.truncated}
     if not local and mas.policy != SHARED:  # it decides which of an endpoint's models answer
         optional["policy"] = mas.policy
     if not local and (own := {n: one.agents for n, one in mas.policies.items() if one.per_agent_lora}):
