@@ -15,11 +15,12 @@ from tests.helpers import Script, chain, forest_of, run, speaker, walk
 from verl_ext.evaluate.against import differences
 from verl_ext.evaluate.answers import Answers, Outcome, outcome_of
 from verl_ext.evaluate.recall import recall_scores
-from verl_ext.evaluate.report import as_text, best_of, summarise, write_report
+from verl_ext.evaluate.report import as_text, best_of, summarise, table_lines, write_report
 from verl_ext.evaluate.runner import progress_line
 from verl_ext.mas import CallFailed, Task, Trajectory, Unparsable
 from verl_ext.mas.credit import assign_credit
 from verl_ext.mas.types import CallId, Stream, ToolRecord
+from verl_ext.observe.record import as_json
 from verl_ext.observe.trajectories import evaluation_record, trace_question
 
 
@@ -174,6 +175,12 @@ def test_outputs_before_a_tool_call_count_as_executed_if_they_could_be_read():
     assert [found[name]["executed"] for name in "abc"] == [True, False, False]
     assert [found[name]["truncated"] for name in "abc"] == [False] * 3
     assert {call["score"] for call in found.values()} == {forest.trajectories[0].reward}
+
+
+def test_a_ratio_of_nothing_in_a_workflows_table_is_no_number():
+    table = as_json({"plans": {"right": 0.5, "late": math.nan}, "calls": {"right": math.inf}})
+    lines = table_lines(table)
+    assert [line.split("|")[2:-1] for line in lines[2:]] == [[" 0.500 ", " –    "], [" inf   ", " –    "]]
 
 
 def test_nothing_answered_at_all():

@@ -207,11 +207,15 @@ def as_text(results: dict[str, Any]) -> str:
     return "\n".join([*lines, *best_lines(sources), *failure_lines(sources)]).rstrip()
 
 
-def table_lines(table: Mapping[str, Mapping[str, float]]) -> list[str]:
-    """The workflow's own table."""
+def table_lines(table: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """The workflow's own table, in JSON's types: what is no number is null, and infinities are text."""
     names = list(dict.fromkeys(name for row in table.values() for name in row))
-    rows = [[title, *[f"{row[name]:.3f}" if name in row else "–" for name in names]] for title, row in table.items()]
+    rows = [[title, *(_cell(row.get(name)) for name in names)] for title, row in table.items()]
     return markdown(["over all trajectories", *names], rows)
+
+
+def _cell(value: Any) -> str:
+    return "–" if value is None else f"{value:.3f}" if isinstance(value, int | float) else str(value)
 
 
 def difference_lines(folder: str, found: Mapping[str, Mapping[str, Any]], shown: Sequence[str]) -> list[str]:
