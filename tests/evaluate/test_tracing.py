@@ -29,6 +29,8 @@ def test_an_evaluation_sends_its_trajectories_before_it_ends(command, tmp_path, 
     chats = [one for one in told if "gen_ai.agent.name" in one]
     assert len(chats) == sum(len(record["calls"]) for record in command.records) > 0
     assert {one["gen_ai.request.model"].string_value for one in chats} == {"tiny"}
+    conversations = {one["gen_ai.conversation.id"].string_value for one in told if "gen_ai.conversation.id" in one}
+    assert conversations == {"made-0/0", "made-1/0"}, "one for each trajectory"
     rewards = [
         attribute.value.double_value
         for span in spans

@@ -237,7 +237,7 @@ class Runner:
         if news := self.errors.news([question_stats(forest, [])], f"question {task.index}"):
             print(news, flush=True)
         assign_credit([trajectory])
-        trace = trace_question(forest, first_number=sample)
+        trace = trace_question(forest, f"{task.data_source}-{task.index}", first_number=sample)
         if self.tracing.wanted:
             self.tracing.emit(trace, "eval", self.model.step if self.model is not None else None)
         return self.answers.add(evaluation_record(trace, self.model and self.model.step, about))
