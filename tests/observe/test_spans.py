@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 from omegaconf import OmegaConf
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -178,6 +179,19 @@ def test_spans_go_where_the_environment_says(monkeypatch):
         span.name for _, one in received for part in one.resource_spans for s in part.scope_spans for span in s.spans
     )
     assert names["question"] == 1 and names["chat tiny/model"] >= 3
+
+
+def test_half_a_character_in_a_text_costs_no_span(caplog):
+    """A server that cuts its texts may leave half of an emoji, which cannot be encoded: a whole batch would be lost."""
+    trace = trace_question(sampled("fof", counting), "uid")
+    trace.tools[0] |= {"failure": "no city \ud83d", "arguments": {"city": "\ud83d"}}
+    trace.calls[0]["output"] = "half \ud83d"
+    provider, exporter = TracerProvider(), InMemorySpanExporter()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    SpanWriter(provider, "S", lambda agent: MODEL, content=True).write(trace, "train", 1)
+    sent = encode_spans(exporter.get_finished_spans()).SerializeToString()
+    assert rb"no city \ud83d" in sent and rb"half \ud83d" in sent and rb'{"city": "\ud83d"}' in sent
+    assert not caplog.records
 
 
 def test_without_the_library_the_remedy_is_said(monkeypatch):

@@ -206,7 +206,7 @@ def _fail(span: Any, kind: str, reason: str) -> None:
     from opentelemetry.trace import StatusCode
 
     span.set_attribute("error.type", kind)
-    span.set_status(StatusCode.ERROR, reason)
+    span.set_status(StatusCode.ERROR, _whole(reason))
 
 
 def _own(attributes: Mapping[str, Any]) -> dict[str, Any]:
@@ -216,10 +216,15 @@ def _own(attributes: Mapping[str, Any]) -> dict[str, Any]:
 def _known(attributes: Mapping[str, Any]) -> dict[str, Any]:
     """Attributes without those that are not known: None and NaN."""
     return {
-        name: value
+        name: _whole(value) if isinstance(value, str) else value
         for name, value in attributes.items()
         if value is not None and not (isinstance(value, float) and math.isnan(value))
     }
+
+
+def _whole(text: str) -> str:
+    """A text without halves of characters, which cannot be sent."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _text(content: Any) -> dict[str, Any]:
