@@ -162,5 +162,6 @@ def test_an_option_that_would_do_nothing_is_refused(tmp_path, capsys, option):
 )
 def test_what_is_not_there_is_said(tmp_path, capsys, arguments, words):
     logged(tmp_path)
+    (tmp_path / FOLDER / "rows" / "step_copy.json.gz").write_bytes(b"")
     assert main([str(tmp_path), *arguments]) == 2
     assert words.replace(" of .*", f" of {tmp_path}") in capsys.readouterr().err

@@ -20,7 +20,7 @@ from typing import Any
 from verl_ext.arguments import Parser
 from verl_ext.observe.doctor_report import report
 from verl_ext.observe.runlog import NAME, read_log
-from verl_ext.observe.trajectory_files import FOLDER, ROWS
+from verl_ext.observe.trajectory_files import FOLDER, ROWS, logged_rows
 
 Logged = dict[str, Any]
 
@@ -86,7 +86,7 @@ def read_rows(run: Path, step: int) -> Logged:
     """
     path = run / FOLDER / ROWS.format(step=step)
     if not path.exists():
-        found = sorted(int(one.name[5:11]) for one in path.parent.glob("step_*.json.gz"))
+        found = sorted(logged_rows(run / FOLDER))
         raise ValueError(
             f"step {step} of {run} was not logged; logged are {found or 'none'}. Remedy: one of these, or a run with "
             "mas.trajectory_log.every=1"

@@ -53,6 +53,18 @@ def test_files_and_their_sizes_are_bounded_and_the_oldest_go_first(tmp_path):
     assert steps(tmp_path) == [("train", step) for step in (38, 39, 40) for _ in range(3)], "blocks stay whole"
 
 
+def test_the_rows_of_steps_that_leave_the_log_go_with_them(tmp_path):
+    """They would grow without bound in a long run."""
+    log = TrajectoryLog(tmp_path, 1000, 3)
+    for step in range(1, 41):
+        rows = tmp_path / ROWS.format(step=step)
+        rows.parent.mkdir(exist_ok=True)
+        rows.write_bytes(b"")
+        log.write([line(step, number=n, text="y" * 80) for n in range(3)])
+    kept = [f"step_{step:06d}.json.gz" for step in (37, 38, 39, 40)]
+    assert names(rows.parent) == kept, "the file that went last may have had but a part of step 37"
+
+
 def test_a_record_larger_than_a_file_is_split_into_its_question_and_its_calls(tmp_path):
     long = line(1, calls=[{"n": n, "output": "z" * 300} for n in range(5)]) | {"trajectories": [{"number": 0}]}
     TrajectoryLog(tmp_path, 1000, 9).write([long])

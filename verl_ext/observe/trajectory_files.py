@@ -50,9 +50,8 @@ class TrajectoryLog:
                 path.unlink()
             elif len(kept) < len(lines):
                 write_file(path, b"".join(kept))
-        for path in (self.folder / ROWS).parent.glob("step_*.json.gz"):
-            step = path.name.removeprefix("step_").removesuffix(".json.gz")
-            if step.isdigit() and int(step) > restored_step:
+        for step, path in logged_rows(self.folder).items():
+            if step > restored_step:
                 path.unlink()
 
     def write(self, records: Iterable[Record]) -> None:
@@ -85,8 +84,25 @@ class TrajectoryLog:
         if paths and paths[-1].stat().st_size + size <= self.file_bytes:
             return paths[-1]
         for path in paths[: max(0, len(paths) - self.files + 1)]:
-            path.unlink()
+            self._drop(path)
         return self.folder / f"{int(paths[-1].stem) + 1 if paths else 1:06d}.jsonl"
+
+    def _drop(self, path: Path) -> None:
+        """Remove the oldest file, and the rows of steps before its last one, which may go on in the next file."""
+        last = max((record["step"] for record in read_log(path) if _is_record(record)), default=0)
+        path.unlink()
+        for step, rows in logged_rows(self.folder).items():
+            if step < last:
+                rows.unlink()
+
+
+def logged_rows(folder: Path) -> dict[int, Path]:
+    """Step -> the file of its rows, of a run's log."""
+    found = {
+        path.name.removeprefix("step_").removesuffix(".json.gz"): path
+        for path in (folder / ROWS).parent.glob("step_*.json.gz")
+    }
+    return {int(step): path for step, path in found.items() if step.isdigit()}
 
 
 def log_files(path: str | Path) -> list[Path]:
