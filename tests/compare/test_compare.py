@@ -74,6 +74,7 @@ def started(runs):
         ({"headline": "f2"}, "headline='f2' is unknown"),
         ({"methods": [{"name": "a", "label": "A", "start_of": "b"}]}, "method a is the start of 'b'"),
         ({"methods": [{"name": "a"}]}, "label"),
+        ({"methods": [{"name": "a", "label": "A"}, {"name": "b", "label": "A"}]}, "labels of their own; given: A, A"),
         ({"methods": None}, "methods=None must be a list"),
         ({"methods": ["a"]}, "methods.0='a' must be a section with keys"),
         ({"overrides": "mas.seed={seed}"}, "overrides='mas.seed={seed}' must be a list"),

@@ -138,9 +138,10 @@ def _shipped() -> Path:
 
 
 def _check(study: Study, path: Path) -> None:
-    names = [method.name for method in study.methods]
-    if len(set(names)) < len(names) or not names:
-        raise ValueError(f"{path}: methods must have names of their own; given: {', '.join(names) or 'none'}")
+    for what in ("name", "label"):  # of folders; of rows and curves
+        given = [getattr(method, what) for method in study.methods]
+        if len(set(given)) < len(given) or not given:
+            raise ValueError(f"{path}: methods must have {what}s of their own; given: {', '.join(given) or 'none'}")
     if len(set(study.seeds)) < len(study.seeds) or not study.seeds:
         raise ValueError(f"{path}: seeds={study.seeds} must be distinct, at least one")
     if set(study.budget) - {OPERATIONS} != set(BUDGETS) or min(study.budget.values()) < 1:
