@@ -252,6 +252,25 @@ def test_what_is_left_behind_is_ended_before_any_run_starts(tmp_path):
     assert failed == []
 
 
+def test_a_run_that_cannot_be_recorded_does_not_go_on_alone(tmp_path, monkeypatch):
+    """The disk is full, or Ctrl-C comes, just after its process has begun."""
+    begun = []
+
+    def full(path, content):
+        begun.append(json.loads(content)["pid"])
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(launcher, "write_file", full)
+    program = [sys.executable, "-c", "import time; time.sleep(600)"]
+    with pytest.raises(OSError, match="no space left"):
+        run_all(plan(study_of(tmp_path), tmp_path)[:1], tmp_path, 1, program)
+    (pid,) = begun
+    left = psutil.pid_exists(pid)
+    if left:
+        os.kill(pid, signal.SIGKILL)
+    assert not left
+
+
 def ended(process):
     try:
         return process.status() == psutil.STATUS_ZOMBIE

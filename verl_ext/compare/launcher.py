@@ -105,10 +105,14 @@ class Live:
         self.process = subprocess.Popen(
             command, cwd=room, env=environment, stdout=self.output, stderr=subprocess.STDOUT, start_new_session=True
         )
-        self._process = {"pid": self.process.pid, "started": psutil.Process(self.process.pid).create_time()}
-        write_file(run.folder / PROCESS, json.dumps(self._process | self.cost))
-        if cores:  # its children inherit them
-            os.sched_setaffinity(self.process.pid, cores)
+        try:
+            self._process = {"pid": self.process.pid, "started": psutil.Process(self.process.pid).create_time()}
+            write_file(run.folder / PROCESS, json.dumps(self._process | self.cost))
+            if cores:  # its children inherit them
+                os.sched_setaffinity(self.process.pid, cores)
+        except BaseException:  # a full disk, Ctrl-C: nobody else knows of it
+            self.kill()
+            raise
         self.tail, self.step, self.tokens = LogTail(run.folder / NAME), 0, 0
 
     @property
