@@ -142,6 +142,18 @@ def test_two_studies_of_one_name_are_refused(tmp_path, capsys):
     assert "two studies of one name" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("arguments", [["mine.yaml"], ["--runs", "run"]])
+def test_an_output_that_is_no_folder_is_named(tmp_path, capsys, monkeypatch, arguments):
+    monkeypatch.chdir(tmp_path)
+    study_of(tmp_path)
+    (tmp_path / "run").mkdir()
+    entry = {"step": 0, "time": 1.0, "total_steps": 1, "metrics": {"val/system/f1": 0.5}}
+    (tmp_path / "run" / "metrics.jsonl").write_text(json.dumps(entry) + "\n")
+    (tmp_path / "out").write_text("")
+    assert main([*arguments, "--output", "out"]) in (1, 2)
+    assert str(tmp_path / "out") in capsys.readouterr().err
+
+
 def test_a_score_that_no_run_recorded_is_named_and_the_other_study_is_reported(tmp_path, capsys):
     runs = plan(study_of(tmp_path), tmp_path)
     run_all(runs, tmp_path, 2, PROGRAM)

@@ -65,7 +65,7 @@ def main(arguments: list[str] | None = None) -> int:
         except KeyboardInterrupt:
             print("\nInterrupted. The same command goes on with the runs that are missing.", flush=True)
             return 130
-        except BlockingIOError as error:
+        except OSError as error:  # another comparison runs there, the disk is full, …
             print(error, file=sys.stderr)
             return 1
     unreported = 0
@@ -91,7 +91,7 @@ def _overlay(folders: list[Path], output: Path, command: str, score: str | None,
 
     try:
         _print_tables(overlay(folders, output.resolve(), command, score, steps))
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         print(error, file=sys.stderr)
         return 2
     return 0
