@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tests.helpers import Script, chain, forest_of, run, speaker, walk
 from verl_ext.evaluate.against import differences
 from verl_ext.evaluate.answers import Answers, Outcome, outcome_of
+from verl_ext.evaluate.keep import check_kept
 from verl_ext.evaluate.recall import recall_scores
 from verl_ext.evaluate.report import as_text, best_of, summarise, table_lines, write_report
 from verl_ext.evaluate.runner import progress_line
@@ -254,6 +255,18 @@ def test_a_record_survives_what_a_system_may_put_into_it(tmp_path):
     records.close()
     again = Answers(tmp_path, {"a": 1})
     assert again.missing([task], 2) == [(task, 1)] and again.outcomes[("s", 3, 0)].seconds == 0.5
+
+
+@pytest.mark.parametrize("asked", ["out/questions.parquet", "link.parquet"])
+def test_questions_that_are_asked_are_not_written_over_through_a_link(tmp_path, asked):
+    """A link in the folder would be removed before its questions are read; one to a file there leads to that file."""
+    (tmp_path / "out").mkdir()
+    link, file = (tmp_path / name for name in ("out/questions.parquet", "link.parquet"))
+    link, file = (link, file) if asked.startswith("out") else (file, link)
+    file.write_bytes(b"")
+    link.symlink_to(file)
+    with pytest.raises(ValueError, match="would write over .*questions.parquet"):
+        check_kept(tmp_path / "out", str(tmp_path / asked))
 
 
 def test_settings_of_an_empty_folder_may_change(tmp_path):

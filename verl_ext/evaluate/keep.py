@@ -25,8 +25,9 @@ def check_kept(folder: Path, val_files: Any) -> None:
     Raises:
         ValueError: one of `val_files` is a file that an evaluation into `folder` has written.
     """
-    asked = [Path(name).expanduser().resolve() for name in files_of(val_files, "data.val_files")]
-    if own := [path for path in asked if path.parent == folder.resolve() and WRITTEN.fullmatch(path.name)]:
+    given = [Path(name).expanduser() for name in files_of(val_files, "data.val_files")]
+    asked = [*given, *(path.resolve() for path in given)]  # a link, and where it leads to
+    if own := [path for path in asked if path.parent.resolve() == folder.resolve() and WRITTEN.fullmatch(path.name)]:
         raise ValueError(
             f"evaluate.keep_between would write over {own[0]}, whose questions are asked (data.val_files). "
             "Remedy: another folder (evaluate.output=…)"
