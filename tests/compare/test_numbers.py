@@ -84,6 +84,18 @@ def test_a_budget_that_a_run_did_not_reach_gives_no_number(folder):
     assert len(table(study, methods, "questions")) == 4
 
 
+def test_a_run_that_was_not_validated_before_its_first_step_says_nothing_of_an_untrained_system(tmp_path):
+    study = study_of(tmp_path, seeds=[1])
+    runs = plan(study, tmp_path)
+    for run in runs:
+        run.folder.mkdir(parents=True)
+        (run.folder / DONE).write_text(json.dumps({"command": run.command, "seconds": 1.0, "peak_gb": 1.0}))
+        entry = {"step": 1, "time": 1.0, "total_steps": 1, "metrics": {"val/system/f1": 0.9, "val/system/em": 0.9}}
+        (run.folder / "metrics.jsonl").write_text(json.dumps(entry) + "\n")
+    with pytest.raises(ValueError, match="slow seed 1 has no validation before its first step"):
+        measure(study, runs)
+
+
 def test_the_standard_error_is_the_sample_one():
     one = estimate([1.0, 2.0, 3.0, 4.0])
     assert (one.mean, one.n) == (2.5, 4) and one.error == pytest.approx(math.sqrt(5 / 3) / 2)

@@ -117,18 +117,28 @@ class Measured:
 
 
 def measure(study: Study, runs: list[Run]) -> dict[str, Measured]:
-    """All methods of a study that have at least one complete run, in its order."""
+    """All methods of a study that have at least one complete run, in its order.
+
+    Raises:
+        ValueError: the run of an untrained system's `start_of` was not validated before its first step.
+    """
     done = {(run.method.name, run.seed): run for run in runs if run.record is not None}
     found = {}
     for method in study.methods:
         source = study.method(method.start_of or method.name)
         mine = {seed: done[source.name, seed] for seed in study.seeds if (source.name, seed) in done}
         if mine:
+            logs = {seed: read_log(run.folder / (NAME if source.trains else VALIDATION)) for seed, run in mine.items()}
+            for seed in (seed for seed, log in logs.items() if method.start_of and not (log and log[0]["step"] == 0)):
+                raise ValueError(
+                    f"{mine[seed].name} has no validation before its first step, which {method.name} is to be. Remedy: "
+                    "trainer.val_before_train=true, and the run again"
+                )
             few = f" ({len(mine)} of {len(study.seeds)} seeds)" if len(mine) < len(study.seeds) else ""
             found[method.name] = Measured(
                 method.label,
                 method.label + few,
-                {seed: read_log(run.folder / (NAME if source.trains else VALIDATION)) for seed, run in mine.items()},
+                logs,
                 {seed: run.record or {} for seed, run in mine.items()},
                 untrained=not method.trains,
             )
