@@ -77,7 +77,8 @@ def rows_of(name: str, path: Path | None) -> Iterator[tuple[str | None, Row]]:
             yield from ((split if len(data.hub_splits) > 1 else None, row) for row in read_hub(*data.hub, split))
         return
     for file in files_of(name, path):
-        own = split_of(file.stem) if len(data.hub_splits) > 1 else None
+        inner = file.parent.name if path in file.parents[1:] else ""
+        own = split_of(file.stem) or split_of(inner) if len(data.hub_splits) > 1 else None
         yield from (("test" if own == "validation" else own, row) for row in read_rows(file))
 
 

@@ -138,6 +138,20 @@ def test_a_folder_tells_the_split_and_other_sets_are_left_alone(tmp_path):
     assert pq.read_table(tmp_path / "out" / "test.parquet")["extra_info"][0].as_py()["question"] == "test"
 
 
+def test_the_folders_of_a_download_tell_the_split_as_the_names_of_files_do(tmp_path):
+    """The hub's parquet copy has main/train/0000.parquet and main/test/0000.parquet."""
+    for split in ("train", "test"):
+        rows = [ROWS["gsm8k"] | {"question": f"{split} {i}"} for i in range(20)]
+        write_jsonl(tmp_path / "test" / "main" / split / "0000.jsonl", rows)
+    out = tmp_path / "out"
+    assert reasoning.prepare("gsm8k", out, tmp_path / "test") == {"train.parquet": 20, "test.parquet": 20}
+    for split in ("train", "test"):
+        asked = [row["question"] for row in pq.read_table(out / f"{split}.parquet")["extra_info"].to_pylist()]
+        assert asked == [f"{split} {i}" for i in range(20)]
+    moved = write_jsonl(tmp_path / "test" / "gsm8k.jsonl", [ROWS["gsm8k"] | {"question": f"{i}"} for i in range(20)])
+    assert set(reasoning.prepare("gsm8k", out, moved)) == {"train.parquet", "test.parquet"}, "a folder above tells none"
+
+
 @pytest.mark.parametrize(
     ("name", "row", "message"),
     [
