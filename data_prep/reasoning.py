@@ -123,6 +123,8 @@ def prepare(name: str, output_dir: Path, path: Path | None = None, limit: int | 
     conflicts: list[str] = []
     for split, (where, row) in rows_of(name, path):
         question = data.read(row, where)
+        if isinstance(question, Question) and not (question.text and all(question.target)):
+            question = "no question or no answer"
         if isinstance(question, str):
             rejected[question].append(where)
             continue

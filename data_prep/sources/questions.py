@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -52,9 +53,10 @@ def gsm8k(row: dict[str, Any], where: str) -> Question:
 def gsm_hard(row: dict[str, Any], where: str) -> Question:
     """A float, written without an exponent and without a point that it does not need."""
     target = row.get("target")
-    if not isinstance(target, int | float) or isinstance(target, bool) or target != target:
+    known = isinstance(target, int) and not isinstance(target, bool)
+    if not known and not (isinstance(target, float) and math.isfinite(target)):
         raise ValueError(f"{where}: field 'target': given {target!r:.60}, expected a number.")
-    shown = str(int(target)) if float(target).is_integer() else f"{target:.10f}".rstrip("0")
+    shown = str(int(target)) if target == int(target) else f"{target:.10f}".rstrip("0")
     return Question(text_field(row, "input", where), [shown], "number")
 
 
@@ -91,13 +93,14 @@ def srdd(row: dict[str, Any], where: str) -> Question:
 
 def gaia(row: dict[str, Any], where: str) -> Question | str:
     """A question of GAIA; the answers of its test set are not public ("?")."""
-    answer = str(row.get("Final answer", row.get("answer", ""))).strip()
+    given = row.get("Final answer", row.get("answer"))
+    answer = "" if given is None else str(given).strip()
     if answer in ("", "?"):
         return "no public answer"
     text, file = text_field(row, "Question", where), str(row.get("file_name") or "").strip()
     attached = f"\n\nAttached file: {file}" if file else ""
     part = str(row.get("problem_type") or ("file" if file else "text"))  # DeepAgent's copy also has mm
-    return Question(f"{text}{attached}", [answer], "exact", level=str(row.get("Level", "")), file=file, part=part)
+    return Question(f"{text}{attached}", [answer], "exact", level=str(row.get("Level") or ""), file=file, part=part)
 
 
 def hle(row: dict[str, Any], where: str) -> Question | str:
@@ -121,7 +124,7 @@ def web_question(row: dict[str, Any], where: str) -> Question:
     return Question(text_field(row, "question", where), [text_field(row, "answer", where)], "qa")
 
 
-def coig(row: dict[str, Any], where: str) -> Question | str:
+def coig(row: dict[str, Any], where: str) -> Question:
     """An instruction of COIG or COIG-CQIA with its answer, or a question of COIG's exams."""
     parts: tuple[str, ...]
     if "textbox_question" in row:
@@ -130,10 +133,8 @@ def coig(row: dict[str, Any], where: str) -> Question | str:
         own = "trans_" if row.get("trans_instruction") else ""
         parts, answer = (f"{own}instruction", f"{own}input"), f"{own}output"
     said = [str(row.get(part) or "").strip() for part in parts]
-    target = text_field(row, answer, where)
-    if not any(said) or not target:
-        return "no question or no answer"
-    return Question("\n".join(part for part in said if part), [target], "qa", category=str(row.get("subject") or ""))
+    text, target = "\n".join(part for part in said if part), text_field(row, answer, where)
+    return Question(text, [target], "qa", category=str(row.get("subject") or ""))
 
 
 class DataSet(NamedTuple):

@@ -88,6 +88,23 @@ def test_coigs_layouts(tmp_path):
     assert told == {"I\nQ": ["A"], "X": ["Y"]}
 
 
+@pytest.mark.parametrize(
+    ("name", "broken", "reason"),
+    [
+        ("webshaper", {"question": " "}, "no question or no answer"),
+        ("webshaper", {"answer": ""}, "no question or no answer"),
+        ("hle", {"answer": " "}, "no question or no answer"),
+        ("deepmath", {"final_answer": ""}, "no question or no answer"),
+        ("gaia", {"Final answer": None}, "no public answer"),
+    ],
+)
+def test_rows_without_a_question_or_an_answer_are_left_out_and_named(tmp_path, capsys, name, broken, reason):
+    """A run would refuse the first, and no answer is right for the second."""
+    found = written(tmp_path, name, [GENERAL[name], GENERAL[name] | {"question": "Other?", "Question": "?"} | broken])
+    assert sum(map(len, found.values())) == 1
+    assert f"left out, {reason}: 1 ({tmp_path}/{name}.jsonl:2)" in capsys.readouterr().out
+
+
 def test_srdd_is_a_table(tmp_path):
     folder = tmp_path / "SRDD" / "data"
     folder.mkdir(parents=True)
@@ -102,7 +119,14 @@ def test_srdd_is_a_table(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("target", "shown"), [(3.0, "3"), (-0.5, "-0.5"), (1e21, "1" + "0" * 21), (1 / 3, "0.3333333333"), (7, "7")]
+    ("target", "shown"),
+    [
+        (3.0, "3"),
+        (-0.5, "-0.5"),
+        (1e21, "1" + "0" * 21),
+        (1 / 3, "0.3333333333"),
+        pytest.param(10**400, f"{10**400}", id="huge"),
+    ],
 )
 def test_numbers_are_written_out(target, shown):
     assert questions.gsm_hard({"input": "q", "target": target}, "x").target == [shown]
@@ -160,6 +184,7 @@ def test_the_folders_of_a_download_tell_the_split_as_the_names_of_files_do(tmp_p
         ("gsm8k", {"answer": "#### 5"}, "field 'question'"),
         ("gsm_hard", {"input": "q", "target": "5"}, "field 'target': given '5', expected a number"),
         ("gsm_hard", {"input": "q", "target": float("nan")}, "expected a number"),
+        ("gsm_hard", {"input": "q", "target": float("inf")}, "expected a number"),
         ("mmlu_pro", {"question": "q", "options": ["a"], "answer": "B"}, "'B', but there are 1 options"),
         ("mmlu_pro", {"question": "q", "answer": "B"}, "field 'options'"),
         ("commongen_hard", {"concepts": []}, "'concepts' is empty"),
