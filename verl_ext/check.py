@@ -128,6 +128,7 @@ def _add_paths(report: Report, strict: bool) -> None:
     from verl_ext.trainer.policies.settings import policy_configs
     from verl_ext.trainer.preflight.data import check_data, listed, parquet_rows
     from verl_ext.trainer.preflight.paths import missing_models, unwritable_folder
+    from verl_ext.trainer.preflight.plan import Report
 
     config, made = report.config, report.config.mas.get("prepare") is not None
     absent = []
@@ -145,7 +146,11 @@ def _add_paths(report: Report, strict: bool) -> None:
             f"the data file {path} (data_prep/ has a script per data set)" for path in dict.fromkeys(absent)
         ]
     if not absent:
-        report.attempt(check_data, config)
+        there = Report(config)
+        there.attempt(check_data, config)
+        anew = "; mas.prepare makes them anew at the start if its arguments have changed"
+        report.notes += [problem + anew for problem in there.problems if made]
+        report.problems += [] if made else there.problems
     problems = missing_models(config, ask_hub=strict)
     report.missing += problems
     for path in dict.fromkeys(str(own.actor_rollout_ref.model.path) for own in policy_configs(config).values()):

@@ -19,6 +19,7 @@ from verl_ext.check import compose, main
 from verl_ext.sampling import make_strategy
 from verl_ext.trainer.preflight.gpu_memory import GIB, KNOWN, Engine, Memory, estimate, read_model, together
 from verl_ext.trainer.preflight.plan import memory_notes
+from verl_ext.worlds.biographies import ensure
 
 TINY = Path(__file__).parents[2] / "recipe" / "mhgpo" / "assets" / "tiny_model"
 
@@ -246,6 +247,17 @@ def test_a_recipe_that_makes_its_own_data_lacks_nothing(tmp_path, monkeypatch):
     assert report.problems == report.missing == report.lacking == []
     assert dict(report.facts)["tools.search"].endswith("made at the start by mas.prepare")
     assert list(tmp_path.iterdir()) == [], "nothing is written"
+
+
+def test_data_that_will_be_made_anew_do_not_make_a_configuration_wrong(tmp_path, monkeypatch):
+    """The files are those of an earlier run with fewer questions."""
+    monkeypatch.chdir(tmp_path)
+    ensure("data/tiny_world", train_size=64, val_size=8)
+    report = examined("+recipe=mhgpo_tiny", "+mas.prepare.train_size=2048", "data.train_batch_size=128")
+    assert report.problems == report.missing == []
+    (note,) = report.notes
+    assert "hold 64 questions, fewer than data.train_batch_size=128" in note
+    assert "mas.prepare makes them anew at the start if its arguments have changed" in note
 
 
 def test_steps_are_counted_once_the_data_are_there(tmp_path):
