@@ -14,6 +14,7 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
 from tests.trainer.test_recipes import composed
+from verl_ext.tracebacks import explained
 from verl_ext.trainer.build import build_tools
 from verl_ext.trainer.config import read_mas_config
 from verl_ext.trainer.preflight.checks import check_tools
@@ -127,8 +128,9 @@ def test_data_files_that_cannot_be_used_are_named(tmp_path):
         (text, "text.parquet cannot be read as parquet"),
         (bare, "bare.parquet lacks the column.s. reward_model, extra_info"),
     ):
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises(ValueError, match=message) as refused:
             check(path, one)
+        assert "pyarrow" not in explained(refused.value), "no code of the user's is the reason"
     with pytest.raises(ValueError, match="hold 2 questions, fewer than data.train_batch_size=3"):
         check(one, one, batch=3)
     with pytest.raises(ValueError, match="data.val_files is not set"):

@@ -87,7 +87,7 @@ def _check_file(path: str) -> list[tuple[Any, Any]]:
     try:
         table = pq.ParquetFile(Path(path).expanduser())
     except Exception as error:
-        raise ValueError(f"{path} cannot be read as parquet ({error}). Remedy: write it again") from error
+        raise ValueError(f"{path} cannot be read as parquet ({error}). Remedy: write it again") from None
     schema = table.schema_arrow
     if missing := [name for name in ("prompt", "reward_model", "extra_info") if name not in schema.names]:
         raise ValueError(
