@@ -61,6 +61,7 @@ def test_the_papers_settings():
         ("checkpoint.save_contents=[model]", r"has no 'hf_model'.*Remedy: checkpoint.save_contents="),
         ("data.enable_thinking_default=none", "is a text, which verl takes for true.*Remedy"),
         ("model.path=runs/nowhere", "model.path=runs/nowhere does not exist"),
+        ("model.path=models/nowhere", "model.path=models/nowhere does not exist"),
         ("data.train_batch_size=0", "must be a multiple of the 1 processes"),
     ],
 )
@@ -99,11 +100,16 @@ def test_data_are_looked_at_before_anything_is_loaded(folder, tmp_path):
     for columns, message in (
         ({"text": ["a"]}, r"has the columns \['text'\], but no 'messages'"),
         ({"messages": [[{"role": "user", "content": "a"}]]}, "must end with what the assistant says"),
+        ({"messages": [json.dumps([{"role": "assistant", "content": "a"}])]}, "must end with what the assistant says"),
+        ({"messages": [[None]]}, "must end with what the assistant says"),
     ):
         pq.write_table(pa.table(columns), other)
         config.data.train_files = str(other)
         with pytest.raises(ValueError, match=message):
             sft.check_data(config)
+    other.write_text("no parquet")
+    with pytest.raises(ValueError, match="other.parquet cannot be read as parquet"):
+        sft.check_data(config)
     config.data.train_files = "nowhere.parquet"
     with pytest.raises(ValueError, match="nowhere.parquet does not exist"):
         sft.check_data(config)
@@ -172,6 +178,16 @@ def test_losses_are_read_per_step_the_last_run_counts(tmp_path):
     log = tmp_path / "sft.jsonl"
     log.write_text("".join(json.dumps({"step": step, "data": data}) + "\n" for step, data in entries))
     assert sft.losses_of(log) == ([3.0, 1.0], [2.5]) and sft.losses_of(tmp_path / "no") == ([], [])
+
+
+def test_a_training_that_diverged_is_reported(tmp_path):
+    """verl logs a loss that is not finite as null."""
+    config = composed("+sft=joyagents_tiny", f"trainer.default_local_dir={tmp_path}")
+    entries = [(1, {"train/loss": 3.0}), (2, {"train/loss": None}), (2, {"val/loss": None})]
+    lines = [json.dumps({"step": step, "data": data}) + "\n" for step, data in entries]
+    (tmp_path / "sft.jsonl").write_text("".join(lines))
+    said = sft.report(config, 2, "joyagents_tiny")
+    assert "loss         nan → nan in 2 steps" in said and "held out     nan" in said
 
 
 def test_the_log_of_the_part_before_is_kept_and_counts(tmp_path):

@@ -122,7 +122,7 @@ def check_settings(config: DictConfig) -> None:
             f"trainer.test_freq={config.trainer.test_freq} needs data.val_files. Remedy: trainer.test_freq=-1"
         )
     path = str(config.model.path)
-    if path.startswith((".", "/", "~", "runs/", "data/")) and not Path(path).is_dir():
+    if path.startswith((".", "/", "~", "runs/", "data/", "models/")) and not Path(path).is_dir():
         default = " (verl's default: it is not set)" if path == VERLS_MODEL else ""
         raise ValueError(
             f"model.path={path} does not exist{default}. Remedy: model.path=…, a Hugging Face folder (~ is not "
@@ -248,7 +248,8 @@ def losses_of(log: Path) -> tuple[list[float], list[float]]:
         for name, found in (("train/loss", training), ("val/loss", held)):
             for step in [step for step in found if step >= first]:
                 del found[step]
-            found |= {entry["step"]: float(entry["data"][name]) for entry in entries if name in entry["data"]}
+            logged = [(entry["step"], entry["data"][name]) for entry in entries if name in entry["data"]]
+            found |= {step: math.nan if loss is None else float(loss) for step, loss in logged}  # null: not finite
     return [training[step] for step in sorted(training)], [held[step] for step in sorted(held)]
 
 
@@ -308,7 +309,10 @@ def _rows(file: Path, column: str) -> int:
 
     if not file.is_file():
         raise ValueError(f"the data file {file} does not exist")
-    table = pq.ParquetFile(file)
+    try:
+        table = pq.ParquetFile(file)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{file} cannot be read as parquet ({error}). Remedy: write it again") from None
     if column not in table.schema_arrow.names:
         raise ValueError(
             f"{file} has the columns {table.schema_arrow.names}, but no {column!r} (data.messages_key): a list of "
@@ -316,7 +320,8 @@ def _rows(file: Path, column: str) -> int:
         )
     batch = next(table.iter_batches(batch_size=1, columns=[column]), None)
     first = batch.to_pylist()[0][column] if batch is not None and batch.num_rows else []
-    if not first or first[-1].get("role") != "assistant":
+    last = first[-1] if isinstance(first, list) and first else None
+    if not isinstance(last, dict) or last.get("role") != "assistant":
         raise ValueError(
             f"{file}: a conversation must end with what the assistant says; the first row is {first!r:.300}"
         )
