@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import os
 import shlex
 import sys
 import warnings
@@ -135,7 +136,7 @@ def _add_paths(report: Report, strict: bool) -> None:
     for name in ("train_files", "val_files"):
         for path in listed(config.data[name]):
             state = "remote"
-            if "://" not in path and Path(path).expanduser().is_file():
+            if "://" not in path and os.path.isfile(Path(path).expanduser()):
                 state = f"{parquet_rows(path)} rows" if path.endswith(".parquet") else "present"
             elif "://" not in path:
                 state = "made at the start by mas.prepare" if made else "missing"
@@ -154,7 +155,7 @@ def _add_paths(report: Report, strict: bool) -> None:
     problems = missing_models(config, ask_hub=strict)
     report.missing += problems
     for path in dict.fromkeys(str(own.actor_rollout_ref.model.path) for own in policy_configs(config).values()):
-        if not Path(path).expanduser().is_dir():
+        if not os.path.isdir(Path(path).expanduser()):
             hub = "a hub name; the machine that trains must reach the hub, or have it cached"
             report.add("model.path", f"{path}: {'missing' if any(path in one for one in problems) else hub}")
     report.problems += unwritable_folder(config)
@@ -169,7 +170,7 @@ def _add_tools(report: Report, strict: bool) -> None:
 
     for name, section in read_mas_config(report.config).tools.items():
         sources = _sources(section)
-        absent = [path for key in FILES for path in listed(sources.get(key)) if not Path(path).exists()]
+        absent = [path for key in FILES for path in listed(sources.get(key)) if not os.path.exists(path)]
         alone, unasked = report.config.copy(), _without_asking(section)
         alone.mas.tools = {name: section if strict else unasked}
         state = "missing" if absent else "remote, not asked" if unasked != section and not strict else "present"

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import contextmanager
+
 import pytest
 import torch
 import verl.trainer.ppo.utils  # noqa: F401  (it must not be imported while find_spec is replaced)
 
 from tests.trainer.test_recipes import composed
-from verl_ext.check import main
+from verl_ext.check import fill, main
 from verl_ext.trainer.preflight import machine, paths
+from verl_ext.trainer.preflight.plan import Report
 
 
 def pretend(monkeypatch, gpus: int, cores: int, packages: bool) -> None:
@@ -127,3 +131,38 @@ def test_an_output_folder_that_cannot_be_written_is_named(tmp_path):
     assert str(error.value).startswith(said) and paths.unwritable_folder(wrong) == [str(error.value)]
     paths.check_paths(composed("+recipe=mhgpo_tiny", f"trainer.default_local_dir={tmp_path}/a/runs"))
     assert list((tmp_path / "a" / "runs").iterdir()) == []
+
+
+@contextmanager
+def nobody():
+    """This process as a user without rights."""
+    os.setresuid(65534, 65534, 0)
+    try:
+        yield
+    finally:
+        os.setresuid(0, 0, 0)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user, which only root can")
+def test_what_belongs_to_somebody_else_is_named(tmp_path):
+    """A colleague's model, data and runs, in a folder that only they may enter."""
+    theirs = tmp_path / "theirs"
+    (theirs / "model").mkdir(parents=True)
+    (theirs / "model" / "config.json").write_text("{}")
+    tmp_path.chmod(0o700)
+    given = [f"data.{name}={theirs}/q.parquet" for name in ("train_files", "val_files")]
+    given += [f"mas.tools.search.corpus={theirs}/c.jsonl", "mas.prepare=null"]
+    own = composed("+recipe=mhgpo_tiny", *given)
+    fill(Report(own))  # imports what nobody may not read
+    config = composed(
+        *("+recipe=mhgpo_tiny", *given, f"actor_rollout_ref.model.path={theirs}/model"),
+        f"trainer.default_local_dir={theirs}/runs",
+    )
+    report = Report(config)
+    with nobody():
+        fill(report)
+    (problem,) = report.problems
+    assert f"trainer.default_local_dir={theirs}/runs cannot be written: no permission to write in" in problem
+    said = "\n".join(report.missing)
+    assert f"model.path={theirs}/model: the model's folder does not exist, or may not be read" in said
+    assert f"the data file {theirs}/q.parquet" in said and f"{theirs}/c.jsonl" in said

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -79,9 +80,10 @@ def _check_file(path: str) -> list[tuple[Any, Any]]:
     """data_source and extra_info.index of each row."""
     import pyarrow.parquet as pq
 
-    if not Path(path).expanduser().is_file():
+    if not os.path.isfile(Path(path).expanduser()):
         raise ValueError(
-            f"the data file {path} does not exist.\nRemedy: point data.train_files / data.val_files to files that do, "
+            f"the data file {path} does not exist, or may not be read.\n"
+            "Remedy: point data.train_files / data.val_files to files that do, "
             "write them (data_prep/ has a script per data set), or leave both out if the recipe brings its own"
         )
     try:

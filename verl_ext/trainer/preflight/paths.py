@@ -1,4 +1,7 @@
-"""Checks of the models' names and of the output folder."""
+"""Checks of the models' names and of the output folder.
+
+`os.path` says of what may not be read that it is not there; pathlib raises PermissionError.
+"""
 
 from __future__ import annotations
 
@@ -49,14 +52,17 @@ def missing_models(config: DictConfig, ask_hub: bool = True) -> list[str]:
 
 def _missing(path: str, ask_hub: bool) -> str | None:
     folder = Path(path).expanduser()
-    if "://" in path or (folder / "config.json").is_file():
+    if "://" in path or os.path.isfile(folder / "config.json"):
         return None
-    if folder.is_dir():
+    if os.path.isdir(folder):
         inner = sorted(str(one.parent) for one in folder.glob("**/config.json"))
         given = f"perhaps {inner[0]}" if inner else "a folder with config.json and the weights"
         return f"the folder has no config.json, so it holds no model. Remedy: {given}"
     if path.startswith((".", "/", "~")) or path.count("/") != 1:
-        return "the model's folder does not exist. Remedy: a folder with config.json, or a name of the hub"
+        return (
+            "the model's folder does not exist, or may not be read. Remedy: a folder with config.json, or a name of "
+            "the hub"
+        )
     if not ask_hub or os.environ.get("VERL_USE_MODELSCOPE"):
         return None
     from huggingface_hub import HfApi, try_to_load_from_cache
@@ -76,7 +82,7 @@ def _missing(path: str, ask_hub: bool) -> str | None:
 def unwritable_folder(config: DictConfig) -> list[str]:
     """Why the output folder cannot be made or written, as far as that shows before it is made."""
     folder = str(config.trainer.default_local_dir)
-    there = [one for one in (Path(folder), *Path(folder).absolute().parents) if one.exists()]
+    there = [one for one in (Path(folder), *Path(folder).absolute().parents) if os.path.exists(one)]
     if "://" in folder or (there[0].is_dir() and os.access(there[0], os.W_OK | os.X_OK)):
         return []
     reason = f"no permission to write in {there[0]}" if there[0].is_dir() else f"{there[0]} is a file"
