@@ -87,10 +87,13 @@ def examine(
 def fill(report: Report, gpu_memory: float = 80.0, strict: bool = False) -> None:
     """Check the report's configuration, whose keys are known; add what it would run if nothing is wrong with it."""
     from verl_ext.engine.precision import settle_run
-    from verl_ext.trainer.preflight.checks import check_multi_agent
+    from verl_ext.trainer.preflight.checks import check_multi_agent, check_numbers
     from verl_ext.trainer.preflight.plan import add_model, add_plan
 
     before = len(report.problems)
+    report.attempt(check_numbers, report.config)
+    if len(report.problems) > before:  # nothing more can be said
+        return
     report.attempt(check_multi_agent, report.config)
     report.attempt(_check_with_verl, report)
     if float_type := settle_run(report.config):

@@ -377,6 +377,13 @@ def test_as_a_process_help_imports_nothing_heavy():
     assert not imported & {"torch", "verl", "hydra", "ray", "pydantic", "transformers"}
 
 
+@pytest.mark.parametrize(
+    ("name", "what"), [("data.max_prompt_length", "whole "), ("trainer.nnodes", "whole "), ("critic.optim.lr", "")]
+)
+def test_a_setting_that_is_no_number_is_wrong(name, what):
+    assert examined("+recipe=mappo_tiny", f"{name}=null").problems == [f"{name}=None must be a {what}number"]
+
+
 def test_a_recipe_whose_preparation_was_removed_is_checked():
     report = examined("+recipe=mhgpo_tiny", "~mas.prepare")
     assert report.problems == [] and not [value for _, value in report.facts if "mas.prepare" in value]

@@ -249,6 +249,12 @@ def test_key_added_on_purpose_passes():
         (["actor_rollout_ref.actor.ppo_mini_batch_size=7"], "must be a multiple of ppo_mini_batch_size=7"),
         (["actor_rollout_ref.actor.optim.lr=-0.1"], "actor_rollout_ref.actor.optim.lr=-0.1 must be at least 0"),
         (["data.train_batch_size=0"], "data.train_batch_size=0 must be at least 1"),
+        (["data.train_batch_size=3.5"], "data.train_batch_size=3.5 must be a whole number"),
+        (["trainer.save_freq=null"], "trainer.save_freq=None must be a whole number"),
+        (["data.train_max_samples=null"], "data.train_max_samples=None must be a whole number"),
+        (["trainer.n_gpus_per_node=0"], "trainer.n_gpus_per_node=0 must be at least 1"),
+        (["actor_rollout_ref.actor.optim.lr=small"], "actor_rollout_ref.actor.optim.lr='small' must be a number"),
+        (["actor_rollout_ref.rollout.temperature=null"], "rollout.temperature=None must be a number"),
         (
             ["actor_rollout_ref.actor.ulysses_sequence_parallel_size=2"],
             "=2 shares a row among ranks, which verl does for",

@@ -33,6 +33,21 @@ OPEN = ("hydra", "mas", "ray_kwargs.ray_init", "reward.custom_reward_function.re
 QUEUE_NODES = "transfer_queue.backend.SimpleStorage.required_node_resource"
 # Our own keys in verl's sections.
 OWN = ("actor_rollout_ref.model.lora.adapters", "actor_rollout_ref.model.lora.start", "trainer.keep_best", QUEUE_NODES)
+# Numbers of verl's that are calculated with before a start: whole ones, with the least where no other check has it.
+WHOLE = {
+    "data.train_batch_size": None,
+    "data.train_max_samples": None,
+    "data.max_prompt_length": 1,
+    "data.max_response_length": 1,
+    "actor_rollout_ref.actor.ppo_mini_batch_size": None,
+    "actor_rollout_ref.rollout.tensor_model_parallel_size": 1,
+    "actor_rollout_ref.rollout.agent.num_workers": 0,
+    "trainer.nnodes": 1,
+    "trainer.n_gpus_per_node": 1,
+    "trainer.test_freq": None,
+    "trainer.save_freq": None,
+}
+REAL = ("actor_rollout_ref.rollout.temperature", "actor_rollout_ref.actor.optim.lr", "critic.optim.lr")
 # verl's default of critic.model.path.
 VERLS_CRITIC = "~/models/deepseek-llm-7b-chat"
 ATTENTION = "actor_rollout_ref.model.override_config.attn_implementation"
@@ -81,6 +96,23 @@ def _unknown(given: Any, stock: Any, path: str, allowed: tuple[str, ...]) -> lis
     return problems
 
 
+def check_numbers(config: DictConfig) -> None:
+    """Check that numbers are numbers: Hydra accepts null and texts for those of verl.
+
+    Raises:
+        ValueError: a line for each that is none, or too small.
+    """
+    problems = []
+    for name in (*WHOLE, *REAL):
+        given, least = OmegaConf.select(config, name, default=1), WHOLE.get(name)
+        if isinstance(given, bool) or not isinstance(given, int if name in WHOLE else int | float):
+            problems.append(f"{name}={given!r} must be a {'whole ' * (name in WHOLE)}number")
+        elif least is not None and given < least:
+            problems.append(f"{name}={given} must be at least {least}")
+    if problems:
+        raise ValueError("\n".join(problems))
+
+
 def check_sampled(workflow: Workflow, greedy: bool, remedy: str) -> None:
     """Check that a validation or an evaluation is not greedy where that makes parallel parts of a system copies.
 
@@ -98,10 +130,11 @@ def check_multi_agent(config: DictConfig) -> str:
     """Check `mas`, sampling, estimator, policy, batch and learning rates; return the workflow's headline.
 
     Raises:
-        ValueError: see `read_mas_config`, `build_workflow`, `check_arguments`, `similarity_of`, `strategy_from`,
-            `check_policy`, `optimiser_steps`; a temperature of 0, a negative learning rate.
+        ValueError: see `check_numbers`, `read_mas_config`, `build_workflow`, `check_arguments`, `similarity_of`,
+            `strategy_from`, `check_policy`, `optimiser_steps`; a temperature of 0, a negative learning rate.
     """
     mas = read_mas_config(config)
+    check_numbers(config)
     workflow = build_workflow(mas)
     if mas.prepare is not None:
         check_arguments(mas.prepare, "mas.prepare")
