@@ -152,12 +152,14 @@ def prepare(spec: QASet, arguments: argparse.Namespace) -> dict[str, int]:
         train, test, how = divide(rows, arguments.split, arguments.val_size, arguments.seed)
     train, output = train[: arguments.max_samples], arguments.output_dir
     schema = rows_schema({"target": [str]}, {"gold_titles": [str], "level": str, "type": str})
-    written = write_files(split_files(verl_row, train=train, test=test), output, schema)
+    written = dict[str, int]()
     paragraphs = [pair for row in (*train, *test) for pair in row.paragraphs if pair[0].strip() or pair[1].strip()]
     numbered = enumerate(dict.fromkeys(paragraphs))  # each once
     passages = [{"pid": f"{spec.name}-{i}", "title": title, "text": text} for i, (title, text) in numbered]
     if passages:
         written["corpus.jsonl"] = write_rows(output / "corpus.jsonl", passages)
+    # The training questions last: for `make real` they say that all is there.
+    written |= write_files(split_files(verl_row, test=test, train=train), output, schema)
     print(f"chosen: {how}")
     print_written(output, written)
     print_left(output, written, ("train.parquet", "test.parquet", "corpus.jsonl"))

@@ -63,6 +63,13 @@ def test_demonstrations_are_read_by_the_agents_parsers_and_lead_to_the_answer(fo
     assert [row["extra_info"]["question"] for row in trained] == [text for text, *_ in ASKED[:2]]
 
 
+def test_the_demonstrations_come_last(folder, capsys):
+    """`make real` takes them for the sign that all is there."""
+    (folder / "out" / "rl.parquet").mkdir(parents=True)  # it cannot be written
+    assert run(folder) == 2 and "rl.parquet" in capsys.readouterr().err
+    assert not (folder / "out" / "demonstrations.parquet").exists()
+
+
 def test_an_index_of_other_passages_is_told(folder, capsys):
     rows = pyarrow.parquet.read_table(folder / "train.parquet")
     pyarrow.parquet.write_table(rows.slice(3), folder / "train.parquet")

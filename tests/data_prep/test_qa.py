@@ -299,3 +299,12 @@ def test_a_packed_file_is_read_or_refused_and_conflicts_and_unread_files_are_nam
     assert "train.jsonl.gz:11" in printed and "extra.jsonl" in printed
     (folder / "train.zip").touch()
     assert run("hotpotqa", folder, tmp_path / "out") == 2 and "train.zip is packed" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("stopped_at", ["test.parquet", "corpus.jsonl"])
+def test_the_training_questions_come_last(tmp_path, capsys, stopped_at):
+    """`make real` takes them for the sign that all is there."""
+    (tmp_path / "out" / stopped_at).mkdir(parents=True)  # it cannot be written
+    source = write_jsonl(tmp_path / "dev.jsonl", variants(HUB, 10))
+    assert run("hotpotqa", source, tmp_path / "out") == 2 and stopped_at in capsys.readouterr().err
+    assert not (tmp_path / "out" / "train.parquet").exists()

@@ -100,8 +100,8 @@ async def _write(questions: Path, search: SearchTool, output_dir: Path, first: i
             "was the index made from the passages of these questions?"
         )
     output_dir.mkdir(parents=True, exist_ok=True)
-    write_parquet(rows, output_dir / "demonstrations.parquet")
     pyarrow.parquet.write_table(table.filter(answered), output_dir / "rl.parquet")
+    write_parquet(rows, output_dir / "demonstrations.parquet")  # last: for `make real` it says that all is there
     told = ", ".join(f"{agent} {number}" for agent, number in count.items())
     asked = min(first, len(table))
     return (
