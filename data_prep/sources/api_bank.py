@@ -74,16 +74,24 @@ def prepare(arguments: argparse.Namespace) -> Prepared:
     prepared.files["recorded.jsonl"] = recorded = []
     for where, row in dialogues(path) if {1, 2} & set(levels) else ():
         if row["level"] in levels:
+            row = _read(row, "turns", ("param_dict", "result"), where)
             _take(prepared, where, row, from_dialogue(row, where, arguments.unit), known)
             recorded.append({"turns": row["turns"]})
     for number, (where, row) in enumerate(_requirements(path) if 3 in levels else ()):
-        name = f"level-3-{number}"
+        name, row = f"level-3-{number}", _read(row, "apis", ("input", "output"), where)
         _take(prepared, where, {"file": name}, [from_requirement(row, where, name)], known)
         recorded.append({"apis": row["apis"]})
     calls = [call for row in recorded for call in row.get("turns") or row.get("apis") or []]
     out = sum(call.get("api_name") == SEARCHER for call in calls)
     prepared.notes.append(f"left out of the paths: {out} calls of {SEARCHER}, which tool_search takes the place of")
     return prepared
+
+
+def _read(row: dict[str, Any], calls: str, fields: Sequence[str], where: str) -> dict[str, Any]:
+    """The row with its list of calls, and their fields, which are JSON texts in some copies. Raises ValueError."""
+    given = list_field(row, calls, where)
+    read = [{key: decoded(one[key]) for key in fields if key in one} if isinstance(one, dict) else {} for one in given]
+    return {**row, calls: [{**one, **own} if own else one for one, own in zip(given, read, strict=True)]}
 
 
 def dialogues(path: Path) -> Iterator[Row]:
@@ -153,8 +161,8 @@ def from_requirement(row: dict[str, Any], where: str, task_id: str) -> ToolTask:
 
 def gold_call(call: dict[str, Any], arguments: str, result: str) -> dict[str, Any]:
     """A call with the arguments that the API received, or with the written ones if the result does not show them."""
-    taken = (decoded(call.get(result)) or {}).get("input")
-    return {"name": call["api_name"], "arguments": taken if isinstance(taken, dict) else decoded(call[arguments])}
+    taken = (call.get(result) or {}).get("input")
+    return {"name": call["api_name"], "arguments": taken if isinstance(taken, dict) else call[arguments]}
 
 
 def _check_turn(turn: Any, where: str) -> None:
@@ -172,9 +180,9 @@ def _check_call(call: Any, arguments: str, result: str, where: str) -> None:
     if not isinstance(call, dict):
         raise ValueError(f"{where}: given {call!r:.80}, expected an object with api_name.")
     text_field(call, "api_name", where)
-    if not isinstance(decoded(call.get(arguments)), dict):
+    if not isinstance(call.get(arguments), dict):
         raise ValueError(f"{where}: field '{arguments}': given {call.get(arguments)!r:.80}, expected an object.")
-    if not isinstance(decoded(call.get(result)), dict | None):
+    if not isinstance(call.get(result), dict | None):
         raise ValueError(f"{where}: field '{result}': given {call[result]!r:.80}, expected an object or null.")
 
 

@@ -135,6 +135,26 @@ def test_a_task_per_turn(tmp_path):
     assert "API call:" not in test[0]["prompt"][0]["content"] and "ToolSearcher" not in test[0]["prompt"][0]["content"]
 
 
+def as_texts(row, lists, objects):
+    """A row whose list of calls, and the objects in it, are JSON texts, as some parquet copies have them."""
+    calls = [one | {key: json.dumps(one[key]) for key in objects if key in one} for one in row[lists]]
+    return row | {lists: json.dumps(calls)}
+
+
+@pytest.mark.parametrize("options", [[], ["--unit", "turn"], ["--levels", 3]])
+def test_lists_and_objects_may_be_json_texts(tmp_path, options):
+    sources, outs = [prepared_copy(tmp_path / name) for name in ("plain", "texts")], [tmp_path / "1", tmp_path / "2"]
+    row = {"file": "Book-level-2-1.jsonl", "set": GIVEN, "turns": TURNS}
+    for source, change in zip(sources, (lambda row, *_: row, as_texts), strict=True):
+        write_jsonl(source / "lv1_lv2_dialogues.jsonl", [change(row, "turns", ("param_dict", "result"))])
+        write_jsonl(source / "test_level-3.jsonl", [change(REQUIREMENT, "apis", ("input", "output"))])
+    plain, texts = (
+        prepare(out, "--local_dataset_path", source, *options) for source, out in zip(sources, outs, strict=True)
+    )
+    assert plain[0] == 0 and plain == texts
+    assert [(out / "recorded.jsonl").read_text() for out in outs] == [(outs[0] / "recorded.jsonl").read_text()] * 2
+
+
 def test_it_says_where_it_is_to_be_had(tmp_path, capsys):
     assert prepare(tmp_path / "out")[0] == 2
     assert "git clone" in capsys.readouterr().err and not (tmp_path / "out").exists()
