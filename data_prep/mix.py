@@ -84,6 +84,12 @@ def mix(parts: Sequence[Part], rows: int | None, seed: int) -> tuple[list[dict[s
             raise ValueError(
                 f"{one.path} has no rows, or no column data_source or extra_info. Remedy: prepare it again"
             )
+        info = tables[-1].schema.field("extra_info").type
+        known = pa.types.is_struct(info) and info.get_field_index("index") >= 0
+        if not known or not pa.types.is_integer(info.field("index").type):
+            raise ValueError(
+                f"{one.path}: extra_info has no index that is a whole number, but {info}. Remedy: prepare it again"
+            )
     try:
         schema = pa.unify_schemas([table.schema.remove_metadata() for table in tables], promote_options="permissive")
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
@@ -95,7 +101,7 @@ def mix(parts: Sequence[Part], rows: int | None, seed: int) -> tuple[list[dict[s
         more = f", {count / len(table):.1f} times over" if count > len(table) else ""
         lines.append(f"{count} rows ({count / max(1, sum(counts)):.1%}) of the {len(table)} of {one.path}{more}")
     rng.shuffle(found)
-    numbered = [row | {"extra_info": row["extra_info"] | {"index": i}} for i, row in enumerate(found)]
+    numbered = [row | {"extra_info": (row["extra_info"] or {}) | {"index": i}} for i, row in enumerate(found)]
     return numbered, schema, lines
 
 

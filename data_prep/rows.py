@@ -8,9 +8,9 @@ from __future__ import annotations
 import csv
 import gzip
 import hashlib
+import http.client
 import json
 import re
-import urllib.error
 import urllib.request
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -179,7 +179,7 @@ def fetch_json(url: str) -> Any:
     try:
         with urllib.request.urlopen(url, timeout=FETCH_TIMEOUT_S) as response:
             return json.loads(response.read())
-    except (urllib.error.URLError, OSError, ValueError, RecursionError) as error:
+    except (http.client.HTTPException, OSError, ValueError, RecursionError) as error:  # URLError is an OSError
         raise ValueError(f"{url} could not be fetched: {error}. {REMEDY}") from error
 
 
@@ -190,7 +190,8 @@ def text_field(row: dict[str, Any], name: str, where: str) -> str:
     """A string field, stripped. Raises ValueError."""
     value = row.get(name)
     if not isinstance(value, str):
-        given = f"{type(value).__name__} {value!r:.80}" if name in row else f"no such field among {sorted(row)}"
+        known = sorted(map(str, row))  # a csv's row with more cells than the header has a field None
+        given = f"{type(value).__name__} {value!r:.80}" if name in row else f"no such field among {known}"
         raise ValueError(f"{where}: field '{name}': given {given}, expected a string.")
     try:
         value.encode("utf-8")

@@ -70,3 +70,15 @@ def test_what_cannot_be_mixed_is_named(tmp_path, sets, capsys):
         with pytest.raises(SystemExit):
             mixed(tmp_path, wrong)
         assert "expected FILE:WEIGHT" in capsys.readouterr().err
+    for number, extra in enumerate(({"index": "7"}, {"id": "7"}, "7")):
+        other = tmp_path / f"other{number}.parquet"
+        write_parquet([{"data_source": "other", "extra_info": extra}], other)
+        assert mixed(tmp_path, f"{other}:1")[0] == 2
+        assert f"other{number}.parquet: extra_info has no index that is a whole number" in capsys.readouterr().err
+
+
+def test_a_row_without_extra_info_gets_a_number_too(tmp_path):
+    some = tmp_path / "some.parquet"
+    write_parquet([{"data_source": "some", "extra_info": {"index": 0}}, {"data_source": "some"}], some)
+    status, rows = mixed(tmp_path, f"{some}:1")
+    assert status == 0 and [row["extra_info"]["index"] for row in rows] == [0, 1]

@@ -108,10 +108,12 @@ def test_rows_without_a_question_or_an_answer_are_left_out_and_named(tmp_path, c
 def test_srdd_is_a_table(tmp_path):
     folder = tmp_path / "SRDD" / "data"
     folder.mkdir(parents=True)
-    (folder / "check.csv").write_text("something,else\n1,2\n")
+    (folder / "check.csv").write_text("something,else\n1,2,more than the header\n")
     (folder / "data_attribute_format.csv").write_text(
         'Name,Description,Category\nTile_Placer,"Tiles, placed.",Board_Game\n'
     )
+    with pytest.raises(ValueError, match="check.csv row 1: field 'Name': given no such field among"):
+        reasoning.prepare("srdd", tmp_path / "out", folder / "check.csv")
     reasoning.prepare("srdd", tmp_path / "out", tmp_path / "SRDD")
     ((row,),) = [pq.read_table(file).to_pylist() for file in (tmp_path / "out").glob("*.parquet")]
     assert row["reward_model"]["ground_truth"] == {"kind": "software", "target": ["Tiles, placed."]}

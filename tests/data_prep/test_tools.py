@@ -85,6 +85,25 @@ def test_restbench_from_its_own_place(tmp_path, capsys, monkeypatch):
     assert "spotify.json could not be fetched" in capsys.readouterr().err
 
 
+def test_a_download_that_breaks_off_is_named(tmp_path, capsys, monkeypatch):
+    class Cut(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.send_header("Content-Length", "1000")
+            self.end_headers()
+            self.wfile.write(b'[{"query": ')
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Cut) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setattr(restbench, "HUB", f"http://127.0.0.1:{server.server_port}")
+        assert prepare("restbench", tmp_path / "out", "--scenario", "spotify")[0] == 2
+        server.shutdown()
+    assert "spotify.json could not be fetched: IncompleteRead" in capsys.readouterr().err
+
+
 HOP = {
     "id": 7,
     "question": "Whose?",
