@@ -64,6 +64,18 @@ def test_a_model_on_disk_is_measured_without_its_weights():
     assert model.adapter(8) == sum(p.numel() for p in wrapped.parameters() if p.requires_grad)
 
 
+@pytest.mark.parametrize(("kind", "sizes"), [("gpt_neox", {}), ("gpt2", {"n_embd": 64}), ("opt", {"ffn_dim": 256})])
+def test_models_that_name_fewer_sizes_are_estimated_too(kind, sizes, tmp_path):
+    """Pythia, GPT-2, OPT: as many heads of keys as of queries, and an inner width of four times the hidden one."""
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 99} | sizes
+    more = {"gpt_neox": {"intermediate_size": 256}, "opt": {"word_embed_proj_dim": 64}}.get(kind, {})
+    AutoConfig.for_model(kind, **sizes, **more).save_pretrained(tmp_path)
+    model = read_model(str(tmp_path))
+    assert model.kv_bytes == 2 * 2 * 2 * 4 * 16
+    found = estimate(composed("+recipe=mhgpo"), model, critic=False)
+    assert found.parts["activations"] == (2 * 64 + 12 * 64 + 4 * 256) * 16384 * 2
+
+
 def test_memory_of_the_papers_run_by_hand():
     model = read_model(LLAMA)
     found = estimate(composed("+recipe=mhgpo"), model, critic=False)

@@ -55,7 +55,8 @@ class Model:
         """Bytes that one token takes in the KV cache."""
         text = self.config
         width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
-        return 2 * 2 * text.num_hidden_layers * text.num_key_value_heads * width
+        heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
+        return 2 * 2 * text.num_hidden_layers * heads * width
 
     def adapter(self, rank: int) -> int:
         """Parameters of LoRA on all linear layers but the head: r (in + out) each."""
@@ -241,7 +242,8 @@ def _activations(config: DictConfig, model: Model) -> float:
     # What autograd was seen to keep of a layer of Llama or Qwen2, within 15 %. Qwen3, which normalises queries, keeps a
     # quarter more.
     width = text.num_attention_heads * (getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads)
-    inside = 6 * text.hidden_size + 6 * width + 4 * text.intermediate_size
+    inner = getattr(text, "intermediate_size", None) or 4 * text.hidden_size  # GPT-2 and OPT do not name it
+    inside = 6 * text.hidden_size + 6 * width + 4 * inner
     checkpointed = config.actor_rollout_ref.model.enable_gradient_checkpointing
     layers = text.num_hidden_layers
     numbers = layers * text.hidden_size + inside if checkpointed else layers * inside
