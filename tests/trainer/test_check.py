@@ -372,6 +372,7 @@ def test_one_card_behind_any_recipe_is_right_or_says_what_does_not_fit(recipe, b
         (["+recipe=mhgpo", "+base=grpp"], 2, "base='grpp' is unknown; did you mean 'grpo'?"),
         (["+recpe=mhgpo"], 2, "unknown group 'recpe'; did you mean +recipe=mhgpo?"),
         (["trainer.nnodes=1"], 2, "no recipe was given. Remedy: "),
+        (["--config-dir", "nowhere", "+recipe=mhgpo_tiny"], 2, "--config-dir nowhere is no folder. Remedy: "),
     ],
 )
 def test_command(arguments, status, output, tmp_path, monkeypatch, capsys):

@@ -33,6 +33,10 @@ def composed(name: str, overrides: Sequence[str], config_dir: str | None = None,
     Raises:
         hydra.errors.HydraException: it cannot be composed.
     """
+    if config_dir and not Path(config_dir).is_dir():  # Hydra would only warn
+        raise ConfigCompositionException(
+            f"--config-dir {config_dir} is no folder. Remedy: the folder that contains recipe/, where your recipe is"
+        )
     search = [f"hydra.searchpath=[{_quoted(f'file://{Path(config_dir).resolve()}')}]"] if config_dir else []
     return hydra.compose(name, overrides=[*search, *overrides], return_hydra_config=hydra_too)
 
