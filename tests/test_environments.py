@@ -107,6 +107,7 @@ def test_one_that_cannot_be_imported_is_told_where_it_is_asked_for(changed, tmp_
         ("no recipes", "has no recipe (NAME.yaml)"),
         ("no package", "names 'capitals_environment', which is no package that can be found"),
         ("no versions", "it does not say which versions of verl_ext it works with"),
+        ("broken metadata", "what it requires cannot be read (Expected"),
         ("no head", "a recipe begins with"),
     ],
 )
@@ -123,6 +124,9 @@ def test_other_faults_are_told_by_the_list(changed, tmp_path, fault, words):
         (metadata,) = changed.glob("*.dist-info/METADATA")
         lines = metadata.read_text().splitlines(keepends=True)
         metadata.write_text("".join(line for line in lines if not line.startswith("Requires-Dist: verl_ext")))
+    elif fault == "broken metadata":
+        (metadata,) = changed.glob("*.dist-info/METADATA")
+        metadata.write_text(metadata.read_text().replace("Requires-Dist: verl_ext", "Requires-Dist: verl_ext (", 1))
     else:
         recipe.write_text("# @package _global_\n")
     status, out, err = run(changed, tmp_path, "-m", RECIPES)

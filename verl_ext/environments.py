@@ -137,10 +137,13 @@ def _environment(point: importlib.metadata.EntryPoint) -> Environment:
 
 def _wrong_version(environment: Environment, requires: Iterable[str]) -> str:
     """Why the environment does not fit this version of verl_ext; empty if it does. pip --no-deps does not check it."""
-    from packaging.requirements import Requirement
+    from packaging.requirements import InvalidRequirement, Requirement
     from packaging.utils import canonicalize_name
 
-    read = [Requirement(line) for line in requires]
+    try:
+        read = [Requirement(line) for line in requires]
+    except InvalidRequirement as error:
+        return f"{environment}: what it requires cannot be read ({error}). Remedy: reinstall {environment.package}"
     ours = [one for one in read if canonicalize_name(one.name) == canonicalize_name(OURS) and one.specifier]
     ours = [one for one in ours if one.marker is None or one.marker.evaluate({"extra": ""})]
     if not ours:
