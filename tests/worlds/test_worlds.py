@@ -49,7 +49,7 @@ def test_files_are_a_function_of_the_arguments_and_have_verls_schema(name, tmp_p
     assert not texts["train"] & texts["val"]
 
 
-@pytest.mark.parametrize("damage", ["none", "no stamp", "cut stamp", "no corpus", "other arguments"])
+@pytest.mark.parametrize("damage", ["none", "no stamp", "cut stamp", "binary stamp", "no corpus", "other arguments"])
 def test_what_is_there_is_kept_and_what_is_damaged_is_made_again(tmp_path, damage):
     before, stamp = content(biographies, biographies.ensure(tmp_path, 32, 8)), tmp_path / biographies.STAMP
     (tmp_path / "notes.txt").write_text("mine")
@@ -58,7 +58,8 @@ def test_what_is_there_is_kept_and_what_is_damaged_is_made_again(tmp_path, damag
         (tmp_path / "corpus.jsonl").unlink()
     elif "stamp" in damage:
         (tmp_path / "val.parquet").write_bytes(b"of another run")
-        stamp.unlink() if damage == "no stamp" else stamp.write_text(stamp.read_text()[:10])
+        whole = stamp.read_bytes()
+        stamp.unlink() if damage == "no stamp" else stamp.write_bytes({"cut stamp": whole[:10]}.get(damage, b"\xff"))
     biographies.ensure(tmp_path, 32, 8, seed=int(damage == "other arguments"))
     assert (content(biographies, tmp_path) == before) == (damage != "other arguments")
     now = [(tmp_path / name).stat().st_mtime_ns for name in biographies.FILES]
