@@ -10,6 +10,9 @@ from starlette.routing import Route
 from tests.evaluate.conftest import write_questions
 from tests.serving import ChatServer
 from tests.tools.requesting import running
+from verl_ext.evaluate.checkpoint import Model
+from verl_ext.evaluate.checkpoint_parts import asked_of
+from verl_ext.observe.spans import Model as Asked
 
 
 def test_an_evaluation_sends_its_trajectories_before_it_ends(command, tmp_path, monkeypatch):
@@ -39,3 +42,11 @@ def test_an_evaluation_sends_its_trajectories_before_it_ends(command, tmp_path, 
         if event.attributes[0].value.string_value == "reward" and attribute.key == "gen_ai.evaluation.score.value"
     ]
     assert sorted(rewards) == sorted(record["trajectories"][0]["reward"] for record in command.records)
+
+
+def test_a_checkpoint_of_several_policies_names_each_agents_weights():
+    small, large = Model("tiny", checkpoint="runs/two/actor/small"), Model("org/large")
+    whole = Model("tiny", policies={"small": small, "large": large}, agents={"small": ["a", "b"], "large": ["c"]})
+    of_small = Asked("verl_ext", "runs/two/actor/small", "small")
+    assert asked_of(whole) == {"a": of_small, "b": of_small, "c": Asked("verl_ext", "org/large", "large")}
+    assert asked_of(large) == asked_of(None) == {}

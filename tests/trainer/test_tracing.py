@@ -25,17 +25,18 @@ CONFIG = OmegaConf.create(
     {
         "actor_rollout_ref": {"model": {"path": "org/policy"}, "rollout": {"name": "vllm", "trace": {"backend": None}}},
         "trainer": {"project_name": "p", "experiment_name": "e"},
+        "mas": {"policies": None},
     }
 )
 
 
-def worker_of(forest, otel, logged=0):
+def worker_of(forest, otel, logged=0, config=CONFIG):
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     worker = RolloutWorker.__new__(RolloutWorker)
     worker.mas = SimpleNamespace(trajectory_log=SimpleNamespace(train_questions=logged, val_questions=0), seed=1)
     worker._traces = TraceStore()
-    worker._tracing = Tracing(CONFIG, TracingSection(otel=otel), forest.workflow, provider=provider)
+    worker._tracing = Tracing(config, TracingSection(otel=otel), forest.workflow, provider=provider)
     return worker, exporter
 
 
@@ -67,6 +68,21 @@ def test_every_question_is_traced_even_if_none_is_logged():
     logging_too, _ = worker_of(forest, otel=True, logged=1)
     logging_too._trace(forest, {"uid": "u", "global_steps": 3}, False, False)
     assert list(logging_too._traces.held()) == ["u"]
+
+
+def test_a_span_names_the_policy_of_its_agent_and_that_policys_model():
+    forest = sampled("fof", counting)
+    config = CONFIG.copy()
+    config.mas.policies = {"small": {"agents": ["a", "b"], "model": {"path": "org/small"}}, "large": {"agents": ["c"]}}
+    worker, exporter = worker_of(forest, otel=True, config=config)
+    worker._trace(forest, {"uid": "u", "global_steps": 3}, False, False)
+    told = [span.attributes for span in exporter.get_finished_spans() if "gen_ai.agent.name" in span.attributes]
+    names = ("gen_ai.agent.name", "gen_ai.request.model", "verl_ext.policy.name")
+    assert {tuple(one.get(name) for name in names) for one in told} == {
+        ("a", "org/small", "small"),
+        ("b", "org/small", "small"),
+        ("c", "org/policy", "large"),
+    }
 
 
 def test_a_failure_of_tracing_is_logged_once_and_the_run_goes_on(caplog, monkeypatch):

@@ -9,6 +9,7 @@ from verl_ext.evaluate.checkpoint import Model
 from verl_ext.evaluate.config import EvaluateConfig
 from verl_ext.mas.workflow import Workflow
 from verl_ext.memory import View, read_snapshot
+from verl_ext.observe.spans import Model as Asked
 from verl_ext.trainer.build import similarity_of
 from verl_ext.trainer.config import MasConfig
 from verl_ext.trainer.lora_setup import BASE, Adapters, adapters_of
@@ -51,6 +52,17 @@ def _of_policies(model: Model, workflow: Workflow) -> Adapters | None:
             "++mas.agents.<name>.trained=false for roles that the base alone is to answer"
         )
     return Adapters({agent: found.get(agent) for agent in workflow.agents}) if found else None
+
+
+def asked_of(model: Model | None) -> dict[str, Asked]:
+    """Who answers for each agent of a checkpoint of several policies, as spans name it; empty for other models."""
+    if model is None:
+        return {}
+    return {
+        agent: Asked("verl_ext", model.policies[name].source, name)
+        for name, agents in model.agents.items()
+        for agent in agents
+    }
 
 
 def load_heads(section: EvaluateConfig, workflow: Workflow) -> str | None:

@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from verl_ext.evaluate.answers import Answers, Outcome
 from verl_ext.evaluate.checkpoint import Model
-from verl_ext.evaluate.checkpoint_parts import adapters_to_play, open_memory
+from verl_ext.evaluate.checkpoint_parts import adapters_to_play, asked_of, open_memory
 from verl_ext.evaluate.config import EvaluateConfig
 from verl_ext.evaluate.llms import LocalLLM, open_llm, open_policies
 from verl_ext.evaluate.recall import recall_scores
@@ -136,7 +136,7 @@ class Runner:
         self.models: dict[str, LocalLLM] = {}
         self.threads = Threads()
         policy = Asked("verl_ext", model.source) if model else Asked("openai", str(section.model or section.endpoint))
-        self.tracing = Tracing(config, mas.tracing, workflow, policy)
+        self.tracing = Tracing(config, mas.tracing, workflow, policy, asked_of(model))
         self._ended: list[Outcome] = []
         self._hopeless = 0
         self.errors = ErrorLog(answers.path.parent)

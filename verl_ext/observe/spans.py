@@ -32,10 +32,11 @@ REMEDY = "`pip install 'verl_ext[otel]'`, or mas.tracing.otel=false"
 
 
 class Model(NamedTuple):
-    """Who answers for an agent: `gen_ai.provider.name` and `gen_ai.request.model`."""
+    """Who answers for an agent: `gen_ai.provider.name` and `gen_ai.request.model`; of several policies, which one."""
 
     provider: str
     name: str
+    policy: str | None = None
 
 
 def library() -> Any:
@@ -145,7 +146,7 @@ class SpanWriter:
             "gen_ai.response.finish_reasons": [finish] if call["status"] in WITH_OUTPUT else ["error"],
         }
         own = {name: call[name] for name in ("status", "turn", "depth", "trajectories", "adapter")}
-        own |= {"call.id": call["id"], "policy.versions": call["versions"]}
+        own |= {"call.id": call["id"], "policy.name": model.policy, "policy.versions": call["versions"]}
         own |= {f"reward.{name}": value for name, value in call["rewards"].items()}
         if self._content:
             said = [{"role": "assistant", "parts": [_text(call["output"])], "finish_reason": finish}]

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -12,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from verl_ext.mas.workflow import Workflow
 from verl_ext.observe.spans import Model, SpanWriter, open_provider
 from verl_ext.observe.trajectories import QuestionTrace
+from verl_ext.trainer.policies.settings import read_policies
 from verl_ext.trainer.rollout.verl_trace import VerlTrace
 from verl_ext.trainer.sections import TracingSection
 
@@ -27,6 +29,7 @@ class Tracing:
         options: `mas.tracing`.
         workflow: whose agents are called.
         policy: the model that answers for agents without one of their own; None: the trained one.
+        policies: the same for each agent whose policy is one of several; None: as `mas.policies` says.
         provider: OpenTelemetry's, in place of the one that exports.
 
     Raises:
@@ -39,10 +42,12 @@ class Tracing:
         options: TracingSection,
         workflow: Workflow,
         policy: Model | None = None,
+        policies: Mapping[str, Model] | None = None,
         provider: Any = None,
     ) -> None:
         actor = config.actor_rollout_ref
         self._policy = policy or Model(str(actor.rollout.name), str(actor.model.path))
+        self._policies = _models_of_agents(config) if policies is None else policies
         self._workflow, self._failed = workflow, False
         self._spans, self._provider = None, None
         if options.otel:
@@ -76,6 +81,16 @@ class Tracing:
     def _model_of(self, agent: str) -> Model:
         llm = self._workflow.agents[agent].llm if agent in self._workflow.agents else None
         if llm is None:
-            return self._policy
+            return self._policies.get(agent, self._policy)
         chat = getattr(llm, "chat", None)
         return Model("verl_ext", type(llm).__name__) if chat is None else Model("openai", str(chat.model or chat.url))
+
+
+def _models_of_agents(config: DictConfig) -> dict[str, Model]:
+    """Who answers for each agent of `mas.policies`; empty without these."""
+    actor = config.actor_rollout_ref
+    return {
+        agent: Model(str(actor.rollout.name), str(section.model.get("path", actor.model.path)), name)
+        for name, section in read_policies(config).items()
+        for agent in section.agents
+    }
