@@ -303,3 +303,17 @@ def test_the_doctor_tells_each_policy():
     page = report("run", [{"step": step, "metrics": one} for step, one in enumerate(metrics, 1)])
     assert "Policy a: trained in 2 of 2 steps" in page and "Policy b: trained in 1 of 2 steps" in page
     assert "b: rollout engine and trainer disagree" in page and "a: rollout engine" not in page
+
+
+@pytest.mark.parametrize("prefix, named", [("policies/a/", "a: "), ("", "")], ids=["of several", "the only one"])
+def test_the_doctor_tells_whose_engine_sampled_the_rows(prefix, named):
+    good = {"update/rows": 4, "update/rests": 0, "doctor/tokens_checked": 1, "doctor/mask_coverage": 1.0}
+    fine, lost = (
+        report("run", [{"step": 1, "metrics": {f"{prefix}{key}": value for key, value in metrics.items()}}])
+        for metrics in (good | {"doctor/unknown_policy": 0.0}, good | {"doctor/unknown_policy": 1.0})
+    )
+    assert "every row was sampled by the engine of its policy" in fine and "Nothing to look at." in fine
+    assert "the engine did not say it of 100% of the rows" in lost
+    assert f"  - {named}the engine did not always say which policy sampled a row" in lost
+    plain = report("run", [{"step": 1, "metrics": good}])
+    assert "engine of its policy" not in plain, "a run without mas.policies has none to tell apart"

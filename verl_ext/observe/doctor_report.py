@@ -29,7 +29,7 @@ def report(name: str, entries: Entries) -> str:
     for policy, own in policies.items():
         lines += ["", f"Policy {policy}: trained in {len(own)} of {len(entries)} steps"]
         titles = [*OF_A_POLICY, *(["Adapters"] if _values(own, "doctor/unknown_adapter") else [])]
-        lines += [f"{title:<15}{SECTIONS[title](own)}" for title in titles] if own else []
+        lines += [f"{title:<15}{words}" for title in titles if (words := SECTIONS[title](own))] if own else []
         concerns += [f"{policy}: {one}" for one in _concerns(own)] if own else []
     lines += ["", "To look at"] + [f"  - {one}" for one in concerns] if concerns else ["", "Nothing to look at."]
     return "\n".join(lines)
@@ -102,6 +102,14 @@ def _adapters(entries: Entries) -> str:
     return words if not any(unknown) else f"{words}; the engine did not say it of {fmean(unknown):.0%} of the rows"
 
 
+def _engine(entries: Entries) -> str:
+    """Nothing in a run without `mas.policies`."""
+    if not (unknown := _values(entries, "doctor/unknown_policy")):
+        return ""
+    words = "every row was sampled by the engine of its policy"
+    return words if not any(unknown) else f"{words}; the engine did not say it of {fmean(unknown):.0%} of the rows"
+
+
 def _probabilities(entries: Entries) -> str:
     parts = []
     for name, words in (("numerical", "same weights"), ("stale", "older weights")):
@@ -169,6 +177,7 @@ def _cost(entries: Entries) -> str:
 SECTIONS: dict[str, Callable[[Entries], str]] = {
     "Tokens": _tokens,
     "Versions": _weights,
+    "Engine": _engine,
     "Adapters": _adapters,
     "Probabilities": _probabilities,
     "Groups": _groups,
@@ -181,7 +190,7 @@ SECTIONS: dict[str, Callable[[Entries], str]] = {
 
 
 # What each of several policies has of its own.
-OF_A_POLICY = ("Tokens", "Versions", "Probabilities", "Objective")
+OF_A_POLICY = ("Tokens", "Versions", "Engine", "Probabilities", "Objective")
 
 
 def _concerns(entries: Entries) -> Iterable[str]:
@@ -197,6 +206,8 @@ def _concerns(entries: Entries) -> Iterable[str]:
         yield "some rows have no token that trains"
     if any(_values(entries, "doctor/unknown_version")):
         yield "the engine did not always say which weights sampled a row"
+    if any(_values(entries, "doctor/unknown_policy")):
+        yield "the engine did not always say which policy sampled a row"
     if independent := sum(_values(entries, "sampling/without_forks")):
         yield (
             f"{independent:.0f} trajectories were sampled independently in the place of forks: run again, the system "
