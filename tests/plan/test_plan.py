@@ -155,6 +155,16 @@ def test_a_step_of_two_policies_by_hand():
     assert chain > gen and seconds_of(apart) == pytest.approx(max(chain, trained) + 2 * 2400 / 1000 + 1)
 
 
+def test_runs_of_several_policies_are_not_fitted_as_one_model(tmp_path, capsys):
+    models = {"mas.policies.small.agents": ["a"], "mas.policies.large.agents": ["b"], "mas.policies.gone": None}
+    settings = {"actor_rollout_ref.model.path": str(TINY), **models}
+    (tmp_path / "settings.json").write_text(json.dumps(settings))
+    assert main(["--fit", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert f"{tmp_path} is a run of several policies (mas.policies: small, large), and --fit needs" in said
+    assert "Remedy: a run of each model without mas.policies" in said
+
+
 def test_a_run_is_measured_without_its_first_step(tmp_path):
     with pytest.raises(ValueError, match="metrics.jsonl is not there"):
         read_point(tmp_path, DEVICE)
@@ -179,6 +189,9 @@ def test_a_run_is_measured_without_its_first_step(tmp_path):
     assert (point.load.prompt, point.load.output, point.load.longest, point.load.distinct) == (100, 5, 72, 96 - 8 * 3)
     assert read_calls(tmp_path, ["a"]) == {"a": (96, 100, 5)}
     assert point.sizes.head == 871 * 128 and point.sizes.body == 4 * (4 * 128**2 + 3 * 128 * 256)
+    only = {"mas.policies.all.model.path": str(TINY), "actor_rollout_ref.model.path": "nowhere/else"}
+    (tmp_path / "settings.json").write_text(json.dumps(settings | only))
+    assert read_point(tmp_path, DEVICE) == point, "the only policy has a model of its own"
 
 
 def test_the_longest_chain_counts_a_record_that_was_split(tmp_path):

@@ -55,9 +55,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _fitted(given: Any) -> str:
     from verl_ext.plan.hardware import measured_cpu
     from verl_ext.plan.report import fit_report
-    from verl_ext.plan.workload import read_point, read_points, write_points
+    from verl_ext.plan.workload import check_one_model, read_point, read_points, write_points
 
     folders = [path for path in given.fit if path.is_dir()]
+    for folder in folders:
+        check_one_model(folder)
     device = measured_cpu() if folders else None
     points = [read_point(path, device, given.slots) for path in folders] if device else []
     points += [point for path in given.fit if path not in folders for point in read_points(path)]

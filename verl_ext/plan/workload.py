@@ -103,7 +103,7 @@ def read_point(folder: str | Path, device: Device, slots: int = 128) -> Point:
     """
     folder = Path(folder)
     steps, middle = _steps(folder)
-    settings = json.loads(_existing(folder / SETTINGS, lambda path: Path(path).read_text(encoding="utf-8")))
+    settings = _settings(folder)
     kind = "_cpu" if "timing_s/step_cpu" in steps[-1] else ""
     seconds = {name: middle(f"timing_s/{name}{kind}") for name in MEASURED if f"timing_s/{name}" in steps[-1]}
     seconds["rest"] = max(2 * seconds["step"] - sum(seconds.values()), 0.0)
@@ -113,14 +113,41 @@ def read_point(folder: str | Path, device: Device, slots: int = 128) -> Point:
     prompts, trained = (distinct(settings["mas.sampling.strategy"], number, *fork) for number in (calls, rows))
     prompt, output = (middle(f"sampling/{name}_tokens") / calls for name in ("prompt", "generated"))
     longest = _longest(folder) or middle("num_turns/max") * middle("response_length/max")
+    # Of several policies there is no one model; then whoever reads the run wants its tokens alone (`check_one_model`).
+    own = [f"mas.policies.{name}.model.path" for name in _policies(settings)]
+    path = settings.get(own[0] if len(own) == 1 else "") or settings["actor_rollout_ref.model.path"]
     try:
-        model = read_model(str(settings["actor_rollout_ref.model.path"]))
+        model = read_model(str(path))
     except LookupError as error:
         raise ValueError(f"{folder}: the size of its model is not known: {error}") from error
     sizes = sizes_of(model, str(settings.get("actor_rollout_ref.rollout.dtype")))
     shared = settings.get("actor_rollout_ref.rollout.name") == "hf"
     load = Load(questions, calls, prompts, rows, trained, prompt, output, longest)
     return Point(folder.name, load, sizes, device, seconds, slots, shared, cpu=bool(kind))
+
+
+def check_one_model(folder: Path) -> None:
+    """Check that one model answered all calls of a run.
+
+    Raises:
+        ValueError: the run has several policies.
+    """
+    if len(names := _policies(_settings(folder))) > 1:
+        raise ValueError(
+            f"{folder} is a run of several policies (mas.policies: {', '.join(names)}), and --fit needs runs in which "
+            "one model answers all calls: it compares the time of a step with that model's size. Remedy: a run of each "
+            "model without mas.policies; what is fitted to these also plans several policies (--coefficient)"
+        )
+
+
+def _policies(settings: Mapping[str, Any]) -> list[str]:
+    """The names in `mas.policies`, from the settings of a run."""
+    found = (key.split(".")[2] for key, value in settings.items() if key.startswith("mas.policies.") and value)
+    return list(dict.fromkeys(found))
+
+
+def _settings(folder: Path) -> dict[str, Any]:
+    return json.loads(_existing(folder / SETTINGS, lambda path: Path(path).read_text(encoding="utf-8")))
 
 
 def _steps(folder: Path) -> tuple[list[dict[str, Any]], Callable[[str], float]]:
