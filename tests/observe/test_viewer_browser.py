@@ -210,6 +210,21 @@ def test_hostile_text_is_shown_and_does_nothing(opened):
     page.check_quiet()
 
 
+def test_the_policy_is_shown_of_a_call_and_beside_its_agent(opened):
+    lines = question(1, [call("a", policy="small"), call("b", policy="large")], [trajectory()])
+    page = opened([*lines, *question(2, [call("a"), call("b")], [trajectory()])])
+    page.go("at=train.1&view=question&q=0&node=c1")
+    of_call = dict(zip(page.all("table.plain th"), page.all("table.plain td"), strict=True))
+    assert of_call["policy"] == "large"
+    page.go("at=train.1")
+    assert page.all("tr[data-agent] td:first-child") == ["a small", "b large"]
+    page.go("at=train.2")
+    assert page.all("tr[data-agent] td:first-child") == ["a", "b"], "a run with one policy has no name for it"
+    page.go("at=train.2&view=question&q=0&node=c1")
+    assert "policy" not in page.all("table.plain th")
+    page.check_quiet()
+
+
 def test_odd_numbers_and_very_long_texts(opened):
     none = {"shared": None, "specific": "NaN", "total": 1e308}
     long = call(

@@ -110,6 +110,7 @@ function byAgent(questions) {
     for (const call of calls) statuses.set(call.status, (statuses.get(call.status) || 0) + 1);
     return {
       name,
+      policy: [...new Set(calls.map((call) => call.policy).filter(Boolean))].join(", "),
       statuses,
       calls: calls.length,
       rewards: term("total"),
