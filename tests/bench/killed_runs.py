@@ -42,9 +42,12 @@ TRAINS = ("mas.workflow.train_agents=true", "mas.loss.agent_weights=batch", "mas
 TOKENS = "actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean"
 ASYNCHRONOUS = ("trainer.v1.trainer_mode=mas_colocate_async", "actor_rollout_ref.rollout.agent.num_workers=2")
 SEPARATE = ("trainer.v1.trainer_mode=mas_separate_async", "trainer.v1.sampler.max_off_policy_threshold=2")
+SMALL = "+mas.policies.small={agents: [rewriter, reranker]}"
+LARGE = "+mas.policies.large={agents: [answerer], actor: {optim: {lr: 1e-3}}}"
 CASES = {
     "memory": Case("joyagents_tiny", ADAPTERS),
     "heads": Case("puppeteer_tiny", (*ADAPTERS, *TRAINS, TOKENS, HEAD)),
+    "policies": Case("mhgpo_tiny", ("mas.deterministic=true", SMALL, LARGE)),
     "asynchronous": Case("mhgpo_tiny", ASYNCHRONOUS, identical=False),
     "separate": Case("mhgpo_tiny", SEPARATE, identical=False),
 }

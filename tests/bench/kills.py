@@ -2,11 +2,11 @@
 
     python -m tests.bench.kills --kills 100
 
-Two deterministic runs must be bit-identical to the uninterrupted run in every complete checkpoint (weights, optimiser,
-random states, adapters, heads, memories, the algorithm's state), in every metric that is no time, and in the trajectory
-log: one with memories and an adapter per agent, one with a policy head and adapters. No line may be missing, and none
-partial but that of the last checkpoint. The asynchronous runs must be complete: each step and each of its questions in
-the logs once, with all metrics; no question trained twice, none lost.
+Three deterministic runs must be bit-identical to the uninterrupted run in every complete checkpoint (weights,
+optimiser, random states, adapters, heads, memories, the algorithm's state), in every metric that is no time, and in the
+trajectory log: one with memories and an adapter per agent, one with a policy head and adapters, one with two policies.
+No line may be missing, and none partial but that of the last checkpoint. The asynchronous runs must be complete: each
+step and each of its questions in the logs once, with all metrics; no question trained twice, none lost.
 
 A run is killed again and again until it ends. The script can be killed, too: the same command goes on with its count.
 """
