@@ -21,6 +21,7 @@ from verl_ext.doctor import replay, words_of
 
 FIXED = ["mas.deterministic=true", "trainer.total_training_steps=2", "trainer.save_freq=1"]
 SHARD = "model_world_size_1_rank_0.pt"
+SPECIALISTS = "question_agent, shop_agent, function_agent, math_agent"
 OPTIMISER = "optim_world_size_1_rank_0.pt"
 
 
@@ -126,6 +127,36 @@ def test_the_checkpoint_is_evaluated_by_its_policies(trained):
     answers = [json.loads(line) for line in (trained / "answers" / "trajectories.jsonl").read_text().splitlines()]
     scores = [trajectory["metrics"]["f1"] for answer in answers for trajectory in answer["trajectories"]]
     assert len(scores) == 16 and sum(scores) / 16 > 0.1, "an answerer that reads another one's tokens knows nothing"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "recipe, strategy, small, large",
+    [
+        ("joyagents_tiny", "nmc", "master, summary, intention", SPECIALISTS),
+        ("mhgpo_tiny", "rr", "rewriter, reranker", "answerer"),
+    ],
+)
+def test_other_recipes_and_strategies_train_each_policy_on_its_agents(recipe, strategy, small, large, tmp_path):
+    """Rows that the algorithm drops, agents that never train, a fork at an agent of either policy: one step of each."""
+    one_step = ["trainer.total_training_steps=1", "trainer.val_before_train=false", "trainer.test_freq=-1"]
+    run(
+        tmp_path,
+        *[*one_step, "trainer.save_freq=-1", "data.train_batch_size=4", "mas.deterministic=true"],
+        f"mas.sampling.strategy={strategy}",
+        f"+mas.policies.small={{agents: [{small}]}}",
+        f"+mas.policies.large={{agents: [{large}], actor: {{optim: {{lr: 1e-3}}}}}}",
+        recipe=recipe,
+    )
+    (metrics,), (_, calls) = steps(tmp_path, recipe), records(tmp_path, recipe)
+    for name, own in (("small", small.split(", ")), ("large", large.split(", "))):
+        mine = [call for call in calls if call["agent"] in own]
+        assert {call["policy"] for call in mine} == {name}
+        rows = metrics[f"policies/{name}/update/rows"] - metrics[f"policies/{name}/update/padding_rows"]
+        assert rows == sum(call["trained"] for call in mine) > 0, "every question of the step is in the log"
+        assert metrics[f"policies/{name}/actor/grad_norm"] > 0
+        assert metrics[f"policies/{name}/doctor/tokens_checked"] == 1
+        assert metrics[f"policies/{name}/doctor/unknown_policy"] == 0
 
 
 @pytest.mark.slow
