@@ -128,11 +128,22 @@ def _check_with_verl(report: Report) -> None:
             report.add("not checked", f"verl's validate_config, which needs a missing package: {error}")
 
 
+def _check_data(report: Report, made: bool) -> None:
+    """Files that are made anew may have more questions then."""
+    from verl_ext.trainer.preflight.data import TooFewQuestions, check_data
+
+    try:
+        check_data(report.config)
+    except TooFewQuestions as error:
+        if not made:
+            raise
+        report.notes.append(f"{error}; mas.prepare makes them anew at the start if its arguments have changed")
+
+
 def _add_paths(report: Report, strict: bool) -> None:
     from verl_ext.trainer.policies.settings import policy_configs
-    from verl_ext.trainer.preflight.data import check_data, listed, parquet_rows
+    from verl_ext.trainer.preflight.data import listed, parquet_rows
     from verl_ext.trainer.preflight.paths import missing_models, unwritable_folder
-    from verl_ext.trainer.preflight.plan import Report
 
     config, made = report.config, report.config.mas.get("prepare") is not None
     absent = []
@@ -150,11 +161,7 @@ def _add_paths(report: Report, strict: bool) -> None:
             f"the data file {path} (data_prep/ has a script per data set)" for path in dict.fromkeys(absent)
         ]
     if not absent:
-        there = Report(config)
-        there.attempt(check_data, config)
-        anew = "; mas.prepare makes them anew at the start if its arguments have changed"
-        report.notes += [problem + anew for problem in there.problems if made]
-        report.problems += [] if made else there.problems
+        report.attempt(_check_data, report, made)
     problems = missing_models(config, ask_hub=strict)
     report.missing += problems
     for path in dict.fromkeys(str(own.actor_rollout_ref.model.path) for own in policy_configs(config).values()):

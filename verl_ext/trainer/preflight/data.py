@@ -11,20 +11,24 @@ from omegaconf import DictConfig
 SCRIPTS = "see data_prep/ for scripts that write it"
 
 
+class TooFewQuestions(ValueError):
+    """The files are as they should be, but do not fill a batch."""
+
+
 def check_data(config: DictConfig) -> None:
     """Check that the data files exist, are parquet files in verl's schema, and fill at least one batch.
 
     Raises:
-        ValueError: names the file, what is wrong with it, and the remedy.
+        ValueError: names the file, what is wrong with it, and the remedy; `TooFewQuestions` for the last.
     """
     data = config.data
     rows = check_files(files_of(data.train_files, "data.train_files"))
     if not check_files(files_of(data.val_files, "data.val_files")):
-        raise ValueError("data.val_files hold no question. Remedy: some rows, e.g. those of data.train_files")
+        raise TooFewQuestions("data.val_files hold no question. Remedy: some rows, e.g. those of data.train_files")
     limit = data.get("train_max_samples", -1)
     rows = min(rows, limit) if limit > 0 else rows
     if rows < data.train_batch_size:
-        raise ValueError(
+        raise TooFewQuestions(
             f"data.train_files hold {rows} questions, fewer than data.train_batch_size={data.train_batch_size}: there "
             "would be no training step. Remedy: more data or a smaller batch"
         )
