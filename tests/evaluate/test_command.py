@@ -352,3 +352,23 @@ def test_adapters_that_an_endpoint_does_not_list_are_named_with_the_remedy(comma
         overrides = ["mas.policy=per_agent_lora", "evaluate.model=base", f"evaluate.output={tmp_path / 'other'}"]
         assert command(*overrides, server=server, **given) == 0
     assert "does not list" not in capsys.readouterr().out
+
+
+def test_an_endpoint_that_one_name_asks_for_several_policies_is_refused(command, tmp_path, capsys):
+    """Unless adapters under the agents' names tell the policies apart; the remedy that it names works."""
+    sides = "+mas.policies.sides={agents: [left, right]}"
+    with ChatServer(parrot, models=("base", "left", "right")) as server, ChatServer(parrot, models=("large",)) as other:
+        given = {"recipe": "team", "server": server, "files": [questions(tmp_path, 1)]}
+        two = [sides, "+mas.policies.large={agents: [judge]}", "evaluate.model=base"]
+        assert command(*two, **given) == 2 and not server.requests
+        said = capsys.readouterr().err
+        assert f"evaluate.endpoint={server.url} is asked for one model, evaluate.model" in said
+        assert "has sides (left, right), large (judge)" in said and "evaluate.model=…/global_step_N" in said
+        assert "+mas.agents.judge.endpoint={url: …, model: …}" in said
+        own = f"+mas.agents.judge.endpoint={{url: '{other.url}', model: large}}"
+        assert command("~mas.policies", own, "evaluate.model=base", **given) == 0
+        assert {body["model"] for body in server.requests} == {"base"} and other.requests[0]["model"] == "large"
+        server.requests.clear()
+        named = [*two, "+mas.policies.sides.per_agent_lora=true", f"evaluate.output={tmp_path / 'adapters'}"]
+        assert command(*named, **given) == 0
+    assert {body["model"] for body in server.requests} == {"base", "left", "right"}

@@ -127,7 +127,7 @@ def prepare(config: DictConfig) -> tuple[Any, ...]:
     from omegaconf import OmegaConf
 
     from verl_ext.evaluate.config import read_config
-    from verl_ext.evaluate.llms import model_of, served_model
+    from verl_ext.evaluate.llms import check_served, model_of, served_model
     from verl_ext.evaluate.questions import read_tasks
     from verl_ext.trainer.build import build_workflow
     from verl_ext.trainer.lora_setup import adapters_of
@@ -139,6 +139,7 @@ def prepare(config: DictConfig) -> tuple[Any, ...]:
     section, mas = read_config(config)
     workflow = build_workflow(mas)
     check_sampled(workflow, section.temperature == 0, "evaluate.temperature=1.0, or mas.workflow.width=1")
+    check_served(section, mas, workflow)
     if mas.prepare:
         call(OmegaConf.to_container(config.mas.prepare, resolve=True))
     tasks = read_tasks(config.data.val_files, section.max_questions)

@@ -16,9 +16,12 @@ from verl_ext.engine.lora.adapters import AdapterOptions
 from verl_ext.evaluate.checkpoint import Model, find_model, full_weights, of_policies
 from verl_ext.evaluate.config import EvaluateConfig
 from verl_ext.mas.endpoint import EndpointLLM
+from verl_ext.mas.workflow import Workflow
 from verl_ext.tools.chat import ChatEndpoint
+from verl_ext.trainer.config import MasConfig
+from verl_ext.trainer.lora_setup import adapters_of
 from verl_ext.trainer.policies.checkpoints import described
-from verl_ext.trainer.policies.settings import read_policies
+from verl_ext.trainer.policies.settings import policies_of_agents, read_policies
 from verl_ext.trainer.rollout.llm import ServedLLM, chat_options, template_of
 
 
@@ -142,6 +145,32 @@ def endpoint_of(config: DictConfig, section: EvaluateConfig, seeded: bool = True
         template=template_of(config),
         seeded=seeded,
         setting=("evaluate.endpoint", "evaluate.model"),
+    )
+
+
+def check_served(section: EvaluateConfig, mas: MasConfig, workflow: Workflow) -> None:
+    """Check that the endpoint can tell the policies apart by the names of the models that requests carry.
+
+    An agent with an adapter of its own asks for it by its name; all others ask for `evaluate.model`.
+
+    Raises:
+        ValueError: agents of several policies would ask for `evaluate.model`.
+    """
+    adapters, policies = adapters_of(mas, workflow) or {}, policies_of_agents(mas)
+    asking: dict[str, list[str]] = {}
+    for agent in workflow.agents:
+        if agent in policies and not adapters.get(agent):
+            asking.setdefault(policies[agent], []).append(agent)
+    if section.endpoint is None or len(asking) < 2:
+        return
+    served = " ".join(f"+mas.agents.{agent}.endpoint={{url: …, model: …}}" for agent in [*asking.values()][-1])
+    shown = ", ".join(f"{name} ({', '.join(agents)})" for name, agents in asking.items())
+    raise ValueError(
+        f"evaluate.endpoint={section.endpoint} is asked for one model, evaluate.model, and mas.policies has {shown}, "
+        "each with a model of its own: one would answer for all. Allowed: one policy, or further ones whose agents all "
+        "have adapters (per_agent_lora). Remedy: evaluate.model=…/global_step_N without an endpoint, which runs each "
+        "policy in this process; or no mas.policies (~mas.policies) and an endpoint for each agent of another policy: "
+        f"{served}"
     )
 
 
