@@ -88,7 +88,8 @@ def fill(report: Report, gpu_memory: float = 80.0, strict: bool = False) -> None
     """Check the report's configuration, whose keys are known; add what it would run if nothing is wrong with it."""
     from verl_ext.engine.precision import settle_run
     from verl_ext.trainer.preflight.checks import check_multi_agent, check_numbers
-    from verl_ext.trainer.preflight.plan import add_model, add_plan
+    from verl_ext.trainer.preflight.fitting import add_model
+    from verl_ext.trainer.preflight.plan import add_plan
 
     before = len(report.problems)
     report.attempt(check_numbers, report.config)

@@ -254,6 +254,11 @@ def test_the_command(capsys):
         ([*tokens, "--coefficient", "updte=2"], "did you mean 'update'?"),
         ([*tokens, "--coefficient", "update=-1"], "give a number of at least 0"),
         (["actor_rollout_ref.model.path=nowhere/model", *tokens], "Remedy: actor_rollout_ref.model.path=FOLDER"),
+        (
+            [*two, "+mas.policies.large.model.path=nowhere/model", *tokens],
+            "nowhere/model is neither here nor in the hub's cache, nor in the table in preflight/gpu_memory.py. "
+            "Remedy: mas.policies.large.model.path=FOLDER",
+        ),
     ]:
         assert main(["+recipe=mhgpo_tiny", *wrong]) == 2
         assert text in capsys.readouterr().err

@@ -17,8 +17,8 @@ from tests.trainer.test_before_a_start import questions
 from tests.trainer.test_recipes import ROOT, composed, examined
 from verl_ext.check import compose, main
 from verl_ext.sampling import make_strategy
+from verl_ext.trainer.preflight.fitting import memory_notes
 from verl_ext.trainer.preflight.gpu_memory import GIB, KNOWN, Engine, Memory, estimate, read_model, together
-from verl_ext.trainer.preflight.plan import memory_notes
 from verl_ext.worlds.biographies import ensure
 
 TINY = Path(__file__).parents[2] / "recipe" / "mhgpo" / "assets" / "tiny_model"
@@ -38,16 +38,21 @@ def test_calls_per_question(strategy, options, calls):
 # Totals of the published checkpoints (model.safetensors.index.json, or their model cards).
 PUBLISHED = {
     "meta-llama/Llama-3.1-8B-Instruct": 8_030_261_248,
+    "Qwen/Qwen2.5-0.5B-Instruct": 494_032_768,
     "Qwen/Qwen2.5-1.5B-Instruct": 1_543_714_304,
     "Qwen/Qwen2.5-3B-Instruct": 3_085_938_688,
     "Qwen/Qwen2.5-7B-Instruct": 7_615_616_512,
+    "Qwen/Qwen2.5-14B-Instruct": 14_770_033_664,
+    "Qwen/Qwen2.5-32B-Instruct": 32_763_876_352,
     "Qwen/Qwen2.5-72B-Instruct": 72_706_203_648,
 }
-LLAMA, SMALL, MIDDLE = list(PUBLISHED)[:3]
+LLAMA, _, SMALL, MIDDLE = list(PUBLISHED)[:4]
 
 
 def test_known_models_have_the_published_sizes():
     assert {name: read_model(name).parameters for name in KNOWN} == PUBLISHED
+    base = read_model("Qwen/Qwen2.5-0.5B")
+    assert (base.parameters, base.positions) == (494_032_768, 32_768) and read_model("Qwen/Qwen2.5-7B").positions > 1e5
     with pytest.raises(LookupError, match="nobody/nothing is neither here nor in the hub's cache"):
         read_model("nobody/nothing")
 

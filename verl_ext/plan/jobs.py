@@ -45,8 +45,8 @@ def jobs_of(given: Any, config: DictConfig, device: Device) -> tuple[dict[str, J
     return jobs, facts
 
 
-def model_of(path: str) -> Model:
-    """`read_model`.
+def model_of(path: str, setting: str = "actor_rollout_ref.model.path") -> Model:
+    """`read_model`; `setting` is where the path is given.
 
     Raises:
         ValueError: the size of the model is not known.
@@ -55,8 +55,8 @@ def model_of(path: str) -> Model:
         return read_model(path)
     except LookupError as error:
         raise ValueError(
-            f"the size of the model is not known: {error}. Remedy: actor_rollout_ref.model.path=FOLDER with a "
-            "config.json (no weights are read), or one of the models in that table"
+            f"the size of the model is not known: {error}. Remedy: {setting}=FOLDER with a config.json (no weights are "
+            "read), or one of the models in that table"
         ) from error
 
 

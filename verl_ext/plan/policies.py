@@ -77,7 +77,8 @@ def policy_jobs(given: Any, config: DictConfig, device: Device) -> tuple[dict[st
             continue
         settings = policy_config(config, policy)
         path = str(settings.actor_rollout_ref.model.path)
-        model, load = model_of(path), part_of(whole, calls, own, trained, name in NODE_WISE)
+        given_at = f"mas.policies.{policy}.model.path" if "path" in section.model else "actor_rollout_ref.model.path"
+        model, load = model_of(path, given_at), part_of(whole, calls, own, trained, name in NODE_WISE)
         job = job_of(given, settings, device, model, (load.prompt, load.output, load.longest))
         # Of a policy that trains in every k-th step, the mean of k steps. One process handles the rows of all.
         shares = dict.fromkeys(PHASES["update_actor"], section.every) | {"once": trainers}

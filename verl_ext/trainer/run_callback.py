@@ -61,7 +61,8 @@ class RunCallback(Callback):
             print(f"\nThis run cannot start.\n{text}\n", file=sys.stderr, flush=True)
             raise SystemExit(2) from None
         from verl_ext.trainer import nodes
-        from verl_ext.trainer.preflight.plan import memory_notes, notes
+        from verl_ext.trainer.preflight.fitting import memory_notes
+        from verl_ext.trainer.preflight.plan import notes
 
         folder, strategy = Path(config.trainer.default_local_dir), config.mas.sampling.strategy
         if finished_already(folder, config):

@@ -20,20 +20,26 @@ FUSED_BYTES = (20, 28)
 # How often the logits of a micro-batch are there otherwise: with flash_attn's kernel for log-probabilities they and
 # their gradients; without it a log-softmax, too; with an entropy bonus its fp32 intermediates, too (both measured).
 COPIES = {"flash": 2, "plain": 3, "entropy": 8}
-# The models of examples/, for machines that cannot reach the hub, by their config.json: hidden_size, intermediate_size,
-# num_hidden_layers, num_attention_heads, num_key_value_heads, vocab_size.
+# The models of examples/ and others of their families, for machines that cannot reach the hub, by their config.json:
+# hidden_size, intermediate_size, num_hidden_layers, num_attention_heads, num_key_value_heads, vocab_size. The models
+# without -Instruct have the same sizes.
 KNOWN: dict[str, tuple[int, ...]] = {
     "meta-llama/Llama-3.1-8B-Instruct": (4096, 14336, 32, 32, 8, 128256),
+    "Qwen/Qwen2.5-0.5B-Instruct": (896, 4864, 24, 14, 2, 151936),
     "Qwen/Qwen2.5-1.5B-Instruct": (1536, 8960, 28, 12, 2, 151936),
     "Qwen/Qwen2.5-3B-Instruct": (2048, 11008, 36, 16, 2, 151936),
     "Qwen/Qwen2.5-7B-Instruct": (3584, 18944, 28, 28, 4, 152064),
+    "Qwen/Qwen2.5-14B-Instruct": (5120, 13824, 48, 40, 8, 152064),
+    "Qwen/Qwen2.5-32B-Instruct": (5120, 27648, 64, 40, 8, 152064),
     "Qwen/Qwen2.5-72B-Instruct": (8192, 29568, 80, 64, 8, 152064),
 }
 SIZES = (
     *("hidden_size", "intermediate_size", "num_hidden_layers"),
     *("num_attention_heads", "num_key_value_heads", "vocab_size"),
 )
-TIED = ("Qwen/Qwen2.5-1.5B-Instruct", "Qwen/Qwen2.5-3B-Instruct")
+TIED = tuple(f"Qwen/Qwen2.5-{size}-Instruct" for size in ("0.5B", "1.5B", "3B"))
+# Positions: of Qwen2.5's Instruct models and of these two; of all others.
+SHORT, LONG, ALSO_SHORT = 32768, 131072, ("Qwen/Qwen2.5-0.5B", "Qwen/Qwen2.5-3B")
 
 
 @dataclass(frozen=True)
@@ -75,13 +81,15 @@ def read_model(path: str) -> Model:
     try:
         config, source = AutoConfig.from_pretrained(path, local_files_only=True), "its config.json"
     except (OSError, ValueError) as error:
-        if path not in KNOWN:
+        name = path if path in KNOWN else f"{path}-Instruct"
+        if name not in KNOWN:
             raise LookupError(
                 f"{path} is neither here nor in the hub's cache, nor in the table in preflight/gpu_memory.py"
             ) from error
-        kind, positions = ("qwen2", 32768) if path.startswith("Qwen") else ("llama", 131072)
-        sizes = dict(zip(SIZES, KNOWN[path], strict=True))
-        sizes |= {"max_position_embeddings": positions, "tie_word_embeddings": path in TIED}
+        kind = "qwen2" if name.startswith("Qwen") else "llama"
+        positions = SHORT if path in ALSO_SHORT or (kind == "qwen2" and path == name) else LONG
+        sizes = dict(zip(SIZES, KNOWN[name], strict=True))
+        sizes |= {"max_position_embeddings": positions, "tie_word_embeddings": name in TIED}
         config, source = AutoConfig.for_model(kind, **sizes), "the table in preflight/gpu_memory.py"
     try:
         with torch.device("meta"):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from verl_ext.mas import Workflow
@@ -18,10 +17,9 @@ from verl_ext.tracebacks import explained
 from verl_ext.trainer import modes
 from verl_ext.trainer.build import build_workflow
 from verl_ext.trainer.config import MasConfig, optimiser_steps, read_mas_config, strategy_from
-from verl_ext.trainer.policies.settings import PolicySection, policy_config, policy_configs, read_policies
-from verl_ext.trainer.preflight import checks, machine
+from verl_ext.trainer.policies.settings import PolicySection, policy_config
+from verl_ext.trainer.preflight import machine
 from verl_ext.trainer.preflight.data import parquet_rows
-from verl_ext.trainer.preflight.gpu_memory import GIB, Memory, Model, estimate, fitting_tokens, read_model, together
 from verl_ext.trainer.sections import JudgeSection
 
 
@@ -176,125 +174,5 @@ def _add_machines(report: Report) -> None:
     report.facts += modes.facts(config)
 
 
-# What makes a part of training's memory smaller.
-SHORTER = (
-    "fewer tokens in a micro-batch (actor_rollout_ref.actor.ppo_max_token_len_per_gpu), which are at least those of "
-    "the longest row (data.max_prompt_length, data.max_response_length, mas.agents.*.max_tokens)"
-)
-SMALLER = "a smaller model (actor_rollout_ref.model.path), more GPUs, or +base=lora"
-REMEDIES = {"logits": SHORTER, "activations": SHORTER, "critic": "a smaller critic (critic.model.path), or more GPUs"}
-
-
 def _counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def add_model(report: Report, gpu_memory: float) -> None:
-    """Add token limits, the size of the model, and the memory that it needs of a GPU with `gpu_memory` GiB."""
-    models, configs = dict[str, Model](), policy_configs(report.config)
-    for name, own in configs.items():
-        path, of = str(own.actor_rollout_ref.model.path), f" {name}" if name else ""
-        try:
-            model = models[name] = read_model(path)
-        except LookupError as error:
-            _add_tokens(report, None)
-            report.add("memory", f"not estimated: {error}")
-            return
-        report.add(f"model{of}", f"{path}: {model.parameters / 1e9:.3f} G parameters, by {model.source}")
-        heads, tensor = model.config.num_attention_heads, own.actor_rollout_ref.rollout.tensor_model_parallel_size
-        if heads % tensor:
-            report.problems.append(
-                f"rollout.tensor_model_parallel_size={tensor} does not divide {path}'s {heads} heads"
-            )
-    smallest = min(models.values(), key=lambda model: model.positions or sys.maxsize)
-    _add_tokens(report, smallest)
-    if report.config.trainer.device != "cpu":
-        _add_memory(report, smallest, _memory(report.config, models), gpu_memory)
-
-
-def _memory(config: DictConfig, models: dict[str, Model]) -> Memory:
-    """What all policies need of a GPU; `models` by policy."""
-    frozen = {name for name, section in read_policies(config).items() if section.frozen}
-    each = {
-        name: estimate(own, models[name], checks.trains_critic(own) and name not in frozen, name in frozen)
-        for name, own in policy_configs(config).items()
-    }
-    return together(each)
-
-
-def _add_memory(report: Report, model: Model, found: Memory, gpu_memory: float) -> None:
-    config = report.config
-    parts = ", ".join(f"{name} {size / GIB:.1f}" for name, size in found.parts.items())
-    tokens = max(found.kv_tokens(gpu_memory * GIB), 0)
-    report.add("memory, training", f"about {found.training / GIB:.0f} GiB a GPU: {parts}")
-    report.add("memory, new weights", f"about {found.sync / GIB:.0f} GiB while the engine gets them")
-    cache = f"weights {found.weights / GIB:.1f} GiB, cache for {tokens:,} tokens"
-    report.add("memory, sampling", f"{found.sampling}: {cache}")
-    report.missing += too_little(config, found, gpu_memory)
-    length = config.actor_rollout_ref.rollout.max_model_len or model.positions
-    if config.actor_rollout_ref.rollout.name == "vllm" and tokens < length:
-        report.missing.append(
-            f"memory: with {gpu_memory:g} GiB vLLM's cache holds about {tokens:,} tokens and vLLM would not "
-            f"start for sequences of {length:,}. Remedy: actor_rollout_ref.rollout.max_model_len={_longest(config)}"
-        )
-
-
-def too_little(config: DictConfig, found: Memory, gpu_memory: float) -> list[str]:
-    """A sentence if a run needs more than the `gpu_memory` GiB of a GPU, with the token limit that would fit."""
-    needed = found.needed() / GIB
-    if needed <= gpu_memory:
-        return []
-    most = max(found.parts, key=lambda name: found.parts[name])
-    remedy = REMEDIES.get(most, SMALLER)
-    if remedy is SHORTER and found.training > gpu_memory * GIB and config.actor_rollout_ref.actor.use_dynamic_bsz:
-        fits, longest = fitting_tokens(config, found, gpu_memory * GIB), _longest(config)
-        remedy += f". {fits:,} tokens would fit; the longest row has {longest:,}"
-    return [
-        f"memory: about {needed:.0f} GiB on each GPU, {gpu_memory:g} given (an estimate); most of training's is "
-        f"for {most}. Remedy: {remedy}"
-    ]
-
-
-def memory_notes(config: DictConfig) -> list[str]:
-    """The same at the start of a run, for this machine's GPU; nothing where there is none, or the model is not here."""
-    import torch
-
-    if config.trainer.device == "cpu" or not torch.cuda.is_available():
-        return []
-    try:
-        configs = policy_configs(config)
-        models = {name: read_model(str(own.actor_rollout_ref.model.path)) for name, own in configs.items()}
-    except LookupError:
-        return []
-    found = _memory(config, models)
-    return too_little(config, found, round(torch.cuda.get_device_properties(0).total_memory / GIB, 1))
-
-
-def _longest(config: DictConfig) -> int:
-    """Tokens of the longest row that the limits allow."""
-    outputs = [agent.max_tokens or 0 for agent in read_mas_config(config).agents.values()]
-    return int(config.data.max_prompt_length + max([config.data.max_response_length, *outputs]))
-
-
-def _add_tokens(report: Report, model: Model | None) -> None:
-    config, actor, longest = report.config, report.config.actor_rollout_ref.actor, _longest(report.config)
-    prompt, dynamic = config.data.max_prompt_length, actor.use_dynamic_bsz
-    micro = f"{actor.ppo_max_token_len_per_gpu} tokens" if dynamic else f"{actor.ppo_micro_batch_size_per_gpu} rows"
-    used = {
-        "actor_rollout_ref.actor.ppo_max_token_len_per_gpu": dynamic,
-        "actor_rollout_ref.ref.log_prob_max_token_len_per_gpu": dynamic,
-        "actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu": dynamic,
-        "critic.ppo_max_token_len_per_gpu": checks.trains_critic(config) and config.critic.use_dynamic_bsz,
-    }
-    ranks = actor.fsdp_config.ulysses_sequence_parallel_size
-    limits = {key: OmegaConf.select(config, key) * ranks for key, counts in used.items() if counts}
-    limits["actor_rollout_ref.rollout.max_model_len"] = config.actor_rollout_ref.rollout.max_model_len
-    limits["the model's max_position_embeddings"] = model and model.positions
-    short = [f"{name}={limit}" for name, limit in limits.items() if limit is not None and limit < longest]
-    sizes = f"{prompt} of prompt, {longest - prompt} of output"
-    report.add("tokens", f"at most {longest} a row ({sizes}); micro-batches of {micro}")
-    if short:
-        report.problems.append(
-            f"{', '.join(short)}: less than a row may have, {longest} (data.max_prompt_length + the longest output); "
-            "the run would stop at the first such row. Raise it, or lower those"
-        )
