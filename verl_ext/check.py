@@ -107,26 +107,49 @@ def fill(report: Report, gpu_memory: float = 80.0, strict: bool = False) -> None
 
 
 def _check_with_verl(report: Report) -> None:
+    """verl's own checks of the run, then of each policy.
+
+    Raises:
+        ValueError: of a policy; the message begins with its name.
+    """
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+
+    from verl_ext.trainer.policies.settings import policy_configs, read_policies
+
+    _validate(report, report.config)
+    sections = read_policies(report.config)
+    for name, own in policy_configs(report.config).items() if sections else ():
+        try:
+            _validate(report, own, sections[name].frozen)
+        except (ValueError, AssertionError, NotImplementedError, HydraException, OmegaConfBaseException) as error:
+            raise ValueError(f"mas.policies.{name}: {error}") from error
+
+
+def _validate(report: Report, given: DictConfig, frozen: bool = False) -> None:
     """verl's own checks, quietly; without the critic's model section, for which verl would load a tokenizer.
 
-    LoRA's rank is compared with a list of vLLM's, where vLLM is installed.
+    LoRA's rank is compared with a list of vLLM's, where vLLM is installed. frozen: nothing trains.
     """
     from verl.trainer.ppo.utils import need_critic, need_reference_policy
     from verl.utils.config import omega_conf_to_dataclass, validate_config
 
-    config = report.config.copy()
+    config, unchecked = given.copy(), list[str]()
     config.critic.model = None
     model, engine = config.actor_rollout_ref.model, config.actor_rollout_ref.rollout.name
     if model.lora_rank > 0 and not model.lora.merge and engine == "vllm" and find_spec("vllm") is None:
         model.lora_rank = 0
-        report.add("not checked", "whether vLLM has LoRA of this rank: it is not installed")
+        unchecked.append("whether vLLM has LoRA of this rank: it is not installed")
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         omega_conf_to_dataclass(config.actor_rollout_ref.rollout)
         try:
-            validate_config(config, need_reference_policy(config), need_critic(config))
+            validate_config(config, need_reference_policy(config), need_critic(config) and not frozen)
         except ImportError as error:
-            report.add("not checked", f"verl's validate_config, which needs a missing package: {error}")
+            unchecked.append(f"verl's validate_config, which needs a missing package: {error}")
+    for text in unchecked:
+        if ("not checked", text) not in report.facts:
+            report.add("not checked", text)
 
 
 def _check_data(report: Report, made: bool) -> None:

@@ -23,3 +23,33 @@ def test_a_model_that_is_not_known_leaves_the_estimate_of_the_others():
     alone = dict(examined(*TWO, known, gpu_memory=8).facts)["memory, training"]
     assert "memory, training" in facts and facts["memory, training"] != alone, "of both, where both are known"
     assert any(item.startswith("memory: about ") for item in report.missing), "what is known is too much for 8 GiB"
+
+
+def test_token_limits_steps_and_padding_are_those_of_each_policy():
+    limit, mini = "actor.ppo_max_token_len_per_gpu", "actor.ppo_mini_batch_size"
+    own = examined(*TINY, f"+mas.policies.large.{limit}=100", f"+mas.policies.large.{mini}=8")
+    (problem,) = own.problems
+    assert problem.startswith(f"mas.policies.large.{limit}=100: less than a row may have"), (
+        "the other one has the run's"
+    )
+    facts = dict(own.facts)
+    assert "for small, 100 tokens for large" in facts["tokens"]
+    assert "questions and 1 optimiser step of small, 4 optimiser steps of large each" in facts["steps"]
+    frozen = examined(*TINY, f"+mas.policies.large.{limit}=100", "+mas.policies.large.frozen=true")
+    assert not frozen.problems and "100 tokens" not in dict(frozen.facts)["tokens"], "it answers alone"
+
+    padding = "model.use_remove_padding"
+    report = examined(*TWO, f"actor_rollout_ref.{padding}=true", f"+mas.policies.large.{padding}=false")
+    (note,) = [note for note in report.notes if "not packed" in note]
+    assert note.startswith("rows of large are") and f"(mas.policies.large.{padding}=false;" in note
+    swapped = f"actor_rollout_ref.{padding}=false", f"+mas.policies.small.{padding}=true"
+    both = examined(*TWO, *swapped, f"+mas.policies.large.{padding}=true")
+    assert not [note for note in both.notes if "not packed" in note]
+
+
+def test_verls_checks_see_each_policy():
+    report = examined(*TINY, "+mas.policies.large.actor.ppo_mini_batch_size=64")
+    assert any(problem.startswith("mas.policies.large: data.train_batch_size=") for problem in report.problems)
+    alone = examined(*TINY, "+mas.policies.large.actor.optim.lr_scheduler_type=linear")
+    (problem,) = alone.problems
+    assert problem.startswith("mas.policies.large: ") and "actor_rollout_ref.actor.optim" in problem

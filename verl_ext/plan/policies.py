@@ -22,7 +22,7 @@ from verl_ext.reports import markdown
 from verl_ext.trainer import modes
 from verl_ext.trainer.build import build_workflow
 from verl_ext.trainer.config import read_mas_config, strategy_from
-from verl_ext.trainer.policies.settings import policies_of_agents, policy_config
+from verl_ext.trainer.policies.settings import given_at, policies_of_agents, policy_config
 from verl_ext.trainer.preflight.gpu_memory import together
 
 HEAD = ("policy", "calls", "rows", "rollout", "log-probs", "reference", "update", "weights", "rest", "GiB")
@@ -77,8 +77,8 @@ def policy_jobs(given: Any, config: DictConfig, device: Device) -> tuple[dict[st
             continue
         settings = policy_config(config, policy)
         path = str(settings.actor_rollout_ref.model.path)
-        given_at = f"mas.policies.{policy}.model.path" if "path" in section.model else "actor_rollout_ref.model.path"
-        model, load = model_of(path, given_at), part_of(whole, calls, own, trained, name in NODE_WISE)
+        model = model_of(path, given_at(policy, section, "model.path"))
+        load = part_of(whole, calls, own, trained, name in NODE_WISE)
         job = job_of(given, settings, device, model, (load.prompt, load.output, load.longest))
         # Of a policy that trains in every k-th step, the mean of k steps. One process handles the rows of all.
         shares = dict.fromkeys(PHASES["update_actor"], section.every) | {"once": trainers}

@@ -17,7 +17,8 @@ from verl_ext.gateway.settings import GatewaySection
 from verl_ext.sampling import Strategy, make_strategy
 from verl_ext.settings import Settings, unknown_name
 from verl_ext.trainer import modes
-from verl_ext.trainer.policies.settings import PolicySection, refusals
+from verl_ext.trainer.policies.refusals import refusals
+from verl_ext.trainer.policies.settings import PolicySection
 from verl_ext.trainer.sections import (
     AgentSection,
     BudgetSection,

@@ -7,5 +7,6 @@ paths         models and the output folder
 algorithm     does `algorithm.adv_estimator` fit the system and its sampling?
 data          do the data files have verl's schema, and enough rows?
 plan          `verl_ext check`: what a run would do, and what it lacks
+fitting       do rows fit into the token limits, and models into a GPU?
 gpu_memory    estimates the memory that a run needs on each GPU
 """

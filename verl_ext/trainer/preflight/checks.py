@@ -194,7 +194,10 @@ def _check_training(config: DictConfig, place: str) -> None:
         )
     for name in ("actor_rollout_ref.actor", *(["critic"] if trains_critic(config) else [])):
         section = OmegaConf.select(config, name)
-        optimiser_steps(config, section)
+        try:
+            optimiser_steps(config, section)
+        except ValueError as error:
+            raise ValueError(f"{place}{error}") from None
         if not section.optim.lr >= 0:
             raise ValueError(f"{place}{name}.optim.lr={section.optim.lr} must be at least 0")
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig, OmegaConf
 
 from verl_ext.trainer.config import read_mas_config
-from verl_ext.trainer.policies.settings import policy_configs, read_policies
+from verl_ext.trainer.policies.settings import PolicySection, given_at, in_verl, policy_configs, read_policies
 from verl_ext.trainer.preflight import checks
 from verl_ext.trainer.preflight.gpu_memory import GIB, Memory, Model, estimate, fitting_tokens, read_model, together
 
@@ -45,7 +46,7 @@ def add_model(report: Report, gpu_memory: float) -> None:
                 f"rollout.tensor_model_parallel_size={tensor} does not divide {path}'s {heads} heads"
             )
     smallest = min(models.values(), key=lambda model: model.positions or sys.maxsize, default=None)
-    _add_tokens(report, smallest)
+    _add_tokens(report, models)
     for name, why in unknown.items():
         without = f" for {name}, and what follows is without it" if models else f" for {name}" * bool(name)
         report.add("memory", f"not estimated{without}: {why}")
@@ -113,31 +114,54 @@ def memory_notes(config: DictConfig) -> list[str]:
     return too_little(config, found, round(torch.cuda.get_device_properties(0).total_memory / GIB, 1))
 
 
-def _longest(config: DictConfig) -> int:
-    """Tokens of the longest row that the limits allow."""
-    outputs = [agent.max_tokens or 0 for agent in read_mas_config(config).agents.values()]
+def _longest(config: DictConfig, agents: Collection[str] | None = None) -> int:
+    """Tokens of the longest row that the limits allow: of these agents; None: of all."""
+    given = read_mas_config(config).agents
+    outputs = [one.max_tokens or 0 for name, one in given.items() if agents is None or name in agents]
     return int(config.data.max_prompt_length + max([config.data.max_response_length, *outputs]))
 
 
-def _add_tokens(report: Report, model: Model | None) -> None:
-    config, actor, longest = report.config, report.config.actor_rollout_ref.actor, _longest(report.config)
-    prompt, dynamic = config.data.max_prompt_length, actor.use_dynamic_bsz
-    micro = f"{actor.ppo_max_token_len_per_gpu} tokens" if dynamic else f"{actor.ppo_micro_batch_size_per_gpu} rows"
+def _add_tokens(report: Report, models: dict[str, Model]) -> None:
+    config, longest, sections = report.config, _longest(report.config), read_policies(report.config)
+    prompt, dynamic = config.data.max_prompt_length, config.actor_rollout_ref.actor.use_dynamic_bsz
+    micro, short = dict[str, str](), dict[int, list[str]]()
+    for name, own in policy_configs(config).items():
+        section, actor = sections.get(name), own.actor_rollout_ref.actor
+        most = _longest(own, section and section.agents)
+        if section is None or not section.frozen:
+            tokens, rows = actor.ppo_max_token_len_per_gpu, actor.ppo_micro_batch_size_per_gpu
+            micro[name] = f"{tokens} tokens" if dynamic else f"{rows} rows"
+        limits = _limits(own, name, section, models.get(name))
+        short.setdefault(most, []).extend(f"{key}={limit}" for key, limit in limits.items() if limit < most)
+    same = len(set(micro.values())) <= 1
+    sizes = f"{prompt} of prompt, {longest - prompt} of output"
+    parts = ", ".join(dict.fromkeys(text if same else f"{text} for {name}" for name, text in micro.items()))
+    report.add("tokens", f"at most {longest} a row ({sizes})" + f"; micro-batches of {parts}" * bool(parts))
+    report.problems += [
+        f"{', '.join(dict.fromkeys(found))}: less than a row may have, {most} (data.max_prompt_length + the longest "
+        "output); the run would stop at the first such row. Raise it, or lower those"
+        for most, found in short.items()
+        if found
+    ]
+
+
+def _limits(config: DictConfig, name: str, section: PolicySection | None, model: Model | None) -> dict[str, int]:
+    """The limits of a row's tokens by the setting that gives them, of the policy of this configuration."""
+    actor, trains = config.actor_rollout_ref.actor, section is None or not section.frozen
+    dynamic = trains and actor.use_dynamic_bsz
     used = {
-        "actor_rollout_ref.actor.ppo_max_token_len_per_gpu": dynamic,
-        "actor_rollout_ref.ref.log_prob_max_token_len_per_gpu": dynamic,
-        "actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu": dynamic,
-        "critic.ppo_max_token_len_per_gpu": checks.trains_critic(config) and config.critic.use_dynamic_bsz,
+        "actor.ppo_max_token_len_per_gpu": dynamic,
+        "ref.log_prob_max_token_len_per_gpu": dynamic,
+        "rollout.log_prob_max_token_len_per_gpu": dynamic,
+        "critic.ppo_max_token_len_per_gpu": trains and checks.trains_critic(config) and config.critic.use_dynamic_bsz,
     }
     ranks = actor.fsdp_config.ulysses_sequence_parallel_size
-    limits = {key: OmegaConf.select(config, key) * ranks for key, counts in used.items() if counts}
+    limits = {
+        given_at(name, section, key): OmegaConf.select(config, in_verl(key)) * ranks
+        for key, counts in used.items()
+        if counts
+    }
     limits["actor_rollout_ref.rollout.max_model_len"] = config.actor_rollout_ref.rollout.max_model_len
-    limits["the model's max_position_embeddings"] = model and model.positions
-    short = [f"{name}={limit}" for name, limit in limits.items() if limit is not None and limit < longest]
-    sizes = f"{prompt} of prompt, {longest - prompt} of output"
-    report.add("tokens", f"at most {longest} a row ({sizes}); micro-batches of {micro}")
-    if short:
-        report.problems.append(
-            f"{', '.join(short)}: less than a row may have, {longest} (data.max_prompt_length + the longest output); "
-            "the run would stop at the first such row. Raise it, or lower those"
-        )
+    whose = f"{name}: the model's" if name else "the model's"
+    limits[f"{whose} max_position_embeddings"] = model and model.positions
+    return {key: limit for key, limit in limits.items() if limit is not None}

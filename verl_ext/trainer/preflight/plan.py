@@ -17,7 +17,7 @@ from verl_ext.tracebacks import explained
 from verl_ext.trainer import modes
 from verl_ext.trainer.build import build_workflow
 from verl_ext.trainer.config import MasConfig, optimiser_steps, read_mas_config, strategy_from
-from verl_ext.trainer.policies.settings import PolicySection, policy_config
+from verl_ext.trainer.policies.settings import PolicySection, given_at, policy_config, policy_configs, read_policies
 from verl_ext.trainer.preflight import machine
 from verl_ext.trainer.preflight.data import parquet_rows
 from verl_ext.trainer.sections import JudgeSection
@@ -120,10 +120,15 @@ def notes(config: DictConfig) -> list[str]:
     trainer, found = config.trainer, list[str]()
     if trainer.get("val_only", False):
         return found
-    if trainer.device != "cpu" and not config.actor_rollout_ref.model.use_remove_padding:
+    sections, configs, key = read_policies(config), policy_configs(config), "model.use_remove_padding"
+    trained = [name for name in configs if name not in sections or not sections[name].frozen]
+    padded = [name for name in trained if not configs[name].actor_rollout_ref.model.use_remove_padding]
+    if trainer.device != "cpu" and padded:
+        where = " and ".join(dict.fromkeys(f"{given_at(name, sections.get(name), key)}=false" for name in padded))
+        whose = f" of {', '.join(padded)}" if sections else ""
         found.append(
-            "rows are not packed: each is padded to the longest of its micro-batch, so that training takes several "
-            "times the memory that is estimated (actor_rollout_ref.model.use_remove_padding=false; true goes with "
+            f"rows{whose} are not packed: each is padded to the longest of its "
+            f"micro-batch, so that training takes several times the memory that is estimated ({where}; true goes with "
             "attn_implementation=packed_sdpa, too)"
         )
     if trainer.test_freq <= 0:
@@ -143,12 +148,22 @@ def _add_steps(report: Report, mas: MasConfig) -> None:
     end = f"{total} in all" if total else _counted(trainer.total_epochs, "epoch")
     if budget := [f"{most:,} {name}" for name, most in vars(mas.budget).items() if most is not None]:
         end += f", or until {' and '.join(budget)} are used"
-    steps = optimiser_steps(config, config.actor_rollout_ref.actor) * config.actor_rollout_ref.actor.ppo_epochs
-    steps *= modes.parts_of_step(config)
     often = f"validation every {trainer.test_freq}" if trainer.test_freq > 0 else "no validation"
     often += f", checkpoint every {trainer.save_freq}" if trainer.save_freq > 0 else ", no checkpoint"
     report.notes += notes(config)
-    report.add("steps", f"{questions} questions and {_counted(steps, 'optimiser step')} each; {length}; {end}; {often}")
+    report.add("steps", f"{questions} questions and {_optimiser_steps(config)} each; {length}; {end}; {often}")
+
+
+def _optimiser_steps(config: DictConfig) -> str:
+    """Of a training step, in words; of each policy where they differ."""
+    sections, counts = read_policies(config), dict[str, int]()
+    for name, own in policy_configs(config).items():
+        if name not in sections or not sections[name].frozen:
+            actor = own.actor_rollout_ref.actor
+            counts[name] = optimiser_steps(own, actor) * actor.ppo_epochs * modes.parts_of_step(own)
+    if len(set(counts.values())) <= 1:
+        return _counted(max(counts.values(), default=0), "optimiser step")
+    return ", ".join(f"{_counted(count, 'optimiser step')} of {name}" for name, count in counts.items())
 
 
 def _add_machines(report: Report) -> None:
