@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from tests.trainer.test_recipes import examined
+import pytest
+
+from tests.trainer.test_recipes import composed, examined
+from verl_ext.trainer.policies.settings import read_policies
 
 SMALL = "+mas.policies.small={agents: [rewriter, reranker], rollout: {gpu_memory_utilization: 0.3}}"
 LARGE = "+mas.policies.large={agents: [answerer], rollout: {gpu_memory_utilization: 0.4}}"
@@ -53,3 +56,46 @@ def test_verls_checks_see_each_policy():
     alone = examined(*TINY, "+mas.policies.large.actor.optim.lr_scheduler_type=linear")
     (problem,) = alone.problems
     assert problem.startswith("mas.policies.large: ") and "actor_rollout_ref.actor.optim" in problem
+
+
+def test_the_remedy_for_frozen_policies_works():
+    both = [f"+mas.policies.{name}.frozen=true" for name in ("small", "large")]
+    (problem,) = examined(*TINY, *both).problems
+    assert problem == (
+        "no agent of this system trains. Remedy: mas.policies.<name>.frozen=false for one of small, large, which are "
+        "frozen"
+    )
+    assert not examined(*TINY, *both, "mas.policies.small.frozen=false").problems
+    (refused,) = examined(*TINY, *both, "++mas.agents.answerer.trained=true").problems
+    assert refused.endswith("its policy is frozen. Remedy: mas.policies.large.frozen=false")
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        (
+            "lr=1e-3",
+            "mas.policies.large: lr stands in another section; did you mean actor.optim.lr or critic.optim.lr?",
+        ),
+        ("optim.lr=1e-3", "mas.policies.large: optim stands in another section; did you mean actor.optim or critic.o"),
+        ("path=/models/large", "mas.policies.large: path stands in another section; did you mean model.path?"),
+        (
+            "actor.lr=1e-3",
+            "mas.policies.large: actor.lr cannot differ between policies; did you mean 'actor.optim.lr'?",
+        ),
+        ("agens=[a]", "unknown key mas.policies.large.agens; did you mean 'agents'?"),
+    ],
+)
+def test_a_setting_in_the_wrong_section_is_named_with_its_place(override, message):
+    with pytest.raises(ValueError) as error:
+        read_policies(composed(*TINY, f"+mas.policies.large.{override}"))
+    assert str(error.value).startswith(message)
+
+
+def test_the_remedy_for_engines_that_take_too_much_has_numbers():
+    default = [one.partition(", rollout")[0] + "}" for one in (SMALL, LARGE)]
+    run = ("+recipe=mhgpo", "mas.sampling.strategy=fof")
+    (problem,) = examined(*run, *default).problems
+    remedy = [f"mas.policies.{name}.rollout.gpu_memory_utilization=0.45" for name in ("small", "large")]
+    assert "1.20 of a GPU's memory" in problem and problem.endswith(f"at most 0.9. Remedy: {', '.join(remedy)}")
+    assert not examined(*run, *default, *(f"+{one}" for one in remedy)).problems

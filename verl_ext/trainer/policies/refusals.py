@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +51,8 @@ def refusals(mas: MasConfig, config: DictConfig) -> dict[str, bool]:
     started = sorted(set(mas.policy_init) - {agent for agents in routed.values() for agent in agents})
     adapted = [name for name, one in mas.policies.items() if one.frozen and one.model.get("lora_adapter_path")]
     shares = {name: memory_share(section, config) for name, section in mas.policies.items()}
+    equal = math.floor(100 * MOST_MEMORY / len(names)) / 100
+    each = ", ".join(f"mas.policies.{name}.rollout.gpu_memory_utilization={equal:g}" for name in names)
     return {
         f"mas.policies: {', '.join(badly_named)} cannot name a policy: a letter, then letters, digits, - and _; and "
         f"not {', '.join(RESERVED)}, which are names of files in a checkpoint": bool(badly_named),
@@ -88,7 +91,7 @@ def refusals(mas: MasConfig, config: DictConfig) -> dict[str, bool]:
         "the weights of each policy go from its ranks to its own servers": backend not in sent,
         f"mas.policies: the engines together take {sum(shares.values()):.2f} of a GPU's memory "
         f"({', '.join(f'{name} {share:g}' for name, share in shares.items())}); all are awake at once, so at most "
-        f"{MOST_MEMORY:g}. Remedy: mas.policies.<name>.rollout.gpu_memory_utilization for each": (
+        f"{MOST_MEMORY:g}. Remedy: {each}": (
             engine == "vllm" and not separate and len(names) > 1 and sum(shares.values()) > MOST_MEMORY + 1e-9
         ),
     }

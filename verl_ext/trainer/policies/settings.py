@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from verl_ext.mas.workflow import Workflow
     from verl_ext.trainer.config import MasConfig
 
+# Settings of verl's optimisers that people look for elsewhere.
+OF_AN_OPTIMISER = ("lr", "weight_decay", "betas", "lr_scheduler_type", "lr_warmup_steps", "lr_warmup_steps_ratio")
 # Where verl has the sections of a policy.
 PLACES = {name: f"actor_rollout_ref.{name}" for name in ("model", "actor", "ref", "rollout")} | {"critic": "critic"}
 # The settings that may differ between policies. What is not here is one for the run: sampling (the trainer divides by
@@ -40,6 +42,12 @@ OF_A_MODEL = (
 )
 
 
+def places_of(key: str) -> list[str]:
+    """Where a policy has a setting, or a section of settings, of this name."""
+    named = [f"{part}.optim.{key}" for part in ("actor", "critic") if key in OF_AN_OPTIMISER]
+    return named + [place.removesuffix(".*") for place in OF_A_MODEL if key in place.split(".")[1:]]
+
+
 class PolicySection(Settings):
     """`mas.policies.<name>`: the agents that a policy answers for, and what it has of its own."""
 
@@ -55,6 +63,14 @@ class PolicySection(Settings):
     rollout: dict[str, Any] = {}
     critic: dict[str, Any] = {}
 
+    @model_validator(mode="before")
+    @classmethod
+    def _check_places(cls, given: Any) -> Any:
+        for key in given:
+            if key not in cls.model_fields and (places := places_of(key)):
+                raise ValueError(f"{key} stands in another section; did you mean {' or '.join(places)}?")
+        return given
+
     @model_validator(mode="after")
     def _check_keys(self) -> PolicySection:
         if self.frozen and (self.every != 1 or self.from_step != 1):
@@ -64,8 +80,10 @@ class PolicySection(Settings):
         for place in (place for name in PLACES for place in leaves(getattr(self, name), name)):
             if not any(fnmatchcase(place, pattern) for pattern in OF_A_MODEL):
                 whole = place.partition(".")
+                own = [one for one in places_of(place.rpartition(".")[2]) if one.startswith(f"{whole[0]}.")]
+                near = f"; did you mean {own[0]!r}?" if own else did_you_mean(place, OF_A_MODEL)
                 raise ValueError(
-                    f"{place} cannot differ between policies{did_you_mean(place, OF_A_MODEL)}; if it is a setting of "
+                    f"{place} cannot differ between policies{near}; if it is a setting of "
                     f"the run: {PLACES[whole[0]]}.{whole[2]}. Allowed: {', '.join(OF_A_MODEL)}"
                 )
         return self
@@ -209,5 +227,8 @@ def apply_policies(workflow: Workflow, mas: MasConfig) -> None:
     for agent, policy in named.items():
         if mas.policies[policy].frozen and agent in workflow.agents:
             if (settings := mas.agents.get(agent)) is not None and settings.trained:
-                raise ValueError(f"mas.agents.{agent}.trained=true, but its policy {policy} is frozen")
+                raise ValueError(
+                    f"mas.agents.{agent}.trained=true, but its policy is frozen. Remedy: "
+                    f"mas.policies.{policy}.frozen=false"
+                )
             workflow.agents = {**workflow.agents, agent: workflow.agents[agent].changed(trained=False)}

@@ -151,7 +151,9 @@ def check_multi_agent(config: DictConfig) -> str:
     if not agents and config.trainer.get("val_only", False):
         return workflow.headline
     if not agents:
-        raise ValueError(f"no agent of this system trains. {workflow.no_trained_agents_hint}")
+        frozen = [name for name, section in mas.policies.items() if section.frozen]
+        thaw = f"Remedy: mas.policies.<name>.frozen=false for one of {', '.join(frozen)}, which are frozen"
+        raise ValueError(f"no agent of this system trains. {thaw if frozen else workflow.no_trained_agents_hint}")
     temperature = config.actor_rollout_ref.rollout.temperature
     if not temperature > 0:
         raise ValueError(

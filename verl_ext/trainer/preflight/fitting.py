@@ -127,7 +127,7 @@ def _add_tokens(report: Report, models: dict[str, Model]) -> None:
     micro, short = dict[str, str](), dict[int, list[str]]()
     for name, own in policy_configs(config).items():
         section, actor = sections.get(name), own.actor_rollout_ref.actor
-        most = _longest(own, section and section.agents)
+        most = _longest(own, section.agents if section else None)
         if section is None or not section.frozen:
             tokens, rows = actor.ppo_max_token_len_per_gpu, actor.ppo_micro_batch_size_per_gpu
             micro[name] = f"{tokens} tokens" if dynamic else f"{rows} rows"
@@ -163,5 +163,5 @@ def _limits(config: DictConfig, name: str, section: PolicySection | None, model:
     }
     limits["actor_rollout_ref.rollout.max_model_len"] = config.actor_rollout_ref.rollout.max_model_len
     whose = f"{name}: the model's" if name else "the model's"
-    limits[f"{whose} max_position_embeddings"] = model and model.positions
+    limits[f"{whose} max_position_embeddings"] = model.positions if model else None
     return {key: limit for key, limit in limits.items() if limit is not None}
