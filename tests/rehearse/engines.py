@@ -31,6 +31,8 @@ BUILD = {
     "engine_kwargs": {"vllm": {"kv_cache_memory_bytes": 2**28}},
 }
 LENGTH = 1024
+# Tokens that vLLM computes in one step at most: longer prompts are computed in parts.
+PART = 256
 # For every process of vLLM. Compiling a small function of its sampler takes a minute of one core.
 ENVIRONMENT = {
     **({} if ON_GPU else {"VERL_PLATFORM": "cpu"}),
@@ -63,6 +65,7 @@ def rollout_config(name: str = "vllm", **settings: Any) -> Any:
         response_length=LENGTH // 2,
         max_model_len=LENGTH,
         max_num_seqs=64,
+        max_num_batched_tokens=PART,
         **({"gpu_memory_utilization": 0.1} if ON_GPU else {}),  # other programs may be on the card
         agent=AgentLoopConfig(agent_loop_manager_class=manager),
         **(BUILD if name == "vllm" else {}),

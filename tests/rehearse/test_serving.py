@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from tests.rehearse import MODEL, NEAR, ON_GPU, needs_vllm
-from tests.rehearse.engines import OPTIONS, VLLM, adapters_of, hf_llm, ray_running, scored, until
+from tests.rehearse.engines import OPTIONS, PART, VLLM, adapters_of, hf_llm, ray_running, scored, until
 from verl_ext.engine.lora.adapters import ADAPTER, BASE
 from verl_ext.mas.types import Generation
 from verl_ext.trainer.rollout.llm import ServedLLM
@@ -161,6 +161,21 @@ def test_a_stop_string_ends_an_output_at_the_same_token(vllm: VLLM, hf: ServedLL
             served = asyncio.run(alone(**sampling))
             assert (served.token_ids, served.stop_reason) == (straight[:until_there], "completed")
             check_same(hf, served, asyncio.run(greedy(hf, adapter, ignore_eos=True, **sampling)))
+
+
+def test_a_seeded_output_after_a_prompt_in_parts_is_that_after_the_whole_prompt(vllm: VLLM) -> None:
+    """The second time, all but the end of the prompt is in vLLM's cache, and one step computes the rest."""
+    llm = vllm.llm()
+    prompt = (llm.encode(CHAT) * PART)[: 2 * PART + PART // 2]
+    sampling = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "max_tokens": 20, "seed": 7, "ignore_eos": True}
+
+    async def asked() -> list[Generation]:
+        await vllm.replica.clear_kv_cache()
+        return [await llm.generate(prompt, {**sampling, ADAPTER: BASE}, key()) for _ in range(2)]
+
+    in_parts, whole = asyncio.run(asked())
+    assert in_parts.token_ids == whole.token_ids
+    assert in_parts.log_probs == pytest.approx(whole.log_probs, abs=NEAR)
 
 
 def test_a_cancelled_call_ends_in_vllm(vllm: VLLM) -> None:
