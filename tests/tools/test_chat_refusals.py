@@ -24,6 +24,18 @@ def test_a_refused_request_is_not_tried_again(status):
     assert f"status {status}" in str(done) and "such thing" in str(done) and "\x1b" not in str(done)
 
 
+def test_a_server_that_reads_no_tool_calls_is_told_how_it_would():
+    message = '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'
+    refusal = {"error": {"message": message, "type": "BadRequestError", "param": None, "code": 400}}
+    tools = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}]
+    _, (done, plain), requests = serve_and_ask(
+        lambda body, _: (400, refusal) if "tools" in body else answer(), {**GREEDY, "tools": tools}, GREEDY
+    )
+    assert isinstance(done, EndpointFailed) and plain.text == "Paris" and len(requests) == 2
+    remedy = "\nRemedy: vllm serve MODEL --enable-auto-tool-choice --tool-call-parser PARSER"
+    assert f"status 400: {message!r}{remedy}" in str(done) and len(str(done)) < 250
+
+
 @pytest.mark.parametrize(
     ("status", "refusal", "too_long"),
     [

@@ -20,6 +20,7 @@ from verl_ext.tools.chat.wire import (
     model_names,
     refusal_note,
     refused_parameters,
+    remedy_of,
     rename,
     sendable,
 )
@@ -192,7 +193,8 @@ class ChatEndpoint(Connections):
                 raise TooLong(failure)
             unknown = refused_parameters(body, complaint) if status in (400, 422) else {}
             if not unknown:
-                raise EndpointFailed(failure)
+                remedy = remedy_of(complaint)  # reports show the first 300 characters of an error
+                raise EndpointFailed(f"status {status}: {complaint!r:.150}{remedy}" if remedy else failure)
             changed |= unknown
 
     async def _request(self, method: str, path: str, body: Any = None) -> tuple[int, bytes, str]:

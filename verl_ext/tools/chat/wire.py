@@ -186,6 +186,13 @@ def refusal_note(url: str, name: str) -> str:
     return f"Note: {url} does not take {name}; {INSTEAD.get(name, 'it is left out')} from here on."
 
 
+def remedy_of(complaint: str) -> str:
+    """What to do about a refusal, on a line of its own; empty: no remedy is known."""
+    if "--tool-call-parser" not in complaint:  # vLLM; the option reads the calls of one kind of model
+        return ""
+    return "\nRemedy: vllm serve MODEL --enable-auto-tool-choice --tool-call-parser PARSER, e.g. hermes for Qwen"
+
+
 def rename(body: dict[str, Any], changed: dict[str, str | None]) -> dict[str, Any]:
     """`body` with some parameters renamed, and without those whose new name is None."""
     return {name: value for old, value in body.items() if (name := changed.get(old, old)) is not None}
