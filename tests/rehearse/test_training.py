@@ -97,6 +97,10 @@ def test_three_steps_train_what_vllm_sampled_with_the_weights_it_was_sent(case: 
     for step in steps:
         assert of(step, "doctor/tokens_checked") == {1.0}
         assert all(abs(each) < KL for each in of(step, "doctor/kl_numerical"))
+    if case == "per_agent_lora":
+        # The weights that serve are those sent (`trained`), so an adapter that an update has moved serves changed.
+        for agent in ("rewriter", "reranker", "answerer"):
+            assert max(step[f"adapters/{agent}/grad_norm"] for step in steps[:-1]) > 0, agent
 
 
 def test_outputs_that_an_update_interrupts_go_on_with_the_new_weights(tmp_path: Path) -> None:
