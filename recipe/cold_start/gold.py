@@ -21,7 +21,7 @@ import asyncio
 import inspect
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ import pyarrow.parquet
 from verl_ext.arguments import Parser, exit_status
 from verl_ext.mas import Call, Task, Workflow
 from verl_ext.mas.types import CallId, Stream
+from verl_ext.memory import Memory
 from verl_ext.storage.parquet import write_parquet
 from verl_ext.tools.catalogue import tool_call, tool_search
 
@@ -80,6 +81,18 @@ class RuleContext:
     async def branch(self, name: str, run: Callable[..., Awaitable[Any]], /, *args: Any) -> Any:
         """As `Context.branch`, without concurrency."""
         return await run(self, *args)
+
+    async def run(self, workflow: Workflow, task: Task, name: str | None = None) -> Any:
+        """As `Context.run`."""
+        child: Any = replace(self, workflow=workflow, turns=Counter())
+        return await workflow.run(task, child)
+
+    async def recall(self, agent: str, query: str) -> list[Memory]:
+        """As `Context.recall` at the start of training: nothing is remembered yet."""
+        return []
+
+    def remember(self, agent: str, query: str, output: str, *others: Any) -> None:
+        """As `Context.remember`, without effect."""
 
     def rows(self) -> Rows:
         """A row per sequence."""
