@@ -83,24 +83,35 @@ overrides_of() {
   esac
 }
 
-# start_of NAME: sets `model` to its cold start, which is made if it is not there; returns 1 for a system without one.
+# start_of NAME: sets `model` to its cold start, which is made if it is not there.
 start_of() {
-  local rule=(--questions data/api_bank/train.parquet --tools data/api_bank) module name=$1 size=16
-  case $1 in
-    smurfs) module=$1 ;;
-    deepagent) module=$1 size=4 ;;  # its conversations are three times as long
-    decisions) module=joyagents size=4 rule=(--questions data/api_bank_turns/train.parquet --tools data/api_bank_turns --max_chars 6000) ;;
-    puppeteer) module=puppeteer rule=(--questions data/gsm8k/train.parquet ${GSM8K:+--gsm8k "$GSM8K"}) ;;
+  local name=$1
+  local module=$name.cold_start.gold rule=(--questions data/api_bank/train.parquet --tools data/api_bank) size=16
+  case $name in
+    smurfs) ;;
+    deepagent) size=4 ;;  # its conversations are long, as are those of the others with this size
+    react | dfsdt) module=baselines.cold_start.acting rule+=(--system "$name") size=4 ;;
+    decisions)
+      module=joyagents.cold_start.gold size=4
+      rule=(--questions data/api_bank_turns/train.parquet --tools data/api_bank_turns --max_chars 6000) ;;
+    single)
+      module=mhgpo.cold_start.single size=4
+      rule=(--questions "$hotpotqa/train.parquet" --index "$hotpotqa/index") ;;
+    joyagents)
+      module=joyagents.cold_start.word_problems size=4
+      rule=(--questions data/joyagents_math/train.parquet ${GSM8K:+--gsm8k "$GSM8K"}) ;;
+    puppeteer | cot)
+      if [ "$name" = cot ]; then module=baselines.cold_start.cot; fi
+      rule=(--questions data/gsm8k/train.parquet ${GSM8K:+--gsm8k "$GSM8K"}) ;;
     mhgpo)
       model=runs/mhgpo_real_cold_start/global_step_36/huggingface
       once $hotpotqa/cold_start/demonstrations.parquet python -m verl_ext.recipe.mhgpo.cold_start.questions \
         --questions $hotpotqa/train.parquet --index $hotpotqa/index --output_dir $hotpotqa/cold_start
       once "$model/config.json" python -m verl_ext.sft +sft=mhgpo_real "model.path=$MODEL"
       return ;;
-    *) return 1 ;;
   esac
   model=runs/${name}_cold_start/global_step_24/huggingface
-  once "data/cold_start/$name.parquet" python -m "verl_ext.recipe.$module.cold_start.gold" "${rule[@]}" \
+  once "data/cold_start/$name.parquet" python -m "verl_ext.recipe.$module" "${rule[@]}" \
     --output "data/cold_start/$name.parquet"
   once "$model/config.json" python -m verl_ext.sft +sft=gold "system=$name" "model.path=$MODEL" \
     "data.train_batch_size=$size"
@@ -112,7 +123,7 @@ for name in "${wanted[@]}"; do
   data_of "$name"
   overrides_of "$name"
   model=$MODEL
-  if [ -n "${COLD:-}" ] && ! start_of "$name"; then echo "   no cold start for $name here" >&2 && continue; fi
+  if [ -n "${COLD:-}" ]; then start_of "$name"; fi
   run python -m verl_ext.evaluate "evaluate.model=$model" "evaluate.output=$RUNS/$name" "evaluate.max_questions=$N" "${small[@]}" \
     "${overrides[@]}" "${more[@]}" || failed+=("$name")  # the others go on
 done

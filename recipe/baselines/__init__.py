@@ -12,6 +12,7 @@ self_refine     ReAct's answer, criticised and rewritten
 single_agent    one agent that searches for its tools itself
 debate          several ReAct agents that read each other's answers, and vote
 prompts         the prompts of all of them
+cold_start/     demonstrations of some of them, for small real models
 """
 
 from verl_ext.recipe.baselines.codeact import CodeAct

@@ -9,10 +9,14 @@ import pyarrow.parquet
 import pytest
 
 from verl_ext.data_prep.tool_tasks import ToolTask, verl_row
+from verl_ext.recipe.baselines.cold_start import acting, cot
 from verl_ext.recipe.deepagent.cold_start import gold as deepagent
 from verl_ext.recipe.joyagents.cold_start import gold as joyagents
+from verl_ext.recipe.joyagents.cold_start import word_problems
+from verl_ext.recipe.joyagents.grammar import read_step
 from verl_ext.recipe.puppeteer.cold_start import gold as puppeteer
 from verl_ext.recipe.smurfs.cold_start import gold as smurfs
+from verl_ext.recipe.smurfs.turns import read_turn
 from verl_ext.storage.jsonl import write_rows
 from verl_ext.storage.parquet import question_row, write_parquet
 
@@ -95,12 +99,60 @@ def test_a_single_decision(bank):
     assert "GetUserToken" in rows[0]["messages"][0]["content"]
 
 
-def test_the_puppeteer_reasons_and_concludes(tmp_path):
+def test_react_has_one_row_per_question(bank):
+    (row,) = demonstrated(acting, bank, "--tools", str(bank), "--system", "react")
+    assert row["messages"][-1]["content"] == (
+        "Thought: I need GetUserToken: Get the user token by username and password.\nAction: GetUserToken\n"
+        'Action Input: {"username": "Ada", "password": "pw"}\nObservation: {"token": "t1"}\n'
+        "Thought: I need AddAgenda: The API for adding a agenda item.\nAction: AddAgenda\n"
+        'Action Input: {"token": "t1", "content": "Lunch"}\nObservation: success\n'
+        "Thought: All calls are made.\nAction: Finish\n"
+        'Action Input: {"answer": "I have called GetUserToken, AddAgenda."}'
+    )
+    (tight,) = demonstrated(acting, bank, "--tools", str(bank), "--system", "react", "--budget", "2")
+    assert "Observation: success\nYou cannot call any more tools." in tight["messages"][-1]["content"]
+
+
+def test_dfsdt_has_a_row_per_node_of_its_path(bank):
+    rows = demonstrated(acting, bank, "--tools", str(bank), "--system", "dfsdt")
+    assert [read_turn(text).name for text in said(rows, "agent")] == ["GetUserToken", "AddAgenda", ""]
+    assert [read_turn(text).arguments for text in said(rows, "agent")[:2]] == [call["arguments"] for call in CALLS]
+    prompts = [row["messages"][0]["content"] for row in rows]
+    assert 'Observation: {"token": "t1"}' in prompts[1] and "Observation: success" in prompts[2]
+    assert "not the first time" not in "".join(prompts), "no way leads nowhere"
+
+
+@pytest.fixture
+def problems(tmp_path):
+    """A folder with a problem of GSM8K, its solution, and its question as data_prep/reasoning.py writes it."""
     question = "What is 3 times 4?"
     write_rows(tmp_path / "gsm8k_train.jsonl", [{"question": question, "answer": "3*4=<<3*4=12>>12.\n#### 12"}])
     row = question_row("gsm8k", question, {"kind": "number", "target": ["12"]}, "math", "train", 0)
     write_parquet([row], tmp_path / "train.parquet")
-    rows = demonstrated(puppeteer, tmp_path, "--gsm8k", str(tmp_path))
+    return tmp_path
+
+
+def test_the_chain_of_thought_is_the_solution(problems):
+    rows = demonstrated(cot, problems, "--gsm8k", str(problems))
+    assert said(rows, "agent") == ["3*4=12.\nFINAL ANSWER: 12"]
+
+
+def test_the_master_hands_a_problem_to_the_math_agent(problems):
+    row = question_row("math", "What is 3 times 4?", {"kind": "math", "target": ["12"]}, "math", "train", 0)
+    write_parquet([row], problems / "train.parquet")
+    rows = demonstrated(word_problems, problems, "--gsm8k", str(problems))
+    assert said(rows, "math_agent") == ["<think>3*4=12.</think>12"]
+    first, second = said(rows, "master")
+    step = read_step(first)
+    assert step.formed and (step.name, step.arguments) == ("math_agent", {"intention": "What is 3 times 4?"})
+    assert read_step(second).answer == "12"
+    shown = next(row["messages"] for row in rows if row["messages"][-1]["content"] == second)
+    assert [message["role"] for message in shown] == ["system", "user", "assistant", "tool", "assistant"]
+    assert shown[-2]["content"] == "3*4=12.\n12", "what the math agent hands over"
+
+
+def test_the_puppeteer_reasons_and_concludes(problems):
+    rows = demonstrated(puppeteer, problems, "--gsm8k", str(problems))
     assert said(rows, "orchestrator") == ["reasoning", "conclude", "terminate"]
     assert said(rows, "reasoning") == ["REASONING RESULT: 3*4=12.\nFINAL ANSWER: 12"]
 

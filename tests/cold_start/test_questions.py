@@ -7,7 +7,7 @@ import pytest
 
 from verl_ext.data_prep import corpus
 from verl_ext.recipe.mhgpo import parsers, prompts
-from verl_ext.recipe.mhgpo.cold_start import questions
+from verl_ext.recipe.mhgpo.cold_start import questions, single
 from verl_ext.storage.parquet import question_row, write_parquet
 
 PASSAGES = [
@@ -68,6 +68,26 @@ def test_the_demonstrations_come_last(folder, capsys):
     (folder / "out" / "rl.parquet").mkdir(parents=True)  # it cannot be written
     assert run(folder) == 2 and "rl.parquet" in capsys.readouterr().err
     assert not (folder / "out" / "demonstrations.parquet").exists()
+
+
+def test_the_single_agent_answers_where_its_passages_have_the_gold_answer(folder, capsys):
+    places = [
+        "--questions",
+        f"{folder}/train.parquet",
+        "--index",
+        f"{folder}/index",
+        "--output",
+        f"{folder}/one.parquet",
+    ]
+    assert single.main(places) == 0
+    rows = pyarrow.parquet.read_table(folder / "one.parquet").to_pylist()
+    assert [(row["agent"], row["messages"][-1]["content"]) for row in rows] == [
+        ("single", "San Luis Obispo"),
+        ("single", "yes"),
+    ]
+    shown = [p for p in PASSAGES if f"title: {p['title']}," in rows[0]["messages"][-2]["content"]]
+    assert len(shown) > 2, "it reads all passages that its question finds, not the gold ones alone"
+    assert "left out: 2 questions that the rule does not solve" in capsys.readouterr().out
 
 
 def test_an_index_of_other_passages_is_told(folder, capsys):
