@@ -101,7 +101,7 @@ start_of() {
       module=joyagents.cold_start.word_problems size=4
       rule=(--questions data/joyagents_math/train.parquet ${GSM8K:+--gsm8k "$GSM8K"}) ;;
     puppeteer | cot)
-      if [ "$name" = cot ]; then module=baselines.cold_start.cot; fi
+      if [ "$name" = cot ]; then module=baselines.cold_start.cot size=4; fi
       rule=(--questions data/gsm8k/train.parquet ${GSM8K:+--gsm8k "$GSM8K"}) ;;
     mhgpo)
       model=runs/mhgpo_real_cold_start/global_step_36/huggingface
