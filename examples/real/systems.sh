@@ -15,7 +15,8 @@
 #
 # shellcheck shell=bash
 . "$(dirname "${BASH_SOURCE[0]}")/../shared.sh"
-export VERL_PLATFORM=cpu
+# Beside other programs, a thread that waits for another must not spin (verl_ext/engine/preload).
+export VERL_PLATFORM=cpu GOMP_SPINCOUNT="${GOMP_SPINCOUNT:-1000}"
 : "${N:=50}" "${MODEL:=models/smollm2}" "${RUNS:=runs/real/${COLD:+cold_start}}"
 if [ -z "${COLD:-}" ]; then RUNS=${RUNS%/}/$(basename "$MODEL"); fi
 wanted=() more=()
@@ -89,13 +90,13 @@ start_of() {
   local module=$name.cold_start.gold rule=(--questions data/api_bank/train.parquet --tools data/api_bank) size=16
   case $name in
     smurfs) ;;
-    deepagent) size=4 ;;  # its conversations are long, as are those of the others with this size
-    react | dfsdt) module=baselines.cold_start.acting rule+=(--system "$name") size=4 ;;
+    deepagent) size=4 ;;  # its conversations are long, as are those of the others below
+    react | dfsdt) module=baselines.cold_start.acting rule+=(--system "$name") size=2 ;;
     decisions)
       module=joyagents.cold_start.gold size=4
       rule=(--questions data/api_bank_turns/train.parquet --tools data/api_bank_turns --max_chars 6000) ;;
     single)
-      module=mhgpo.cold_start.single size=4
+      module=mhgpo.cold_start.single size=2
       rule=(--questions "$hotpotqa/train.parquet" --index "$hotpotqa/index") ;;
     joyagents)
       module=joyagents.cold_start.word_problems size=4
