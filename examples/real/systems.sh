@@ -97,7 +97,7 @@ start_of() {
       rule=(--questions data/api_bank_turns/train.parquet --tools data/api_bank_turns --max_chars 6000) ;;
     single)
       module=mhgpo.cold_start.single size=2
-      rule=(--questions "$hotpotqa/train.parquet" --index "$hotpotqa/index") ;;
+      rule=(--questions "$hotpotqa/train.parquet" --index "$hotpotqa/index" --max_chars 3000) ;;
     joyagents)
       module=joyagents.cold_start.word_problems size=4
       rule=(--questions data/joyagents_math/train.parquet ${GSM8K:+--gsm8k "$GSM8K"}) ;;
