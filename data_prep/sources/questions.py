@@ -53,8 +53,8 @@ def gsm8k(row: dict[str, Any], where: str) -> Question:
 def gsm_hard(row: dict[str, Any], where: str) -> Question:
     """A float, written without an exponent and without a point that it does not need."""
     target = row.get("target")
-    known = isinstance(target, int) and not isinstance(target, bool)
-    if not known and not (isinstance(target, float) and math.isfinite(target)):
+    wrong = isinstance(target, bool) or (isinstance(target, float) and not math.isfinite(target))
+    if wrong or not isinstance(target, int | float):
         raise ValueError(f"{where}: field 'target': given {target!r:.60}, expected a number.")
     shown = str(int(target)) if target == int(target) else f"{target:.10f}".rstrip("0")
     return Question(text_field(row, "input", where), [shown], "number")

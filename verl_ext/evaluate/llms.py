@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from hydra.errors import InstantiationException
@@ -156,7 +156,8 @@ def check_served(section: EvaluateConfig, mas: MasConfig, workflow: Workflow) ->
     Raises:
         ValueError: agents of several policies would ask for `evaluate.model`.
     """
-    adapters, policies = adapters_of(mas, workflow) or {}, policies_of_agents(mas)
+    adapters: Mapping[str, str | None] = adapters_of(mas, workflow) or {}
+    policies = policies_of_agents(mas)
     asking: dict[str, list[str]] = {}
     for agent in workflow.agents:
         if agent in policies and not adapters.get(agent):
