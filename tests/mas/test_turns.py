@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 
 from tests.helpers import FakeLLM, Script, forest_of
 from verl_ext.mas.turns import AT_ONCE, Turns
@@ -62,26 +61,3 @@ async def test_answers_that_come_at_once_are_read_in_turns():
         await asyncio.sleep(0)
         most = max(most, read - before)
     assert read == len(forests) and most == AT_ONCE
-
-
-def test_the_event_loop_goes_on_while_a_prompt_becomes_tokens():
-    went_on, both = threading.Event(), []
-
-    class Slow(FakeLLM):
-        threaded = True
-
-        def encode(self, messages):
-            both.append(went_on.wait(timeout=20))
-            return super().encode(messages)
-
-    async def ask(task, ctx):
-        await ctx.call("a")
-
-    async def main():
-        asking = asyncio.ensure_future(run_once(forest_of(Script(ask, "a"), Slow())))
-        await asyncio.sleep(0.01)
-        went_on.set()
-        await asking
-
-    asyncio.run(main())  # not the tests' own loop, whose time does not wait for threads
-    assert both == [True]

@@ -7,7 +7,7 @@ import copy
 import math
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -68,7 +68,7 @@ class Forest:
         greedy: validation; temperature and truncation are taken from `sampling` for every agent.
         clock: measures calls and their timeouts; paused while the weights are updated.
         threads: for tools that are plain functions; shared by the questions of a process.
-        turns: in which answers are read; shared likewise.
+        turns: in which prompts are made, and answers are read; shared likewise.
         memory: (agent, query) -> the memories that the agent recalls; always the same answer, from any thread. None:
             there is no memory.
         adapters: name of each agent's adapter ("" is the base alone; None: its policy has none); None: there are none.
@@ -115,7 +115,7 @@ class Forest:
         self._recalled: dict[tuple[str, str], asyncio.Task[list[Memory]]] = {}
         self._waiting: Counter[asyncio.Task[Any]] = Counter()
         self._forgotten: list[asyncio.Task[Any]] = []
-        self._threaded = 0
+        self._reading = 0
         self._ends: dict[Stream, asyncio.Event] = {}
         self.closed = False
 
@@ -182,6 +182,7 @@ class Forest:
                 self._forgotten.append(made.pop((call, stream)))
 
     async def _generate(self, call: Call, agent: Agent, inputs: dict[str, Any]) -> Call:
+        await self.turns.take()
         call.began = call.ended = time.time()
         sampling = {**self.sampling, **agent.sampling, "seed": call_seed(self.seed, call.stream, call.id)}
         llm = agent.llm or self.model_of(call.agent)
@@ -191,7 +192,7 @@ class Forest:
             call.decides, call.options = True, agent.options(**inputs)
             sampling["choices"] = list(call.options)
         self._apply_chat(call, sampling)
-        call.error = await self._in_thread(enter_prompt(llm, call, sampling, self.limits))
+        call.error = enter_prompt(llm, call, sampling, self.limits)
         if call.error:
             call.status = Status.PROMPT_TOO_LONG
             return call
@@ -258,10 +259,7 @@ class Forest:
     async def _finish(self, call: Call, agent: Agent, llm: LLM, inputs: dict[str, Any]) -> Call:
         cut = call.generation.stop_reason == "length"
         try:
-            if call.chat is not None:  # verl's tool parsers decode in a thread
-                call.value = await self._in_thread(read_answer(call, llm))
-            else:
-                call.value = agent.read(call.text, cut, **inputs)
+            call.value = await self._read(call, llm) if call.chat is not None else agent.read(call.text, cut, **inputs)
         except Unparsable as problem:
             call.unparsable, call.error = problem, str(problem)
             call.status = Status.NO_TOOL_CALL if isinstance(problem, NoToolCall) else Status.UNPARSABLE
@@ -284,13 +282,12 @@ class Forest:
                 ) from error
         return call
 
-    async def _in_thread(self, work: Awaitable[T]) -> T:
-        """What `work` returns, which goes on in a thread; until then this forest is busy."""
-        self._threaded += 1
+    async def _read(self, call: Call, llm: LLM) -> Any:
+        self._reading += 1  # verl's tool parsers decode in a thread
         try:
-            return await work
+            return await read_answer(call, llm)
         finally:
-            self._threaded -= 1
+            self._reading -= 1
 
     async def tool(
         self, call_id: CallId, stream: Stream, name: str, arguments: dict[str, Any], after: tuple[Call, ...] = ()
@@ -318,9 +315,9 @@ class Forest:
 
     @property
     def busy(self) -> int:
-        """Number of tool calls (waits between attempts included), recalls, prompts, readings and programs under way."""
+        """Number of tool calls (waits between attempts included), recalls, readings and programs under way."""
         running = sum(not task.done() for task in (*self._tools.values(), *self._recalled.values()))
-        return running + self._threaded + self.programs
+        return running + self._reading + self.programs
 
     def _admit(self) -> None:
         if self.closed:

@@ -77,11 +77,9 @@ class TokenLLM(LLM):
 
     Attributes:
         end_token: the token with which the model ends an output.
-        threaded: whether prompts are encoded in a thread: a long one takes a tenth of a second.
     """
 
     end_token: int
-    threaded = False
 
     @abstractmethod
     def encode(self, messages: list[dict[str, str]]) -> list[int]:

@@ -1,36 +1,22 @@
-"""The prompt of a call in tokens, and whether there is room for it.
-
-Chat templates and tokenizers take a tenth of a second for a long prompt: those of an engine that says so
-(`TokenLLM.threaded`) run in a thread beside the event loop, in the order of the calls.
-"""
+"""The prompt of a call in tokens, and whether there is room for it."""
 
 from __future__ import annotations
 
-import asyncio
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from verl_ext.mas.limits import Limits
-from verl_ext.mas.llm import LLM, TokenLLM
+from verl_ext.mas.llm import LLM
 from verl_ext.mas.types import Call
 
 # Share of a row's response that an output of a chat may be shortened to before it gets a row of its own.
 LEAST = 0.25
-_THREAD = ThreadPoolExecutor(1, "prompts")
 
 
-async def enter_prompt(llm: LLM, call: Call, sampling: dict[str, Any], limits: Limits) -> str:
-    """Enter the call's prompt tokens; returns why there is no room for them, or nothing. See the module.
+def enter_prompt(llm: LLM, call: Call, sampling: dict[str, Any], limits: Limits) -> str:
+    """Enter the call's prompt tokens; returns why there is no room for them, or nothing.
 
     A call that continues another one gets what the sequence has left of its tokens as `max_tokens`.
     """
-    if not (isinstance(llm, TokenLLM) and llm.threaded):
-        return _enter(llm, call, sampling, limits)
-    return await asyncio.get_running_loop().run_in_executor(_THREAD, _enter, llm, call, sampling, limits)
-
-
-def _enter(llm: LLM, call: Call, sampling: dict[str, Any], limits: Limits) -> str:
-    """See `enter_prompt`."""
     if call.chat is not None:
         return _enter_chat(llm, call, sampling, limits)
     before = call.continues

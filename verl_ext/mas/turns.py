@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-# Questions that begin, or answers that are read, in one turn: up to a millisecond each.
+# Questions that begin, prompts that are made, or answers that are read, in one turn: up to a millisecond each.
 AT_ONCE = 4
 
 
 class Turns:
     """Lets at most `AT_ONCE` pass in a turn of the event loop, in the order in which they come.
 
-    All that is ready runs in one turn, so a thousand questions would hold up everything else for a second:
+    All that is ready runs in one turn, so the prompts of a thousand calls would hold up everything else for a second:
     time limits, the answers of tools, the gateway's requests. So would their answers, more of which come the longer a
     turn takes. For one event loop.
     """

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import threading
 from bisect import bisect_left
 from contextvars import ContextVar
 from typing import Any
@@ -37,8 +36,6 @@ class ServedLLM(TokenLLM):
         model_type, parser: see `ChatTokens`.
     """
 
-    threaded = True
-
     def __init__(
         self,
         tokenizer: Any,
@@ -53,8 +50,6 @@ class ServedLLM(TokenLLM):
         self.client = client
         self.template = dict(template or {})
         self.seeded = seeded
-        # Whether special tokens are text is a setting of the tokenizer, which each call changes for all threads.
-        self._encoding = threading.Lock()
         self._bytes = TokenBytes(tokenizer)
         self.chats = ChatTokens(tokenizer, self.template, model_type, parser)
 
@@ -65,26 +60,22 @@ class ServedLLM(TokenLLM):
 
     def encode(self, messages: list[dict[str, str]]) -> list[int]:
         """Prompt token ids of a chat, generation prompt included."""
-        with self._encoding:
-            ids = self.tokenizer.apply_chat_template(
-                messages, add_generation_prompt=True, tokenize=True, return_dict=False, **self.template
-            )
+        ids = self.tokenizer.apply_chat_template(
+            messages, add_generation_prompt=True, tokenize=True, return_dict=False, **self.template
+        )
         return list(ids)
 
     def encode_text(self, text: str) -> list[int]:
         """Token ids of plain text; text that looks like a special token is encoded as text."""
-        with self._encoding:
-            return encode_plain(self.tokenizer, text)
+        return encode_plain(self.tokenizer, text)
 
     def encode_chat(self, chat: ChatRequest) -> list[int]:
         """See `LLM`."""
-        with self._encoding:
-            return self.chats.encode(chat)
+        return self.chats.encode(chat)
 
     def extend_chat(self, before: Call, chat: ChatRequest) -> list[int] | None:
         """See `LLM`."""
-        with self._encoding:
-            return self.chats.extend(before, chat)
+        return self.chats.extend(before, chat)
 
     async def read_tool_calls(self, text: str, token_ids: list[int], chat: ChatRequest) -> tuple[str, list[Written]]:
         """See `LLM`."""
