@@ -89,11 +89,8 @@ def coig(path: Path) -> dict[str, list[Question]]:
     with _option("--coig"):
         for _, (where, row) in reasoning.rows_of("coig", path):
             read = read_coig(row, where)
-            if (
-                isinstance(read, str)
-                or safe(read.text) != read.text
-                or safe(read.target[0], RESULT_CHARS) != read.target[0]
-            ):
+            text, answer = read.text, read.target[0]
+            if not (text and answer) or safe(text) != text or safe(answer, RESULT_CHARS) != answer:
                 left_out += 1
             else:
                 found.setdefault(read.text, Question("open", read.text, answer=read.target[0]))
