@@ -38,7 +38,7 @@ def served(folder: str, log: Path) -> Iterator[str]:
     command += ["--generation-config", "vllm", "--dtype", DTYPE, "--enforce-eager"]
     command += ["--max-model-len", str(LENGTH), "--kv-cache-memory-bytes", str(2**28)]
     with open(log, "w") as written:
-        program = [str(Path(sys.executable).with_name("vllm")), *command]
+        program = [sys.executable, "-m", "vllm.entrypoints.cli.main", *command]
         process = subprocess.Popen(program, env=os.environ | ENVIRONMENT, stdout=written, stderr=written)
     try:
         url, deadline = f"http://127.0.0.1:{port}", time.monotonic() + 600
