@@ -7,7 +7,8 @@ import importlib.util
 import inspect
 import itertools
 import sysconfig
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from traceback import FrameSummary, StackSummary, TracebackException
 from typing import Any
@@ -19,6 +20,8 @@ CALLERS = ("asyncio", "concurrent", "hydra", "omegaconf", "ray", "transfer_queue
 LIBRARIES = ("aiohappyeyeballs", "aiohttp", "anyio", "datasets", "httpcore", "httpcore2", "httpx", "httpx2",
              "huggingface_hub", "openai", "peft", "pydantic", "tensordict", "torch", "transformers", "vllm",
              "yarl")  # fmt: skip
+# The attribute of an error that has been sent to another process, without its frames.
+KEPT = "users_traceback"
 STANDARD = Path(sysconfig.get_paths()["stdlib"])
 PACKAGE = Path(__file__).parent
 SYSTEMS = PACKAGE / "recipe"
@@ -30,6 +33,8 @@ def users_traceback(error: BaseException) -> str:
     It begins with the user's first frame. Errors of the chain without one are left out; "" if none has any: the user's
     code is not the reason.
     """
+    if (kept := getattr(error, KEPT, None)) is not None:
+        return str(kept)
     found = TracebackException.from_exception(error)
     while not _reduce(found):
         inner = _cause(found)
@@ -44,6 +49,16 @@ def users_traceback(error: BaseException) -> str:
             inner = None
         last = inner
     return "".join(found.format()).rstrip()
+
+
+@contextmanager
+def kept_traceback() -> Iterator[None]:
+    """Let an error of this block have the same `users_traceback` in the process to which it is sent."""
+    try:
+        yield
+    except Exception as error:
+        vars(error)[KEPT] = users_traceback(error)
+        raise
 
 
 def frames_of(trace: str) -> tuple[str, ...]:

@@ -47,8 +47,8 @@ def search(**settings: Any) -> SearchTool:
 
 
 def start(nodes: Nodes, log: Path) -> subprocess.Popen[str]:
-    """Start the training on two nodes with a rank each, and a third one for the rollout worker."""
-    two = ["trainer.nnodes=2", "trainer.n_gpus_per_node=1"]
+    """Start the training on two nodes with a rank each, and a third one for the rollout worker and its tool."""
+    two = ["trainer.nnodes=2", "trainer.n_gpus_per_node=1", "+mas.tools.search.once_per_node=true"]
     with open(log, "w") as output:
         return subprocess.Popen(
             command(*SHORT, *two, *nodes.overrides),
@@ -87,6 +87,7 @@ def test_a_training_over_nodes_of_which_two_die_is_the_one_on_a_single_node(tmp_
         until(lambda: entries(head), running, "its first step")
         (tmp_path / "tools/wait").touch()
         until((tmp_path / "tools/searching").exists, running, "its second step")
+        assert nodes.places("tool search") == nodes.places("rollout_worker") == ["tools"]
         nodes.kill("tools")
         killed = time.time()
         told = until(lambda: said(head, "rollout worker 0 died, and a new one"), running, "the worker was missed")

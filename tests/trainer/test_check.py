@@ -287,6 +287,12 @@ def test_steps_are_counted_once_the_data_are_there(tmp_path):
     assert "hold 1030 questions, fewer than" in problem
 
 
+def test_that_a_node_has_one_of_a_tool_is_no_argument_of_it():
+    once = "+mas.tools.search.once_per_node=true"
+    assert examined("+recipe=mhgpo", once).facts == examined("+recipe=mhgpo").facts
+    assert examined("+recipe=mhgpo", once).problems == []
+
+
 def test_strict_asks_the_server():
     url = ["mas.tools.search.url=http://127.0.0.1:9", "+mas.tools.search.attempts=1"]
     for strict, words in ((False, []), (True, ["no answer from the retrieval server"])):

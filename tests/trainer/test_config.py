@@ -53,6 +53,7 @@ def test_the_shipped_defaults_are_read_and_are_those_of_the_record():
         # Wrong types.
         ({"sampling": {"group_size": "4"}}, "mas.sampling.group_size='4' must be of type int"),
         ({"limits": {"max_calls": None}}, "mas.limits.max_calls=None must be of type int"),
+        ({"tools": {"a": {"once_per_node": "yes"}}}, "mas.tools.a.once_per_node='yes' must be of type bool"),
         ({"credit": "mean"}, "mas.credit='mean' must be a section with keys"),
         ({"agents": ["a"]}, "mas.agents=['a'] must be a section with keys"),
         ({"workflow": "???"}, "mas.workflow='???' must be a section with keys"),

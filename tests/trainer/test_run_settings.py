@@ -12,7 +12,15 @@ from tests.trainer.test_recipes import composed
 from verl_ext.tools.simulator.cache import ResultCache
 from verl_ext.tools.simulator.keys import CallKey
 from verl_ext.trainer.state.checkpoint import TRACKER, mark_complete
-from verl_ext.trainer.state.run_settings import FREE, check_ranks, check_same_run, leaves, plain, settings_of
+from verl_ext.trainer.state.run_settings import (
+    FREE,
+    check_ranks,
+    check_same_run,
+    identity_of,
+    leaves,
+    plain,
+    settings_of,
+)
 from verl_ext.trainer.state.tool_caches import lost_results, recorded_results
 
 
@@ -131,6 +139,11 @@ def test_what_changes_only_outputs_machines_and_length_may_change(begun, recipe)
     overrides += ["actor_rollout_ref.actor.ppo_max_token_len_per_gpu=4096", "trainer.experiment_name=other"]
     overrides += ["mas.judge.url=http://host:8301/v1", "mas.judge.concurrency=8", "mas.judge.timeout=60"]
     check_same_run(composed(*recipe, f"trainer.default_local_dir={begun}", *overrides))
+
+
+def test_the_workers_of_a_node_may_share_a_tool_later():
+    tool = {"_target_": "builtins.dict", "a": 1}
+    assert identity_of(tool | {"once_per_node": True}) == identity_of(tool) == tool
 
 
 def test_a_served_agent_may_move_but_not_become_one_of_the_policys(tmp_path):

@@ -126,7 +126,7 @@ class ChatContext:
             if name not in known:
                 allowed = ", ".join(sorted(known)) or "none"
                 raise ValueError(f"unknown tool {name!r}; tools configured under mas.tools: {allowed}")
-        return [_definition(name, known[name]) for name in names or known]
+        return [definition_of(name, known[name]) for name in names or known]
 
     async def run_tools(self, reply: Reply) -> list[Message]:
         """Run the tool calls of a reply, one after the other, and return their results as messages.
@@ -166,8 +166,12 @@ def _earlier(agent: str, request: ChatRequest, before: Iterable[Call]) -> Call |
     return next((call for call in reversed(longest) if continued_length(found[call], call.value, request)), None)
 
 
-def _definition(name: str, tool: Any) -> dict[str, Any]:
-    """The definition of a tool under its name in `mas.tools`."""
+def definition_of(name: str, tool: Any) -> dict[str, Any]:
+    """The definition of a tool under its name in `mas.tools`.
+
+    Raises:
+        ValueError: it cannot be described.
+    """
     given = getattr(tool, "definition", None)
     if given is not None:
         return {"type": "function", "function": {**given["function"], "name": name}}

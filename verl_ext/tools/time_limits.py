@@ -75,7 +75,10 @@ class Clock:
 class _Limit(Clock):
     """The clock of one time limit. queues: the waits under way that it does not count."""
 
-    queues = 0
+    def __init__(self, seconds: float | None) -> None:
+        super().__init__()
+        self.queues = 0
+        self.end = None if seconds is None else self.now() + seconds
 
 
 _limits: ContextVar[tuple[_Limit, ...]] = ContextVar("limits", default=())
@@ -87,13 +90,18 @@ async def within(work: Awaitable[T], seconds: float | None) -> T:
     Raises:
         LimitReached: not done within `seconds`; the work is cancelled, and not waited for.
     """
-    limit = _Limit()
+    limit = _Limit(seconds)
 
     async def limited() -> T:  # in a task of its own
         _limits.set((*_limits.get(), limit))
         return await work
 
     return await limit.wait_for(limited(), seconds)
+
+
+def seconds_left() -> float | None:
+    """Seconds until the first of the time limits around this call; None: there is none."""
+    return min((limit.end - limit.now() for limit in _limits.get() if limit.end is not None), default=None)
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from verl_ext.tracebacks import place_of
 from verl_ext.trainer.config import MasConfig
 from verl_ext.trainer.policies.settings import apply_policies
 from verl_ext.trainer.rollout.chat_tokens import check_parser
-from verl_ext.trainer.sections import AgentSection, JudgeSection
+from verl_ext.trainer.sections import ONCE_PER_NODE, AgentSection, JudgeSection
 
 # Hydra prints there what it raises.
 logging.getLogger("hydra.utils").setLevel(logging.CRITICAL)
@@ -60,6 +60,7 @@ def build_tools(sections: dict[str, dict[str, Any]]) -> dict[str, Any]:
     tools = {}
     for name, section in sections.items():
         target, path = get_object(section["_target_"]), f"mas.tools.{name}"
+        section = {key: value for key, value in section.items() if key != ONCE_PER_NODE}
         tools[name] = build(section | ({"_partial_": True} if inspect.iscoroutinefunction(target) else {}), path)
         if not callable(tools[name]):
             raise ValueError(

@@ -20,6 +20,7 @@ from verl_ext.trainer import modes
 from verl_ext.trainer.policies.refusals import refusals
 from verl_ext.trainer.policies.settings import PolicySection
 from verl_ext.trainer.sections import (
+    ONCE_PER_NODE,
     AgentSection,
     BudgetSection,
     CreditSection,
@@ -69,6 +70,15 @@ class MasConfig(Settings):
     def _drop_nulls(cls, given: Any) -> Any:
         """Drop keys that are null: so a recipe removes settings of the recipe that it extends."""
         return {key: value for key, value in given.items() if value is not None} if isinstance(given, dict) else given
+
+    @field_validator("tools")
+    @classmethod
+    def _check_once_per_node(cls, tools: dict[str, Any]) -> dict[str, Any]:
+        for name, section in tools.items():
+            value = section.get(ONCE_PER_NODE, False) if isinstance(section, dict) else False
+            if not isinstance(value, bool):
+                raise ValueError(f"mas.tools.{name}.{ONCE_PER_NODE}={value!r} must be of type bool")
+        return tools
 
     @field_validator("advantage", "policy_init", mode="before")
     @classmethod

@@ -12,6 +12,14 @@ from verl_ext.memory import Rules
 from verl_ext.sampling import STRATEGIES
 from verl_ext.settings import Settings, check_keys
 
+# The key of a tool's section that is no argument of the tool: whether the rollout workers of a node share it.
+ONCE_PER_NODE = "once_per_node"
+
+
+def arguments_of(section: dict[str, Any]) -> dict[str, Any]:
+    """The arguments in the section of a tool: without Hydra's keys and ours."""
+    return {key: value for key, value in section.items() if not key.startswith("_") and key != ONCE_PER_NODE}
+
 
 class OpenSettings(Settings):
     """A section that also takes keys of plug-ins, whose values the plug-ins check."""

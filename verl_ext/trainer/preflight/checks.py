@@ -25,6 +25,7 @@ from verl_ext.trainer.config import optimiser_steps, read_mas_config, strategy_f
 from verl_ext.trainer.lora_setup import check_policy
 from verl_ext.trainer.policies.settings import policy_configs
 from verl_ext.trainer.preflight.algorithm import check_algorithm, check_groups
+from verl_ext.trainer.sections import arguments_of
 from verl_ext.trainer.state.best import check_saving
 
 # Sections in which every key is allowed: verl passes them on unchanged.
@@ -220,7 +221,7 @@ def check_tools(config: DictConfig) -> None:
         ValueError: names the section and what is wrong with it.
     """
     for name, section in read_mas_config(config).tools.items():
-        settings = {key: value for key, value in section.items() if not key.startswith("_")}
+        settings = arguments_of(section)
         try:
             target = get_object(section["_target_"])
             if section.get("_partial_") or inspect.iscoroutinefunction(target):  # the tool itself, see `build_tools`

@@ -2,6 +2,7 @@
 
 agent_loop      MultiAgentLoopManager: verl's agent-loop manager; deals questions to workers, collects statistics
 remote_workers  RemoteWorkers: rollout workers in other processes and on other nodes; replaces one that dies
+node_tools      NodeTool: a tool that is in one process a node, for all rollout workers there
 worker          RolloutWorker: samples trajectories of its questions with a strategy of verl_ext.sampling
 question_forest the forest of a question, with what a worker brings to it
 cutting         ends the sampling of questions whose step has enough others

@@ -17,6 +17,7 @@ from omegaconf import DictConfig
 from ray.exceptions import GetTimeoutError, RayActorError
 
 from verl_ext.trainer import nodes
+from verl_ext.trainer.rollout.node_tools import tools_of_node
 from verl_ext.trainer.rollout.watchdog import Look
 from verl_ext.trainer.rollout.worker import RolloutWorker
 from verl_ext.trainer.state.waiting import Waiting
@@ -35,7 +36,7 @@ class RemoteRolloutWorker(RolloutWorker):
 
     def __init__(self, *args: Any, **kwargs: Any):
         tq.init()
-        super().__init__(*args, **kwargs)
+        super().__init__(*args, **kwargs, tools=tools_of_node)
 
 
 class Dealt(NamedTuple):

@@ -8,7 +8,7 @@ import itertools
 import logging
 import threading
 import traceback
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import transfer_queue as tq
@@ -58,9 +58,12 @@ class RolloutWorker:
         config: verl's whole configuration with our section `mas`.
         client: verl's client of the rollout servers.
         rank: of this worker, for request names.
+        tools: makes the tools from `mas.tools`.
     """
 
-    def __init__(self, config: DictConfig, client: Any, rank: int = 0):
+    def __init__(
+        self, config: DictConfig, client: Any, rank: int = 0, tools: Callable[..., dict[str, Any]] = build_tools
+    ):
         self.config, self.rank = config, rank
         self.mas = read_mas_config(config)
         self.rollout = config.actor_rollout_ref.rollout
@@ -69,7 +72,7 @@ class RolloutWorker:
         self.workflow = build_workflow(self.mas)
         self.adapters = adapters_of(self.mas, self.workflow)
         self.credit_rules = credit_rules(self.mas.credit.plugged)
-        self.tool_objects = build_tools(self.mas.tools)
+        self.tool_objects = tools(self.mas.tools)
         # Of the questions that are being sampled, by name.
         self._forests: dict[str, Forest] = {}
         self.policies = make_models(config, self.mas, client, self._busy)

@@ -13,6 +13,7 @@ from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
 
 from verl_ext.storage.files import write_file
+from verl_ext.trainer.sections import arguments_of
 from verl_ext.trainer.state import checkpoint
 
 # These may change when a run continues: they do not change what is learned, but for the last bits of a sum.
@@ -125,9 +126,8 @@ def _has_horizon(settings: dict[str, Any], part: str) -> bool:
 
 def identity_of(tool: dict[str, Any]) -> dict[str, Any]:
     """The settings on which a tool's answers depend: all, unless its `_target_` has a function `identity`."""
-    settings = {key: value for key, value in tool.items() if not key.startswith("_")}
     identity = getattr(get_object(tool["_target_"]), "identity", dict)
-    return {"_target_": tool["_target_"], **identity(**settings)}
+    return {"_target_": tool["_target_"], **identity(**arguments_of(tool))}
 
 
 def leaves(value: Any, name: str = "") -> dict[str, Any]:

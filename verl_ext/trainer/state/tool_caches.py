@@ -7,6 +7,7 @@ from typing import Any
 from hydra.utils import get_object
 from omegaconf import DictConfig
 
+from verl_ext.trainer.sections import arguments_of
 from verl_ext.trainer.state import checkpoint
 from verl_ext.trainer.state.run_settings import plain
 
@@ -32,8 +33,7 @@ def _recorded(section: Any, known: Results, name: str) -> Results:
         found |= _recorded(value, known, f"{name}.{key}")
     recorded = getattr(get_object(section["_target_"]), "recorded", None) if "_target_" in section else None
     if recorded is not None:
-        settings = {key: value for key, value in section.items() if not key.startswith("_")}
-        results = recorded(known.get(name, {}).get("results", -1), **settings)
+        results = recorded(known.get(name, {}).get("results", -1), **arguments_of(section))
         found |= {} if results is None else {name: results}
     return found
 
