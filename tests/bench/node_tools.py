@@ -45,22 +45,24 @@ class Worker:
 
     def one_by_one(self) -> float:
         """Median milliseconds of a search."""
-        return statistics.median(asyncio.run(self._search(300, 1))) * 1000
+        return statistics.median(asyncio.run(search(self.tools["search"], self.titles, 300, 1))) * 1000
 
     def many(self) -> None:
         """Many searches at a time."""
-        asyncio.run(self._search(CALLS, AT_ONCE))
+        asyncio.run(search(self.tools["search"], self.titles, CALLS, AT_ONCE))
 
-    async def _search(self, calls: int, at_once: int) -> list[float]:
-        places = asyncio.Semaphore(at_once)
 
-        async def search(number: int) -> float:
-            async with places:
-                begun = time.perf_counter()
-                await self.tools["search"](queries=[f"{self.titles[number % len(self.titles)]} {os.getpid()}"])
-                return time.perf_counter() - begun
+async def search(tool: Any, titles: list[str], calls: int, at_once: int) -> list[float]:
+    """Seconds of each search. Not a method: Ray runs all methods of a class with a coroutine on an event loop."""
+    places = asyncio.Semaphore(at_once)
 
-        return await asyncio.gather(*map(search, range(calls)))
+    async def one(number: int) -> float:
+        async with places:
+            begun = time.perf_counter()
+            await tool(queries=[f"{titles[number % len(titles)]} {os.getpid()}"])
+            return time.perf_counter() - begun
+
+    return await asyncio.gather(*map(one, range(calls)))
 
 
 def hosts() -> float:
