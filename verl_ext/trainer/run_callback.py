@@ -106,6 +106,7 @@ class RunCallback(Callback):
             for name, value in preload.OPENMP.items():  # of the run's processes, unless the user's environment has them
                 os.environ.setdefault(name, value)
         checks.check_keys_known(config, list(HydraConfig.get().overrides.task))
+        checks.check_numbers(config)
         headline = checks.check_multi_agent(config)
         lora_setup.check_engine(config)
         machine.check_resources(config)

@@ -130,12 +130,13 @@ def check_sampled(workflow: Workflow, greedy: bool, remedy: str) -> None:
 def check_multi_agent(config: DictConfig) -> str:
     """Check `mas`, sampling, estimator, policy, batch and learning rates; return the workflow's headline.
 
+    The configuration must have passed `check_numbers`.
+
     Raises:
-        ValueError: see `check_numbers`, `read_mas_config`, `build_workflow`, `check_arguments`, `similarity_of`,
-            `strategy_from`, `check_policy`, `optimiser_steps`; a temperature of 0, a negative learning rate.
+        ValueError: see `read_mas_config`, `build_workflow`, `check_arguments`, `similarity_of`, `strategy_from`,
+            `check_policy`, `optimiser_steps`; a temperature of 0, a negative learning rate.
     """
     mas = read_mas_config(config)
-    check_numbers(config)
     workflow = build_workflow(mas)
     if mas.prepare is not None:
         check_arguments(mas.prepare, "mas.prepare")
